@@ -26,12 +26,12 @@ import numpy as np
 
 import anytpu as tpu  # isort: skip
 import keras
-from machine import cpu_name
 
 from anytpu.chip.network import read
 from anytpu.chip.quantized import quantize, summarize
 from anytpu.chip.quantized.accuracy import accuracies
 from anytpu.program import of
+from machine import cpu_name
 
 CALIBRATION = 256
 WAYS: dict[str, dict[str, Any]] = {

@@ -37,7 +37,6 @@ import anytpu as tpu  # isort: skip
 import keras
 import numpy as np
 import onnxruntime
-from machine import cpu_name
 
 from anytpu.chip import machine
 from anytpu.chip.checking import check
@@ -48,6 +47,7 @@ from anytpu.chip.onnx import write
 from anytpu.chip.quantized import quantize
 from anytpu.chip.quantized.nodes import QConvolution, Quantization, QuantizedNetwork
 from anytpu.chip.timing import time as count_cycles
+from machine import cpu_name
 
 SQUARE = 2048
 PAUSE_S = 0.1

@@ -30,13 +30,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from machine import cpu_name
 
 from anytpu.chip.compiler import compile_image
 from anytpu.chip.image import Image
 from anytpu.chip.network.nodes import Port
 from anytpu.chip.quantized.nodes import QConvolution, Quantization, QuantizedNetwork
 from anytpu.chip.timing import Timing, scalesim, time
+from machine import cpu_name
 
 HERE = Path(__file__).parent
 TOPOLOGY = """\

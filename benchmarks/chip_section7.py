@@ -17,13 +17,12 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from chip_table1 import SKETCHES, TABLE_1, Sketch
-from chip_table3 import batch_of, without_holds
-
 from anytpu.chip.compiler import compile_image
 from anytpu.chip.design import TPU_V1, Design
 from anytpu.chip.image import Image
 from anytpu.chip.timing import Timing, sweep, time
+from chip_table1 import SKETCHES, TABLE_1, Sketch
+from chip_table3 import batch_of, without_holds
 
 SHARES = {"MLP0": 30.5, "MLP1": 30.5, "LSTM0": 14.5, "LSTM1": 14.5, "CNN0": 2.5, "CNN1": 2.5}
 GDDR5_BYTES_PER_S = 34e9 * 1350 / 250

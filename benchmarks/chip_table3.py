@@ -41,8 +41,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from chip_table1 import CONTRADICTING, SKETCHES, TABLE_1
-
 from anytpu.chip.compiler import compile_image, largest_batch
 from anytpu.chip.design import TPU_V1, UNIT_BYTES
 from anytpu.chip.image import Image
@@ -52,6 +50,7 @@ from anytpu.chip.quantized.nodes import QuantizedNetwork
 from anytpu.chip.timing import Latencies, Timing, time
 from anytpu.errors import CapacityError
 from anytpu.report.chip.levels import peak_units
+from chip_table1 import CONTRADICTING, SKETCHES, TABLE_1
 
 SYNC_CYCLES = 1000
 

@@ -31,6 +31,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 from keras import layers
+
 from machine import cpu_name
 
 

@@ -19,12 +19,12 @@ from typing import Any
 import anytpu as tpu  # isort: skip
 import jax
 import jax.numpy as jnp
-from plan_speed import network
 
 from anytpu.planning import hlo
 from anytpu.planning.compiler import CompiledProgram, compile_program
 from anytpu.planning.memory.liveness import peak_of
 from anytpu.planning.target import target_named
+from plan_speed import network
 
 SIZE_BYTES = 50_000_000
 RUNS = 3

@@ -23,9 +23,9 @@ import anytpu as tpu  # isort: skip
 import jax
 import keras
 import numpy as np
-from machine import cpu_name
 
 from anytpu.train.trainer import Trainer
+from machine import cpu_name
 
 RESULTS = Path(__file__).parent / "results" / "host_call.json"
 BATCH, STEPS = 8, 1500

@@ -28,6 +28,7 @@ import anytpu as tpu  # isort: skip
 import jax
 import jax.numpy as jnp
 import numpy as np
+
 from machine import cpu_name
 
 RESULTS = Path(__file__).parent / "results" / "jax_step.json"

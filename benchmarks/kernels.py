@@ -1,4 +1,4 @@
-"""The CPU's own kernels against JAX's and Keras's: `python benchmarks/kernels.py [convolutions] [models]`.
+"""The CPU's own kernels against JAX's and Keras's: `python benchmarks/kernels.py [convolutions] [pooling] [models]`.
 
 Everything runs inside a `fori_loop`, as the engine runs it. Contenders take turns in one process; what is compared is
 the ratio of the medians, and of the minimums where others share the machine. CPU seconds of all threads are given
@@ -25,10 +25,11 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 from jax import lax
-from machine import cpu_name
 
 from anytpu.engine.convolution import needs_rewriting, rewrite_convolution
 from anytpu.engine.kernels import fast_kernels
+from anytpu.engine.pooling import pool_gradient
+from machine import cpu_name
 
 ROUNDS = 9
 CALL_S = 0.1
@@ -47,6 +48,15 @@ SHAPES = [
     (20, 28, 1, 256, 3, 1, "VALID", 1),
     (20, 26, 256, 256, 3, 1, "VALID", 1),
     (16, 16, 64, 64, 3, 1, "SAME", 64),
+]
+# batch, height and width, features, window, strides, padding
+POOLS = [
+    (64, 8, 32, 2, 2, "VALID"),
+    (64, 32, 32, 2, 2, "VALID"),
+    (128, 24, 64, 2, 2, "VALID"),
+    (128, 16, 32, 3, 2, "SAME"),
+    (64, 16, 32, 5, 3, "VALID"),
+    (16, 112, 64, 3, 2, "SAME"),
 ]
 
 
@@ -126,6 +136,30 @@ def race_convolutions() -> Iterator[dict[str, Any]]:
             contenders[other] = functools.partial(rewrite_convolution, form=other, **parameters)
             runs = {key: functools.partial(_call, looped(f, arrays), arrays) for key, f in contenders.items()}
             yield {"layer": shape, "convolution": name, "contenders": race(runs)}
+
+
+def race_pooling() -> Iterator[dict[str, Any]]:
+    """Race the forms of the gradient of max pooling."""
+    for shape in POOLS:
+        parameters, arrays = pooling(shape)
+        contenders = {"XLA": lax.select_and_scatter_add_p.bind, "ours": pool_gradient}
+        forms = {name: functools.partial(form, **parameters) for name, form in contenders.items()}
+        runs = {name: functools.partial(_call, looped(form, arrays), arrays) for name, form in forms.items()}
+        yield {"pooling": shape, "contenders": race(runs)}
+
+
+def pooling(shape: tuple) -> tuple[dict[str, Any], list[Any]]:
+    """Return the parameters and operands of the gradient of a max pooling."""
+    batch, side, features, window, strides, padding = shape
+
+    def pool(x: Any) -> Any:
+        return lax.reduce_window(x, -jnp.inf, lax.max, (1, window, window, 1), (1, strides, strides, 1), padding)
+
+    image = jnp.asarray(np.random.default_rng(0).normal(size=(batch, side, side, features)), "float32")
+    gradient = pool(image)
+    equations = jax.make_jaxpr(lambda x: jax.vjp(pool, x)[1](gradient))(image).eqns
+    (parameters,) = [e.params for e in equations if e.primitive is lax.select_and_scatter_add_p]
+    return parameters, [gradient, image]
 
 
 def _columns(name: str) -> Any:
@@ -235,9 +269,10 @@ def machine() -> dict[str, Any]:
 
 
 def main() -> None:
-    wanted = sys.argv[1:] or ["convolutions", "models"]
+    wanted = sys.argv[1:] or ["convolutions", "pooling", "models"]
     print(json.dumps({"machine": machine()}), flush=True)
-    for name, races in {"convolutions": race_convolutions, "models": race_models}.items():
+    races_of = {"convolutions": race_convolutions, "pooling": race_pooling, "models": race_models}
+    for name, races in races_of.items():
         if name in wanted:
             for result in races():
                 print(json.dumps({**result, "load": round(os.getloadavg()[0], 1)}), flush=True)

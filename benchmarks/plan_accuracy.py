@@ -27,8 +27,9 @@ import anytpu as tpu  # noqa: E402  # isort: skip
 
 import calibrate_plan as calibration  # noqa: E402
 import numpy as np  # noqa: E402
-import plan_cases  # noqa: E402
 from calibrate_plan import Seen  # noqa: E402
+
+import plan_cases  # noqa: E402
 from plan_cases.case import Case  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "plan_accuracy.json"

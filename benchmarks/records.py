@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from machine import cpu_name
 
 BATCH, SHARDS, QUALITY = 64, 4, 90

@@ -32,9 +32,8 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import anytpu  # noqa: E402, F401  # isort: skip
 
 import numpy as np  # noqa: E402
-import plan_cases  # noqa: E402
-from plan_cases.case import Case  # noqa: E402
 
+import plan_cases  # noqa: E402
 from anytpu import _env  # noqa: E402
 from anytpu.errors import AnyTPUError  # noqa: E402
 from anytpu.planning import compiler, hlo, timing  # noqa: E402
@@ -45,6 +44,7 @@ from anytpu.planning.timing.rates import rates_from  # noqa: E402
 from anytpu.planning.timing.uncertainty import StepKind, step_kind, steps_record  # noqa: E402
 from anytpu.program import of  # noqa: E402
 from anytpu.units import format_seconds  # noqa: E402
+from plan_cases.case import Case  # noqa: E402
 
 TABLE = ROOT / "src/anytpu/planning/timing/calibration.json"
 STEP = 0.02  # of a logarithm, for differences

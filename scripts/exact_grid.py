@@ -42,22 +42,27 @@ def options() -> argparse.Namespace:
     for name, known in (
         ("backend", grid.BACKENDS),
         ("dtype", grid.DTYPES),
-        ("model", grid.MODELS),
+        ("model", (*grid.MODELS, *grid.SHARDED_MODELS)),
         ("optimizer", grid.OPTIMIZERS),
     ):
         parser.add_argument(f"--{name}", nargs="+", choices=known, default=list(known), help="only these")
+    parser.add_argument("--layouts", action="store_true", help="sharded models, each in each layout: 160 cases")
     parser.add_argument("--each-size-once", action="store_true", help="the models in turn: 420 cases")
     parser.add_argument("--sample", action="store_true", help="only what the tests run")
     parser.add_argument("--resume", action="store_true", help="keep the results of a run that was broken off")
     parser.add_argument("--processes", type=int, default=2, help="how many run at a time (2)")
-    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "exact_grid.json")
-    return parser.parse_args()
+    parser.add_argument("--output", type=Path, help="of the records (benchmarks/results/exact_grid.json)")
+    chosen = parser.parse_args()
+    name = "exact_layouts.json" if chosen.layouts else "exact_grid.json"
+    chosen.output = chosen.output or ROOT / "benchmarks" / "results" / name
+    return chosen
 
 
 def wanted(chosen: argparse.Namespace) -> list[Case]:
     """Return the requested cases."""
     sampled = itertools.chain.from_iterable(grid.sample(b, d) for b in grid.BACKENDS for d in grid.DTYPES)
     whole = grid.every_size() if chosen.each_size_once else grid.every_case()
+    whole = grid.every_layout() if chosen.layouts else whole
     every = sampled if chosen.sample else whole
     fields = ("backend", "dtype", "model", "optimizer")
     return [case for case in every if all(getattr(case, field) in getattr(chosen, field) for field in fields)]
@@ -123,11 +128,17 @@ def summary(results: Iterable[Result]) -> list[dict]:
                 "worst_error": worst.error,
                 "bound": worst.case.bound,
                 "of": worst.name if worst.error else "all equal",
-                "in": f"{worst.case.examples} examples, batch {worst.case.batch}, {worst.case.cores} cores",
+                "in": place_of(worst.case),
                 "faults": [fault for one in found for fault in one.faults],
             }
         )
     return lines
+
+
+def place_of(case: Case) -> str:
+    """Return the size, the cores and the layout of a case as text."""
+    layout = case.layout and f", layout {case.layout}"
+    return f"{case.examples} examples, batch {case.batch}, {case.cores} cores{layout}"
 
 
 def table(lines: list[dict]) -> str:
@@ -168,7 +179,15 @@ def main() -> int:
     lines = summary(results)
     print(table(lines))
     chosen.output.write_text(
-        json.dumps({**machine(), "cases": len(results), "of": len(list(grid.every_case())), "lines": lines}, indent=1)
+        json.dumps(
+            {
+                **machine(),
+                "cases": len(results),
+                "of": len(list(grid.every_layout() if chosen.layouts else grid.every_case())),
+                "lines": lines,
+            },
+            indent=1,
+        )
         + "\n"
     )
     return 1 if any(line["faults"] for line in lines) else 0

@@ -230,7 +230,7 @@ def case(number: int) -> tuple[Callable[..., Any], list[np.ndarray]]:
 def outcome(number: int) -> str:
     """Compile and run a case with and without the mark, and say how it went in a word."""
     loop, starts = case(number)
-    with fast_kernels(lstm=False), trial.skip_trial():
+    with fast_kernels(layers=False), trial.skip_trial():
         lowered = jax.jit(lambda *starts: loop(*starts)).lower(*starts)
     if small_loops.MARK not in lowered.as_text():
         return "unmarked"

@@ -1,5 +1,6 @@
 """The tests' surroundings: the CPU, anytpu before Keras, and property tests that find the same cases each time."""
 
+import gc
 import os
 import signal
 
@@ -11,11 +12,22 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Plans and runs of the tests are not this user's.
 os.environ["ANYTPU_RECORD_RUNS"] = "0"
 
+import pytest
 from hypothesis import settings
 
 # Before any test module imports keras: it chooses the backend.
 import anytpu  # noqa: F401
+from anytpu import _keras_layers
+
+# As in the scope of a strategy: the same numbers, of which XLA compiles the draws five times as fast.
+_keras_layers.draw_flat()
 
 # No deadline: a first call compiles. Derandomized: CI fails on a fault, not on luck.
 settings.register_profile("anytpu", deadline=None, derandomize=True)
 settings.load_profile("anytpu")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Leave what was imported out of garbage collections: many tests collect, and each would visit all of it."""
+    gc.collect()
+    gc.freeze()

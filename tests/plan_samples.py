@@ -6,7 +6,9 @@ import dataclasses
 import math
 
 from anytpu.planning.records import Advice, Buffer, Cost, Holding, MemoryUse, OpTime, Plan, Prediction, Price, StepTime
+from anytpu.planning.records.shardings import Sharding, Shardings
 from anytpu.planning.target import target_named
+from anytpu.sharding import resolve
 from anytpu.units import GIB, MIB
 
 BY = "the TPU compiler (libtpu 0.0.51)"
@@ -271,4 +273,23 @@ def floor(one: Prediction, why: str) -> Prediction:
     note = "This is a floor, not a forecast."
     return dataclasses.replace(
         one, memory=memory, time=time, advice=(), notes=(why, note), predicted_by="a floor", basis="floor"
+    )
+
+
+def layouts() -> Shardings:
+    """Return two compiled layouts, one of which does not fit, and one that is only estimated."""
+    compiled, target = prediction("v5e-8", 1024, 2000.0, 15.7), target_named("v5e-8")
+    fsdp, data = resolve("fsdp", None, 8), resolve("data", None, 8)
+    specs, shapes = {"w": (("model",),)}, {"w": (8,)}
+    whole = resolve("data", {"data": 4, "model": 2}, 8)
+    tensor = dataclasses.replace(whole, name="tensor=2", specs=specs, shapes=shapes, patterns=("w",))
+    full = dataclasses.replace(compiled, time=None)
+    return Shardings(
+        "net/train",
+        (
+            Sharding(tensor, target, 0.1, 2**30, compiled),
+            Sharding(fsdp, target, 0.3, 2**28, None, "not compiled, because 2 layouts have a shorter estimate."),
+            Sharding(data, target, 0.2, 2**31, full, "it needs 20 GiB a device."),
+        ),
+        notes=("A note.",),
     )

@@ -20,7 +20,8 @@ class Outcome:
     Attributes:
         name: file name of the program.
         by_hand: number of places that are listed to port by hand.
-        result: "ran", "listed" if the trial stops at a listed line, or the first failure that was not listed.
+        result: "ran", "ran for N s" if the trial was ended then, "listed" if it stops at a listed line, or the first
+            failure that was not listed.
     """
 
     name: str
@@ -30,7 +31,7 @@ class Outcome:
     @property
     def is_unlisted(self) -> bool:
         """Whether the program breaks at a line that is not listed."""
-        return self.result not in ("ran", "listed")
+        return not self.result.startswith(("ran", "listed"))
 
 
 def port_and_try(path: Path, folder: Path) -> Outcome:
@@ -47,7 +48,7 @@ def port_and_try(path: Path, folder: Path) -> Outcome:
         program = dataclasses.replace(program, new=program.new.replace(old, new))
     trial = tried(program, folder / path.name)
     if not trial.error:
-        result = "ran"
+        result = f"ran for {trial.seconds} s" if trial.seconds else "ran"
     elif trial.is_listed and not edits:
         result = "listed"
     else:

@@ -8,15 +8,18 @@ import inspect
 import re
 from typing import Any
 
+import jax
 import keras
 import numpy as np
 import pytest
 
-from anytpu import _keras
+from anytpu import _keras, _keras_layers
 from source_tree import ROOT
 
 # (module, name in it, what anytpu does with it)
 NAMES = [
+    ("keras.src.distribution.distribution_lib", "list_devices", "in a scope a DeviceMesh is over the cores"),
+    ("keras.src.distribution.distribution_lib", "set_distribution", "in a scope a distribution is a layout"),
     ("keras.src.backend.jax.trainer", "JAXTrainer.fit", "fit keeps its loop and is run on the strategy"),
     ("keras.src.backend.jax.trainer", "JAXTrainer.evaluate", "evaluate keeps its loop and is run on the strategy"),
     ("keras.src.backend.jax.trainer", "JAXTrainer.predict", "predict keeps its loop and is run on the strategy"),
@@ -51,6 +54,7 @@ NAMES = [
     ("keras.src.trainers.epoch_iterator", "EpochIterator.reset", "our epochs start again where Keras's do"),
     ("keras.src.trainers.epoch_iterator", "EpochIterator.catch_stop_iteration", "fit walks inside it"),
     ("keras.src.trainers.epoch_iterator", "EpochIterator._interrupted_warning", "it says why the data ended"),
+    ("keras.src.backend.jax.core", "JaxVariable._initialize_layout", "a variable is made in its shards"),
     ("keras.src.backend.common.variables", "Variable", "variables remember the scope that they were made in"),
     ("keras.src.backend.common.stateless_scope", "get_stateless_scope", "where a replica's variables are"),
     ("keras.src.trainers.data_adapters.array_data_adapter", "ArrayDataAdapter", "its arrays lie on the device"),
@@ -72,12 +76,17 @@ NAMES = [
         "class_weight_to_sample_weights",
         "class_weight weighs the batches of a Dataset",
     ),
+    ("keras.src.random.seed_generator", "global_seed_generator", "a checkpoint has its state"),
+    ("keras.src.callbacks.callback_list", "CallbackList._flush_futures", "a checkpoint waits for callbacks in threads"),
     ("keras.src.backend.common.global_state", "get_global_attribute", "the names of a model_fn are its own"),
     ("keras.src.backend.common.global_state", "set_global_attribute", "names count from the beginning in a model_fn"),
     ("keras.src.utils.naming", "reset_uids", "names count from the beginning in a model_fn"),
     ("keras.src.backend.common.masking", "get_keras_mask", "the mask of padded steps"),
     ("keras.src.backend.common.masking", "set_keras_mask", "the mask of padded steps"),
     ("keras.src.backend.jax.random", "jax_draw_seed", "dropout of padded steps draws as Keras's"),
+    ("keras.src.backend.jax.random", "normal", "initial weights are drawn as vectors"),
+    ("keras.src.backend.jax.random", "truncated_normal", "initial weights are drawn as vectors"),
+    ("keras.src.backend.jax.random", "uniform", "initial weights are drawn as vectors"),
     ("keras.src.utils.python_utils", "pythonify_logs", "the logs of train_on_batch are Python's numbers"),
     (
         "keras.src.trainers.trainer",
@@ -85,6 +94,8 @@ NAMES = [
         "the logs of train_on_batch come in Keras's order",
     ),
     ("keras.src.backend", "lstm", "where a backend offers an LSTM of its own"),
+    ("keras.src.backend", "nn.moments", "batch normalization takes its statistics from it"),
+    ("keras.src.backend", "nn.batch_normalization", "batch normalization normalizes by it"),
 ]
 
 
@@ -99,9 +110,9 @@ def test_the_name_is_there(module: str, name: str, use: str):
 
 
 def test_every_module_that_is_imported_is_named():
-    tree = ast.parse((ROOT / "src/anytpu/_keras.py").read_text())
+    trees = [ast.parse((ROOT / "src/anytpu" / name).read_text()) for name in ("_keras.py", "_keras_layers.py")]
     imported = set()
-    for node in ast.walk(tree):
+    for node in (node for tree in trees for node in ast.walk(tree)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("keras.src"):
             imported |= {f"{node.module}.{alias.name}" for alias in node.names}
     tested = {module for module, _, _ in NAMES} | {f"{module}.{name.split('.')[0]}" for module, name, _ in NAMES}
@@ -203,6 +214,21 @@ def test_rows_are_drawn_as_keras_draws_them():
         drawn.append([[int(row) for row in np.ravel(batch)] for _ in range(2) for batch in walk(adapter)])
     assert drawn[0] == drawn[1]
     assert [len(batch) for batch in drawn[0]] == 2 * [4, 4, 4, 4, 4, 3]
+
+
+@pytest.mark.parametrize("name", ["normal", "truncated_normal", "uniform"])
+def test_numbers_drawn_as_a_vector_are_those_of_keras(name: str):
+    from keras.src.backend.jax import random
+
+    _keras_layers.draw_flat()
+    draws = getattr(random, name), inspect.unwrap(getattr(random, name))
+    assert draws[0] is not draws[1]
+    for dtype, shape in (("float32", (3, 3, 2, 5)), ("bfloat16", [7, 11])):
+        flat, shaped = (np.asarray(draw(shape, dtype=dtype, seed=keras.random.SeedGenerator(3))) for draw in draws)
+        assert (flat.dtype, flat.shape) == (shaped.dtype, shaped.shape)
+        assert flat.tobytes() == shaped.tobytes()
+    of_noise = [str(jax.make_jaxpr(lambda draw=draw: draw((3, 2), seed=3))()) for draw in draws]
+    assert of_noise[0] == of_noise[1]
 
 
 def test_names_count_from_the_beginning_in_a_block():

@@ -17,10 +17,22 @@ from anytpu._by_name import OBJECTS, load
 from source_tree import ROOT, Definition, Module, definitions, imports_of, modules
 
 FLOORS = (
-    {"errors", "units", "_by_name", "_calls", "_env", "_jax", "_keras", "_replaced", "showing", "files"},
+    {
+        "errors",
+        "units",
+        "_by_name",
+        "_calls",
+        "_env",
+        "_jax",
+        "_keras",
+        "_keras_layers",
+        "_replaced",
+        "showing",
+        "files",
+    },
     {"program", "system"},
-    {"engine"},
-    {"strategy", "planning", "chip", "pipeline", "port"},
+    {"engine", "sharding"},
+    {"strategy", "planning", "chip", "pipeline", "port", "worker"},
     {"train"},
     {"report", "bench"},
     {"cli", "__init__", "__main__"},
@@ -31,16 +43,43 @@ ALLOWED_SIBLINGS = {
     ("program", "anytpu.system.cores"),
     *(("_env", module) for module in ("anytpu.errors", "anytpu._jax")),
     ("showing", "anytpu._by_name"),
+    ("_keras_layers", "anytpu._keras"),
     *(("files", module) for module in ("anytpu.units", "anytpu._env")),
     ("cli", "anytpu"),
     ("__main__", "anytpu.cli"),
 }
-MAX_FAN_OUT = 12
+MAX_FAN_OUT = 15  # The command line imports one module for each command.
 
 # Parts whose docstrings are in plain words: no sentence is too long, none opens with What, Who, Where or Which.
 PLAIN_PARTS = {
-    *("__init__", "__main__", "_by_name", "_calls", "_env", "_jax", "_keras", "errors", "showing", "units"),
-    *("bench", "cli", "engine", "files", "pipeline", "planning", "port", "program", "report", "strategy", "system"),
+    *(
+        "__init__",
+        "__main__",
+        "_by_name",
+        "_calls",
+        "_env",
+        "_jax",
+        "_keras",
+        "_keras_layers",
+        "errors",
+        "showing",
+        "units",
+    ),
+    *(
+        "bench",
+        "cli",
+        "engine",
+        "files",
+        "pipeline",
+        "planning",
+        "port",
+        "program",
+        "report",
+        "sharding",
+        "strategy",
+        "system",
+        "worker",
+    ),
     "train",
 }
 
@@ -58,7 +97,7 @@ BANNED_NAMES = {
     "data",
 }
 READS_ENVIRONMENT = {"anytpu._env"}
-READS_PRIVATE_KERAS = {"anytpu._keras"}
+READS_PRIVATE_KERAS = {"anytpu._keras", "anytpu._keras_layers"}
 READS_PRIVATE_JAX = {"anytpu._jax"}
 
 # Modules that are a table of facts, with next to no code; only they may be longer than MAX_FILE_LINES.
@@ -232,9 +271,9 @@ def names_private_keras(node: ast.AST) -> bool:
     )
 
 
-def test_private_keras_is_in_one_file():
+def test_private_keras_is_in_two_files():
     faults = [
-        f"{module.at(node.lineno)}: uses a private name of Keras; only _keras.py may"  # pyright: ignore[reportAttributeAccessIssue]
+        f"{module.at(node.lineno)}: uses a private name of Keras; only _keras.py and _keras_layers.py may"  # pyright: ignore[reportAttributeAccessIssue]
         for module in modules().values()
         if module.name not in READS_PRIVATE_KERAS
         for node in ast.walk(module.tree)

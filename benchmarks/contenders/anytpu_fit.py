@@ -8,6 +8,7 @@ import anytpu as tpu  # isort: skip
 import jax
 import jax.numpy as jnp
 import numpy as np
+
 from inputs import BATCH, rows
 from models import fit
 from worker import Train, serve

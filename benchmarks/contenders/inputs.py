@@ -1,11 +1,14 @@
-"""The inputs of the four seed jobs: random arrays of the right shapes, the same for every contender."""
+"""The inputs of the seed jobs: random arrays of the right shapes, the same for every contender."""
 
 from __future__ import annotations
 
 import numpy as np
 
-BATCH = {"iris": 1, "imdb": 64, "mnist": 200, "cifar10": 128}
+BATCH = {"iris": 1, "imdb": 64, "mnist": 200, "cifar10": 128, "resnet50": 16}
 """Rows of one training step."""
+
+IMAGE = {"mnist": (28, 28, 1), "cifar10": (32, 32, 3), "resnet50": (224, 224, 3)}
+CLASSES = {"mnist": 10, "cifar10": 10, "resnet50": 1000}
 
 
 def rows(job: str, steps: int) -> tuple[np.ndarray, np.ndarray]:
@@ -19,5 +22,5 @@ def rows(job: str, steps: int) -> tuple[np.ndarray, np.ndarray]:
     count = steps * BATCH[job]
     if job == "imdb":
         return random.integers(0, 15000, (count, 250), dtype=np.int32), random.integers(0, 2, count).astype("int32")
-    image = (28, 28, 1) if job == "mnist" else (32, 32, 3)
-    return random.random((count, *image), dtype=np.float32), random.integers(0, 10, count).astype("int32")
+    labels = random.integers(0, CLASSES[job], count).astype("int32")
+    return random.random((count, *IMAGE[job]), dtype=np.float32), labels

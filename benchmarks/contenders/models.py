@@ -1,12 +1,13 @@
-"""The four seed jobs as Keras models, for Keras on any backend and for anytpu."""
+"""The seed jobs as Keras models, for Keras on any backend and for anytpu."""
 
 from __future__ import annotations
 
 import os
 
 import keras
-from inputs import BATCH, rows
 from keras import layers
+
+from inputs import BATCH, rows
 from worker import Train
 
 JIT = False if os.environ.get("WITHOUT_XLA") else "auto"
@@ -74,6 +75,13 @@ def cifar10() -> keras.Model:
     return model
 
 
+def resnet50() -> keras.Model:
+    """ResNet-50, version 1, as Keras has it: the first convolution of a block has its stride."""
+    model = keras.applications.ResNet50(weights=None, classifier_activation=None)
+    _compile(model)
+    return model
+
+
 def _compile(model: keras.Model) -> None:
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("adam", loss, metrics=["sparse_categorical_accuracy"], jit_compile=JIT)
@@ -81,7 +89,7 @@ def _compile(model: keras.Model) -> None:
 
 def fit(job: str, steps: int) -> Train:
     """Return a function that trains a job with `fit`; iris goes over its rows in their order, whole epochs only."""
-    model = {"iris": iris, "imdb": imdb, "mnist": mnist, "cifar10": cifar10}[job]()
+    model = {"iris": iris, "imdb": imdb, "mnist": mnist, "cifar10": cifar10, "resnet50": resnet50}[job]()
     x, y = rows(job, steps)
     epochs = steps * BATCH[job] // len(x)
 

@@ -13,6 +13,7 @@ import jax
 import keras
 import numpy as np
 from keras import layers, ops
+
 from worker import Train
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tensorflow.compat.v1 as tf
+
 from inputs import rows
 from worker import Train, serve
 

@@ -12,9 +12,10 @@ import os
 from collections.abc import Callable
 
 import torch
-from inputs import BATCH, rows
 from torch import nn
 from torch.nn import functional as F
+
+from inputs import BATCH, rows
 from worker import Train, serve
 
 torch.manual_seed(0)
@@ -50,6 +51,27 @@ class Block(nn.Module):
         return F.relu(self.norms[1](self.second(inner)) + self.shortcut(x))
 
 
+class Bottleneck(nn.Module):
+    """Three convolutions, the first with the stride, as in Keras's ResNet-50; each has a bias."""
+
+    def __init__(self, features: int, filters: int, stride: int, has_projection: bool) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(
+            *normed(features, filters, 1, stride), *normed(filters, filters, 3), *normed(filters, 4 * filters, 1)[:2]
+        )
+        self.shortcut = nn.Identity()
+        if has_projection:
+            self.shortcut = nn.Sequential(*normed(features, 4 * filters, 1, stride)[:2])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.relu(self.inner(x) + self.shortcut(x))
+
+
+def normed(features: int, filters: int, kernel: int, stride: int = 1) -> list[nn.Module]:
+    convolution = nn.Conv2d(features, filters, kernel, stride, kernel // 2)
+    return [convolution, nn.BatchNorm2d(filters), nn.ReLU()]
+
+
 def mnist() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(1, 256, 3),
@@ -73,6 +95,16 @@ def cifar10() -> nn.Module:
             features = filters
     start = [nn.Conv2d(3, 16, 3, 1, 1), nn.BatchNorm2d(16), nn.ReLU()]
     return nn.Sequential(*start, *blocks, nn.AvgPool2d(8), nn.Flatten(), nn.Linear(64, 10))
+
+
+def resnet50() -> nn.Module:
+    blocks, features = [], 64
+    for stage, (filters, count) in enumerate(((64, 3), (128, 4), (256, 6), (512, 3))):
+        for block in range(count):
+            blocks.append(Bottleneck(features, filters, 2 if stage and not block else 1, has_projection=not block))
+            features = 4 * filters
+    start = [*normed(3, 64, 7, 2), nn.MaxPool2d(3, 2, 1)]
+    return nn.Sequential(*start, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(features, 1000))
 
 
 def iris(steps: int) -> Train:
@@ -122,5 +154,5 @@ def loop(job: str, make: Callable[[], nn.Module], steps: int) -> Train:
 
 
 if __name__ == "__main__":
-    makers = {"imdb": Imdb, "mnist": mnist, "cifar10": cifar10}
+    makers = {"imdb": Imdb, "mnist": mnist, "cifar10": cifar10, "resnet50": resnet50}
     serve({"iris": iris, **{job: functools.partial(loop, job, make) for job, make in makers.items()}})

@@ -9,6 +9,7 @@ Rule: float32 master weights and moments, cast to bfloat16 where they are used; 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -26,6 +27,9 @@ from plan_cases.placing import mesh_of, placed, spec
 from plan_cases.remat import FULL, Remat
 
 ADAMW = adam()
+
+Split = Callable[..., jax.Array]
+"""Function `(x, *axes) -> x` that says over which mesh axes an activation is split, beside its batch."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,33 +110,33 @@ class Model:
         """Return the number of parameters."""
         return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(self.weights)))
 
-    def layer(self, mesh: AbstractMesh, x: jax.Array, weights: Any) -> jax.Array:
+    def layer(self, mesh: AbstractMesh, split: Split, x: jax.Array, weights: Any) -> jax.Array:
         """Return `(batch, length, width)` after one layer."""
-        x = checkpoint_name(split(mesh, x, None, "tensor"), "decoder_layer_input")
+        x = checkpoint_name(split(x, None, "tensor"), "decoder_layer_input")
         inner = normed(x, weights["norm"])
-        attended = self._attended(mesh, inner, weights)
+        attended = self._attended(mesh, split, inner, weights)
         if self.is_parallel:
-            return split(mesh, x + attended + self._perceptron(mesh, inner, weights), None, "tensor")
-        x = split(mesh, x + attended, None, "tensor")
-        x += self._perceptron(mesh, normed(x, weights["norm_2"]), weights)
-        return split(mesh, x, None, "tensor")
+            return split(x + attended + self._perceptron(split, inner, weights), None, "tensor")
+        x = split(x + attended, None, "tensor")
+        x += self._perceptron(split, normed(x, weights["norm_2"]), weights)
+        return split(x, None, "tensor")
 
-    def _attended(self, mesh: AbstractMesh, x: jax.Array, weights: Any) -> jax.Array:
+    def _attended(self, mesh: AbstractMesh, split: Split, x: jax.Array, weights: Any) -> jax.Array:
         def of(name: str) -> jax.Array:
             y = jnp.einsum("bsd,dhk->bshk", x, weights[name].astype(x.dtype))
             y = rotated(y) if self.has_rope and name != "value" else y
-            return checkpoint_name(split(mesh, y, None, "tensor"), f"{name}_proj").transpose(0, 2, 1, 3)
+            return checkpoint_name(split(y, None, "tensor"), f"{name}_proj").transpose(0, 2, 1, 3)
 
         y = self.attention(mesh, of("query"), of("key"), of("value"))
-        y = checkpoint_name(split(mesh, y.transpose(0, 2, 1, 3), None, "tensor"), "context")
+        y = checkpoint_name(split(y.transpose(0, 2, 1, 3), None, "tensor"), "context")
         return checkpoint_name(jnp.einsum("bshk,hkd->bsd", y, weights["out"].astype(x.dtype)), "out_proj")
 
-    def _perceptron(self, mesh: AbstractMesh, x: jax.Array, weights: Any) -> jax.Array:
+    def _perceptron(self, split: Split, x: jax.Array, weights: Any) -> jax.Array:
         if self.mixture:
             return self.mixture(x, weights)
-        y = checkpoint_name(split(mesh, x @ weights["up"].astype(x.dtype), None, "tensor"), "mlpwi_1")
+        y = checkpoint_name(split(x @ weights["up"].astype(x.dtype), None, "tensor"), "mlpwi_1")
         if self.is_gated:
-            gate = checkpoint_name(split(mesh, x @ weights["gate"].astype(x.dtype), None, "tensor"), "mlpwi_0")
+            gate = checkpoint_name(split(x @ weights["gate"].astype(x.dtype), None, "tensor"), "mlpwi_0")
             y = jax.nn.silu(gate) * y
         else:
             y = jax.nn.relu(y)
@@ -156,6 +160,7 @@ class Training:
         is_embedding_product: the embedding is looked up by a product with one-hot rows.
         clip: the norm to which the gradients are cut; 0 means that they are not.
         dtype: of the weights between steps.
+        is_constrained: whether the step says how its activations are split; else a layout from outside does.
     """
 
     model: Model
@@ -170,6 +175,7 @@ class Training:
     is_embedding_product: bool = True
     clip: float = 1.0
     dtype: Any = jnp.float32
+    is_constrained: bool = True
 
     @property
     def mesh(self) -> AbstractMesh:
@@ -186,6 +192,18 @@ class Training:
         tokens = spec(mesh, (self.batch, self.length), jnp.int32, ("data", "fsdp"))
         return self.step, (state, {"tokens": tokens, "targets": tokens})
 
+    def unplaced(self) -> Built:
+        """Return the step without shardings of its inputs, and its specs.
+
+        With tensor parallelism it still says how activations between layers are split: along the width, which no layout
+        of weights says.
+        """
+        weights = jax.eval_shape(lambda: jax.tree.map(lambda w: w.astype(self.dtype), self.model.weights()))
+        state = {"weights": weights, "slots": jax.eval_shape(self.optimizer.start, weights)}
+        tokens = jax.ShapeDtypeStruct((self.batch, self.length), jnp.int32)
+        step = dataclasses.replace(self, is_constrained=self.tensor > 1).step
+        return step, (state, {"tokens": tokens, "targets": tokens})
+
     def step(self, state: Any, batch: Any) -> tuple[Any, Any]:
         """Train on the global batch."""
         loss, gradients = jax.value_and_grad(self.loss)(state["weights"], batch)
@@ -198,12 +216,15 @@ class Training:
     def loss(self, weights: Any, batch: Any) -> jax.Array:
         """Return the mean cross entropy."""
         mesh, model = self.mesh, self.model
-        x = split(mesh, self._embedded(weights["embedding"], batch["tokens"]), None, "tensor")
-        layer = self.remat.of(lambda x, weights: (model.layer(mesh, x, weights), None))
+        x = self._split(self._embedded(weights["embedding"], batch["tokens"]), None, "tensor")
+        layer = self.remat.of(lambda x, weights: (model.layer(mesh, self._split, x, weights), None))
         x, _ = lax.scan(layer, x, weights["layers"])
         x = normed(x, weights["norm"])
         table = weights["embedding"].T if model.is_tied else weights["logits"]
         return self._cross_entropy(x, table.astype(x.dtype), batch["targets"]) / (self.batch * self.length)
+
+    def _split(self, x: jax.Array, *axes: Any) -> jax.Array:
+        return split(self.mesh, x, *axes) if self.is_constrained else x
 
     def _embedded(self, table: jax.Array, tokens: jax.Array) -> jax.Array:
         if not self.is_embedding_product:
@@ -211,10 +232,8 @@ class Training:
         return jax.nn.one_hot(tokens, self.model.vocabulary, dtype=jnp.bfloat16) @ table.astype(jnp.bfloat16)
 
     def _cross_entropy(self, x: jax.Array, table: jax.Array, targets: jax.Array) -> jax.Array:
-        mesh = self.mesh
-
         def part(x: jax.Array, targets: jax.Array) -> jax.Array:
-            logits = split(mesh, x @ table, None, "tensor").astype(jnp.float32)
+            logits = self._split(x @ table, None, "tensor").astype(jnp.float32)
             hot = jax.nn.one_hot(targets, logits.shape[-1], dtype=jnp.float32)
             return jnp.sum(jax.nn.logsumexp(logits, -1) - jnp.sum(logits * hot, -1))
 

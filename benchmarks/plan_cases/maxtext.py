@@ -33,7 +33,7 @@ ASYNC = flags(
     " --xla_tpu_enable_async_collective_fusion_multiple_steps=true --xla_tpu_overlap_compute_collective_tc=true"
     " --xla_enable_async_all_gather=true"
 )
-_V5P = flags(
+V5P_FLAGS = flags(
     "--xla_tpu_megacore_fusion_allow_ags=false --xla_enable_async_collective_permute=true"
     " --xla_tpu_enable_ag_backward_pipelining=true --xla_tpu_enable_data_parallel_all_reduce_opt=true"
     " --xla_tpu_data_parallel_opt_different_sized_ops=true --xla_tpu_enable_async_collective_fusion=true"
@@ -91,11 +91,11 @@ def _table(
     )
 
 
-_FLASH = Attention("flash", block=512)
+FLASH = Attention("flash", block=512)
 
 
 def _v5e(scale: int, per_chip: int, tera: float, slices: int = 1) -> Case:
-    training = Training(scaled(scale, _FLASH), slices * 256 * per_chip, 2048, fsdp=256, data=slices)
+    training = Training(scaled(scale, FLASH), slices * 256 * per_chip, 2048, fsdp=256, data=slices)
     target = "v5e-256" if slices == 1 else f"{slices}xv5e-256"
     return _table(f"maxtext_{scale}b", "v5e/README.md and its scripts", target, training, tera, ASYNC)
 
@@ -108,9 +108,9 @@ _LLAMA_2_70B_V5E = Training(
 def _v5p(scale: int, cores: int, per_chip: int, tensor: int, tera: float) -> Case:
     chips = cores // 2
     training = Training(
-        scaled(scale, _FLASH), chips * per_chip, 2048, fsdp=chips // tensor, tensor=tensor, remat=MINIMAL
+        scaled(scale, FLASH), chips * per_chip, 2048, fsdp=chips // tensor, tensor=tensor, remat=MINIMAL
     )
-    return _table(f"maxtext_{scale}b", "v5p/README.md and its scripts", f"v5p-{cores}", training, tera, _V5P)
+    return _table(f"maxtext_{scale}b", "v5p/README.md and its scripts", f"v5p-{cores}", training, tera, V5P_FLAGS)
 
 
 def _v4(name: str, cores: int, model: Model, per_chip: int, tera: float) -> Case:

@@ -24,14 +24,14 @@ from plan_cases.maxtext import (
 from plan_cases.optimizers import adam
 from plan_cases.remat import FULL, Remat
 
-_RECIPES = "AI-Hypercomputer/tpu-recipes training"
-_SMALL_BLOCKS = "attention has blocks of 512 in place of 2048, which compile minutes faster; it prices the same"
+RECIPES = "AI-Hypercomputer/tpu-recipes training"
+SMALL_BLOCKS = "attention has blocks of 512 in place of 2048, which compile minutes faster; it prices the same"
 _LLAMA = "Llama3.1-8B-MaxText"
-_OFFLOAD = Remat(offloaded=("decoder_layer_input", "query_proj", "key_proj", "value_proj"))
-_OFFLOAD_OUT = Remat(offloaded=(*_OFFLOAD.offloaded, "out_proj"))
+OFFLOAD = Remat(offloaded=("decoder_layer_input", "query_proj", "key_proj", "value_proj"))
+OFFLOAD_OUT = Remat(offloaded=(*OFFLOAD.offloaded, "out_proj"))
 
 
-_HOST = flags(
+HOST = flags(
     "--xla_tpu_enable_all_experimental_scheduler_features=true"
     " --xla_tpu_enable_scheduler_memory_pressure_tracking=true --xla_tpu_host_transfer_overlap_limit=24"
     " --xla_tpu_aggressive_opt_barrier_removal=ENABLED --xla_lhs_prioritize_async_depth_over_stall=ENABLED"
@@ -39,7 +39,7 @@ _HOST = flags(
     " --xla_should_add_loop_invariant_op_in_chain=ENABLED --xla_max_concurrent_host_send_recv=100"
     " --xla_tpu_scheduler_percent_shared_memory_limit=100 --xla_latency_hiding_scheduler_rerun=2"
 )
-_TRILLIUM = _HOST | flags(
+TRILLIUM = HOST | flags(
     "--xla_tpu_scoped_vmem_limit_kib=98304 --xla_tpu_use_minor_sharding_for_major_trivial_input=true"
     " --xla_tpu_relayout_group_size_threshold_for_reduce_scatter=1 --xla_tpu_assign_all_reduce_scatter_layout=true"
     " --xla_tpu_enable_data_parallel_all_reduce_opt=true --xla_tpu_data_parallel_opt_different_sized_ops=true"
@@ -58,7 +58,7 @@ def _trillium(
     seconds: float,
     remat: Remat,
     length: int = 8192,
-    options: dict[str, str] = _TRILLIUM,
+    options: dict[str, str] = TRILLIUM,
 ) -> Case:
     return Case(
         name=f"{name}_v6e-{chips}",
@@ -67,20 +67,20 @@ def _trillium(
         target=f"v6e-{chips}",
         measured_s=seconds,
         arithmetic="seconds of a completed step in the recipe's log",
-        source=f"{_RECIPES}/trillium/{folder}; {MAXTEXT} benchmarks/maxtext_trillium_model_configs.py",
+        source=f"{RECIPES}/trillium/{folder}; {MAXTEXT} benchmarks/maxtext_trillium_model_configs.py",
         trust="A",
         build=Training(model, per_chip * chips, length, fsdp=chips, remat=remat).build,
         options=options,
         stack="JAX 0.5 to 0.6",
         year=2025,
-        differs=_SMALL_BLOCKS,
+        differs=SMALL_BLOCKS,
     )
 
 
 _LLAMA_70B = "Llama3.1-70B-MaxText"
-_SIMPLE = ASYNC | flags("--xla_tpu_scoped_vmem_limit_kib=98304")
+SIMPLE = ASYNC | flags("--xla_tpu_scoped_vmem_limit_kib=98304")
 _ON_DEVICE = Remat(saved=("decoder_layer_input", "context", "query_proj", "key_proj", "value_proj"))
-_V7X = flags(
+V7X = flags(
     "--xla_tpu_scoped_vmem_limit_kib=61440 --xla_tpu_bf16_emission_mode=NATIVE_EMISSION"
     " --xla_tpu_enable_sparse_core_collective_offload_all_reduce=true"
     " --xla_tpu_use_single_sparse_core_for_all_gather_offload=true"
@@ -90,7 +90,7 @@ _VMEM_64 = flags("--xla_tpu_scoped_vmem_limit_kib=65536")
 
 
 def _ironwood(
-    name: str, folder: str, cores: int, training: Training, seconds: float, options: dict[str, str] = _V7X
+    name: str, folder: str, cores: int, training: Training, seconds: float, options: dict[str, str] = V7X
 ) -> Case:
     return Case(
         name=f"{name}_v7x-{cores}",
@@ -99,13 +99,13 @@ def _ironwood(
         target=f"v7x-{cores}",
         measured_s=seconds,
         arithmetic="the step time in the recipes' table",
-        source=f"{_RECIPES}/ironwood/README.md and {folder}",
+        source=f"{RECIPES}/ironwood/README.md and {folder}",
         trust="A",
         build=training.build,
         options=options,
         stack="JAX 0.8",
         year=2025,
-        differs=_SMALL_BLOCKS,
+        differs=SMALL_BLOCKS,
     )
 
 
@@ -113,6 +113,8 @@ def _llama_70b_v7x(cores: int) -> Training:
     optimizer = adam(first_dtype=jnp.bfloat16)
     return Training(LLAMA_70B, 2 * cores, 8192, fsdp=cores, remat=_ON_DEVICE, optimizer=optimizer)
 
+
+LLAMA_70B_V7X = _llama_70b_v7x(512)
 
 _LLAMA_2_70B_V5P = Training(
     dataclasses.replace(LLAMA_2_70B, attention=SPLASH),
@@ -131,7 +133,7 @@ _LLAMA_405B_V7X = Training(
     optimizer=adam(first_dtype=jnp.bfloat16),
     vocabulary_tiles=4,
 )
-_LLAMA_405B_V5P = Training(
+LLAMA_405B_V5P = Training(
     dataclasses.replace(LLAMA_405B, attention=SPLASH),
     2 * 512,
     8192,
@@ -155,10 +157,10 @@ CASES = (
         stack="JAX 0.4 to 0.6",
         year=2025,
     ),
-    _trillium(_LLAMA, "llama3_8b", LLAMA_8B, 8, 3, 3.443, _OFFLOAD_OUT),
-    _trillium(_LLAMA, "llama3_8b", LLAMA_8B, 32, 3, 3.495, _OFFLOAD_OUT),
-    _trillium(_LLAMA, "llama3_8b", LLAMA_8B, 256, 4, 4.546, _OFFLOAD_OUT),
-    _trillium("Mistral-7B-MaxText", "mistral_7b", MISTRAL_7B, 8, 6, 6.320, _OFFLOAD_OUT),
+    _trillium(_LLAMA, "llama3_8b", LLAMA_8B, 8, 3, 3.443, OFFLOAD_OUT),
+    _trillium(_LLAMA, "llama3_8b", LLAMA_8B, 32, 3, 3.495, OFFLOAD_OUT),
+    _trillium(_LLAMA, "llama3_8b", LLAMA_8B, 256, 4, 4.546, OFFLOAD_OUT),
+    _trillium("Mistral-7B-MaxText", "mistral_7b", MISTRAL_7B, 8, 6, 6.320, OFFLOAD_OUT),
     _trillium(
         "Mixtral-8x7B-MaxText",
         "mixtral_8x7b",
@@ -166,16 +168,16 @@ CASES = (
         256,
         12,
         13.484,
-        _OFFLOAD_OUT,
+        OFFLOAD_OUT,
         length=4096,
         options=ASYNC | flags("--xla_tpu_scoped_vmem_limit_kib=81920"),
     ),
-    _trillium(_LLAMA_70B, "llama3_70b", LLAMA_70B, 32, 2, 17.790, _OFFLOAD),
-    _trillium(_LLAMA_70B, "llama3_70b", LLAMA_70B, 256, 5, 42.656, _OFFLOAD),
-    _trillium("GPT3-175B-MaxText/bf16", "gpt3_175b", GPT3_175B, 256, 3, 17.182, FULL, length=2048, options=_SIMPLE),
+    _trillium(_LLAMA_70B, "llama3_70b", LLAMA_70B, 32, 2, 17.790, OFFLOAD),
+    _trillium(_LLAMA_70B, "llama3_70b", LLAMA_70B, 256, 5, 42.656, OFFLOAD),
+    _trillium("GPT3-175B-MaxText/bf16", "gpt3_175b", GPT3_175B, 256, 3, 17.182, FULL, length=2048, options=SIMPLE),
     _ironwood("llama3_70b", "llama3.1-70b/8k-bf16-tpu7x-4x4x4", 128, _llama_70b_v7x(128), 12.20),
-    _ironwood("llama3_70b", "llama3.1-70b/8k-bf16-tpu7x-4x8x8", 512, _llama_70b_v7x(512), 12.27),
-    _ironwood("llama3_405b", "llama3.1-405b/8k-bf16-tpu7x-4x8x8", 512, _LLAMA_405B_V7X, 98.34, _V7X | _VMEM_64),
+    _ironwood("llama3_70b", "llama3.1-70b/8k-bf16-tpu7x-4x8x8", 512, LLAMA_70B_V7X, 12.27),
+    _ironwood("llama3_405b", "llama3.1-405b/8k-bf16-tpu7x-4x8x8", 512, _LLAMA_405B_V7X, 98.34, V7X | _VMEM_64),
     Case(
         name="llama3_405b_v5p-1024",
         family="llama3_405b_v5p",
@@ -183,13 +185,13 @@ CASES = (
         target="v5p-1024",
         measured_s=131.474,
         arithmetic="seconds of a completed step in the recipe's log",
-        source=f"{_RECIPES}/v5p/Llama3.1-405B-MaxText; {MAXTEXT} benchmarks/maxtext_v5p_model_configs.py",
+        source=f"{RECIPES}/v5p/Llama3.1-405B-MaxText; {MAXTEXT} benchmarks/maxtext_v5p_model_configs.py",
         trust="A",
-        build=_LLAMA_405B_V5P.build,
-        options=_SIMPLE | _HOST,
+        build=LLAMA_405B_V5P.build,
+        options=SIMPLE | HOST,
         stack="JAX 0.7",
         year=2025,
-        differs=_SMALL_BLOCKS,
+        differs=SMALL_BLOCKS,
     ),
 )
 """Training steps."""

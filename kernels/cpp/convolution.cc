@@ -19,6 +19,9 @@ using Tag = memory::format_tag;
 
 enum Role { kForward = 0, kImageGradient = 1, kKernelGradient = 2 };
 
+// For each role: which of image, kernel and output is the left operand, the right operand and the result.
+constexpr int kOrder[3][3] = {{0, 1, 2}, {2, 1, 0}, {0, 2, 1}};
+
 // About 10 us of one core: less is not divided.
 constexpr double kSmallFlops = 1e6;
 
@@ -99,13 +102,12 @@ class Execution {
   Execution(const Shape& shape, const memory::desc lying[3], float* const starts[3], Scratch& scratch)
       : it_(made(shape)), arguments_{{DNNL_ARG_SCRATCHPAD, scratch.take(it_.scratch)}} {
     const memory::desc wanted[3] = {it_.image, it_.kernel, it_.output};
-    // For each role: what of image, kernel and output is left operand, right operand and result, and its names.
-    static constexpr int order[3][3] = {{0, 1, 2}, {2, 1, 0}, {0, 2, 1}};
+    // For each role: the names of left operand, right operand and result.
     static constexpr int names[3][3] = {{DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST},
                                         {DNNL_ARG_DIFF_DST, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_SRC},
                                         {DNNL_ARG_SRC, DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_WEIGHTS}};
     for (int i = 0; i < 3; ++i) {
-      const int which = order[shape.role][i];
+      const int which = kOrder[shape.role][i];
       const bool is_alike = lie_alike(lying[which], wanted[which]);
       memory given(is_alike ? wanted[which] : lying[which], engine(), starts[i]);
       memory used = is_alike ? given : scratch.take(wanted[which]);
@@ -170,17 +172,36 @@ void share_kernel_gradient(const Shape& shape, const memory::desc lying[3], floa
   });
 }
 
+// Whether all numbers of `parts` arrays, `step` apart, are in a buffer of `count` numbers. No sum overflows a double.
+bool is_inside(const Sizes& dims, const Sizes& strides, double parts, double step, size_t count) {
+  if (dims.size() != strides.size() || dims.size() < 3 || dims.size() > 6 || parts < 1 || step < 0) return false;
+  double last = (parts - 1) * step;
+  for (size_t axis = 0; axis < dims.size(); ++axis) {
+    if (dims[axis] < 1 || strides[axis] < 0) return false;
+    last += static_cast<double>(dims[axis] - 1) * static_cast<double>(strides[axis]);
+  }
+  return last < static_cast<double>(count);
+}
+
 ffi::Error convolve(Buffer left, Buffer right, Result result, int64_t role, Span image, Span image_strides, Span kernel,
                     Span kernel_strides, Span output, Span output_strides, Span strides, Span dilation, Span before,
                     Span after, Span parts) {
   const Shape shape{role,           sizes(image),  sizes(kernel), sizes(output), sizes(strides),
-                    sizes(dilation), sizes(before), sizes(after),  parts[0]};
+                    sizes(dilation), sizes(before), sizes(after),  parts.size() == 4 ? parts[0] : 0};
+  const Sizes places[3] = {sizes(image_strides), sizes(kernel_strides), sizes(output_strides)};
+  const Sizes* const dims[3] = {&shape.image, &shape.kernel, &shape.output};
+  const size_t counts[3] = {left.element_count(), right.element_count(), result->element_count()};
+  bool fits = role >= kForward && role <= kKernelGradient && shape.parts > 0;
+  for (int i = 0; fits && i < 3; ++i) {
+    const int which = kOrder[role][i];
+    fits = is_inside(*dims[which], places[which], shape.parts, parts[i + 1], counts[i]);
+  }
+  if (!fits || shape.image[0] != shape.output[0]) return refuse("convolution");
   Turn turn(shape.is_small());
   try {
     constexpr auto f32 = memory::data_type::f32;
-    const memory::desc lying[3] = {{shape.image, f32, sizes(image_strides)},
-                                   {shape.kernel, f32, sizes(kernel_strides)},
-                                   {shape.output, f32, sizes(output_strides)}};
+    const memory::desc lying[3] = {
+        {shape.image, f32, places[0]}, {shape.kernel, f32, places[1]}, {shape.output, f32, places[2]}};
     float* const starts[3] = {left.typed_data(), right.typed_data(), result->typed_data()};
     for (int64_t part = 0; part < parts[0]; ++part) {
       float* const from[3] = {starts[0] + part * parts[1], starts[1] + part * parts[2], starts[2] + part * parts[3]};

@@ -104,11 +104,29 @@ auto* or_null(Array& array) {
   return array.element_count() ? array.typed_data() : nullptr;
 }
 
+// Number of steps that an array must have: all, or none if its axis of time has length 0.
+template <typename Array>
+int64_t steps_of(const Array& array, size_t axis, int64_t time) {
+  const auto dims = array.dimensions();
+  return axis < dims.size() && dims[axis] == 0 ? 0 : time;
+}
+
 ffi::Error lstm_forward(Buffer inputs, Buffer hidden, Buffer cell, Mask mask, Buffer kernel, Buffer bias,
                         Buffer recurrent, Result last_hidden, Result last_cell, Result every, Result rows, Result gates,
                         Result cells, Result tangents) {
   const auto dims = inputs.dimensions();
+  if (dims.size() != 3 || hidden.dimensions().size() != 2) return refuse("lstm_forward");
   const LstmShape size{dims[0], dims[1], dims[2], hidden.dimensions()[1]};
+  const int64_t batch = size.batch, time = size.time, units = size.units;
+  const int64_t kept = steps_of(*gates, 0, time), masked = steps_of(mask, 1, time), states = steps_of(*every, 1, time);
+  const bool fits = has_shape(hidden, {batch, units}) && has_shape(cell, {batch, units}) &&
+                    has_shape(mask, {batch, masked}) && has_shape(kernel, {size.features, 4 * units}) &&
+                    has_shape(bias, {4 * units}) && has_shape(recurrent, {units, 4 * units}) &&
+                    has_shape(*last_hidden, {batch, units}) && has_shape(*last_cell, {batch, units}) &&
+                    has_shape(*every, {batch, states, units}) && has_shape(*rows, {kept, batch, size.depth()}) &&
+                    has_shape(*gates, {kept, batch, 4 * units}) && has_shape(*cells, {kept, batch, units}) &&
+                    has_shape(*tangents, {kept, batch, units});
+  if (!fits) return refuse("lstm_forward");
   const Forward it{inputs.typed_data(),      hidden.typed_data(),    cell.typed_data(), kernel.typed_data(),
                    bias.typed_data(),        recurrent.typed_data(), or_null(mask),     or_null(*every),
                    last_hidden->typed_data(), last_cell->typed_data(), or_null(*rows),    or_null(*gates),
@@ -124,7 +142,17 @@ ffi::Error lstm_backward(Buffer last_hidden, Buffer last_cell, Buffer every, Mas
                          Buffer tangents, Buffer kernel, Buffer recurrent, Result inputs, Result hidden, Result cell,
                          Result slopes) {
   const auto dims = inputs->dimensions();
+  if (dims.size() != 3 || hidden->dimensions().size() != 2) return refuse("lstm_backward");
   const LstmShape size{dims[0], dims[1], dims[2], hidden->dimensions()[1]};
+  const int64_t batch = size.batch, time = size.time, units = size.units;
+  const int64_t masked = steps_of(mask, 1, time), states = steps_of(every, 1, time);
+  const bool fits = has_shape(last_hidden, {batch, units}) && has_shape(last_cell, {batch, units}) &&
+                    has_shape(every, {batch, states, units}) && has_shape(mask, {batch, masked}) &&
+                    has_shape(gates, {time, batch, 4 * units}) && has_shape(cells, {time, batch, units}) &&
+                    has_shape(tangents, {time, batch, units}) && has_shape(kernel, {size.features, 4 * units}) &&
+                    has_shape(recurrent, {units, 4 * units}) && has_shape(*hidden, {batch, units}) &&
+                    has_shape(*cell, {batch, units}) && has_shape(*slopes, {time, batch, 4 * units});
+  if (!fits) return refuse("lstm_backward");
   const Backward it{gates.typed_data(),  cells.typed_data(),       tangents.typed_data(),  kernel.typed_data(),
                     recurrent.typed_data(), or_null(mask),         last_hidden.typed_data(), last_cell.typed_data(),
                     or_null(every),      inputs->typed_data(),     hidden->typed_data(),   cell->typed_data(),
@@ -138,6 +166,9 @@ ffi::Error lstm_backward(Buffer last_hidden, Buffer last_cell, Buffer every, Mas
 
 ffi::Error lstm_weights(Buffer rows, Buffer slopes, Result gradient) {
   const auto left = rows.dimensions(), out = gradient->dimensions();
+  const bool fits = left.size() == 3 && out.size() == 3 && out[0] > 0 && left[1] % out[0] == 0 &&
+                    left[2] == out[1] && has_shape(slopes, {left[0], left[1], out[2]});
+  if (!fits) return refuse("lstm_weights");
   const Weights it{out[0], left[0], left[1], out[1], out[2], rows.typed_data(), slopes.typed_data(), gradient->typed_data()};
   Turn turn(it.is_small());
   if (machine() == Machine::kAvx512) avx512::weights(it);

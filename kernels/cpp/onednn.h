@@ -1,7 +1,10 @@
 // What the kernels share: the engine, memory that lies in XLA's buffers, scratch memory, reorders.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <initializer_list>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -19,6 +22,18 @@ using Arguments = std::unordered_map<int, dnnl::memory>;
 dnnl::engine& engine();
 
 inline Sizes sizes(Span span) { return Sizes(span.begin(), span.end()); }
+
+// A call in a program from elsewhere may have operands of any shape. A kernel refuses those that it would read or write
+// beyond their ends.
+inline xla::ffi::Error refuse(const char* kernel) {
+  return {xla::ffi::ErrorCode::kInvalidArgument, std::string(kernel) + ": the shapes of its arrays do not fit together"};
+}
+
+template <typename Array>
+bool has_shape(const Array& array, std::initializer_list<int64_t> shape) {
+  const auto dims = array.dimensions();
+  return dims.size() == shape.size() && std::equal(shape.begin(), shape.end(), dims.begin());
+}
 
 // Hands out pieces of memory that lives until the process ends and is used by one call after the other.
 class Scratch {

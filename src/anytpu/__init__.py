@@ -43,7 +43,14 @@ if TYPE_CHECKING:
         list_logical_devices,
         shutdown_tpu_system,
     )
-    from anytpu.train import TPUDistributionStrategy, check, input_shares, keras_to_tpu_model, step_logs
+    from anytpu.train import (
+        Checkpointer,
+        TPUDistributionStrategy,
+        check,
+        input_shares,
+        keras_to_tpu_model,
+        step_logs,
+    )
     from anytpu.train.estimator import (
         InputPipelineConfig,
         ModeKeys,
@@ -77,6 +84,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "Checkpointer",
     "CrossShardOptimizer",
     "DeviceAttributes",
     "Evidence",
@@ -159,7 +167,7 @@ _NAMES = {
         shutdown_tpu_system
     """,
     "train": """
-        TPUDistributionStrategy check input_shares keras_to_tpu_model step_logs
+        Checkpointer TPUDistributionStrategy check input_shares keras_to_tpu_model step_logs
     """,
     "train.estimator": """
         InputPipelineConfig ModeKeys RunConfig SessionRunHook TPUConfig TPUEstimator TPUEstimatorSpec

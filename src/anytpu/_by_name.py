@@ -14,11 +14,15 @@ from typing import Any
 
 OBJECTS = {
     "keras scope": "anytpu.train.adopt:install",
+    "layout chooser": "anytpu.planning.shardings.automatic:choose_layout",
     "run recorder": "anytpu.planning.run_log:start",
+    "worker topology": "anytpu.worker.remote:topology_at",
     "plan report": "anytpu.report.plan.report:PLAN_REPORT",
     "chip report": "anytpu.report.chip.report:CHIP_REPORT",
+    "shardings report": "anytpu.report.shardings:SHARDINGS_REPORT",
 }
-"""Module and attribute of each object: the changes of a Keras scope, the recorder of step times, and the reports."""
+"""Module and attribute of each object: the changes of a Keras scope, the chooser of layouts, the recorder of step
+times, the system of a worker, and the reports."""
 
 
 def load(name: str) -> Any:

@@ -6,15 +6,21 @@ import difflib
 import functools
 import inspect
 import sys
-from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Callable, Iterable
+from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
+C = TypeVar("C", bound=type)
 
 
-def explain_arguments(function: Callable[P, R]) -> Callable[P, R]:
+def explain_arguments(function: Callable[P, R], also: Iterable[str] = (), name: str = "") -> Callable[P, R]:
     """Decorate a function so that an unknown argument is refused with the nearest name.
+
+    Args:
+        function: the function.
+        also: further names that its `**` argument takes.
+        name: the function's name in the error; "" is its own.
 
     Example:
         >>> @explain_arguments
@@ -28,32 +34,44 @@ def explain_arguments(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-        check_arguments(function.__name__, signature, kwargs)
+        if kwargs:
+            check_arguments(name or function.__name__, signature, kwargs, also)
         return function(*args, **kwargs)
 
     return checked
 
 
-def check_arguments(name: str, signature: inspect.Signature, given: dict[str, Any]) -> None:
+def explain_methods(cls: C) -> C:
+    """Decorate a class as `explain_arguments` does its constructor and its public methods."""
+    for name, member in tuple(vars(cls).items()):
+        if inspect.isfunction(member) and (name == "__init__" or not name.startswith("_")):
+            setattr(cls, name, explain_arguments(member, name=cls.__name__ if name == "__init__" else name))
+    return cls
+
+
+def check_arguments(name: str, signature: inspect.Signature, given: Iterable[str], also: Iterable[str] = ()) -> None:
     """Refuse an argument that a function does not have.
 
     Args:
         name: name of the function, for the error.
         signature: the function's signature.
-        given: the named arguments of a call.
+        given: the names of a call's named arguments.
+        also: further names that the function takes.
 
     Raises:
         TypeError: the function has no argument of one of these names.
     """
     parameters = signature.parameters.values()
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+    if not also and any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return
-    known = [parameter.name for parameter in parameters if parameter.kind is not parameter.POSITIONAL_ONLY]
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    own = [parameter.name for parameter in parameters if parameter.kind in named]
+    known = [known_name for known_name in dict.fromkeys((*own, *also)) if known_name not in ("self", "cls")]
     for argument in given:
         if argument not in known:
-            names = [known_name for known_name in known if known_name != "self"]
-            near = difflib.get_close_matches(argument, names, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"its arguments are {', '.join(names)}"
+            near = difflib.get_close_matches(argument, known, n=1)
+            listed = f"its arguments are {', '.join(known)}" if known else "it takes no named arguments"
+            hint = f"did you mean {near[0]!r}?" if near else listed
             raise TypeError(f"{name}() has no argument {argument!r}; {hint}")
 
 

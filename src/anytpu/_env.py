@@ -51,6 +51,11 @@ _CHOOSES_DEVICES = ("JAX_PLATFORMS", "JAX_FORCE_TPU_INIT", "TPU_LIBRARY_PATH", "
 # Prefixes of variables that the compiler's process must not inherit. They select another JAX, make it search for a TPU,
 # or turn warnings into errors.
 _COMPILER_EXCLUDED = ("JAX_", "XLA_FLAGS", "TPU_", "PYTHONWARNINGS", "PYTHONDEVMODE", "CLOUD_TPU_")
+# Settings that a worker's child inherits; everything else may be a secret.
+_CHILD_VARIABLES = re.compile(
+    r"HOME|LANG|LC_ALL|LD_LIBRARY_PATH|PATH|TMPDIR|USER|XDG_CACHE_HOME|ANYTPU_CACHE_DIR|ANYTPU_KERNELS|KERAS_BACKEND"
+    r"|OMP_NUM_THREADS|(JAX|XLA|PJRT|TPU|LIBTPU|CUDA|NVIDIA|NCCL)_.*"
+)
 _TRIAL_EXCLUDED = ("JAX_", "PYTHONWARNINGS", "PYTHONDEVMODE")
 # Prefixes of the compiler's own options.
 _COMPILER_OPTIONS = ("LIBTPU_", "XLA_", "MEGASCALE_")
@@ -102,7 +107,28 @@ def tpu_settings() -> tuple[tuple[str, str], ...]:
 
 def settings() -> dict[str, str]:
     """Return the set environment variables that affect anytpu, JAX and Keras, for a bug report."""
-    return {name: os.environ[name] for name in _REPORTED_VARIABLES if name in os.environ}
+    return {
+        name: re.sub(r"([?&]token=)[^&]*", r"\1...", os.environ[name])
+        for name in _REPORTED_VARIABLES
+        if name in os.environ
+    }
+
+
+def worker_token() -> str | None:
+    """Return the token for a worker, of ANYTPU_WORKER_TOKEN, or None."""
+    return os.environ.get("ANYTPU_WORKER_TOKEN", "").strip() or None
+
+
+def worker_environment() -> dict[str, str]:
+    """Return the environment of a worker's child: paths, and settings of JAX and XLA; no token and no TPU_NAME."""
+    names = (name for name in os.environ if _CHILD_VARIABLES.fullmatch(name))
+    return {name: os.environ[name] for name in names if name not in TPU_VARIABLES} | {"PYTHONPATH": _with_our_sources()}
+
+
+def worker_folder() -> Path:
+    """Return the folder of a worker's token and certificate: "anytpu/worker" below XDG_CONFIG_HOME or ~/.config."""
+    configured = os.environ.get("XDG_CONFIG_HOME", "").strip()
+    return (Path(configured) if configured else _expanded("~/.config")) / "anytpu" / "worker"
 
 
 def set_keras_backend() -> str:

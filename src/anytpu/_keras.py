@@ -1,8 +1,8 @@
 """All uses of private Keras names in anytpu.
 
 Idea: the fit loop, the data adapters and the variables of Keras 3 are private, in `keras.src`. A new Keras may move any
-of them. So only this file uses them, `tests/test_keras_private.py` checks each name, and pyproject.toml sets an upper
-bound on the Keras version.
+of them. So only this file and `_keras_layers.py` use them, and `tests/test_keras_private.py` checks each name. An upper
+bound on the Keras version is in pyproject.toml.
 
 Rule: this file contains no policy. A function returns a private object or wraps one. Keras is imported inside the
 functions, so that importing anytpu stays light.
@@ -11,7 +11,6 @@ functions, so that importing anytpu stays light.
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -56,21 +55,14 @@ def jax_trainer_module() -> Any:
 
 
 def jax_core_module() -> Any:
-    """Return the module in which `keras.remat` looks up the JAX backend's `remat`."""
+    """Return the module of `JaxVariable`, in which `keras.remat` looks up the JAX backend's `remat`."""
     from keras.src.backend.jax import core
 
     return core
 
 
-def trainer_class() -> Any:
-    """Return the class whose `compile` every Keras model inherits."""
-    from keras.src.trainers.trainer import Trainer
-
-    return Trainer
-
-
 def trainer_module() -> Any:
-    """Return the module in which `compile` looks up `model_supports_jit`, which resolves `jit_compile="auto"`."""
+    """Return the module of `Trainer`, in which `compile` looks up `model_supports_jit` for `jit_compile="auto"`."""
     from keras.src.trainers import trainer
 
     return trainer
@@ -88,6 +80,18 @@ def variable_class() -> Any:
     from keras.src.backend.common.variables import Variable
 
     return Variable
+
+
+def distribution_module() -> Any:
+    """Return the module whose own functions `keras.distribution` calls."""
+    from keras.src.distribution import distribution_lib
+
+    return distribution_lib
+
+
+def layout_map_of(distribution: Any) -> Any:
+    """Return the LayoutMap of a `keras.distribution.ModelParallel`."""
+    return distribution._layout_map
 
 
 def value_of(variable: Any) -> Any:
@@ -137,33 +141,61 @@ def stateless_scope() -> Any | None:
     return scopes.get_stateless_scope()
 
 
+def _global(name: str) -> Any:
+    """Return one of Keras's global attributes, or None."""
+    from keras.src.backend.common import global_state
+
+    return global_state.get_global_attribute(name)
+
+
+def _set_global(name: str, value: Any) -> None:
+    from keras.src.backend.common import global_state
+
+    global_state.set_global_attribute(name, value)
+
+
 @contextlib.contextmanager
 def fresh_names() -> Iterator[None]:
     """Restart the numbering of layer and variable names within a block, as in a new process."""
-    from keras.src.backend.common import global_state
     from keras.src.utils import naming
 
-    before = global_state.get_global_attribute("object_name_uids")
+    before = _global("object_name_uids")
     naming.reset_uids()
     try:
         yield
     finally:
-        global_state.set_global_attribute("object_name_uids", before)
+        _set_global("object_name_uids", before)
 
 
 def forget_uninitialized(variable: Any) -> None:
     """Cancel the initialisation of a variable that was made while Keras traced."""
-    from keras.src.backend.common import global_state
-
-    pending = global_state.get_global_attribute("uninitialized_variables") or []
+    pending = _global("uninitialized_variables") or []
     pending[:] = [other for other in pending if other is not variable]
 
 
 def forget_all_uninitialized() -> None:
     """Cancel all pending initialisations: an initializer that raises would raise again at the next trace."""
-    from keras.src.backend.common import global_state
+    _set_global("uninitialized_variables", [])
 
-    global_state.set_global_attribute("uninitialized_variables", [])
+
+def global_seed_state() -> Any | None:
+    """Return the state of Keras's global seed generator, `(2,)`; None before its first use."""
+    return None if (generator := _global("global_seed_generator")) is None else generator.state.value
+
+
+def set_global_seed_state(state: Any | None) -> None:
+    """Set the state of Keras's global seed generator; None removes the generator, and its next use makes a new one."""
+    from keras.src.random import seed_generator
+
+    _set_global("global_seed_generator", None)
+    if state is not None:
+        seed_generator.global_seed_generator().state.assign(state)
+
+
+def wait_for_callbacks(callbacks: Any) -> None:
+    """Wait until the callbacks that a `CallbackList` calls in other threads have returned."""
+    if callbacks._async_train:
+        callbacks._flush_futures()
 
 
 def row_arrays(adapter: Any) -> Any | None:
@@ -272,7 +304,7 @@ def shallow_copy(model: Any) -> Any:
 
 def compile_plainly(model: Any, settings: dict[str, Any]) -> None:
     """Compile a model for tracing with Keras's own `compile`, without wrappers and overrides."""
-    compile_ = trainer_class().compile
+    compile_ = trainer_module().Trainer.compile
     while is_wrapped(compile_):
         compile_ = compile_.__wrapped__
     # Keras warns about `jit_compile=True` for some models; a trace does not need the setting.
@@ -283,14 +315,13 @@ def compile_plainly(model: Any, settings: dict[str, Any]) -> None:
 def without_values() -> Iterator[None]:
     """Let variables that are made in a block have shapes but no values, also after the block."""
     import keras
-    from keras.src.backend.common import global_state
 
-    before = list(global_state.get_global_attribute("uninitialized_variables") or [])
+    before = list(_global("uninitialized_variables") or [])
     try:
         with keras.StatelessScope(initialize_variables=False):
             yield
     finally:
-        pending = global_state.get_global_attribute("uninitialized_variables") or []
+        pending = _global("uninitialized_variables") or []
         pending[:] = before
 
 
@@ -396,52 +427,8 @@ def draw_key(generator: Any) -> Any:
     return jax_draw_seed(generator)
 
 
-# The LSTM of the CPU kernels.
-
-_ZEROES_OUTPUT = contextvars.ContextVar("anytpu_zeroes_output", default=False)
-
-
-def offer_lstm(lstm: Callable, is_wanted: Callable[[], bool]) -> None:
-    """Make Keras's LSTM layers call `lstm` when `is_wanted()` is true.
-
-    Args:
-        lstm: takes the arguments of `backend.lstm`, and `zero_output_for_mask`, which Keras does not pass. If it raises
-            NotImplementedError, Keras uses its own loop.
-        is_wanted: evaluated at each call.
-    """
-    wrap(lstm_layer(), "inner_loop", _recording_zero_output)
-    wrap(keras_backend(), "lstm", lambda original: _choosing_lstm(lstm, original, is_wanted))
-
-
-def lstm_layer() -> Any:
-    """Return the LSTM layer's class, whose `inner_loop` calls `backend.lstm`."""
-    from keras.src.layers.rnn.lstm import LSTM
-
-    return LSTM
-
-
 def keras_backend() -> Any:
     """Return the module in which layers look up the functions of the backend."""
     from keras.src import backend
 
     return backend
-
-
-def _recording_zero_output(original: Callable) -> Callable:
-    def inner_loop(layer: Any, *args: Any, **kwargs: Any) -> Any:
-        before = _ZEROES_OUTPUT.set(bool(layer.zero_output_for_mask))
-        try:
-            return original(layer, *args, **kwargs)
-        finally:
-            _ZEROES_OUTPUT.reset(before)
-
-    return inner_loop
-
-
-def _choosing_lstm(lstm: Callable, original: Callable, is_wanted: Callable[[], bool]) -> Callable:
-    def choose(*args: Any, **kwargs: Any) -> Any:
-        if is_wanted():
-            return lstm(*args, **kwargs, zero_output_for_mask=_ZEROES_OUTPUT.get())
-        return original(*args, **kwargs)
-
-    return choose

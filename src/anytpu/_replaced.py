@@ -37,7 +37,7 @@ class Replacement:
         old: an example of an old line.
         new: the code that replaces it; "" for none.
         how: the porter's way of rewriting it.
-        target: the new name, expression or template; in a template of a call `{x}` is the argument x, and `{self}` the
+        target: the new name, expression or template. In a template of a call `{x}` is the argument x. `{self}` is the
             object whose method is called.
         host: the target in functions of data sets, which run on the host: NumPy's, which is faster there; "" for
             `target`.
@@ -428,7 +428,8 @@ _ESTIMATOR = (
         "estimator = tf.estimator.Estimator(model_fn=model_fn)",
         "estimator = tpu.TPUEstimator(model_fn=model_fn, config=config, train_batch_size=16)",
         "hand",
-        note="its input_fn takes params, with the batch size in params['batch_size']; docs/estimator.md has an example",
+        note="its input_fn takes params, with the batch size in params['batch_size']; `anytpu docs estimator` has "
+        "an example",
     ),
     Replacement(
         ("estimator.inputs", "compat.v1.estimator.inputs"),
@@ -610,7 +611,7 @@ _LOW_LEVEL_ROWS = (
         keywords={"use_locking": None, "name": None},
     ),
     Replacement(
-        ("train.Saver", "train.Checkpoint", "train.CheckpointManager"),
+        ("train.Saver", "train.Checkpoint", "train.CheckpointManager", "train.latest_checkpoint"),
         "tf.train.Checkpoint(model=model).save(path)",
         "model.save_weights('model.weights.h5')",
         "hand",
@@ -619,9 +620,16 @@ _LOW_LEVEL_ROWS = (
     Replacement(
         ("summary", "contrib.summary"),
         "tf.summary.scalar('loss', loss)",
-        "history = model.fit(x, y, epochs=1, verbose=0, callbacks=[keras.callbacks.CSVLogger('log.csv')])",
+        "print('loss', float(loss))",
         "hand",
-        note="what a step returns comes back to Python, which can write it anywhere",
+        note="return the value from the step: any writer takes it then; for fit there is keras.callbacks.CSVLogger",
+    ),
+    Replacement(
+        (".compute_gradients",),
+        "pairs = optimizer.compute_gradients(loss)",
+        "optimizer = tpu.CrossShardOptimizer(optax.chain(optax.clip_by_global_norm(5.0), optax.sgd(0.1)))",
+        "hand",
+        note="then train_op = optimizer.minimize(loss): optax changes the gradients in a chain",
     ),
     Replacement(
         ("app.run",),
@@ -734,7 +742,8 @@ _LOW_LEVEL_ROWS = (
         "variables = tf.trainable_variables()",
         "variables = model.trainable_variables",
         "hand",
-        note="a layer or a model has its variables",
+        note="a layer or a model has its variables; in a model_fn an L2 loss of all variables is "
+        "optax.chain(optax.add_decayed_weights(1e-4), optax.sgd(0.1)) as the optimizer",
     ),
     *(
         Replacement(
@@ -830,6 +839,8 @@ _SAME_IN_BACKEND = _words(
     "abs all any argmax argmin cos exp log max mean min prod relu round shape sigmoid sign sin softmax softplus sqrt "
     "square squeeze std sum tanh transpose var zeros_like ones_like"
 )
+_NOT_IN_NUMPY = _words("relu sigmoid softmax softplus stop_gradient")
+_OTHERWISE_IN_NUMPY = {"cast": "asarray", "convert_to_tensor": "asarray"}
 
 _KERAS = (
     _rename(("keras",), "layer = tf.keras.layers.Dense(1)", "keras", note="import keras, after anytpu"),
@@ -965,6 +976,54 @@ _KERAS = (
             "distribute": None,
         },
     ),
+    *(
+        Replacement(
+            (f"compile.train.{name}Optimizer",),
+            f"model.compile(tf.train.{name}Optimizer({arguments}), 'mse')",
+            f"model.compile({new}, 'mse')",
+            "call",
+            target=target,
+            parameters=parameters,
+            keywords={
+                "beta1": "beta_1",
+                "beta2": "beta_2",
+                "use_nesterov": "nesterov",
+                "use_locking": None,
+                "name": None,
+            },
+            note="with keras.optimizers, compile counts the steps; the numbers are those of the old optimizer",
+        )
+        for name, arguments, new, target, parameters in (
+            (
+                "Adam",
+                "0.01",
+                "keras.optimizers.Adam(0.01, epsilon=1e-08)",
+                "keras.optimizers.Adam({learning_rate}, epsilon={epsilon})",
+                {"learning_rate": "0.001", "epsilon": "1e-08"},
+            ),
+            (
+                "GradientDescent",
+                "0.01",
+                "keras.optimizers.SGD(0.01)",
+                "keras.optimizers.SGD({learning_rate})",
+                {"learning_rate": None},
+            ),
+            (
+                "Momentum",
+                "0.01, 0.9",
+                "keras.optimizers.SGD(0.01, momentum=0.9)",
+                "keras.optimizers.SGD({learning_rate}, momentum={momentum})",
+                {"learning_rate": None, "momentum": None},
+            ),
+            (
+                "RMSProp",
+                "0.01",
+                "keras.optimizers.RMSprop(0.01, rho=0.9, momentum=0.0, epsilon=1e-10)",
+                "keras.optimizers.RMSprop({learning_rate}, rho={decay}, momentum={momentum}, epsilon={epsilon})",
+                {"learning_rate": None, "decay": "0.9", "momentum": "0.0", "epsilon": "1e-10"},
+            ),
+        )
+    ),
     Replacement(
         ("keras.Model.reset_metrics", "keras.Model.make_predict_function"),
         "model.reset_metrics()",
@@ -996,6 +1055,15 @@ _KERAS = (
         for old, new in (("lr", "learning_rate"), ("weights", "variables"))
     ),
     Replacement(
+        tuple(f"keras.optimizers.Optimizer.{name}()" for name in ("learning_rate", "lr", "_decayed_lr")),
+        "rate = optimizer.learning_rate(optimizer.iterations)",
+        "rate = optimizer.learning_rate",
+        "call",
+        target="{self}.learning_rate",
+        parameters={"step": None},
+        note="the rate of this step, also of a schedule",
+    ),
+    Replacement(
         ("keras.optimizers.Optimizer.apply_gradients",),
         "optimizer.apply_gradients(gradients, experimental_aggregate_gradients=True)",
         "optimizer.apply_gradients(gradients)",
@@ -1010,6 +1078,7 @@ _KERAS = (
             f"result = keras.ops.{new}({arguments})",
             "rename",
             target=f"keras.ops.{new}",
+            host="" if new in _NOT_IN_NUMPY else f"np.{_OTHERWISE_IN_NUMPY.get(new, new)}",
             keywords={"name": None, "x": "x"},
         )
         for name, new, arguments in (
@@ -1069,6 +1138,27 @@ _KERAS = (
                 {"x": None},
             ),
             (
+                "eval",
+                "value = tf.keras.backend.eval(variable)",
+                "value = keras.ops.convert_to_numpy(variable)",
+                "keras.ops.convert_to_numpy({x})",
+                {"x": None},
+            ),
+            (
+                "count_params",
+                "count = tf.keras.backend.count_params(a)",
+                "count = int(np.prod(a.shape))",
+                "int(np.prod({x}.shape))",
+                {"x": None},
+            ),
+            (
+                "batch_set_value",
+                "tf.keras.backend.batch_set_value([(variable, 2.0)])",
+                "[variable.assign(value) for variable, value in [(variable, 2.0)]]",
+                "[variable.assign(value) for variable, value in {tuples}]",
+                {"tuples": None},
+            ),
+            (
                 "set_value",
                 "tf.keras.backend.set_value(variable, 2.0)",
                 "variable.assign(2.0)",
@@ -1122,9 +1212,7 @@ _KERAS = (
     Replacement(
         tuple(
             f"keras.backend.{name}"
-            for name in _words(
-                "function get_session learning_phase placeholder set_learning_phase set_session gradients"
-            )
+            for name in _words("get_session learning_phase placeholder set_learning_phase set_session gradients")
         ),
         "session = tf.keras.backend.get_session()",
         "outputs = model(x, training=False)",
@@ -1132,11 +1220,84 @@ _KERAS = (
         note="Keras 3 has no session: a model is called, and training=True or False says what for",
     ),
     Replacement(
-        ("keras.preprocessing.image.ImageDataGenerator", "keras.preprocessing.text", "keras.wrappers"),
+        ("keras.backend.function",),
+        "probe = tf.keras.backend.function([model.input], [model.output])",
+        "probe = lambda inputs: keras.Model(model.inputs, [model.output])(inputs[0], training=False)",
+        "hand",
+        note="a model from the same inputs to the outputs of the layers",
+    ),
+    Replacement(
+        ("keras.preprocessing.image.ImageDataGenerator", "keras.wrappers"),
         "tf.keras.preprocessing.image.ImageDataGenerator(horizontal_flip=True)",
         "layer = keras.layers.RandomFlip('horizontal')",
         "hand",
         note="Keras 3 has layers for this",
+    ),
+    *(
+        Replacement(
+            (f"strings.{name}" if name else "strings",),
+            f"word = tf.strings.{name or 'upper'}({arguments})",
+            f"word = {new}",
+            "hand",
+            note="a TPU has no strings: change them with Python, in a function of the data set or before it",
+        )
+        for name, arguments, new in (
+            ("", "path", "path.upper()"),
+            ("as_string", "3", "str(3)"),
+            ("join", "[path, '.png'], separator='/'", "'/'.join([path, '.png'])"),
+            ("length", "path", "len(path)"),
+            ("lower", "path", "path.lower()"),
+            ("regex_replace", "path, '[0-9]', 'n'", "__import__('re').sub('[0-9]', 'n', path)"),
+            ("split", "path, '/'", "path.split('/')"),
+            ("strip", "path", "path.strip()"),
+            ("substr", "path, 0, 2", "path[0 : 0 + 2]"),
+            ("to_number", "'3'", "float('3')"),
+        )
+    ),
+    Replacement(
+        ("lookup",),
+        "table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(['a', 'b'], [0, 1]), -1)",
+        "table = {word: number for number, word in enumerate(['a', 'b'])}",
+        "hand",
+        note="table.get(word, -1) looks a word up, in a function of the data set",
+    ),
+    Replacement(
+        ("TensorArray",),
+        "parts = tf.TensorArray(tf.float32, size=3)",
+        "parts = [a, a]",
+        "hand",
+        note="append to a list, then keras.ops.stack(parts); in keras.ops.while_loop it is an array of all steps, and "
+        "keras.ops.slice_update(parts, (step, 0), value[None]) sets one",
+    ),
+    Replacement(
+        ("slice",),
+        "c = tf.slice(a, [0, 1], [1, -1])",
+        "c = a[0:1, 1:]",
+        "hand",
+        note="Python's slices: from the begin to the begin plus the size; a size of -1 has no end",
+    ),
+    Replacement(
+        ("debugging",),
+        "tf.debugging.assert_shapes([(a, b.shape)])",
+        "assert a.shape == b.shape",
+        "hand",
+        note="in a step only shapes and types can be tested; values behind it: assert np.isfinite(a).all(), "
+        "np.testing.assert_allclose(a, b)",
+    ),
+    _rename(("nest",), "c = tf.nest.map_structure(double, [a, b])", "keras.tree"),
+    Replacement(
+        ("nn.in_top_k",),
+        "is_right = tf.nn.in_top_k(a, classes, 2)",
+        "is_right = keras.ops.in_top_k(classes, a, 2)",
+        "hand",
+        note="TensorFlow 1 takes the logits first, Keras the labels",
+    ),
+    Replacement(
+        ("keras.preprocessing.text",),
+        "tokenizer = tf.keras.preprocessing.text.Tokenizer()",
+        "numbers = {word: number for number, word in enumerate(['[PAD]', '[UNK]', 'a', 'b'])}",
+        "hand",
+        note="Keras 3 has no Tokenizer: a dictionary numbers the words, and keras.utils.pad_sequences fills them up",
     ),
     Replacement(
         ("keras.callbacks.TensorBoard",),
@@ -1212,14 +1373,15 @@ _IN_NUMPY = _words(
     "greater_equal less less_equal linspace log log1p logical_and logical_not logical_or logical_xor matmul maximum "
     "minimum mod multiply negative not_equal ones ones_like power repeat reshape roll round shape sign sin size sort "
     "sqrt square squeeze stack subtract tanh "
-    "tensordot tile transpose where zeros zeros_like meshgrid outer searchsorted"
+    "tensordot tile transpose where zeros zeros_like meshgrid outer searchsorted count_nonzero broadcast_to reciprocal "
+    "isnan isinf isfinite sinh cosh tan arctan2"
 )
 _ONLY_IN_KERAS = _words(
     "cond convert_to_tensor erf norm rsqrt sigmoid stop_gradient top_k unstack while_loop in_top_k segment_sum "
-    "segment_max logsumexp trace inv det cholesky"
+    "segment_max logsumexp trace inv det cholesky divide_no_nan erfinv"
 )
 _ACTIVATIONS = _words(
-    "relu relu6 elu selu gelu softmax log_softmax sigmoid tanh softplus softsign leaky_relu silu moments top_k"
+    "relu relu6 elu selu softmax log_softmax sigmoid tanh softplus softsign leaky_relu silu moments top_k"
 )
 _DTYPES = _words("float16 bfloat16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool")
 _NAMED_OTHERWISE = {
@@ -1236,6 +1398,9 @@ _NAMED_OTHERWISE = {
     "reverse": ("flip", "flip", "a, [0]"),
     "is_nan": ("isnan", "isnan", "a"),
     "is_finite": ("isfinite", "isfinite", "a"),
+    "is_inf": ("isinf", "isinf", "a"),
+    "rint": ("round", "round", "a"),
+    "atan2": ("arctan2", "arctan2", "a, b"),
     "reduce_all": ("all", "all", "a > 0"),
     "reduce_any": ("any", "any", "a > 0"),
     "reduce_max": ("max", "max", "a"),
@@ -1264,7 +1429,7 @@ def _tensors(names: tuple[str, ...], *prefixes: str) -> tuple[str, ...]:
 
 _TENSORS = (
     Replacement(
-        _tensors(_IN_NUMPY, "", "math.", "linalg."),
+        _tensors(_IN_NUMPY, "", "math.", "linalg.", "manip."),
         "c = tf.matmul(a, b)",
         "c = keras.ops.matmul(a, b)",
         "rename",
@@ -1282,13 +1447,14 @@ _TENSORS = (
         keywords=_KEYWORDS,
     ),
     Replacement(
-        _tensors(_ACTIVATIONS, "nn."),
+        _tensors(_ACTIVATIONS, "nn.", "math."),
         "c = tf.nn.relu(a)",
         "c = keras.ops.relu(a)",
         "rename",
         target="keras.ops.*",
         keywords={"name": None, "logits": "x", "features": "x", "alpha": "negative_slope"},
     ),
+    _rename(("nn.gelu",), "c = tf.nn.gelu(a)", "keras.activations.gelu", keywords={"features": "x", "name": None}),
     Replacement(("nn.swish",), "c = tf.nn.swish(a)", "c = keras.ops.silu(a)", "rename", target="keras.ops.silu"),
     *(
         Replacement(
@@ -1312,6 +1478,14 @@ _TENSORS = (
                 "keras.ops.matmul({a}, keras.ops.swapaxes({b}, -1, -2))",
                 "np.matmul({a}, np.swapaxes({b}, -1, -2))",
                 {"a": None, "b": None, "transpose_b": None, "name": "None"},
+            ),
+            (
+                ("constant(strings)", "convert_to_tensor(strings)"),
+                "constant(['one', 'two'])",
+                "np.asarray(['one', 'two'])",
+                "np.asarray({value})",
+                "",
+                {"value": None, "dtype": "None", "name": "None"},
             ),
             (
                 ("matmul(transpose_a)", "linalg.matmul(transpose_a)"),
@@ -1361,6 +1535,25 @@ _TENSORS = (
                 "",
                 {"inputs": None, "name": "None"},
             ),
+            *(
+                (
+                    (f"{name}('{order}')",),
+                    f"{name}(a, direction='{order}')",
+                    f"keras.ops.{name}({sign}a, axis=-1)",
+                    f"keras.ops.{name}({sign}{{values}}, axis={{axis}})",
+                    f"np.{name}({sign}{{values}}, axis={{axis}})",
+                    {"values": None, "axis": "-1", "direction": None, "stable": "False", "name": "None"},
+                )
+                for name, order, sign in (("argsort", "DESCENDING", "-"), ("argsort", "ASCENDING", ""))
+            ),
+            (
+                ("cast('float')", "keras.backend.cast('float')"),
+                "cast(a, 'float')",
+                'keras.ops.cast(a, "float32")',
+                'keras.ops.cast({x}, "float32")',
+                'np.asarray({x}, "float32")',
+                {"x": None, "dtype": None},
+            ),
             (("identity",), "identity(a)", "a", "{input}", "{input}", {"input": None, "name": "None"}),
             (
                 ("fill",),
@@ -1385,6 +1578,38 @@ _TENSORS = (
                 "keras.ops.split({value}, {num_or_size_splits}, axis={axis})",
                 "np.split({value}, {num_or_size_splits}, axis={axis})",
                 {"value": None, "num_or_size_splits": None, "axis": "0", "name": "None"},
+            ),
+            (
+                ("gather_nd",),
+                "gather_nd(a, [[0, 1]])",
+                "a[tuple(keras.ops.moveaxis(keras.ops.convert_to_tensor([[0, 1]]), -1, 0))]",
+                "{params}[tuple(keras.ops.moveaxis(keras.ops.convert_to_tensor({indices}), -1, 0))]",
+                "{params}[tuple(np.moveaxis({indices}, -1, 0))]",
+                {"params": None, "indices": None, "name": "None"},
+            ),
+            (
+                ("linalg.diag_part", "matrix_diag_part"),
+                "linalg.diag_part(a)",
+                "keras.ops.diagonal(a, axis1=-2, axis2=-1)",
+                "keras.ops.diagonal({input}, axis1=-2, axis2=-1)",
+                "np.diagonal({input}, axis1=-2, axis2=-1)",
+                {"input": None, "name": "None"},
+            ),
+            (
+                ("nn.batch_normalization",),
+                "nn.batch_normalization(a, a[0], a[1], a[0], a[1], 0.001)",
+                "keras.ops.batch_normalization(a, a[0], a[1], -1, a[0], a[1], 0.001)",
+                "keras.ops.batch_normalization({x}, {mean}, {variance}, -1, {offset}, {scale}, {variance_epsilon})",
+                "",
+                {
+                    "x": None,
+                    "mean": None,
+                    "variance": None,
+                    "offset": None,
+                    "scale": None,
+                    "variance_epsilon": None,
+                    "name": "None",
+                },
             ),
             (
                 ("to_float",),
@@ -1630,7 +1855,7 @@ _TENSORS = (
         "c = keras.ops.one_hot([0, 2], 3)",
         "call",
         target="keras.ops.one_hot({indices}, {depth})",
-        host='np.eye({depth}, dtype="float32")[{indices}]',
+        host='np.equal(np.expand_dims({indices}, -1), np.arange({depth})).astype("float32")',
         parameters={"indices": None, "depth": None},
         keywords={"dtype": "dtype", "axis": "axis", "name": None},
     ),
@@ -1727,25 +1952,26 @@ _TENSORS = (
             (
                 "normal",
                 "stddev=0.1",
-                "{rng}.normal({mean}, {stddev}, {shape})",
+                "np.float32({rng}.normal({mean}, {stddev}, {shape}))",
                 {"shape": None, "mean": "0.0", "stddev": "1.0", "dtype": "None", "seed": "None", "name": "None"},
             ),
             (
                 "uniform",
                 "minval=-1.0",
-                "{rng}.uniform({minval}, {maxval}, {shape})",
+                "np.float32({rng}.uniform({minval}, {maxval}, {shape}))",
                 {"shape": None, "minval": "0", "maxval": "1", "dtype": "None", "seed": "None", "name": "None"},
             ),
             (
                 "truncated_normal",
                 "stddev=0.1",
-                "np.clip({rng}.normal({mean}, {stddev}, {shape}), {mean} - 2 * {stddev}, {mean} + 2 * {stddev})",
+                "np.float32(np.clip({rng}.normal({mean}, {stddev}, {shape}), {mean} - 2 * {stddev}, "
+                "{mean} + 2 * {stddev}))",
                 {"shape": None, "mean": "0.0", "stddev": "1.0", "dtype": "None", "seed": "None", "name": "None"},
             ),
         )
     ),
     Replacement(
-        ("random.uniform(integers)",),
+        ("random.uniform(integers)", "random_uniform(integers)"),
         "c = tf.random.uniform([2, 3], 0, 9, tf.int32)",
         'c = keras.random.randint([2, 3], 0, 9, "int32")',
         "call",
@@ -1874,7 +2100,7 @@ _INPUT = (
     _rename(
         ("data.Dataset.from_tensor_slices",),
         "dataset = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(100).repeat().batch(16, drop_remainder=True)",
-        "tpu.pipeline.Dataset.from_arrays",
+        "tpu.pipeline.Dataset.from_tensor_slices",
         note="map, filter, batch, shuffle, repeat, shard and prefetch are called the same",
         also=("data",),
     ),
@@ -1909,14 +2135,6 @@ _INPUT = (
         target="{self}.shard({index}, {num_shards})",
         parameters={"num_shards": None, "index": None},
         note="the index comes first",
-    ),
-    Replacement(
-        ("data.Dataset.range",),
-        "dataset = tf.data.Dataset.range(10)",
-        "dataset = tpu.pipeline.Dataset.from_arrays(np.arange(10))",
-        "call",
-        target="tpu.pipeline.Dataset.from_arrays(np.arange({stop}))",
-        parameters={"stop": None},
     ),
     Replacement(
         ("data.Dataset.with_options",),
@@ -2032,6 +2250,15 @@ _INPUT = (
         keywords={"num_parallel_reads": None, "buffer_size": None},
     ),
     Replacement(
+        ("data.TFRecordDataset(compression_type)",),
+        "dataset = tf.data.TFRecordDataset(zipped_files, compression_type='GZIP')",
+        "dataset = tpu.pipeline.Dataset.from_source(tpu.pipeline.records(zipped_files, compression='gzip'))",
+        "call",
+        target="tpu.pipeline.Dataset.from_source(tpu.pipeline.records({filenames}, compression={compression_type}))",
+        parameters={"filenames": None, "compression_type": None},
+        keywords={"num_parallel_reads": None, "buffer_size": None},
+    ),
+    Replacement(
         ("data.FixedLengthRecordDataset",),
         "dataset = tf.data.FixedLengthRecordDataset(fixed_files, 4)",
         "dataset = tpu.pipeline.Dataset.from_source(tpu.pipeline.fixed_records(fixed_files, 4))",
@@ -2087,14 +2314,47 @@ _INPUT = (
         "image = tf.image.decode_jpeg(content, channels=3)",
         "tpu.pipeline.decode_image",
     ),
-    _rename(("image.resize",), "image = tf.image.resize(image, [8, 8])", "tpu.pipeline.resize"),
+    Replacement(
+        ("image.resize",),
+        "image = tf.image.resize(image, [8, 8])",
+        "image = tpu.pipeline.resize(image, [8, 8], antialias=False)",
+        "call",
+        target="tpu.pipeline.resize({images}, {size}, antialias=False)",
+        parameters={"images": None, "size": None},
+        keywords={"method": "method", "name": None},
+    ),
+    Replacement(
+        ("image.resize(antialias)",),
+        "image = tf.image.resize(image, [8, 8], antialias=True)",
+        "image = tpu.pipeline.resize(image, [8, 8], antialias=True)",
+        "rename",
+        target="tpu.pipeline.resize",
+        keywords={"images": "image", "name": None},
+    ),
+    *(
+        Replacement(
+            (f"image.ResizeMethod.{name}",),
+            f"method = tf.image.ResizeMethod.{name}",
+            f'method = "{ours}"',
+            "rename",
+            target=f'"{ours}"',
+        )
+        for name, ours in (("BILINEAR", "bilinear"), ("NEAREST_NEIGHBOR", "nearest"))
+    ),
+    Replacement(
+        ("image.resize_with_pad",),
+        "image = tf.image.resize_with_pad(image, 8, 12)",
+        "image = np.pad(tpu.pipeline.resize(image, (8, 8)), [(0, 0), (2, 2), (0, 0)])",
+        "hand",
+        note="compute the sizes from those of your images",
+    ),
     _rename(
         ("image.per_image_standardization",),
         "image = tf.image.per_image_standardization(image)",
         "tpu.pipeline.standardize",
     ),
     Replacement(
-        ("image.resize_images", "image.resize_with_pad"),
+        ("image.resize_images",),
         "image = tf.image.resize_images(image, [8, 8])",
         "image = tpu.pipeline.resize(image, [8, 8])",
         "rename",
@@ -2189,11 +2449,32 @@ _INPUT = (
         note="nothing: the options of tf.data tune its threads",
     ),
     Replacement(
-        ("data.experimental", "contrib.data"),
-        "dataset = pairs.apply(tf.data.experimental.ignore_errors())",
-        "dataset = pairs.filter(lambda row: True)",
+        ("data.experimental.ignore_errors",),
+        "dataset = records.apply(tf.data.experimental.ignore_errors())",
+        "dataset = tpu.pipeline.Dataset.from_source(tpu.pipeline.records(record_files, on_error='skip'))",
         "hand",
-        note="the methods of tpu.pipeline.Dataset are the ones there are",
+        note="what cannot be read is left out where it is read",
+    ),
+    Replacement(
+        ("data.experimental.CsvDataset", "data.experimental.make_csv_dataset"),
+        "dataset = tf.data.experimental.CsvDataset(csv_file, [tf.float32], header=True)",
+        "dataset = tpu.pipeline.Dataset.from_arrays(np.loadtxt(csv_file, 'float32', delimiter=',', skiprows=1))",
+        "hand",
+        note="or any other reader of such files: csv, pandas",
+    ),
+    Replacement(
+        ("data.Dataset.window",),
+        "dataset = pairs.window(2, shift=1, drop_remainder=True)",
+        "dataset = tpu.pipeline.Dataset.from_arrays(np.stack([x[i : i + 2] for i in range(0, len(x) - 1, 1)]))",
+        "hand",
+        note="the windows as rows of one array; the flat_map behind it goes too",
+    ),
+    Replacement(
+        ("data.experimental", "contrib.data"),
+        "dataset = pairs.apply(tf.data.experimental.unique())",
+        "dataset = pairs",
+        "hand",
+        note="a data set has map, filter, flat_map, interleave, batch, unbatch, shuffle and so on",
     ),
     Replacement(
         ("tensorflow_datasets",),
@@ -2229,6 +2510,7 @@ FOREIGN = {
     "official": "it is the TensorFlow model garden: write the model with keras.layers, or take one of keras_hub",
     "tf_models": "it is the TensorFlow model garden: write the model with keras.layers, or take one of keras_hub",
     "bert": "it is built on TensorFlow: write the model with keras.layers, or take one of keras_hub",
+    "tensorboard.plugins": "it imports TensorFlow: write the numbers to a file, with csv or json",
     "tf_agents": "it is built on TensorFlow; it has no counterpart here",
 }
 """Packages built on TensorFlow, or beginnings of their names, with the advice for their imports."""
@@ -2243,13 +2525,13 @@ def advice_for(attribute: str) -> str | None:
     Example:
         >>> print(advice_for("set_random_seed"))
         anytpu has no set_random_seed: in place of tf.set_random_seed write `keras.utils.set_random_seed(1)`. \
-docs/migrate.md has the rest
+`anytpu docs migrate` has the rest
     """
     for row in (row for rows in REPLACEMENTS.values() for row in rows):
         old = next((name for name in row.names if name.rpartition(".")[2] == attribute), None)
         if old is not None or attribute in row.also:
-            old_name = f"in place of tf.{(old or attribute).lstrip('.')} "
-            return f"anytpu has no {attribute}: {old_name}{advice_of(row, attribute)}. docs/migrate.md has the rest"
+            advice = f"in place of tf.{(old or attribute).lstrip('.')} {advice_of(row, attribute)}"
+            return f"anytpu has no {attribute}: {advice}. `anytpu docs migrate` has the rest"
     return None
 
 

@@ -76,6 +76,14 @@ class BackendError(AnyTPUError, RuntimeError):
     """A backend cannot be opened, or failed while it compiled or ran a Program."""
 
 
+class WorkerError(BackendError):
+    """A worker cannot be started, cannot be reached, or refuses this client."""
+
+
+class WorkerLostError(WorkerError):
+    """A session with a worker ended, because the worker, its child or the connection failed; its values are lost."""
+
+
 class HandleError(BackendError, TypeError):
     """A backend handle is used as an array. Only `backend.get` returns the array."""
 

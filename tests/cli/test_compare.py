@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from anytpu.cli.compare import job_named
+from anytpu.cli.entry import main
 from anytpu.errors import SettingError
 from cli.commands import anytpu
 
@@ -50,8 +51,8 @@ def test_a_job_of_ones_own(tmp_path: Path):
             "there is no job 'digit'; the jobs are digits, iris, imdb, mnist, or your own function, path.py:function",
         ),
         ("no.py:job", "there is no file 'no.py'; name a function in a file, like bench.py:job"),
-        ("mine.py:large", "mine.py has no function 'large'; name your own job as path.py:function"),
-        ("mine.py:ROWS", "mine.py has no function 'ROWS'; name your own job as path.py:function"),
+        ("mine.py:large", "mine.py has no function 'large'; it has 'small'"),
+        ("mine.py:ROWS", "mine.py has no function 'ROWS'; it has 'small'"),
     ],
 )
 def test_a_job_that_is_not_there(word: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -61,3 +62,17 @@ def test_a_job_that_is_not_there(word: str, message: str, tmp_path: Path, monkey
     with pytest.raises(SettingError) as caught:
         job_named(word)
     assert str(caught.value) == message
+
+
+def test_a_job_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "mine.py").write_text(
+        "def broken(strategy):\n    raise ValueError('no data')\n\n\ndef alone():\n    pass\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert main(["compare", "mine.py:broken"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "anytpu: mine.py, line 2, in broken: ValueError: no data; --traceback shows the whole traceback"
+    )
+    assert main(["compare", "mine.py:alone"]) == 2
+    assert capsys.readouterr().err == ("anytpu: a job takes one argument, the strategy: alone() does not\n")

@@ -14,7 +14,7 @@ def test_devices_of_a_slice():
         "name                                       kind     chip   core  memory",
     ]
     assert lines[3:11] == [
-        f"/job:worker/replica:0/task:0/device:TPU:{number}  virtual  {chip}  {core}     the CPU's"
+        f"/job:worker/replica:0/task:0/device:TPU:{number}  virtual  {chip}  {core}     8 GiB"
         for number, (chip, core) in enumerate(
             (chip, core) for chip in ("0,0,0", "1,0,0", "0,1,0", "1,1,0") for core in (0, 1)
         )

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,6 +44,22 @@ def test_a_step_that_raises_is_a_check_that_failed(monkeypatch: pytest.MonkeyPat
     *_, check = doctor.system_checks("virtual", 2, look_at_machine())
     assert (check.status, check.name, check.found) == ("failed", "small step", "the compiler refused")
     assert check.command == "anytpu env"
+
+
+def test_optional_packages_that_are_broken(tmp_path: Path):
+    for name in ("anytpu_kernels", "tensorflow", "onnx"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('a broken wheel')\n")
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    run = anytpu("doctor", "--tpu", "virtual", COLUMNS="1000", PYTHONPATH=path)
+    assert (run.returncode, run.stderr) == (0, run.stderr), run.stdout
+    assert line_of("kernels", run.stdout).endswith("anytpu_kernels cannot be loaded: a broken wheel")
+
+
+def test_a_folder_that_was_removed(tmp_path: Path):
+    command = f"cd {tmp_path} && rmdir {tmp_path} && exec {sys.executable} -P -m anytpu doctor --tpu virtual"
+    run = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
+    assert line_of("machine", run.stdout).startswith("failed   machine"), run.stdout
+    assert run.returncode == 1 and "Traceback" not in run.stderr
 
 
 BAD_FLAGS = (

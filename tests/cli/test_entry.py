@@ -56,7 +56,8 @@ print(sorted({{"jax", "jaxlib", "keras", "numpy", "rich"}} & set(sys.modules)))
         (["dvices"], "there is no command 'dvices'; did you mean `anytpu devices`?"),
         (
             ["train"],
-            "there is no command 'train'; the commands are demo, devices, doctor, env, compare, plan, chip, port",
+            "there is no command 'train'; the commands are demo, devices, doctor, env, compare, plan, shard, chip, "
+            "checkpoints, port, worker, docs",
         ),
         (
             ["demo", "--epochs", "0"],

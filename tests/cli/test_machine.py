@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import socket
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from anytpu.cli import machine as cli_machine
 from anytpu.cli.machine import WORKER_PORTS, Machine, is_taken, look_at_machine, versions
 from anytpu.report.checks import SystemCheck
 from anytpu.system.probes import Reason
+from source_tree import ROOT
 
 MACHINE = Machine(
     system="Made Up Linux",
@@ -152,17 +154,8 @@ def test_a_place_that_had_none_is_a_warning_where_there_is_something_unused():
 
 def test_an_extra_is_never_more_than_a_hint():
     checks = {check.name: check for check in cli_machine.check_extras()}
-    assert list(checks) == [
-        "extra gpu",
-        "extra tpu",
-        "extra plan",
-        "extra fast",
-        "extra tf",
-        "extra gs",
-        "extra s3",
-        "extra https",
-        "extra dev",
-    ]
+    metadata = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert list(checks) == [f"extra {name}" for name in metadata["project"]["optional-dependencies"]]
     assert {check.status for check in checks.values()} <= {"ok", "optional"}
     assert checks["extra plan"].status == "ok"
     assert checks["extra plan"].found == "installed, for planning without a TPU"

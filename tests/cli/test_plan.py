@@ -95,6 +95,8 @@ DEFAULTS = {
     "mode": None,
     "precision": None,
     "batch_axis": None,
+    "layout": None,
+    "mesh": None,
     "timeout_s": 600.0,
     "use_cache": True,
     "name": "train.py:create_model",
@@ -146,7 +148,7 @@ def test_what_is_asked_of_plan(folder: Path, calls: list, capsys: pytest.Capture
 def test_everything_that_can_be_typed(folder: Path, calls: list, capsys: pytest.CaptureFixture[str]):
     words = "--tpu v3-8,v5e-16 --batch 64 --infer --precision bfloat16 --steps-per-execution 50 --batch-axis -1"
     more = "--examples 6400 --epochs 90 --prices p.csv --advise --sweep-batch 32,128 --timeout 60 --no-cache"
-    files = "--input-rate 1e4 --html a.html --json a.json --svg plots"
+    files = "--layout fsdp --mesh data=4,model=2 --input-rate 1e4 --html a.html --json a.json --svg plots"
     (folder / "p.csv").write_text("chip,usd_per_chip_hour\nv3,1.5\n")
     assert main(["plan", "train.py:create_model", *words.split(), *more.split(), *files.split()]) == 0
     ((_, _, settings),) = calls
@@ -161,6 +163,8 @@ def test_everything_that_can_be_typed(folder: Path, calls: list, capsys: pytest.
         "timeout_s": 60.0,
         "use_cache": False,
         "name": "train.py:create_model",
+        "layout": "fsdp",
+        "mesh": {"data": 4, "model": 2},
         "steps_per_execution": 50,
         "input_examples_per_s": 10_000.0,
         "examples": 6400,
@@ -289,11 +293,64 @@ def test_the_largest_batch(folder: Path, calls: list, capsys: pytest.CaptureFixt
     assert capsys.readouterr().out == "v2-8: 1,024 examples per step\nv3-8: 1,024 examples per step\n"
 
 
+def test_the_largest_batch_of_a_layout(folder: Path, calls: list, capsys: pytest.CaptureFixture[str]):
+    words = "--tpu v2-8 --max-batch --layout fsdp --mesh data=-1,model=2"
+    assert main(["plan", "train.py:create_model", *words.split()]) == 0
+    ((_, _, settings),) = calls
+    assert settings == {**DEFAULTS, "layout": "fsdp", "mesh": {"data": -1, "model": 2}}
+
+
+@pytest.mark.parametrize(
+    ("mesh", "message"),
+    [
+        ("data=4,data=2", "must give each axis one size, and 'data=4,data=2' gives 'data' several"),
+        ("data=-2", "must be names with sizes, like data=4,model=2, not 'data=-2'"),
+        ("data=", "must be names with sizes, like data=4,model=2, not 'data='"),
+    ],
+)
+def test_a_mesh_that_means_nothing(folder: Path, mesh: str, message: str, capsys: pytest.CaptureFixture[str]):
+    words = ["train.py:create_model", "--layout", "fsdp", "--mesh", mesh]
+    assert error_of(capsys, *words) == f"argument --mesh: {message}; see `anytpu plan --help`"
+
+
 def test_check(folder: Path, calls: list, capsys: pytest.CaptureFixture[str]):
     assert main(["plan", "train.py:create_model", "--check", "--batch", "48"]) == 1
     ((name, (model,), settings),) = calls
     assert (name, model.name, settings) == ("check", "tiny", {"batch_size": 48})
+    assert main(["plan", "train.py:create_model", "--check", "--layout", "fsdp", "--mesh", "data=-1,model=2"]) == 1
+    assert calls[1][2] == {"layout": "fsdp", "mesh": {"data": -1, "model": 2}}
+    capsys.readouterr()
+    assert main(["plan", "train.py:create_model", "--check", "--batch", "48"]) == 1
     assert capsys.readouterr().out == "an answer\n"
+
+
+def test_a_lock_and_its_check(folder: Path, capsys: pytest.CaptureFixture[str]):
+    words = ["plan", "train.py:create_model", "--tpu", "v2-8", "--batch", "64"]
+    assert main([*words, "--lock", "plan.lock"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "Wrote plan.lock"
+    assert main([*words, "--check", "plan.lock", "--tolerance", "0,0", "--json", "plan.json"]) == 0
+    assert capsys.readouterr().out == "plan.lock holds.\nWrote plan.json\n"
+    record = json.loads((folder / "plan.lock").read_text())
+    (step,) = record["steps"]
+    assert step["collective_calls"] == {"all-reduce": 1} and set(step["layers_ms"]) > {"(host)"}
+    step["step_ms"] *= 0.92
+    (folder / "plan.lock").write_text(json.dumps(record))
+    assert main([*words, "--check", "plan.lock", "--tolerance", "10"]) == 0
+    capsys.readouterr()
+    assert main([*words, "--check", "plan.lock"]) == 3
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == ["plan.lock does not hold: 1 of 1 step got worse.", "", "v2-8, 64 examples a step"]
+    assert lines[3].startswith("  worse: a step takes ") and ", 8.7 % more than " in lines[3]
+    assert lines[4:] == ["", "If this is intended, write the lock again: anytpu plan ... --lock plan.lock"]
+    assert error_of(capsys, *words[1:-2], "--batch", "128", "--check", "plan.lock") == (
+        "plan.lock has other steps than this plan: only the lock has v2-8, 64 examples a step, and only the plan has "
+        "v2-8, 128 examples a step. Plan the steps of the lock, or write it again: anytpu plan ... --lock plan.lock"
+    )
+
+
+def test_a_check_whose_job_comes_last(folder: Path, calls: list):
+    assert main(["plan", "--batch", "48", "--check", "train.py:create_model"]) == 1
+    assert [name for name, _, _ in calls] == ["check"]
 
 
 def test_calibrate_without_runs(folder: Path):
@@ -335,6 +392,9 @@ def test_what_is_nothing_to_plan(folder: Path, capsys: pytest.CaptureFixture[str
             ["--batch-axis", "a"],
             "argument --batch-axis: must be axes separated by commas, like 3,0,none, not 'a'",
         ),
+        (["--tolerance", "5,2,1"], "argument --tolerance: must be one or two percentages, such as 5,2, not '5,2,1'"),
+        (["--tolerance", "-1"], "argument --tolerance: must be one or two percentages, such as 5,2, not '-1'"),
+        (["--tolerance", "five"], "argument --tolerance: must be one or two percentages, such as 5,2, not 'five'"),
         (["--split", "a"], "argument --split: must be integers from 0 separated by commas, not 'a'"),
     ],
 )

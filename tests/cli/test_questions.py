@@ -49,6 +49,22 @@ def error_of(capsys: pytest.CaptureFixture[str], words: str) -> str:
             "--check compares one training step on 1 core and on many: --json does not apply; leave it out, or leave "
             "out --check",
         ),
+        (
+            "--check --lock plan.lock --tolerance 5",
+            "--check compares one training step on 1 core and on many: --tolerance, --lock do not apply; leave them "
+            "out, or leave out --check",
+        ),
+        (
+            "--max-batch --check plan.lock --lock plan.lock",
+            "--max-batch prints the largest batch that fits: --check, --lock do not apply; leave them out, or leave "
+            "out --max-batch",
+        ),
+        (
+            "--check old.lock --lock new.lock",
+            "--check old.lock compares with a lock, and --lock new.lock writes one; run one command for each",
+        ),
+        ("--tolerance 5", "--tolerance is that of a comparison with a lock; name the lock: --check plan.lock"),
+        ("--check none.lock", "there is no lock 'none.lock'; write it: anytpu plan ... --lock none.lock"),
     ],
 )
 def test_what_a_question_leaves_aside(words: str, message: str, capsys: pytest.CaptureFixture[str]):
@@ -56,7 +72,11 @@ def test_what_a_question_leaves_aside(words: str, message: str, capsys: pytest.C
 
 
 @pytest.mark.parametrize(
-    "words", ["--advise --html a.html", "--scaling 8 --batch 8 --json a", "--scaling 8 --tpu v3", "--max-batch --infer"]
+    "words",
+    [
+        *("--advise --html a.html", "--scaling 8 --batch 8 --json a", "--scaling 8 --tpu v3", "--max-batch --infer"),
+        *("--check a.lock --html a.html --tolerance 5", "--scaling 8 --check a.lock", "--advise --lock a.lock"),
+    ],
 )
 def test_what_has_a_part_in_the_answer(words: str):
     check_question(build_parser().parse_args(["plan", "net.mlir", *words.split()]), names(SYSTEMS))
@@ -105,6 +125,9 @@ def test_prices(folder: Path):
 def test_files(folder: Path):
     assert typed_error("--html", "no/such/plan.html") == (
         "--html no/such/plan.html: there is no folder 'no/such'; make it: mkdir -p no/such"
+    )
+    assert typed_error("--lock", "no/plan.lock") == (
+        "--lock no/plan.lock: there is no folder 'no'; make it: mkdir -p no"
     )
     assert typed_error("--json", "folder") == "--json folder is a folder; name a file in it: --json folder/plan.json"
 

@@ -6,6 +6,7 @@ on 1.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import sys
@@ -19,9 +20,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from anytpu.engine import Backend, Executable, Loop, StepResults, backend_of
-from anytpu.errors import ProgramError, ReplicaError
-from anytpu.program import REPLICATED, ROWS, Layout, Program, spec_of
+from anytpu.engine.shards import feed_layouts
+from anytpu.errors import BackendError, ProgramError, ReplicaError
+from anytpu.program import REPLICATED, ROWS, Layout, Placement, Program, spec_of
 from anytpu.program.lowering import one_device_step
+from anytpu.program.program import array_layouts
 from anytpu.system.cores import Address
 from anytpu.system.lifecycle import running_system
 from engine import samples
@@ -48,6 +51,15 @@ def _note_compilation(event: str, duration_s: float, **_: Any) -> None:
 jax.monitoring.register_event_duration_secs_listener(_note_compilation)
 
 
+def _rounding(backend: Backend) -> Backend:
+    make: Any = type(backend)
+    return make(backend.cores, numerics="tpu")
+
+
+ROUNDING: list[Callable[[Backend], Backend]] = [_rounding]
+"""Opens the same cores with products rounded as on a TPU."""
+
+
 def case(function: Case) -> Case:
     """Add a case to the battery."""
     CASES[function.__name__] = function
@@ -59,17 +71,23 @@ def fetched(backend: Backend, tree: Any) -> Any:
     return jax.tree.map(np.array, backend.get(tree))
 
 
-def put_batch(backend: Backend, program: Program, batch: Any, stacked: int = 0) -> Any:
-    """Put a batch by the layout of its program; `stacked` is the number of axes in front of it."""
-    leaves, structure = jax.tree.flatten(batch)
-    layouts = [lay if lay.axis is None else Layout(lay.axis + stacked) for _, lay in program.leaves()]
-    return structure.unflatten([backend.put(leaf, lay) for leaf, lay in zip(leaves, layouts, strict=True)])
+def put_batch(backend: Backend, program: Program, batch: Any, stacked: bool = False) -> Any:
+    """Put a batch, or a stack of batches, by the layout of its program."""
+    layouts = array_layouts(program)[1]
+    if stacked:
+        layouts = jax.tree.map(Layout.stacked, layouts)
+    return jax.tree.map(backend.put, batch, layouts)
+
+
+def put_state(backend: Backend, sample: Sample) -> Any:
+    """Put the state of a sample by the layout of its program."""
+    return jax.tree.map(backend.put, sample.state, array_layouts(sample.program)[0])
 
 
 def one_step(backend: Backend, sample: Sample) -> Any:
     """Compile and run one step; return (state, outputs) as NumPy arrays."""
     executable = backend.compile(sample.program)
-    state = backend.put(sample.state, REPLICATED)
+    state = put_state(backend, sample)
     return fetched(backend, executable.step(state, put_batch(backend, sample.program, sample.batch)))
 
 
@@ -78,12 +96,12 @@ def on_one_device(sample: Sample) -> Any:
     return jax.jit(one_device_step(sample.program))(sample.state, sample.batch)
 
 
-def assert_close(got: Any, expected: Any) -> None:
-    """Assert the same structure, shapes and dtypes, and values but for the order of a sum."""
+def assert_close(got: Any, expected: Any, steps: int = 1) -> None:
+    """Assert the same structure, shapes and dtypes, and values but for the order of a sum in each of some steps."""
     assert jax.tree.structure(got) == jax.tree.structure(expected)
     for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
         assert (one.dtype, one.shape) == (other.dtype, other.shape)
-        off = 16 * float(jnp.finfo(one.dtype).eps) if jnp.issubdtype(one.dtype, jnp.floating) else 0
+        off = 16 * steps * float(jnp.finfo(one.dtype).eps) if jnp.issubdtype(one.dtype, jnp.floating) else 0
         np.testing.assert_allclose(np.asarray(one, "float64"), np.asarray(other, "float64"), rtol=off, atol=off)
 
 
@@ -114,8 +132,8 @@ def loop_of(backend: Backend, sample: Sample, capacity: int, guard: str | None =
 def run_loop(backend: Backend, sample: Sample, batches: Any, calls: list[tuple[int, int]]) -> StepResults:
     """Run calls of (start, count) one after the other; return what the last one returned."""
     executable = loop_of(backend, sample, len(jax.tree.leaves(batches)[0]))
-    feed = put_batch(backend, sample.program, batches, stacked=1)
-    state, done = backend.put(sample.state, REPLICATED), None
+    feed = put_batch(backend, sample.program, batches, stacked=True)
+    state, done = put_state(backend, sample), None
     for start, count in calls:
         done = executable.steps(state, feed, start, count)
         state = done.state
@@ -190,10 +208,10 @@ def put_passes_handles_through(backend: Backend) -> None:
 def put_again_under_another_layout(backend: Backend) -> None:
     sample = samples.counting(7)
     _, outputs = backend.compile(sample.program).step(
-        backend.put(sample.state, REPLICATED), put_batch(backend, sample.program, sample.batch)
+        put_state(backend, sample), put_batch(backend, sample.program, sample.batch)
     )
     batch = {"x": backend.put(outputs["twice"], ROWS), "y": backend.put(sample.batch["y"], ROWS)}
-    _, outputs = backend.compile(sample.program).step(backend.put(sample.state, REPLICATED), batch)
+    _, outputs = backend.compile(sample.program).step(put_state(backend, sample), batch)
     assert_same_bits(backend.get(outputs["twice"]), 4 * sample.batch["x"])
 
 
@@ -245,8 +263,7 @@ def the_sum_of_gradients_is_the_gradient_of_the_sum(backend: Backend) -> None:
 @case
 def products_are_rounded_as_on_a_tpu(backend: Backend) -> None:
     """On request, forward and backward, of whole-batch and of per-replica code, in one step and in the loop."""
-    make: Any = type(backend)
-    rounding_one: Backend = make(backend.cores, numerics="tpu")
+    rounding_one = ROUNDING[0](backend)
 
     def product(left: Any, right: Any) -> Any:
         return jnp.dot(left.astype("bfloat16"), right.astype("bfloat16"), preferred_element_type="float32")
@@ -298,23 +315,23 @@ def pad_rows_never_reach_a_program(backend: Backend) -> None:
         sample = samples.watched(rows)
         travelling = np.asarray(backend.get(backend.put(sample.batch, ROWS))).copy()
         travelling[rows:] = np.nan
-        state = backend.put(sample.state, REPLICATED)
+        state = put_state(backend, sample)
         result = backend.compile(sample.program).step(state, backend.put(travelling, ROWS))
         assert_close(fetched(backend, result), on_one_device(sample))
         feed = backend.put(np.stack([travelling, travelling]), Layout(1))
-        done = loop_of(backend, sample, 2).steps(backend.put(sample.state, REPLICATED), feed, 0, 2)
+        done = loop_of(backend, sample, 2).steps(put_state(backend, sample), feed, 0, 2)
         np.testing.assert_allclose(fetched(backend, done.state)["sum"], 2 * sample.batch.sum(), rtol=1e-6)
 
 
 @case
 def a_state_is_consumed(backend: Backend) -> None:
     sample = samples.counting()
-    old, batch = backend.put(sample.state, REPLICATED), put_batch(backend, sample.program, sample.batch)
+    old, batch = put_state(backend, sample), put_batch(backend, sample.program, sample.batch)
     new, _ = backend.compile(sample.program).step(old, batch)
     for handle in jax.tree.leaves(old):
         error_of(RuntimeError, lambda handle=handle: np.asarray(backend.get(handle)))
     loop = loop_of(backend, sample, 2)
-    done = loop.steps(new, put_batch(backend, sample.program, stacked_batches(sample, 2), stacked=1), 0, 2)
+    done = loop.steps(new, put_batch(backend, sample.program, stacked_batches(sample, 2), stacked=True), 0, 2)
     for handle in jax.tree.leaves(new):
         error_of(RuntimeError, lambda handle=handle: np.asarray(backend.get(handle)))
     assert int(backend.get(done.state)["rows"]) == 24
@@ -325,7 +342,7 @@ def a_state_is_consumed(backend: Backend) -> None:
 def carried_values_keep_their_types(backend: Backend) -> None:
     sample = samples.promoting()
     expected = {"half": np.asarray(jnp.bfloat16(3)), "weak": np.float32(1.5), "number": np.int32(7)}
-    executable, state = backend.compile(sample.program), backend.put(sample.state, REPLICATED)
+    executable, state = backend.compile(sample.program), put_state(backend, sample)
     for _ in range(2):
         state, outputs = executable.step(state, backend.put(sample.batch, ROWS))
     assert_same_bits(backend.get(state), expected)
@@ -348,6 +365,35 @@ def specs_of_the_outputs(backend: Backend) -> None:
     assert outputs["all"] == spec((cores, cores), "float32")
     assert outputs["index"] == spec((cores,), "int32")
     assert backend.compile(samples.silent().program).outputs == {}
+
+
+# Waiting.
+
+
+@case
+def a_call_is_awaited_without_its_values(backend: Backend) -> None:
+    program = samples.counting(8).program
+    state = backend.put({"w": np.eye(400, dtype="float32"), "rows": np.int32(0)}, REPLICATED)
+    step = lambda s, x: ({"w": jax.lax.fori_loop(0, 50, lambda _, y: s["w"] @ y, s["w"]), "rows": s["rows"] + 1}, {})  # noqa: E731
+    specs = {"w": jax.ShapeDtypeStruct((400, 400), "float32"), "rows": jax.ShapeDtypeStruct((), "int32")}
+    slow = Program("slow/train", step, specs, program.batch, program.layout)
+    state, outputs = backend.compile(slow).step(state, put_batch(backend, slow, samples.counting(8).batch))
+    assert outputs == {}
+    backend.wait(state)
+    assert backend.is_ready(state)
+    assert fetched(backend, state["rows"]) == 1
+
+
+@case
+def nothing_is_ready(backend: Backend) -> None:
+    backend.wait({})
+    assert backend.is_ready({})
+
+
+@case
+def it_knows_its_memory(backend: Backend) -> None:
+    sizes = [core.memory_bytes for core in backend.cores if core.memory_bytes and not core.virtual]
+    assert 0 < backend.memory_bytes <= min(sizes, default=2**60)
 
 
 # What a step may not do.
@@ -421,7 +467,7 @@ def loops_over_rows(backend: Backend) -> None:
         numbers = np.random.default_rng(1).permutation(23 * 3)[: 3 * rows].reshape(3, rows).astype("int32") % 23
         executable = backend.compile(sample.program, Loop(3, "rows", examples=23))
         feed = (backend.put(resident, REPLICATED), backend.put(numbers, Layout(1)))
-        done = executable.steps(backend.put(sample.state, REPLICATED), feed, 0, 3)
+        done = executable.steps(put_state(backend, sample), feed, 0, 3)
         state, every = plain_loop(sample, jax.tree.map(lambda leaf, n=numbers: leaf[n], resident), range(3))
         assert_close(fetched(backend, (done.state, done.last)), (state, every[-1]))
         assert int(backend.get(done.state)["rows"]) == 3 * rows
@@ -445,8 +491,8 @@ def remainders_over_rows_are_bitwise(backend: Backend) -> None:
     numbers = np.random.default_rng(1).integers(0, 30, size=(50, 7)).astype("int32")
     executable = backend.compile(sample.program, Loop(50, "rows", examples=30))
     feed = (backend.put(resident, REPLICATED), backend.put(numbers, Layout(1)))
-    once = executable.steps(backend.put(sample.state, REPLICATED), feed, 0, 50)
-    state = backend.put(sample.state, REPLICATED)
+    once = executable.steps(put_state(backend, sample), feed, 0, 50)
+    state = put_state(backend, sample)
     for start, count in ((0, 13), (13, 24), (37, 13)):
         state = executable.steps(state, feed, start, count).state
     assert_same_bits(backend.get(state), backend.get(once.state))
@@ -456,8 +502,8 @@ def remainders_over_rows_are_bitwise(backend: Backend) -> None:
 def another_count_does_not_compile_again(backend: Backend) -> None:
     sample = samples.descent()
     executable = loop_of(backend, sample, 6)
-    feed = put_batch(backend, sample.program, stacked_batches(sample, 6), stacked=1)
-    state = executable.steps(backend.put(sample.state, REPLICATED), feed, 0, 6).state
+    feed = put_batch(backend, sample.program, stacked_batches(sample, 6), stacked=True)
+    state = executable.steps(put_state(backend, sample), feed, 0, 6).state
     before = len(_COMPILED)
     assert before > 0
     for start, count in ((0, 1), (1, 4), (5, 1), (2, 3), (0, 6)):
@@ -503,10 +549,10 @@ def the_guard_stops_at_the_first_bad_step(backend: Backend) -> None:
     batches[4, 0], batches[5, 0] = np.inf, np.nan
     executable = loop_of(backend, sample, 6, guard="loss")
     feed = backend.put(batches, Layout(1))
-    good = executable.steps(backend.put(sample.state, REPLICATED), feed, 0, 4)
+    good = executable.steps(put_state(backend, sample), feed, 0, 4)
     assert int(backend.get(good.bad_step)) == -1
     whole = fetched(backend, good.state)
-    done = executable.steps(backend.put(sample.state, REPLICATED), feed, 1, 5)
+    done = executable.steps(put_state(backend, sample), feed, 1, 5)
     assert int(backend.get(done.bad_step)) == 3
     state, _ = plain_loop(sample, batches, range(1, 4))
     assert_close(fetched(backend, done.state), state)
@@ -525,6 +571,97 @@ def without_a_guard_nothing_is_watched(backend: Backend) -> None:
     done = run_loop(backend, sample, batches, [(0, 2)])
     assert done.bad_step is None
     assert np.isnan(np.asarray(backend.get(done.state)["sum"]))
+
+
+# Placements.
+
+
+def _assert_laid(backend: Backend, program: Program, state: Any) -> None:
+    """Assert that a state on a real mesh is in the shards of its program's placement."""
+    for leaf, spec in zip(jax.tree.leaves(state), program.placement.specs, strict=False):
+        array = backend.get(leaf)
+        if isinstance(array, jax.Array) and len(array.sharding.device_set) > 1:
+            parts = [part if part else None for part in spec]
+            mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "model"))
+            expected = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*parts))
+            assert array.sharding.is_equivalent_to(expected, array.ndim), (array.sharding, expected)
+
+
+@case
+def placed_steps(backend: Backend) -> None:
+    cores = len(backend.cores)
+    for layout in ("data", "fsdp", "tensor"):
+        for rows in (24, 7):
+            sample, plain = samples.placed(layout, cores, rows)
+            executable = backend.compile(sample.program)
+            state, batch = put_state(backend, sample), put_batch(backend, sample.program, sample.batch)
+            _assert_laid(backend, sample.program, state)
+            state, outputs = executable.step(state, batch)
+            _assert_laid(backend, sample.program, state)
+            assert_close(fetched(backend, (state, outputs)), on_one_device(plain))
+
+
+@case
+def placed_code_for_one_device_of_a_mesh(backend: Backend) -> None:
+    sample, plain = samples.mapped(len(backend.cores))
+    state, outputs = one_step(backend, sample)
+    expected, others = on_one_device(plain)
+    np.testing.assert_allclose(state, expected, rtol=1e-5)
+    assert outputs["index"].tolist() == others["index"].tolist()
+    np.testing.assert_allclose(outputs["product"], others["product"], rtol=1e-5)
+    np.testing.assert_allclose(outputs["total"], others["total"], rtol=1e-5)
+
+
+@case
+def placed_loops(backend: Backend) -> None:
+    for layout, rows in (("fsdp", 24), ("tensor", 7)):
+        sample, plain = samples.placed(layout, len(backend.cores), rows)
+        batches = stacked_batches(sample, 4)
+        done = run_loop(backend, sample, batches, [(0, 1), (1, 3)])
+        _assert_laid(backend, sample.program, done.state)
+        state, every = plain_loop(plain, batches, range(4))
+        assert_close(fetched(backend, (done.state, done.last)), (state, every[-1]), steps=4)
+
+
+@case
+def placed_loops_over_rows(backend: Backend) -> None:
+    for layout, rows in (("fsdp", 24), ("tensor", 7)):
+        sample, plain = samples.placed(layout, len(backend.cores), rows)
+        resident = {"x": samples.rows_of(23, 48, seed=5), "y": samples.rows_of(23, seed=6)}
+        numbers = np.random.default_rng(1).integers(0, 23, size=(3, rows)).astype("int32")
+        loop = Loop(3, "rows", examples=23)
+        layouts = feed_layouts(array_layouts(sample.program)[1], loop)
+        feed = jax.tree.map(backend.put, (resident, numbers), layouts)
+        done = backend.compile(sample.program, loop).steps(put_state(backend, sample), feed, 0, 3)
+        _assert_laid(backend, sample.program, done.state)
+        state, every = plain_loop(plain, jax.tree.map(lambda leaf, n=numbers: leaf[n], resident), range(3))
+        assert_close(fetched(backend, (done.state, done.last)), (state, every[-1]), steps=4)
+
+
+@case
+def placements_that_do_not_fit(backend: Backend) -> None:
+    cores = len(backend.cores)
+    sample, _ = samples.placed("fsdp", cores)
+    placement = dataclasses.replace(sample.program.placement, axes=(("data", 2 * cores), ("model", 1)))
+    program = dataclasses.replace(sample.program, placement=placement)
+    assert error_of(BackendError, backend.compile, program) == (
+        f"the program 'network/train' is placed on a mesh of {2 * cores} devices (data={2 * cores}, model=1), and the "
+        f"system has {cores} cores: give the mesh as many devices as there are cores"
+    )
+    placement = dataclasses.replace(sample.program.placement, explicit=("data", "model"))
+    program = dataclasses.replace(sample.program, placement=placement)
+    assert error_of(ProgramError, backend.compile, program) == (
+        "the mesh axes 'data' and 'model' of 'network/train' have jax.sharding.AxisType.Explicit, which anytpu plans "
+        "and does not run: make the mesh with axis_types=(jax.sharding.AxisType.Auto,) * 2"
+    )
+    if cores > 1:
+        spec = spec_of(np.ones(cores + 1, "float32"))
+        placement = Placement((("data", cores),), ((("data",),), ()))
+        program = Program("odd/train", lambda s, x: (s, {}), spec, spec, ROWS, placement=placement)
+        assert error_of(ProgramError, backend.compile, program) == (
+            f"'state' of 'odd/train' has the shape ({cores + 1},), and its sharding splits axis 0 over {cores} devices "
+            f"(data={cores}), which do not divide {cores + 1}. Make it a multiple of {cores}."
+        )
 
 
 # Cores.

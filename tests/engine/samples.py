@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 
-from anytpu.program import REPLICA_AXIS, REPLICATED, ROWS, Layout, Program, of, spec_of
+from anytpu.program import REPLICA_AXIS, REPLICATED, ROWS, Layout, Placement, Program, of, spec_of
 from program_samples import Sample
 
 
@@ -174,6 +176,84 @@ def differing(replicas: int = 8) -> Sample:
     batch = rows_of(replicas, 2)
     program = Program("differing/train", _differing, spec_of(state), spec_of(batch), ROWS, replicas=replicas)
     return Sample(program, state, batch)
+
+
+MESHES = {8: (("data", 4), ("model", 2)), 3: (("data", 3), ("model", 1)), 1: (("data", 1), ("model", 1))}
+"""A mesh of two axes for each number of cores."""
+
+_ALL = ("data", "model")
+_LAYOUTS = {
+    # The weights "in" and "out", then the examples.
+    "data": ((), (), (_ALL,)),
+    "fsdp": ((_ALL,), (_ALL,), (_ALL,)),
+    "tensor": (((), ("model",)), (("model",),), (("data",),)),
+}
+
+
+def _network(state: Any, batch: Any, constrain: Any) -> Any:
+    def loss(w: Any) -> Any:
+        hidden = constrain(jnp.tanh(batch["x"] @ w["in"]))
+        return jnp.mean((hidden @ w["out"] - batch["y"]) ** 2), hidden
+
+    (value, hidden), slope = jax.value_and_grad(loss, has_aux=True)(state["w"])
+    speed = jax.tree.map(lambda v, g: 0.9 * v - 0.1 * g, state["speed"], slope)
+    w = jax.tree.map(jnp.add, state["w"], speed)
+    return {"w": w, "speed": speed, "step": state["step"] + 1}, {"loss": value, "hidden": hidden}
+
+
+def placed(layout: str, cores: int, rows: int = 24) -> tuple[Sample, Sample]:
+    """Whole-batch code over a mesh of two axes, with a constraint inside; and the same without any placement.
+
+    Args:
+        layout: "data", "fsdp" or "tensor".
+        cores: number of cores: 8, 3 or 1.
+        rows: number of examples, which may leave a remainder over the cores.
+    """
+    w = {"in": 0.1 * rows_of(48, 24, seed=1), "out": 0.1 * rows_of(24, seed=2)}
+    state = {"w": w, "speed": jax.tree.map(np.zeros_like, w), "step": np.int32(0)}
+    batch = {"x": rows_of(rows, 48), "y": rows_of(rows, seed=3)}
+    first, last, examples = _LAYOUTS[layout]
+    hidden = PartitionSpec(examples[0], "model" if layout == "tensor" else None)
+
+    def step(state: Any, batch: Any) -> Any:
+        return _network(state, batch, lambda x: jax.lax.with_sharding_constraint(x, hidden))
+
+    specs = (first, last, (), first, last, examples, examples)
+    plain = Program("network/train", lambda s, b: _network(s, b, lambda x: x), spec_of(state), spec_of(batch), _BOTH)
+    over_mesh = dataclasses.replace(plain, step=step, placement=Placement(MESHES[cores], specs))
+    return Sample(over_mesh, state, batch), Sample(plain, state, batch)
+
+
+_BOTH = {"x": ROWS, "y": ROWS}
+
+
+def mapped(cores: int) -> tuple[Sample, Sample]:
+    """Whole-batch code with a `jax.shard_map` over two mesh axes; and the same in plain code."""
+    state, batch = rows_of(48, 24, seed=1), rows_of(24, 48)
+    rows, columns = PartitionSpec("data", None), PartitionSpec(None, "model")
+
+    def shard(w: Any, x: Any) -> Any:
+        product = x @ w
+        index = jax.lax.axis_index("data") * jax.lax.axis_size("model") + jax.lax.axis_index("model")
+        return product, jax.lax.psum(jnp.sum(product * product), ("data", "model")), index[None, None]
+
+    def step(w: Any, x: Any) -> Any:
+        over = jax.shard_map(
+            shard, in_specs=(columns, rows), out_specs=(PartitionSpec("data", "model"), PartitionSpec(), cells)
+        )
+        slope = jax.grad(lambda w: over(w, x)[1])(w)
+        product, total, index = over(w, x)
+        return w - 1e-4 * slope, {"product": product, "total": total, "index": index}
+
+    def plain_step(w: Any, x: Any) -> Any:
+        slope = jax.grad(lambda w: jnp.sum((x @ w) ** 2))(w)
+        index = jnp.arange(cores, dtype="int32").reshape([size for _, size in MESHES[cores]])
+        return w - 1e-4 * slope, {"product": x @ w, "total": jnp.sum((x @ w) ** 2), "index": index}
+
+    cells = PartitionSpec("data", "model")
+    plain = Program("mapped/train", plain_step, spec_of(state), spec_of(batch), ROWS)
+    placement = Placement(MESHES[cores], (((), ("model",)), (("data",),)))
+    return Sample(dataclasses.replace(plain, step=step, placement=placement), state, batch), Sample(plain, state, batch)
 
 
 WHOLE_BATCH = {

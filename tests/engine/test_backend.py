@@ -31,7 +31,7 @@ def test_no_such_kind():
     with pytest.raises(BackendError) as caught:
         engine.open(Address("abacus", 2), CORES)
     assert str(caught.value) == (
-        "no backend opens a system of kind 'abacus'; the installed kinds are local, twin, virtual"
+        "no backend opens a system of kind 'abacus'; the installed kinds are grpc, local, twin, virtual"
     )
 
 

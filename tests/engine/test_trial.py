@@ -29,7 +29,7 @@ def lowered() -> str:
     def doubled(x: Any) -> Any:
         return jax.lax.fori_loop(0, 3, lambda _, x: x * 2 + x.sum(), x)
 
-    with fast_kernels(lstm=False):
+    with fast_kernels(layers=False):
         return jax.jit(lambda x: doubled(x)).lower(np.ones(4, "float32")).as_text()
 
 

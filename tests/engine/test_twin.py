@@ -108,7 +108,7 @@ def test_a_handle_can_be_passed_on(twin: TwinBackend):
     held = {handle: "by identity"}
     assert held[jax.tree.leaves({"a": [handle]})[0]] == "by identity"
     assert twin.put(handle, REPLICATED) is handle
-    assert repr(handle).startswith("<anytpu.engine.twin.Handle object at ")
+    assert repr(handle).startswith("<anytpu.engine.handles.Handle object at ")
     assert twin.get({"a": [handle]})["a"][0].tolist() == [0, 1, 2]
 
 

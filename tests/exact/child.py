@@ -19,6 +19,7 @@ from keras.src.backend.common import dtypes
 
 import anytpu as tpu
 from exact.grid import Case, Outcome, Result, worst
+from exact.layouts import LAYOUTS
 from exact.models import KINDS, Batches, Kind, Rows, compiled, rows_of
 
 _SEED = 7
@@ -33,8 +34,8 @@ def prepare(dtype: str) -> None:
 
 
 def results(cases: Iterable[Case]) -> Iterator[Result]:
-    """Run cases here; neighbours that differ only in their cores share an oracle."""
-    for _, group in itertools.groupby(cases, key=lambda case: dataclasses.replace(case, cores=0)):
+    """Run cases here; neighbours that differ only in their cores or in their layout share an oracle."""
+    for _, group in itertools.groupby(cases, key=_oracle):
         alike = list(group)
         expected, _ = outcome(alike[0], None)
         for case in alike:
@@ -44,10 +45,17 @@ def results(cases: Iterable[Case]) -> Iterator[Result]:
         gc.collect()
 
 
+def _oracle(case: Case) -> Case:
+    """Return the case that plain Keras computes for another, as long as the other."""
+    return dataclasses.replace(case, cores=0, layout="any" if case.layout else "")
+
+
 def strategy_of(case: Case) -> tpu.TPUStrategy:
+    layout, mesh = LAYOUTS[case.layout](case.model) if case.layout else (None, None)
     if case.backend == "virtual":
-        return tpu.connect("virtual", cores=case.cores)
-    return tpu.TPUStrategy(tpu.TPUClusterResolver.from_address(tpu.system.Address("local", case.cores)))
+        return tpu.connect("virtual", cores=case.cores, layout=layout, mesh=mesh)
+    resolver = tpu.TPUClusterResolver.from_address(tpu.system.Address("local", case.cores))
+    return tpu.TPUStrategy(resolver, layout=layout, mesh=mesh)
 
 
 def outcome(case: Case, strategy: tpu.TPUStrategy | None) -> tuple[Outcome, tuple[int, int]]:

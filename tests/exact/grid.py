@@ -23,8 +23,13 @@ BACKENDS = ("virtual", "local")
 DTYPES = ("float64", "float32")
 MODELS = ("mlp", "cnn", "batch-wide", "weighted", "streamed")
 OPTIMIZERS = ("sgd", "adam")
+SHARDED_MODELS = ("wide-mlp", "wide-cnn", "lstm", "transformer", "experts")
+LAYOUTS = ("data", "fsdp", "fsdp-2d", "columns", "rows", "fsdp-columns", "map", "model-only")
 STEPS = 50
 """What a fit runs at least; the last epoch is finished."""
+
+SHARDED_STEPS = 5
+"""What a fit of a sharded model runs at least."""
 
 Outcome = Mapping[str, np.ndarray]
 """All that a run leaves: weights, optimizer state, History, evaluation, predictions, each by its name."""
@@ -43,6 +48,7 @@ class Case:
         batch: the batch size.
         cores: the number of cores.
         steps: `steps_per_execution`; None leaves it to the clock.
+        layout: a name in `exact.layouts.LAYOUTS`, or "" for none.
     """
 
     backend: str
@@ -53,15 +59,17 @@ class Case:
     batch: int
     cores: int
     steps: int | None = None
+    layout: str = ""
 
     def __str__(self) -> str:
         size = f"{self.examples} examples in batches of {self.batch} on {self.cores} cores"
-        return f"{self.backend} {self.dtype} {self.model} {self.optimizer}: {size}"
+        layout = self.layout and f" in the layout {self.layout}"
+        return f"{self.backend} {self.dtype} {self.model} {self.optimizer}{layout}: {size}"
 
     @property
     def epochs(self) -> int:
-        """How many epochs make `STEPS` steps or more."""
-        return math.ceil(STEPS / math.ceil(self.examples / self.batch))
+        """How many epochs make `STEPS` steps or more, or `SHARDED_STEPS` of a sharded model."""
+        return math.ceil((SHARDED_STEPS if self.layout else STEPS) / math.ceil(self.examples / self.batch))
 
     @property
     def shapes(self) -> int:
@@ -115,6 +123,12 @@ def every_case() -> Iterator[Case]:
             yield Case(backend, dtype, model, optimizer, examples, batch, cores)
 
 
+def every_layout() -> Iterator[Case]:
+    """Yield each sharded model in each layout, with a last batch that is smaller than the cores."""
+    for backend, dtype, model, layout in itertools.product(BACKENDS, DTYPES, SHARDED_MODELS, LAYOUTS):
+        yield Case(backend, dtype, model, "sgd", 20, 16, 8, layout=layout)
+
+
 def every_size() -> Iterator[Case]:
     """Yield each size once for each backend and dtype, the models and optimizers in turn: a tenth of the grid."""
     pairs = list(itertools.product(MODELS, OPTIMIZERS))
@@ -160,9 +174,30 @@ _SAMPLES = {
 }
 
 
+# Model, layout: each model once on the partitioned devices in float64, and each layout once.
+_SHARDED_SAMPLES = {
+    ("local", "float64"): (
+        ("wide-mlp", "fsdp-2d"),
+        ("wide-cnn", "columns"),
+        ("lstm", "rows"),
+        ("transformer", "fsdp-columns"),
+        ("experts", "model-only"),
+    ),
+    ("virtual", "float64"): (("experts", "map"),),
+    ("local", "float32"): (("wide-mlp", "data"),),
+    ("virtual", "float32"): (("lstm", "fsdp"),),
+}
+
+
 def sample(backend: str, dtype: str) -> list[Case]:
     """Return the cases of one backend and dtype that the tests run."""
     return [Case(backend, dtype, *fields) for fields in _SAMPLES[backend, dtype]]
+
+
+def sharded_sample(backend: str, dtype: str) -> list[Case]:
+    """Return the cases with a layout, of one backend and dtype, that the tests run."""
+    pairs = _SHARDED_SAMPLES[backend, dtype]
+    return [Case(backend, dtype, model, "sgd", 20, 16, 8, layout=layout) for model, layout in pairs]
 
 
 def error(expected: np.ndarray, found: np.ndarray) -> float:

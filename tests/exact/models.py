@@ -118,12 +118,105 @@ def contrastive() -> keras.Model:
     return Contrastive(inputs, layers.Dense(CLASSES, bias_initializer=UNEVEN)(hidden))
 
 
+def wide_mlp() -> keras.Model:
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((32,)),
+            layers.Dense(256, activation="tanh", name="up"),
+            layers.Dense(64, activation="tanh", name="down"),
+            layers.Dense(CLASSES, bias_initializer=UNEVEN),
+        ]
+    )
+
+
+def wide_cnn() -> keras.Model:
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((8, 8, 4)),
+            layers.Conv2D(32, 3, padding="same", use_bias=False, name="up"),
+            layers.BatchNormalization(),
+            layers.ReLU(),
+            layers.Conv2D(64, 3, strides=2, padding="same", name="down"),
+            layers.Dropout(0.2),
+            layers.Flatten(),
+            layers.Dense(CLASSES, bias_initializer=UNEVEN),
+        ]
+    )
+
+
+def lstm() -> keras.Model:
+    layers = keras.layers
+    return keras.Sequential(
+        [keras.Input((6, 32)), layers.LSTM(64, name="lstm"), layers.Dense(CLASSES, bias_initializer=UNEVEN)]
+    )
+
+
+class Tokens(keras.layers.Layer):
+    """Numbers of any size as the indices of 64 tokens."""
+
+    def call(self, x: Any) -> Any:
+        return keras.ops.cast(keras.ops.floor(keras.ops.abs(x) * 16), "int32") % 64
+
+
+def transformer() -> keras.Model:
+    layers = keras.layers
+    inputs = keras.Input((8,))
+    hidden = layers.Embedding(64, 128, name="vocabulary")(Tokens()(inputs))
+    for block in range(2):
+        normal = layers.LayerNormalization()(hidden)
+        # With dropout, Keras computes the products itself; `jax.nn.dot_product_attention` computes in float32.
+        hidden = hidden + layers.MultiHeadAttention(4, 32, dropout=0.1, name=f"attention{block}")(
+            normal, normal, use_causal_mask=True
+        )
+        inner = layers.Dense(256, activation="gelu", name=f"up{block}")(layers.LayerNormalization()(hidden))
+        hidden = hidden + layers.Dense(128, name=f"down{block}")(inner)
+    pooled = layers.GlobalAveragePooling1D()(layers.LayerNormalization()(hidden))
+    return keras.Model(inputs, layers.Dense(CLASSES, bias_initializer=UNEVEN)(pooled))
+
+
+class Experts(keras.layers.Layer):
+    """The two best of eight experts for each row, weighted by their gates."""
+
+    def build(self, shape: Any) -> None:
+        features = shape[-1]
+        self.router = self.add_weight(name="router", shape=(features, 8), initializer="glorot_uniform")
+        self.inner = self.add_weight(name="inner", shape=(8, features, 64), initializer="glorot_uniform")
+        self.outer = self.add_weight(name="outer", shape=(8, 64, features), initializer="glorot_uniform")
+
+    def call(self, x: Any) -> Any:
+        ops = keras.ops
+        gates = ops.softmax(x @ self.router)
+        best = gates >= ops.top_k(gates, 2)[0][..., -1:]
+        gates = ops.where(best, gates, ops.zeros_like(gates))
+        hidden = ops.tanh(ops.einsum("bf,efh->beh", x, self.inner))
+        return x + ops.einsum("be,beh,ehf->bf", gates, hidden, self.outer)
+
+
+def experts() -> keras.Model:
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((32,)),
+            layers.Dense(64, activation="tanh"),
+            Experts(name="experts"),
+            layers.Dense(CLASSES, bias_initializer=UNEVEN),
+        ]
+    )
+
+
 KINDS = {
     "mlp": Kind(mlp),
     "cnn": Kind(cnn, IMAGE),
     "batch-wide": Kind(contrastive),
     "weighted": Kind(mlp, weighted=True),
     "streamed": Kind(mlp, weighted=True, streamed=True),
+    "wide-mlp": Kind(wide_mlp, (32,)),
+    "wide-cnn": Kind(wide_cnn, (8, 8, 4)),
+    "lstm": Kind(lstm, (6, 32)),
+    "transformer": Kind(transformer, (8,)),
+    "experts": Kind(experts, (32,)),
 }
 """Each model by its name."""
 

@@ -8,7 +8,23 @@ import math
 import numpy as np
 import pytest
 
-from exact.grid import BACKENDS, DTYPES, MODELS, OPTIMIZERS, Case, Result, error, every_case, every_size, sample, worst
+from exact.grid import (
+    BACKENDS,
+    DTYPES,
+    LAYOUTS,
+    MODELS,
+    OPTIMIZERS,
+    SHARDED_MODELS,
+    Case,
+    Result,
+    error,
+    every_case,
+    every_layout,
+    every_size,
+    sample,
+    sharded_sample,
+    worst,
+)
 
 CASE = Case("virtual", "float64", "mlp", "sgd", examples=20, batch=6, cores=8)
 
@@ -86,3 +102,13 @@ def test_sample_has_every_kind_of_case():
     assert any(case.examples == 1 for case in cases)
     assert any(case.examples % case.batch == 0 and case.batch % case.cores == 0 for case in cases)
     assert {case.steps for case in cases} > {None}
+
+
+def test_every_layout_meets_every_model():
+    cases = list(every_layout())
+
+    assert len(cases) == len(set(cases)) == len(BACKENDS) * len(DTYPES) * len(LAYOUTS) * len(SHARDED_MODELS) == 160
+    sampled = [case for backend in BACKENDS for dtype in DTYPES for case in sharded_sample(backend, dtype)]
+    assert {case.model for case in sharded_sample("local", "float64")} == set(SHARDED_MODELS)
+    assert sorted(case.layout for case in sampled) == sorted(LAYOUTS)
+    assert {case.epochs for case in cases} == {3}

@@ -69,6 +69,15 @@ def test_scaling(dtype: str, channels: int):
     assert resize(ramp, (3, 40)).shape == (3, 40, channels)
 
 
+def test_scaling_without_antialiasing_and_to_the_nearest_pixel_as_tensorflow_does():
+    row = np.arange(0, 80, 10, dtype="float32").reshape(1, 8, 1)
+    # tf.image.resize(row, (1, 3)) and (1, 13, method="nearest") of TensorFlow 2.15
+    assert np.allclose(resize(row, (1, 3), antialias=False).ravel(), [8.333333, 35, 61.666668], atol=1e-4)
+    nearest = [0, 0, 10, 20, 20, 30, 40, 40, 50, 50, 60, 70, 70]
+    assert resize(row, (1, 13), method="nearest").ravel().tolist() == nearest
+    assert resize(row.astype(int), (1, 13), method="nearest").ravel().tolist() == nearest
+
+
 def test_normalize_and_standardize():
     assert normalize(IMAGE).dtype == np.float32
     assert normalize(np.array([[[0, 255, 128]]]), mean=[0, 255, 128], deviation=[1, 2, 4]).tolist() == [[[0, 0, 0]]]
@@ -95,6 +104,11 @@ REFUSED = {
             "an image must be an array (height, width, channels), not one of shape (1, 5, 7, 3): for a batch, call "
             "map before batch; for a grey image, add the channel with image[..., None]"
         ),
+    ),
+    "another method": (
+        lambda: resize(IMAGE, (2, 2), method="bicubic"),
+        SettingError,
+        'method must be "bilinear" or "nearest", not \'bicubic\'',
     ),
     "no size": (
         lambda: resize(IMAGE, (0, 3)),

@@ -350,10 +350,6 @@ REFUSED = {
             "repeat(), or pass the size of the window, shuffle(1000)"
         ),
     ),
-    "endless, twice": (
-        lambda: Dataset.from_arrays(ROWS).repeat().repeat(2),
-        "Dataset.from_arrays(23 rows).repeat() is endless already: remove the second repeat",
-    ),
     "shard": (
         lambda: Dataset.from_arrays(ROWS).shard(2, 2),
         "index must be an integer from 0 to 1, for 2 shards, not 2",
@@ -440,3 +436,11 @@ def test_a_path_is_no_source():
         "'flowers.tfrecord' is a path, not a source of elements. Pass a reader of the file: "
         "Dataset.from_source(tpu.pipeline.records('flowers.tfrecord')), or tpu.pipeline.lines(...) for text"
     )
+
+
+def test_an_endless_data_set_stays_endless_when_it_is_repeated():
+    endless = Dataset.from_arrays(ROWS).repeat()
+    for again in (endless.repeat(), endless.repeat(2), endless.repeat(-1)):
+        assert again.is_endless
+        first, second = (iter(dataset) for dataset in (endless, again))
+        assert [next(first) for _ in range(30)] == [next(second) for _ in range(30)]

@@ -27,5 +27,5 @@ def test_each_block_prints_what_the_page_says():
 def test_the_table_names_every_method():
     table = PAGE[PAGE.index("| sources") : PAGE.index("`num_parallel_calls`")]
     named = set(re.findall(r"`(\w+)", table))
-    own = {"is_batched", "is_endless", "left", "numbers", "on_host", "resume"}
+    own = {"is_batched", "is_endless", "left", "numbers", "on_host", "position", "resume"}
     assert {name for name in dir(Dataset) if not name.startswith("_")} - own == named - {"len"}

@@ -28,7 +28,7 @@ if __name__ == "__main__":
     batches = [next(walk) for _ in range(4)]
     position = json.loads(json.dumps(walk.get_state()))
     print(json.dumps({
-        "processes": sorted({int(one) for batch in batches for one in batch["process"]}),
+        "processes": sorted({int(process) for batch in batches for process in batch["process"]}),
         "same": [batch["row"].tolist() for batch in batches] == alone[:4],
     }), flush=True)
     assert sys.stdin.readline() == "go on\\n"
@@ -50,13 +50,16 @@ def squared(batch):
 def build():
     Dataset = tpu.pipeline.Dataset
     rows = Dataset.range(30).shuffle(30, seed=1, reshuffle_each_iteration=False).concatenate(Dataset.range(4)).skip(1)
-    pairs = Dataset.zip((rows.cache(), rows.enumerate().take(20))).map(lambda one, pair: one + 100 * pair[0])
+    pairs = Dataset.zip((rows.cache(), rows.enumerate().take(20))).map(lambda row, pair: row + 100 * pair[0])
     return pairs.padded_batch(3).map(squared)
 
 if __name__ == "__main__":
     alone = [batch.tolist() for batch in build()]
     for _ in range(2):
-        assert [batch.tolist() for batch in build().prefetch(workers=2)] == alone
+        kept = list(build().prefetch(workers=2))
+        assert [batch.tolist() for batch in kept] == alone
+    # An array in shared memory takes a file descriptor, and cannot be freed late in the exit of a process.
+    assert {type(batch) for batch in kept} == {np.ndarray}
     print(len(alone))
 """
 
@@ -84,20 +87,18 @@ def test_workers_read_the_same_and_end_with_their_parent(tmp_path):
         run.send_signal(signal.SIGKILL)
     ended = set()
     while len(ended) < 2:
-        ready = multiprocessing.connection.wait([one for one in endings if one not in ended], timeout=60)
+        ready = multiprocessing.connection.wait([ending for ending in endings if ending not in ended], timeout=60)
         assert ready, "a worker outlived its parent by a minute"
         ended |= set(ready)
-    for one in endings:
-        os.close(one)
+    for ending in endings:
+        os.close(ending)
 
 
 def test_workers_compute_every_step_that_keeps_an_index(tmp_path):
     program = tmp_path / "steps.py"
     program.write_text(textwrap.dedent(STEPS))
     run = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=110)
-    assert (run.stdout, run.returncode) == ("7\n", 0)
-    # If the process ends first, Python's tracker frees the last arrays of grain's workers, and says so (grain 0.2.18).
-    assert [line for line in run.stderr.splitlines() if "resource_tracker" not in line] == []
+    assert (run.stdout, run.stderr, run.returncode) == ("7\n", "", 0)
 
 
 LEAVING = """

@@ -99,7 +99,7 @@ def test_a_plan_is_corrected_and_says_so(home: Path):
     save(calibrate([run(number, 1.3, program=f"program {number % 4}") for number in range(12)]))
     factor = math.exp(4 * math.log(1.3) / 6)
     time = correct(TIME, V3)
-    assert time.step_s == pytest.approx(0.1 * factor)
+    assert (time.step_s, time.correction) == (pytest.approx(0.1 * factor), pytest.approx(factor))
     assert time.evidence == (
         "the compiler said so",
         "corrected by x1.19 from 12 of your own runs (4 programs)",

@@ -13,6 +13,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 import plan_cases
+from anytpu.planning.target import target_named
+from anytpu.program.program import leaf_names
+from anytpu.sharding import resolve
+from anytpu.sharding.placing import check_spec
 from plan_cases.attention import SPLASH
 from plan_cases.bert import Bert
 from plan_cases.case import Case
@@ -20,9 +24,9 @@ from plan_cases.llamas import LEVANTER
 from plan_cases.maxtext import LLAMA_8B, LLAMA_70B, LLAMA_405B, MIXTRAL_8X7B, flags, scaled
 from plan_cases.mixture import Mixture
 from plan_cases.resnet import ResNet
+from plan_cases.sharded import CASES as SHARDED
+from plan_cases.sharded import ShardedCase
 from plan_cases.tpuchat import Chat
-
-from anytpu.planning.target import target_named
 
 CASES = plan_cases.CASES
 NAMES = [case.name for case in CASES]
@@ -133,3 +137,17 @@ def test_a_scaled_decoder_has_about_so_many_billions(scale):
 
 def test_flags_are_options():
     assert flags("--xla_a=true xla_b=3") == {"xla_a": "true", "xla_b": "3"}
+
+
+@pytest.mark.parametrize("case", SHARDED, ids=[case.name for case in SHARDED])
+def test_a_layout_of_a_sharded_case_splits_its_weights(case: ShardedCase):
+    assert case.name not in NAMES or case.name not in FITTED
+    assert case.source.startswith("https://") and case.measured_s > 0
+    _, (state, batch) = case.training.unplaced()
+    assert all(leaf.sharding is None for leaf in jax.tree.leaves((state, batch)))
+    layout = resolve(case.layout, case.mesh, target_named(case.target).devices)
+    weights = zip(leaf_names(state["weights"], "weights"), jax.tree.leaves(state["weights"]), strict=True)
+    split = {f"weights/{name}": layout.spec_of(f"weights/{name}", leaf.shape) for name, leaf in weights}
+    for (name, spec), leaf in zip(split.items(), jax.tree.leaves(state["weights"]), strict=True):
+        assert spec, name
+        check_spec(name, leaf.shape, spec, case.mesh)

@@ -14,7 +14,7 @@ import pytest
 from anytpu.planning.prices import read_prices
 from anytpu.planning.settings import PlanSettings
 from anytpu.planning.target import target_named
-from anytpu.program.program import ROWS, Layout, Program
+from anytpu.program.program import ROWS, Layout, Placement, Program
 
 
 def step(weight: Any, x: Any) -> tuple[Any, Any]:
@@ -42,6 +42,7 @@ PROGRAM = Program(
         "waits",
         "calibration",
         "extrapolation",
+        "forecast",
         "floor.floor",
         "floor.needs",
         "floor.traffic",
@@ -49,6 +50,8 @@ PROGRAM = Program(
         "hlo.collectives",
         "advice.facts",
         "memory.arguments",
+        "records.lock",
+        "records.lock_check",
         "memory.batches",
         "compiler.answer",
         "compiler.parent",
@@ -63,6 +66,7 @@ def test_examples(name: str):
         "jax": jax,
         "Program": Program,
         "Layout": Layout,
+        "Placement": Placement,
         "ROWS": ROWS,
         "PlanSettings": PlanSettings,
         "jnp": jnp,

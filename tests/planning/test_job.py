@@ -36,6 +36,19 @@ def test_a_program_has_one_batch():
     assert not PlanJob("step.anytpu").has_batches
 
 
+def test_a_layout_beside_shardings_of_the_specs_is_refused():
+    mesh = jax.sharding.AbstractMesh((8,), ("data",))
+    rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    specs = (spec((8,), "float32"), spec((8, 3), "float32", sharding=rows))
+    job = jobs_of(PlanJob(step, specs), "fsdp")(8)
+    with pytest.raises(ProgramError) as error:
+        job.program()
+    assert str(error.value) == (
+        "'step/train' has shardings of its own, and the layout 'fsdp' would replace them. Leave the shardings out of "
+        "its specs and its step, or leave the layout out."
+    )
+
+
 def test_per_replica_code_keeps_its_global_batch():
     batch = (spec((8, 16, 3), "float32"), spec((8,), "float32"), spec((5,), "float32"))
     program = Program("sum", step, (), batch, (ROWS, ROWS, REPLICATED), replicas=8)

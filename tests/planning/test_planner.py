@@ -295,6 +295,37 @@ def test_larger_slices_of_a_step_over_a_mesh():
     assert [one.batch_size for one in grown] == [512, 2048]
 
 
+def test_scaling_of_a_layout():
+    mesh = {"data": -1, "model": 2}
+    plan = tpu.scaling(network(), "v5e", [4, 8], batch_size=256, layout="fsdp", mesh=mesh)
+    assert [prediction.layout.partition(";")[0] for prediction in plan] == [
+        "mesh data=2, model=2",
+        "mesh data=4, model=2",
+    ]
+    assert {prediction.layout_name for prediction in plan} == {"fsdp"}
+    with pytest.raises(SettingError) as raised:
+        tpu.scaling(network(), "v5e", [4, 8], batch_size=256, layout="fsdp", mesh={"data": 2, "model": 2})
+    assert str(raised.value) == (
+        "the mesh data=2, model=2 has 4 devices, and the system has 8: its sizes must multiply to 8. A size of -1 "
+        'fills any system: mesh={"data": -1, "model": 2}'
+    )
+
+
+def test_the_largest_batch_of_a_layout():
+    """A weight of 4 GiB and its gradient are more than a core has; an eighth of each is not."""
+
+    def step(weight, x):
+        return weight - 0.1 * jax.grad(lambda weight: ((x @ weight) ** 2).mean())(weight), ()
+
+    spec = jax.ShapeDtypeStruct
+    specs = spec((32768, 32768), "float32"), spec((64, 32768), "float32")
+    whole, split = (tpu.max_batch_size(step, "v2-8", input_specs=specs, layout=layout) for layout in (None, "fsdp"))
+    assert whole == 0 < split
+    with pytest.raises(SettingError) as raised:
+        tpu.max_batch_size(step, "v2-8", input_specs=specs, mesh={"data": 8})
+    assert str(raised.value) == "mesh={'data': 8} is the mesh of a layout: give one too, such as layout=\"fsdp\""
+
+
 def test_scaling_without_slices():
     with pytest.raises(SettingError) as raised:
         tpu.scaling(network(), "v3", [])

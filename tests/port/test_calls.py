@@ -41,7 +41,9 @@ def advice(old: str) -> list[str]:
 )
 def test_a_line_becomes(old: str, new: str | None):
     if new is None:
-        assert advice(old) == ["no counterpart is known; docs/migrate.md has what replaces what"]
+        assert advice(old) == [
+            "no counterpart is known: write it with keras.ops, or with NumPy in a function of a data set"
+        ]
     else:
         assert line(old) == new
 
@@ -62,6 +64,17 @@ def test_a_line_that_is_left(old: str, said: str):
     assert "import tensorflow as tf" in outcome.new
     (found,) = advice(old)
     assert found.startswith(said)
+
+
+def test_a_number_that_is_looked_up_with_stays_a_scalar():
+    text = (
+        "import tensorflow as tf\nindex = tf.argmax(scores).numpy()\nprint(words[index])\n"
+        "mean = tf.reduce_mean(scores).numpy()\n"
+    )
+    assert ported(text).new == (
+        "import keras\nindex = keras.ops.convert_to_numpy(keras.ops.argmax(scores, axis=0))[()]\nprint(words[index])\n"
+        "mean = keras.ops.convert_to_numpy(keras.ops.mean(scores))\n"
+    )
 
 
 def test_a_loop_of_steps_keeps_what_it_returns_and_its_comments():

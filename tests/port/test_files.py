@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -69,6 +70,28 @@ def test_a_backup_is_never_overwritten(tmp_path: Path):
         f"'{backup}' exists already: move it away and run the command again"
     )
     assert (first.read_text(), second.read_text(), backup.read_text()) == (OLD, OLD, "mine")
+
+
+def test_names_of_weights_that_a_percent_sign_fills(tmp_path: Path):
+    path = tmp_path / "old.py"
+    path.write_text(
+        "import tensorflow as tf\nmodel = tf.keras.Sequential()\nfold = 1\n"
+        "model.save_weights('fold-%i.h5' % fold)\nmodel.load_weights('fold-%i.h5' % fold)\n"
+    )
+    assert ported_file(path).program.new.splitlines()[-2:] == [
+        "model.save_weights('fold-%i.weights.h5' % fold)",
+        "model.load_weights('fold-%i.weights.h5' % fold)",
+    ]
+
+
+def test_text_that_its_encoding_lacks_leaves_the_file_as_it_was(tmp_path: Path):
+    path = tmp_path / "old.py"
+    path.write_text(OLD)
+    file = dataclasses.replace(ported_file(path), content="name = '\u20ac'\n", encoding="latin-1")
+    with pytest.raises(UnicodeEncodeError):
+        write([file])
+    assert path.read_text() == OLD
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["old.py", "old.py.bak"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

@@ -30,15 +30,34 @@ def test_functions_of_data_sets_become_numpys():
         import keras
         import numpy as np
         def scale(image, label):
-            return half(np.asarray(image, "float32")), np.eye(3, dtype="float32")[label]
+            return half(np.asarray(image, "float32")), \
+np.equal(np.expand_dims(label, -1), np.arange(3)).astype("float32")
         def half(image):
             return np.mean(image, axis=-1) / 2
         def both(image):
             return keras.ops.exp(image)
-        rows = tpu.pipeline.Dataset.from_arrays((x, y)).map(lambda row: scale(*row)).map(both)
+        rows = tpu.pipeline.Dataset.from_tensor_slices((x, y)).map(lambda row: scale(*row)).map(both)
         strategy = tpu.get_strategy()
         strategy.run(both, args=(x,))
         """)
+
+
+def test_a_function_of_a_data_set_that_stays_on_keras_ops_is_noted():
+    text = (
+        "import tensorflow as tf\n\n\ndef scale(row):\n    return tf.nn.softmax(tf.exp(row))\n\n\n"
+        "rows = tf.data.Dataset.from_tensor_slices(x).map(scale)\n"
+    )
+    outcome = ported(text)
+    assert "    return keras.ops.softmax(np.exp(row))\n" in outcome.new
+    assert [(f.line, f.kind, f.old, f.advice) for f in outcome.findings] == [
+        (
+            5,
+            "note",
+            "tf.nn.softmax",
+            "NumPy lacks it, so this function of a data set computes with keras.ops, which is slower there: map it "
+            "behind batch, once for many rows, or write it with NumPy",
+        )
+    ]
 
 
 def test_functions_of_data_sets_change_nothing_in_place():
@@ -63,13 +82,14 @@ def test_random_functions_of_data_sets_get_a_generator():
         rows = tf.data.Dataset.from_tensor_slices((x, y)).map(augment, num_parallel_calls=4)
         """) == textwrap.dedent("""\
         import anytpu as tpu
+        import numpy as np
         def flip(image, *, rng):
             return tpu.pipeline.random_flip(image, rng)
         def augment(image, label, *, rng):
-            if rng.uniform(0, 1, []) > 0.5:
+            if np.float32(rng.uniform(0, 1, [])) > 0.5:
                 image = flip(image, rng=rng)
             return image, label
-        rows = tpu.pipeline.Dataset.from_arrays((x, y)).random_map(lambda row, rng: augment(*row, rng=rng))
+        rows = tpu.pipeline.Dataset.from_tensor_slices((x, y)).random_map(lambda row, rng: augment(*row, rng=rng))
         """)
 
 
@@ -130,8 +150,8 @@ def test_two_tapes_of_a_block():
             def compute_losses():
                 fake = make(x)
                 first, second = judge(fake), judge(x)
-                return first, (second, fake,)
-            (first, (second, fake,)), ga = tpu.value_and_grad(compute_losses, u, has_aux=True)()
+                return first, (second, fake)
+            (first, (second, fake)), ga = tpu.value_and_grad(compute_losses, u, has_aux=True)()
             gb = tpu.value_and_grad(lambda: compute_losses()[1][0], v)()[1]
             apply_gradients(zip(ga, u))
             apply_gradients(zip(gb, v))

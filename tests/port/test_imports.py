@@ -149,7 +149,7 @@ def test_tensorflow_stays_while_something_needs_it():
     assert (finding.line, finding.old, finding.advice, finding.kind) == (
         2,
         "tf.no.such.name",
-        "no counterpart is known; docs/migrate.md has what replaces what",
+        "no counterpart is known: write it with keras.ops, or with NumPy in a function of a data set",
         "by hand",
     )
 
@@ -157,3 +157,21 @@ def test_tensorflow_stays_while_something_needs_it():
 def test_a_program_without_tensorflow_is_not_touched():
     text = "import tf\n\n\nx=tf.distribute.TPUStrategy( ).numpy()   # odd  spaces\n"
     assert ported(text).new == text
+
+
+def test_a_class_of_a_private_module_of_the_first_tpus_is_the_public_one():
+    outcome = ported("""\
+from tensorflow.contrib.tpu.python.tpu import tpu_config
+from tensorflow.python.tpu import tpu_estimator
+config = tpu_config.RunConfig()
+estimator = tpu_estimator.TPUEstimator(model_fn=model_fn, config=config)
+""")
+    assert outcome.by_hand == ()
+    assert (
+        outcome.new
+        == """\
+import anytpu as tpu
+config = tpu.RunConfig()
+estimator = tpu.TPUEstimator(model_fn=model_fn, config=config)
+"""
+    )

@@ -130,7 +130,8 @@ def test_variables_of_a_comprehension_and_a_branch_that_is_complete():
     ("code", "why"),
     [
         (
-            "with tf.GradientTape(persistent=True) as tape:\n    loss = f(x)\ngrads = tape.gradient(loss, w)",
+            "with tf.GradientTape(watch_accessed_variables=False) as tape:\n    loss = f(x)\n"
+            "grads = tape.gradient(loss, w)",
             "a tape with options, or beside other context managers, is not rewritten",
         ),
         (
@@ -163,17 +164,17 @@ def test_variables_of_a_comprehension_and_a_branch_that_is_complete():
             "the body of the tape leaves the block, or deletes or declares names",
         ),
         (
-            "with tf.GradientTape() as tape:\n    x = f(x)\n    loss = x\ngrads = tape.gradient(loss, w)",
-            "the body of the tape reads 'x' before it sets it",
+            "with tf.GradientTape() as tape:\n    z = f(z)\n    loss = z\ngrads = tape.gradient(loss, w)",
+            "the body of the tape reads 'z' before it sets it",
         ),
         (
             "with tf.GradientTape() as tape:\n    loss += f(x)\ngrads = tape.gradient(loss, w)",
             "the body of the tape reads 'loss' before it sets it",
         ),
         (
-            "with tf.GradientTape() as tape:\n    if x:\n        y = 1\n    loss = f(y)\n"
+            "with tf.GradientTape() as tape:\n    if x:\n        z = 1\n    loss = f(z)\n"
             "grads = tape.gradient(loss, w)",
-            "the body of the tape reads 'y' before it sets it",
+            "the body of the tape reads 'z' before it sets it",
         ),
         (
             "with tf.GradientTape() as tape:\n    loss = f(x)\n    if x:\n        extra = 1\n"
@@ -213,6 +214,67 @@ def test_a_train_step_of_a_keras_model():
         7,
         f"a train_step of a Keras model has another form on JAX; write a custom training loop; {ADVICE}",
     )
+
+
+def test_a_variable_that_the_body_changes_comes_in_as_a_default():
+    assert body_of("""
+        loss = 0
+        with tf.GradientTape() as tape:
+            for row in x:
+                value = f(row, y)
+                y = value
+                loss += value
+        grads = tape.gradient(loss, weights)
+        return loss / 2
+    """) == textwrap.dedent("""\
+        loss = 0
+        def compute_loss(loss=loss, y=y):
+            for row in x:
+                value = f(row, y)
+                y = value
+                loss += value
+            return loss
+        loss, grads = tpu.value_and_grad(compute_loss, weights)()
+        return loss / 2""")
+
+
+def test_variables_that_are_listed_between_the_tape_and_its_gradient():
+    assert body_of("""
+        with tf.GradientTape() as tape:
+            loss = f(x)
+        mean = loss / 2
+        # Both models.
+        variables = encoder.trainable_variables + decoder.trainable_variables
+        grads = tape.gradient(loss, variables)
+        optimizer.apply_gradients(zip(grads, variables))
+        return mean
+    """) == textwrap.dedent("""\
+        def compute_loss():
+            loss = f(x)
+            return loss
+        # Both models.
+        variables = encoder.trainable_variables + decoder.trainable_variables
+        loss, grads = tpu.value_and_grad(compute_loss, variables)()
+        mean = loss / 2
+        optimizer.apply_gradients(zip(grads, variables))
+        return mean""")
+
+
+def test_a_persistent_tape_that_is_deleted():
+    assert body_of("""
+        with tf.GradientTape(persistent=True) as tape:
+            first, second = f(x), f(y)
+        a = tape.gradient(first, weights)
+        b = tape.gradient(second, more)
+        del tape
+        return a, b
+    """) == textwrap.dedent("""\
+        def compute_losses():
+            first, second = f(x), f(y)
+            return first, (second,)
+        (first, (second,)), a = tpu.value_and_grad(compute_losses, weights, has_aux=True)()
+        b = tpu.value_and_grad(lambda: compute_losses()[1][0], more)()[1]
+        return a, b""")
 
 
 def test_comments_of_the_line_that_asks_stay():

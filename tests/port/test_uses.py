@@ -43,6 +43,62 @@ def test_a_member_that_the_new_class_lacks_is_listed(old: str):
     assert code == old.removeprefix("a = ")
 
 
+def test_a_method_of_the_programs_own_takes_its_own_keywords():
+    text = (
+        "import tensorflow as tf\n\n\nclass GAN(tf.keras.Model):\n    def compile(self, d_optimizer):\n"
+        "        super().compile()\n        self.d_optimizer = d_optimizer\n\n\n"
+        "gan = GAN()\ngan.compile(d_optimizer='sgd')\n"
+    )
+    assert listed(text) == []
+
+
+def test_a_name_of_keras_2_has_the_row_of_its_public_name():
+    old = "a = tf.keras.layers.experimental.preprocessing.TextVectorization(10)"
+    (finding,) = ported(f"{GIVEN}{old}\n").by_hand
+    assert finding.advice.endswith("look the words up in a function of the data set)")
+
+
+def test_options_beside_a_variable_of_the_same_name_in_another_function():
+    text = (
+        "import tensorflow as tf\n\n\ndef options(dataset):\n    opt = tf.data.Options()\n"
+        "    opt.experimental_deterministic = False\n    return dataset.with_options(opt)\n\n\n"
+        "def optimizer():\n    opt = 3\n    return opt\n\n\nrows = options(tf.data.Dataset.range(3))\n"
+    )
+    assert ported(text).by_hand == ()
+    assert "opt.experimental_deterministic" not in ported(text).new
+
+
+def test_steps_that_are_a_quotient_are_rounded_up():
+    assert last_line("model.predict(x, steps=count / 8)") == "model.predict(x, steps=int(np.ceil(count / 8)))"
+    assert last_line("n = 2 * count / 8\nmodel.fit(x, steps_per_epoch=n)") == (
+        "model.fit(x, steps_per_epoch=int(np.ceil(n)))"
+    )
+    assert last_line("model.predict(x, steps=count // 8)") == "model.predict(x, steps=count // 8)"
+
+
+def test_a_rate_that_a_step_computes_is_listed():
+    text = (
+        "import tensorflow as tf\n\n\ndef model_fn(features, labels, mode, params):\n"
+        "    rate = 0.1 * tf.sqrt(tf.cast(tf.train.get_global_step(), tf.float32))\n"
+        "    optimizer = tf.train.MomentumOptimizer(rate, 0.9)\n"
+    )
+    (finding,) = ported(text).by_hand
+    assert (finding.line, finding.old, finding.advice) == (
+        6,
+        "rate,",
+        "this rate is a tensor that a step computes: pass a schedule, a function of the step that optax calls, such "
+        "as optax.exponential_decay(0.1, 100, 0.9)",
+    )
+
+
+def test_a_block_that_writes_summaries_is_one_finding():
+    text = (
+        "import tensorflow as tf\nwriter = 3\nwith tf.summary.create_file_writer('logs').as_default():\n"
+        "    tf.summary.scalar('a', 1)\n    tf.summary.scalar('b', 2)\n"
+    )
+    assert [line for line, _ in listed(text)] == [3]
+
+
 def test_the_names_of_a_data_set_are_those_of_the_class():
     import anytpu as tpu
 
@@ -102,6 +158,17 @@ def test_a_use_becomes(old: str, new: str):
     assert last_line(old) == new
 
 
+def test_a_decay_of_zero_goes():
+    assert last_line("o = tf.keras.optimizers.Adam(decay=0.0)") == "o = keras.optimizers.Adam()"
+
+
+def test_a_decay_without_a_rate_is_listed():
+    outcome = ported(f"{GIVEN}o = tf.keras.optimizers.Adam(decay=1e-6)\n")
+    assert [finding.advice for finding in outcome.by_hand] == [
+        "Keras 3 has no decay: pass keras.optimizers.schedules.InverseTimeDecay(rate, 1, decay) as the rate"
+    ]
+
+
 def test_options_of_a_data_set_go():
     outcome = ported(
         f"{GIVEN}options = tf.data.Options()\nif not ordered:\n    options.experimental_deterministic = False\n"
@@ -142,3 +209,76 @@ def test_packages_built_on_tensorflow_are_listed():
         "import efficientnet.tfkeras as e\n"
     )
     assert [line for line, _ in listed(text)] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("rate = optimizer.learning_rate(optimizer.iterations)", "rate = optimizer.learning_rate"),
+        ("rate = optimizer._decayed_lr(tf.float32)", "rate = optimizer.learning_rate"),
+        ("rate = model.optimizer.lr(3)", "rate = model.optimizer.learning_rate"),
+        ("dataset = dataset.map(scale, tf.data.AUTOTUNE)", "dataset = dataset.map(scale)"),
+        ("dataset = dataset.interleave(read, 2, 1, 8)", "dataset = dataset.interleave(read, 2, 1)"),
+        (
+            "model.compile(tf.train.AdamOptimizer(0.1), 'mse')",
+            "model.compile(keras.optimizers.Adam(0.1, epsilon=1e-08), 'mse')",
+        ),
+        ("a = tf.nn.gelu(b)", "a = keras.activations.gelu(b)"),
+        ("a = tf.argsort(b, direction='DESCENDING')", "a = keras.ops.argsort(-b, axis=-1)"),
+        ("a = tf.keras.backend.cast(b, 'float')", 'a = keras.ops.cast(b, "float32")'),
+    ],
+)
+def test_a_use_of_2019_becomes(old: str, new: str):
+    assert last_line(old) == new
+
+
+def test_a_callbacks_model_is_a_model_of_any_class():
+    outcome = ported("""\
+import tensorflow as tf
+class Save(tf.keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.save_weights('best.h5')
+        self.model.beta.assign(self.model.optimizer.lr)
+""")
+    assert outcome.by_hand == ()
+    assert "self.model.save_weights('best.weights.h5')" in outcome.new
+    assert "self.model.beta.assign(self.model.optimizer.learning_rate)" in outcome.new
+
+
+def test_the_weights_of_a_metric_get_their_keywords():
+    new = ported("""\
+import tensorflow as tf
+class Count(tf.keras.metrics.Metric):
+    def __init__(self):
+        super().__init__()
+        self.total = self.add_weight('total', (2, 2), initializer='zeros')
+""").new
+    assert "self.add_weight(name='total', shape=(2, 2), initializer='zeros')" in new
+
+
+def test_steps_of_a_model_and_gradients_of_an_optimizer_are_listed():
+    text = """\
+import tensorflow as tf
+class Mine(tf.keras.Model):
+    def test_step(self, data):
+        return {}
+pairs = tf.train.AdamOptimizer(0.1).compute_gradients(loss)
+"""
+    assert listed(text) == [(3, "test_step"), (5, "tf.train.AdamOptimizer(0.1).compute_gradients(loss)")]
+
+
+def test_models_without_variables_are_listed_behind_a_variable():
+    text = """\
+import tensorflow as tf
+class Mine(tf.keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = tf.keras.layers.Dense(1)
+first, second = Mine(), Mine()
+def step(x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(second(first(x)))
+    weights = first.trainable_variables + second.trainable_variables
+    grads = tape.gradient(loss, weights)
+"""
+    assert listed(text) == [(10, "first.trainable_variables"), (10, "second.trainable_variables")]

@@ -51,8 +51,8 @@ def test_device_lines_fit_in_80_columns():
     names = [LogicalDevice(NAME.format(0, core), "TPU") for core in range(3)]
     assert device_lines(names, cores) == [
         "name                                       kind     chip   core  memory",
-        "/job:worker/replica:0/task:0/device:TPU:0  virtual  0,0,0  0     the CPU's",
-        "/job:worker/replica:0/task:0/device:TPU:1  virtual  0,0,0  1     the CPU's",
+        "/job:worker/replica:0/task:0/device:TPU:0  virtual  0,0,0  0     8 GiB",
+        "/job:worker/replica:0/task:0/device:TPU:1  virtual  0,0,0  1     8 GiB",
         "/job:worker/replica:0/task:0/device:TPU:2  real     0,0,0  0     16 GiB",
     ]
 

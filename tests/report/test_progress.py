@@ -70,6 +70,19 @@ def test_the_speed_is_that_of_the_steps_after_the_first():
     assert log.getvalue() == "epoch 1/2  loss 0.5000  99.9 examples/s  10 s left\n"
 
 
+def test_a_call_that_compiles_does_not_lengthen_the_time_left():
+    log, clock = io.StringIO(), Ticks()
+    with ProgressBar(Console(file=log), examples=1000, clock=clock) as bar:
+        bar.set_params({"epochs": 2, "steps": 10})
+        bar.on_train_begin()
+        bar.on_epoch_begin(0)
+        for batch, duration_s in ((0, 60.0), (2, 2.0), (5, 3.0), (9, 90.0)):  # the last batch has fewer rows
+            clock.now_s += duration_s
+            bar.on_train_batch_end(batch)
+        bar.on_epoch_end(0, {"loss": 0.5})
+    assert log.getvalue() == "epoch 1/2  loss 0.5000  99.6 examples/s  10 s left\n"
+
+
 def test_a_bar_on_a_terminal():
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=80, color_system=None)

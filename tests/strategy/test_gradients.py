@@ -20,6 +20,13 @@ SUMMED = (
 )
 
 
+def test_one_variable_has_one_gradient():
+    weight = keras.Variable([1.0, 2.0])
+    (loss, aux), gradient = tpu.value_and_grad(lambda x: ((weight * weight).sum() * x, x), weight, has_aux=True)(3.0)
+    assert (float(loss), aux) == (15.0, 3.0)
+    assert gradient.tolist() == [6.0, 12.0]
+
+
 @pytest.mark.parametrize(
     "use",
     [

@@ -110,9 +110,8 @@ def error_of(call) -> str:
     return str(caught.value)
 
 
-def test_a_scope_under_a_distribution(strategy, distributed):
+def test_steps_under_a_distribution(strategy, distributed):
     distributed()
-    assert error_of(lambda: strategy.scope().__enter__()) == said(f"the scope of {strategy!r}")
     assert error_of(lambda: strategy.run(lambda: 1.0)) == said("strategy.run")
     assert error_of(lambda: strategy.run_steps(lambda batch: batch, iter([X]), 1)) == said("strategy.run_steps")
 
@@ -124,12 +123,6 @@ def test_the_scope_of_a_distribution_counts_too(strategy):
     with keras.distribution.ModelParallel(layout_map=layout, batch_dim_name="batch").scope():
         assert error_of(lambda: strategy.run(lambda: 1.0)) == said("strategy.run", "ModelParallel")
     strategy.run(lambda: 1.0)
-
-
-def test_a_distribution_that_is_set_in_a_scope(strategy, distributed):
-    with strategy.scope():
-        distributed()
-        assert error_of(compiled) == said(f"the scope of {strategy!r}")
 
 
 def test_a_distribution_that_is_set_before_fit(strategy, distributed):

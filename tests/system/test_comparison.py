@@ -17,10 +17,14 @@ def test_the_median_counts():
 
 
 def test_as_text():
-    assert str(COMPARISON) == (
-        "Read digits, 64 examples a step\n"
-        "  1 virtual core: 500 ms an epoch, 5 ms an example, 1.00 x as fast; loss 0.2500, accuracy 0.9000\n"
-        "  1 GPU: 100 ms an epoch, 1 ms an example, 5.00 x as fast; loss 0.2500, accuracy 0.9100"
+    assert (
+        repr(COMPARISON)
+        == str(COMPARISON)
+        == (
+            "Read digits, 64 examples a step\n"
+            "  1 virtual core: 500 ms an epoch, 5 ms an example, 1.00 x as fast; loss 0.2500, accuracy 0.9000\n"
+            "  1 GPU: 100 ms an epoch, 1 ms an example, 5.00 x as fast; loss 0.2500, accuracy 0.9100"
+        )
     )
 
 

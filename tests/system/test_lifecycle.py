@@ -219,7 +219,7 @@ def test_virtual_cores_instead_of_a_named_tpu(monkeypatch: pytest.MonkeyPatch):
         initialize_tpu_system(resolver)
     assert [str(warning.message) for warning in warned] == [
         "this program runs on virtual cores of the CPU. TPU_NAME: 'my-tpu' is not the name of a slice such as "
-        '"v2-8", nor "local", nor the address of an anytpu worker'
+        '"v2-8", nor "local", nor the address of an anytpu worker. To get a TPU: anytpu docs getting_a_tpu'
     ]
     assert warned[0].filename == __file__
 

@@ -5,7 +5,8 @@ import pytest
 from anytpu import _env
 from anytpu.system import probes
 from anytpu.system.cores import Address
-from anytpu.system.probes import Found, Reason, probe_gpu, probe_tpu, probe_variable, probe_virtual, worker_target
+from anytpu.system.probes import Found, Reason, probe_gpu, probe_tpu, probe_variable, probe_virtual
+from anytpu.system.workers import WorkerAddress
 from system.fake_devices import GPU, TPU
 
 
@@ -113,8 +114,16 @@ def test_a_variable_that_says_local(bare_machine: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize("value", ["grpc://10.25.167.66:8470", "10.25.167.66:8470", "grpc://10.25.167.66"])
 def test_a_variable_with_the_address_of_a_worker(value: str):
+    worker = WorkerAddress("10.25.167.66:8470")
+    assert probe_variable("TPU_NAME", value, 4) == Found(Address("grpc", 4, worker=worker), "TPU_NAME")
     assert probe_variable("COLAB_TPU_ADDR", value, None) == Reason(
-        "COLAB_TPU_ADDR", f"{value!r} would be an anytpu worker; workers come with a later release of anytpu"
+        "COLAB_TPU_ADDR", "'10.25.167.66:8470' would be a server of TensorFlow; TPU_NAME names an anytpu worker"
+    )
+
+
+def test_a_variable_with_a_bad_address_of_a_worker():
+    assert probe_variable("TPU_NAME", "grpc://box:99999", None) == Reason(
+        "TPU_NAME", "the port of the worker 'grpc://box:99999' must be from 1 to 65535"
     )
 
 
@@ -124,23 +133,6 @@ def test_a_variable_that_names_nothing(value: str):
         "TPU_NAME",
         f'{value!r} is not the name of a slice such as "v2-8", nor "local", nor the address of an anytpu worker',
     )
-
-
-@pytest.mark.parametrize(
-    ("text", "target"),
-    [
-        ("grpc://10.0.0.2:8470", "10.0.0.2:8470"),
-        ("grpc://10.0.0.2", "10.0.0.2:8470"),
-        ("grpc://[::1]:9000", "[::1]:9000"),
-        ("localhost:9000", "localhost:9000"),
-        ("localhost", None),
-        ("http://localhost:80", None),
-        ("v2-8", None),
-        ("", None),
-    ],
-)
-def test_worker_addresses(text: str, target: str | None):
-    assert worker_target(text) == target
 
 
 def test_a_reason_reads_as_a_line():

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anytpu.errors import AnyTPUError, BackendError, SettingError, TPUNotFoundError, UnknownTPUError
+from anytpu.errors import AnyTPUError, SettingError, TPUNotFoundError, UnknownTPUError
 from anytpu.system import probes
 from anytpu.system.cores import Address
 from anytpu.system.probes import Found, Reason
 from anytpu.system.resolver import TPUClusterResolver
 from anytpu.system.topologies import known_slices
+from anytpu.system.workers import WorkerAddress
 from system.fake_devices import GPU
 
 NO_TPU = Reason("TPU", "this machine has no TPU chip")
@@ -80,7 +81,8 @@ def test_local_where_there_is_nothing(bare_machine: pytest.MonkeyPatch):
         "no accelerator was found on this machine.\n"
         "  TPU: this machine has no TPU chip\n"
         "  GPU: this machine has no NVIDIA GPU, or its driver is not loaded\n"
-        'For a virtual TPU write "virtual" in the place of "local": tpu.connect("virtual"), or --tpu virtual.'
+        'For a virtual TPU write "virtual" in the place of "local": tpu.connect("virtual"), or --tpu virtual. '
+        "To get a TPU: anytpu docs getting_a_tpu"
     )
 
 
@@ -135,14 +137,22 @@ def test_a_slice_that_does_not_exist():
     )
 
 
-@pytest.mark.parametrize("name", ["grpc://10.0.0.2:8470", "grpc://10.0.0.2", "10.0.0.2:8470"])
-def test_a_worker_comes_later(name: str):
-    with pytest.raises(BackendError) as error:
+def test_a_token_is_in_no_message(bare_machine: pytest.MonkeyPatch):
+    name = "grpc://a b:1?token=a-secret"
+    with pytest.raises(UnknownTPUError) as caught:
         TPUClusterResolver(name)
-    assert str(error.value) == (
-        "'10.0.0.2:8470' is the address of an anytpu worker; workers come with a later release of anytpu. "
-        'Until then, connect("virtual") gives 8 virtual cores on this machine.'
-    )
+    assert "secret" not in str(caught.value)
+    bare_machine.setenv("TPU_NAME", name)
+    assert "secret" not in "".join(map(str, TPUClusterResolver("").reasons))
+
+
+@pytest.mark.parametrize("name", ["grpc://10.0.0.2:8470", "grpc://10.0.0.2", "10.0.0.2:8470"])
+def test_the_address_of_a_worker(name: str):
+    resolver = TPUClusterResolver(name, cores=4)
+    assert resolver.address == Address("grpc", 4, worker=WorkerAddress("10.0.0.2:8470"))
+    assert repr(resolver) == "TPUClusterResolver(grpc://10.0.0.2:8470)"
+    assert not resolver.is_virtual
+    assert (resolver.master(), resolver.cluster_spec()) == ("grpc://10.0.0.2:8470", {"worker": ["10.0.0.2:8470"]})
 
 
 @pytest.mark.parametrize("cores", [0, -1, True, False, 2.0, "8", [8]])
@@ -200,7 +210,7 @@ print(sorted({"jax", "keras", "numpy"} & set(sys.modules)))
 
 
 def test_every_error_is_ours():
-    for tpu, cores in [("v2-9", None), ("x", None), ("virtual", 0), ("grpc://a:1", None)]:
+    for tpu, cores in [("v2-9", None), ("x", None), ("virtual", 0), ("grpc://a:0", None)]:
         with pytest.raises(AnyTPUError):
             TPUClusterResolver(tpu, cores)
 

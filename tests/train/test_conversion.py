@@ -339,3 +339,13 @@ def test_a_callback_that_saves_the_model(tmp_path: Any):
     assert type(loaded) is keras.Sequential
     close(loaded.predict(X, verbose=0), converted.predict(X, verbose=0))
     close(state(loaded)[-4:], state(converted)[-4:], 0)
+
+
+def test_a_lambda_layer_shares_its_function_with_the_copy():
+    scale = np.float32(3)
+    inputs = keras.Input((FEATURES,))
+    outputs = layers.Dense(CLASSES)(layers.Lambda(lambda x, power: scale * x**power, arguments={"power": 2})(inputs))
+    model = keras.Model(inputs, outputs)
+    model.compile("sgd", "mse")
+    expected = model.predict(X[:8], verbose=0)
+    close(convert(model).predict(X[:8], verbose=0), expected)

@@ -42,6 +42,16 @@ def test_arrays():
     assert texts(lambda: model.fit(X, OUTSIDE % 3, batch_size=4, verbose=0)) == []
 
 
+def test_arrays_of_one_batch_are_checked_once():
+    assert texts(lambda: classifier().evaluate(X, OUTSIDE, batch_size=8, verbose=0)) == [TEXT]
+
+
+def test_labels_of_the_validation_data():
+    model, right = classifier(), OUTSIDE % 3
+    assert texts(lambda: model.fit(X, right, validation_data=(X, OUTSIDE), verbose=0)) == [TEXT]
+    assert texts(lambda: model.fit(X, right, validation_data=(X, right), verbose=0)) == []
+
+
 def test_the_warning_points_to_the_call():
     with pytest.warns(UserWarning) as warned:
         classifier().fit(X, OUTSIDE, verbose=0)

@@ -6,12 +6,15 @@ supports. Nothing here changes JAX: the virtual backend of `anytpu` calls these 
 Rule: float32 on one CPU device. The calls need this library, so a program that leaves the process contains none.
 """
 
+from anytpu_kernels.columns import column_moments, column_products
 from anytpu_kernels.convolution import convolution, takes_convolution
 from anytpu_kernels.library import onednn_version
 from anytpu_kernels.lstm import lstm_backward, lstm_forward, lstm_weights
 from anytpu_kernels.memory import use_huge_pages
 
 __all__ = [
+    "column_moments",
+    "column_products",
     "convolution",
     "lstm_backward",
     "lstm_forward",

@@ -10,6 +10,8 @@ from pathlib import Path
 import jax
 
 KERNELS = {
+    "anytpu_column_moments": "AnytpuColumnMoments",
+    "anytpu_column_products": "AnytpuColumnProducts",
     "anytpu_convolution": "AnytpuConvolution",
     "anytpu_lstm_forward": "AnytpuLstmForward",
     "anytpu_lstm_backward": "AnytpuLstmBackward",

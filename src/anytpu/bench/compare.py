@@ -10,6 +10,7 @@ it.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import time
 from collections.abc import Callable
 from typing import Any
@@ -61,6 +62,11 @@ def compare(job: Job, rounds: int = ROUNDS, on_epoch: Callable[[str, int], None]
             "compare takes a function of a strategy that returns (model, x, y, batch_size), such as one of "
             f"anytpu.bench.JOBS, not {job!r}"
         )
+    try:
+        inspect.signature(job).bind(None)
+    except TypeError as error:
+        named = f"{getattr(job, '__name__', 'it')}{inspect.signature(job)}"
+        raise SettingError(f"a job takes one argument, the strategy: {named} does not") from error
     if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
         raise SettingError(f"rounds must be a positive integer, not {rounds!r}")
     systems, absent = local_systems()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from anytpu._calls import explain_methods
 from anytpu.chip import written
 from anytpu.chip.design import Design
 from anytpu.chip.image import Image
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from anytpu.chip.timing import Timing
 
 
+@explain_methods
 class ChipProgram:
     """A program for the first TPU, returned by `chip.compile`, `chip.load` and `chip.assemble`.
 

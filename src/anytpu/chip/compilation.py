@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from anytpu._calls import explain_arguments
 from anytpu.chip import ports
 from anytpu.chip.chip_program import ChipProgram
 from anytpu.chip.compiler import compile_image, largest_batch
@@ -28,6 +29,7 @@ MOST_ROWS = 256
 """The largest default batch: larger ones hardly run faster in software."""
 
 
+@explain_arguments
 def compile(
     job: Any,
     calibration: Any = None,

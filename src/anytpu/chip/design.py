@@ -12,6 +12,7 @@ import numbers
 from collections.abc import Mapping
 from typing import Any
 
+from anytpu._calls import explain_methods
 from anytpu.errors import SettingError
 
 UNIT_BYTES = 32
@@ -37,6 +38,7 @@ _RATES = ("clock_hz", "weight_bytes_per_s", "host_bytes_per_s")
 _LEAST_RATE, _MOST_RATE = 1e-3, 1e18
 
 
+@explain_methods
 @dataclasses.dataclass(frozen=True)
 class Design:
     """A chip: the sizes and rates of its parts.

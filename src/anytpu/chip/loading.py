@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from anytpu._calls import explain_arguments
 from anytpu.chip import written
 from anytpu.chip.chip_program import ChipProgram
 from anytpu.chip.file_parts import SAVE_AGAIN
@@ -45,8 +46,9 @@ def _check_outputs(network: QuantizedNetwork, image: Image, file: str) -> None:
             )
 
 
+@explain_arguments
 def assemble(text: str, name: str = "assembled") -> ChipProgram:
-    """Return the checked program of an assembly text; docs/chip_isa.md has the syntax.
+    """Return the checked program of an assembly text; `anytpu docs chip_isa` has the syntax.
 
     Raises:
         AssemblyError: a line cannot be parsed.

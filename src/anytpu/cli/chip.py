@@ -67,7 +67,7 @@ def _add_time(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_asm(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("text", metavar="TEXT", type=Path, help="assembly text; docs/chip_isa.md has the syntax")
+    parser.add_argument("text", metavar="TEXT", type=Path, help="assembly text; `anytpu docs chip_isa` has the syntax")
     parser.add_argument(
         "-o", "--output", metavar="FILE", type=Path, help="the program file (default: TEXT's name, .tpu)"
     )

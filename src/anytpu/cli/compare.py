@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,10 +57,10 @@ def job_named(name: str) -> Job:
     """Return a built-in job, or the function at `path.py:function`.
 
     Raises:
-        SettingError: there is no such job.
+        SettingError: there is no such job; or, when it is called, it fails.
     """
     from anytpu.bench import JOBS
-    from anytpu.cli.script import load
+    from anytpu.cli.script import function_in, located_errors
     from anytpu.errors import SettingError
 
     if name in JOBS:
@@ -69,10 +70,13 @@ def job_named(name: str) -> Job:
         raise SettingError(
             f"there is no job {name!r}; the jobs are {', '.join(JOBS)}, or your own function, path.py:function"
         )
-    member = vars(load(Path(path), _HOW)).get(function)
-    if not callable(member):
-        raise SettingError(f"{path} has no function {function!r}; name your own job as path.py:function")
-    job: Any = member
+    member = function_in(Path(path), function, _HOW)
+
+    @functools.wraps(member)
+    def job(strategy: Any) -> Any:
+        with located_errors(Path(path)):
+            return member(strategy)
+
     return job
 
 

@@ -1,35 +1,79 @@
-"""`python -m anytpu.cli.docs`: print docs/cli.md, which is generated from the help texts."""
+"""`anytpu docs`: the documentation pages. The package carries them, so messages can name a page by its command."""
 
 from __future__ import annotations
 
-from anytpu.cli.entry import COMMANDS, help_of
+import argparse
+import difflib
+from pathlib import Path
 
-_INTRODUCTION = """\
-# The command line
-
-`anytpu COMMAND`, or `python -m anytpu COMMAND`. An error is one message on stderr and exit status 2; `--traceback`
-shows its origin.
-
-This page is generated from the help texts: `python -m anytpu.cli.docs > docs/cli.md`
-"""
+import anytpu
+from anytpu.cli.command import Command
+from anytpu.errors import SettingError
 
 
-def page() -> str:
-    """Return the text of docs/cli.md."""
-    sections = [_INTRODUCTION, _block(help_of(""))]
-    for command in COMMANDS:
-        sections.append(_section("##", command.name))
-        sections += [_section("###", f"{command.name} {action.name}") for action in command.actions]
-    return "\n".join(sections)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the name of the page."""
+    parser.add_argument("page", metavar="PAGE", nargs="?", help="the page to print (default: list all pages)")
 
 
-def _section(mark: str, name: str) -> str:
-    return f"{mark} anytpu {name}\n\n{_block(help_of(name))}"
+def run(arguments: argparse.Namespace) -> int:
+    """Print a page, formatted on a terminal and as Markdown elsewhere; without a name, list the pages."""
+    from rich.markdown import Markdown
+
+    from anytpu.report.terminal import open_console
+
+    found = pages()
+    if arguments.page is None:
+        width = max(map(len, found))
+        print("\n".join(f"{name:<{width}}  {_title(path)}" for name, path in found.items()))
+        return 0
+    text = _page(arguments.page, found).read_text(encoding="utf-8")
+    console = open_console()
+    if console.is_terminal:
+        console.print(Markdown(text))
+    else:
+        print(text, end="")
+    return 0
 
 
-def _block(text: str) -> str:
-    return f"```text\n{text.strip()}\n```\n"
+def pages(package: Path = Path(anytpu.__file__).parent) -> dict[str, Path]:
+    """Return the file of each page by its name, "plan" or "decisions/0013-planning".
+
+    Args:
+        package: the folder of the package. An installed package has the pages; a source tree has them beside `src`.
+    """
+    folder = next(folder for folder in (package / "docs", package.parents[1] / "docs") if folder.is_dir())
+    return {
+        path.relative_to(folder).with_suffix("").as_posix(): path
+        for pattern in ("*.md", "*/*.md")
+        for path in sorted(folder.glob(pattern))
+    }
 
 
-if __name__ == "__main__":
-    print(page(), end="")
+def _page(name: str, found: dict[str, Path]) -> Path:
+    page = name.removeprefix("docs/").removesuffix(".md")
+    if page in found:
+        return found[page]
+    near = difflib.get_close_matches(page, found, n=1, cutoff=0.4)
+    hint = f"did you mean `anytpu docs {near[0]}`? " if near else ""
+    raise SettingError(f"there is no page {name!r}; {hint}`anytpu docs` lists the pages")
+
+
+def _title(path: Path) -> str:
+    with path.open(encoding="utf-8") as lines:
+        return next(lines).removeprefix("# ").strip()
+
+
+COMMAND = Command(
+    name="docs",
+    summary="print a page of the documentation",
+    description="""\
+Print a page of the documentation, such as getting_a_tpu. Without a name, list the
+pages.
+
+    anytpu docs
+    anytpu docs getting_a_tpu | less
+""",
+    add_arguments=add_arguments,
+    run=run,
+)

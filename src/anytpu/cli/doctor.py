@@ -1,12 +1,11 @@
 """`anytpu doctor`: check everything that training needs, run a small step, and name a command for each problem.
 
-Rule: an exception of a check of the devices becomes a failed check, so one problem never hides the next.
+Rule: an exception of a check becomes a failed check, so one problem never hides the next.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -42,7 +41,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _checks(arguments: argparse.Namespace) -> Iterator[SystemCheck]:
     """Yield every check as soon as it is done; leave out those that need JAX if its settings are wrong."""
-    from anytpu.cli.machine import check_extras, check_machine, look_at_machine
+    from anytpu.cli.machine import check_extras, guarded
+
+    yield from guarded("machine", lambda: _machine_checks(arguments))
+    yield from guarded("extras", check_extras)
+
+
+def _machine_checks(arguments: argparse.Namespace) -> Iterator[SystemCheck]:
+    from anytpu.cli.machine import check_machine, guarded, look_at_machine
     from anytpu.report.checks import SystemCheck
 
     machine = look_at_machine()
@@ -50,12 +56,11 @@ def _checks(arguments: argparse.Namespace) -> Iterator[SystemCheck]:
         _env.check_jax_settings()
     except SettingError as error:
         yield SystemCheck("failed", "settings", str(error), f"unset {str(error).rpartition('unset ')[2]}")
-        yield from check_machine(machine)
+        yield from guarded("machine", lambda: check_machine(machine))
     else:
-        yield from check_machine(machine)
+        yield from guarded("machine", lambda: check_machine(machine))
         yield from system_checks(arguments.tpu, arguments.cores, machine)
-        yield kernels()
-    yield from check_extras()
+        yield from guarded("kernels", lambda: [kernels()])
 
 
 def system_checks(tpu: str, cores: int | None, machine: Machine) -> Iterator[SystemCheck]:
@@ -66,7 +71,7 @@ def system_checks(tpu: str, cores: int | None, machine: Machine) -> Iterator[Sys
         cores: number of its cores; None is all.
         machine: the record of this machine.
     """
-    from anytpu.cli.machine import check_reasons
+    from anytpu.cli.machine import check_reasons, guarded, in_one_line
     from anytpu.report.checks import SystemCheck
     from anytpu.report.devices import headline
 
@@ -75,12 +80,9 @@ def system_checks(tpu: str, cores: int | None, machine: Machine) -> Iterator[Sys
         yield from check_reasons(resolver.reasons, machine)
         yield SystemCheck("ok", "found", headline(anytpu.initialize_tpu_system(resolver)))
     except Exception as error:
-        yield SystemCheck("failed", "found", _in_one_line(error), "anytpu devices")
+        yield SystemCheck("failed", "found", in_one_line(error), "anytpu devices")
         return
-    try:
-        yield try_cores(anytpu.TPUStrategy(resolver))
-    except Exception as error:
-        yield SystemCheck("failed", "small step", _in_one_line(error), "anytpu env")
+    yield from guarded("small step", lambda: [try_cores(anytpu.TPUStrategy(resolver))])
 
 
 def kernels() -> SystemCheck:
@@ -119,12 +121,6 @@ def try_cores(strategy: anytpu.TPUStrategy) -> SystemCheck:
     if not all(np.allclose(local_sum, expected, rtol=1e-4) for local_sum in sums):
         return SystemCheck("failed", "small step", f"the all-reduce over {cores} gave a wrong sum", "anytpu env")
     return SystemCheck("ok", "small step", f"multiplied on {cores} and all-reduced, compiled and run in {duration}")
-
-
-def _in_one_line(error: Exception) -> str:
-    # Indented lines of an error are list items; separate them by semicolons.
-    items = re.sub(r"\.?\n +", "; ", str(error))
-    return " ".join(items.split()).rstrip(".") or type(error).__name__
 
 
 COMMAND = Command(

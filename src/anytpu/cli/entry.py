@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import functools
+import importlib.metadata
 import os
 import re
 import sys
@@ -16,9 +17,8 @@ import traceback
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-import anytpu
 from anytpu import _env
-from anytpu.cli import chip, compare, demo, devices, doctor, env, plan, port
+from anytpu.cli import checkpoints, chip, compare, demo, devices, docs, doctor, env, plan, port, shard, worker
 from anytpu.cli.command import Command
 from anytpu.errors import AnyTPUError, SettingError
 
@@ -28,9 +28,9 @@ INTERRUPTED_STATUS = 130
 CLOSED_PIPE_STATUS = 141
 """Exit status of a command whose reader closed the pipe, as in `anytpu env | head -1`."""
 
-_WITHOUT_JAX = ("doctor", "env", "port")
+_WITHOUT_JAX = ("docs", "doctor", "env", "port", "worker")
 """Commands that need no JAX, or that report its settings themselves."""
-_WITHOUT_KERAS = (*_WITHOUT_JAX, "devices")
+_WITHOUT_KERAS = (*_WITHOUT_JAX, "devices", "worker")
 
 COMMANDS: tuple[Command, ...] = (
     demo.COMMAND,
@@ -39,8 +39,12 @@ COMMANDS: tuple[Command, ...] = (
     env.COMMAND,
     compare.COMMAND,
     plan.COMMAND,
+    shard.COMMAND,
     chip.COMMAND,
+    checkpoints.COMMAND,
     port.COMMAND,
+    worker.COMMAND,
+    docs.COMMAND,
 )
 """Every command, in the order of the help."""
 
@@ -95,7 +99,7 @@ def _run(words: list[str]) -> int:
     if unknown:
         parser.refuse(unknown, " ".join(filter(None, (arguments.command, getattr(arguments, "action", None)))))
     if arguments.version:
-        print(f"anytpu {anytpu.__version__}")
+        print(f"anytpu {importlib.metadata.version('anytpu')}")
     elif arguments.command is None:
         parser.print_help()
     else:

@@ -16,7 +16,7 @@ import platform
 import re
 import shutil
 import socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from anytpu import _env, units
@@ -39,6 +39,8 @@ EXTRAS = {
     "gs": (("gcsfs",), "records in gs:// buckets"),
     "s3": (("s3fs",), "records in s3:// buckets"),
     "https": (("aiohttp",), "records at https:// addresses"),
+    "onnx": (("onnx",), "networks of the chip as ONNX models"),
+    "worker": (("grpc", "cryptography"), "workers on other machines"),
     "dev": (("pytest", "ruff", "pyright"), "working on anytpu itself"),
 }
 """Extra -> its modules, of which one is enough ("dev": all), and its purpose."""
@@ -192,7 +194,7 @@ def check_disk(machine: Machine) -> SystemCheck:
 
 
 def check_ports(taken: Sequence[int]) -> SystemCheck:
-    """Judge the ports that workers of later releases listen on."""
+    """Judge the ports that workers listen on."""
     first, last = WORKER_PORTS[0], WORKER_PORTS[-1]
     if not taken:
         return SystemCheck("ok", "ports", f"{first} to {last} are free for TPU workers")
@@ -262,6 +264,21 @@ def check_extras() -> Iterator[SystemCheck]:
             yield SystemCheck("ok", f"extra {name}", f"installed, for {purpose}")
         else:
             yield SystemCheck("optional", f"extra {name}", f"for {purpose}: pip install 'anytpu[{name}]'")
+
+
+def guarded(name: str, checks: Callable[[], Iterable[SystemCheck]]) -> Iterator[SystemCheck]:
+    """Yield checks, and a failed check with this name in place of an exception."""
+    try:
+        yield from checks()
+    except Exception as error:
+        yield SystemCheck("failed", name, in_one_line(error), "anytpu env")
+
+
+def in_one_line(error: Exception) -> str:
+    """Return an error's text as one line."""
+    # Indented lines of an error are list items; separate them by semicolons.
+    items = re.sub(r"\.?\n +", "; ", str(error))
+    return " ".join(items.split()).rstrip(".") or type(error).__name__
 
 
 def _saved_backend(keras_json: Path) -> str | None:

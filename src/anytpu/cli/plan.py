@@ -10,6 +10,8 @@ from anytpu.cli.command import Command, positive_integer
 
 SYSTEMS = "v2-8,v3-8,v4-8,v5e-8,v6e-8"
 DIFFERS_STATUS = 1
+LOCK_STATUS = 3
+"""Exit status of `--check FILE` if the lock does not hold."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "program file, .anytpu (written by anytpu.program.write) or .mlir (StableHLO)",
     )
     _add_settings(parser.add_argument_group("settings"))
-    _add_run(parser.add_argument_group("the run"))
+    add_run(parser.add_argument_group("the run"))
     _add_questions(parser.add_argument_group("other questions"))
     _add_compiler(parser.add_argument_group("the compiler"))
     _add_files(parser.add_argument_group("output files"))
@@ -47,6 +49,18 @@ def _add_settings(group: Any) -> None:
         "--precision", choices=("float32", "bfloat16"), help="make the Keras model in this precision, not its own"
     )
     group.add_argument(
+        "--layout",
+        metavar="LAYOUT",
+        help="data (split the examples over the devices), fsdp (split the weights too), or the file that anytpu shard "
+        "--json wrote",
+    )
+    group.add_argument(
+        "--mesh",
+        metavar="SIZES",
+        type=mesh,
+        help="axes of the layout's mesh: data=4,model=2, or data=-1,model=2, where -1 fills the system (default: data)",
+    )
+    group.add_argument(
         "--steps-per-execution", metavar="N", type=positive_integer, help="steps started by one call of the host"
     )
     group.add_argument("--input-rate", metavar="N", type=positive_number, help="examples per second of the input")
@@ -58,7 +72,8 @@ def _add_settings(group: Any) -> None:
     )
 
 
-def _add_run(group: Any) -> None:
+def add_run(group: Any) -> None:
+    """Add the options of the run, for its time and cost."""
     group.add_argument("--examples", metavar="N", type=positive_integer, help="examples per epoch")
     group.add_argument("--epochs", metavar="N", type=positive_integer, help="epochs of the run")
     group.add_argument("--prices", metavar="FILE", type=Path, help="a CSV of prices that overrides anytpu's own")
@@ -77,7 +92,23 @@ def _add_questions(group: Any) -> None:
         "and grows with them",
     )
     group.add_argument("--max-batch", action="store_true", help="find the largest batch that fits on each system")
-    group.add_argument("--check", action="store_true", help="compare the results of 1 core and 8, layer by layer")
+    group.add_argument(
+        "--check",
+        metavar="FILE",
+        nargs="?",
+        const=True,
+        default=False,
+        type=Path,
+        help="compare the results of 1 core and 8, layer by layer; with a FILE that --lock wrote: compare the plan "
+        f"with it, and exit with status {LOCK_STATUS} if the memory, the step time or a collective grew",
+    )
+    group.add_argument(
+        "--tolerance",
+        metavar="LIST",
+        type=percentages,
+        help="growth that --check FILE allows, in percent: of the step time, then of memory and collectives (default: "
+        "5,2)",
+    )
     group.add_argument(
         "--calibrate", action="store_true", help="compare predictions with your own runs, and correct later plans"
     )
@@ -97,6 +128,7 @@ def _add_compiler(group: Any) -> None:
 def _add_files(group: Any) -> None:
     group.add_argument("--html", metavar="FILE", type=Path, help="write a self-contained page")
     group.add_argument("--json", metavar="FILE", type=Path, help="write all numbers")
+    group.add_argument("--lock", metavar="FILE", type=Path, help="write the predictions for a later --check FILE")
     group.add_argument("--svg", metavar="FOLDER", type=Path, help="write the plots as SVG")
     group.add_argument("--png", metavar="FOLDER", type=Path, help="write the plots as PNG")
 
@@ -105,6 +137,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Answer the requested question, and write the files."""
     from anytpu.cli import questions
 
+    if arguments.job is None and isinstance(arguments.check, Path):
+        arguments.job, arguments.check = str(arguments.check), True  # as in `--check train.py:create_model`
     if not arguments.calibrate:
         questions.check_question(arguments, names(SYSTEMS))
         questions.check_typed(arguments)
@@ -114,12 +148,15 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.calibrate:
         return planning.calibrate()
     request = planning.load_request(arguments)
-    if arguments.check:
+    if arguments.check is True:
         return DIFFERS_STATUS if planning.check(request) else 0
     if arguments.max_batch:
         planning.show_largest(request)
-    else:
-        planning.show(planning.scaling(request) if arguments.scaling else planning.plan(request), arguments)
+        return 0
+    plan = planning.scaling(request) if arguments.scaling else planning.plan(request)
+    if arguments.check:
+        return 0 if planning.check_lock(plan, arguments) else LOCK_STATUS
+    planning.show(plan, arguments)
     return 0
 
 
@@ -144,6 +181,22 @@ def positive_integers(text: str) -> list[int]:
     return [positive_integer(part) for part in names(text)]
 
 
+def percentages(text: str) -> list[float]:
+    """Parse one or two comma-separated percentages, of 0 or more.
+
+    Raises:
+        argparse.ArgumentTypeError: they are more, or one is not a percentage.
+    """
+    parts = names(text)
+    try:
+        values = [float(part) for part in parts]
+    except ValueError:
+        values = []
+    if not 1 <= len(values) <= 2 or not all(0 <= value < float("inf") for value in values):
+        raise argparse.ArgumentTypeError(f"must be one or two percentages, such as 5,2, not {text!r}")
+    return values
+
+
 def numbers(text: str) -> list[int]:
     """Parse comma-separated indices, from 0.
 
@@ -153,6 +206,22 @@ def numbers(text: str) -> list[int]:
     if not all(part.isdecimal() for part in names(text)):
         raise argparse.ArgumentTypeError(f"must be integers from 0 separated by commas, not {text!r}")
     return [int(part) for part in names(text)]
+
+
+def mesh(text: str) -> dict[str, int]:
+    """Parse the sizes of mesh axes: "data=4,model=2"; -1 is the size that fills the system.
+
+    Raises:
+        argparse.ArgumentTypeError: a part is not a name and a size, or an axis has two sizes.
+    """
+    parts = [part.partition("=") for part in names(text)]
+    if any(not name or not (size == "-1" or (size.isdecimal() and int(size))) for name, _, size in parts):
+        raise argparse.ArgumentTypeError(f"must be names with sizes, like data=4,model=2, not {text!r}")
+    axes = [name for name, _, _ in parts]
+    for name in axes:
+        if axes.count(name) > 1:
+            raise argparse.ArgumentTypeError(f"must give each axis one size, and {text!r} gives {name!r} several")
+    return {name: int(size) for name, _, size in parts}
 
 
 def axes(text: str) -> list[int | None]:

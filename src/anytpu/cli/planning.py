@@ -50,6 +50,8 @@ class PlanRequest:
             "mode": "infer" if typed.infer else None,
             "precision": typed.precision,
             "batch_axis": self.batch_axis,
+            "layout": typed.layout,
+            "mesh": typed.mesh,
             "timeout_s": typed.timeout,
             "use_cache": not typed.no_cache,
             "name": typed.job,  # models of one file may share a name, so plans are titled by this
@@ -77,7 +79,7 @@ def load_request(arguments: argparse.Namespace) -> PlanRequest:
     Raises:
         SettingError: no job is named, or the job cannot be loaded.
     """
-    job, specs = _job(arguments.job, arguments.split, arguments.batch_axis)
+    job, specs = job_named(arguments.job, arguments.split, arguments.batch_axis)
     is_file = isinstance(job, str)  # a file's specs are layouts, which have the axes already
     axis = None if is_file else _batch_axis(arguments.batch_axis, specs)
     return PlanRequest(job, arguments, specs, axis)
@@ -85,7 +87,7 @@ def load_request(arguments: argparse.Namespace) -> PlanRequest:
 
 def plan(request: PlanRequest) -> Any:
     """Return the plan of a job, with the batches of a sweep."""
-    _check_batch(request)
+    check_batch(request.job, request.specs, request.arguments.batch)
     with StepProgress() as progress:
         return anytpu.plan(
             request.job,
@@ -98,7 +100,7 @@ def plan(request: PlanRequest) -> Any:
 
 def scaling(request: PlanRequest) -> Any:
     """Return the plan of a job on several slices of the first system's chip."""
-    _check_batch(request)
+    check_batch(request.job, request.specs, request.arguments.batch)
     with StepProgress() as progress:
         return anytpu.scaling(
             request.job,
@@ -107,6 +109,18 @@ def scaling(request: PlanRequest) -> Any:
             progress=progress,
             **request.run_settings,
         )
+
+
+def check_lock(plan: Any, arguments: argparse.Namespace) -> bool:
+    """Write the requested files, print a comparison of a plan with a lock, and return whether the lock holds."""
+    console = open_console()
+    tolerances = dict(zip(("step_percent", "memory_percent"), arguments.tolerance or (), strict=False))
+    wrote = _write(plan, arguments)
+    comparison = plan.check_lock(arguments.check, **tolerances)
+    say(console, str(comparison))
+    for line in wrote:
+        say(console, line)
+    return comparison.holds
 
 
 def show(plan: Any, arguments: argparse.Namespace) -> None:
@@ -127,6 +141,8 @@ def _write(plan: Any, arguments: argparse.Namespace) -> list[str]:
         wrote.append(f"Wrote {plan.to_html(arguments.html)}")
     if arguments.json:
         wrote.append(f"Wrote {plan.to_json(arguments.json)}")
+    if arguments.lock:
+        wrote.append(f"Wrote {plan.lock(arguments.lock)}")
     if arguments.svg:
         wrote.append(f"Wrote {len(plan.to_svg(arguments.svg))} plots into {arguments.svg}")
     if arguments.png:
@@ -148,8 +164,9 @@ def check(request: PlanRequest) -> bool:
     """Print a comparison of 1 core with many, and return whether their results differ."""
     with StepProgress() as progress:
         progress("one step on 1 core, on virtual cores and on partitioned devices")
-        batch = {} if request.arguments.batch is None else {"batch_size": request.arguments.batch}
-        comparison = anytpu.check(request.job, **batch)
+        typed = request.arguments
+        settings = {"batch_size": typed.batch, "layout": typed.layout, "mesh": typed.mesh}
+        comparison = anytpu.check(request.job, **{name: value for name, value in settings.items() if value is not None})
     say(open_console(), str(comparison))
     return not comparison.agrees
 
@@ -166,15 +183,26 @@ def calibrate() -> int:
     return 0
 
 
-def _check_batch(request: PlanRequest) -> None:
-    if request.arguments.batch is None and request.specs is None and KERAS_MAKER.claims(request.job):
+def check_batch(job: Any, specs: Any, batch_size: int | None) -> None:
+    """Check that a Keras model comes with a batch.
+
+    Raises:
+        SettingError: it has neither input specs nor a number of examples.
+    """
+    if batch_size is None and specs is None and KERAS_MAKER.claims(job):
         raise SettingError(
-            f"the model {request.job.name!r} has no fixed batch; give the examples per step over all devices: "
-            "--batch 1024"
+            f"the model {job.name!r} has no fixed batch; give the examples per step over all devices: --batch 1024"
         )
 
 
-def _job(name: str | None, split: list[int] | None, axes: list[int | None] | None) -> tuple[Any, Any]:
+def job_named(
+    name: str | None, split: list[int] | None = None, axes: list[int | None] | None = None
+) -> tuple[Any, Any]:
+    """Return the job that the command line names, and its input specs.
+
+    Raises:
+        SettingError: no job is named, or it cannot be loaded.
+    """
     if name is None:
         raise SettingError(
             f"name the job to plan: a function in a file, like {HOW}, or a program file, .anytpu or .mlir"

@@ -88,7 +88,7 @@ COMMAND = Command(
 Find the TPU calls of TensorFlow 1 and 2 in programs, under any import name, and show
 the rewritten program as a diff; --write changes the files. Lines to change by hand
 are listed with the code to type. --try runs the result for a few steps and shows
-the first failure. docs/migrate.md has the whole table. The exit status is 1 if a
+the first failure. `anytpu docs migrate` has the whole table. The exit status is 1 if a
 line must be changed by hand, or if a trial failed.
 """,
     add_arguments=add_arguments,

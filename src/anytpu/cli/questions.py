@@ -9,13 +9,15 @@ checks load neither JAX nor Keras.
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from anytpu.cli.outputs import check_file, check_folder
 from anytpu.errors import SettingError
 from anytpu.planning.prices import read_prices
+from anytpu.planning.records import read_lock
 from anytpu.planning.target import target_named
 
-_FILES = ("html", "json", "svg", "png")
+_FILES = ("html", "json", "lock", "svg", "png")
 _RUN = ("steps_per_execution", "input_rate", "examples", "epochs", "prices")
 
 UNUSED_OPTIONS = {
@@ -29,9 +31,10 @@ UNUSED_OPTIONS = {
         "scaling",
         "max_batch",
         "no_cache",
+        "tolerance",
         *_FILES,
     ),
-    "max_batch": ("batch", *_RUN, "advise", "sweep_batch", "scaling", *_FILES),
+    "max_batch": ("batch", *_RUN, "advise", "sweep_batch", "scaling", "check", "tolerance", *_FILES),
     "scaling": ("sweep_batch",),
 }
 """Question -> the options that do not apply to it. The first question given on the command line is answered."""
@@ -53,7 +56,8 @@ def check_question(arguments: argparse.Namespace, usual_tpu: list[str]) -> None:
     Raises:
         SettingError: there are such options; the message names them.
     """
-    question = next((name for name in UNUSED_OPTIONS if getattr(arguments, name)), None)
+    lock = arguments.check if isinstance(arguments.check, Path) else None
+    question = next((name for name in UNUSED_OPTIONS if getattr(arguments, name) not in (None, False, lock)), None)
     if question is None:
         return
     unused = [_option(name) for name in UNUSED_OPTIONS[question] if getattr(arguments, name) not in (None, False, [])]
@@ -72,13 +76,22 @@ def check_typed(arguments: argparse.Namespace) -> None:
 
     Raises:
         UnknownTPUError: there is no such system.
-        SettingError: the prices cannot be read, or an output path cannot be written.
+        SettingError: the prices or the lock cannot be read, or an output path cannot be written.
     """
+    if isinstance(arguments.check, Path):
+        if arguments.lock:
+            raise SettingError(
+                f"--check {arguments.check} compares with a lock, and --lock {arguments.lock} writes one; run one "
+                "command for each"
+            )
+        read_lock(arguments.check)
+    elif arguments.tolerance:
+        raise SettingError("--tolerance is that of a comparison with a lock; name the lock: --check plan.lock")
     for name in arguments.tpu if not arguments.scaling else ():  # --scaling also takes a chip without a size, "v3"
         target_named(name)
     if arguments.prices:
         read_prices(arguments.prices)
-    for option in ("html", "json"):
+    for option in ("html", "json", "lock"):
         check_file(f"--{option}", getattr(arguments, option), f"plan.{option}")
     for option in ("svg", "png"):
         check_folder(f"--{option}", getattr(arguments, option))

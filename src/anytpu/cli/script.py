@@ -46,12 +46,12 @@ def job_of(name: str, function: str) -> tuple[Any, Any]:
         SettingError: there is no such file or function, it needs arguments, it fails, or its value is not a job.
     """
     path = Path(name)
-    make_job = _function(path, function)
+    make_job = function_in(path, function)
     if "devices" not in inspect.signature(make_job).parameters:
         return _job_and_specs(name, function, _call(path, function, make_job))
 
     def job_for(devices: int) -> tuple[Any, Any]:
-        with _located_errors(path):
+        with located_errors(path):
             returned = make_job(devices=devices)
         return _job_and_specs(name, function, returned)
 
@@ -74,7 +74,7 @@ def returned_by(name: str, function: str) -> Any:
         SettingError: there is no such file or function, it needs arguments, or it fails.
     """
     path = Path(name)
-    return _call(path, function, _function(path, function))
+    return _call(path, function, function_in(path, function))
 
 
 def wrong(name: str, function: str, returned: Any, wanted: str) -> SettingError:
@@ -108,7 +108,7 @@ def load(path: Path, how: str = HOW) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # pickle and dataclasses look the module up here
     sys.path.insert(0, str(path.parent.resolve()))
-    with _located_errors(path), _without_arguments(path):
+    with located_errors(path), _without_arguments(path):
         spec.loader.exec_module(module)
     return module
 
@@ -133,8 +133,13 @@ def check_readable(path: Path, how: str = HOW) -> None:
         ) from error
 
 
-def _function(path: Path, function: str) -> Callable[..., Any]:
-    module = load(path)
+def function_in(path: Path, function: str, how: str = HOW) -> Callable[..., Any]:
+    """Run a file as `load` does, and return its function of this name.
+
+    Raises:
+        SettingError: as `load` does; or the file has no such function.
+    """
+    module = load(path, how)
     value = vars(module).get(function)
     if callable(value):
         return value
@@ -147,7 +152,7 @@ def _function(path: Path, function: str) -> Callable[..., Any]:
 
 def _call(path: Path, function: str, target: Callable[[], Any]) -> Any:
     _check_no_arguments(path, function, target)
-    with _located_errors(path):
+    with located_errors(path):
         return target()
 
 
@@ -179,7 +184,7 @@ def _without_arguments(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _located_errors(path: Path) -> Iterator[None]:
+def located_errors(path: Path) -> Iterator[None]:
     """Turn any error inside into a `SettingError` that names the file's innermost line in the traceback."""
     try:
         yield

@@ -1,7 +1,8 @@
 """`Backend`: the interface between the front doors and a machine.
 
 Idea: the same front doors run on virtual cores and on a TPU or GPU mesh. A backend lists its cores, puts arrays on
-them, gets arrays back, compiles a Program, and closes. `open` finds the backend of a system by the kind of its address.
+them, gets arrays back, waits for calls, compiles a Program, and closes. `open` finds the backend of a system by the
+kind of its address.
 
 Rule: `put` and calls of an `Executable` return handles. A front door may pass a handle on or open it with `get`. The
 in-memory twin (`engine/twin.py`) raises on any other use; every front door is tested on it. Backends in this process
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import os
 import threading
 import weakref
 from importlib.metadata import entry_points
@@ -23,6 +25,8 @@ from anytpu.errors import BackendError
 from anytpu.program.program import Layout, Program, Tree
 from anytpu.system.cores import Address, Core
 from anytpu.system.lifecycle import System
+
+_HOST_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,9 +118,25 @@ class Backend(abc.ABC):
     is_host: bool = False
 
     @property
+    def abstract_device(self) -> Any:
+        """Kind of the devices of a mesh in this process, a `jax.sharding.AbstractDevice`; None without such a mesh."""
+        return None
+
+    @classmethod
+    def at(cls, address: Address, cores: tuple[Core, ...]) -> Backend:
+        """Return the backend of the system at an address; see `open`."""
+        backend: Any = cls
+        return backend(cores) if address.numerics == "machine" else backend(cores, numerics=address.numerics)
+
+    @property
     @abc.abstractmethod
     def cores(self) -> tuple[Core, ...]:
         """The cores, in order; one for each replica in sync."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory for the arrays that one core holds: the smallest core's, or the host's if the host computes."""
+        return min((not core.virtual and core.memory_bytes) or _HOST_BYTES for core in self.cores)
 
     @abc.abstractmethod
     def put(self, tree: Tree, layout: Layout) -> Tree:
@@ -125,6 +145,10 @@ class Backend(abc.ABC):
         A split axis that is not a multiple of the number of cores is padded for the transfer. No program sees the
         padding, but `get` of such a handle may return it.
         """
+
+    def sharding(self, layout: Layout) -> Any:
+        """Return the JAX sharding of a layout, to make an array in its shards; None if JAX cannot make arrays here."""
+        return None
 
     def put_once(self, tree: Tree, layout: Layout) -> Tree:
         """Transfer arrays for a single call. The caller must not write to them until that call is complete.
@@ -139,6 +163,18 @@ class Backend(abc.ABC):
         """Open handles: return arrays that both NumPy and JAX can read.
 
         A caller that keeps a value of the state must copy it (`np.array`), because the next call consumes the state.
+        """
+
+    @abc.abstractmethod
+    def is_ready(self, tree: Tree) -> bool:
+        """Return whether the arrays of all handles are computed. Never waits."""
+
+    @abc.abstractmethod
+    def wait(self, tree: Tree) -> None:
+        """Wait until the arrays of all handles are computed, without a transfer of them.
+
+        Raises:
+            BackendError: a call that computes them failed.
         """
 
     @abc.abstractmethod
@@ -203,5 +239,4 @@ def open(address: Address, cores: tuple[Core, ...]) -> Backend:
     if address.kind not in kinds:
         known = ", ".join(sorted(kinds)) or "none: is anytpu installed? Type pip install -e ."
         raise BackendError(f"no backend opens a system of kind {address.kind!r}; the installed kinds are {known}")
-    backend = kinds[address.kind].load()
-    return backend(cores) if address.numerics == "machine" else backend(cores, numerics=address.numerics)
+    return kinds[address.kind].load().at(address, cores)

@@ -46,6 +46,11 @@ class CompiledExecutable(Executable):
         return self._outputs
 
     @property
+    def text(self) -> str:
+        """HLO text of the compiled module."""
+        return self._compiled.as_text() or ""
+
+    @property
     def temporary_bytes(self) -> int:
         """Bytes that XLA allocates for each call besides arguments and results; 0 if XLA does not report them."""
         sizes = self._compiled.memory_analysis()
@@ -73,6 +78,27 @@ class CompiledExecutable(Executable):
             return self._compiled(*arguments)
         except jax.errors.JaxRuntimeError as error:
             raise BackendError(_failure_text(str(error))) from error
+
+
+def is_ready(tree: Tree) -> bool:
+    """Return whether all arrays of a tree are computed; a NumPy array always is."""
+    return all(not isinstance(array, jax.Array) or _is_computed(array) for array in jax.tree.leaves(tree))
+
+
+def _is_computed(array: Any) -> bool:
+    return array.is_ready()
+
+
+def wait(tree: Tree) -> None:
+    """Wait until all arrays of a tree are computed.
+
+    Raises:
+        BackendError: XLA failed while it computed one of them.
+    """
+    try:
+        jax.block_until_ready(tree)
+    except jax.errors.JaxRuntimeError as error:
+        raise BackendError(_failure_text(str(error))) from error
 
 
 def _failure_text(reason: str) -> str:

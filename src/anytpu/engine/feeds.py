@@ -28,7 +28,8 @@ import jax
 import numpy as np
 
 from anytpu.engine.backend import Backend, Loop
-from anytpu.program.program import REPLICATED, ROWS, Layout, Tree, spec_of
+from anytpu.engine.shards import feed_layouts
+from anytpu.program.program import ROWS, Layout, Tree, spec_of
 
 MAX_STEPS = 1024
 """Maximum number of steps in one feed."""
@@ -36,10 +37,16 @@ MAX_STEPS = 1024
 BUFFER_BYTES = 64 * 2**20
 """Maximum bytes of a stack of batches or predictions, and of a data set that is padded to a power of two of rows."""
 
-_STACK = Layout(1)
+LayoutOf = Callable[[Tree], Tree]
+"""Returns the layouts of a batch, `layout_of(specs)`: a tree of `Layout`."""
 
 LoopOf = Callable[[Tree, Loop], Loop]
 """Completes a loop for batches of these specs: `loop_of(specs, loop)` sets its guard, and may lower its capacity."""
+
+
+def split_rows(batch: Tree) -> Tree:
+    """Return the layouts of a batch whose rows are split over all cores."""
+    return jax.tree.map(lambda _: ROWS, batch)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,6 +109,10 @@ class FeedSource(abc.ABC):
         """Return the next group, of at most `max_steps` steps; None when the pass is over."""
 
     @abc.abstractmethod
+    def skip(self, steps: int) -> None:
+        """Skip the first steps of a pass that has not begun."""
+
+    @abc.abstractmethod
     def close(self) -> None:
         """End the pass, and stop the threads and processes that produce its batches."""
 
@@ -115,14 +126,16 @@ class ResidentArrays:
     Args:
         backend: backend that holds the arrays.
         arrays: tree of NumPy arrays with equal first axes.
+        layout_of: layouts of a batch of their rows.
 
     Attributes:
         row_capacity: number of rows on the device, with the padding.
     """
 
-    def __init__(self, backend: Backend, arrays: Tree) -> None:
+    def __init__(self, backend: Backend, arrays: Tree, layout_of: LayoutOf = split_rows) -> None:
         self.backend = backend
         self.arrays = arrays
+        self._layout_of = layout_of
         leaves = jax.tree.leaves(arrays)
         is_small = sum(leaf.nbytes for leaf in leaves) <= BUFFER_BYTES
         self.row_capacity = power_of_two(len(leaves[0])) if is_small else len(leaves[0])
@@ -130,17 +143,22 @@ class ResidentArrays:
         self._host_leaves: Tree = None
         self._batches: dict[int, Tree] = {}
 
-    @property
-    def handles(self) -> Tree:
-        """Handles of the padded arrays."""
+    def handles(self, rows: int) -> Tree:
+        """Return the handles of the padded arrays, for batches of this number of rows."""
         if self._handles is None:
-            self._handles = self.backend.put(jax.tree.map(self._padded_copy, self.arrays), REPLICATED)
+            layouts, _ = self._layouts(rows)
+            self._handles = jax.tree.map(self.backend.put, jax.tree.map(self._padded_copy, self.arrays), layouts)
         return self._handles
+
+    def put_indices(self, indices: np.ndarray) -> Any:
+        """Put the row indices of some steps, `(steps, rows)`, and return their handle."""
+        put = self.backend.put_once if len(indices) == 1 else self.backend.put
+        return put(indices, self._layouts(indices.shape[1])[1])
 
     def stack_on_host(self, rows: np.ndarray) -> Tree:
         """Gather these rows on the host into a stack of one batch, `(1, rows, ...)`; for a backend with `is_host`."""
         if self._host_leaves is None:
-            self._host_leaves = jax.tree.flatten(jax.tree.map(np.asarray, self.backend.get(self.handles)))
+            self._host_leaves = jax.tree.flatten(jax.tree.map(np.asarray, self.backend.get(self.handles(len(rows)))))
         leaves, form = self._host_leaves
         stacks = [empty_aligned((1, len(rows), *leaf.shape[1:]), leaf.dtype) for leaf in leaves]
         for leaf, stack in zip(leaves, stacks, strict=True):
@@ -154,6 +172,9 @@ class ResidentArrays:
             batch = jax.tree.map(lambda spec: jax.ShapeDtypeStruct((rows, *spec.shape[1:]), spec.dtype), specs)
             self._batches[rows] = batch
         return self._batches[rows]
+
+    def _layouts(self, rows: int) -> Tree:
+        return feed_layouts(self._layout_of(self.batch(rows)), Loop(1, "rows"))
 
     def _padded_copy(self, array: np.ndarray) -> np.ndarray:
         """Return a copy padded with zero rows. Never a view: later writes of the owner belong to the next fit."""
@@ -194,6 +215,11 @@ class RowSource(FeedSource):
         first, self._taken = self._taken, min(self._taken + max_steps, len(self._rows))
         return _RowGroup(self, first, self._taken - first) if self._taken > first else None
 
+    def skip(self, steps: int) -> None:
+        """Skip the first steps: the order of the rows is drawn, and nothing is transferred."""
+        self._rows = list(self._batch_rows())
+        self._taken = min(steps, len(self._rows))
+
     def close(self) -> None:
         """Release the row indices on the device."""
         self._chunk = (-1, None)
@@ -222,8 +248,7 @@ class RowSource(FeedSource):
     def _put(self, rows: list[np.ndarray], capacity: int) -> Any:
         indices = np.zeros((capacity, len(rows[0])), np.int32)
         indices[: len(rows)] = rows
-        put = self.data.backend.put_once if capacity == 1 else self.data.backend.put
-        return put(indices, _STACK)
+        return self.data.put_indices(indices)
 
 
 @final
@@ -254,13 +279,15 @@ class _RowGroup(StepGroup):
             # 1b. Otherwise gather on the device. A segment ends at a chunk boundary, so it reads one chunk.
             index, start = divmod(step, loop.capacity)
             count = min(end, full, (index + 1) * loop.capacity) - step
-            yield FeedSegment(batch, loop, (source.data.handles, source.chunk(index, loop.capacity)), start, count)
+            handles = source.data.handles(len(source.rows(step)))
+            yield FeedSegment(batch, loop, (handles, source.chunk(index, loop.capacity)), start, count)
             step += count
         # 2. The shorter last batch has another shape, so it is a loop of one step.
         if step < end:
             batch = source.data.batch(len(source.rows(step)))
             loop = loop_of(batch, Loop(1, "rows", examples=examples))
-            yield FeedSegment(batch, loop, (source.data.handles, source.single(step)), 0, 1)
+            handles = source.data.handles(len(source.rows(step)))
+            yield FeedSegment(batch, loop, (handles, source.single(step)), 0, 1)
 
 
 @final
@@ -271,8 +298,7 @@ class BatchSource(FeedSource):
         backend: backend that runs the steps.
         batches: iterator over trees of arrays.
         capacity: function from the bytes of one batch to the number of steps in one stack.
-        layout_of: function from the specs of a batch to its tree of layouts; None splits the rows of every leaf over
-            the cores.
+        layout_of: layouts of a batch.
     """
 
     def __init__(
@@ -280,11 +306,11 @@ class BatchSource(FeedSource):
         backend: Backend,
         batches: Iterator[Tree],
         capacity: Callable[[int], int],
-        layout_of: Callable[[Tree], Tree] | None = None,
+        layout_of: LayoutOf = split_rows,
     ) -> None:
         self.backend = backend
         self.capacity = capacity
-        self.layout_of = layout_of or (lambda batch: jax.tree.map(lambda _: ROWS, batch))
+        self._layout_of = layout_of
         self._batches = batches
 
     def take(self, max_steps: int) -> StepGroup | None:
@@ -299,19 +325,25 @@ class BatchSource(FeedSource):
         batches = itertools.chain([first], itertools.islice(self._batches, max_steps - 1))
         return _BatchGroup(self, [jax.tree.map(np.array, batch) for batch in batches])
 
+    def skip(self, steps: int) -> None:
+        """Take the first batches, and drop them."""
+        for _ in itertools.islice(self._batches, steps):
+            pass
+
     def close(self) -> None:
         """Close the iterator if it has a `close` method."""
         close = getattr(self._batches, "close", None)
         if close is not None:
             close()
 
-    def put(self, stack: Tree) -> Tree:
-        """Transfer a stack of batches. Axis 0 counts the steps, so the split axis of each leaf moves up by one."""
+    def put(self, batch: Tree, stack: Tree) -> Tree:
+        """Transfer a stack of batches.
 
-        def put_leaf(leaf: Any, layout: Layout) -> Any:
-            return self.backend.put(leaf, Layout(None if layout.axis is None else layout.axis + 1))
-
-        return jax.tree.map(put_leaf, stack, self.layout_of(stack))
+        Args:
+            batch: specs of one batch.
+            stack: the batches, `(steps, rows, ...)`.
+        """
+        return _put_stack(self.backend.put, self._layout_of(batch), stack)
 
 
 @final
@@ -321,36 +353,43 @@ class SingleSource(FeedSource):
     Args:
         backend: backend that runs the step.
         batch: tree of arrays with equal first axes.
+        layout_of: layouts of the batch.
     """
 
-    def __init__(self, backend: Backend, batch: Tree) -> None:
-        self._groups = [one_batch(backend, batch)]
+    def __init__(self, backend: Backend, batch: Tree, layout_of: LayoutOf = split_rows) -> None:
+        self._groups = [one_batch(backend, batch, layout_of)]
 
     def take(self, max_steps: int) -> StepGroup | None:
         """Return the batch at the first call; None afterwards."""
         return self._groups.pop() if self._groups else None
+
+    def skip(self, steps: int) -> None:
+        """Drop the batch if it is skipped."""
+        if steps:
+            self._groups.clear()
 
     def close(self) -> None:
         """Release the batch."""
         self._groups.clear()
 
 
-def one_batch(backend: Backend, batch: Tree) -> StepGroup:
+def one_batch(backend: Backend, batch: Tree, layout_of: LayoutOf = split_rows) -> StepGroup:
     """Return a group of one step.
 
     Args:
         backend: backend that runs the step.
         batch: tree of arrays with equal first axes.
+        layout_of: layouts of the batch.
     """
-    return _OneBatch(backend, batch)
+    return _OneBatch(backend, batch, layout_of)
 
 
 @final
 class _OneBatch(StepGroup):
     steps = 1
 
-    def __init__(self, backend: Backend, batch: Tree) -> None:
-        self._backend, self._batch = backend, batch
+    def __init__(self, backend: Backend, batch: Tree, layout_of: LayoutOf) -> None:
+        self._backend, self._batch, self._layout_of = backend, batch, layout_of
 
     def example(self) -> Tree:
         return self._batch
@@ -358,7 +397,8 @@ class _OneBatch(StepGroup):
     def segments(self, loop_of: LoopOf) -> Iterator[FeedSegment]:
         specs = spec_of(self._batch)
         stack = jax.tree.map(functools.partial(_stack, 1), specs, self._batch)
-        yield FeedSegment(specs, loop_of(specs, Loop(1, "batches")), self._backend.put_once(stack, _STACK), 0, 1)
+        loop = loop_of(specs, Loop(1, "batches"))
+        yield FeedSegment(specs, loop, _put_stack(self._backend.put_once, self._layout_of(specs), stack), 0, 1)
 
 
 @final
@@ -379,7 +419,12 @@ class _BatchGroup(StepGroup):
             for first in range(0, len(batches), loop.capacity):
                 part = batches[first : first + loop.capacity]
                 stack = jax.tree.map(functools.partial(_stack, loop.capacity), specs, *part)
-                yield FeedSegment(specs, loop, self._source.put(stack), 0, len(part))
+                yield FeedSegment(specs, loop, self._source.put(specs, stack), 0, len(part))
+
+
+def _put_stack(put: Callable[[Tree, Layout], Tree], layouts: Tree, stack: Tree) -> Tree:
+    """Put a stack of batches with the layouts of one batch."""
+    return jax.tree.map(lambda layout, leaf: put(leaf, layout.stacked()), layouts, stack)
 
 
 def power_of_two(number: int) -> int:

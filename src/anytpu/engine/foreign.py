@@ -9,22 +9,38 @@ ANYTPU_KERNELS is "xla". The results agree within float32's rounding.
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import functools
+from collections.abc import Iterator
 from types import ModuleType
 
 from anytpu import _env
 
 REQUIRED_NAMES = {
+    *["column_moments", "column_products"],
     *["convolution", "lstm_backward", "lstm_forward", "lstm_weights", "onednn_version", "takes_convolution"],
     "use_huge_pages",
 }
 """The names of the module `anytpu_kernels` that anytpu uses."""
 
 
-@functools.cache
+_IS_OFF = contextvars.ContextVar("anytpu_foreign_kernels_are_off", default=False)
+
+
 def foreign_kernels() -> ModuleType | None:
     """Return the module `anytpu_kernels`, or None if XLA computes everything."""
-    return None if why_not() else _module()
+    return None if _IS_OFF.get() or why_not() else _module()
+
+
+@contextlib.contextmanager
+def without_foreign_kernels() -> Iterator[None]:
+    """Return a context in which XLA computes everything, for a lowering for a machine without these kernels."""
+    before = _IS_OFF.set(True)
+    try:
+        yield
+    finally:
+        _IS_OFF.reset(before)
 
 
 @functools.cache
@@ -43,7 +59,7 @@ def why_not() -> str | None:
         _module().onednn_version()
     except ModuleNotFoundError as error:
         return f"{error.name} is not installed"
-    except (ImportError, OSError, AttributeError) as error:
+    except Exception as error:  # It is optional, so whatever it raises must not end a training.
         return f"anytpu_kernels cannot be loaded: {error}"
     return None
 

@@ -50,11 +50,15 @@ _PAUSE_S = 0.01
 
 
 class _PendingSignal:
-    """State of the main thread: the mode of its innermost block, and the number of the stored signal or None."""
+    """State of the main thread: the mode of its innermost block, and the number of the stored signal or None.
+
+    `is_repeated` says that the signal in action is the second one.
+    """
 
     def __init__(self) -> None:
         self.mode: _Mode = None
         self.number: int | None = None
+        self.is_repeated = False
 
 
 class _Gate:
@@ -82,6 +86,7 @@ class _Gate:
             raise_if_interrupted()
         elif is_second:
             _restore()
+            _pending.is_repeated = True
             raise_if_interrupted()
         elif number == signal.SIGINT:
             # The signal may interrupt another print; a second print on the same buffer raises RuntimeError.
@@ -183,6 +188,11 @@ def raise_if_interrupted() -> None:
     while isinstance(handler, _Gate):
         handler = handler.previous
     _act(handler, number, None)
+
+
+def is_repeated_signal() -> bool:
+    """Return whether the signal that a handler acts on is the second one: the first still waited for a call."""
+    return _pending.is_repeated
 
 
 def _act(handler: Any, number: int, frame: Any) -> None:

@@ -1,7 +1,8 @@
-"""The switch for the CPU kernels: convolutions, LSTMs, small products and loops in the forms that XLA:CPU runs fast.
+"""The switch for the CPU kernels: operations and loops in the forms that XLA:CPU runs fast.
 
-Idea: convolutions, small products and loops are rewritten when JAX lowers them for the CPU, after differentiation and
-batching. An LSTM is replaced at the hook that Keras has for a backend's own LSTM. One switch controls all of them.
+Idea: convolutions, gradients of max pooling, small products and loops are rewritten when JAX lowers them for the CPU,
+after differentiation and batching. LSTMs and the statistics of batch normalization are replaced at the functions
+of the backend that Keras calls. One switch controls all of them.
 
 A product with a vector of about a thousand multiplications is lowered as a sum. XLA:CPU runs a matrix product as a
 library call, and fuses nothing with it; the call takes longer than the arithmetic. XLA fuses a sum with the operations
@@ -18,7 +19,7 @@ import contextlib
 import contextvars
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax.numpy as jnp
@@ -26,10 +27,12 @@ from jax import Array, lax
 from jax.extend.core.primitives import while_p
 from jax.interpreters import mlir
 
-from anytpu import _jax, _keras
+from anytpu import _jax, _keras_layers
+from anytpu.engine import batch_norm
 from anytpu.engine.convolution import needs_rewriting, rewrite_convolution
 from anytpu.engine.foreign import foreign_kernels
 from anytpu.engine.lstm import lstm
+from anytpu.engine.pooling import pool_gradient, takes_pool_gradient
 from anytpu.engine.small_loops import lower_while
 
 _MAPPED_BYTES = 2**25
@@ -39,28 +42,29 @@ MAX_MULTIPLICATIONS = 5 * 256
 """Maximum number of multiplications of a product lowered as a sum; above it the library is up to ten times faster."""
 
 _ON = contextvars.ContextVar("anytpu_fast_kernels", default=False)
-_LSTM_ON = contextvars.ContextVar("anytpu_fast_lstm", default=False)
+_LAYERS_ON = contextvars.ContextVar("anytpu_fast_layers", default=False)
 
 
 @contextlib.contextmanager
-def fast_kernels(lstm: bool = True) -> Iterator[None]:
+def fast_kernels(layers: bool = True) -> Iterator[None]:
     """Return a context in which these operations are lowered to the forms that XLA:CPU runs fast.
 
     Args:
-        lstm: whether LSTMs are included. Their products differ from those of Keras's LSTM: they contain the bias.
+        layers: whether LSTMs and batch normalizations of Keras are included. The products of an LSTM differ from those
+            of Keras's: they contain the bias.
 
     Example:
         >>> with fast_kernels():
         ...     lowered = jax.jit(lambda x: x + 1).lower(1.0)
     """
     _install()
-    if lstm:
-        _install_lstm()
-    before, lstm_before = _ON.set(True), _LSTM_ON.set(lstm)
+    if layers:
+        _install_layers()
+    before, layers_before = _ON.set(True), _LAYERS_ON.set(layers)
     try:
         yield
     finally:
-        _LSTM_ON.reset(lstm_before)
+        _LAYERS_ON.reset(layers_before)
         _ON.reset(before)
 
 
@@ -78,16 +82,22 @@ def prepare_memory(temporary_bytes: int) -> None:
 @functools.cache
 def _install() -> None:
     """Register the lowering rules permanently: while the switch is off, each calls JAX's own rule, `plain`."""
-    rules = {lax.conv_general_dilated_p: _lower_convolution, lax.dot_general_p: _lower_product, while_p: _lower_loop}
+    rules = {
+        lax.conv_general_dilated_p: _lower_convolution,
+        lax.dot_general_p: _lower_product,
+        lax.select_and_scatter_add_p: _lower_pool_gradient,
+        while_p: _lower_loop,
+    }
     for primitive, rule in rules.items():
         plain = _jax.cpu_lowering(primitive)
         mlir.register_lowering(primitive, functools.partial(rule, plain), platform="cpu")
 
 
 @functools.cache
-def _install_lstm() -> None:
-    """Offer Keras the LSTM permanently. This imports Keras."""
-    _keras.offer_lstm(lstm, lambda: _LSTM_ON.get())
+def _install_layers() -> None:
+    """Offer Keras the functions of layers permanently. This imports Keras."""
+    _keras_layers.offer_lstm(lstm, lambda: _LAYERS_ON.get())
+    _keras_layers.offer_batch_norm(batch_norm.moments, batch_norm.normalize, lambda: _LAYERS_ON.get())
 
 
 def _lower_loop(plain: Any, context: Any, *operands: Any, **parameters: Any) -> Any:
@@ -107,8 +117,7 @@ def _lower_convolution(plain: Any, context: Any, image: Any, kernel: Any, **para
         computed = rewrite_convolution
     else:
         return plain(context, image, kernel, **parameters)
-    lower: Any = mlir.lower_fun(functools.partial(computed, **parameters), multiple_results=False)
-    return lower(context, image, kernel)
+    return _lower_as(computed, parameters, context, image, kernel)
 
 
 def _lower_product(plain: Any, context: Any, left: Any, right: Any, **parameters: Any) -> Any:
@@ -116,8 +125,21 @@ def _lower_product(plain: Any, context: Any, left: Any, right: Any, **parameters
     operands = context.avals_in
     if not (_ON.get() and is_small(operands[0], operands[1], parameters)):
         return plain(context, left, right, **parameters)
-    lower: Any = mlir.lower_fun(functools.partial(as_sum, **parameters), multiple_results=False)
-    return lower(context, left, right)
+    return _lower_as(as_sum, parameters, context, left, right)
+
+
+def _lower_pool_gradient(plain: Any, context: Any, gradient: Any, image: Any, **parameters: Any) -> Any:
+    """Lower the gradient of max pooling: as selections, or by JAX's rule."""
+    operands = context.avals_in
+    if not (_ON.get() and takes_pool_gradient(operands[0], operands[1], parameters)):
+        return plain(context, gradient, image, **parameters)
+    return _lower_as(pool_gradient, parameters, context, gradient, image)
+
+
+def _lower_as(function: Callable[..., Array], parameters: dict[str, Any], context: Any, *operands: Any) -> Any:
+    """Lower an operation as a function of JAX's operations with the same parameters."""
+    lower: Any = mlir.lower_fun(functools.partial(function, **parameters), multiple_results=False)
+    return lower(context, *operands)
 
 
 def is_small(left: Any, right: Any, parameters: dict[str, Any]) -> bool:

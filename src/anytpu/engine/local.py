@@ -3,8 +3,10 @@
 Idea: whole-batch code is compiled once with the batch split over the mesh, and XLA inserts the collectives. Per-replica
 code is the body of a `shard_map`. Both see the same arrays as on one device.
 
-Rule: padding is for the transfer only. `put` pads an axis that is not a multiple of the number of cores. The compiled
-program first cuts it to its true size, so pad rows never reach a model; XLA handles the uneven split from there.
+A program with a placement runs on a mesh of its named axes. Its new state has the shardings of the old state.
+
+Rule: padding is for the transfer only. `put` pads an axis that its cores do not divide. The compiled program first cuts
+it to its true size, so pad rows never reach a model; XLA handles the uneven split from there. A state is never padded.
 
 `check_vma` is off in `shard_map`: with it on, `psum(grad(loss)(w))` is too large by a factor of the number of cores.
 With it off, `shard_map` does not detect a state that differs between the cores. So per-replica code is also traced in
@@ -13,20 +15,25 @@ its one-device form, which detects it.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from typing import Any, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.mesh_utils import create_device_mesh
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from anytpu.engine.backend import Backend, Executable, Loop
-from anytpu.engine.executable import CompiledExecutable
+from anytpu.engine.executable import CompiledExecutable, is_ready, wait
 from anytpu.engine.loop import Step, cut_padding, feed_specs, make_loop, trace_step, with_checked_state
 from anytpu.engine.numerics import apply_numerics
+from anytpu.engine.shards import check_placement, feed_layouts, row_layout, whole_layout
 from anytpu.errors import BackendError
 from anytpu.program.lowering import one_device_step
-from anytpu.program.program import REPLICA_AXIS, Layout, Program, SharedOutput, Tree
+from anytpu.program.placed import inside
+from anytpu.program.program import REPLICA_AXIS, ROWS, Layout, Program, SharedOutput, Tree, array_layouts
 from anytpu.system.cores import Core, Numerics
 
 
@@ -48,7 +55,14 @@ class LocalBackend(Backend):
         devices = {(device.platform, device.id): device for name in platforms for device in jax.devices(name)}
         self._cores = cores
         self._numerics: Numerics = numerics
-        self._mesh = Mesh(np.array([devices[core.platform, core.device_id] for core in cores]), (REPLICA_AXIS,))
+        self._devices = [devices[core.platform, core.device_id] for core in cores]
+        self._mesh = Mesh(np.array(self._devices), (REPLICA_AXIS,))
+        self._named_mesh = functools.cache(functools.partial(_named_mesh, tuple(self._devices)))
+
+    @property
+    def abstract_device(self) -> Any:
+        """Kind of the devices of the mesh."""
+        return self._mesh.abstract_mesh.abstract_device
 
     @property
     def cores(self) -> tuple[Core, ...]:
@@ -57,32 +71,46 @@ class LocalBackend(Backend):
 
     def put(self, tree: Tree, layout: Layout) -> Tree:
         """Transfer arrays to the mesh; a split axis is padded with copies of its last row."""
-        sharding, axis = self._sharding(layout), layout.axis
-        if axis is not None:
-            tree = jax.tree.map(lambda leaf: self._padded(leaf, axis), tree)
-        return jax.device_put(tree, sharding)
+        pieces = layout.pieces(len(self._cores))
+        return jax.device_put(jax.tree.map(lambda leaf: _padded(leaf, pieces), tree), self.sharding(layout))
 
     def get(self, tree: Tree) -> Tree:
         """Return the arrays themselves."""
         return tree
 
+    def is_ready(self, tree: Tree) -> bool:
+        """Return whether JAX has computed the arrays."""
+        return is_ready(tree)
+
+    def wait(self, tree: Tree) -> None:
+        """Wait until JAX has computed the arrays."""
+        wait(tree)
+
     def compile(self, program: Program, loop: Loop | None = None) -> Executable:
         """Compile a Program for the mesh."""
+        check_placement(program, self._cores)
         step = apply_numerics(self._numerics, with_checked_state(program, self._mesh_step(program)))
         step, outputs = trace_step(step, program.state, program.batch)
-        whole, last = self._sharding(Layout(None)), self._output_shardings(program, outputs, offset=0)
-        state, batch = _specs(program.state, whole), jax.tree.map(self._padded_spec, program.batch, program.layout)
+        if program.placement is not None:
+            step = self._pinned(step, program)
+        state_layout, batch_layout = array_layouts(program)
+        laid = jax.tree.map(self.sharding, state_layout)
+        whole = self.sharding(whole_layout(jax.tree.leaves(batch_layout)))
+        last = self._output_shardings(program, outputs, stacked=False)
+        state = jax.tree.map(_spec, program.state, laid)
         if loop is None:
             run = self._with_cut_batch(step, program.batch)
-            jitted = jax.jit(run, donate_argnums=0, out_shardings=(whole, last))
+            jitted = jax.jit(run, donate_argnums=0, out_shardings=(laid, last))
+            batch = jax.tree.map(self._padded_spec, program.batch, batch_layout)
             arguments: tuple[Any, ...] = (state, batch)
         else:
             run = make_loop(step, program.state, program.batch, loop)
-            every = self._output_shardings(program, outputs, offset=1) if loop.keeps_every else None
-            shardings = (whole, last, every, whole if loop.guard else None)
+            every = self._output_shardings(program, outputs, stacked=True) if loop.keeps_every else None
+            shardings = (laid, last, every, whole if loop.guard else None)
             jitted = jax.jit(run, donate_argnums=0, out_shardings=shardings)
             count = jax.ShapeDtypeStruct((), "int32")
-            arguments = (state, self._feed_specs(batch, program, loop), count, count)
+            feed = jax.tree.map(self._padded_spec, feed_specs(program.batch, loop), feed_layouts(batch_layout, loop))
+            arguments = (state, feed, count, count)
         try:
             return CompiledExecutable(jitted.lower(*arguments))
         except jax.errors.JaxRuntimeError as error:
@@ -92,34 +120,34 @@ class LocalBackend(Backend):
     def close(self) -> None:
         """Do nothing, because JAX holds its devices until the process ends."""
 
-    def _sharding(self, layout: Layout) -> NamedSharding:
+    def sharding(self, layout: Layout) -> NamedSharding:
+        """Return the sharding of a layout."""
+        if layout.mesh:
+            return NamedSharding(self._named_mesh(layout.mesh), PartitionSpec(*layout.spec))
         spec = () if layout.axis is None else (*[None] * layout.axis, REPLICA_AXIS)
         return NamedSharding(self._mesh, PartitionSpec(*spec))
 
-    def _padded(self, leaf: Any, axis: int) -> Any:
-        leaf = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
-        size = leaf.shape[axis]
-        missing = -size % len(self._cores)
-        return leaf[(*[slice(None)] * axis, np.minimum(np.arange(size + missing), size - 1))] if missing else leaf
-
     def _padded_spec(self, spec: jax.ShapeDtypeStruct, layout: Layout) -> jax.ShapeDtypeStruct:
-        """Return the spec of a batch leaf on the mesh: padded, with the sharding of its layout."""
+        """Return the spec of an array on the mesh: padded, with the sharding of its layout."""
         shape = list(spec.shape)
-        if layout.axis is not None:
-            shape[layout.axis] += -shape[layout.axis] % len(self._cores)
-        return jax.ShapeDtypeStruct(tuple(shape), spec.dtype, sharding=self._sharding(layout))
+        for axis, pieces in layout.pieces(len(self._cores)).items():
+            shape[axis] += -shape[axis] % pieces
+        return jax.ShapeDtypeStruct(tuple(shape), spec.dtype, sharding=self.sharding(layout))
 
-    def _feed_specs(self, batch: Tree, program: Program, loop: Loop) -> Tree:
-        """Return the specs of a loop's feed: a resident data set is replicated; row indices and batches are split."""
-        feed = feed_specs(batch, loop)
-        if loop.feed == "rows":
-            resident, indices = feed
-            return _specs(resident, self._sharding(Layout(None))), _specs(indices, self._sharding(Layout(1)))
-        return jax.tree.map(
-            lambda spec, layout: _specs(spec, self._sharding(Layout(None if layout.axis is None else layout.axis + 1))),
-            feed,
-            program.layout,
-        )
+    def _pinned(self, step: Step, program: Program) -> Step:
+        """Return the step with its batch and its new state in the shardings of the placement, also inside a loop."""
+        state_layout, batch_layout = array_layouts(program)
+
+        def pin(leaf: Any, layout: Layout) -> Any:
+            pieces = layout.pieces(len(self._cores))
+            is_even = all(leaf.shape[axis] % count == 0 for axis, count in pieces.items())
+            return jax.lax.with_sharding_constraint(leaf, self.sharding(layout)) if is_even else leaf
+
+        def pinned_step(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
+            state, outputs = step(state, jax.tree.map(pin, batch, batch_layout))
+            return jax.tree.map(pin, state, state_layout), outputs
+
+        return pinned_step
 
     def _with_cut_batch(self, step: Step, batch: Tree) -> Step:
         """Return the step preceded by a cut of every batch leaf to its true size."""
@@ -128,10 +156,16 @@ class LocalBackend(Backend):
     def _mesh_step(self, program: Program) -> Step:
         """Return the step on whole arrays: unchanged for whole-batch code, a `shard_map` for per-replica code."""
         if program.replicas is None:
-            return program.step
+            placement = program.placement
+
+            def placed_step(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
+                with inside(placement):
+                    return program.step(state, batch)
+
+            return placed_step
         # The one-device form detects a state that differs between replicas, and shows which outputs are shared.
         _, output_forms = jax.eval_shape(one_device_step(program), program.state, program.batch)
-        batch_specs = jax.tree.map(lambda layout: self._sharding(layout).spec, program.layout)
+        batch_specs = jax.tree.map(lambda layout: self.sharding(layout).spec, program.layout)
 
         def replica_step(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
             shard = jax.tree.map(lambda leaf, layout: leaf if layout.axis is None else leaf[0], batch, program.layout)
@@ -145,14 +179,16 @@ class LocalBackend(Backend):
         in_specs, out_specs = (whole, batch_specs), (whole, output_specs)
         return jax.shard_map(replica_step, mesh=self._mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
-    def _output_shardings(self, program: Program, outputs: Tree, offset: int) -> Tree:
-        """Split an output if the number of cores divides its row axis; replicate the others."""
-        rows = program.replicas or program.rows
-        divides = rows is not None and rows % len(self._cores) == 0
+    def _output_shardings(self, program: Program, outputs: Tree, stacked: bool) -> Tree:
+        """Split an output like the rows of the batch if they divide its row axis; replicate the others."""
+        rows, whole = program.replicas or program.rows, whole_layout(jax.tree.leaves(array_layouts(program)))
+        split = row_layout(array_layouts(program)[1]) if program.placement else ROWS
+        divides = rows is not None and rows % split.pieces(len(self._cores)).get(0, 1) == 0
 
         def sharding(spec: Any) -> NamedSharding:
             splits = divides and not SharedOutput.is_one(spec) and spec.shape[:1] == (rows,)
-            return self._sharding(Layout(offset if splits else None))
+            layout = split if splits else whole
+            return self.sharding(layout.stacked() if stacked else layout)
 
         return jax.tree.map(sharding, outputs, is_leaf=SharedOutput.is_one)
 
@@ -178,5 +214,21 @@ def _replica_output(form: Any, value: Any) -> Any:
     return SharedOutput(jnp.asarray(value)) if SharedOutput.is_one(form) else jnp.asarray(value)[None]
 
 
-def _specs(tree: Tree, sharding: NamedSharding) -> Tree:
-    return jax.tree.map(lambda spec: jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=sharding), tree)
+def _spec(spec: jax.ShapeDtypeStruct, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=sharding)
+
+
+def _padded(leaf: Any, pieces: Mapping[int, int]) -> Any:
+    """Return an array with each split axis padded to a multiple of its pieces."""
+    leaf = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
+    for axis, count in pieces.items():
+        size = leaf.shape[axis]
+        if missing := -size % count:
+            leaf = leaf[(*[slice(None)] * axis, np.minimum(np.arange(size + missing), size - 1))]
+    return leaf
+
+
+def _named_mesh(devices: tuple[Any, ...], axes: tuple[tuple[str, int], ...]) -> Mesh:
+    """Return the mesh of named axes, in the order of devices that suits the chips' network."""
+    names, sizes = zip(*axes, strict=True)
+    return Mesh(create_device_mesh(sizes, devices, allow_split_physical_axes=True), names)

@@ -11,9 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import Any
-
-import jax
 
 from anytpu.engine.backend import Backend
 from anytpu.engine.measurements import Listener
@@ -96,16 +93,10 @@ class CallWatch:
             return
         pace, steps, began_s, results, listener = self._call
         self._call = None
-        arrays = jax.tree.leaves(backend.get(results))
         # A call that ended before this point took less time than the clock shows: the duration is an upper bound.
-        waits = not all(is_ready(array) for array in arrays)
-        jax.block_until_ready(arrays)
+        waits = not backend.is_ready(results)
+        backend.wait(results)
         duration_s = time.perf_counter() - began_s
         pace.measured(steps, duration_s, is_exact=waits)
         if listener is not None and waits:
             listener(steps, duration_s)
-
-
-def is_ready(array: Any) -> bool:
-    """Return whether an array is computed; an array fetched from another process always is."""
-    return not isinstance(array, jax.Array) or array.is_ready()  # pyright: ignore[reportAttributeAccessIssue]

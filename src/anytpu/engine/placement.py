@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from anytpu._calls import explain_arguments
 from anytpu.errors import SettingError
 from anytpu.system.cores import Core
 from anytpu.system.lifecycle import current_system, running_system
@@ -21,6 +22,7 @@ _NAME = re.compile(
 _CPU = Core(0, "cpu", virtual=False, device_id=0)
 
 
+@explain_arguments
 @contextlib.contextmanager
 def device(name: str) -> Iterator[Core]:
     """Compute on one core inside a block.

@@ -92,7 +92,7 @@ def main() -> int:
 
 def _fault(plain: Any) -> str:
     """Run the marked loops, and return a description of the first fault, or ""."""
-    with fast_kernels(lstm=False), trial.skip_trial():
+    with fast_kernels(layers=False), trial.skip_trial():
         # A fresh function: JAX's cache would return the plain lowering of `all_loops`.
         lowered = jax.jit(lambda *inputs: all_loops(*inputs)).lower(*INPUTS)
     if MARK not in lowered.as_text():

@@ -9,41 +9,17 @@ if XLA did not reuse the buffers.
 
 from __future__ import annotations
 
-from typing import Any, NoReturn, final
+from typing import Any, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from anytpu.engine.backend import Backend, Executable, Loop, StepResults
+from anytpu.engine.handles import Handle, consume, value_of
 from anytpu.engine.virtual import VirtualBackend
-from anytpu.errors import HandleError
 from anytpu.program.program import Layout, Program, Tree
 from anytpu.system.cores import Core, Numerics
-
-
-@final
-class Handle:
-    """An opaque reference to an array on the twin's cores. Pass it on, or open it with `backend.get`."""
-
-    __slots__ = ("_array",)
-
-    def __init__(self, array: jax.Array) -> None:
-        object.__setattr__(self, "_array", array)
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise HandleError(f"a handle has no {name!r}: pass it on as it is, or open it with backend.get(handle)")
-
-    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise HandleError("a handle is not an array: pass it on as it is, or open it with backend.get(handle)")
-
-    __array__ = __float__ = __int__ = __index__ = __complex__ = __bool__ = __format__ = _refuse
-    __len__ = __iter__ = __contains__ = __getitem__ = __setitem__ = _refuse
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
-    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __matmul__ = __rmatmul__ = _refuse
-    __neg__ = __pos__ = __abs__ = __round__ = _refuse
-    __eq__ = __ne__ = __lt__ = __gt__ = __le__ = __ge__ = __setattr__ = _refuse  # type: ignore[assignment]
-    __hash__ = object.__hash__
 
 
 @final
@@ -75,7 +51,15 @@ class TwinBackend(Backend):
 
     def get(self, tree: Tree) -> Tree:
         """Copy arrays out, as NumPy arrays; typed random keys as JAX arrays."""
-        return jax.tree.map(lambda handle: _copy(_array(handle)), tree)
+        return jax.tree.map(lambda handle: _copy(value_of(handle)), tree)
+
+    def is_ready(self, tree: Tree) -> bool:
+        """Return whether the arrays behind the handles are computed."""
+        return self._inner.is_ready(_open(tree))
+
+    def wait(self, tree: Tree) -> None:
+        """Wait until the arrays behind the handles are computed."""
+        self._inner.wait(_open(tree))
 
     def compile(self, program: Program, loop: Loop | None = None) -> Executable:
         """Compile a Program with the virtual backend."""
@@ -112,27 +96,14 @@ def _copy(leaf: Any) -> Any:
     return leaf.copy() if is_key else np.array(leaf)
 
 
-def _array(handle: Any) -> jax.Array:
-    """Return the array of a valid handle."""
-    if not isinstance(handle, Handle):
-        raise HandleError(f"expected a handle of this backend, not {type(handle).__name__}: use backend.put")
-    array = object.__getattribute__(handle, "_array")
-    if array is None:
-        raise HandleError(
-            "this handle is invalid, because it was the state of a call, which consumed it: use the state that the "
-            "call returned"
-        )
-    return array
-
-
 def _consume(state: Tree) -> None:
     """Invalidate the handles of a state."""
     for handle in jax.tree.leaves(state):
-        object.__setattr__(handle, "_array", None)
+        consume(handle)
 
 
 def _open(tree: Tree) -> Tree:
-    return jax.tree.map(_array, tree)
+    return jax.tree.map(value_of, tree)
 
 
 def _close(tree: Tree) -> Tree:

@@ -18,10 +18,11 @@ import numpy as np
 
 from anytpu import _env
 from anytpu.engine.backend import Backend, Executable, Loop
-from anytpu.engine.executable import CompiledExecutable
+from anytpu.engine.executable import CompiledExecutable, is_ready, wait
 from anytpu.engine.kernels import fast_kernels, prepare_memory
 from anytpu.engine.loop import feed_specs, is_loop, make_loop, with_checked_state
 from anytpu.engine.numerics import apply_numerics
+from anytpu.engine.shards import for_one_device
 from anytpu.engine.small_loops import skip_next_loop
 from anytpu.errors import BackendError
 from anytpu.program.lowering import one_device_step
@@ -73,12 +74,21 @@ class VirtualBackend(Backend):
         """Return the arrays themselves."""
         return tree
 
+    def is_ready(self, tree: Tree) -> bool:
+        """Return whether JAX has computed the arrays."""
+        return is_ready(tree)
+
+    def wait(self, tree: Tree) -> None:
+        """Wait until JAX has computed the arrays."""
+        wait(tree)
+
     def compile(self, program: Program, loop: Loop | None = None) -> Executable:
-        """Compile a Program for the CPU."""
+        """Compile a Program for the CPU. A placement places nothing on one device; it is checked, and dropped."""
+        program = for_one_device(program, self._cores)
         step = with_checked_state(program, one_device_step(program))
         step = apply_numerics(self._numerics, step)
         state, batch = self._device_specs(program.state), self._device_specs(program.batch)
-        kernels = fast_kernels(lstm=self._numerics == "machine")
+        kernels = fast_kernels(layers=self._numerics == "machine")
         try:
             with kernels, skip_next_loop(is_loop(loop)), jax.default_device(self._device):
                 if loop is None:

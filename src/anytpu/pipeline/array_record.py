@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from anytpu._calls import explain_arguments
 from anytpu.errors import FileError, RecordError
 from anytpu.pipeline.sources import Fault, IndexedShard, Origin, Record, RecordSource
 from anytpu.pipeline.storage import AnyPath, created, expand, is_remote, shard_names
@@ -24,6 +25,7 @@ _WRITER_OPTIONS = "group_size:1"
 _READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 
 
+@explain_arguments
 def array_records(paths: AnyPath | Sequence[AnyPath]) -> RecordSource:
     """Read ArrayRecord files.
 
@@ -37,6 +39,7 @@ def array_records(paths: AnyPath | Sequence[AnyPath]) -> RecordSource:
     return RecordSource([ArrayRecordShard(path) for path in expand(paths)])
 
 
+@explain_arguments
 def to_array_records(
     paths: AnyPath | Sequence[AnyPath],
     to: AnyPath,

@@ -26,9 +26,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from anytpu._calls import explain_arguments
 from anytpu.errors import DataError, SettingError
 
 
+@explain_arguments
 def random_crop(
     image: np.ndarray, random: np.random.Generator, size: tuple[int, int] | None = None, padding: int = 4
 ) -> np.ndarray:
@@ -61,6 +63,7 @@ def random_crop(
     return padded[top : top + rows, left : left + columns]
 
 
+@explain_arguments
 def random_flip(image: np.ndarray, random: np.random.Generator) -> np.ndarray:
     """Mirror an image left to right with probability 1/2.
 
@@ -72,15 +75,20 @@ def random_flip(image: np.ndarray, random: np.random.Generator) -> np.ndarray:
     return image[:, ::-1] if random.random() < 0.5 else image
 
 
-def resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Resize an image with bilinear interpolation, antialiased when it shrinks.
+@explain_arguments
+def resize(image: np.ndarray, size: tuple[int, int], *, method: str = "bilinear", antialias: bool = True) -> np.ndarray:
+    """Resize an image. The centers of its corner pixels are half a pixel from its edges, as in TensorFlow 2.
 
     Args:
-        image: uint8 or float32 `(height, width, channels)`. Channels are independent: alpha does not weight the others.
+        image: uint8 or float32 `(height, width, channels)`, any dtype for "nearest". Channels are
+            independent: alpha does not weight the others.
         size: height and width, in pixels.
+        method: "bilinear" interpolates; "nearest" takes the nearest pixel, so masks and labels keep their values.
+        antialias: average over the pixels that a smaller image leaves out; False, the default of `tf.image.resize`,
+            interpolates between neighbours only. "nearest" never averages.
 
     Raises:
-        SettingError: a size is below 1.
+        SettingError: a size is below 1, or `method` is another one.
         DataError: the image has another dtype.
 
     Example:
@@ -93,18 +101,31 @@ def resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     rows, columns = size
     if min(size) < 1:
         raise SettingError(f"size must be a height and a width of at least 1, not {size!r}")
+    if method not in ("bilinear", "nearest"):
+        raise SettingError(f'method must be "bilinear" or "nearest", not {method!r}')
+    if method == "nearest":
+        return image[_nearest(image.shape[0], rows)[:, None], _nearest(image.shape[1], columns)]
     if image.dtype not in (np.uint8, np.float32):
         raise DataError(f'an image to resize must be uint8 or float32, not {image.dtype}: pass image.astype("float32")')
 
     def scaled(plane: np.ndarray) -> np.ndarray:
         whole = Image.fromarray(np.ascontiguousarray(plane))
-        return np.asarray(whole.resize((columns, rows), Image.Resampling.BILINEAR))
+        if antialias:
+            return np.asarray(whole.resize((columns, rows), Image.Resampling.BILINEAR))
+        steps = (whole.width / columns, 0, 0, 0, whole.height / rows, 0)
+        return np.asarray(whole.transform((columns, rows), Image.Transform.AFFINE, steps, Image.Resampling.BILINEAR))
 
     if image.dtype == np.uint8 and channels == 3:
         return scaled(image)
     return np.stack([scaled(image[..., channel]) for channel in range(channels)], axis=-1)
 
 
+def _nearest(old: int, new: int) -> np.ndarray:
+    """Return the old index nearest to each new one, along one axis; computed in float32, as TensorFlow does."""
+    return np.floor((np.arange(new, dtype="float32") + np.float32(0.5)) * np.float32(old / new)).astype(int)
+
+
+@explain_arguments
 def normalize(
     image: np.ndarray, mean: float | Sequence[float] = 0.0, deviation: float | Sequence[float] = 255.0
 ) -> np.ndarray:
@@ -128,6 +149,7 @@ def normalize(
     return (image.astype(np.float32) - np.asarray(mean, np.float32)) / spread
 
 
+@explain_arguments
 def standardize(image: np.ndarray) -> np.ndarray:
     """Scale an image to mean 0 and standard deviation 1, in float32; a uniform image becomes 0.
 

@@ -6,6 +6,7 @@ Rule: a message names the argument and its value, and says how to correct it.
 from __future__ import annotations
 
 import functools
+import inspect
 import numbers
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from anytpu._calls import check_arguments
 from anytpu.errors import DataError, SettingError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -151,9 +153,13 @@ def takes_tensorflow_names(**names: str | None) -> Callable[[F], F]:
 
     Args:
         **names: our name by that of tf.data; None: an argument that changes no element, and is left out.
+
+    The methods refuse an unknown argument with the nearest name.
     """
 
     def decorate(method: F) -> F:
+        signature = inspect.signature(method)
+
         @functools.wraps(method)
         def renamed(*args: Any, **kwargs: Any) -> Any:
             for name, value in tuple(kwargs.items()):
@@ -161,6 +167,7 @@ def takes_tensorflow_names(**names: str | None) -> Callable[[F], F]:
                     del kwargs[name]
                     if (own_name := names[name]) is not None:
                         kwargs[own_name] = value
+            check_arguments(method.__name__, signature, kwargs, also=names)
             return method(*args, **kwargs)
 
         return renamed  # pyright: ignore[reportReturnType]

@@ -20,6 +20,7 @@ from typing import IO, Any
 import numpy as np
 
 from anytpu import _env
+from anytpu._calls import explain_arguments
 from anytpu.errors import DataError
 from anytpu.files.memory import check_memory, check_ratio
 from anytpu.files.zips import read_exactly
@@ -40,6 +41,7 @@ _PIXELS = 3 * 32 * 32
 _ARCHIVE_ERRORS = (tarfile.TarError, EOFError, OSError, zlib.error, ValueError, OverflowError)
 
 
+@explain_arguments
 def cifar10(path: AnyPath | None = None) -> tuple[Batch, Batch]:
     """Load CIFAR-10: colour images of ten classes, 50,000 to train on and 10,000 to test on.
 

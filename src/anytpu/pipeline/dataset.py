@@ -62,6 +62,7 @@ class Dataset(DatasetSteps):
         self._last = self._pass
         self._kept: dict[str, list[np.ndarray]] = {}
         self._has_reported = False
+        self._walk: ElementWalk | None = None
 
     @classmethod
     def from_arrays(cls, arrays: Tree) -> Dataset:
@@ -289,13 +290,25 @@ class Dataset(DatasetSteps):
         check_position(position, self._recipe.text)
         return Dataset(self._recipe, position)
 
-    def numbers(self) -> Iterator[Tree]:
+    def position(self) -> Position:
+        """Return the position of the walk that `numbers` runs, or of the next one, as plain JSON for `resume`."""
+        walk = self._walk
+        if walk is None or walk.number < self._pass:
+            return self._resumed or {"dataset": self._recipe.text, "pass": self._pass, "taken": 0, "position": None}
+        return walk.get_state()
+
+    def numbers(self, start: Position | None = None) -> Iterator[Tree]:
         """Iterate over the batches without their string columns, as `fit`, `evaluate` and `predict` do.
 
         The first walk lists on stderr the columns that remain on the host; `on_host` returns them.
+
+        Args:
+            start: a saved position to start at, or None.
         """
         self._kept = kept = {}
-        walk = iter(self)
+        self._walk = walk = iter(self)
+        if start is not None:
+            walk.set_state(start)
         try:
             for batch in walk:
                 numbers, strings = split(batch)
@@ -305,6 +318,8 @@ class Dataset(DatasetSteps):
                     kept.setdefault(name, []).append(column)
                 yield numbers
         finally:
+            if self._walk is walk:
+                self._walk = None
             walk.leave()
 
     def on_host(self, name: str) -> np.ndarray:

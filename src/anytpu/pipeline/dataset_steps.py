@@ -179,16 +179,16 @@ class DatasetSteps(abc.ABC):
         """Concatenate passes into one.
 
         Args:
-            count: number of passes; None or -1: endless.
+            count: number of passes; None or -1: endless. An endless data set stays as it is.
 
         Raises:
-            SettingError: `count` is not an integer of at least 1, or the data set is endless already.
+            SettingError: `count` is not an integer of at least 1.
         """
         count = None if checks.is_integer(count) and count == -1 else count
         if count is not None:
             checks.check_count("count", count)
         if self._recipe.is_endless:
-            raise SettingError(f"{self!r} is endless already: remove the second repeat")
+            return self._with(self._recipe)
         return self._with(recipe_steps.repeated(self._recipe, count))
 
     @takes_tensorflow_names(name=None)

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from anytpu._calls import explain_methods
 from anytpu.errors import RecordError, SettingError
 
 _STRING_TYPES = (bytes, str, "bytes", "string", "str")
@@ -68,6 +69,7 @@ class FeatureSpec(abc.ABC):
         """
 
 
+@explain_methods
 @dataclasses.dataclass(frozen=True)
 class FixedLenFeature(FeatureSpec):
     """A feature of fixed shape.
@@ -129,6 +131,7 @@ class FixedLenFeature(FeatureSpec):
         return _array(name, values, self.dtype).reshape(self.shape)
 
 
+@explain_methods
 @dataclasses.dataclass(frozen=True)
 class VarLenFeature(FeatureSpec):
     """A feature of any number of values, padded to a fixed length if one is set. A missing feature has 0 values.

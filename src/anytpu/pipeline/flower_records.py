@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from anytpu._calls import explain_arguments
 from anytpu.errors import DataError, FileError, SettingError
 from anytpu.pipeline.dataset import Dataset
 from anytpu.pipeline.example import parse_example
@@ -35,6 +36,7 @@ _SPEC = {
 }
 
 
+@explain_arguments
 def flowers(path: str | os.PathLike[str], split: str = "train", size: int = 192) -> Dataset:
     """Read a split of the flower images.
 

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import simplejpeg
 
+from anytpu._calls import explain_arguments
 from anytpu.errors import RecordError, SettingError
 from anytpu.pipeline.sources import Record
 from anytpu.units import MIB
@@ -44,6 +45,7 @@ _idle: dict[int, collections.deque[memoryview]] = {}
 """Free list of memory for batches: at most four buffers, all of one size."""
 
 
+@explain_arguments
 def decode_image(content: bytes, channels: int = 3, out: np.ndarray | None = None) -> np.ndarray:
     """Decode an image: JPEG, PNG, BMP, WebP, or the first frame of a GIF.
 
@@ -76,6 +78,7 @@ def decode_image(content: bytes, channels: int = 3, out: np.ndarray | None = Non
         raise
 
 
+@explain_arguments
 def decode_images(contents: Sequence[bytes], channels: int = 3, threads: int | None = None) -> np.ndarray:
     """Decode images of one size into one array, in parallel.
 
@@ -113,6 +116,7 @@ def decode_images(contents: Sequence[bytes], channels: int = 3, threads: int | N
     return batch
 
 
+@explain_arguments
 def encode_jpeg(image: np.ndarray, quality: int = 95) -> bytes:
     """Encode an image as JPEG.
 

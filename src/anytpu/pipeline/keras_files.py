@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from anytpu import _env
+from anytpu._calls import explain_arguments
 from anytpu.errors import DataError, SettingError
 from anytpu.files.memory import check_memory
 from anytpu.files.npy import read_header, read_values
@@ -36,6 +37,7 @@ _LIST_RATIO = 4
 """Memory of a list of integers per byte of its pickle: a pointer has 8 bytes, and an opcode has at least 2."""
 
 
+@explain_arguments
 def mnist(path: AnyPath | None = None) -> tuple[Rows, Rows]:
     """Load MNIST: handwritten digits, 60,000 to train on and 10,000 to test on.
 
@@ -58,6 +60,7 @@ def mnist(path: AnyPath | None = None) -> tuple[Rows, Rows]:
     return _pairs(arrays_of(file), file)
 
 
+@explain_arguments
 def imdb(
     path: AnyPath | None = None,
     *,

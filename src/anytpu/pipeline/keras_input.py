@@ -37,8 +37,12 @@ class Batches(Protocol):
         """Number of batches of the next walk; None if not known."""
         ...
 
-    def numbers(self) -> Iterator[Tree]:
-        """Iterate over the batches without their string columns."""
+    def numbers(self, start: dict[str, Any] | None = None) -> Iterator[Tree]:
+        """Iterate over the batches without their string columns, from a saved position if `start` is one."""
+        ...
+
+    def position(self) -> dict[str, Any]:
+        """Return the position of the running walk, or of the next one."""
         ...
 
 
@@ -87,6 +91,7 @@ class DatasetAdapter:
             raise DataError(f"{dataset!r} yields single rows, but Keras needs batches: {dataset!r}.batch(32)")
         self._dataset = dataset
         self._class_weight = class_weight
+        self._start: dict[str, Any] | None = None
 
     @property
     def num_batches(self) -> int | None:
@@ -95,10 +100,19 @@ class DatasetAdapter:
 
     def get_jax_iterator(self) -> Iterator[Tree]:
         """Iterate over an epoch."""
-        for batch in self._dataset.numbers():
+        start, self._start = self._start, None
+        for batch in self._dataset.numbers(start):
             yield self._weighted(_as_tuple(batch))
 
     get_numpy_iterator = get_jax_iterator
+
+    def position(self) -> dict[str, Any]:
+        """Return the position in the data set, plain JSON."""
+        return self._start or self._dataset.position()
+
+    def start_at(self, position: dict[str, Any]) -> None:
+        """Start the next pass at a position. Another data set's position is rejected when the pass starts."""
+        self._start = position
 
     def on_epoch_begin(self) -> None:
         """Do nothing."""

@@ -13,12 +13,14 @@ import numbers
 
 import numpy as np
 
+from anytpu._calls import explain_arguments
 from anytpu.errors import SettingError
 
 Rows = tuple[np.ndarray, np.ndarray]
 """Examples and their labels, `(x, y)`, of the same length."""
 
 
+@explain_arguments
 def digits(seed: int = 0, test_fraction: float = 0.2) -> tuple[Rows, Rows]:
     """Load 1,797 handwritten digits, 8 by 8 pixels each.
 
@@ -46,6 +48,7 @@ def digits(seed: int = 0, test_fraction: float = 0.2) -> tuple[Rows, Rows]:
     return _split(x[..., np.newaxis].astype(np.float32) / 16, y, seed, test_fraction)
 
 
+@explain_arguments
 def iris(seed: int = 0, test_fraction: float = 0.2) -> tuple[Rows, Rows]:
     """Load Fisher's 150 irises: four lengths of each flower, and its species, one of three.
 

@@ -17,6 +17,7 @@ from typing import Any
 import grain
 import jax
 import numpy as np
+from grain.multiprocessing import SharedMemoryArray
 
 Tree = Any
 Node = grain.MapDataset | grain.IterDataset
@@ -197,3 +198,11 @@ def frozen(element: Tree) -> Tree:
         return view
 
     return jax.tree.map(protected, element)
+
+
+def unshared(element: Tree) -> Tree:
+    """Return an element of a worker process with copies of its arrays in shared memory.
+
+    Each array in shared memory takes a file descriptor of this process, and Python cannot free it late in its exit.
+    """
+    return jax.tree.map(lambda leaf: np.array(leaf) if isinstance(leaf, SharedMemoryArray) else leaf, element)

@@ -17,7 +17,7 @@ from absl import flags
 
 from anytpu.pipeline.caches import FileCache, MemoryCache
 from anytpu.pipeline.columns import stack, unstack
-from anytpu.pipeline.nodes import Cached, Node, RowBatches, Shuffled
+from anytpu.pipeline.nodes import Cached, Node, RowBatches, Shuffled, unshared
 from anytpu.pipeline.recipe import (
     SEED_LIMIT,
     STREAM_BUFFER,
@@ -276,7 +276,7 @@ def prefetched(recipe: Recipe, buffer: int | None, threads: int | None, workers:
             return read_ahead(recipe, node, buffer, threads)
         _mark_flags_parsed()
         options = grain.MultiprocessingOptions(workers, per_worker_buffer_size=buffer or STREAM_BUFFER)
-        return read_ahead(recipe, node, 0).mp_prefetch(options, worker_init_fn=watch_parent)
+        return read_ahead(recipe, node, 0).mp_prefetch(options, worker_init_fn=watch_parent).map(unshared)
 
     text = f"prefetch(workers={workers})" if workers else ""
     return recipe.then(DatasetStep(text, make, kind="stream", reads_ahead=True))

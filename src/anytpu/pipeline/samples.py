@@ -18,13 +18,16 @@ from typing import Any
 
 import numpy as np
 
+from anytpu._calls import explain_arguments
 from anytpu.pipeline.named import digits
+from anytpu.pipeline.storage import created
 
 AnyPath = str | os.PathLike[str]
 
 _SPLIT_SHARES = {"train": 1.0, "val": 0.25, "test": 0.125}
 
 
+@explain_arguments
 def make_mnist(path: AnyPath | None = None, train: int = 2400, test: int = 400) -> str:
     """Write a small `mnist.npz`: the digits of `digits()`, enlarged, each at a random offset.
 
@@ -40,10 +43,11 @@ def make_mnist(path: AnyPath | None = None, train: int = 2400, test: int = 400) 
     parts = [_mnist_images(rows, count, random) for rows, count in zip(digits(), (train, test), strict=True)]
     file = _folder(path, "mnist") / "mnist.npz"
     (x_train, y_train), (x_test, y_test) = parts
-    np.savez_compressed(file, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
+    _save(file, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
     return str(file)
 
 
+@explain_arguments
 def make_cifar10(path: AnyPath | None = None, train: int = 1000, test: int = 200) -> str:
     """Write a small `cifar-10-batches-py`: noisy stripes whose colour and direction depend on the class.
 
@@ -63,10 +67,12 @@ def make_cifar10(path: AnyPath | None = None, train: int = 1000, test: int = 200
         labels = random.permutation(count) % 10
         pixels = _stripes(labels, 32, random).transpose(0, 3, 1, 2).reshape(count, -1)
         batch = {b"batch_label": name.encode(), b"labels": labels.tolist(), b"data": pixels}
-        (folder / name).write_bytes(pickle.dumps(batch, protocol=3))
+        with created(folder / name) as unfinished:
+            Path(unfinished).write_bytes(pickle.dumps(batch, protocol=3))
     return str(folder)
 
 
+@explain_arguments
 def make_imdb(path: AnyPath | None = None, train: int = 1000, test: int = 250) -> str:
     """Write a small `imdb.npz`: reviews of random words by frequency; twenty words are positive, twenty negative.
 
@@ -81,10 +87,11 @@ def make_imdb(path: AnyPath | None = None, train: int = 1000, test: int = 250) -
     random = np.random.default_rng(0)
     file = _folder(path, "imdb") / "imdb.npz"
     (x_train, y_train), (x_test, y_test) = (_reviews(count, random) for count in (train, test))
-    np.savez_compressed(file, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
+    _save(file, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
     return str(file)
 
 
+@explain_arguments
 def make_flowers(path: AnyPath | None = None, train: int = 256, size: int = 192, kinds: int = 5) -> str:
     """Write TFRecord files in the layout of Kaggle's flowers: blossoms whose colour and petals depend on the class.
 
@@ -120,6 +127,11 @@ def _folder(path: AnyPath | None, name: str) -> Path:
         return Path(tempfile.mkdtemp(prefix=f"anytpu-{name}-"))
     Path(path).mkdir(parents=True, exist_ok=True)
     return Path(path)
+
+
+def _save(file: Path, **arrays: Any) -> None:
+    with created(file) as unfinished, open(unfinished, "wb") as stream:
+        np.savez_compressed(stream, **arrays)
 
 
 def _mnist_images(rows: Any, count: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from anytpu._calls import users_stacklevel
 from anytpu.errors import RecordError
 
 ItemT = TypeVar("ItemT", bound="bytes | str")
@@ -163,7 +164,7 @@ def report_skipped(path: str, faults: Sequence[Fault], known: Sequence[Fault]) -
     """
     if faults and tuple(faults) != tuple(known):
         skipped = f"{len(faults)} unreadable records were" if len(faults) > 1 else "an unreadable record was"
-        warnings.warn(f"{path}: {skipped} skipped. The first: {faults[0]}", stacklevel=3)
+        warnings.warn(f"{path}: {skipped} skipped. The first: {faults[0]}", stacklevel=users_stacklevel())
 
 
 def _listed(paths: list[str]) -> str:

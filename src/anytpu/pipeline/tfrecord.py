@@ -20,6 +20,7 @@ from typing import IO, Any
 import google_crc32c
 import numpy as np
 
+from anytpu._calls import explain_arguments
 from anytpu.errors import RecordError
 from anytpu.pipeline.compression import Deflated, compression_of
 from anytpu.pipeline.shards import Format, RecordLayout, ShardContent, open_shards
@@ -36,6 +37,7 @@ _CRC_MASK_DELTA = 0xA282EAD8
 _32_BITS = 0xFFFFFFFF
 
 
+@explain_arguments
 def records(
     paths: AnyPath | Sequence[AnyPath], *, compression: str | None = None, on_error: str = "raise"
 ) -> RecordSource | RecordStream:
@@ -67,6 +69,7 @@ def records(
     return open_shards(paths, TFRecordFormat(), compression, on_error)
 
 
+@explain_arguments
 def write_records(
     path: AnyPath, contents: Iterable[bytes], shards: int = 1, compression: str | None = None
 ) -> tuple[str, ...]:

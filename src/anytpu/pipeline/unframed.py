@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from anytpu._calls import explain_arguments
 from anytpu.errors import SettingError
 from anytpu.pipeline.shards import Format, RecordLayout, ShardContent, open_shards
 from anytpu.pipeline.sources import Fault, Origin, Record, RecordSource, RecordStream
@@ -26,6 +27,7 @@ _NEWLINE = 0x0A
 _SHORTER = "the file has become shorter since it was scanned"
 
 
+@explain_arguments
 def lines(
     paths: AnyPath | Sequence[AnyPath],
     *,
@@ -110,6 +112,7 @@ class LineFormat(Format):
             return Fault(origin, f"the line is not {self._encoding}: {error.reason} at byte {error.start} of the line")
 
 
+@explain_arguments
 def fixed_records(
     paths: AnyPath | Sequence[AnyPath],
     record_bytes: int,

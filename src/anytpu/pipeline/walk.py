@@ -18,6 +18,7 @@ from typing import Any, final
 
 import grain
 import numpy as np
+from grain.multiprocessing import SharedMemoryArray
 
 from anytpu.engine.interrupts import deferred_interrupts
 from anytpu.errors import DataError
@@ -118,6 +119,11 @@ def _close_all() -> None:
     for thread in closing:
         thread.join(_CLOSING_S)
     gc.collect()
+    # grain 0.2.18 frees shared memory in a thread, which the exit would stop: Python would warn of leaked objects.
+    freeing, SharedMemoryArray._del_thread_pool = SharedMemoryArray._del_thread_pool, None
+    if freeing is not None:
+        freeing.close()
+        freeing.join()
 
 
 def check_position(state: Any, name: str) -> None:

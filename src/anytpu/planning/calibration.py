@@ -206,7 +206,11 @@ def correct(time: StepTime, target: Target) -> StepTime:
         low_s, high_s = max(low_s, certain_s / width), min(high_s, most_s * width)
     low_s = max(low_s, min(step_s, sum(op.least_s for op in time.ops)))
     return dataclasses.replace(
-        time, step_s=step_s, interval_s=(low_s, high_s), evidence=(*time.evidence, factor_note(factor))
+        time,
+        step_s=step_s,
+        interval_s=(low_s, high_s),
+        evidence=(*time.evidence, factor_note(factor)),
+        correction=factor.factor,
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 from anytpu import units
 from anytpu.errors import PlanError, ProgramError
@@ -21,6 +22,7 @@ from anytpu.planning.settings import PlanSettings
 from anytpu.planning.target import Target
 from anytpu.planning.waits import add_waits
 from anytpu.program.lowering import TRACING
+from anytpu.program.program import Program
 
 MIN_BLOCKS = 6
 """With fewer blocks than this, leaving some out gains little."""
@@ -49,12 +51,39 @@ def extrapolate_job(
         return None
     counts = choose_depths(repeats.count)
     settings.progress(f"compiling it with {counts[0]} and {counts[1]} of its {repeats.count} equal blocks instead")
+
+    def program_with(blocks: int) -> Program:
+        with TRACING:
+            program = job.with_repeats(blocks).program(batch_size)
+        return for_devices(program, target.devices)
+
+    return extrapolate_programs(program_with, counts, repeats.count, target, settings, floor)
+
+
+def extrapolate_programs(
+    program_with: Callable[[int], Program],
+    counts: tuple[int, int],
+    count: int,
+    target: Target,
+    settings: PlanSettings,
+    floor: Prediction,
+) -> Prediction | None:
+    """Predict a program from two compilations with fewer blocks; None if one has no answer.
+
+    Args:
+        program_with: returns the program with so many blocks.
+        counts: the two numbers of blocks to compile.
+        count: number of blocks of the program.
+        target: the system.
+        settings: settings of every prediction of the plan; the time limit holds for each compilation.
+        floor: the floor of the whole program, whose first note says why it was not compiled.
+    """
     alone = dataclasses.replace(settings, is_trial=True, input_examples_per_s=None, host_call_s=0.0)
     try:
-        few, more = (_compile_blocks(job, count, batch_size, target, alone) for count in counts)
+        few, more = (predict_compiled(program_with(blocks), target, alone) for blocks in counts)
     except (PlanError, ProgramError):
         return None
-    result = extrapolate(few, more, counts, repeats.count, floor)
+    result = extrapolate(few, more, counts, count, floor)
     if result.time is None:
         return result
     return dataclasses.replace(result, time=add_waits(result.time, settings, floor.batch_size))
@@ -108,14 +137,6 @@ def extrapolate(
         notes=(floor.notes[0], note, *more.notes),
         basis="extrapolated",
     )
-
-
-def _compile_blocks(
-    job: PlanJob, count: int, batch_size: int | None, target: Target, settings: PlanSettings
-) -> Prediction:
-    with TRACING:
-        program = job.with_repeats(count).program(batch_size)
-    return predict_compiled(for_devices(program, target.devices), target, settings)
 
 
 def _time(few: StepTime, more: StepTime, further: int, steps: float, floor: Prediction) -> StepTime:

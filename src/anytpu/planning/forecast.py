@@ -6,6 +6,7 @@ Then there is an extrapolation or a floor, which say so. A changed program that 
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 
 from anytpu.errors import CompilerMissingError, NoAnswerError
@@ -17,7 +18,7 @@ from anytpu.planning.job import PlanJob, batch_rows, for_devices
 from anytpu.planning.records import Prediction
 from anytpu.planning.settings import PlanSettings
 from anytpu.planning.target import Target
-from anytpu.program.program import Program
+from anytpu.program.program import Placement, Program
 
 
 def predict(job: PlanJob, batch_size: int | None, target: Target, settings: PlanSettings) -> Prediction:
@@ -48,6 +49,13 @@ def predict(job: PlanJob, batch_size: int | None, target: Target, settings: Plan
         prediction = by_floor(program, target, settings, str(error))
         if isinstance(error, NoAnswerError):
             prediction = extrapolate_job(job, batch_size, target, settings, prediction) or prediction
+    return dataclasses.replace(
+        completed(prediction, program, target, settings), layout_name=job.layout.name if job.layout else ""
+    )
+
+
+def completed(prediction: Prediction, program: Program, target: Target, settings: PlanSettings) -> Prediction:
+    """Return a prediction with its FLOPs, its cost, and the layout of its program."""
     time = prediction.time
     step_s, examples, epochs = prediction.step_s, settings.examples, settings.epochs
     return dataclasses.replace(
@@ -55,7 +63,22 @@ def predict(job: PlanJob, batch_size: int | None, target: Target, settings: Plan
         flops=sum(op.flops for op in time.ops if not op.is_recomputed) if time else None,
         cost=cost_of(target, step_s, prediction.batch_size, examples, epochs, settings.prices),
         notes=(*prediction.notes, *layout_notes(program, target)),
+        layout=layout_text(program.placement) if program.placement else "",
     )
+
+
+def layout_text(placement: Placement) -> str:
+    """Return a mesh and the number of arrays of state and batch with each partition.
+
+    Example:
+        >>> layout_text(Placement((("data", 4), ("model", 2)), (((), ("model",)), (), ((), ("model",)))))
+        'mesh data=4, model=2; 2 x (-, model), 1 x whole'
+    """
+    mesh = ", ".join(f"{name}={size}" for name, size in placement.axes)
+    texts = (f"({', '.join('+'.join(names) or '-' for names in spec)})" for spec in placement.specs if any(spec))
+    counts = collections.Counter(sorted(texts))
+    counts["whole"] = sum(not any(spec) for spec in placement.specs)
+    return "; ".join([f"mesh {mesh}", ", ".join(f"{count} x {text}" for text, count in counts.items() if count)])
 
 
 def layout_notes(program: Program, target: Target) -> list[str]:

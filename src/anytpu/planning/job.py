@@ -12,17 +12,19 @@ import dataclasses
 import functools
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from anytpu import program as programs
-from anytpu.errors import ProgramError
+from anytpu.errors import ProgramError, SettingError
 from anytpu.planning.quoting import quoted
 from anytpu.program.makers import Repeats, is_job, repeats_of
+from anytpu.program.placed import check_divides
 from anytpu.program.program import Layout, Program
+from anytpu.sharding import ModelLayout, place, resolve
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -35,6 +37,7 @@ class PlanJob:
         mode: "train", "infer" or None for the job's own.
         precision: "float32", "bfloat16" or None for the job's own.
         batch_axis: the axis of the batch along which examples lie, as `program.of` takes it.
+        layout: how its Programs lie over the devices; None: rows split, or the shardings of its own step.
     """
 
     source: Any
@@ -42,6 +45,7 @@ class PlanJob:
     mode: str | None = None
     precision: str | None = None
     batch_axis: Any = None
+    layout: ModelLayout | None = None
 
     @functools.cached_property
     def program(self) -> Callable[..., Program]:
@@ -73,7 +77,7 @@ class PlanJob:
         return dataclasses.replace(self, source=self.repeats.with_count(count))
 
     def _program(self, batch_size: int | None = None) -> Program:
-        return programs.of(
+        program = programs.of(
             self.source,
             self.input_specs,
             self.mode,  # type: ignore[arg-type]
@@ -81,9 +85,20 @@ class PlanJob:
             precision=self.precision,  # type: ignore[arg-type]
             batch_axis=self.batch_axis,
         )
+        if self.layout is None:
+            return program
+        if program.placement is not None and not program.placement.assumption:
+            raise ProgramError(
+                f"{program.name!r} has shardings of its own, and the layout {self.layout.name!r} would replace them. "
+                "Leave the shardings out of its specs and its step, or leave the layout out."
+            )
+        placed = place(program, self.layout)
+        assert placed.placement is not None
+        check_divides(placed.name, placed.state, placed.batch, placed.placement)
+        return placed
 
 
-def jobs_of(job: PlanJob) -> Callable[[int], PlanJob]:
+def jobs_of(job: PlanJob, layout: Any = None, mesh: Mapping[str, int] | None = None) -> Callable[[int], PlanJob]:
     """Return a function from the number of devices to the job.
 
     A step that names a mesh is for as many devices as the mesh has. A function of one argument makes the job for any
@@ -92,17 +107,26 @@ def jobs_of(job: PlanJob) -> Callable[[int], PlanJob]:
     Args:
         job: a job, or one whose source is a function of the number of devices. Its `input_specs` are then those of a
             job that the function returns without any.
+        layout: as `sharding.resolve` takes it, or None.
+        mesh: sizes of the mesh axes, or None.
 
     Raises:
+        SettingError: (when a job is requested) the layout does not fit that number of devices.
         ProgramError: (when a job is requested) the function returned no job, or it raised and comes with input_specs as
             a step does.
     """
     source, input_specs = job.source, job.input_specs
-    if not makes_jobs(source, input_specs):
-        return lambda devices: job
+    if layout is None and mesh is not None:
+        raise SettingError(f'mesh={mesh!r} is the mesh of a layout: give one too, such as layout="fsdp"')
+
+    @functools.cache
+    def placed_job(devices: int) -> PlanJob:
+        return dataclasses.replace(make_job(devices), layout=resolve(layout, mesh, devices))
 
     @functools.cache
     def make_job(devices: int) -> PlanJob:
+        if not makes_jobs(source, input_specs):
+            return job
         try:
             returned = source(devices)
         except Exception as error:
@@ -123,7 +147,7 @@ def jobs_of(job: PlanJob) -> Callable[[int], PlanJob]:
             )
         return dataclasses.replace(job, source=pair[0], input_specs=pair[1])
 
-    return make_job
+    return make_job if layout is None else placed_job
 
 
 def makes_jobs(source: Any, input_specs: Any) -> bool:

@@ -10,29 +10,29 @@ from __future__ import annotations
 import concurrent.futures
 import contextvars
 import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from anytpu._calls import explain_arguments
 from anytpu.errors import SettingError
 from anytpu.planning.compiler import compilations
 from anytpu.planning.forecast import predict
 from anytpu.planning.job import PlanJob, batch_rows, jobs_of, makes_jobs
-from anytpu.planning.prices import read_prices
 from anytpu.planning.records import Plan, Prediction
 from anytpu.planning.review import find_largest_batch, review
 from anytpu.planning.settings import PlanSettings, check_positive_integer
-from anytpu.planning.target import Target, target_named
-from anytpu.planning.waits import FIT_CALL_S
+from anytpu.planning.target import Target, target_named, targets_named
+from anytpu.planning.waits import settings_of
+
+T = TypeVar("T")
 
 AT_ONCE = 2
 """Number of compilations that run at a time: each takes a core and, for a large program, several gigabytes."""
 
-STEPS_BY_THE_CLOCK = 1024
-"""Steps of one call that a plan assumes when `fit` chooses them. `fit` starts as many steps as take a quarter of a
-second, at most this number. When it starts fewer, a step is so long that the host's share is negligible."""
 
-
+@explain_arguments
 def plan(
     job: Any,
     batch_size: int | Sequence[int] | None = None,
@@ -42,6 +42,8 @@ def plan(
     mode: str | None = None,
     precision: str | None = None,
     batch_axis: Any = None,
+    layout: Any = None,
+    mesh: Mapping[str, int] | None = None,
     steps_per_execution: int | None = None,
     input_examples_per_s: float | None = None,
     examples: int | None = None,
@@ -70,6 +72,11 @@ def plan(
         batch_axis: the axis of the examples in a JAX function's batch: one axis for all leaves, or a tree of axes like
             the batch. Example: (3, 0) for images (height, width, channels, rows) and labels (rows,). None: the axis
             that the batch's sharding splits over a data axis, else axis 0; a note says where axis 0 was assumed.
+        layout: how the model lies over the devices. "data": weights whole on each; "fsdp": weights, optimizer slots
+            and batch split over all; a `keras.distribution.LayoutMap`, a dictionary {pattern: PartitionSpec}, a
+            function (name, shape) -> PartitionSpec, or a layout of `shard`. None: whole weights, or the step's own.
+        mesh: {name: size} of the axes of the layout's mesh, at most one of them -1, which fills the devices. None: one
+            axis "data" over all devices.
         steps_per_execution: steps that one call of the host starts. None: the model's own number, or as many as `fit`
             would choose; 1 for a job that is not a Keras model.
         input_examples_per_s: rate of the input pipeline, examples per second; None: never waited for.
@@ -77,7 +84,7 @@ def plan(
         epochs: epochs of the run, for its time and cost.
         sweep_batches: further batch sizes to predict on each system.
         advise: whether to compile changed programs to measure the gain of each piece of advice.
-        prices: a file of prices that replaces the included table; see docs/prices.md.
+        prices: a file of prices that replaces the included table; see `anytpu docs prices`.
         options: options of the compiler, such as {"xla_tpu_scoped_vmem_limit_kib": "65536"}.
         timeout_s: time limit of one compilation, seconds; after it the plan has a floor in place of a forecast.
         use_cache: whether to reuse compilations from the disk.
@@ -94,20 +101,19 @@ def plan(
         >>> tpu.plan(model, batch_size=1024, tpu=["v2-8", "v3-8"]).fastest.target.name  # doctest: +SKIP
         'v3-8'
     """
-    targets, jobs = _targets(tpu), jobs_of(PlanJob(job, input_specs, mode, precision, batch_axis))
-    fit_steps = _steps_of_fit(jobs(targets[0].devices).source)
-    settings = PlanSettings(
-        steps_per_execution or fit_steps or 1,
-        input_examples_per_s,
-        examples,
-        epochs,
-        read_prices(prices),
-        options or {},
-        timeout_s,
-        use_cache,
-        progress or PlanSettings.progress,
-        name,
-        host_call_s=FIT_CALL_S if fit_steps else 0.0,
+    targets, jobs = targets_named(tpu), jobs_of(PlanJob(job, input_specs, mode, precision, batch_axis), layout, mesh)
+    settings = settings_of(
+        jobs(targets[0].devices).source,
+        steps_per_execution,
+        prices=prices,
+        options=options,
+        progress=progress,
+        input_examples_per_s=input_examples_per_s,
+        examples=examples,
+        epochs=epochs,
+        timeout_s=timeout_s,
+        use_cache=use_cache,
+        name=name,
     )
     pairs = _pairs(targets, batch_size)
     others = [(target, other) for target, own in pairs for other in _batches(sweep_batches, own)]
@@ -127,7 +133,7 @@ def plan(
     return Plan(name or predictions[0].program, tuple(predictions), tuple(sweep), examples, epochs)
 
 
-def run_together(tasks: Sequence[Callable[[], Prediction]]) -> list[Prediction]:
+def run_together(tasks: Sequence[Callable[[], T]]) -> list[T]:
     """Run tasks two at a time and return their results in order; the first error cancels the others."""
     with compilations() as ours, concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
         futures = [pool.submit(contextvars.copy_context().run, task) for task in tasks]
@@ -141,6 +147,7 @@ def run_together(tasks: Sequence[Callable[[], Prediction]]) -> list[Prediction]:
             raise
 
 
+@explain_arguments
 def max_batch_size(
     job: Any,
     tpu: str = "v2-8",
@@ -149,6 +156,8 @@ def max_batch_size(
     mode: str | None = None,
     precision: str | None = None,
     batch_axis: Any = None,
+    layout: Any = None,
+    mesh: Mapping[str, int] | None = None,
     options: Mapping[str, str] | None = None,
     timeout_s: float = 600.0,
     use_cache: bool = True,
@@ -167,6 +176,8 @@ def max_batch_size(
         mode: as `plan` takes it.
         precision: as `plan` takes it.
         batch_axis: as `plan` takes it.
+        layout: as `plan` takes it.
+        mesh: as `plan` takes it.
         options: as `plan` takes it.
         timeout_s: time limit of one compilation, seconds.
         use_cache: whether to reuse compilations from the disk.
@@ -190,13 +201,15 @@ def max_batch_size(
         progress=progress or PlanSettings.progress,
         name=name,
     )
-    target, jobs = target_named(tpu), jobs_of(PlanJob(job, input_specs, mode, precision, batch_axis))
+    target = target_named(tpu)
+    jobs = jobs_of(PlanJob(job, input_specs, mode, precision, batch_axis), layout, mesh)
     largest = find_largest_batch(jobs(target.devices), target, settings)
     if largest.ended_by is not None:
         raise largest.ended_by
     return largest.batch_size
 
 
+@functools.partial(explain_arguments, also=inspect.signature(plan).parameters)
 def scaling(
     job: Any,
     tpu: str,
@@ -217,11 +230,12 @@ def scaling(
         batch_size: examples of one step on the FIRST slice.
         grow: whether the batch grows with the slice (weak scaling: each device keeps its share); False keeps it
             constant.
-        **settings: the other arguments of `plan`.
+        **settings: the other arguments of `plan`. A `mesh` needs a size of -1, so that it fills each slice:
+            mesh={"data": -1, "model": 4}.
 
     Raises:
         UnknownTPUError: no such chip, or no such slice.
-        SettingError: no cores.
+        SettingError: no cores, or a layout for one number of devices.
 
     Example:
         >>> tpu.scaling(model, tpu="v3", cores=[8, 32, 128], batch_size=1024).show()  # doctest: +SKIP
@@ -255,14 +269,6 @@ def _pairs(targets: list[Target], batch_size: int | Sequence[int] | None) -> lis
     return list(zip(targets, sizes, strict=True))
 
 
-def _targets(tpu: str | Sequence[str]) -> list[Target]:
-    names = [tpu] if isinstance(tpu, str) else tpu
-    if not isinstance(names, Sequence) or not names or not all(isinstance(name, str) for name in names):
-        raise SettingError(f'tpu must name at least one system, such as "v3-8" or ["v2-8", "v3-8"], not {tpu!r}')
-    targets = {name: target_named(name) for name in names}
-    return list({target.name: target for target in targets.values()}.values())
-
-
 def _batches(sweep_batches: Sequence[int], planned: int | None) -> list[int]:
     """Return the batches of a sweep that are not planned anyway, smallest first."""
     if not isinstance(sweep_batches, Sequence) or None in sweep_batches:
@@ -270,15 +276,3 @@ def _batches(sweep_batches: Sequence[int], planned: int | None) -> list[int]:
     for batch in sweep_batches:
         check_positive_integer("sweep_batches", batch)
     return sorted(set(sweep_batches) - {planned})
-
-
-def _steps_of_fit(job: Any) -> int | None:
-    """Return how many steps `fit` would run with one call of the host; None for a job that is not a Keras model.
-
-    A model compiled with a number has that number. Without one it reads 1, Keras's default, and anytpu's `fit` chooses
-    by the clock. It takes up to `STEPS_BY_THE_CLOCK` short steps, never more than an epoch has.
-    """
-    steps = getattr(job, "steps_per_execution", None)
-    if not isinstance(steps, int):
-        return None
-    return steps if steps > 1 else STEPS_BY_THE_CLOCK

@@ -133,7 +133,7 @@ def _with_holding(
         return dataclasses.replace(prediction, holding=holding)
     stays = (
         f"No slice would hold it as it is: about {format_bytes(line.fixed_bytes)} of a device's memory do not shrink "
-        'when more devices share the batch. Split the state over them: "Layouts of your own" in docs/plan.md.'
+        'when more devices share the batch. Split the state over them: "Layouts of your own" in `anytpu docs plan`.'
     )
     return dataclasses.replace(prediction, notes=(*prediction.notes, stays))
 

@@ -30,7 +30,8 @@ _IS = {
     int: "a positive integer",
     float: "a number of 0 or more",
     str: "a text of one line",
-    dict: "names and versions",
+    dict[str, str]: "names and versions",
+    dict[str, float]: "names and numbers",
     types.NoneType: "null",
 }
 
@@ -55,7 +56,8 @@ def record_of(kind: type[Kind], value: Any) -> Kind:
     """Return a record of a kind.
 
     Args:
-        kind: a dataclass whose fields are `str`, `int`, `float`, `dict[str, str]`, or one of these or None.
+        kind: a dataclass whose fields are `str`, `int`, `float`, `dict[str, str]`, `dict[str, float]`, or one of these
+            or None.
         value: the parsed JSON.
 
     Raises:
@@ -72,7 +74,7 @@ def record_of(kind: type[Kind], value: Any) -> Kind:
         if field.name in value:
             _check(field.name, value[field.name], _types(kind)[field.name])
             known[field.name] = value[field.name]
-        elif field.default is dataclasses.MISSING:
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise ValueError(f"{field.name!r} is missing")
     return kind(**known)
 
@@ -96,8 +98,8 @@ def _types(kind: Any) -> dict[str, tuple[Any, ...]]:
 
 
 def _check(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
-    if not any(_fits(value, typing.get_origin(kind) or kind) for kind in allowed):
-        wanted = " or ".join(_IS[typing.get_origin(kind) or kind] for kind in allowed)
+    if not any(_fits(value, kind) for kind in allowed):
+        wanted = " or ".join(_IS[kind] for kind in allowed)
         raise ValueError(f"{name!r} is {quoted(value)}, not {wanted}")
 
 
@@ -108,6 +110,7 @@ def _fits(value: Any, kind: Any) -> bool:
         return type(value) in (int, float) and 0 <= value <= MAX_NUMBER  # no NaN either
     if kind is str:
         return isinstance(value, str) and len(value) <= MAX_TEXT and value.isprintable()
-    if kind is dict:
-        return isinstance(value, dict) and all(_fits(text, str) for pair in value.items() for text in pair)
+    if typing.get_origin(kind) is dict:
+        kinds = typing.get_args(kind)
+        return isinstance(value, dict) and all(all(map(_fits, pair, kinds)) for pair in value.items())
     return value is None

@@ -21,9 +21,10 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from collections.abc import Sequence
 from typing import Any
 
-from anytpu.errors import PlanError, UnknownTPUError
+from anytpu.errors import PlanError, SettingError, UnknownTPUError
 from anytpu.system.chips import CHIPS, Chip
 from anytpu.system.topologies import ALIASES, Bounds, did_you_mean, known_slices, slice_sizes, topology_of
 from anytpu.units import MIB
@@ -156,6 +157,20 @@ def target_named(name: str) -> Target:
     if match["single"]:
         chip = dataclasses.replace(chip, is_megacore=False)
     return _target(chip, number, int(match["slices"] or 1), single=bool(match["single"]))
+
+
+def targets_named(tpu: str | Sequence[str]) -> list[Target]:
+    """Return the targets with the names of one slice or several, each once.
+
+    Raises:
+        SettingError: there is no name.
+        UnknownTPUError: no such slice exists.
+    """
+    names = [tpu] if isinstance(tpu, str) else tpu
+    if not isinstance(names, Sequence) or not names or not all(isinstance(name, str) for name in names):
+        raise SettingError(f'tpu must name at least one system, such as "v3-8" or ["v2-8", "v3-8"], not {tpu!r}')
+    targets = {name: target_named(name) for name in names}
+    return list({target.name: target for target in targets.values()}.values())
 
 
 def every_target() -> list[Target]:

@@ -14,13 +14,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
+from anytpu.planning.prices import read_prices
 from anytpu.planning.records import OpTime, StepTime
 from anytpu.planning.settings import PlanSettings
 from anytpu.units import format_seconds
 
 FIT_CALL_S = 565e-6
 """The time that one call of `fit` keeps the host busy."""
+
+STEPS_BY_THE_CLOCK = 1024
+"""Steps of one call that a plan assumes when `fit` chooses them. `fit` starts as many steps as take a quarter of a
+second, at most this number. When it starts fewer, a step is so long that the host's share is negligible."""
 
 HOST_WAIT = "waiting for the host"
 """The name of the wait for the host among the operations of a step."""
@@ -39,7 +47,9 @@ def add_waits(time: StepTime, settings: PlanSettings, batch_size: int | None) ->
         batch_size: examples of a step over all devices, or None.
     """
     hosted = add_host_wait(time, settings.host_call_s, settings.steps_per_execution)
-    return add_input_wait(hosted, settings.input_examples_per_s, batch_size)
+    waited = add_input_wait(hosted, settings.input_examples_per_s, batch_size)
+    # The longest wait is the step, and the devices' correction is no part of it.
+    return waited if waited.step_s == time.step_s else dataclasses.replace(waited, correction=1.0)
 
 
 def add_host_wait(time: StepTime, call_s: float, steps_per_execution: int) -> StepTime:
@@ -94,3 +104,45 @@ def add_input_wait(time: StepTime, input_examples_per_s: float | None, batch_siz
         step_s=max(time.step_s, input_s),
         interval_s=(max(low_s, input_s * math.exp(-_INPUT_OFF)), max(high_s, input_s * math.exp(_INPUT_OFF))),
     )
+
+
+def settings_of(
+    job: Any,
+    steps_per_execution: int | None = None,
+    *,
+    prices: str | Path | None = None,
+    options: Mapping[str, str] | None = None,
+    progress: Callable[[str], None] | None = None,
+    **settings: Any,
+) -> PlanSettings:
+    """Return the settings of every prediction of a job, with the steps and the host's time of `fit` for a Keras model.
+
+    Args:
+        job: the job.
+        steps_per_execution: steps of one call; None: as many as `fit` would choose, or 1.
+        prices: a file of prices, or None.
+        options: options of the compiler, or None.
+        progress: called with one line before each step of the work, or None.
+        **settings: other fields of `PlanSettings`.
+    """
+    fit_steps = steps_of_fit(job)
+    return PlanSettings(
+        steps_per_execution or fit_steps or 1,
+        prices=read_prices(prices),
+        options=options or {},
+        progress=progress or PlanSettings.progress,
+        host_call_s=FIT_CALL_S if fit_steps else 0.0,
+        **settings,
+    )
+
+
+def steps_of_fit(job: Any) -> int | None:
+    """Return how many steps `fit` would run with one call of the host; None for a job that is not a Keras model.
+
+    A model compiled with a number has that number. Without one it reads 1, Keras's default, and anytpu's `fit` chooses
+    by the clock. It takes up to `STEPS_BY_THE_CLOCK` short steps, never more than an epoch has.
+    """
+    steps = getattr(job, "steps_per_execution", None)
+    if not isinstance(steps, int):
+        return None
+    return steps if steps > 1 else STEPS_BY_THE_CLOCK

@@ -10,11 +10,11 @@ from typing import Any
 
 import libcst as cst
 
+from anytpu.port.arguments import in_parentheses, with_argument
+from anytpu.port.calls import row_of_call
 from anytpu.port.edits import Edits
 from anytpu.port.filling import fill, rename_attribute
 from anytpu.port.methods import takes_several
-from anytpu.port.rules import rule_of
-from anytpu.port.variants import variant
 
 _NAMES = ("rng", "generator", "random_generator")
 
@@ -22,65 +22,49 @@ _NAMES = ("rng", "generator", "random_generator")
 def plan_augmentations(edits: Edits) -> None:
     """Plan the draws, the parameters, the calls and the `map` of all random functions of data sets."""
     tree = edits.tree
-    taken = {n.value for n in tree.names()}
-    rng = next(name for name in _NAMES if name not in taken)
+    rng = next(name for name in _NAMES if name not in tree.taken())
     random_functions = _plan_draws(edits, rng)
     _plan_calls(edits, random_functions, rng)
-    for node in tree.nodes():
-        if isinstance(node, cst.Call) and node.args:
-            passed = [function.node for function in edits.values.functions(node.args[0].value)]
-            if any(function in random_functions for function in passed):
-                _plan_map(edits, node, rng)
+    for call in tree.all(cst.Call):
+        passed = edits.values.functions(call.args[0].value) if call.args else []
+        if any(function.node in random_functions for function in passed):
+            _plan_map(edits, call, rng)
     for function in random_functions:
         if isinstance(function, cst.FunctionDef):
-            _add_parameter(edits, function, rng)
+            edits.put(function.params, lambda updated: _with_parameter(updated, rng))
 
 
 def _plan_draws(edits: Edits, rng: str) -> set[cst.CSTNode]:
     """Plan the calls that draw random numbers in functions of data sets; return the functions around them."""
     functions: set[cst.CSTNode] = set()
     for node, name in edits.tree.chains():
-        rule, call = rule_of(name), edits.tree.parent_call(node)
-        if rule is None or call is None or rule[0] != name or not edits.is_host(node):
+        call, function = edits.tree.parent_call(node), _around(edits, node)
+        rule = row_of_call(edits.tree, name, call)
+        if rule is None or call is None or function is None or rule[0] != name or not edits.values.is_host(node):
             continue
-        row = variant(edits.tree, name, call) or rule[1]
-        function = _around(edits, node)
-        if "{rng}" in row.host and function is not None and fill(edits, call, row, row.host, rng=cst.Name(rng)):
+        row = rule[1]
+        if "{rng}" in row.host and fill(edits, call, row, row.host, rng=cst.Name(rng)):
             functions.add(function)
     return functions
 
 
 def _around(edits: Edits, node: cst.CSTNode) -> cst.CSTNode | None:
     """Return the innermost function around a node that a data set calls."""
-    function = edits.tree.function(node)
-    while function is not None and function not in edits.values.host:
-        function = edits.tree.function(function)
-    return function
+    return next((function for function in edits.tree.functions(node) if function in edits.values.host), None)
 
 
 def _plan_calls(edits: Edits, random_functions: set[cst.CSTNode], rng: str) -> None:
     """Pass the generator on in the calls of random functions, and add the callers to them."""
-    calls = [node for node in edits.tree.nodes() if isinstance(node, cst.Call) and edits.is_host(node)]
-    planned: set[cst.CSTNode] = set()
-    is_growing = True
-    while is_growing:
-        is_growing = False
+    calls = [call for call in edits.tree.all(cst.Call) if edits.values.is_host(call)]
+    before = -1
+    while before < len(random_functions):
+        before = len(random_functions)
         for call in calls:
             called = {function.node for function in edits.values.functions(call.func)}
             caller = _around(edits, call)
-            if call not in planned and called & random_functions and caller is not None:
-                edits.put(call, lambda updated: _with_argument(updated, rng))
-                planned.add(call)
+            if called & random_functions and caller is not None:
+                edits.put(call, lambda updated: with_argument(updated, rng, cst.Name(rng)))
                 random_functions.add(caller)
-                is_growing = True
-
-
-def _with_argument(call: cst.Call, rng: str) -> cst.Call:
-    keyword = cst.Arg(
-        cst.Name(rng), cst.Name(rng), equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
-    )
-    last = [call.args[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)] if call.args else []
-    return call.with_changes(args=[*call.args[:-1], *last, keyword])
 
 
 def _plan_map(edits: Edits, call: cst.Call, rng: str) -> None:
@@ -99,8 +83,7 @@ def _plan_map(edits: Edits, call: cst.Call, rng: str) -> None:
         if isinstance(updated, cst.Lambda):
             if row == "row":
                 return updated.with_changes(params=_with_parameter(updated.params, rng, is_keyword=False))
-            inner = updated.with_changes(params=_with_parameter(updated.params, rng))
-            updated = inner.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+            updated = in_parentheses(updated.with_changes(params=_with_parameter(updated.params, rng)))
         return edits.expression(f"lambda row, {rng}: {{function}}({row}, {rng}={rng})", function=updated)
 
     edits.put(call.args[0].value, with_generator)
@@ -113,10 +96,6 @@ def _with_random_map(steps: Any) -> Any:
     if isinstance(steps, cst.Attribute) and steps.attr.value == "map":
         return steps.with_changes(attr=cst.Name("random_map"))
     return steps.with_changes(value=_with_random_map(steps.value)) if isinstance(steps, cst.Attribute) else steps
-
-
-def _add_parameter(edits: Edits, function: cst.FunctionDef, rng: str) -> None:
-    edits.put(function.params, lambda updated: _with_parameter(updated, rng))
 
 
 def _with_parameter(params: cst.Parameters, rng: str, is_keyword: bool = True) -> cst.Parameters:

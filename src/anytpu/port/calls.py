@@ -7,112 +7,127 @@ it.
 from __future__ import annotations
 
 import difflib
+import re
 
 import libcst as cst
+import libcst.matchers as m
 
 from anytpu._replaced import Replacement, advice_of
 from anytpu.port import known
+from anytpu.port.arguments import keyword_of
 from anytpu.port.edits import Edits
-from anytpu.port.filling import drop_statement, fill, rename_keyword
-from anytpu.port.rules import new_name, rule_of
-from anytpu.port.uses import check_keyword
-from anytpu.port.variants import variant
+from anytpu.port.filling import fill, rename_keyword
+from anytpu.port.rules import new_name, rule_of, rules
+from anytpu.port.tree import Tree, head
+from anytpu.port.uses import check_keywords
 
-_UNKNOWN = "no counterpart is known; docs/migrate.md has what replaces what"
+_SLOW = (
+    "NumPy lacks it, so this function of a data set computes with keras.ops, which is slower there: map it behind "
+    "batch, once for many rows, or write it with NumPy"
+)
+_RATE = (
+    "this rate is a tensor that a step computes: pass a schedule, a function of the step that optax calls, such as "
+    "optax.exponential_decay(0.1, 100, 0.9)"
+)
+_UNKNOWN = "no counterpart is known: write it with keras.ops, or with NumPy in a function of a data set"
+_INTEGERS = re.compile(r"(^|\.|['\"])int(32|64)\b")
 
 
 def plan_calls(edits: Edits) -> None:
-    """Plan an edit or a finding for each TensorFlow name that no pattern has handled."""
-    for node, name in edits.tree.chains():
+    """Plan an edit or a finding for each name of TensorFlow or of Keras 2 that no pattern has handled."""
+    tree = edits.tree
+    for node, name in [*tree.chains(), *_names_of_keras(tree)]:
         if edits.is_done(node) or edits.is_left(node):
             continue
-        special = variant(edits.tree, name, edits.tree.parent_call(node))
-        rule = (name, special) if special is not None else rule_of(name)
-        if rule is None:
-            edits.say(edits.tree.parent_call(node) or node, _UNKNOWN, old=edits.tree.code(node))
-        else:
+        rule = row_of_call(tree, name, tree.parent_call(node))
+        if rule is not None:
             _plan(edits, node, name, *rule)
+        elif not name.startswith("keras"):
+            edits.say(tree.parent_call(node) or node, _UNKNOWN, old=tree.code(node))
 
 
-def plan_keras(edits: Edits) -> None:
-    """Check the names that the program imports from the package keras itself, as programs for Keras 2 did."""
-    for node in edits.tree.nodes():
-        if isinstance(node, cst.Name | cst.Attribute) and not isinstance(edits.tree.parent(node), cst.Attribute):
-            name = edits.tree.keras_name(node)
-            if name is not None and name != "keras" and not edits.is_done(node):
-                rule = rule_of(name)
-                _plan(edits, node, name, *rule) if rule is not None else None
+def _names_of_keras(tree: Tree) -> list[tuple[cst.Name | cst.Attribute, str]]:
+    """Return the names that the program imports from the package keras itself, as programs for Keras 2 did."""
+    chains = [n for n in tree.all(cst.Name, cst.Attribute) if not isinstance(tree.parent(n), cst.Attribute)]
+    return [(node, name) for node in chains if (name := tree.keras_name(node)) not in (None, "keras")]
+
+
+def row_of_call(tree: Tree, name: str, call: cst.Call | None) -> tuple[str, Replacement] | None:
+    """Return the old name and the row for a name that is called; None if there is none.
+
+    A row "matmul(transpose_b)" is for calls with `transpose_b=True`. A row "linalg.band_part(-1, 0)" is for calls whose
+    arguments after the first are these. A row "random.uniform(integers)" is for calls with an integer type, and a row
+    "constant(strings)" for calls with a string in the first argument.
+    """
+    codes = [(keyword_of(argument), tree.code(argument.value)) for argument in call.args] if call is not None else []
+    variants = [keyword for keyword, code in codes if keyword and code != "False"]
+    variants += ["integers"] if any(_INTEGERS.search(code) for _, code in codes) else []
+    variants += ["strings"] if call is not None and call.args and m.findall(call.args[0], m.SimpleString()) else []
+    variants += [", ".join(code for _, code in codes[1:])] if call is not None else []
+    rows = (rules().get(f"{name}({variant})") for variant in variants)
+    special = next((row for row in rows if row is not None), None)
+    return (name, special) if special is not None else rule_of(name)
 
 
 def _plan(edits: Edits, node: cst.Name | cst.Attribute, name: str, key: str, row: Replacement) -> None:
-    called = edits.tree.parent_call(node)
-    is_whole = key == name
+    tree, called = edits.tree, edits.tree.parent_call(node)
+    host = row.host if edits.values.is_host(node) and "{rng}" not in row.host else ""
     if row.how == "drop" and _drop(edits, node, called):
         return
-    if row.how == "call" and called is not None and is_whole:
-        host = _template(edits, node, row)
-        if (host and fill(edits, called, row, host)) or fill(edits, called, row):
-            return
+    if not host and row.target.startswith("keras.ops.") and edits.values.is_host(node):
+        edits.say(node, _SLOW, "note")
+    if name.startswith("train.") and name.endswith("Optimizer"):
+        for argument in called.args if called is not None else ():
+            if "array" in edits.values.of(argument.value):
+                edits.say(argument, _RATE)
+    call = called if row.how == "call" and key == name else None
+    if call is not None and ((host and fill(edits, call, row, host)) or fill(edits, call, row)):
+        return
     if row.how == "rename":
-        _rename(edits, node, name, row, called)
+        _rename(edits, node, name, row, host)
     elif not edits.is_done(node):
         edits.say(node, advice_of(row))
+        if tree.around(node, cst.WithItem) is not None and (block := tree.around(node, cst.With)) is not None:
+            _list_once(edits, block, row)
 
 
-def _template(edits: Edits, node: cst.CSTNode, row: Replacement) -> str:
-    return row.host if edits.is_host(node) and "{rng}" not in row.host else ""
+def _list_once(edits: Edits, block: cst.With, row: Replacement) -> None:
+    """Let one finding stand for all names of a row in a block whose head is listed: the block goes as a whole."""
+    inside = set(edits.tree.nodes(block))
+    for node, name in edits.tree.chains():
+        rule = rule_of(name)
+        if node in inside and rule is not None and rule[1] is row:
+            edits.leave(node)
 
 
-def _rename(edits: Edits, node: cst.CSTNode, name: str, row: Replacement, called: cst.Call | None) -> None:
-    """Replace a dotted name by its new full name."""
-    host = _template(edits, node, row)
-    target = new_name(name)
+def _rename(edits: Edits, node: cst.Name | cst.Attribute, name: str, row: Replacement, host: str) -> None:
+    """Replace a dotted name by its new full name; one that starts at an import that is made right stays."""
+    target, called = new_name(name), edits.tree.parent_call(node)
     if target is None:
         edits.say(node, _gone(name))
         return
-    if host:
-        target = host.replace("*", name.rpartition(".")[2])
-    _put_name(edits, node, name, target)
-    if called is not None:
-        for argument in called.args:
-            rename_keyword(edits, argument, row.keywords)
-        _check_keywords(edits, called, target)
-
-
-def _put_name(edits: Edits, node: cst.CSTNode, old: str, target: str) -> None:
-    """Replace a dotted name; one that starts at an import of Keras stays if the new import makes it right."""
-    head = node
-    while isinstance(head, cst.Attribute):
-        head = head.value
-    head_old = edits.tree.library_name(head) or ""
-    head_new = new_name(head_old) if rule_of(head_old) else None
-    if head_new is not None and head_new.startswith("keras") and target == head_new + old.removeprefix(head_old):
+    target = host.replace("*", name.rpartition(".")[2]) or target
+    head_old = edits.tree.library_name(head(node)) or ""
+    head_new = new_name(head_old)
+    if head_new is not None and head_new.startswith("keras") and target == head_new + name.removeprefix(head_old):
         edits.cover(node)
     else:
         edits.put(node, lambda _: edits.expression(target), covers=node)
-
-
-def _check_keywords(edits: Edits, called: cst.Call, name: str) -> None:
-    full = f"anytpu.{name.removeprefix('tpu.')}" if name.startswith("tpu.") else name
-    definition = known.find(full)
-    accepted = known.parameters(definition) if definition is not None else None
-    if accepted is not None:
+    if called is not None:
         for argument in called.args:
-            check_keyword(edits, argument, accepted, name)
+            rename_keyword(edits, argument, row.keywords)
+        definition = known.find(target)
+        check_keywords(edits, called, known.parameters(definition) if definition is not None else None, target)
 
 
 def _gone(name: str) -> str:
     """Return the advice for a name of Keras or of a data set that the installed packages lack."""
-    rule = rule_of(name)
     home, _, last = name.rpartition(".")
     new_home = new_name(home) if home else None
-    if rule is None or new_home is None:
+    if new_home is None:
         return _UNKNOWN
-    full = f"anytpu.{new_home.removeprefix('tpu.')}" if new_home.startswith("tpu.") else new_home
-    owner = known.find(full)
-    names = known.public_names(full) if owner is None else [n for n in known.members(owner) if not n.startswith("_")]
-    near = difflib.get_close_matches(last, names, n=3, cutoff=0.6)
-    hint = f"its nearest names are {', '.join(near)}" if near else "docs/migrate.md has what replaces what"
+    near = difflib.get_close_matches(last, known.public_names(new_home), n=3, cutoff=0.6)
+    hint = f"its nearest names are {', '.join(near)}" if near else "`anytpu docs migrate` has what replaces what"
     return f"{new_home} has no {last}; {hint}"
 
 
@@ -122,20 +137,18 @@ def _drop(edits: Edits, node: cst.CSTNode, called: cst.Call | None) -> bool:
     above = tree.parent(whole)
     if isinstance(above, cst.Decorator):
         edits.drop(above)
-        return True
-    if isinstance(above, cst.Expr) or (isinstance(above, cst.Attribute) and tree.is_statement(above)):
-        drop_statement(edits, whole)
-        return True
-    if called is not None and called.args and not called.args[0].keyword and not called.args[0].star:
+    elif isinstance(above, cst.Expr) or (isinstance(above, cst.Attribute) and tree.is_statement(above)):
+        edits.drop_statement(whole)
+    elif called is not None and called.args and not called.args[0].keyword and not called.args[0].star:
         edits.put(called, lambda updated: updated.args[0].value, covers=node)
-        return True
-    if isinstance(above, cst.Assign) and not _is_read(edits, above):
-        drop_statement(edits, whole)
-        return True
-    return False
+    elif isinstance(above, cst.Assign) and not _is_read(tree, above):
+        edits.drop_statement(whole)
+    else:
+        return False
+    return True
 
 
-def _is_read(edits: Edits, assign: cst.Assign) -> bool:
+def _is_read(tree: Tree, assign: cst.Assign) -> bool:
     """Return whether a variable that a statement sets is read anywhere in the program."""
-    names = {target.target.value for target in assign.targets if isinstance(target.target, cst.Name)}
-    return len(names) < len(assign.targets) or any(edits.tree.is_read(name) for name in names)
+    names = [target.target for target in assign.targets if isinstance(target.target, cst.Name)]
+    return len(names) < len(assign.targets) or any(tree.reads_of(name) for name in names)

@@ -16,7 +16,7 @@ from anytpu.port.finding import Finding
 from anytpu.port.tree import Tree
 from anytpu.port.values import Values
 
-IMPORTS = ("tpu", "keras", "optax", "logging", "np", "fsspec", "absl.app", "absl.flags", "os")
+IMPORTS = ("tpu", "keras", "logging", "optax", "np", "fsspec", "os", "absl.app", "absl.flags")
 """Packages that inserted code may use; each is then imported."""
 
 Edit = Callable[[Any], Any]
@@ -58,6 +58,19 @@ class Edits:
         if covers is not None:
             self.cover(covers)
 
+    def put_body(self, block: cst.With, item: cst.WithItem) -> None:
+        """Plan to replace a block by its body, with the comments above the block."""
+        statements = block.body.body
+
+        def body_alone(_: cst.With) -> Any:
+            lines = [line for statement in statements for line in self.rebuilt_lines(statement)]
+            if not lines:
+                return cst.RemoveFromParent()
+            first = lines[0].with_changes(leading_lines=[*block.leading_lines, *lines[0].leading_lines])
+            return cst.FlattenSentinel([first, *lines[1:]])
+
+        self.put(block, body_alone, covers=item)
+
     def put_after(self, node: cst.CSTNode, edit: Edit) -> None:
         """Plan a further edit of a node, which gets the result of the edit that is planned already."""
         before = self._edits.get(node, lambda updated: updated)
@@ -69,9 +82,7 @@ class Edits:
         above = statement.leading_lines  # pyright: ignore[reportAttributeAccessIssue]
 
         def with_lines(updated: Any) -> cst.FlattenSentinel:
-            replacement = edit(updated)
-            after = [] if isinstance(replacement, cst.RemovalSentinel) else replacement
-            after = list(after) if isinstance(after, list | cst.FlattenSentinel) else [after]
+            after = _lines(edit(updated))
             if after:
                 after[0] = after[0].with_changes(leading_lines=after[0].leading_lines[len(above) :])
             return cst.FlattenSentinel([lines[0].with_changes(leading_lines=above), *lines[1:], *after])
@@ -82,13 +93,14 @@ class Edits:
         """Remove a node and its descendants."""
         self.put(node, lambda _: cst.RemoveFromParent(), covers=node)
 
+    def drop_statement(self, node: cst.CSTNode) -> None:
+        """Remove the statement that contains a node."""
+        is_alone = self.tree.is_alone(node)
+        self.drop(self.tree.statement(node) if is_alone else self.tree.small_statement(node) or self.tree.module)
+
     def cover(self, node: cst.CSTNode) -> None:
         """Mark a node and its descendants as handled: later rules skip them."""
         self._done.update(self.tree.nodes(node))
-
-    def is_host(self, node: cst.CSTNode) -> bool:
-        """Return whether a node runs on the host only, in a function that a data set calls for its elements."""
-        return self.values.is_host(node)
 
     def mark(self, node: cst.CSTNode) -> None:
         """Mark a node as handled, without its descendants."""
@@ -147,10 +159,7 @@ class Edits:
 
     def rebuilt_lines(self, statement: Any) -> list[Any]:
         """Return the statements that replace a statement: none, one or several."""
-        new = self.rebuilt(statement)
-        if isinstance(new, cst.FlattenSentinel):
-            return list(new)
-        return [] if isinstance(new, cst.RemovalSentinel) else [new]
+        return _lines(self.rebuilt(statement))
 
     def apply(self) -> cst.Module:
         """Return the program with all edits applied."""
@@ -169,6 +178,13 @@ class _Editor(cst.CSTTransformer):
             return cst.RemoveFromParent()
         edit = self._edits.get(original_node)
         return updated_node if edit is None else edit(updated_node)
+
+
+def _lines(new: Any) -> list[Any]:
+    """Return the result of an edit of a statement as a list of statements."""
+    if isinstance(new, cst.FlattenSentinel):
+        return list(new)
+    return [] if isinstance(new, cst.RemovalSentinel) else [new]
 
 
 def _has_lost_all(statement: cst.If) -> bool:

@@ -7,11 +7,11 @@ literal gives is left alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import libcst as cst
 
+from anytpu.port.arguments import argument_of
 from anytpu.port.edits import Edits
 
 _WEIGHTS, _MODEL = ".weights.h5", ".keras"
@@ -20,12 +20,9 @@ _OLD_ENDING = re.compile(r"(\.weights)?\.(h5|hdf5|hdf|ckpt|tf)$")
 
 def plan_file_names(edits: Edits) -> None:
     """Plan the endings of all names of files that the program saves, and of those that it loads again."""
-    saved, loaded = [], []
-    for call in [node for node in edits.tree.nodes() if isinstance(node, cst.Call)]:
-        for kind, name in _written(edits, call):
-            saved += [(kind, literal) for literal in [_literal(edits, name)] if literal is not None]
-        for kind, name in _read(edits, call):
-            loaded += [(kind, literal) for literal in [_literal(edits, name)] if literal is not None]
+    calls = list(edits.tree.all(cst.Call))
+    saved = [found for call in calls if (found := _file(edits, call, _written(edits, call))) is not None]
+    loaded = [found for call in calls if (found := _file(edits, call, _read(edits, call))) is not None]
     names = {_text(literal): kind for kind, literal in saved if kind != "converted"}
     plain = {_text(literal) for kind, literal in loaded if kind != "converted"}
     names |= {_text(literal): "weights" for kind, literal in saved if kind == "converted" and _text(literal) in plain}
@@ -39,41 +36,37 @@ def plan_file_names(edits: Edits) -> None:
             edits.put(literal, lambda updated, new=new: _with_text(updated, new))
 
 
-def _written(edits: Edits, call: cst.Call) -> Iterator[tuple[str, cst.BaseExpression]]:
-    """Yield the kind and the name of the file that a call writes."""
+def _file(edits: Edits, call: cst.Call, what: tuple[str, int] | None) -> tuple[str, Any] | None:
+    """Return the kind of a file and the literal that ends its name; None if no literal gives it."""
+    kind, position = what or ("", 0)
+    argument = argument_of(call, position, "filepath", "file_path") if what is not None else None
+    literal = _literal(edits, argument.value) if argument is not None else None
+    return (kind, literal) if literal is not None else None
+
+
+def _written(edits: Edits, call: cst.Call) -> tuple[str, int] | None:
+    """Return the kind of file that a call writes, and the position of the file's name; None if it writes none."""
     library_name = edits.tree.library_name(call.func)
-    if library_name in ("keras.callbacks.ModelCheckpoint", "keras.models.save_model"):
-        only_weights = any(
-            argument.keyword is not None
-            and argument.keyword.value == "save_weights_only"
-            and edits.tree.code(argument.value) == "True"
-            for argument in call.args
-        )
-        index = int(library_name.endswith("save_model"))
-        kind = "model" if index else "weights" if only_weights else "checkpoint"
-        yield from ((kind, name) for name in _argument(call, index))
-    elif isinstance(call.func, cst.Attribute) and edits.values.is_a(call.func.value, "keras.Model"):
-        is_converted = "converted" in edits.values.of(call.func.value)
-        kinds = {"save": "model", "save_weights": "converted" if is_converted else "weights"}
-        if call.func.attr.value in kinds:
-            yield from ((kinds[call.func.attr.value], name) for name in _argument(call, 0))
+    if library_name == "keras.models.save_model":
+        return "model", 1
+    if library_name == "keras.callbacks.ModelCheckpoint":
+        only_weights = argument_of(call, -1, "save_weights_only")
+        is_weights = only_weights is not None and edits.tree.code(only_weights.value) == "True"
+        return ("weights" if is_weights else "checkpoint"), 0
+    if isinstance(call.func, cst.Attribute) and edits.values.is_a(call.func.value, "keras.Model"):
+        weights = "converted" if "converted" in edits.values.of(call.func.value) else "weights"
+        kind = {"save": "model", "save_weights": weights}.get(call.func.attr.value)
+        return (kind, 0) if kind is not None else None
+    return None
 
 
-def _read(edits: Edits, call: cst.Call) -> Iterator[tuple[str, cst.BaseExpression]]:
-    """Yield the kind and the name of the file that a call reads."""
+def _read(edits: Edits, call: cst.Call) -> tuple[str, int] | None:
+    """Return the kind of file that a call reads, and the position of the file's name; None if it reads none."""
     if edits.tree.library_name(call.func) == "keras.models.load_model":
-        yield from (("loaded model", name) for name in _argument(call, 0))
-    elif isinstance(call.func, cst.Attribute) and call.func.attr.value == "load_weights":
-        is_converted = "converted" in edits.values.of(call.func.value)
-        yield from (("converted" if is_converted else "loaded weights", name) for name in _argument(call, 0))
-
-
-def _argument(call: cst.Call, index: int) -> list[cst.BaseExpression]:
-    """Return the name of the file in a call: an argument by position, or by keyword."""
-    for position, argument in enumerate(call.args):
-        if (argument.keyword.value in ("filepath", "file_path")) if argument.keyword else position == index:
-            return [argument.value]
-    return []
+        return "loaded model", 0
+    if isinstance(call.func, cst.Attribute) and call.func.attr.value == "load_weights":
+        return ("converted" if "converted" in edits.values.of(call.func.value) else "loaded weights"), 0
+    return None
 
 
 def _literal(edits: Edits, name: Any, hops: int = 4) -> cst.SimpleString | cst.FormattedStringText | None:
@@ -86,7 +79,8 @@ def _literal(edits: Edits, name: Any, hops: int = 4) -> cst.SimpleString | cst.F
         last = name.parts[-1] if name.parts else None
         return last if isinstance(last, cst.FormattedStringText) else None
     if isinstance(name, cst.BinaryOperation):
-        return _literal(edits, name.right, hops - 1)
+        is_format = isinstance(name.operator, cst.Modulo)
+        return _literal(edits, name.left if is_format else name.right, hops - 1)
     if isinstance(name, cst.Call) and edits.tree.code(name.func).endswith("path.join") and name.args:
         return _literal(edits, name.args[-1].value, hops - 1)
     if isinstance(name, cst.Call) and isinstance(name.func, cst.Attribute) and name.func.attr.value == "format":

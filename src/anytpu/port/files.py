@@ -1,7 +1,7 @@
 """Find, read and rewrite program files without losing the old text.
 
-Rule: the old file is kept as `old.py.bak`, and an existing backup is never overwritten. The new text goes to a
-temporary file, which then replaces the old file atomically.
+Rule: the old file is kept as `old.py.bak`, and an existing backup is never overwritten. Both files are replaced
+atomically.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import dataclasses
 import io
 import os
 import shutil
-import tempfile
 import tokenize
 from collections.abc import Iterable
 from pathlib import Path
 
 from anytpu.errors import PortError
 from anytpu.files.opening import open_file, read_file
+from anytpu.files.replacing import replaced, write_bytes
 from anytpu.port.notebook import ported_notebook
 from anytpu.port.program import Ported, ported
 
@@ -118,23 +118,9 @@ def write(files: Iterable[PortedFile]) -> list[Path]:
             raise PortError(f"{str(file.backup)!r} exists already: move it away and run the command again")
     for file in changed:
         try:
-            shutil.copy2(file.path, file.backup)
-            _replace(file)
+            with replaced(file.backup) as unfinished:
+                shutil.copy2(file.path, unfinished)
+            write_bytes(file.path, file.content.encode(file.encoding))
         except OSError as error:
             raise PortError(f"cannot write {str(file.path)!r}: {error.strerror}; it is unchanged") from error
     return [file.backup for file in changed]
-
-
-def _replace(file: PortedFile) -> None:
-    target = file.path.resolve()  # a link stays a link
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    try:
-        with open(handle, "w", encoding=file.encoding, newline="") as stream:
-            stream.write(file.content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        shutil.copymode(target, name)
-        os.replace(name, target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

@@ -9,10 +9,10 @@ from typing import Any
 import libcst as cst
 
 from anytpu._replaced import Replacement
+from anytpu.port.arguments import in_parentheses, keyword_of
 from anytpu.port.edits import Edits
-from anytpu.port.tree import Tree
 
-_LOWER = ("mode", "padding")
+_LOWER = ("mode", "padding", "compression_type")
 _WINDOWS = ("strides", "ksize")
 _ONLY_NUMBERS = ("num_or_size_splits",)
 """Arguments of which a list means something else in Keras."""
@@ -27,30 +27,11 @@ def rename_attribute(edits: Edits, name: cst.Name, target: str) -> None:
 
 def rename_keyword(edits: Edits, argument: cst.Arg, keywords: Mapping[str, str | None]) -> None:
     """Rename or drop a keyword argument by a row's keywords."""
-    if argument.keyword is None or argument.keyword.value not in keywords:
-        return
-    new = keywords[argument.keyword.value]
+    new = keywords.get(keyword_of(argument), "")
     if new is None:
         edits.drop(argument)
-    else:
+    elif new and argument.keyword is not None:
         rename_attribute(edits, argument.keyword, new)
-
-
-def drop_statement(edits: Edits, node: cst.CSTNode) -> None:
-    """Remove the statement that contains a node."""
-    tree = edits.tree
-    edits.drop(tree.statement(node) if len(_siblings(tree, node)) == 1 else _small(tree, node))
-
-
-def _small(tree: Tree, node: cst.CSTNode) -> cst.CSTNode:
-    while not isinstance(node, cst.BaseSmallStatement):
-        node = tree.parent(node) or tree.module
-    return node
-
-
-def _siblings(tree: Tree, node: cst.CSTNode) -> list[cst.CSTNode]:
-    line = tree.statement(node)
-    return list(line.body) if isinstance(line, cst.SimpleStatementLine) else []
 
 
 def fill(edits: Edits, call: cst.Call, row: Replacement, target: str = "", **more: cst.BaseExpression) -> bool:
@@ -68,8 +49,7 @@ def fill(edits: Edits, call: cst.Call, row: Replacement, target: str = "", **mor
     if sorted_arguments is None:
         return False
     arguments, kept_keywords = sorted_arguments
-    is_kept = any(row.keywords[a.keyword.value] is not None for a in kept_keywords if a.keyword is not None)
-    if is_kept and not template.endswith(")"):
+    if any(row.keywords[keyword_of(a)] is not None for a in kept_keywords) and not template.endswith(")"):
         return False
     for argument in kept_keywords:
         rename_keyword(edits, argument, row.keywords)
@@ -80,7 +60,8 @@ def fill(edits: Edits, call: cst.Call, row: Replacement, target: str = "", **mor
             values[OWNER] = edits.rebuilt(call.func.value)
         missing = {n: default for n, default in row.parameters.items() if n not in arguments and default is not None}
         defaults = {n: cst.parse_expression(default) for n, default in missing.items()}
-        used = {n: part for n, part in (defaults | values | more).items() if f"{{{n}}}" in template}
+        others = {n: edits.rebuilt(part) for n, part in more.items()}
+        used = {n: part for n, part in (defaults | values | others).items() if f"{{{n}}}" in template}
         used = {n: _operand(_adapted(part, n), n, template) for n, part in used.items()}
         return _with_keywords(edits.expression(template, **used), [edits.rebuilt(a) for a in kept_keywords])
 
@@ -99,12 +80,10 @@ def fill(edits: Edits, call: cst.Call, row: Replacement, target: str = "", **mor
 
 def drop_self_assignment(edits: Edits, call: cst.Call) -> bool:
     """Remove a statement that would become `dataset = dataset`; return False for any other."""
-    above = edits.tree.parent(call)
-    if not isinstance(above, cst.Assign) or len(above.targets) != 1 or not isinstance(call.func, cst.Attribute):
-        return False
-    is_same = edits.tree.code(above.targets[0].target) == edits.tree.code(call.func.value)
+    owner = edits.tree.code(call.func.value) if isinstance(call.func, cst.Attribute) else ""
+    is_same = edits.tree.target_code(edits.tree.parent(call)) == owner
     if is_same:
-        drop_statement(edits, call)
+        edits.drop_statement(call)
     return is_same
 
 
@@ -128,25 +107,13 @@ def _sort(edits: Edits, call: cst.Call, row: Replacement) -> tuple[dict[str, cst
     return arguments, kept_keywords
 
 
-_TIGHT = (
-    cst.Name,
-    cst.Attribute,
-    cst.Call,
-    cst.Subscript,
-    cst.SimpleString,
-    cst.List,
-    cst.Dict,
-    cst.Float,
-    cst.Integer,
-)
+_TIGHT = cst.Name | cst.Attribute | cst.Call | cst.Subscript | cst.SimpleString | cst.List | cst.Dict | cst.BaseNumber
 
 
 def _operand(part: Any, name: str, template: str) -> Any:
     """Return an argument, in parentheses if an operator next to it in the template could take it apart."""
     is_alone = re.search(rf"[(\[,=]\s?\{{{name}\}}[,)\]]", template)
-    if is_alone or isinstance(part, _TIGHT) or part.lpar:
-        return part
-    return part.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+    return part if is_alone or isinstance(part, _TIGHT) or part.lpar else in_parentheses(part)
 
 
 def _adapted(part: Any, name: str) -> Any:
@@ -161,9 +128,6 @@ def _adapted(part: Any, name: str) -> Any:
 def _with_keywords(new_call: Any, keywords: list[Any]) -> Any:
     """Return a call with more keyword arguments: on the class that is made, if the template calls what it makes."""
     kept = [a.with_changes(comma=cst.MaybeSentinel.DEFAULT) for a in keywords if isinstance(a, cst.Arg)]
-    if not kept:
-        return new_call
-    inner = new_call.func
-    if isinstance(inner, cst.Call):
-        return new_call.with_changes(func=inner.with_changes(args=[*inner.args, *kept]))
-    return new_call.with_changes(args=[*new_call.args, *kept])
+    if kept and isinstance(new_call.func, cst.Call):
+        return new_call.with_changes(func=_with_keywords(new_call.func, kept))
+    return new_call.with_changes(args=[*new_call.args, *kept]) if kept else new_call

@@ -11,43 +11,34 @@ from typing import Any
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from anytpu.port.edits import Edits
+from anytpu.port.edits import IMPORTS, Edits
 from anytpu.port.rules import new_name, rule_of
-from anytpu.port.tree import TENSORFLOW, Tree, bound_name, canonical
+from anytpu.port.tree import TENSORFLOW, Tree, bound_name, canonical, head
 
 
 def name_for_anytpu(tree: Tree) -> str:
     """Return the variable that anytpu is imported as: the program's own, else "tpu", else "anytpu" if tpu is taken."""
-    for node in tree.nodes():
-        if isinstance(node, cst.ImportAlias) and get_full_name_for_node(node.name) == "anytpu":
-            return bound_name(node)
-    bindings = {n.value for n in tree.bindings()}
-    return "anytpu" if "tpu" in bindings else "tpu"
+    own = [bound_name(alias) for alias in tree.all(cst.ImportAlias) if _full(alias) == "anytpu"]
+    is_taken = any(n.value == "tpu" and tree.is_stored(n) for n in tree.names())
+    return own[0] if own else "anytpu" if is_taken else "tpu"
 
 
 def plan_imports(edits: Edits) -> None:
     """Plan TensorFlow's imports; call it after the plans for all names."""
     tree = edits.tree
-    needed = {_head(node) for node, _ in tree.chains() if not edits.is_done(node)}
-    for node in tree.nodes():
-        if isinstance(node, cst.Import) and any(_is_old(_full(alias)) for alias in node.names):
+    needed = {tree.code(head(node)) for node, _ in tree.chains() if not edits.is_done(node)}
+    for node in tree.all(cst.Import, cst.ImportFrom):
+        module = _modules(node)[0] if isinstance(node, cst.ImportFrom) and _modules(node) else ""
+        if isinstance(node, cst.Import) and any(map(_is_old, _modules(node))):
             _plan_import(edits, node, needed)
-        elif isinstance(node, cst.ImportFrom) and node.module and not node.relative:
-            module = get_full_name_for_node(node.module) or ""
-            if _is_old(module) or (module.partition(".")[0] == "keras" and _has_moved(module, node)):
-                _plan_import_from(edits, node, needed)
+        elif isinstance(node, cst.ImportFrom) and (_is_old(module) or _has_moved(module, node)):
+            _plan_import_from(edits, node, module, needed)
 
 
 def _has_moved(module: str, node: cst.ImportFrom) -> bool:
     """Return whether an import from Keras 2 names something that Keras 3 has in another place."""
     names = [] if isinstance(node.names, cst.ImportStar) else [f"{module}.{_full(alias)}" for alias in node.names]
-    return any(_in_keras(name) not in (None, name) for name in names)
-
-
-def _head(node: cst.CSTNode) -> str:
-    while isinstance(node, cst.Attribute):
-        node = node.value
-    return node.value if isinstance(node, cst.Name) else ""
+    return any(name.startswith("keras.") and _in_keras(name) not in (None, name) for name in names)
 
 
 def _full(alias: cst.ImportAlias) -> str:
@@ -72,10 +63,9 @@ def _plan_import(edits: Edits, node: cst.Import, needed: set[str]) -> None:
     _replace(edits, node, lines, is_same=lines == old)
 
 
-def _plan_import_from(edits: Edits, node: cst.ImportFrom, needed: set[str]) -> None:
-    module = get_full_name_for_node(node.module) if node.module else ""
+def _plan_import_from(edits: Edits, node: cst.ImportFrom, module: str, needed: set[str]) -> None:
     if isinstance(node.names, cst.ImportStar):
-        keras = _in_keras(canonical(module or ""))
+        keras = _in_keras(canonical(module))
         _replace(edits, node, [f"from {keras} import *"] if keras else [], is_same=not keras)
         return
     lines: dict[str, list[str]] = {}
@@ -89,8 +79,8 @@ def _plan_import_from(edits: Edits, node: cst.ImportFrom, needed: set[str]) -> N
         elif keras:
             home, _, name = keras.rpartition(".")
             lines.setdefault(home, []).append(name if name == bound else f"{name} as {bound}")
-        elif bound in needed or not _is_old(module or ""):
-            lines.setdefault(module or "", []).append(edits.tree.code(alias).rstrip(", ()\n"))
+        elif bound in needed or not _is_old(module):
+            lines.setdefault(module, []).append(edits.tree.code(alias).rstrip(", ()\n"))
     code = [f"from {home} import {', '.join(names)}" if names else home for home, names in lines.items()]
     old_names = [edits.tree.code(alias).rstrip(", ()\n") for alias in node.names]
     _replace(edits, node, code, is_same=lines == {module: old_names})
@@ -99,9 +89,8 @@ def _plan_import_from(edits: Edits, node: cst.ImportFrom, needed: set[str]) -> N
 def _in_keras(old: str) -> str | None:
     """Return the Keras name for a tf.keras name, or None for any other name."""
     rule = rule_of(old)
-    if rule is None or rule[1].how != "rename" or not rule[1].target.startswith("keras"):
-        return None
-    return new_name(old)
+    is_renamed = rule is not None and rule[1].how == "rename" and rule[1].target.startswith("keras")
+    return new_name(old) if is_renamed else None
 
 
 def _replace(edits: Edits, node: cst.CSTNode, lines: Sequence[str], is_same: bool) -> None:
@@ -109,10 +98,10 @@ def _replace(edits: Edits, node: cst.CSTNode, lines: Sequence[str], is_same: boo
     if is_same:
         return
     if not lines:
-        edits.drop(edits.tree.statement(node) if _is_alone(edits.tree, node) else node)
+        edits.drop_statement(node)
         return
     new: list[Any] = [cst.ensure_type(cst.parse_statement(line), cst.SimpleStatementLine).body[0] for line in lines]
-    if not _is_alone(edits.tree, node):
+    if not edits.tree.is_alone(node):
         edits.put(node, lambda _: cst.FlattenSentinel(new))
         return
     line: Any = edits.tree.statement(node)
@@ -124,27 +113,14 @@ def _replace(edits: Edits, node: cst.CSTNode, lines: Sequence[str], is_same: boo
     edits.put(line, one_per_line)
 
 
-def _is_alone(tree: Tree, node: cst.CSTNode) -> bool:
-    line = tree.statement(node)
-    return isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1
-
-
 def plan_new_imports(edits: Edits) -> None:
     """Import the packages that the inserted code uses, once, before the first import of TensorFlow or Keras."""
     body, tpu = edits.tree.module.body, edits.tpu
-    lines = {
-        "tpu": ("import anytpu" if tpu == "anytpu" else f"import anytpu as {tpu}", tpu),
-        "keras": ("import keras", "keras"),
-        "logging": ("import logging", "logging"),
-        "optax": ("import optax", "optax"),
-        "np": ("import numpy as np", "np"),
-        "fsspec": ("import fsspec", "fsspec"),
-        "os": ("import os", "os"),
-        "absl.app": ("import absl.app", "absl"),
-        "absl.flags": ("import absl.flags", "absl"),
-    }
-    imports = [statement for statement in _small(body) if isinstance(statement, cst.Import)]
-    bound_already = {bound_name(a) for statement in imports for a in statement.names if not _is_old(_full(a))}
+    lines = {root: (f"import {root}", root.partition(".")[0]) for root in IMPORTS}
+    lines["tpu"] = ("import anytpu" if tpu == "anytpu" else f"import anytpu as {tpu}", tpu)
+    lines["np"] = ("import numpy as np", "np")
+    imported = [alias for node in _small(body) if isinstance(node, cst.Import) for alias in node.names]
+    bound_already = {bound_name(alias) for alias in imported if not _is_old(_full(alias))}
     missing = [line for root, (line, bound) in lines.items() if root in edits.roots and bound not in bound_already]
     if missing:
         edits.put_before(_anchor(body), [cst.parse_statement(line) for line in missing])
@@ -153,9 +129,7 @@ def plan_new_imports(edits: Edits) -> None:
 def _anchor(body: Sequence[cst.CSTNode]) -> cst.CSTNode:
     """Return the statement before which the new imports go."""
     for statement in body:
-        is_line = isinstance(statement, cst.SimpleStatementLine)
-        imports = _small([statement]) if is_line else list(_imports_in(statement))
-        modules = [name for node in imports for name in _modules(node)]
+        modules = [name for node in _imports_in(statement) for name in _modules(node)]
         if any(_is_old(name) or name.split(".")[0] == "keras" for name in modules):
             return statement
     return next(statement for index, statement in enumerate(body) if not _must_stay_first(statement, index))

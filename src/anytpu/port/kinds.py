@@ -13,7 +13,7 @@ from anytpu.port.rules import new_name
 
 
 @dataclasses.dataclass(frozen=True)
-class Function:
+class OwnFunction:
     """A function of the program: a definition, a lambda or a method."""
 
     node: cst.FunctionDef | cst.Lambda
@@ -40,13 +40,14 @@ class Items:
     items: tuple[frozenset[Any], ...]
 
 
-Value = Function | OwnClass | Instance | Items | str
+Value = OwnFunction | OwnClass | Instance | Items | str
 """A value's class. Strings: "array" (a tensor), "element" (of a data set), "dataset options", "optax", and so on."""
 
 Kinds = frozenset[Value]
 UNKNOWN: Kinds = frozenset()
 ARRAY: Kinds = frozenset({"array"})
 ELEMENT: Kinds = frozenset({"element"})
+TENSORS = ARRAY | ELEMENT
 
 DATASET = "anytpu.pipeline.Dataset"
 _RETURNS = {
@@ -55,24 +56,28 @@ _RETURNS = {
     "keras.models.clone_model": "keras.Model",
     "keras.models.model_from_json": "keras.Model",
     "keras.models.model_from_config": "keras.Model",
-    "anytpu.TPUDistributionStrategy": "anytpu.TPUStrategy",
+    "tpu.TPUDistributionStrategy": "tpu.TPUStrategy",
     "keras.layers.Input": "array",
     "keras.Input": "array",
     "keras.optimizers.get": "keras.optimizers.Optimizer",
 }
 """Classes of results that no annotation promises."""
-_ARRAYS = ("keras.ops.", "keras.random.", "keras.activations.", "keras.losses.", "anytpu.pipeline.decode")
+_ARRAYS = ("keras.ops.", "keras.random.", "keras.activations.", "keras.losses.", "tpu.pipeline.decode")
 
 
 def instance_of(name: str) -> Kinds:
     """Return the value set of an instance of a class of anytpu or Keras, such as "keras.Model"."""
-    definition = known.find(name)
-    return frozenset({Instance(definition)}) if definition is not None else UNKNOWN
+    return instances_of(known.find(name))
+
+
+def instances_of(*definitions: Definition | None) -> Kinds:
+    """Return the value set of instances of some classes, of which some may not be known."""
+    return frozenset(Instance(definition) for definition in definitions if definition is not None)
 
 
 def item_of(kinds: Kinds, index: int) -> Kinds:
     """Return the values of an item of a tuple."""
-    found: Kinds = kinds & (ARRAY | ELEMENT)
+    found: Kinds = kinds & TENSORS
     for value in kinds:
         if isinstance(value, Items) and index < len(value.items):
             found |= value.items[index]
@@ -88,19 +93,15 @@ def result_of(old: str) -> Kinds:
     name = new_name(old)
     if name is None:
         return frozenset({"optax"}) if old.startswith("train.") and old.endswith("Optimizer") else UNKNOWN
-    name = f"anytpu.{name.removeprefix('tpu.')}" if name.startswith("tpu.") else name
     if name.startswith("optax."):
         return frozenset({"optax"})
-    if name == "anytpu.keras_to_tpu_model":
+    if name == "tpu.keras_to_tpu_model":
         return instance_of("keras.Model") | instance_of("anytpu.train.tpu_model.TPUModel") | {"converted"}
     if name in _RETURNS:
         return ARRAY if _RETURNS[name] == "array" else instance_of(_RETURNS[name])
     definition = known.find(name)
-    if definition is not None and definition.is_class:
-        return frozenset({Instance(definition)})
-    if name.startswith("keras.applications."):
-        return instance_of("keras.Model") if definition is not None else UNKNOWN
-    returned = known.returned_class(definition) if definition is not None else None
-    if returned is not None:
-        return frozenset({Instance(returned)})
-    return ARRAY if name.startswith(_ARRAYS) else UNKNOWN
+    if definition is not None and name.startswith("keras.applications."):
+        return instance_of("keras.Model")
+    is_class = definition is not None and definition.is_class
+    made = instances_of(definition if is_class else known.returned_class(definition))
+    return made or (ARRAY if name.startswith(_ARRAYS) else UNKNOWN)

@@ -41,6 +41,16 @@ class Definition:
         """True for a class."""
         return isinstance(self.node, ast.ClassDef)
 
+    @property
+    def is_property(self) -> bool:
+        """True for a property of a class."""
+        return any(ast.unparse(decorator).endswith("property") for decorator in self.node.decorator_list)
+
+
+def _full(name: str) -> str:
+    """Return a name as the packages write it: `tpu.` is how a program writes `anytpu.`."""
+    return f"anytpu.{name.removeprefix('tpu.')}" if name.startswith("tpu.") else name
+
 
 def exists(name: str) -> bool:
     """Return whether a dotted name of anytpu or Keras exists; True for names of other packages.
@@ -49,13 +59,10 @@ def exists(name: str) -> bool:
         >>> exists("keras.layers.Dense"), exists("keras.mixed_precision.experimental"), exists("numpy.nothing")
         (True, False, True)
     """
-    if name.partition(".")[0] not in _PACKAGES:
-        return True
-    return _module_path(name) is not None or _is_bound(name)
-
-
-def _is_bound(name: str) -> bool:
+    name = _full(name)
     home, _, last = name.rpartition(".")
+    if name.partition(".")[0] not in _PACKAGES or _module_path(name) is not None:
+        return True
     if _module_path(home) is not None:
         return last in _bindings(home) or last in _lazy_names(home)
     owner = find(home)
@@ -66,11 +73,13 @@ def _is_bound(name: str) -> bool:
 def find(name: str, hops: int = _MAX_HOPS) -> Definition | None:
     """Return the class or function of a dotted name, through any number of re-exports; None if there is none.
 
+    A name that starts with `tpu.` is one of anytpu.
+
     Example:
         >>> find("keras.optimizers.Adam").name, find("keras.optimizers.Eve")
         ('Adam', None)
     """
-    home, _, last = name.rpartition(".")
+    home, _, last = _full(name).rpartition(".")
     if not home or not hops or home.partition(".")[0] not in _PACKAGES:
         return None
     if _module_path(home) is None:
@@ -94,6 +103,16 @@ def ancestors(owner: Definition) -> tuple[Definition, ...]:
             if definition.is_class and definition != owner:
                 found.update(dict.fromkeys(ancestors(definition)))
     return tuple(found)
+
+
+def is_below(owner: Definition | None, name: str) -> bool:
+    """Return whether a definition is the class of a dotted name, or derived from it.
+
+    Example:
+        >>> is_below(find("keras.layers.Dense"), "keras.layers.Layer"), is_below(None, "keras.Model")
+        (True, False)
+    """
+    return owner is not None and owner.is_class and find(name) in ancestors(owner)
 
 
 @functools.cache
@@ -120,8 +139,8 @@ def members(owner: Definition) -> dict[str, Definition | None]:
 @functools.cache
 def parameters(function: Definition) -> frozenset[str] | None:
     """Return the keywords that a function, or the constructor of a class, takes; None if it takes any keyword."""
-    if not function.is_class:
-        return _own_parameters(function, is_method=True)
+    if isinstance(function.node, ast.FunctionDef):
+        return None if function.node.args.kwarg is not None else frozenset(_named_parameters(function.node))
     names: set[str] = set()
     for definition in ancestors(function):
         constructor = next((s for s in definition.node.body if getattr(s, "name", "") == "__init__"), None)
@@ -135,38 +154,22 @@ def parameters(function: Definition) -> frozenset[str] | None:
     return frozenset(names) if names else None
 
 
-def positional_parameters(function: Definition) -> tuple[str, ...]:
-    """Return the positional parameters of a function or a constructor, without `self`."""
-    node = function.node
-    if isinstance(node, ast.ClassDef):
-        constructors = (members(function).get("__init__"), None)
-        return positional_parameters(constructors[0]) if constructors[0] else ()
-    names = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
-    return tuple(names[1:] if names[:1] in (["self"], ["cls"]) else names)
-
-
 @functools.cache
-def returned_class(function: Definition) -> Definition | None:
+def returned_class(function: Definition | None) -> Definition | None:
     """Return the class that a function's or property's annotation promises; None if it promises none."""
-    if not isinstance(function.node, ast.FunctionDef) or function.node.returns is None:
+    returns = getattr(function.node, "returns", None) if function is not None else None
+    if function is None or returns is None:
         return None
-    returns = function.node.returns
     code = returns.value if isinstance(returns, ast.Constant) else ast.unparse(returns)
     found = _all_found(function.module, str(code).partition(" |")[0])
     return found[0] if found and found[0].is_class else None
 
 
-def public_names(module: str) -> frozenset[str]:
-    """Return the names that a module exports."""
-    return frozenset(_bindings(module)) if _module_path(module) is not None else frozenset()
-
-
-def _own_parameters(function: Definition, is_method: bool) -> frozenset[str] | None:
-    node = function.node
-    assert is_method and isinstance(node, ast.FunctionDef)
-    if node.args.kwarg is not None:
-        return None
-    return frozenset(_named_parameters(node))
+def public_names(name: str) -> list[str]:
+    """Return the public names of a module or a class."""
+    owner = find(name)
+    names = _bindings(_full(name)) if owner is None else members(owner) if owner.is_class else ()
+    return [name for name in names if owner is None or not name.startswith("_")]
 
 
 def _named_parameters(node: ast.FunctionDef) -> set[str]:
@@ -246,12 +249,11 @@ def _bindings(module: str) -> dict[str, list[ast.ClassDef | ast.FunctionDef | st
     return bound
 
 
+@functools.cache
 def _lazy_names(module: str) -> frozenset[str]:
     """Return the strings in a module's `__all__`: some names are made on first use only."""
     path = _module_path(module)
-    if path is None or "__all__" not in _bindings(module):
-        return frozenset()
-    for statement in ast.parse(path.read_text(encoding="utf-8")).body:
+    for statement in ast.parse(path.read_text(encoding="utf-8")).body if path is not None else ():
         if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "__all__":
             constants = [part.value for part in ast.walk(statement.value) if isinstance(part, ast.Constant)]
             return frozenset(constant for constant in constants if isinstance(constant, str))

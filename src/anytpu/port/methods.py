@@ -6,8 +6,10 @@ import functools
 
 import libcst as cst
 
+from anytpu._replaced import advice_of
+from anytpu.port.arguments import in_parentheses, keyword_of
 from anytpu.port.edits import Edits
-from anytpu.port.filling import drop_statement, fill, rename_attribute
+from anytpu.port.filling import fill, rename_attribute
 from anytpu.port.rules import rule_of, rules
 
 _ARGUMENTS_TO_DROP = {
@@ -18,14 +20,16 @@ _ARGUMENTS_TO_DROP = {
     "batch": ("num_parallel_calls", "deterministic"),
     "padded_batch": ("num_parallel_calls", "deterministic"),
 }
+_MOST_POSITIONS = {"map": 1, "interleave": 3}
+"""Methods of tf.data with `num_parallel_calls` as the next argument by position, and the number of those before it."""
 _UNPACKED = ("map", "filter", "flat_map", "interleave")
 """Methods of tf.data that unpack a tuple element into the parameters of their function."""
 
 
 def plan_methods(edits: Edits) -> None:
     """Rename the methods that only TensorFlow has, on any object: their owner's type is not known here."""
-    for node in edits.tree.nodes():
-        if not isinstance(node, cst.Attribute) or edits.is_done(node) or edits.tree.old_name(node) is not None:
+    for node in edits.tree.all(cst.Attribute):
+        if edits.is_done(node) or edits.tree.old_name(node) is not None:
             continue
         row = rules().get(f".{node.attr.value}")
         call = edits.tree.parent_call(node)
@@ -35,26 +39,33 @@ def plan_methods(edits: Edits) -> None:
             _plan_numpy(edits, node)
         elif row is not None and row.how == "call" and call is not None:
             fill(edits, call, row)
+        elif row is not None and row.how == "hand":
+            edits.say(call or node, advice_of(row))
         elif row is not None and row.how == "drop" and isinstance(edits.tree.parent(call or node), cst.Expr):
-            drop_statement(edits, node)
+            edits.drop_statement(node)
         elif node.attr.value == "minimize" and _is_old_optimizer(edits, node.value):
             # optax optimizers have no `minimize`; `tpu.CrossShardOptimizer` adds it.
-            edits.put(node, functools.partial(_with_minimize, edits))
+            inner = node.value
+            edits.put_after(inner, lambda updated: edits.expression("tpu.CrossShardOptimizer({inner})", inner=updated))
 
 
 def plan_arguments(edits: Edits) -> None:
     """Drop arguments that only TensorFlow's methods have, such as `global_step` and `num_parallel_calls`."""
-    tree = edits.tree
-    for node in tree.nodes():
-        if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
-            continue
-        dropped = _ARGUMENTS_TO_DROP.get(node.func.attr.value, ())
-        for argument in node.args:
-            if argument.keyword is not None and argument.keyword.value in dropped:
+    for call in edits.tree.all(cst.Call):
+        method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+        for argument in call.args:
+            if keyword_of(argument) in _ARGUMENTS_TO_DROP.get(method, ()):
                 edits.drop(argument)
-        is_free = bool(node.args) and not edits.has_edit(node.args[0].value)
-        if is_free and node.func.attr.value in _UNPACKED and takes_several(edits, node.args[0].value):
-            edits.put(node.args[0].value, functools.partial(_spread, edits))
+        if (
+            isinstance(call.func, cst.Attribute)
+            and method in _MOST_POSITIONS
+            and edits.values.is_dataset(call.func.value)
+        ):
+            for argument in call.args[_MOST_POSITIONS[method] :]:
+                edits.drop(argument)
+        passed = call.args[0].value if call.args and method in _UNPACKED else None
+        if passed is not None and not edits.has_edit(passed) and takes_several(edits, passed):
+            edits.put(passed, functools.partial(_spread, edits))
 
 
 def takes_several(edits: Edits, passed: cst.BaseExpression) -> bool:
@@ -64,17 +75,15 @@ def takes_several(edits: Edits, passed: cst.BaseExpression) -> bool:
         return False
     node = functions[-1].node
     names = [parameter.name.value for parameter in node.params.params if parameter.default is None]
-    if isinstance(node, cst.FunctionDef) and edits.tree.class_of_method(node) is not None:
-        names = names[1:]
+    names = names[edits.tree.class_of_method(node) is not None :]
     if isinstance(passed, cst.Call):  # functools.partial
-        bound = [argument.keyword.value if argument.keyword else "" for argument in passed.args[1:]]
+        bound = [keyword_of(argument) for argument in passed.args[1:]]
         names = [name for name in names[bound.count("") :] if name not in bound]
     return len(names) > 1
 
 
 def _spread(edits: Edits, function: cst.BaseExpression) -> cst.BaseExpression:
-    if isinstance(function, cst.Lambda):
-        function = function.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+    function = in_parentheses(function) if isinstance(function, cst.Lambda) else function
     return edits.expression("lambda row: {function}(*row)", function=function)
 
 
@@ -83,14 +92,20 @@ def _is_old_optimizer(edits: Edits, value: cst.BaseExpression) -> bool:
     return bool(name) and name.startswith("train.") and name.endswith("Optimizer") and rule_of(name) is not None
 
 
-def _with_minimize(edits: Edits, method: cst.Attribute) -> cst.BaseExpression:
-    return method.with_changes(value=edits.expression("tpu.CrossShardOptimizer({inner})", inner=method.value))
-
-
 def _plan_numpy(edits: Edits, method: cst.Attribute) -> None:
     call = edits.tree.parent_call(method)
     is_variable = isinstance(method.value, cst.Attribute) and method.value.attr.value == "iterations"
     if call is not None and not call.args and not is_variable:
         is_host = bool(edits.values.of(method.value) & {"element"})
         convert = "np.asarray({value})" if is_host else "keras.ops.convert_to_numpy({value})"
+        # TensorFlow returns a NumPy scalar for a tensor without axes, which a dictionary takes as a key.
+        convert += "[()]" if _is_key(edits, call) else ""
         edits.put(call, lambda updated: edits.expression(convert, value=updated.func.value))
+
+
+def _is_key(edits: Edits, call: cst.Call) -> bool:
+    """Return whether a value is looked up with, where it stands or through a variable."""
+    statement = edits.tree.parent(call)
+    targets = [target.target for target in statement.targets] if isinstance(statement, cst.Assign) else []
+    reads = [read for target in targets if isinstance(target, cst.Name) for read in edits.tree.reads_of(target)]
+    return any(isinstance(edits.tree.parent(use), cst.Index) for use in (call, *reads))

@@ -15,7 +15,8 @@ from anytpu.errors import PortError
 from anytpu.port.program import Ported, ported
 
 _MARK = re.compile(r"^__cell__\((\d+)\)\n?", re.MULTILINE)
-_MAGIC = re.compile(r"^(\s*)([%!].*)$", re.MULTILINE)
+MAGIC = re.compile(r"^(\s*)([%!].*)$", re.MULTILINE)
+"""Matches the lines of a notebook that are not Python."""
 _ASIDE = re.compile(r"pass  # aside: (.*)$", re.MULTILINE)
 
 
@@ -74,7 +75,7 @@ def _is_python(cell: dict[str, Any]) -> bool:
 
 
 def _code(cell: dict[str, Any]) -> str:
-    return _MAGIC.sub(r"\1pass  # aside: \2", "".join(cell["source"]))
+    return MAGIC.sub(r"\1pass  # aside: \2", "".join(cell["source"]))
 
 
 def _set(cell: dict[str, Any], code: str) -> None:

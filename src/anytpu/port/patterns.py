@@ -7,20 +7,24 @@ import re
 from typing import Any
 
 import libcst as cst
+import libcst.matchers as m
 from libcst.helpers import get_full_name_for_node
 
 from anytpu._replaced import FOREIGN
 from anytpu.port import known
+from anytpu.port.arguments import argument_of, in_parentheses, keyword_of, with_keyword
 from anytpu.port.edits import Edits
-from anytpu.port.filling import drop_self_assignment, drop_statement, fill
+from anytpu.port.filling import OWNER, drop_self_assignment, fill
 from anytpu.port.loops import plan_loops
 from anytpu.port.resolvers import plan_resolvers
-from anytpu.port.rules import new_name, rule_of
+from anytpu.port.rules import new_name, rule_of, rules
 from anytpu.port.seeds import functions_of_lambdas
 from anytpu.port.sessions import plan_sessions
 
-_ORDERING = ("control_dependencies", "Graph.as_default", "get_default_graph.as_default")
+_ORDERING = ("control_dependencies", "Graph", "get_default_graph")
 _SETS_RATE = re.compile(r"LearningRateScheduler|ReduceLROnPlateau|set_value\(|\.(lr|learning_rate)\s*=|keras_to_tpu")
+_STEPS = ("steps", "steps_per_epoch", "validation_steps")
+_LOOSE = cst.BinaryOperation | cst.IfExp | cst.Comparison | cst.BooleanOperation
 _BRANCH = (
     "a step cannot branch on a tensor: write keras.ops.cond(test, lambda: ..., lambda: ...), or "
     "keras.ops.where(test, a, b) to choose between two values"
@@ -35,12 +39,15 @@ def plan_patterns(edits: Edits) -> None:
     plan_resolvers(edits)
     for node in edits.tree.nodes():
         if isinstance(node, cst.With):
-            _plan_block(edits, node)
+            is_ordering = len(node.items) == 1 and _orders(edits, node.items[0].item)
+            if is_ordering and isinstance(node.body, cst.IndentedBlock):
+                edits.put_body(node, node.items[0])
         elif isinstance(node, cst.Call):
             _plan_apply(edits, node)
             _plan_decay(edits, node)
-            _plan_specification(edits, node)
             _plan_weight(edits, node)
+            _plan_compile(edits, node)
+            _plan_steps(edits, node)
             _plan_cache(edits, node)
         elif isinstance(node, cst.If | cst.While | cst.IfExp | cst.Assert):
             _list_branch(edits, node)
@@ -48,39 +55,17 @@ def plan_patterns(edits: Edits) -> None:
             _plan_assignment(edits, node)
         elif isinstance(node, cst.ImportFrom | cst.Import):
             _list_foreign(edits, node)
-        elif isinstance(node, cst.Subscript):
-            _plan_worker(edits, node)
+        elif isinstance(node, cst.Attribute) and node.attr.value == "as_dict":
+            _plan_specification(edits, node)
     _plan_unread(edits)
     _plan_registration(edits)
 
 
-def _plan_block(edits: Edits, block: cst.With) -> None:
-    """Replace a block by its body if it only orders operations: statements run in the order they are written."""
-    if (
-        len(block.items) != 1
-        or not isinstance(block.body, cst.IndentedBlock)
-        or not _orders(edits, block.items[0].item)
-    ):
-        return
-    statements = block.body.body
-
-    def body_alone(_: cst.With) -> Any:
-        lines = [line for statement in statements for line in edits.rebuilt_lines(statement)]
-        if not lines:
-            return cst.RemoveFromParent()
-        first = lines[0].with_changes(leading_lines=[*block.leading_lines, *lines[0].leading_lines])
-        return cst.FlattenSentinel([first, *lines[1:]])
-
-    edits.put(block, body_alone, covers=block.items[0])
-
-
 def _orders(edits: Edits, item: cst.BaseExpression) -> bool:
-    if not isinstance(item, cst.Call):
-        return False
-    if edits.tree.old_name(item.func) == "control_dependencies":
-        return True
-    inner = item.func.value if isinstance(item.func, cst.Attribute) and item.func.attr.value == "as_default" else None
-    return isinstance(inner, cst.Call) and edits.tree.old_name(inner.func) in ("Graph", "get_default_graph")
+    """Return whether a block only orders operations: statements run in the order they are written."""
+    found: Any = m.extract(item, m.Call(m.Attribute(m.SaveMatchedNode(m.Call(), "made"), m.Name("as_default"))))
+    call = found["made"] if found is not None else item
+    return isinstance(call, cst.Call) and edits.tree.old_name(call.func) in _ORDERING
 
 
 def _plan_apply(edits: Edits, call: cst.Call) -> None:
@@ -93,79 +78,53 @@ def _plan_apply(edits: Edits, call: cst.Call) -> None:
         return
     assert isinstance(call.func, cst.Attribute)
     owner = call.func.value
-    if fill(edits, made, rule[1], "tpu.made" + rule[1].target.removeprefix("{self}")):
-        # The steps are built on a placeholder, which the data set then replaces.
-        def steps(updated: Any) -> Any:
-            return _replaced(updated.args[0].value, edits.rebuilt(owner))
-
-        edits.put(call, steps)
+    if fill(edits, made, rule[1], rule[1].target, **{OWNER: owner}):
+        edits.put(call, lambda updated: updated.args[0].value)
         edits.mark(call.func)
-
-
-def _replaced(steps: Any, owner: Any) -> Any:
-    """Return a chain of method calls with another object at its start."""
-    if isinstance(steps, cst.Call):
-        return steps.with_changes(func=_replaced(steps.func, owner))
-    if isinstance(steps, cst.Attribute) and steps.attr.value != "made":
-        return steps.with_changes(value=_replaced(steps.value, owner))
-    return owner
+        edits.cover(made.func)
 
 
 def _plan_decay(edits: Edits, call: cst.Call) -> None:
     """Turn the `decay` of an optimizer of Keras 2 into the schedule that it stood for."""
-    old = edits.tree.library_name(call.func)
-    definition = known.find(new_name(old) or "") if old is not None else None
-    if definition is None or not definition.is_class:
+    decay, rate = argument_of(call, -1, "decay"), argument_of(call, 0, "lr", "learning_rate")
+    name = new_name(edits.tree.library_name(call.func) or "") or ""
+    if decay is None or not known.is_below(known.find(name), "keras.optimizers.Optimizer"):
         return
-    decay = next((a for a in call.args if a.keyword is not None and a.keyword.value == "decay"), None)
-    optimizer = known.find("keras.optimizers.Optimizer")
-    if decay is None or optimizer not in known.ancestors(definition):
-        return
-    rates = [a for n, a in enumerate(call.args) if (a.keyword.value if a.keyword else n) in (0, "lr", "learning_rate")]
-    if not rates or re.fullmatch(r"0(\.0*)?", edits.tree.code(decay.value)):
+    if re.fullmatch(r"0(\.0*)?", edits.tree.code(decay.value)):
         edits.drop(decay)
-        return
-    if _SETS_RATE.search(edits.tree.module.code):
+    elif rate is None:
+        edits.say(
+            decay, "Keras 3 has no decay: pass keras.optimizers.schedules.InverseTimeDecay(rate, 1, decay) as the rate"
+        )
+    elif _SETS_RATE.search(edits.tree.module.code):
         edits.say(
             decay, "Keras 3 has no decay beside a learning rate that is set: leave it out, or use a schedule only"
         )
-        return
-    rate, schedule = rates[0].value, "keras.optimizers.schedules.InverseTimeDecay({rate}, 1, {decay})"
-    decay_value = decay.value
-    edits.drop(decay)
-    edits.put(
-        rate, lambda updated: edits.expression(schedule, rate=updated, decay=edits.rebuilt(decay_value)), covers=None
-    )
-
-
-def _plan_worker(edits: Edits, node: cst.Subscript) -> None:
-    """Turn `resolver.cluster_spec().as_dict()["worker"]` into a look-up that an empty dictionary survives."""
-    made = node.value
-    if not isinstance(made, cst.Call) or not isinstance(made.func, cst.Attribute) or made.func.attr.value != "as_dict":
-        return
-    spec = made.func.value
-    index = node.slice[0].slice
-    if (
-        isinstance(spec, cst.Call)
-        and edits.tree.code(spec.func).endswith(".cluster_spec")
-        and isinstance(index, cst.Index)
-    ):
-        key = index.value
+    else:
+        edits.drop(decay)
+        schedule = "keras.optimizers.schedules.InverseTimeDecay({rate}, 1, {decay})"
         edits.put(
-            node,
-            lambda _: edits.expression("{spec}.get({key})", spec=edits.rebuilt(spec), key=edits.rebuilt(key)),
+            rate.value, lambda updated: edits.expression(schedule, rate=updated, decay=edits.rebuilt(decay.value))
         )
-        edits.cover(made.func.attr)
-        edits.mark(made.func)
 
 
-def _plan_specification(edits: Edits, call: cst.Call) -> None:
-    """Turn `resolver.cluster_spec().as_dict()` into `resolver.cluster_spec()`, which is a dictionary."""
-    is_subscripted = isinstance(edits.tree.parent(call), cst.Subscript)
-    if edits.tree.code(call.func).endswith(".cluster_spec().as_dict") and not is_subscripted:
-        assert isinstance(call.func, cst.Attribute)
+def _plan_specification(edits: Edits, method: cst.Attribute) -> None:
+    """Turn `resolver.cluster_spec().as_dict()` into a dictionary, and `[...]` of it into a look-up that may fail."""
+    call, specification = edits.tree.parent_call(method), method.value
+    if call is None or not m.matches(specification, m.Call(m.Attribute(attr=m.Name("cluster_spec")))):
+        return
+    item = edits.tree.parent(call)
+    key = item.slice[0].slice if isinstance(item, cst.Subscript) else None
+    if isinstance(item, cst.Subscript) and isinstance(key, cst.Index):
+        edits.put(
+            item,
+            lambda _: edits.expression(
+                "{spec}.get({key})", spec=edits.rebuilt(specification), key=edits.rebuilt(key.value)
+            ),
+        )
+    else:
         edits.put(call, lambda updated: updated.func.value)
-        edits.mark(call.func)
+    edits.mark(method)
 
 
 def _plan_weight(edits: Edits, call: cst.Call) -> None:
@@ -173,15 +132,42 @@ def _plan_weight(edits: Edits, call: cst.Call) -> None:
     is_method = isinstance(call.func, cst.Attribute) and call.func.attr.value in ("add_weight", "add_variable")
     if not isinstance(call.func, cst.Attribute) or not is_method or any(argument.star for argument in call.args):
         return
-    if edits.values.is_a(call.func.value, "keras.layers.Layer"):
+    is_metric = edits.values.is_a(call.func.value, "keras.metrics.Metric")
+    if is_metric or edits.values.is_a(call.func.value, "keras.layers.Layer"):
         positional = [argument for argument in call.args if argument.keyword is None]
-        for argument, name in zip(positional, ("name", "shape", "dtype", "initializer"), strict=False):
-            edits.put(argument, functools.partial(_with_keyword, name))
+        names = ("name", "shape", "aggregation") if is_metric else ("name", "shape", "dtype", "initializer")
+        for argument, name in zip(positional, names, strict=False):
+            edits.put(argument, functools.partial(with_keyword, name=name))
 
 
-def _with_keyword(name: str, argument: cst.Arg) -> cst.Arg:
-    equal = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
-    return argument.with_changes(keyword=cst.Name(name), equal=equal)
+def _plan_compile(edits: Edits, call: cst.Call) -> None:
+    """Give `compile` an optimizer of Keras in place of TensorFlow 1's, which `tf.keras` took too."""
+    is_compile = isinstance(call.func, cst.Attribute) and call.func.attr.value == "compile"
+    optimizer = argument_of(call, 0, "optimizer") if is_compile else None
+    values = [optimizer.value] if optimizer is not None else []
+    if values and isinstance(values[0], cst.Name):
+        values = edits.tree.values_assigned_to(values[0].value)
+    for made in values:
+        row = rules().get(f"compile.{edits.tree.old_name(made.func)}") if isinstance(made, cst.Call) else None
+        if row is not None and isinstance(made, cst.Call):
+            fill(edits, made, row)
+
+
+def _plan_steps(edits: Edits, call: cst.Call) -> None:
+    """Round up a number of steps that is a quotient: TensorFlow took 2.5 steps for 3."""
+    is_loop = isinstance(call.func, cst.Attribute) and call.func.attr.value in ("fit", "evaluate", "predict")
+    if is_loop and isinstance(call.func, cst.Attribute) and edits.values.is_a(call.func.value, "keras.Model"):
+        for argument in call.args:
+            if keyword_of(argument) in _STEPS and _is_quotient(edits, argument.value):
+                edits.put_after(argument.value, lambda steps: edits.expression("int(np.ceil({steps}))", steps=steps))
+
+
+def _is_quotient(edits: Edits, value: cst.BaseExpression, hops: int = 3) -> bool:
+    if isinstance(value, cst.BinaryOperation):
+        parts = (value.left, value.right) if isinstance(value.operator, cst.Add | cst.Subtract | cst.Multiply) else ()
+        return isinstance(value.operator, cst.Divide) or any(_is_quotient(edits, part, hops) for part in parts)
+    values = edits.tree.values_assigned_to(value.value) if isinstance(value, cst.Name) and hops else []
+    return any(_is_quotient(edits, assigned, hops - 1) for assigned in values)
 
 
 def _plan_cache(edits: Edits, call: cst.Call) -> None:
@@ -197,23 +183,17 @@ def _plan_cache(edits: Edits, call: cst.Call) -> None:
 
 def _is_repeated(edits: Edits, call: cst.Call) -> bool:
     """Return whether an endless `repeat` comes before, in the same chain or in an assignment to its variable."""
-    tree, head = edits.tree, call.func
-    while isinstance(head, cst.Call | cst.Attribute):
-        head = head.func if isinstance(head, cst.Call) else head.value
+    tree, start = edits.tree, call.func
+    while isinstance(start, cst.Call | cst.Attribute):
+        start = start.func if isinstance(start, cst.Call) else start.value
     chain = set(tree.nodes(call.func))
     for node in tree.nodes(tree.function(call)):
-        if isinstance(node, cst.Call) and _is_endless(edits, node):
-            statement = tree.small_statement(node)
-            targets = statement.targets if isinstance(statement, cst.Assign) else ()
-            is_same = isinstance(head, cst.Name) and head.value in {tree.code(target.target) for target in targets}
-            if node in chain or (is_same and tree.ends_before(node, call)):
+        if m.matches(node, m.Call(m.Attribute(attr=m.Name("repeat")))) and isinstance(node, cst.Call):
+            is_endless = not node.args or tree.code(node.args[0].value) in ("-1", "None")
+            is_same = tree.target_code(tree.small_statement(node)) == tree.code(start)
+            if is_endless and (node in chain or (is_same and tree.ends_before(node, call))):
                 return True
     return False
-
-
-def _is_endless(edits: Edits, call: cst.Call) -> bool:
-    is_repeat = isinstance(call.func, cst.Attribute) and call.func.attr.value == "repeat"
-    return is_repeat and (not call.args or edits.tree.code(call.args[0].value) in ("-1", "None"))
 
 
 def _list_branch(edits: Edits, node: cst.If | cst.While | cst.IfExp | cst.Assert) -> None:
@@ -225,17 +205,13 @@ def _list_branch(edits: Edits, node: cst.If | cst.While | cst.IfExp | cst.Assert
 
 def _plan_assignment(edits: Edits, node: cst.AugAssign) -> None:
     """Turn `image /= 255` in a function of a data set into `image = image / 255`: NumPy would change the source."""
-    if not isinstance(node.target, cst.Name) or not edits.is_host(node):
+    if not isinstance(node.target, cst.Name) or not edits.values.is_host(node):
         return
     operator = getattr(cst, type(node.operator).__name__.removesuffix("Assign"))()
 
     def assignment(updated: Any) -> cst.Assign:
-        value = updated.value
-        if (
-            isinstance(value, cst.BinaryOperation | cst.IfExp | cst.Comparison | cst.BooleanOperation)
-            and not value.lpar
-        ):
-            value = value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+        is_loose = isinstance(updated.value, _LOOSE) and not updated.value.lpar
+        value = in_parentheses(updated.value) if is_loose else updated.value
         result = cst.BinaryOperation(cst.Name(updated.target.value), operator, value)
         return cst.Assign([cst.AssignTarget(updated.target)], result)
 
@@ -256,19 +232,15 @@ def _plan_registration(edits: Edits) -> None:
     """Register the functions and layers of a model that is converted: a conversion makes its layers again by name."""
     if not any(name.endswith("keras_to_tpu_model") for _, name in edits.tree.chains()):
         return
-    layer = known.find("keras.layers.Layer")
-    for node in edits.tree.nodes():
-        is_layer = isinstance(node, cst.ClassDef) and any(
-            layer in known.ancestors(base) for base in edits.values.bases_of(node)
-        )
-        if is_layer or (isinstance(node, cst.FunctionDef) and node in functions_of_lambdas(edits)):
-            edits.put_after(
-                node, lambda updated: updated.with_changes(decorators=[*updated.decorators, _register(edits)])
-            )
 
+    def registered(updated: Any) -> Any:
+        decorator = cst.Decorator(edits.expression("keras.saving.register_keras_serializable()"))
+        return updated.with_changes(decorators=[*updated.decorators, decorator])
 
-def _register(edits: Edits) -> cst.Decorator:
-    return cst.Decorator(edits.expression("keras.saving.register_keras_serializable()"))
+    in_lambdas = functions_of_lambdas(edits)
+    for node in edits.tree.all(cst.ClassDef, cst.FunctionDef):
+        if node in in_lambdas or (isinstance(node, cst.ClassDef) and edits.values.is_layer(node)):
+            edits.put_after(node, registered)
 
 
 def _plan_unread(edits: Edits) -> None:
@@ -277,9 +249,9 @@ def _plan_unread(edits: Edits) -> None:
         call = edits.tree.parent_call(node)
         above = edits.tree.parent(call) if call is not None else None
         if isinstance(above, cst.Assign) and name in ("get_collection", "data.Options"):
-            targets = {target.target.value for target in above.targets if isinstance(target.target, cst.Name)}
+            targets = [target.target for target in above.targets if isinstance(target.target, cst.Name)]
             if all(_is_left_out(edits, use) for target in targets for use in edits.tree.reads_of(target)):
-                drop_statement(edits, above)
+                edits.drop_statement(above)
 
 
 def _is_left_out(edits: Edits, use: cst.Name) -> bool:

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from anytpu.port.augmentations import plan_augmentations
-from anytpu.port.calls import plan_calls, plan_keras
+from anytpu.port.calls import plan_calls
 from anytpu.port.file_names import plan_file_names
 from anytpu.port.imports import plan_imports
 from anytpu.port.methods import plan_arguments, plan_methods
 from anytpu.port.patterns import plan_patterns
 from anytpu.port.seeds import plan_seeds
-from anytpu.port.tapes import plan_all_tapes
+from anytpu.port.tapes import plan_tapes
 from anytpu.port.uses import plan_uses
 
 PLANS = (
-    plan_all_tapes,
+    plan_tapes,
     plan_patterns,
     plan_augmentations,
     plan_arguments,
     plan_file_names,
     plan_uses,
     plan_calls,
-    plan_keras,
     plan_methods,
     plan_seeds,
     plan_imports,

@@ -10,8 +10,8 @@ import re
 
 import libcst as cst
 
+from anytpu.port.arguments import argument_of
 from anytpu.port.edits import Edits
-from anytpu.port.filling import drop_statement
 from anytpu.port.rules import rules
 from anytpu.port.tree import Tree
 
@@ -25,25 +25,25 @@ def plan_resolvers(edits: Edits) -> None:
     for node, name in edits.tree.chains():
         if name.rpartition(".")[2] == _RESOLVERS:
             _plan_resolver(edits, node)
-    for node in edits.tree.nodes():
-        if isinstance(node, cst.BinaryOperation | cst.FormattedString) and _is_address(edits.tree, node):
+    for node in edits.tree.all(cst.BinaryOperation, cst.FormattedString):
+        if re.fullmatch(r"f?['\"]grpc://.*COLAB_TPU_ADDR.*", edits.tree.code(node), re.DOTALL):
             edits.put(node, lambda _: edits.expression('tpu.TPUClusterResolver("").master()'), covers=node)
-    for node in edits.tree.nodes():
-        if isinstance(node, cst.Assert) and ADDRESS_VARIABLE in edits.tree.code(node):
-            drop_statement(edits, node)
-    for node in edits.tree.nodes():
-        if isinstance(node, cst.SimpleString) and ADDRESS_VARIABLE in node.value and not edits.is_done(node):
+    for node in edits.tree.all(cst.Assert):
+        if ADDRESS_VARIABLE in edits.tree.code(node):
+            edits.drop_statement(node)
+    for node in edits.tree.all(cst.SimpleString):
+        if ADDRESS_VARIABLE in node.value and not edits.is_done(node):
             advice = 'only the notebooks of 2018 set this; tpu.TPUClusterResolver("") finds the TPU without it'
             edits.say(node, advice, "note")
 
 
 def _plan_resolver(edits: Edits, node: cst.Name | cst.Attribute) -> None:
-    tree, call = edits.tree, edits.tree.parent(node)
+    tree, call = edits.tree, edits.tree.parent_call(node)
     target = rules()["distribute.cluster_resolver.TPUClusterResolver"].target
-    if not isinstance(call, cst.Call) or call.func is not node:
+    if call is None:
         edits.put(node, lambda _: edits.expression(target), covers=node)
         return
-    tpu = next((a for n, a in enumerate(call.args) if (a.keyword.value if a.keyword else n) in ("tpu", 0)), None)
+    tpu = argument_of(call, 0, "tpu")
     is_kept = tpu is not None and not _is_worker(tree, tpu.value)
     removed = [argument for argument in call.args if not (argument is tpu and is_kept)]
     if removed:
@@ -72,8 +72,3 @@ def _is_worker(tree: Tree, value: cst.BaseExpression, hops: int = 3) -> bool:
     if not isinstance(value, cst.Name) or not hops:
         return False
     return any(_is_worker(tree, assigned, hops - 1) for assigned in tree.values_assigned_to(value.value))
-
-
-def _is_address(tree: Tree, node: cst.CSTNode) -> bool:
-    code = tree.code(node)
-    return bool(re.fullmatch(r"f?['\"]grpc://.*COLAB_TPU_ADDR.*", code, re.DOTALL))

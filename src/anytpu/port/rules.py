@@ -31,6 +31,9 @@ def rule_of(name: str) -> tuple[str, Replacement] | None:
         >>> rule_of("distribute.ReduceOp.SUM")[0], rule_of("no.such.name")
         ('distribute.ReduceOp', None)
     """
+    public = keras_name(name) if name.startswith("keras.") else None
+    if public in rules():
+        return name, rules()[public]
     while name:
         if name in rules():
             return name, rules()[name]
@@ -53,8 +56,7 @@ def new_name(old: str) -> str | None:
     name = target + old.removeprefix(key)
     if name.partition(".")[0] == "keras":
         return keras_name(name)
-    full = f"anytpu.{name.removeprefix('tpu.')}" if name.startswith("tpu.") else name
-    return name if name and exists(full) else None
+    return name if name and exists(name) else None
 
 
 def keras_name(name: str) -> str | None:

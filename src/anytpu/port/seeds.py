@@ -10,9 +10,10 @@ from typing import Any
 
 import libcst as cst
 
-from anytpu.port import known
+from anytpu.port.arguments import argument_of, with_argument
 from anytpu.port.edits import Edits
 from anytpu.port.rules import new_name, rule_of
+from anytpu.port.values import MODEL_FUNCTION, parameter_names
 
 _GENERATOR = "keras.random.SeedGenerator()"
 _NAMES = ("seed_generator", "step_seeds", "seeds_of_steps")
@@ -25,12 +26,10 @@ _LAMBDA = (
 def plan_seeds(edits: Edits) -> None:
     """Plan a seed for each random function in a step, and the generators that the seeds come from."""
     tree = edits.tree
-    taken = {n.value for n in tree.names()}
-    shared = next(name for name in _NAMES if name not in taken)
+    shared = next(name for name in _NAMES if name not in tree.taken())
     owners: set[cst.ClassDef] = set()
-    users: list[cst.CSTNode] = []
-    in_lambdas = functions_of_lambdas(edits)
-    for node in tree.nodes():
+    in_lambdas, first = functions_of_lambdas(edits), None
+    for node in tree.all(cst.Name, cst.Attribute):
         call = tree.parent_call(node)
         if call is None or not _is_random(edits, node) or _has_seed(edits, call):
             continue
@@ -43,16 +42,15 @@ def plan_seeds(edits: Edits) -> None:
         owner = _layer_around(edits, node)
         if owner is not None:
             owners.add(owner)
-            _seed(edits, call, "self.seed_generator")
-        elif _is_in_model_function(edits, node):
-            _seed(edits, call, _GENERATOR)
-        else:
-            users.append(_top_statement(edits, node))
-            _seed(edits, call, shared)
+        seed = "self.seed_generator" if owner is not None else shared
+        seed = _GENERATOR if owner is None and _is_in_model_function(edits, node) else seed
+        first = node if seed == shared and first is None else first
+        edits.put_after(call, lambda updated, seed=seed: with_argument(updated, "seed", edits.expression(seed)))
     for owner in owners:
         _give_generator(edits, owner)
-    if users:
-        edits.put_before(users[0], [edits.statement(f"{shared} = {_GENERATOR}")])
+    if first is not None:
+        top = next(statement for statement in tree.module.body if first in set(tree.nodes(statement)))
+        edits.put_before(top, [edits.statement(f"{shared} = {_GENERATOR}")])
 
 
 def _is_constructor(function: cst.CSTNode) -> bool:
@@ -70,54 +68,25 @@ def _is_random(edits: Edits, node: cst.CSTNode) -> bool:
 
 def _has_seed(edits: Edits, call: cst.Call) -> bool:
     """Return whether a call has a seed that works in a step: a generator, not an integer of TensorFlow's."""
-    seeds = [argument.value for argument in call.args if argument.keyword and argument.keyword.value == "seed"]
-    return any(edits.values.is_a(seed, "keras.random.SeedGenerator") for seed in seeds)
+    seed = argument_of(call, -1, "seed")
+    return seed is not None and edits.values.is_a(seed.value, "keras.random.SeedGenerator")
 
 
 def functions_of_lambdas(edits: Edits) -> set[cst.CSTNode]:
     """Return the functions that `Lambda` layers call."""
-    found: set[cst.CSTNode] = set()
-    for node in edits.tree.nodes():
-        if isinstance(node, cst.Call) and node.args and edits.tree.library_name(node.func) == "keras.layers.Lambda":
-            found |= {function.node for function in edits.values.functions(node.args[0].value)}
-    return found
+    calls = [call for call in edits.tree.all(cst.Call) if edits.tree.library_name(call.func) == "keras.layers.Lambda"]
+    passed = [call.args[0].value for call in calls if call.args]
+    return {function.node for value in passed for function in edits.values.functions(value)}
 
 
 def _layer_around(edits: Edits, node: cst.CSTNode) -> cst.ClassDef | None:
-    owner = edits.tree.class_around(node)
-    if owner is None:
-        return None
-    layer = known.find("keras.layers.Layer")
-    return owner if any(layer in known.ancestors(base) for base in edits.values.bases_of(owner)) else None
+    owner = edits.tree.around(node, cst.ClassDef)
+    return owner if owner is not None and edits.values.is_layer(owner) else None
 
 
 def _is_in_model_function(edits: Edits, node: cst.CSTNode) -> bool:
-    function = edits.tree.function(node)
-    while function is not None:
-        names = {parameter.name.value for parameter in function.params.params}
-        if {"features", "labels", "mode"} <= names:
-            return True
-        function = edits.tree.function(function)
-    return False
-
-
-def _top_statement(edits: Edits, node: cst.CSTNode) -> cst.CSTNode:
-    while edits.tree.parent(node) is not edits.tree.module:
-        node = edits.tree.parent(node) or edits.tree.module
-    return node
-
-
-def _seed(edits: Edits, call: cst.Call, seed: str) -> None:
-    """Add `seed=` to a call after its other edits."""
-
-    def seeded(updated: Any) -> Any:
-        value = edits.expression(seed)
-        equal = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
-        kept = [argument for argument in updated.args if not (argument.keyword and argument.keyword.value == "seed")]
-        last = [kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)] if kept else []
-        return updated.with_changes(args=[*kept[:-1], *last, cst.Arg(value, cst.Name("seed"), equal=equal)])
-
-    edits.put_after(call, seeded)
+    names = [parameter_names(function) for function in edits.tree.functions(node)]
+    return any(set(parameters) >= MODEL_FUNCTION for parameters in names)
 
 
 def _give_generator(edits: Edits, owner: cst.ClassDef) -> None:
@@ -125,7 +94,8 @@ def _give_generator(edits: Edits, owner: cst.ClassDef) -> None:
     line = f"self.seed_generator = {_GENERATOR}"
     for statement in owner.body.body:
         if isinstance(statement, cst.FunctionDef) and statement.name.value == "__init__":
-            edits.put_after(statement, lambda updated: _with_line(updated, edits.statement(line)))
+            block = statement.body
+            edits.put_after(block, lambda updated: updated.with_changes(body=[*updated.body, edits.statement(line)]))
             return
     constructor = edits.statement(f"def __init__(self, **kwargs):\n    super().__init__(**kwargs)\n    {line}")
     first = owner.body.body[0]
@@ -141,7 +111,3 @@ def _give_generator(edits: Edits, owner: cst.ClassDef) -> None:
         return updated.with_changes(body=updated.body.with_changes(body=[*body[:is_text], empty, *rest]))
 
     edits.put_after(owner, with_constructor)
-
-
-def _with_line(function: Any, line: Any) -> Any:
-    return function.with_changes(body=function.body.with_changes(body=[*function.body.body, line]))

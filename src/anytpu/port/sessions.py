@@ -21,16 +21,15 @@ _SYSTEM = ("initialize_system", "shutdown_system")
 
 def plan_sessions(edits: Edits) -> None:
     """Plan an edit or findings for each `with tf.Session(...) as sess`."""
-    for node in edits.tree.nodes():
-        if isinstance(node, cst.With) and (item := _session_item(edits.tree, node)):
-            _plan(edits, node, item)
+    for block in edits.tree.all(cst.With):
+        items = [item for item in block.items if _old_name(edits.tree, item.item) in _SESSIONS]
+        if items:
+            _plan(edits, block, items[0])
 
 
-def _session_item(tree: Tree, block: cst.With) -> cst.WithItem | None:
-    for item in block.items:
-        if isinstance(item.item, cst.Call) and tree.old_name(item.item.func) in _SESSIONS:
-            return item
-    return None
+def _old_name(tree: Tree, expression: cst.CSTNode | None) -> str | None:
+    """Return the TensorFlow name that an expression calls; None if it is no such call."""
+    return tree.old_name(expression.func) if isinstance(expression, cst.Call) else None
 
 
 def _plan(edits: Edits, block: cst.With, item: cst.WithItem) -> None:
@@ -38,46 +37,35 @@ def _plan(edits: Edits, block: cst.With, item: cst.WithItem) -> None:
     uses = [n for n in tree.names(block.body) if isinstance(name, cst.Name) and n.value == name.value]
     rewritten = [use for use in uses if _plan_use(edits, use)]
     for use in uses:
-        if use not in rewritten and not _fetches_a_call(tree, use):
+        if use not in rewritten and _old_name(tree, _fetched(tree, use)) is None:
             edits.say(tree.statement(use), advice_of(rules()["Session"]))
     if len(rewritten) == len(uses) and uses and len(block.items) == 1 and isinstance(block.body, cst.IndentedBlock):
-        statements = block.body.body
+        edits.put_body(block, item)
 
-        def body_alone(_: cst.With) -> cst.FlattenSentinel:
-            lines = [line for statement in statements for line in edits.rebuilt_lines(statement)]
-            first = lines[0].with_changes(leading_lines=[*block.leading_lines, *lines[0].leading_lines])
-            return cst.FlattenSentinel([first, *lines[1:]])
 
-        edits.put(block, body_alone, covers=item)
+def _fetched(tree: Tree, use: cst.Name) -> cst.BaseExpression | None:
+    """Return the first argument of a method that is called on a session."""
+    call = tree.parent_call(tree.parent(use) or use)
+    return call.args[0].value if call is not None and call.args else None
 
 
 def _plan_use(edits: Edits, use: cst.Name) -> bool:
     """Rewrite a session call that only reaches the TPU; return False for any other use."""
-    tree = edits.tree
-    method = tree.parent(use)
-    call = tree.parent(method) if isinstance(method, cst.Attribute) else None
-    if not isinstance(method, cst.Attribute) or not isinstance(call, cst.Call) or call.func is not method:
+    tree, method = edits.tree, edits.tree.parent(use)
+    call = tree.parent_call(method) if isinstance(method, cst.Attribute) else None
+    if call is None or not isinstance(method, cst.Attribute):
         return False
     if method.attr.value == "list_devices":
         edits.put(call, lambda _: edits.expression("tpu.list_devices()"), covers=call)
         return True
     fetched = call.args[0].value if method.attr.value == "run" and len(call.args) == 1 else None
-    if fetched is not None and not isinstance(fetched, cst.Call) and not _has_graph(tree):
+    is_system = (_old_name(tree, fetched) or "").rpartition(".")[2] in _SYSTEM
+    is_computed = fetched is not None and not isinstance(fetched, cst.Call) and not _has_graph(tree)
+    if is_system or is_computed:
         edits.put(call, lambda updated: updated.args[0].value)
-        return True
-    if not isinstance(fetched, cst.Call) or (tree.old_name(fetched.func) or "").rpartition(".")[2] not in _SYSTEM:
-        return False
-    edits.put(call, lambda updated: updated.args[0].value)
-    return True
+    return is_system or is_computed
 
 
 def _has_graph(tree: Tree) -> bool:
     """Return whether a program has placeholders, variables or optimizers, so that a session computes something anew."""
     return any(name in _GRAPH or name.endswith("Optimizer") for _, name in tree.chains())
-
-
-def _fetches_a_call(tree: Tree, use: cst.Name) -> bool:
-    """Return whether a session runs a TensorFlow call, which gets a finding of its own."""
-    fetched = tree.parent(tree.parent(use) or use)
-    arguments = fetched.args if isinstance(fetched, cst.Call) else ()
-    return bool(arguments) and isinstance(arguments[0].value, cst.Call) and bool(tree.old_name(arguments[0].value.func))

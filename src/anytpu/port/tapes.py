@@ -1,9 +1,11 @@
-"""Rewrite blocks with several tapes, or a persistent one: several losses, each with a gradient of its own.
+"""Rewrite `tf.GradientTape` as a loss function and `tpu.value_and_grad`.
 
-Idea: the recorded statements become one function, which returns the first loss and, as auxiliary output, the other
-losses and the variables that are read later. It is differentiated once for each gradient. GANs train so.
+Idea: the recorded statements become the body of a function. It returns the loss and, as auxiliary output, the
+variables that are read after the tape, so the lines that follow are unchanged. With several tapes, or a persistent one,
+the function returns all losses and is differentiated once for each gradient. GANs train so.
 
-Rule: where a function would behave differently nothing is changed, and `tape.py` lists the block.
+Rule: where a function would behave differently, nothing is changed and the line is listed. Examples: the statements
+return, or the tape has other uses.
 """
 
 from __future__ import annotations
@@ -14,28 +16,40 @@ from collections.abc import Sequence
 import libcst as cst
 from libcst.metadata import ExpressionContext
 
+from anytpu._replaced import advice_of
 from anytpu.port.edits import Edits
-from anytpu.port.tape import LEAVES, changes_gradients, following, is_model_step, list_unbuilt, plan_tapes, target_code
+from anytpu.port.rules import rules
 from anytpu.port.tree import Tree
+from anytpu.port.values import parameter_names
 from anytpu.port.variables import certain_writes, reads, reads_before_it_writes, writes
 
-_FUNCTION_NAMES = ("compute_losses", "losses_of_batch", "losses_to_differentiate")
+_LOSS_NAMES = ("compute_loss", "loss_of_batch", "loss_to_differentiate")
+_LOSSES_NAMES = ("compute_losses", "losses_of_batch", "losses_to_differentiate")
+_GRADIENT_NAMES = ("gradients", "all_gradients", "gradients_of_loss")
+_LEAVES = (cst.Return, cst.Yield, cst.Await, cst.Break, cst.Continue, cst.Global, cst.Nonlocal, cst.Del)
 _NOTE = "the block runs once for each gradient, so its random numbers are drawn for each"
+_MODEL_STEP = "a train_step of a Keras model has another form on JAX; write a custom training loop"
+_MODEL_STEPS = ("train_step", "test_step", "predict_step")
+_OTHER_USES = "a tape with other uses than one gradient call is not rewritten"
+
+
+class _NotSimple(Exception):
+    """The reason for not rewriting a tape."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Gradient:
-    """A statement `gradients = tape.gradient(loss, variables)`.
+    """A call `tape.gradient(loss, variables)`.
 
     Attributes:
-        line: the statement line.
-        call: the call in it.
-        target: code of the target.
+        line: the statement line that contains it.
+        call: the call.
+        target: code of the target that it is assigned to; None if it is part of an expression.
     """
 
     line: cst.SimpleStatementLine
     call: cst.Call
-    target: str
+    target: str | None
 
     @property
     def loss(self) -> cst.BaseExpression:
@@ -48,130 +62,254 @@ class _Gradient:
         return self.call.args[1].value
 
 
-def plan_all_tapes(edits: Edits) -> None:
-    """Plan each block with tapes: those with several gradients first, then those with one."""
-    _plan_several_tapes(edits)
-    plan_tapes(edits)
+@dataclasses.dataclass(frozen=True)
+class _Tape:
+    """A block with one tape or several, and their gradients.
+
+    Attributes:
+        block: the `with` statement.
+        body: the recorded statements: those of the block before the first gradient.
+        rest: the block's statements from the first gradient on; empty if it follows the block.
+        moved: lines after the block that set the variables of a gradient; they move before the gradients.
+        between: the other statements after the block and before the last gradient.
+        gradients: the gradients, in order.
+        deletes: statements `del tape`.
+        carried: variables that the body reads before it sets them.
+    """
+
+    block: cst.With
+    body: Sequence[cst.CSTNode]
+    rest: Sequence[cst.CSTNode]
+    moved: Sequence[cst.SimpleStatementLine]
+    between: Sequence[cst.CSTNode]
+    gradients: Sequence[_Gradient]
+    deletes: Sequence[cst.CSTNode]
+    carried: Sequence[str]
 
 
-def _plan_several_tapes(edits: Edits) -> None:
-    for node in edits.tree.nodes():
-        names = _tape_names(edits.tree, node)
-        if names and isinstance(node, cst.With) and isinstance(node.body, cst.IndentedBlock):
-            gradients = _gradients(edits.tree, node, names)
-            if len(gradients) > 1 and _is_pure(edits.tree, node, gradients):
-                _put(edits, node, gradients)
-
-
-def _tape_names(tree: Tree, node: cst.CSTNode) -> set[str]:
-    """Return the names of the tapes of a block; none if it has one simple tape, or other context managers."""
-    items = node.items if isinstance(node, cst.With) else ()
-    calls = [item.item for item in items if isinstance(item.item, cst.Call)]
-    if not calls or len(calls) < len(items) or any(tree.old_name(call.func) != "GradientTape" for call in calls):
-        return set()
-    keywords = [argument.keyword.value if argument.keyword else "" for call in calls for argument in call.args]
-    if any(keyword != "persistent" for keyword in keywords) or (len(calls) == 1 and not keywords):
-        return set()
-    names = [item.asname.name.value for item in items if item.asname and isinstance(item.asname.name, cst.Name)]
-    return set(names) if len(names) == len(items) else set()
-
-
-def _gradients(tree: Tree, block: cst.With, names: set[str]) -> list[_Gradient]:
-    """Return the gradients of a block's tapes; none if a tape has another use."""
-    found = []
-    for line in following(tree, block):
-        gradient = _gradient(tree, line, names)
-        found += [gradient] if gradient is not None else []
-    uses = [n for n in tree.names(tree.function(block)) if n.value in names]
-    reads_of_tapes = [n for n in uses if tree.context(n) is ExpressionContext.LOAD]
-    reads_of_tapes = [n for n in reads_of_tapes if tree.line(n) >= tree.line(block)]
-    deletes = [n for n in uses if tree.context(n) is ExpressionContext.DEL]
-    return found if len(reads_of_tapes) == len(found) and not deletes else []
-
-
-def _gradient(tree: Tree, line: cst.CSTNode, names: set[str]) -> _Gradient | None:
-    statement = line.body[0] if isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1 else None
-    call = statement.value if isinstance(statement, cst.Assign) else None
-    if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Attribute) or call.func.attr.value != "gradient":
-        return None
-    target = target_code(tree, statement)
-    is_simple = len(call.args) == 2 and not any(argument.star or argument.keyword for argument in call.args)
-    if tree.code(call.func.value) not in names or not is_simple or target is None:
-        return None
-    assert isinstance(line, cst.SimpleStatementLine)
-    return _Gradient(line, call, target)
-
-
-def _is_pure(tree: Tree, block: cst.With, gradients: Sequence[_Gradient]) -> bool:
-    """Return whether the body behaves the same as a function, and nothing changes before the gradients."""
-    body = list(block.body.body)
-    function = tree.function(block)
-    if is_model_step(tree, function) or any(isinstance(n, LEAVES) for s in body for n in tree.nodes(s)):
-        return False
-    always = set().union(*(certain_writes(tree, statement) for statement in body))
-    if reads_before_it_writes(tree, body) or any(name not in always for name in _kept(tree, block, gradients)):
-        return False
-    lines = [gradient.line for gradient in gradients]
-    after = following(tree, block)
-    between = [line for line in after[: after.index(lines[-1])] if line not in lines]
-    changed = set().union(*(writes(tree, statement) for statement in between))
-    own = set().union(*(writes(tree, statement) for statement in body))
-    return not any(
-        reads(tree, gradient.loss) & changed or reads(tree, gradient.variables) & (changed | own)
-        for gradient in gradients
-    )
-
-
-def _kept(tree: Tree, block: cst.With, gradients: Sequence[_Gradient]) -> list[str]:
-    """Return the variables that the body sets and other code reads, in the order of the body."""
-    own = set(tree.nodes(block)).union(*(tree.nodes(gradient.call) for gradient in gradients))
-    names = [n for n in tree.names(tree.function(block)) if n not in own]
-    read = {n.value for n in names if tree.context(n) is ExpressionContext.LOAD}
-    written = set().union(*(writes(tree, statement) for statement in block.body.body))
-    order = dict.fromkeys(n.value for statement in block.body.body for n in tree.names(statement))
-    return [name for name in order if name in written & read]
-
-
-def _put(edits: Edits, block: cst.With, gradients: Sequence[_Gradient]) -> None:
+def plan_tapes(edits: Edits) -> None:
+    """Plan each block with tapes: rewrite it, or list it."""
     tree = edits.tree
-    taken = {n.value for n in tree.nodes() if isinstance(n, cst.Name)}
-    function = next(name for name in _FUNCTION_NAMES if name not in taken)
-    losses = [tree.code(g.loss) if isinstance(g.loss, cst.Name) else "_" for g in gradients]
-    kept = [name for name in _kept(tree, block, gradients) if name not in losses]
-    first, *others = gradients
+    for block in tree.all(cst.With):
+        calls = [item.item for item in block.items if isinstance(item.item, cst.Call)]
+        calls = [call for call in calls if tree.old_name(call.func) == "GradientTape"]
+        if not calls or edits.is_done(calls[0]):
+            continue
+        try:
+            tape = _read(tree, block, calls)
+            _check(tree, tape)
+            _put(edits, tape)
+        except _NotSimple as reason:
+            edits.say(calls[0], f"{reason}; {advice_of(rules()['GradientTape'])}")
+            edits.leave(calls[0])
+            if is_model_step(tree, function := tree.function(block)):
+                edits.list_whole(function or block)
+    for function in tree.all(cst.FunctionDef):
+        own = tree.class_of_method(function)
+        if function.name.value in _MODEL_STEPS[1:] and own is not None and edits.values.is_layer(own):
+            edits.say(function, _MODEL_STEP.replace("train_step", function.name.value), old=function.name.value)
+
+
+def is_model_step(tree: Tree, function: cst.CSTNode | None) -> bool:
+    """Return whether a function is a `train_step` or `test_step` method."""
+    is_step = isinstance(function, cst.FunctionDef) and function.name.value in _MODEL_STEPS
+    return is_step and function is not None and tree.class_of_method(function) is not None
+
+
+def _read(tree: Tree, block: cst.With, calls: Sequence[cst.Call]) -> _Tape:
+    if is_model_step(tree, tree.function(block)):
+        raise _NotSimple(_MODEL_STEP)
+    keywords = [argument.keyword.value if argument.keyword else "" for call in calls for argument in call.args]
+    is_other = len(calls) < len(block.items) or any(keyword != "persistent" for keyword in keywords)
+    if is_other or not isinstance(block.body, cst.IndentedBlock):
+        raise _NotSimple("a tape with options, or beside other context managers, is not rewritten")
+    names = [item.asname.name for item in block.items if item.asname and isinstance(item.asname.name, cst.Name)]
+    if len(names) < len(calls):
+        raise _NotSimple("a tape without a name is not rewritten")
+    uses = [n for n in tree.names(tree.function(block)) if n.value in {name.value for name in names} and n not in names]
+    uses = [n for n in uses if tree.line(n) >= tree.line(block)]
+    deletes = [tree.small_statement(n) or n for n in uses if tree.context(n) is ExpressionContext.DEL]
+    if any(not isinstance(getattr(statement, "target", None), cst.Name) for statement in deletes):
+        raise _NotSimple(_OTHER_USES)
+    inside, after = list(block.body.body), tree.following(block)
+    loads = [n for n in uses if tree.context(n) is not ExpressionContext.DEL]
+    gradients = [_gradient(tree, use, [*inside, *after]) for use in loads]
+    is_several = len(calls) > 1 or bool(keywords)
+    if not gradients or (len(gradients) > 1 and not is_several):
+        raise _NotSimple(_OTHER_USES)
+    lines = [gradient.line for gradient in gradients]
+    if len(lines) > 1 and any(g.target is None or g.line in inside for g in gradients):
+        raise _NotSimple("several gradients are not each computed in a statement after the block")
+    end = inside.index(lines[0]) if lines[0] in inside else len(inside)
+    between = [line for line in after[: after.index(lines[-1])] if line not in lines] if lines[-1] in after else []
+    needed = set().union(*(reads(tree, gradient.variables) for gradient in gradients))
+    moved = [line for line in between if isinstance(line, cst.SimpleStatementLine) and writes(tree, line) & needed]
+    between = [line for line in between if line not in moved]
+    carried = sorted(reads_before_it_writes(tree, inside[:end]))
+    return _Tape(block, inside[:end], inside[end:], moved, between, gradients, deletes, carried)
+
+
+def _gradient(tree: Tree, use: cst.Name, statements: Sequence[cst.CSTNode]) -> _Gradient:
+    """Return the gradient call that a use of a tape is in.
+
+    Raises:
+        _NotSimple: it is another use, or the call has options.
+    """
+    attribute = tree.parent(use)
+    call = tree.parent_call(attribute) if attribute is not None else None
+    if call is None or tree.code(call.func) != f"{use.value}.gradient":
+        raise _NotSimple(_OTHER_USES)
+    if len(call.args) != 2 or any(argument.star or argument.keyword for argument in call.args):
+        raise _NotSimple("a gradient with options is not rewritten")
+    line, above = tree.statement(call), tree.parent(call)
+    if line not in statements or not tree.is_alone(line):
+        raise _NotSimple("the gradient is not computed in a separate statement after the recorded ones")
+    return _Gradient(line, call, tree.target_code(above))
+
+
+def _check(tree: Tree, tape: _Tape) -> None:
+    """Refuse a tape whose body would behave differently as a function.
+
+    Raises:
+        _NotSimple: the body would; the error says why.
+    """
+    if not tape.body:
+        raise _NotSimple("nothing is recorded before the gradient")
+    if any(isinstance(part, _LEAVES) for statement in tape.body for part in tree.nodes(statement)):
+        raise _NotSimple("the body of the tape leaves the block, or deletes or declares names")
+    early = [name for name in tape.carried if name not in _bound_before(tree, tape.block)]
+    if early:
+        raise _NotSimple(f"the body of the tape reads {early[0]!r} before it sets it")
+    always = certain_writes(tree, tape.body) | set(tape.carried)
+    missing = [name for name in _kept(tree, tape) if name not in always]
+    if missing:
+        raise _NotSimple(f"the body of the tape does not always set {missing[0]!r}, which is read later")
+    changed, own, moved = (writes(tree, *part) for part in (tape.between, tape.body, tape.moved))
+    used = own.union(*(reads(tree, statement) for statement in tape.body))
+    is_changed = moved & used or any(reads(tree, line) & (changed | own) for line in tape.moved)
+    for gradient in tape.gradients:
+        if is_changed or reads(tree, gradient.loss) & changed or reads(tree, gradient.variables) & (changed | own):
+            raise _NotSimple("the loss or the variables change between the tape and its gradient")
+
+
+def _bound_before(tree: Tree, block: cst.CSTNode) -> set[str]:
+    """Return the variables that certainly have a value before a block: parameters, and what lines before it set."""
+    function, node, bound = tree.function(block), block, set()
+    while node is not function and node is not tree.module:
+        suite = tree.parent(node) or tree.module
+        if isinstance(suite, cst.IndentedBlock | cst.Module):
+            body: Sequence[cst.CSTNode] = suite.body
+            bound |= certain_writes(tree, body[: body.index(node)])
+        node = suite
+    return bound.union(parameter_names(function) if function is not None else ())
+
+
+def changes_gradients(tree: Tree, gradient: _Gradient) -> bool:
+    """Return whether a step uses gradients for more than `apply_gradients`, such as clipping each replica's own."""
+    statement = gradient.line.body[0]
+    targets = [target.target for target in statement.targets] if isinstance(statement, cst.Assign) else []
+    names = {n.value for target in targets for n in tree.names(target)}
+    uses = [n for n in tree.names(tree.function(gradient.call)) if n.value in names and not tree.is_stored(n)]
+    return any(not _is_passed_on(tree, use) for use in uses)
+
+
+def _is_passed_on(tree: Tree, use: cst.CSTNode) -> bool:
+    """Return whether a use only passes a value on, to `zip` or `apply_gradients`, also in a list."""
+    above = tree.parent(use)
+    while isinstance(above, cst.Element | cst.List | cst.Tuple):
+        above = tree.parent(above)
+    call = tree.parent(above) if isinstance(above, cst.Arg) else None
+    if not isinstance(call, cst.Call):
+        return isinstance(above, cst.Return | cst.Assign)
+    return tree.code(call.func).rpartition(".")[2] in ("zip", "list", "apply_gradients")
+
+
+def _kept(tree: Tree, tape: _Tape) -> list[str]:
+    """Return the variables, without the losses, that the body sets and other code reads, in the order of the body."""
+    own = {part for statement in tape.body for part in tree.nodes(statement)}
+    own = own.union(*(tree.nodes(gradient.call) for gradient in tape.gradients))
+    outside = [n for n in tree.names(tree.function(tape.block)) if n not in own]
+    read = {n.value for n in outside if tree.context(n) is ExpressionContext.LOAD}
+    order = dict.fromkeys(n.value for statement in tape.body for n in tree.names(statement))
+    written = writes(tree, *tape.body) & read - {tree.code(gradient.loss) for gradient in tape.gradients}
+    return [name for name in order if name in written]
+
+
+def _put(edits: Edits, tape: _Tape) -> None:
+    """Replace a block by a function, the calls that differentiate it, and the rest of the block."""
+    tree, kept, taken = edits.tree, _kept(edits.tree, tape), edits.tree.taken()
+    first, *others = tape.gradients
+    function = next(name for name in (_LOSSES_NAMES if others else _LOSS_NAMES) if name not in taken)
+    gradients = first.target or next(name for name in _GRADIENT_NAMES if name not in taken)
+    losses = [tree.code(g.loss) if isinstance(g.loss, cst.Name) else "_" for g in tape.gradients]
+    results = _tuple([*losses[1:], *kept], is_tuple=bool(others))
+    target = f"({losses[0]}, {results}), {gradients}" if results else f"{losses[0]}, {gradients}"
+    returned = _tuple([*(f"{{loss{index + 1}}}" for index in range(len(others))), *kept], is_tuple=bool(others))
+    options = [", local=True" if g.target and changes_gradients(tree, g) else "" for g in tape.gradients]
+    parameters = ", ".join(f"{name}={name}" for name in tape.carried)
 
     def rewritten(_: cst.With) -> cst.FlattenSentinel:
-        body = [new for statement in block.body.body for new in edits.rebuilt_lines(statement)]
-        parts = {f"loss{n}": edits.rebuilt(gradient.loss) for n, gradient in enumerate(gradients)}
-        results = ", ".join([*(f"{{loss{n}}}" for n in range(1, len(gradients))), *kept])
-        returned = edits.statement(f"return {{loss0}}, ({results},)".replace(",,", ","), **parts)
-        definition = edits.statement(f"def {function}():\n    pass")
-        definition = definition.with_changes(
-            body=block.body.with_changes(body=[*body, returned]), leading_lines=block.leading_lines
+        body = [new for statement in tape.body for new in edits.rebuilt_lines(statement)]
+        parts = {f"loss{index}": edits.rebuilt(gradient.loss) for index, gradient in enumerate(tape.gradients)}
+        last = edits.statement(f"return {{loss0}}, {returned}" if returned else "return {loss0}", **parts)
+        definition = edits.statement(f"def {function}({parameters}):\n    pass").with_changes(
+            body=tape.block.body.with_changes(body=[*body, last]), leading_lines=tape.block.leading_lines
         )
-        target = f"({losses[0]}, ({', '.join([*losses[1:], *kept])},)), {first.target}"
-        lines = [
-            edits.statement(
-                f"{target} = tpu.value_and_grad({function}, {{variables}}, has_aux=True{_local(tree, first)})()",
-                variables=edits.rebuilt(first.variables),
-            ).with_changes(leading_lines=first.line.leading_lines)
-        ]
+        aux = ", has_aux=True" if returned else ""
+        moved = [line.with_changes(body=[edits.rebuilt(small) for small in line.body]) for line in tape.moved]
+        lines = [_line(edits, first, f"{target} = tpu.value_and_grad({function}, {{variables}}{aux}{options[0]})()")]
         for index, gradient in enumerate(others):
-            loss = f"lambda: {function}()[1][{index}]"
-            code = f"{gradient.target} = tpu.value_and_grad({loss}, {{variables}}{_local(tree, gradient)})()[1]"
-            line = edits.statement(code, variables=edits.rebuilt(gradient.variables))
-            lines.append(line.with_changes(leading_lines=gradient.line.leading_lines))
-        return cst.FlattenSentinel([definition, *lines])
+            call = f"tpu.value_and_grad(lambda: {function}()[1][{index}], {{variables}}{options[index + 1]})()[1]"
+            lines.append(_line(edits, gradient, f"{gradient.target} = {call}"))
+        rest = [new for statement in tape.rest for new in edits.rebuilt_lines(statement)]
+        return cst.FlattenSentinel([definition, *moved, *lines, *rest])
 
-    for gradient in gradients:
-        edits.drop(gradient.line)
-        list_unbuilt(edits, gradient.variables)
+    for gradient in tape.gradients:
+        if gradient.target is None:
+            edits.put(gradient.call, lambda _: cst.Name(gradients), covers=gradient.call.func)
+        else:
+            edits.put(gradient.line, lambda _: cst.RemoveFromParent(), covers=gradient.call.func)
+        _list_unbuilt(edits, gradient.variables)
+    for statement in tape.deletes:
+        edits.drop_statement(statement)
+    for line in tape.moved:
+        edits.put(line, lambda _: cst.RemoveFromParent())
     edits.roots.add("tpu")
-    edits.put(block, rewritten)
-    for item in block.items:
+    edits.put(tape.block, rewritten)
+    for item in tape.block.items:
         edits.cover(item)
-    edits.say(block.items[0].item, _NOTE, "note")
+    if others:
+        edits.say(tape.block.items[0].item, _NOTE, "note")
 
 
-def _local(tree: Tree, gradient: _Gradient) -> str:
-    return ", local=True" if changes_gradients(tree, gradient.call) else ""
+def _tuple(names: Sequence[str], is_tuple: bool) -> str:
+    """Return code for several names; one name stands alone unless it must be a tuple."""
+    if len(names) == 1:
+        return f"({names[0]},)" if is_tuple else names[0]
+    return f"({', '.join(names)})" if names else ""
+
+
+def _line(edits: Edits, gradient: _Gradient, code: str) -> cst.SimpleStatementLine:
+    """Return the line that replaces a gradient; the comments of a line that is removed move to it."""
+    line = edits.statement(code, variables=edits.rebuilt(gradient.variables))
+    if gradient.target is None:
+        return line
+    comment = gradient.line.trailing_whitespace
+    return line.with_changes(leading_lines=gradient.line.leading_lines, trailing_whitespace=comment)
+
+
+def _list_unbuilt(edits: Edits, variables: cst.BaseExpression) -> None:
+    """List the variables of models that have none before their first call: they are named before it here."""
+    assigned = edits.tree.values_assigned_to(variables.value) if isinstance(variables, cst.Name) else []
+    for part in (part for value in assigned or [variables] for part in edits.tree.nodes(value)):
+        if isinstance(part, cst.Attribute) and edits.values.is_built_later(part.value):
+            _list_unbuilt_model(edits, part)
+
+
+def _list_unbuilt_model(edits: Edits, variables: cst.Attribute) -> None:
+    model = edits.tree.code(variables.value)
+    calls = list(edits.tree.all(cst.Call))
+    is_built = any(edits.tree.code(call.func) == f"{model}.build" for call in calls)
+    is_built |= any(edits.tree.code(call.func) == model and edits.tree.function(call) is None for call in calls)
+    if not is_built:
+        edits.say(variables, f"{model} has no variables before its first call: call it on a batch before the loop")

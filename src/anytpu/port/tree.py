@@ -8,8 +8,8 @@ the prefix `tensorflow` and without the version prefix `compat`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeAlias, TypeVar
 
 import libcst as cst
 from libcst.metadata import (
@@ -18,7 +18,6 @@ from libcst.metadata import (
     MetadataWrapper,
     ParentNodeProvider,
     PositionProvider,
-    QualifiedName,
     QualifiedNameProvider,
     QualifiedNameSource,
     ScopeProvider,
@@ -26,7 +25,10 @@ from libcst.metadata import (
 
 TENSORFLOW = re.compile(r"tensorflow(_\w+)?(\.|$)")
 """Matches TensorFlow's packages: `tensorflow`, `tensorflow_datasets`, `tensorflow_estimator`."""
+N = TypeVar("N", bound=cst.CSTNode)
+Function: TypeAlias = cst.FunctionDef | cst.Lambda
 _VERSION = re.compile(r"^(python\.)?(compat\.v[12]\.|_api\.v[12]\.)*(python\.(?=keras))?")
+_PRIVATE_HOME = re.compile(r"^(contrib\.\w+\.)?python\.(tpu\.)?([a-z_]\w*\.)*(?=[A-Z])")
 
 
 def canonical(name: str) -> str:
@@ -35,10 +37,18 @@ def canonical(name: str) -> str:
     Example:
         >>> canonical("tensorflow.compat.v1.train.AdamOptimizer"), canonical("tensorflow_datasets.load")
         ('train.AdamOptimizer', 'tensorflow_datasets.load')
+        >>> canonical("tensorflow.contrib.tpu.python.tpu.tpu_config.RunConfig")
+        'contrib.tpu.RunConfig'
     """
     if name == "tensorflow" or not name.startswith("tensorflow."):
         return name
-    return _VERSION.sub("", name.removeprefix("tensorflow.")) or "tensorflow"
+    name = name.removeprefix("tensorflow.")
+    home = _PRIVATE_HOME.match(name)
+    if home is not None and (
+        home[1] or home[2]
+    ):  # a class in a private module, as the programs of the first TPUs had it
+        return (home[1] or "contrib.tpu.") + name[home.end() :]
+    return _VERSION.sub("", name) or "tensorflow"
 
 
 class Tree:
@@ -52,22 +62,32 @@ class Tree:
         """Resolve the names of a parsed program."""
         wrapper = MetadataWrapper(module)
         self.module = wrapper.module
-        self._names = wrapper.resolve(QualifiedNameProvider)
+        self._qualified = wrapper.resolve(QualifiedNameProvider)
         self._parents = wrapper.resolve(ParentNodeProvider)
         self._positions = wrapper.resolve(PositionProvider)
         self._contexts = wrapper.resolve(ExpressionContextProvider)
         self._scopes = wrapper.resolve(ScopeProvider)
+        self._nodes = list(_below(self.module))
+        self._variables = [node for node in self._nodes if isinstance(node, cst.Name) and self._is_variable(node)]
 
-    def nodes(self, root: cst.CSTNode | None = None) -> Iterator[cst.CSTNode]:
-        """Yield a node and its descendants in text order; None starts at the module."""
-        root = self.module if root is None else root
-        yield root
-        for child in root.children:
-            yield from self.nodes(child)
+    def nodes(self, root: cst.CSTNode | None = None) -> Iterable[cst.CSTNode]:
+        """Return a node and its descendants in text order; None starts at the module."""
+        return self._nodes if root is None or root is self.module else _below(root)
+
+    def all(self, *kinds: type[N]) -> Iterator[N]:
+        """Yield the program's nodes of some classes in text order."""
+        return (node for node in self._nodes if isinstance(node, kinds))
 
     def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
         """Return a node's parent; None for the module."""
         return self._parents.get(node)
+
+    def around(self, node: cst.CSTNode, *kinds: type[N]) -> N | None:
+        """Return the innermost node of some classes around a node; None if there is none."""
+        above = self.parent(node)
+        while above is not None and not isinstance(above, kinds):
+            above = self.parent(above)
+        return above
 
     def line(self, node: cst.CSTNode) -> int:
         """Return the number of a node's first line, from 1."""
@@ -82,24 +102,11 @@ class Tree:
         """Return a node's source code."""
         return self.module.code_for_node(node)
 
-    def context(self, name: cst.Name) -> object:
-        """Return a name's expression context (load, store or delete); None if it is not a variable."""
-        return self._contexts.get(name)
-
-    def is_chain(self, node: cst.CSTNode) -> bool:
-        """Return whether a node is a name or a dotted name."""
-        while isinstance(node, cst.Attribute):
-            node = node.value
-        return isinstance(node, cst.Name)
-
     def old_name(self, node: cst.CSTNode) -> str | None:
         """Return the canonical name that a dotted name resolves to, or None if it is not TensorFlow's."""
-        if not isinstance(node, cst.Name | cst.Attribute) or not self.is_chain(node):
-            return None
-        lazy: Any = self._names.get(node)
-        names: Any = lazy() if callable(lazy) else lazy or ()
+        names = self._imported(node)
         # A name with two bindings, of which one is not TensorFlow's, is left to the author.
-        return canonical(min(name.name for name in names)) if names and all(map(_is_old, names)) else None
+        return canonical(min(names)) if names and all(map(TENSORFLOW.match, names)) else None
 
     def keras_name(self, node: cst.CSTNode) -> str | None:
         """Return the full name of a dotted name imported from the package keras itself, or None."""
@@ -111,31 +118,32 @@ class Tree:
         return self.old_name(node) or self.keras_name(node)
 
     def _imported(self, node: cst.CSTNode) -> list[str]:
-        if not isinstance(node, cst.Name | cst.Attribute) or not self.is_chain(node):
+        """Return the full names that a dotted name may be imported as; "" stands for another binding."""
+        if not isinstance(node, cst.Name | cst.Attribute) or not isinstance(head(node), cst.Name):
             return []
-        lazy: Any = self._names.get(node)
+        lazy: Any = self._qualified.get(node)
         names: Any = lazy() if callable(lazy) else lazy or ()
-        return [n.name if n.source is QualifiedNameSource.IMPORT else "" for n in names]
+        return [name.name if name.source is QualifiedNameSource.IMPORT else "" for name in names]
 
     def chains(self) -> Iterator[tuple[cst.Name | cst.Attribute, str]]:
         """Yield each outermost dotted name that resolves to TensorFlow, with its canonical name."""
-        for node in self.nodes():
-            if isinstance(node, cst.Name | cst.Attribute) and not isinstance(self.parent(node), cst.Attribute):
-                name = self.old_name(node)
-                if name is not None:
-                    yield node, name
+        for node in self.all(cst.Name, cst.Attribute):
+            if not isinstance(self.parent(node), cst.Attribute) and (name := self.old_name(node)) is not None:
+                yield node, name
 
-    def statement(self, node: cst.CSTNode) -> cst.CSTNode:
+    def statement(self, node: cst.CSTNode) -> Any:
         """Return the innermost statement line or compound statement that contains a node."""
-        while not isinstance(node, cst.SimpleStatementLine | cst.BaseCompoundStatement | cst.Module):
-            node = self._parents[node]
-        return node
+        kinds = (cst.SimpleStatementLine, cst.BaseCompoundStatement, cst.Module)
+        return node if isinstance(node, kinds) else self.around(node, *kinds)
 
-    def small_statement(self, node: cst.CSTNode) -> cst.CSTNode:
-        """Return the simple statement that contains a node, such as an assignment; the module if there is none."""
-        while not isinstance(node, cst.BaseSmallStatement | cst.Module):
-            node = self._parents[node]
-        return node
+    def small_statement(self, node: cst.CSTNode) -> cst.BaseSmallStatement | None:
+        """Return the simple statement that contains a node, such as an assignment; None if there is none."""
+        return node if isinstance(node, cst.BaseSmallStatement) else self.around(node, cst.BaseSmallStatement)
+
+    def is_alone(self, node: cst.CSTNode) -> bool:
+        """Return whether a node's statement has a line of its own."""
+        line = self.statement(node)
+        return isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1
 
     def is_statement(self, node: cst.CSTNode) -> bool:
         """Return whether an expression is a whole statement, such as `tf.get_logger().setLevel("ERROR")`."""
@@ -144,6 +152,13 @@ class Tree:
             above = self._parents[above]
         return isinstance(above, cst.Expr)
 
+    def target_code(self, statement: cst.CSTNode | None) -> str | None:
+        """Return the code of a statement's only target, a tuple in parentheses; None if it has none or several."""
+        if not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
+            return None
+        target = statement.targets[0].target
+        return f"({self.code(target)})" if isinstance(target, cst.Tuple) and not target.lpar else self.code(target)
+
     def scopes_of(self, name: cst.Name) -> set[cst.CSTNode | None]:
         """Return the functions and classes in which a variable is bound; None stands for the module."""
         scope = self._scopes.get(name)
@@ -151,77 +166,82 @@ class Tree:
             return set()
         return {getattr(assignment.scope, "node", None) for assignment in scope[name.value]}
 
-    def function(self, node: cst.CSTNode) -> cst.FunctionDef | cst.Lambda | None:
+    def function(self, node: cst.CSTNode) -> Function | None:
         """Return the innermost function around a node; None for the module."""
-        above = self.parent(node)
-        while above is not None and not isinstance(above, cst.FunctionDef | cst.Lambda):
-            above = self.parent(above)
-        return above
+        return next(self.functions(node), None)
+
+    def functions(self, node: cst.CSTNode | None) -> Iterator[Function]:
+        """Yield the functions around a node, innermost first."""
+        while node is not None and (node := self.around(node, cst.FunctionDef, cst.Lambda)) is not None:
+            yield node
 
     def parent_call(self, node: cst.CSTNode) -> cst.Call | None:
         """Return the call whose function a node is, or None."""
         above = self.parent(node)
         return above if isinstance(above, cst.Call) and above.func is node else None
 
-    def class_around(self, node: cst.CSTNode) -> cst.ClassDef | None:
-        """Return the innermost class around a node; None outside of classes."""
-        above = self.parent(node)
-        while above is not None and not isinstance(above, cst.ClassDef):
-            above = self.parent(above)
-        return above
-
-    def class_of_method(self, function: cst.FunctionDef) -> cst.ClassDef | None:
+    def class_of_method(self, function: cst.CSTNode) -> cst.ClassDef | None:
         """Return the class whose method a function is; None for another function."""
-        block = self.parent(function)
+        block = self.parent(function) if isinstance(function, cst.FunctionDef) else None
         owner = self.parent(block) if block is not None else None
         return owner if isinstance(owner, cst.ClassDef) else None
 
-    def bindings(self) -> Iterator[cst.Name]:
-        """Yield each variable at each assignment; imports are not included."""
-        yield from (n for n in self.names() if self._contexts.get(n) is ExpressionContext.STORE)
+    def following(self, block: cst.CSTNode) -> list[cst.CSTNode]:
+        """Return the statements after a block in the same suite."""
+        suite = self.parent(block)
+        body: list[Any] = list(suite.body) if isinstance(suite, cst.IndentedBlock | cst.Module) else [block]
+        return body[body.index(block) + 1 :]
 
-    def is_read(self, name: str) -> bool:
-        """Return whether a variable of this name is read anywhere in the program."""
-        return bool(self.reads_of(name))
+    def names(self, root: cst.CSTNode | None = None) -> Iterable[cst.Name]:
+        """Return the variables below a node in text order, without attributes, keywords and imported names."""
+        if root is None or root is self.module:
+            return self._variables
+        return (node for node in _below(root) if isinstance(node, cst.Name) and self._is_variable(node))
 
-    def reads_of(self, name: str) -> list[cst.Name]:
-        """Return the places where a variable of this name is read, anywhere in the program."""
-        return [n for n in self.names() if n.value == name and self._contexts.get(n) is ExpressionContext.LOAD]
+    def _is_variable(self, name: cst.Name) -> bool:
+        parent = self.parent(name)
+        is_label = isinstance(parent, cst.Attribute) and parent.attr is name
+        is_label |= isinstance(parent, cst.Arg) and parent.keyword is name
+        return self._contexts.get(name) is not None and not is_label and not isinstance(parent, cst.ImportAlias)
+
+    def taken(self) -> set[str]:
+        """Return all variables of the program, by name."""
+        return {name.value for name in self._variables}
+
+    def context(self, name: cst.CSTNode) -> object:
+        """Return a name's expression context (load, store or delete); None if it is not a variable."""
+        return self._contexts.get(name)
+
+    def is_stored(self, name: cst.CSTNode) -> bool:
+        """Return whether a variable or an attribute is assigned where this name stands."""
+        return self._contexts.get(name) is ExpressionContext.STORE
+
+    def reads_of(self, name: cst.Name) -> list[cst.Name]:
+        """Return the places where a variable is read; one of the same name in another function is another variable."""
+        reads = [n for n in self.names() if n.value == name.value and self.context(n) is ExpressionContext.LOAD]
+        return [read for read in reads if self.scopes_of(read) & self.scopes_of(name)]
 
     def values_assigned_to(self, name: str) -> list[cst.BaseExpression]:
         """Return all values assigned to a variable of this name, anywhere in the program."""
-        values = []
-        for node in self.nodes():
-            targets = [target.target for target in node.targets] if isinstance(node, cst.Assign) else []
-            stored = {n.value for target in targets for n in self.names(target) if self.is_stored(n)}
-            if isinstance(node, cst.Assign) and name in stored:
-                values.append(node.value)
-        return values
+        assigns = [(node, target.target) for node in self.all(cst.Assign) for target in node.targets]
+        stored = [(node, {n.value for n in self.names(target) if self.is_stored(n)}) for node, target in assigns]
+        return [node.value for node, names in stored if name in names]
 
-    def is_stored(self, name: cst.Name) -> bool:
-        """Return whether a variable is assigned where this name stands."""
-        return self._contexts.get(name) is ExpressionContext.STORE
 
-    def names(self, root: cst.CSTNode | None = None) -> Iterator[cst.Name]:
-        """Yield the variables below a node in text order, without attributes, keywords and imported names."""
-        for node in self.nodes(root):
-            if isinstance(node, cst.Name) and self._contexts.get(node) is not None:
-                parent = self.parent(node)
-                is_label = isinstance(parent, cst.Attribute) and parent.attr is node
-                is_label |= isinstance(parent, cst.Arg) and parent.keyword is node
-                if not is_label and not isinstance(parent, cst.ImportAlias):
-                    yield node
+def _below(root: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    yield root
+    for child in root.children:
+        yield from _below(child)
+
+
+def head(node: cst.CSTNode) -> cst.CSTNode:
+    """Return the expression at the start of a chain of attributes: `a` of `a.b.c`."""
+    while isinstance(node, cst.Attribute):
+        node = node.value
+    return node
 
 
 def bound_name(alias: cst.ImportAlias) -> str:
     """Return the variable that an import binds: `tf` for `tensorflow as tf`, `os` for `os.path`."""
-    if alias.asname is not None:
-        return alias.asname.name.value  # pyright: ignore[reportAttributeAccessIssue]
-    head: cst.CSTNode = alias.name
-    while isinstance(head, cst.Attribute):
-        head = head.value
-    return head.value  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def _is_old(name: QualifiedName) -> bool:
-    return name.source is QualifiedNameSource.IMPORT and bool(TENSORFLOW.match(name.name))
+    name: Any = alias.asname.name if alias.asname is not None else head(alias.name)
+    return name.value

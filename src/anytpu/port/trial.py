@@ -17,6 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from anytpu.port.notebook import MAGIC
 from anytpu.port.program import Ported
 
 LIMIT_S = 300
@@ -24,7 +25,6 @@ LIMIT_S = 300
 MAX_COPIED_BYTES = 16 * 2**20
 """Size of a file from which it is linked into the copy of the folder."""
 MAX_FILES = 20_000
-_MAGIC = re.compile(r"^(\s*)([%!].*)$", re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +63,7 @@ def tried(program: Ported, path: Path, limit_s: int = LIMIT_S) -> Trial:
         _copy(path.resolve().parent, folder)
         target, result = folder / f"{path.stem}.py", Path(temporary) / "result.json"
         target.unlink(missing_ok=True)
-        target.write_text(_MAGIC.sub(r"\1pass  # \2", program.new), encoding="utf-8")
+        target.write_text(MAGIC.sub(r"\1pass  # \2", program.new), encoding="utf-8")
         command = [sys.executable, "-m", "anytpu.port.trial_run", str(result), str(target)]
         with open(Path(temporary) / "output", "wb") as output:
             try:
@@ -97,7 +97,7 @@ def _located(program: Ported, new_line: int, error: str) -> Trial:
 
 def _is_of_tensorflow(program: Ported, error: str) -> bool:
     """Return whether a failure comes from a listed line, though it is at another: an import, or a call by Keras."""
-    if re.search(r"\.(train|test)_step\(\)", error):
+    if re.search(r"\.(train|test)_step\(\)|Unable to automatically build the model", error):
         return any(finding.advice.startswith("a train_step") for finding in program.by_hand)
     missing = re.match(r"ImportError: cannot import name '(\w+)'", error)
     if missing is None:

@@ -3,83 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import libcst as cst
 from libcst.metadata import ExpressionContext
 
 from anytpu.port.tree import Tree, bound_name
 
-_OWN_SCOPE = (cst.BaseComp, cst.Lambda, cst.FunctionDef, cst.ClassDef)
 
-
-def writes(tree: Tree, node: cst.CSTNode) -> set[str]:
-    """Return the variables that a fragment writes, without those local to its comprehensions and functions."""
-    if isinstance(node, cst.FunctionDef | cst.ClassDef):
-        return {node.name.value}
-    if isinstance(node, cst.BaseComp | cst.Lambda):
-        return set()
-    if isinstance(node, cst.ImportAlias):
-        return {bound_name(node)}
-    if isinstance(node, cst.Name):
-        return {node.value} if tree.context(node) in (ExpressionContext.STORE, ExpressionContext.DEL) else set()
-    if isinstance(node, cst.Attribute):
-        return writes(tree, node.value)
-    return set().union(*(writes(tree, child) for child in node.children))
+def writes(tree: Tree, *nodes: cst.CSTNode) -> set[str]:
+    """Return the variables that fragments write, without those local to their comprehensions and functions."""
+    imported = {bound_name(part) for node in nodes for part in tree.nodes(node) if isinstance(part, cst.ImportAlias)}
+    return imported.union(*(_free(tree, node, ExpressionContext.STORE, ExpressionContext.DEL) for node in nodes))
 
 
 def reads(tree: Tree, node: cst.CSTNode) -> set[str]:
     """Return the variables that a fragment reads, without those local to its comprehensions and functions."""
-    names = {n.value for n in tree.names(node) if tree.context(n) is ExpressionContext.LOAD}
-    for part in tree.nodes(node):
-        if isinstance(part, cst.AugAssign) and isinstance(part.target, cst.Name):
-            names.add(part.target.value)
-    return names - _inner(tree, node)
+    changed = [part.target for part in tree.nodes(node) if isinstance(part, cst.AugAssign)]
+    targets = {name for target in changed for name in _free(tree, target, ExpressionContext.STORE)}
+    return targets | _free(tree, node, ExpressionContext.LOAD)
 
 
-def certain_writes(tree: Tree, node: cst.CSTNode) -> set[str]:
-    """Return the variables that a statement writes on every path."""
-    if isinstance(node, cst.If):
-        other = certain_writes(tree, node.orelse) if node.orelse else set()
-        return certain_writes(tree, node.body) & other
-    if isinstance(node, cst.Else):
-        return certain_writes(tree, node.body)
-    if isinstance(node, cst.IndentedBlock):
-        return set().union(*(certain_writes(tree, statement) for statement in node.body))
-    if isinstance(node, cst.With):
-        return certain_writes(tree, node.body).union(*(writes(tree, item) for item in node.items))
-    if isinstance(node, cst.For | cst.While | cst.Try | cst.TryStar | cst.Match):
-        return set()
-    return writes(tree, node)
+def _free(tree: Tree, node: cst.CSTNode, *contexts: ExpressionContext) -> set[str]:
+    """Return the names in some contexts, but for those that a scope inside of the fragment binds."""
+    inside = set(tree.nodes(node))
+    names = [name for name in tree.names(node) if tree.context(name) in contexts]
+    return {name.value for name in names if not (scopes := tree.scopes_of(name)) or not scopes <= inside}
+
+
+def certain_writes(tree: Tree, statements: Sequence[cst.CSTNode]) -> set[str]:
+    """Return the variables that statements write on every path."""
+    certain: set[str] = set()
+    _follow(tree, statements, certain)
+    return certain
 
 
 def reads_before_it_writes(tree: Tree, statements: Sequence[cst.CSTNode]) -> set[str]:
     """Return the variables that the statements write, but may read before their first write."""
-    written = set().union(*(writes(tree, statement) for statement in statements))
-    certain: set[str] = set()
-    early_reads: set[str] = set()
-    for statement in _simple(statements):
-        early_reads |= (reads(tree, statement) & written) - certain
-        certain |= certain_writes(tree, statement)
-    return early_reads
+    return _follow(tree, statements, set()) & writes(tree, *statements)
 
 
-def _simple(statements: Iterable[cst.CSTNode]) -> Iterable[cst.CSTNode]:
-    """Yield the statements, with `a = 1; b = a` split in two and a `with` split into its items and its body."""
+def _follow(tree: Tree, statements: Iterable[cst.CSTNode], certain: set[str]) -> set[str]:
+    """Return the variables that may be read before the statements write them; add the certain writes to `certain`."""
+    early: set[str] = set()
     for statement in statements:
-        if isinstance(statement, cst.SimpleStatementLine):
-            yield from statement.body
-        elif isinstance(statement, cst.With) and isinstance(statement.body, cst.IndentedBlock):
-            yield from statement.items
-            yield from _simple(statement.body.body)
+        if isinstance(statement, cst.SimpleStatementLine | cst.IndentedBlock | cst.Else):
+            body: Any = statement.body if isinstance(statement.body, Sequence) else [statement.body]
+            early |= _follow(tree, body, certain)
+        elif isinstance(statement, cst.With):
+            early |= _follow(tree, [*statement.items, statement.body], certain)
+        elif isinstance(statement, cst.If):
+            early |= reads(tree, statement.test) - certain
+            branches = [set(certain), set(certain)]
+            early |= _follow(tree, [statement.body], branches[0])
+            early |= _follow(tree, [statement.orelse] if statement.orelse is not None else [], branches[1])
+            certain |= branches[0] & branches[1]
+        elif isinstance(statement, cst.For | cst.While):  # It may run no round.
+            is_for = isinstance(statement, cst.For)
+            early |= reads(tree, statement.iter if is_for else statement.test) - certain
+            inside = certain | (writes(tree, statement.target) if is_for else set())
+            early |= _follow(tree, [part for part in (statement.body, statement.orelse) if part is not None], inside)
         else:
-            yield statement
-
-
-def _inner(tree: Tree, node: cst.CSTNode) -> set[str]:
-    """Return the variables local to the comprehensions and functions in a fragment."""
-    inner: set[str] = set()
-    for part in tree.nodes(node):
-        if isinstance(part, _OWN_SCOPE):
-            stored = {n.value for n in tree.names(part) if tree.context(n) is ExpressionContext.STORE}
-            inner |= stored - {part.name.value} if isinstance(part, cst.FunctionDef | cst.ClassDef) else stored
-    return inner
+            early |= reads(tree, statement) - certain
+            certain |= set() if isinstance(statement, cst.Try | cst.TryStar | cst.Match) else writes(tree, statement)
+    return early

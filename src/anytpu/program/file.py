@@ -25,6 +25,7 @@ from typing import Any
 import jax
 import jax.export
 
+from anytpu._calls import explain_arguments
 from anytpu.errors import ProgramError
 from anytpu.program.archive import ArchiveParts, max_npy_bytes, npy_to_tensors, tensor_part, tensors_to_npy, write_parts
 from anytpu.program.lowering import check_platforms, lower_traced, trace
@@ -41,6 +42,7 @@ _MAX_QUOTED = 600
 _CODE, _MANIFEST = "program.bin", "program.json"
 
 
+@explain_arguments
 def write(
     program: Program, path: str | Path, tensors: Tree | None = None, platforms: tuple[str, ...] = ("cpu",)
 ) -> None:
@@ -66,8 +68,32 @@ def write(
     check_platforms(platforms)
     values = program.tensors if tensors is None else tensors
     stored = [] if values is None else tensors_to_npy(program, values)
+    generators = None if values is None else tuple(generator for generator, _ in stored)
+    manifest, code = encode(program, platforms, generators=generators)
+    arrays = {tensor_part(index): content for index, (_, content) in enumerate(stored)}
+    write_parts(place, {_MANIFEST: manifest, _CODE: code, **arrays})
+
+
+def encode(
+    program: Program,
+    platforms: tuple[str, ...],
+    custom_calls: tuple[str, ...] = (),
+    generators: tuple[str | None, ...] | None = None,
+) -> tuple[bytes, bytes]:
+    """Return the manifest and the code of a program file.
+
+    Args:
+        program: the program.
+        platforms: target platforms.
+        custom_calls: custom calls that the code may contain although JAX does not promise to keep them.
+        generators: for each stored value of the state its random generator; None if no values are stored.
+
+    Raises:
+        ProgramError: the program cannot be lowered or serialised.
+        ReplicaError: a new state of per-replica code differs between the replicas.
+    """
     traced = trace(program)
-    code = _serialise(program, lower_traced(program, traced, platforms))
+    code = _serialise(program, lower_traced(program, traced, platforms, custom_calls))
     manifest = ProgramManifest(
         name=program.name,
         mode=program.mode,
@@ -77,13 +103,24 @@ def write(
         state=tree_entry(program.state, "state", names=program.state_names),
         batch=tree_entry(program.batch, "batch", layouts=[layout for _, layout in program.leaves()]),
         outputs=tree_entry(traced.out_info[1], "outputs"),
-        tensors=None if values is None else tuple(generator for generator, _ in stored),
+        tensors=generators,
         placement=program.placement,
     )
-    arrays = {tensor_part(index): content for index, (_, content) in enumerate(stored)}
-    write_parts(place, {_MANIFEST: to_json(manifest), _CODE: code, **arrays})
+    return to_json(manifest), code
 
 
+def decode(manifest: bytes, code: bytes) -> Program:
+    """Return the Program of a manifest and its code, without values of the state.
+
+    Raises:
+        ProgramError: they cannot be read, or do not fit each other.
+    """
+    program = _program(from_json(manifest), code)
+    _check_width(program)
+    return program
+
+
+@explain_arguments
 def read(path: str | Path, tensors: bool = False) -> Program:
     """Read a Program from a file. Read only files that you trust.
 
@@ -108,8 +145,7 @@ def read(path: str | Path, tensors: bool = False) -> Program:
         description, code = parts.read(_MANIFEST), parts.read(_CODE)
         with _naming_file(place):
             manifest = from_json(description)
-            program = _program(manifest, code)
-            _check_width(program)
+            program = decode(description, code)
         if not tensors:
             return program
         if manifest.tensors is None:

@@ -93,7 +93,8 @@ class FunctionMaker:
         # 4. Complete the placement, and note its assumptions.
         if placement is None and step.meshes:
             placement = spread_over(step.meshes[0], state, batch, layout)
-            note = f"{note} {_inner_mesh(placement)}".strip()
+            placement = dataclasses.replace(placement, assumption=_inner_mesh(placement))
+            note = f"{note} {placement.assumption}".strip()
         elif placement is not None:
             note = f"{note} {whole_state(name, examples[0], step, placement)}".strip()
         if placement is not None:

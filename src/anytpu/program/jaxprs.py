@@ -26,6 +26,11 @@ def level_of(jaxpr: ClosedJaxpr | Jaxpr) -> Jaxpr:
     return jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr
 
 
+def aval_of(atom: Any) -> Any:
+    """Return the shape and dtype of a variable or literal; JAX types them too widely to have any."""
+    return atom.aval
+
+
 def inner_jaxprs(equation: JaxprEqn) -> Iterator[ClosedJaxpr | Jaxpr]:
     """Yield each jaxpr among the parameters of an equation: bodies, branches, called functions.
 
@@ -63,6 +68,24 @@ def called_jaxpr(equation: JaxprEqn) -> Jaxpr | None:
     return level if level is not None and len(level.invars) == len(equation.invars) else None
 
 
+def scan_arguments(scan: JaxprEqn) -> tuple[int, int]:
+    """Return the number of constant arguments of a scan, and of carried ones.
+
+    A scanned or stacked array has one axis more than in the body. Up to jax 0.11 `num_consts` and `num_carry` had these
+    numbers.
+    """
+    body = level_of(scan.params["jaxpr"])
+    carried, arguments = (
+        sum(_rank(inner) == _rank(outer) for inner, outer in zip(*pair, strict=True))
+        for pair in ((body.outvars, scan.outvars), (body.invars, scan.invars))
+    )
+    return arguments - carried, carried
+
+
+def _rank(atom: Any) -> int:
+    return len(getattr(aval_of(atom), "shape", ()))
+
+
 def rewrite_jaxprs(value: Any, rewrite: Callable[[Jaxpr], Jaxpr]) -> Any:
     """Rewrite the jaxprs in a parameter of an equation, or a jaxpr itself; return any other value unchanged.
 
@@ -78,6 +101,23 @@ def rewrite_jaxprs(value: Any, rewrite: Callable[[Jaxpr], Jaxpr]) -> Any:
     if isinstance(value, tuple | list) and any(isinstance(item, ClosedJaxpr | Jaxpr) for item in value):
         return with_items(value, [rewrite_jaxprs(item, rewrite) for item in value])
     return value
+
+
+def calling(
+    function: Callable[..., Any], operands: Sequence[Any], results: Sequence[Any], source: JaxprEqn
+) -> JaxprEqn:
+    """Return an equation that calls a function.
+
+    Args:
+        function: takes and returns arrays.
+        operands: its arguments, in the jaxpr of the equation.
+        results: variables for its results.
+        source: the equation that it replaces.
+    """
+    avals = [atom.aval for atom in operands]
+    specs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type) for aval in avals]
+    call = jax.make_jaxpr(jax.jit(function))(*specs).jaxpr.eqns[0]
+    return call.replace(invars=list(operands), outvars=list(results), source_info=source.source_info)
 
 
 def with_rewritten_trace(

@@ -24,6 +24,7 @@ from jax.extend.core import jaxpr_as_fun
 from jax.stages import Traced
 
 from anytpu import _jax
+from anytpu._calls import explain_arguments
 from anytpu.errors import ProgramError, ReplicaError, SettingError
 from anytpu.program.jaxprs import with_rewritten_trace, without_debugging
 from anytpu.program.placed import inside, placed_specs
@@ -132,6 +133,7 @@ def _traced(program: Program, device: Any = None) -> Traced:
     return traced
 
 
+@explain_arguments
 def lower(program: Program, *platforms: str) -> jax.export.Exported:
     """Lower a Program to StableHLO: a function of a flat list of arrays, on one device, or on those of its placement.
 
@@ -154,13 +156,25 @@ def lower(program: Program, *platforms: str) -> jax.export.Exported:
     return lower_traced(program, trace(program), platforms or ("cpu",))
 
 
-def lower_traced(program: Program, traced: Traced, platforms: tuple[str, ...]) -> jax.export.Exported:
-    """Lower the result of `trace`, without tracing the step again."""
+def lower_traced(
+    program: Program, traced: Traced, platforms: tuple[str, ...], custom_calls: tuple[str, ...] = ()
+) -> jax.export.Exported:
+    """Lower the result of `trace`, without tracing the step again.
+
+    Args:
+        program: the program.
+        traced: its trace.
+        platforms: target platforms.
+        custom_calls: custom calls that the code may contain although JAX does not promise to keep them.
+    """
     check_platforms(platforms)
+    allowed = [jax.export.DisabledSafetyCheck.custom_call(target) for target in custom_calls]
     flat = jax.jit(lambda *leaves: tuple(jaxpr_as_fun(traced.jaxpr)(*leaves)))
     try:
         with inside(program.placement):
-            return jax.export.export(flat, platforms=platforms)(*jax.tree.leaves(placed_specs(program)))
+            return jax.export.export(flat, platforms=platforms, disabled_checks=allowed)(
+                *jax.tree.leaves(placed_specs(program))
+            )
     except (ValueError, NotImplementedError) as error:
         raise ProgramError(
             f"The program {program.name!r} cannot be lowered for {' and '.join(platforms)}: "

@@ -14,6 +14,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
+from anytpu._calls import explain_arguments
 from anytpu.errors import ProgramError, SettingError
 from anytpu.program.program import Program, Tree
 
@@ -74,6 +75,7 @@ class ProgramMaker(Protocol):
         ...
 
 
+@explain_arguments
 def of(
     job: Any,
     input_specs: Tree | None = None,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -68,7 +68,7 @@ def placement_of(
         listed = " and ".join(_mesh_text(*mesh) for mesh in sorted(meshes))
         raise ProgramError(f"The leaves of {name!r} are on different meshes, {listed}; a program has one.")
     axes, explicit = meshes.pop()
-    specs = tuple(() if ask is None else _spec(ask.sharding.spec) for ask in asks)  # type: ignore[attr-defined]
+    specs = tuple(() if ask is None else parts_of(ask.sharding.spec) for ask in asks)  # type: ignore[attr-defined]
     return Placement(axes, specs, explicit, device)
 
 
@@ -85,16 +85,28 @@ def whole_state(name: str, state: Tree, step: StepShardings, placement: Placemen
     asks = _asks(name, state, (), step)
     names = leaf_names(state, "state")
     whole = {leaf_name: size for leaf_name, size, ask in zip(names, sizes, asks, strict=True) if ask is None}
+    return whole_text(whole, sum(sizes), placement.devices, "no spec says otherwise")
+
+
+def whole_text(whole: Mapping[str, int], total_bytes: int, devices: int, why: str) -> str:
+    """Return a sentence on the arrays that are whole on each device; "" if they are small.
+
+    Args:
+        whole: bytes of each of these arrays, by its name.
+        total_bytes: bytes of the state.
+        devices: number of devices.
+        why: the reason, the end of the sentence.
+    """
     whole_bytes = sum(whole.values())
-    if placement.devices == 1 or whole_bytes < max(_MIN_WHOLE_BYTES, _MIN_WHOLE_SHARE * sum(sizes)):
+    if devices == 1 or whole_bytes < max(_MIN_WHOLE_BYTES, _MIN_WHOLE_SHARE * total_bytes):
         return ""
     largest = max(whole, key=lambda leaf_name: whole[leaf_name])
     which = f"{largest!r} ({format_bytes(whole[largest])})"
     if len(whole) == 1:
-        return f"{which} is whole on each of {placement.devices} devices: no spec says otherwise."
+        return f"{which} is whole on each of {devices} devices: {why}."
     return (
         f"{len(whole):,} leaves of the state, {format_bytes(whole_bytes)} together, are whole on each of "
-        f"{placement.devices} devices: no spec says otherwise. The largest is {which}."
+        f"{devices} devices: {why}. The largest is {which}."
     )
 
 
@@ -138,7 +150,7 @@ def over_mesh(placement: Placement | None, state: Tree, batch: Tree) -> tuple[Tr
         return specs
     mesh, leaves = mesh_of(placement), jax.tree.leaves(specs)
     placed = [
-        jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, PartitionSpec(*map(_part, spec))))
+        jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, partition_of(spec)))
         for leaf, spec in zip(leaves, placement.specs, strict=True)
     ]
     return jax.tree.unflatten(jax.tree.structure(specs), placed)
@@ -176,6 +188,26 @@ def tpu_kind(device_kind: str, cores: int) -> Any:
 def this_kind() -> Any:
     """Return the kind of this machine's devices, a `jax.sharding.AbstractDevice`."""
     return Mesh(np.array(jax.devices()[:1]), ("device",)).abstract_mesh.abstract_device
+
+
+def partition_of(spec: Sequence[tuple[str, ...]]) -> PartitionSpec:
+    """Return the partition of an array as JAX writes it.
+
+    Example:
+        >>> tuple(partition_of(((), ("model",), ("data", "replica"))))
+        (None, 'model', ('data', 'replica'))
+    """
+    return PartitionSpec(*(None if not parts else parts[0] if len(parts) == 1 else parts for parts in spec))
+
+
+def parts_of(partition: Iterable[Any]) -> tuple[tuple[str, ...], ...]:
+    """Return for each axis of a `PartitionSpec`, or of a tuple in its form, the mesh axes that split it.
+
+    Example:
+        >>> parts_of(PartitionSpec(None, "model", ("data", "replica")))
+        ((), ('model',), ('data', 'replica'))
+    """
+    return tuple(() if part is None else (part,) if isinstance(part, str) else tuple(part) for part in partition)
 
 
 def axes_text(axes: Sequence[tuple[str, int]]) -> str:
@@ -230,7 +262,7 @@ def _differ(first: Ask, second: Ask) -> bool:
 
 
 def _trimmed(ask: Ask) -> tuple[tuple[str, ...], ...]:
-    parts = _spec(ask.sharding.spec)  # type: ignore[attr-defined]
+    parts = parts_of(ask.sharding.spec)  # type: ignore[attr-defined]
     used = [index for index, part in enumerate(parts) if part]
     return parts[: used[-1] + 1] if used else ()
 
@@ -302,11 +334,3 @@ def _axes(mesh: Any) -> tuple[tuple[tuple[str, int], ...], tuple[str, ...]]:
 def _mesh_text(axes: Sequence[tuple[str, int]], explicit: Sequence[str]) -> str:
     types = f" with {' and '.join(map(repr, explicit))} of AxisType.Explicit" if explicit else ""
     return f"{dict(axes)!r}{types}"
-
-
-def _spec(spec: PartitionSpec) -> tuple[tuple[str, ...], ...]:
-    return tuple(() if part is None else (part,) if isinstance(part, str) else tuple(part) for part in spec)
-
-
-def _part(part: tuple[str, ...]) -> Any:
-    return None if not part else part[0] if len(part) == 1 else part

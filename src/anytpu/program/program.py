@@ -31,11 +31,37 @@ Tree = Any
 class Layout:
     """The layout of one array on the cores.
 
+    Without a mesh the cores are one axis, which splits `axis`; None is an array that every core holds whole.
+
     Attributes:
-        axis: index of the axis that is split evenly over the cores, or None if every core holds the whole array.
+        axis: index of the axis of examples, or None if the array has none.
+        spec: partition over the mesh, as in `Placement.specs`.
+        mesh: (name, size) of each mesh axis, as in `Placement.axes`; () for cores without a mesh.
+
+    Example:
+        >>> Layout(0, (("data",),), (("data", 4), ("model", 2))).pieces(cores=8)
+        {0: 4}
     """
 
     axis: int | None = None
+    spec: tuple[tuple[str, ...], ...] = ()
+    mesh: tuple[tuple[str, int], ...] = ()
+
+    def pieces(self, cores: int) -> dict[int, int]:
+        """Return the number of pieces of each split axis, by its index.
+
+        Args:
+            cores: number of cores.
+        """
+        if not self.mesh:
+            return {} if self.axis is None else {self.axis: cores}
+        sizes = dict(self.mesh)
+        return {axis: math.prod(sizes[part] for part in parts) for axis, parts in enumerate(self.spec) if parts}
+
+    def stacked(self) -> Layout:
+        """Return the layout of a stack of such arrays, which every core holds all steps of; axis 0 counts the steps."""
+        axis = None if self.axis is None else self.axis + 1
+        return dataclasses.replace(self, axis=axis, spec=((), *self.spec) if self.mesh else ())
 
 
 REPLICATED = Layout(None)
@@ -73,6 +99,8 @@ class Placement:
         explicit: mesh axes whose shardings are part of the array types (`jax.sharding.AxisType.Explicit`).
         device: kind of the mesh's devices if the step names it, a `jax.sharding.AbstractDevice`; otherwise None. JAX
             treats meshes of other kinds as different meshes.
+        assumption: sentence on the shardings that are assumed for a step that names only a mesh; "" for requested
+            ones. A layout replaces assumed shardings.
 
     Example:
         >>> Placement((("data", 4), ("model", 2)), (((), ("model",)), (("data",),))).devices
@@ -83,6 +111,7 @@ class Placement:
     specs: tuple[tuple[tuple[str, ...], ...], ...]
     explicit: tuple[str, ...] = ()
     device: Any = dataclasses.field(default=None, repr=False, compare=False)
+    assumption: str = dataclasses.field(default="", repr=False, compare=False)
 
     @property
     def devices(self) -> int:
@@ -102,13 +131,13 @@ class Program:
         batch: tree of `jax.ShapeDtypeStruct` of the GLOBAL batch: for a split leaf of per-replica code the leading axis
             is the replica, `(replicas, ...)`.
         layout: tree of `Layout`, one per leaf of `batch`: the example axis, which is split over the cores, or None for
-            a replicated leaf. For code with a placement it only states the example axis.
+            a replicated leaf. For code with a placement it only states the example axis; see `array_layouts`.
         replicas: number of replicas of per-replica code, or None for whole-batch code.
         mode: "train" or "infer".
         state_names: a flat name per leaf of `state` ("dense/kernel"), in the order of `jax.tree.leaves`.
         tensors: the values of `state`, if they were requested and are known; otherwise None. Execution ignores them:
             the state is an argument.
-        placement: the code's own shardings, which take precedence over `layout` in a plan; None for code without
+        placement: the shardings of whole-batch code, which take precedence over `layout`; None for code without
             shardings. It requires as many devices as its mesh has.
         notes: sentences on assumptions of the conversion, for the reader of a plan.
         shares_outputs: for per-replica code, True to return an output that is equal on all replicas once, as a
@@ -143,6 +172,25 @@ class Program:
         """Return pairs of each leaf of `batch` and its layout."""
         layouts = jax.tree.leaves(self.layout, is_leaf=lambda x: isinstance(x, Layout))
         return list(zip(jax.tree.leaves(self.batch), layouts, strict=True))
+
+
+def array_layouts(program: Program) -> tuple[Tree, Tree]:
+    """Return the layouts of the state and of the batch, as trees of `Layout`.
+
+    Example:
+        >>> placement = Placement((("data", 2),), ((), (("data",),)))
+        >>> spec = jax.ShapeDtypeStruct((4,), "float32")
+        >>> array_layouts(Program("add", lambda s, b: (s + b, {}), spec, spec, ROWS, placement=placement))[1].spec
+        (('data',),)
+    """
+    placement, form = program.placement, jax.tree.structure(program.state)
+    if placement is None:
+        return form.unflatten([REPLICATED] * form.num_leaves), program.layout
+    on_mesh = [Layout(None, spec, placement.axes) for spec in placement.specs]
+    state, batch = on_mesh[: form.num_leaves], on_mesh[form.num_leaves :]
+    axes = [layout.axis for _, layout in program.leaves()]
+    batch = [dataclasses.replace(layout, axis=axis) for layout, axis in zip(batch, axes, strict=True)]
+    return form.unflatten(state), jax.tree.structure(program.batch).unflatten(batch)
 
 
 def spec_of(tree: Tree) -> Tree:

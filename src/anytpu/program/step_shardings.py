@@ -23,6 +23,9 @@ from anytpu.program.jaxprs import called_jaxpr, inner_jaxprs, level_of
 JIT = "jax.jit"
 """The source of requests that JAX enforces: it rejects an array with another sharding."""
 
+CONSTRAINT = "a sharding constraint"
+"""The source of requests that place a value inside the step."""
+
 _CALLS = ("jit", "closed_call", "checkpoint", "remat2", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
 """Equations that run a jaxpr once, on their own operands."""
 
@@ -143,7 +146,7 @@ def _asks(equation: JaxprEqn, count: int, side: str) -> Sequence[Ask | None]:
     if name == "shard_map":
         return [Ask(NamedSharding(params["mesh"], spec), "jax.shard_map") for spec in params[f"{side}_specs"]]
     if name == "sharding_constraint":
-        return [Ask(params["sharding"], "a sharding constraint")] * count
+        return [Ask(params["sharding"], CONSTRAINT)] * count
     return [None] * count
 
 

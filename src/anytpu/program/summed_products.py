@@ -20,7 +20,7 @@ import jax
 from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
-from anytpu.program.jaxprs import called_jaxpr, inner_jaxprs, level_of, rewrite_jaxprs
+from anytpu.program.jaxprs import aval_of, called_jaxpr, inner_jaxprs, level_of, rewrite_jaxprs
 
 MIN_SIZE = 4096
 """Minimum number of elements of a gradient whose sum is rewritten; a smaller one is soon added."""
@@ -145,7 +145,7 @@ class _Level:
         """Add a sum over the replicas; leave out the operands whose sum is a product."""
         kept: list[tuple[Atom, Any]] = []
         for operand, result in zip(equation.invars, equation.outvars, strict=True):
-            is_large = math.prod(_aval(result).shape) >= MIN_SIZE and len(equation.params["axes"]) == 1
+            is_large = math.prod(aval_of(result).shape) >= MIN_SIZE and len(equation.params["axes"]) == 1
             summed = self._sum(operand, axes[0]) if is_large else None
             if summed is None:
                 kept.append((operand, result))
@@ -161,7 +161,7 @@ class _Level:
 
         They get the source lines and names of the equation that is rewritten: profiles and plans show them.
         """
-        closed = jax.make_jaxpr(function)(*[jax.ShapeDtypeStruct(_aval(a).shape, _aval(a).dtype) for a in operands])
+        closed = jax.make_jaxpr(function)(*[jax.ShapeDtypeStruct(aval_of(a).shape, aval_of(a).dtype) for a in operands])
         (result,) = self._inline(closed.jaxpr, operands)
         return result
 
@@ -194,7 +194,7 @@ class _Level:
 
     def _sum_convert_element_type(self, equation: JaxprEqn, axis: int) -> Atom | None:
         summed = self._sum(equation.invars[0], axis)
-        dtype = _aval(equation.outvars[0]).dtype
+        dtype = aval_of(equation.outvars[0]).dtype
         return None if summed is None else self._emit(lambda x: lax.convert_element_type(x, dtype), summed)
 
     def _sum_neg(self, equation: JaxprEqn, axis: int) -> Atom | None:
@@ -211,13 +211,13 @@ class _Level:
 
     def _scaled(self, array: Atom, number: Atom, axis: int, operation: Callable) -> Atom | None:
         """Return the sum of an array that is multiplied or divided by one number."""
-        if _aval(number).shape != ():
+        if aval_of(number).shape != ():
             return None
         summed = self._sum(array, axis)
         return None if summed is None else self._emit(operation, summed, number)
 
     def _sum_add_any(self, equation: JaxprEqn, axis: int) -> Atom | None:
-        if _aval(equation.invars[0]).shape != _aval(equation.invars[1]).shape:
+        if aval_of(equation.invars[0]).shape != aval_of(equation.invars[1]).shape:
             return None
         parts = [self._sum(operand, axis) for operand in equation.invars]
         if all(part is None for part in parts):
@@ -229,10 +229,10 @@ class _Level:
     _sum_add = _sum_add_any
 
     def _sum_reshape(self, equation: JaxprEqn, axis: int) -> Atom | None:
-        source, shape = equation.invars[0], _aval(equation.outvars[0]).shape
+        source, shape = equation.invars[0], aval_of(equation.outvars[0]).shape
         if equation.params.get("dimensions") is not None:
             return None
-        sizes = _aval(source).shape
+        sizes = aval_of(source).shape
         for position, size in enumerate(sizes):
             if math.prod(sizes[:position]) != math.prod(shape[:axis]):
                 continue
@@ -283,11 +283,6 @@ _CONVOLUTION = (
     "precision",
     "preferred_element_type",
 )
-
-
-def _aval(atom: Any) -> Any:
-    """Return the shape and dtype of a variable or literal; JAX types them too widely to have any."""
-    return atom.aval
 
 
 def _without(items: Sequence[int], index: int) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -23,6 +24,7 @@ from anytpu import units
 _REDRAW_S = 0.1
 """Minimum time between two drawings; without it, a run of short steps would spend its time drawing."""
 _BAR_COLUMNS = 24
+_TIMED_CALLS = 20
 
 
 class ProgressBar(keras.callbacks.Callback):
@@ -31,7 +33,8 @@ class ProgressBar(keras.callbacks.Callback):
     On a terminal it is one bar over all epochs; in a pipe or a log file it is a line per epoch. Pass `verbose=0` too,
     or Keras prints its own bar as well.
 
-    Rule: the first call of a run compiles, so the speed is measured from its end.
+    Rule: the first call of a run compiles, and so does the first with fewer rows. So the speed is that of the last
+    calls after the first, without the slowest one.
 
     Args:
         console: the console to draw on.
@@ -60,8 +63,10 @@ class ProgressBar(keras.callbacks.Callback):
         self._live = Live(console=console, auto_refresh=False)
         self._drawn_s = -math.inf
         self._epoch = self._step = 0
-        self._first: tuple[float, int] | None = None
-        """Time at the end of the first call, and the steps completed then."""
+        self._last: tuple[float, int] | None = None
+        """Time at the end of the last call, and the steps completed then."""
+        self._calls: deque[tuple[float, int]] = deque(maxlen=_TIMED_CALLS)
+        """Seconds and steps of the last calls."""
 
     def __enter__(self) -> ProgressBar:
         """Take over the last lines of a terminal."""
@@ -84,8 +89,9 @@ class ProgressBar(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Count the steps up to `batch`, and draw, at most every `_REDRAW_S` seconds."""
         self._step, now_s = batch + 1, self._clock()
-        if self._first is None:
-            self._first = (now_s, self._completed)
+        if self._last is not None:
+            self._calls.append((now_s - self._last[0], self._completed - self._last[1]))
+        self._last = (now_s, self._completed)
         if self._live.is_started and now_s - self._drawn_s >= _REDRAW_S:
             self._drawn_s = now_s
             self._live.update(self._drawn(logs or {}), refresh=True)
@@ -117,15 +123,14 @@ class ProgressBar(keras.callbacks.Callback):
 
     def _pace(self) -> list[str]:
         """Return the speed, and the remaining time or, once the run is complete, the total time."""
-        now_s, done = self._clock(), self._completed
-        first_s, first = self._first or (now_s, done)
-        step_s = (now_s - first_s) / (done - first) if done > first else 0.0
+        now_s, left = self._clock(), self._total - self._completed
+        calls = sorted(self._calls, key=lambda call: call[0] / call[1])
+        timed = calls[:-1] if len(calls) > 2 else calls
+        step_s = sum(duration_s for duration_s, _ in timed) / max(1, sum(steps for _, steps in timed))
         speed = [units.format_rate(self._examples / self._steps / step_s, "examples")] if step_s else []
-        if done == self._total:
+        if not left:
             return [*speed, f"in {units.format_seconds(now_s - self._start_s)}"]
-        return (
-            [*speed, f"{units.format_seconds(round((self._total - done) * step_s))} left"] if speed else ["compiling"]
-        )
+        return [*speed, f"{units.format_seconds(round(left * step_s))} left"] if speed else ["compiling"]
 
     def _drawn(self, metrics: Mapping[str, Any]) -> RenderableType:
         """Return two lines for a terminal: the bar with its speed, and the metrics under it."""

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, final
 
+from anytpu._calls import explain_methods
 from anytpu.errors import DataExhaustedError
 from anytpu.strategy import collectives
 from anytpu.strategy.current import CURRENT
@@ -18,6 +19,7 @@ from anytpu.strategy.replicas import Replica, inside, refuse_inside
 _ENDED = object()
 
 
+@explain_methods
 class Strategy(abc.ABC):
     """Runs a program on replicas."""
 
@@ -163,7 +165,17 @@ class Strategy(abc.ABC):
         """
         return value.values if isinstance(value, PerReplica) else (value,)
 
+    def variable_sharding(self, name: str, shape: tuple[int, ...]) -> Any:
+        """Return the JAX sharding with which a variable is made in its shards; None if it is made whole.
 
+        Args:
+            name: path of the variable.
+            shape: its shape.
+        """
+        del name, shape
+
+
+@explain_methods
 @final
 class DefaultStrategy(Strategy):
     """One replica in this process; `get_strategy` returns it when no other strategy is in scope."""

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from anytpu._calls import explain_arguments
 from anytpu.errors import ReplicaError, SettingError
 from anytpu.strategy.per_replica import PerReplica, is_per_replica, is_traced
 from anytpu.strategy.replicas import current_replica
@@ -126,6 +127,7 @@ def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
     return shape[:position] + shape[position + 1 :]
 
 
+@explain_arguments
 def cross_replica_sum(x: Any, group_assignment: Groups | None = None) -> Any:
     """Return the sum of each replica's `x`, the same on all of them.
 

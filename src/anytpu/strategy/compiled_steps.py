@@ -27,7 +27,7 @@ from anytpu.engine.backend import Backend, Executable, Loop
 from anytpu.engine.interrupts import deferred_interrupts
 from anytpu.engine.measurements import listener_of
 from anytpu.engine.pace import CallPace
-from anytpu.program.program import REPLICATED, ROWS, Tree, spec_of
+from anytpu.program.program import REPLICATED, ROWS, Tree, array_layouts, spec_of
 from anytpu.strategy import modules
 from anytpu.strategy import variables as homes
 from anytpu.strategy.arguments import ArgumentForm, split_arguments
@@ -54,6 +54,7 @@ class CompiledStep:
         has_rows: for a batch that does not fill all replicas, a tree of bools: True for outputs whose first axis is
             rows; otherwise None.
         counts: number of real rows of each replica, as in `ReplicaStep`.
+        layouts: for a whole-batch step, the layouts of its state and of its batch; otherwise None.
         pace: chooses the number of steps of the next call of a loop.
     """
 
@@ -62,6 +63,7 @@ class CompiledStep:
     trainable: tuple[bool, ...]
     has_rows: Tree
     counts: tuple[int, ...] | None
+    layouts: tuple[Tree, Tree] | None
     pace: CallPace = dataclasses.field(default_factory=CallPace)
 
     @classmethod
@@ -70,7 +72,8 @@ class CompiledStep:
         references = tuple(weakref.ref(variable) for variable in step.variables)
         # Keep only `has_rows`: the padded step itself holds the model.
         has_rows = None if step.padded is None else step.padded.has_rows
-        return cls(executable, references, tuple(v.trainable for v in step.variables), has_rows, step.counts)
+        layouts = array_layouts(step.program) if step.program.replicas is None else None
+        return cls(executable, references, tuple(v.trainable for v in step.variables), has_rows, step.counts, layouts)
 
     @property
     def variables(self) -> list[Any]:
@@ -104,7 +107,12 @@ class CompiledStep:
         return None if own is None else backend.get(new), self.opened(backend, outputs, arrays)
 
     def opened(self, backend: Backend, outputs: Tree, arrays: list[Any]) -> Tree:
-        """Return handles of the outputs of one step as `PerReplica`, without the pads of the arguments."""
+        """Return handles of the outputs of one step as `PerReplica`, without the pads of the arguments.
+
+        The outputs of a whole-batch step are returned as arrays.
+        """
+        if self.layouts is not None:
+            return backend.get(outputs)
         rows = None if self.has_rows is None else tuple(int(count) for count in arrays[-1].padded())
         return of_handles(backend, outputs, self.executable.outputs, rows, self.has_rows)
 

@@ -18,6 +18,7 @@ from typing import Any, final
 import jax
 import numpy as np
 
+from anytpu._calls import explain_methods
 from anytpu.errors import DataError, DataExhaustedError, SettingError
 from anytpu.strategy.per_replica import PerReplica
 from anytpu.strategy.replicas import refuse_inside
@@ -26,6 +27,7 @@ _MIN_ROOM = 2
 """Minimum rows of a replica in a batch with pads: a row axis of size 1 is indistinguishable from other such axes."""
 
 
+@explain_methods
 @dataclasses.dataclass(frozen=True)
 class InputContext:
     """The argument of a function that makes the data set of one host.
@@ -100,7 +102,7 @@ class DistributedDataset:
         # A data set with columns of strings keeps them on the host: `numbers` iterates over the other columns.
         keeps_strings = callable(getattr(type(self._dataset), "on_host", None))
         walk = self._dataset.numbers() if keeps_strings else iter(self._dataset)
-        return DistributedIterator(self._strategy, walk, self._is_per_replica)
+        return DistributedIterator(self._strategy, walk, self._is_per_replica, self._dataset)
 
     def __len__(self) -> int:
         steps = len(self._dataset)
@@ -144,12 +146,43 @@ class OptionalBatch:
 
 @final
 class DistributedIterator:
-    """One iteration over a `DistributedDataset`."""
+    """One iteration over a `DistributedDataset`.
 
-    def __init__(self, strategy: Any, batches: Iterator[Any], is_per_replica: bool) -> None:
+    Args:
+        strategy: the strategy that runs the replicas.
+        batches: the iteration over the data set.
+        is_per_replica: True if each batch is for one replica; False if batches are global.
+        dataset: the data set, which may know positions.
+    """
+
+    def __init__(self, strategy: Any, batches: Iterator[Any], is_per_replica: bool, dataset: Any = None) -> None:
         self._replicas, self._strict = strategy.num_replicas_in_sync, getattr(strategy, "strict", False)
         self._batches, self._is_per_replica = batches, is_per_replica
         self._room = 0
+        self._dataset = dataset
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the position after the last batch, for `set_state` in this process or another.
+
+        Raises:
+            DataError: the data set has no positions.
+        """
+        if hasattr(self._dataset, "position"):
+            return {"room": self._room, "position": self._dataset.position()}
+        if hasattr(self._batches, "get_state"):
+            return {"room": self._room, "position": self._batches.get_state()}  # pyright: ignore[reportAttributeAccessIssue]
+        raise DataError(
+            f"{_text(self._dataset)} has no position to save: pass a tpu.pipeline.Dataset, or an iterable whose "
+            "iterator has get_state and set_state"
+        )
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go to a position that `get_state` returned."""
+        self._room = state["room"]
+        if hasattr(self._dataset, "position"):
+            self._batches = self._dataset.numbers(state["position"])
+        else:
+            self._batches.set_state(state["position"])  # pyright: ignore[reportAttributeAccessIssue]
 
     def __iter__(self) -> DistributedIterator:
         return self

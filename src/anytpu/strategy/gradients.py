@@ -28,7 +28,7 @@ from jax.custom_batching import custom_vmap
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from anytpu import _jax, _keras
-from anytpu._calls import users_stacklevel
+from anytpu._calls import explain_arguments, users_stacklevel
 from anytpu.errors import ReplicaError, SettingError
 from anytpu.program.jaxprs import level_of
 from anytpu.program.program import REPLICA_AXIS
@@ -67,6 +67,7 @@ class SummedGradient:
     __neg__ = __abs__ = __matmul__ = __rmatmul__ = __pow__ = __lt__ = __gt__ = __le__ = __ge__ = _refuse
 
 
+@explain_arguments
 def value_and_grad(
     loss_fn: Callable[..., Any], variables: Any, *, has_aux: bool = False, local: bool = False
 ) -> Callable[..., tuple[Any, Any]]:
@@ -78,19 +79,19 @@ def value_and_grad(
     Args:
         loss_fn: returns this replica's loss, a scalar; or `(loss, aux)` with `has_aux`. It may update other variables
             (BatchNorm statistics, metrics): the updates are kept. For a tree of arrays it takes the tree first.
-        variables: the differentiated values: a list of Keras variables, such as `model.trainable_variables`; or a tree
-            of arrays, equal on every replica: a dictionary, the state of `nnx.split`, an Equinox module.
+        variables: the differentiated values: a Keras variable, or a list of them, such as `model.trainable_variables`;
+            or a tree of arrays, equal on every replica: a dictionary, the state of `nnx.split`, an Equinox module.
         has_aux: `loss_fn` returns `(loss, aux)`.
         local: return this replica's own gradients, for example to clip them one replica at a time;
             `optimizer.apply_gradients` sums those of Keras variables.
 
     Returns:
-        `fn(*args, **kwargs) -> (loss, gradients)` or `((loss, aux), gradients)`. The gradients are a list, one for each
-        Keras variable, or a tree like `variables`. A leaf that is not an array of floating-point numbers has None.
+        `fn(*args, **kwargs) -> (loss, gradients)` or `((loss, aux), gradients)`. The gradients are one array, or a list
+        of one for each Keras variable, or a tree like `variables`. A leaf that is not an array of floating-point
+        numbers has None.
 
     Raises:
-        SettingError: `variables` is neither a list of Keras variables nor a tree with an array of floating-point
-            numbers.
+        SettingError: `variables` are neither Keras variables nor a tree with an array of floating-point numbers.
         ReplicaError: (when it is called) the loss is not a scalar.
 
     Example:
@@ -102,7 +103,8 @@ def value_and_grad(
         >>> float(loss), float(gradients["w"])
         (18.0, 12.0)
     """
-    parameters = _Parameters.of(variables)
+    is_one = isinstance(variables, keras.Variable)
+    parameters = _Parameters.of([variables] if is_one else variables)
 
     def call(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
         loss_of_values = functools.partial(parameters.loss, loss_fn, args, kwargs)
@@ -120,7 +122,7 @@ def value_and_grad(
         gradients = parameters.gradients(arrays)
         for variable, update in zip(written, updates, strict=True):
             write_back(variable, update)
-        return ((loss, aux) if has_aux else loss), gradients
+        return ((loss, aux) if has_aux else loss), gradients[0] if is_one else gradients
 
     return call
 

@@ -54,10 +54,6 @@ def _capacity(batch_bytes: int) -> int:
     return max(1, min(MAX_STEPS, BUFFER_BYTES // max(batch_bytes, 1)))
 
 
-def _layouts(stack: StepArguments) -> StepArguments:
-    return StepArguments(stack.form, stack.form.layouts())
-
-
 @dataclasses.dataclass(frozen=True)
 class LoopResult:
     """The results of many steps of a function.
@@ -96,7 +92,10 @@ class LoopRun:
         # Copy: a call donates its state, and these arrays belong to the user.
         copied = None if state is None else _copied(wrap_static_leaves(state))
         self._own = None if state is None else spec_of(copied)
-        self._own_handles = None if state is None else self._backend.put(copied, REPLICATED)
+        # The state of a whole-batch step is put when its layout is known, before the first call.
+        self._is_whole = strategy.layout is not None
+        self._own_handles = copied if state is None or self._is_whole else self._backend.put(copied, REPLICATED)
+        self._found: CompiledStep | None = None
         self._last_arguments: StepArguments | None = None
         self._step: CompiledStep | None = None
         self._variables: list[Any] = []
@@ -111,7 +110,7 @@ class LoopRun:
         Raises:
             DataExhaustedError: `batches` ends earlier.
         """
-        source = BatchSource(self._backend, map(self._arguments, batches), _capacity, _layouts)
+        source = BatchSource(self._backend, map(self._arguments, batches), _capacity, self._layouts)
         with deferred_interrupts():
             try:
                 with immediate_interrupts():
@@ -129,7 +128,12 @@ class LoopRun:
         replicas = self._strategy.num_replicas_in_sync
         form, arrays = split_arguments((batch,), None, replicas)
         leaves = [leaf for leaf in form.leaves if isinstance(leaf, ArrayLeaf)]
-        if replicas > 1 and any(leaf.shape for leaf in leaves) and not any(leaf.is_split for leaf in leaves):
+        if (
+            not self._is_whole
+            and replicas > 1
+            and any(leaf.shape for leaf in leaves)
+            and not any(leaf.is_split for leaf in leaves)
+        ):
             raise DataError(
                 f"the iterator yields whole batches, and each of the {replicas} replicas would run on all of "
                 "their rows: split them with iterator = iter(strategy.distribute_dataset(dataset))"
@@ -154,8 +158,16 @@ class LoopRun:
             for segment in group.segments(self._loop):
                 self._call(segment)
 
-    def _loop(self, _: Tree, loop: Loop) -> Loop:
-        return dataclasses.replace(loop, keeps_every=self._keeps_every)
+    def _loop(self, batch: StepArguments, loop: Loop) -> Loop:
+        loop = dataclasses.replace(loop, keeps_every=self._keeps_every)
+        if self._is_whole:
+            self._found = self._compiled.find(self._strategy, self._fn, batch.form, loop, self._own)
+        return loop
+
+    def _layouts(self, batch: StepArguments) -> StepArguments:
+        """Return the layouts of a batch; the placement of a whole-batch step decides them, so it was found before."""
+        layouts = None if self._found is None else self._found.layouts
+        return StepArguments(batch.form, batch.form.layouts() if layouts is None else layouts[1])
 
     def _call(self, segment: Any) -> None:
         """Run the steps of one `FeedSegment` of the feed."""
@@ -172,9 +184,11 @@ class LoopRun:
                 holder = homes.Holder("strategy.run_steps", self._settle)
                 self._step, self._variables = step, step.variables
                 self._values = homes.take(self._backend, self._variables, holder)
-            state = (self._values, self._own_handles)
+                if step.layouts is not None:
+                    self._own_handles = jax.tree.map(self._backend.put, self._own_handles, step.layouts[0])
+            state = self._own_handles if self._is_whole else (self._values, self._own_handles)
             result = step.executable.steps(state, segment.feed.arrays, segment.start, segment.count)
-            self._values, self._own_handles = result.state
+            self._values, self._own_handles = ([], result.state) if self._is_whole else result.state
         # 3. Keep the outputs, and note the start of this call.
         self._result = result.last, [*self._result[1], (result.every, result.count)] if self._keeps_every else []
         self._steps_run += result.count

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from anytpu._calls import explain_methods
 from anytpu.errors import ReplicaError, SettingError
 from anytpu.strategy.base import get_strategy
 from anytpu.strategy.collectives import ReduceOp
@@ -24,6 +25,7 @@ from anytpu.strategy.recorded import record_gather
 from anytpu.strategy.replicas import Replica, current_replica, is_merging, outside
 
 
+@explain_methods
 @final
 class ReplicaContext:
     """The replica that a step function runs as.

@@ -15,10 +15,12 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from anytpu._calls import explain_arguments
 from anytpu.errors import ReplicaError, StrategyError
 from anytpu.strategy.replicas import current_replica
 
 
+@explain_arguments
 def row_mask(rows: Any) -> Any:
     """Return the mask of real rows in this replica's batch.
 
@@ -61,6 +63,7 @@ def without_pads(values: Any) -> Any:
     return values if mask is None else jnp.where(mask.reshape(mask.shape + (1,) * (values.ndim - 1)), values, 0)
 
 
+@explain_arguments
 def compute_average_loss(per_example_loss: Any, sample_weight: Any = None, global_batch_size: int | None = None) -> Any:
     """Return this replica's share of the mean loss over the global batch: the sum of its losses over the global rows.
 
@@ -118,6 +121,7 @@ def _like(losses: Any, weights: Any) -> Any:
     return weights
 
 
+@explain_arguments
 def scale_regularization_loss(regularization_loss: Any) -> Any:
     """Return this replica's share of a loss that is equal on every replica: its sum divided by the number of replicas.
 

@@ -20,10 +20,10 @@ from typing import Any
 import jax
 import keras
 
-from anytpu import _by_name, _keras
+from anytpu import _by_name, _keras, _keras_layers
 from anytpu._calls import users_stacklevel
 from anytpu.errors import ProgramError, ReplicaError, StrategyError
-from anytpu.strategy import assignments
+from anytpu.strategy import assignments, keras_distribution
 from anytpu.strategy.current import CURRENT
 from anytpu.strategy.gradients import SummedGradient
 from anytpu.strategy.per_replica import is_traced
@@ -39,8 +39,8 @@ def enter_scope(strategy: Any) -> Iterator[Any]:
     """Enter the scope of a strategy.
 
     Raises:
-        StrategyError: inside the scope of a strategy on another system, after the system was shut down, or while Keras
-            has a distribution set.
+        StrategyError: inside the scope of a strategy on another system, or after the system was shut down. Or Keras has
+            a distribution that is not the layout of the strategy.
     """
     outer = CURRENT.get()
     if outer is not None and outer.system is not strategy.system:
@@ -49,8 +49,8 @@ def enter_scope(strategy: Any) -> Iterator[Any]:
             "Close the outer scope first; a model belongs to one strategy"
         )
     _ = strategy.backend
-    refuse_distribution(f"the scope of {strategy!r}")
     install()
+    keras_distribution.read_distribution(strategy)
     _UNUSED.clear()
     token = CURRENT.set(strategy)
     try:
@@ -157,8 +157,11 @@ _INSTEAD = (
 @functools.cache
 def install() -> None:
     """Install the wrappers on Keras, once."""
+    _keras_layers.draw_flat()
     _keras.wrap(_keras.variable_class(), "__init__", _wrap_init)
+    _keras.wrap(_keras.jax_core_module().JaxVariable, "_initialize_layout", _wrap_layout)
     assignments.install()
+    keras_distribution.install()
     _keras.wrap(keras.optimizers.Optimizer, "apply", _wrap_apply)
     _keras.wrap(keras.optimizers.LossScaleOptimizer, "apply", _refuse_loss_scaling)
     _keras.wrap(keras.random.SeedGenerator, "next", _wrap_next_seed)
@@ -190,6 +193,18 @@ def _wrap_init(init: Callable) -> Callable:
             init(self, **_with_initializer(inspect.signature(init).bind(self, *args, **kwargs).arguments))
 
     return __init__
+
+
+def _wrap_layout(initialize: Callable) -> Callable:
+    """Give a variable that is made in the scope of a strategy with a layout its sharding before it has a value."""
+
+    def wrapper(self: Any) -> None:
+        initialize(self)
+        strategy = CURRENT.get()
+        if strategy is not None and self._layout is None and current_replica() is None:
+            self._layout = strategy.variable_sharding(self.path, tuple(self.shape))
+
+    return wrapper
 
 
 def _with_initializer(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from anytpu.strategy.modules import ModuleForm, ReplicaState, unwrap_static_leav
 from anytpu.strategy.padded.step import PaddedStep
 from anytpu.strategy.replicas import Replica, ReplicaScope
 from anytpu.strategy.scopes import as_replica, system_of
+from anytpu.strategy.whole_step import whole_program
 
 TraceCheck = Callable[[ClosedJaxpr], None]
 
@@ -107,7 +108,7 @@ class Call:
 
 
 def step_of(call: Call, own: Tree, check: TraceCheck | None = None) -> ReplicaStep:
-    """Return the step of a call.
+    """Return the step of a call; on a strategy with a layout a whole-batch step.
 
     Args:
         call: the function and the form of its arguments.
@@ -115,10 +116,15 @@ def step_of(call: Call, own: Tree, check: TraceCheck | None = None) -> ReplicaSt
         check: takes the function's trace, and raises if it reads a forbidden array; None allows all traces.
 
     Raises:
+        SettingError: the strategy has a layout, and the step has no state.
         ReplicaError: a variable without aggregation would differ between the replicas. Or the function returns a value
             that is not an array, or reads an NNX module that is not an argument.
         StrategyError: a variable was made in the scope of a strategy on another running system.
     """
+    if call.strategy.layout is not None:
+        is_pure = call.is_pure and call.modules is None
+        program = whole_program(call.name, call.fn, call.form, own if is_pure else None, call.strategy.layout)
+        return ReplicaStep(call.strategy.place(program), (), None, None)
     form, replicas = call.form, call.strategy.num_replicas_in_sync
     # 1. Trace abstractly to find the variables, and the merge function of each.
     variables, merges, has_summed_products = _discover(call, own, check)

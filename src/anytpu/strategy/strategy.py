@@ -10,13 +10,20 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable
+import dataclasses
+import re
+import sys
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
-from anytpu._calls import explain_arguments
+import jax
+
+from anytpu import _by_name
+from anytpu._calls import explain_arguments, explain_methods
 from anytpu.engine.backend import Backend, Executable, Loop, backend_of
 from anytpu.errors import SettingError, StrategyError
-from anytpu.program.program import Program
+from anytpu.program.program import Layout, Program
+from anytpu.sharding import ModelLayout, check_spec, place, resolve
 from anytpu.strategy import scopes
 from anytpu.strategy.base import Strategy
 from anytpu.strategy.compiled_steps import CompiledSteps
@@ -24,8 +31,10 @@ from anytpu.strategy.looped import LoopResult, LoopRun, check_loop
 from anytpu.system.cores import Numerics
 from anytpu.system.lifecycle import initialize_tpu_system, running_system
 from anytpu.system.resolver import TPUClusterResolver
+from anytpu.system.topologies import Topology
 
 
+@explain_methods
 @final
 class TPUStrategy(Strategy):
     """All cores of a TPU system, in step.
@@ -33,11 +42,18 @@ class TPUStrategy(Strategy):
     Args:
         tpu_cluster_resolver: the system, found by `TPUClusterResolver`; None finds one as `TPUClusterResolver("")`
             does.
+        layout: how the weights of a Keras model are split over the cores: "data" (each core holds them whole), "fsdp"
+            (weights, slots and batch are split over all cores), a `keras.distribution.LayoutMap`, a dictionary
+            {pattern: PartitionSpec}, or a function `(name, shape) -> PartitionSpec`. "auto" chooses for each model,
+            when its first step is compiled. None: as "data", and also for code that runs on each replica. The numbers
+            are the same; memory and time on a TPU are not.
+        mesh: {name: size} of each mesh axis, such as {"data": 4, "model": 2}, of as many devices as there are cores. At
+            most one size is -1, which fills the cores. None: one axis "data", or the mesh of the layout.
         strict: reject batches that are not divisible by the number of cores, as the first TPU systems did, instead of
             computing them exactly.
 
     Raises:
-        SettingError: `tpu_cluster_resolver` is not a resolver.
+        SettingError: `tpu_cluster_resolver` is not a resolver, `layout` is none of these, or `mesh` does not fit.
         TPUNotFoundError: the system does not exist.
 
     Example:
@@ -46,9 +62,19 @@ class TPUStrategy(Strategy):
         8
     """
 
-    def __init__(self, tpu_cluster_resolver: TPUClusterResolver | None = None, *, strict: bool = False) -> None:
+    def __init__(
+        self,
+        tpu_cluster_resolver: TPUClusterResolver | None = None,
+        *,
+        layout: Any = None,
+        mesh: Mapping[str, int] | None = None,
+        strict: bool = False,
+    ) -> None:
         self._resolver = _checked(tpu_cluster_resolver)
         self._system = running_system(self._resolver.address)
+        self.layout = _resolved(layout, mesh, self._system.topology)
+        """The layout of models over the cores, a `sharding.ModelLayout`, or None."""
+        self._chosen: dict[Any, ModelLayout] = {}
         self._steps = CompiledSteps()
         self._parts: dict[int, TPUStrategy] = {}
         self._part_backend: Backend | None = None
@@ -94,7 +120,7 @@ class TPUStrategy(Strategy):
             cores: number of cores, from 1 to `num_replicas_in_sync`.
 
         Raises:
-            SettingError: the strategy has fewer cores.
+            SettingError: the strategy has fewer cores, or it has a layout, which is for all of them.
 
         Example:
             >>> TPUStrategy(TPUClusterResolver("v2-8")).part(2).num_replicas_in_sync
@@ -105,6 +131,10 @@ class TPUStrategy(Strategy):
             raise SettingError(f"a part of {self!r} has from 1 to {count} cores, not {cores}")
         if cores == count:
             return self
+        if self.layout is not None:
+            raise SettingError(
+                f"{self!r} splits a model over its {count} cores, and a part of it has {cores}: leave layout out"
+            )
         if cores not in self._parts:
             _ = self.backend
             backend = backend_of(self._system, cores)
@@ -165,14 +195,15 @@ class TPUStrategy(Strategy):
         Args:
             fn: the step function of one replica, of its part of a batch; it may mutate Keras models, optimizers and
                 metrics. With `state`, a pure function `(state, batch) -> (state, metrics)` whose new state is equal on
-                every replica.
-            iterator: yields batches, as `iter(strategy.distribute_dataset(dataset))` does.
+                every replica. On a strategy with a layout, such a function of the whole global batch.
+            iterator: yields batches, as `iter(strategy.distribute_dataset(dataset))` does. On a strategy with a layout,
+                whole batches, as `iter(dataset)` does.
             steps: number of steps.
             state: a tree of arrays that the steps update, or None.
 
         Returns:
             The outputs of the last step, each array as a `PerReplica`, plain arrays for one replica. With `state`, the
-            pair of the new state and these outputs.
+            pair of the new state and these outputs. On a strategy with a layout both are plain arrays.
 
         Raises:
             DataExhaustedError: the batches end earlier; the model is at the last finished step.
@@ -199,9 +230,56 @@ class TPUStrategy(Strategy):
         check_loop(fn, iterator, steps)
         return LoopRun(self, self._steps, fn, state, keeps_every).run(iterator, int(steps))
 
+    def place(self, program: Program, layout: ModelLayout | None = None) -> Program:
+        """Return a Program placed by the layout of this strategy; without a layout, or if it is placed, itself.
+
+        Args:
+            program: the program.
+            layout: the layout that `choose` returned; None: that of the strategy, chosen now if it is "auto".
+
+        Raises:
+            SettingError: the layout does not fit the program, or the program is code that runs on each replica.
+        """
+        if self.layout is None or (program.placement is not None and not program.placement.assumption):
+            return program
+        if layout is None:
+            layout = self._layout_for(program)
+        return place(program, layout, device=self.backend.abstract_device)
+
+    def choose(self, program: Program) -> ModelLayout:
+        """Choose the layout of a Program for `layout="auto"`, and print it with the reason on stderr.
+
+        Raises:
+            SettingError: no layout fits the memory of the slice.
+        """
+        name = self._system.topology.name
+        chosen = _by_name.load("layout chooser")(program, name, _say)
+        mesh = ", ".join(f"{axis}={size}" for axis, size in chosen.layout.axes)
+        line = f'layout="auto" is {chosen.layout.name} over {mesh} for {program.name!r} on {name}: {chosen.why}'
+        _say(line)
+        return chosen.layout
+
+    def _layout_for(self, program: Program) -> ModelLayout:
+        """Return the layout of a Program; "auto" is chosen once for all programs with the same state."""
+        assert self.layout is not None
+        if not self.layout.is_open:
+            return self.layout
+        leaves = jax.tree.leaves(program.state)
+        key = (program.mode, program.name, tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves))
+        if key not in self._chosen:
+            self._chosen[key] = self.choose(program)
+        return self._chosen[key]
+
+    def variable_sharding(self, name: str, shape: tuple[int, ...]) -> Any:
+        """Return the JAX sharding with which a variable is made in its shards; None if it is made whole."""
+        spec = None if self.layout is None else self.layout.spec_of(name, shape)
+        if self.layout is not None and spec:
+            check_spec(name, shape, spec, dict(self.layout.axes))
+        return self.backend.sharding(Layout(None, spec, self.layout.axes)) if self.layout and spec else None
+
     def compile(self, program: Program, loop: Loop | None = None) -> Executable:
-        """Compile a Program for the cores, and increment `compilations`."""
-        executable = self.backend.compile(program, loop)
+        """Compile a Program for the cores, placed by the layout, and increment `compilations`."""
+        executable = self.backend.compile(self.place(program), loop)
         self.compilations += 1
         return executable
 
@@ -213,7 +291,13 @@ class TPUStrategy(Strategy):
             name = f"{self.num_replicas_in_sync} of {name}"
         if self._system.address.numerics == "tpu":
             name += ", products rounded as on a TPU"
+        if self.layout is not None:
+            name += f", layout {self.layout}"
         return f"<TPUStrategy: {name}>"
+
+
+def _say(line: str) -> None:
+    print(f"anytpu: {line}.", file=sys.stderr)
 
 
 def _checked(resolver: Any) -> TPUClusterResolver:
@@ -227,9 +311,31 @@ def _checked(resolver: Any) -> TPUClusterResolver:
     return resolver
 
 
+def _resolved(layout: Any, mesh: Mapping[str, int] | None, topology: Topology) -> ModelLayout | None:
+    if layout is None and mesh is not None:
+        raise SettingError(f'mesh={mesh!r} needs a layout, which says what it splits: add layout="data" or "fsdp"')
+    cores = len(topology.cores)
+    if not isinstance(layout, str) or layout != "auto":
+        return None if layout is None else resolve(layout, mesh, cores)
+    if mesh is not None:
+        raise SettingError(f'layout="auto" chooses the mesh too: leave mesh={mesh!r} out')
+    if topology.chip is None or not re.fullmatch(r"\w+-\d+", topology.name):
+        raise SettingError(
+            f'layout="auto" is chosen for a slice of a TPU, and {topology.name} are none: connect to one, such as '
+            'tpu.connect("v5e-8", layout="auto"), or name the layout: layout="fsdp"'
+        )
+    return dataclasses.replace(resolve("data", None, cores), name="auto", is_open=True)
+
+
 @explain_arguments
 def connect(
-    tpu: str = "", cores: int | None = None, *, strict: bool = False, numerics: Numerics = "machine"
+    tpu: str = "",
+    cores: int | None = None,
+    *,
+    layout: Any = None,
+    mesh: Mapping[str, int] | None = None,
+    strict: bool = False,
+    numerics: Numerics = "machine",
 ) -> TPUStrategy:
     """Find a TPU system, start it, and return the strategy that runs programs on all its cores.
 
@@ -240,13 +346,15 @@ def connect(
             virtual TPU from the CPU. "local" requires a real accelerator. "virtual" or a slice ("v2-8", "v5e-16") is a
             virtual TPU.
         cores: number of cores; None takes all, or 8 for a virtual TPU.
+        layout: how the weights of a Keras model are split over the cores; see `TPUStrategy`.
+        mesh: {name: size} of each mesh axis for the layout, or None.
         strict: reject batches that are not divisible by the number of cores.
         numerics: "machine" computes float32 products as this machine's compiler does. "tpu" rounds the operands of
             float32 matrix products and convolutions to bfloat16, forward and backward. That is a TPU's default
             precision, so a run here shows whether a model learns there. Each setting is a separate system.
 
     Raises:
-        SettingError: `cores` or `numerics` is none of these.
+        SettingError: `cores`, `layout`, `mesh` or `numerics` is none of these.
         UnknownTPUError: there is no TPU of that name.
         TPUNotFoundError: "local", and this machine has no accelerator.
 
@@ -256,6 +364,6 @@ def connect(
     """
     resolver = TPUClusterResolver(tpu, cores=cores, numerics=numerics)
     initialize_tpu_system(resolver)
-    strategy = TPUStrategy(resolver, strict=strict)
+    strategy = TPUStrategy(resolver, layout=layout, mesh=mesh, strict=strict)
     scopes.expect_use(strategy)
     return strategy

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import threading
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, final
@@ -28,7 +29,7 @@ import numpy as np
 
 from anytpu import _keras
 from anytpu.engine.backend import Backend
-from anytpu.program.program import REPLICATED
+from anytpu.program.program import REPLICATED, Layout
 from anytpu.strategy.occupancy import Occupancy, in_use_error
 
 _HOME = "_anytpu_home"
@@ -65,6 +66,7 @@ class _Home:
 
     Attributes:
         backend: the backend that holds the value.
+        layout: the layout of the value.
         handle: handle of the value on the backend; a holder may have a newer one.
         attached: the array that the variable holds after a read; None before.
         unread: the placeholder that the variable holds before a read.
@@ -72,10 +74,10 @@ class _Home:
         index: index of the variable among those that the holder has taken.
     """
 
-    __slots__ = ("attached", "backend", "handle", "holder", "index", "unread")
+    __slots__ = ("attached", "backend", "handle", "holder", "index", "layout", "unread")
 
-    def __init__(self, backend: Backend, handle: Any, attached: Any) -> None:
-        self.backend, self.handle, self.attached = backend, handle, attached
+    def __init__(self, backend: Backend, layout: Layout, handle: Any, attached: Any) -> None:
+        self.backend, self.layout, self.handle, self.attached = backend, layout, handle, attached
         self.holder: Holder | None = None
         self.index = 0
         self.unread = Unread(self)
@@ -151,11 +153,22 @@ def occupancy_of(model: Any) -> Occupancy:
     return vars(model).setdefault(_OCCUPANCY, Occupancy())
 
 
-def take(backend: Backend, variables: Collection[Any], holder: Holder | None = None) -> list[Any]:
+def take(
+    backend: Backend,
+    variables: Collection[Any],
+    holder: Holder | None = None,
+    layouts: Collection[Layout] | None = None,
+) -> list[Any]:
     """Return the handles of the variables' values; values that are not on the backend are transferred first.
 
     If a single step in another thread has taken some variables, this waits for it. If an outer call of this thread has
     taken them, that call gives them back first. Without a holder the variables stay free for others.
+
+    Args:
+        backend: the backend of the call.
+        variables: the Keras variables.
+        holder: their owner until `release`, or None.
+        layouts: the layout of each variable's value; None: whole on each core.
 
     Raises:
         StrategyError: a call of many steps in another thread has taken some of them.
@@ -165,7 +178,8 @@ def take(backend: Backend, variables: Collection[Any], holder: Holder | None = N
             other = _holder_of(variables)
             # 1. All variables are free: take them.
             if other is None:
-                handles = [_take_variable(backend, variable) for variable in variables]
+                each = itertools.repeat(REPLICATED, len(variables)) if layouts is None else layouts
+                handles = [_take_variable(backend, *pair) for pair in zip(variables, each, strict=True)]
                 _hold(variables, holder)
                 return handles
             # 2. A single step of another thread ends soon: wait for its release.
@@ -204,9 +218,15 @@ def renewed(backend: Backend, holder: Holder) -> list[tuple[int, Any]]:
         if value is home.unread:
             continue
         if value is not home.attached:
-            new.append((home.index, _put(backend, value)))
+            new.append((home.index, _put(backend, value, home.layout)))
         _hide(variable, home)
     return new
+
+
+def host_copy(variable: Any) -> np.ndarray:
+    """Return a copy of a variable's newest value on the host, also during a call; the variable stays unread."""
+    home, value = vars(variable).get(_HOME), _keras.value_of(variable)
+    return np.array(home.read() if home is not None and value is home.unread else value)
 
 
 def restore(variables: Iterable[Any]) -> None:
@@ -251,24 +271,26 @@ def _is_mine(holder: Holder) -> bool:
     return holder.thread is threading.current_thread()
 
 
-def _take_variable(backend: Backend, variable: Any) -> Any:
+def _take_variable(backend: Backend, variable: Any, layout: Layout) -> Any:
     home = vars(variable).get(_HOME)
     value = _keras.value_of(variable)
     if home is not None and (value is home.unread or (value is home.attached and value is not None)):
         if home.backend is backend:
+            if home.layout != layout:
+                home.handle, home.layout = backend.put(home.handle, layout), layout
             return home.handle
         value = home.read(variable)
     # Copy: the call donates its inputs, and this array belongs to the user.
-    handle = _put(backend, value)
-    vars(variable)[_HOME] = _Home(backend, handle, value)
+    handle = _put(backend, value, layout)
+    vars(variable)[_HOME] = _Home(backend, layout, handle, value)
     return handle
 
 
-def _put(backend: Backend, value: Any) -> Any:
+def _put(backend: Backend, value: Any, layout: Layout) -> Any:
     """Put a copy of a value on a backend. Small values take a faster path: each call has many, from reset metrics."""
     if isinstance(value, jax.Array) and value.nbytes <= _SMALL_BYTES and value.is_fully_addressable:
-        return backend.put_once(np.array(value), REPLICATED)
-    return backend.put(jnp.array(value, copy=True), REPLICATED)
+        return backend.put_once(np.array(value), layout)
+    return backend.put(jnp.array(value, copy=True), layout)
 
 
 _keras.install_placeholders(Unread)

@@ -94,7 +94,8 @@ class Comparison:
         absent = [{"source": reason.source, "why": reason.why} for reason in self.absent]
         return {"job": self.job, "batch_size": self.batch_size, "measurements": measured, "absent": absent}
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
+        """Return a line for each system, which a notebook shows."""
         return "\n".join([f"{self.job}, {self.batch_size} examples a step", *map(self._line, self.measurements)])
 
     def _line(self, measurement: Measurement) -> str:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-Kind = Literal["virtual", "local", "twin"]
-"""The kinds of system: simulated on the CPU, this machine's accelerators, the tests' in-memory twin."""
+from anytpu.system.workers import WorkerAddress
+
+Kind = Literal["virtual", "local", "twin", "grpc"]
+"""The kinds of system: simulated on the CPU, this machine's accelerators, the tests' in-memory twin, a worker."""
 
 Numerics = Literal["machine", "tpu"]
 """The rounding of float32 products: that of this machine's compiler, or that of a TPU's matrix units."""
@@ -27,7 +29,7 @@ class Core:
         core_on_chip: index of the core on that chip, from 0.
         host: index of the host that the core is attached to, from 0.
         device_id: id of the JAX device that runs the core, or None before the system is opened.
-        memory_bytes: memory available to this core, or None if it is unknown.
+        memory_bytes: memory of this core, for a virtual core that of the real one; None if it is unknown.
     """
 
     index: int
@@ -64,9 +66,11 @@ class Address:
         cores: number of cores, or None for all existing ones.
         shape: name of the real or simulated slice, "v2-8", or None.
         numerics: the rounding of float32 products.
+        worker: address of the worker, for kind "grpc"; otherwise None.
     """
 
     kind: Kind
     cores: int | None = None
     shape: str | None = None
     numerics: Numerics = "machine"
+    worker: WorkerAddress | None = None

@@ -15,10 +15,11 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from anytpu._calls import users_stacklevel
+from anytpu._calls import explain_arguments, users_stacklevel
 from anytpu.errors import SettingError
 from anytpu.system.cores import Address, Core, LogicalDevice
 from anytpu.system.machine import topology_at
+from anytpu.system.probes import GETTING_A_TPU
 from anytpu.system.resolver import TPUClusterResolver
 from anytpu.system.topologies import Topology
 
@@ -76,6 +77,7 @@ _running: dict[Address, System] = {}
 _announced = False
 
 
+@explain_arguments
 def initialize_tpu_system(resolver: TPUClusterResolver | None = None, reset: bool = False) -> Topology:
     """Start a TPU system, unless it runs already, and return its topology.
 
@@ -98,6 +100,7 @@ def initialize_tpu_system(resolver: TPUClusterResolver | None = None, reset: boo
     return running_system(resolver.address).topology
 
 
+@explain_arguments
 def shutdown_tpu_system(resolver: TPUClusterResolver | None = None) -> None:
     """Stop a TPU system; a second call does nothing.
 
@@ -137,6 +140,7 @@ def current_system() -> System | None:
         return next(reversed(_running.values()), None)
 
 
+@explain_arguments
 def list_logical_devices(device_type: str | None = None) -> list[LogicalDevice]:
     """Return this machine's CPU and the cores of the system in use, or of the one that a search would find.
 
@@ -202,7 +206,9 @@ def _warn_of_faults(resolver: TPUClusterResolver) -> None:
     if resolver.is_virtual:
         for reason in resolver.reasons:
             if reason.is_fault:
-                warnings.warn(f"this program runs on virtual cores of the CPU. {reason}", stacklevel=users_stacklevel())
+                help_ = "" if reason.source == "GPU" else f". {GETTING_A_TPU}"
+                text = f"this program runs on virtual cores of the CPU. {reason}{help_}"
+                warnings.warn(text, stacklevel=users_stacklevel())
 
 
 def _stop(addresses: list[Address]) -> None:

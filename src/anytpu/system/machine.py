@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from anytpu import _env
+from anytpu import _by_name, _env
 from anytpu.system.chips import CHIPS, Chip, chip_of_kind
 from anytpu.system.cores import Address, Core
 from anytpu.system.topologies import Bounds, Topology, row_of_cores, slice_sizes, topology_of
@@ -46,7 +46,13 @@ def local_devices() -> list[Any]:
 
 
 def topology_at(address: Address) -> Topology:
-    """Return the topology of the system at an address. For a local system this starts JAX."""
+    """Return the topology of the system at an address. For a local system this starts JAX; for a worker it connects.
+
+    Raises:
+        WorkerError: the worker cannot be reached, refuses this client, or has fewer cores than the address names.
+    """
+    if address.kind == "grpc":
+        return _by_name.load("worker topology")(address)
     if address.kind == "local":
         return topology_of_devices(local_devices()[: address.cores])
     if address.shape is not None:

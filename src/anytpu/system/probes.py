@@ -9,17 +9,17 @@ Rule: a probe never raises and prints nothing. JAX starts only if a device file 
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable
 
 from anytpu import _env
-from anytpu.errors import UnknownTPUError
+from anytpu.errors import SettingError, UnknownTPUError
 from anytpu.system.cores import Address
 from anytpu.system.machine import DEFAULT_SHAPE, devices_of
 from anytpu.system.topologies import topology_of
+from anytpu.system.workers import WorkerAddress, parse_worker
 
-WORKER_PORT = 8470
-"""Default port of a TPU worker."""
+GETTING_A_TPU = "To get a TPU: anytpu docs getting_a_tpu"
+"""End of a message to a user who needs a TPU."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +71,11 @@ def probe_variable(name: str, value: str, cores: int | None) -> Found | Reason:
         reasons = "; ".join(answer.why for answer in answers if isinstance(answer, Reason))
         return Found(first.address, name) if first else Reason(name, f"{value!r}, but {reasons}")
     try:
+        if worker := parse_worker(value):
+            return _named_worker(name, worker, cores)
         address = slice_address(value)
+    except SettingError as error:
+        return Reason(name, str(error))
     except UnknownTPUError:
         return Reason(name, _ignored_value_reason(value))
     if cores not in (None, address.cores):
@@ -120,23 +124,16 @@ def slice_address(name: str) -> Address:
     return Address("virtual", len(topology.cores), shape=topology.name)
 
 
-def worker_target(text: str) -> str | None:
-    """Return "host:port" if the text is the address of a worker, otherwise None.
-
-    Example:
-        >>> worker_target("grpc://10.0.0.2"), worker_target("10.0.0.2:8470"), worker_target("my-tpu")
-        ('10.0.0.2:8470', '10.0.0.2:8470', None)
-    """
-    host = r"(\[[0-9a-fA-F:.]+\]|[\w.-]+)"
-    if match := re.fullmatch(rf"grpc://{host}(?::(\d{{1,5}}))?/?", text):
-        return f"{match[1]}:{match[2] or WORKER_PORT}"
-    return text if re.fullmatch(rf"{host}:\d{{1,5}}", text) else None
+def _named_worker(name: str, worker: WorkerAddress, cores: int | None) -> Found | Reason:
+    """Return the worker that TPU_NAME names. Other variables name TensorFlow's servers."""
+    if name == "TPU_NAME":
+        return Found(Address("grpc", cores, worker=worker), name)
+    return Reason(name, f"{worker.target!r} would be a server of TensorFlow; TPU_NAME names an anytpu worker")
 
 
 def _ignored_value_reason(value: str) -> str:
     """Return the reason for ignoring an environment variable whose value is not the name of a slice."""
-    if worker_target(value):
-        return f"{value!r} would be an anytpu worker; workers come with a later release of anytpu"
+    value = value.partition("?")[0]  # A token may follow, and belongs in no message.
     return f'{value!r} is not the name of a slice such as "v2-8", nor "local", nor the address of an anytpu worker'
 
 

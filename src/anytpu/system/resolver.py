@@ -15,10 +15,12 @@ from collections.abc import Iterator
 from typing import Any, get_args
 
 from anytpu import _env
-from anytpu.errors import BackendError, SettingError, TPUNotFoundError, UnknownTPUError
+from anytpu._calls import explain_methods
+from anytpu.errors import SettingError, TPUNotFoundError, UnknownTPUError
 from anytpu.system.cores import Address, Numerics
 from anytpu.system.machine import topology_at
 from anytpu.system.probes import (
+    GETTING_A_TPU,
     Found,
     Probe,
     Reason,
@@ -28,14 +30,15 @@ from anytpu.system.probes import (
     probe_virtual,
     slice_address,
     virtual_address,
-    worker_target,
 )
 from anytpu.system.topologies import Topology, did_you_mean, known_slices
+from anytpu.system.workers import parse_worker
 
 MAX_VIRTUAL_CORES = 4096
 """Maximum number of cores in the row of a virtual TPU."""
 
 
+@explain_methods
 class TPUClusterResolver:
     """A TPU system, found by the constructor.
 
@@ -55,7 +58,8 @@ class TPUClusterResolver:
             tpu: "" or None searches, in this order: the environment variables TPU_NAME, COLAB_TPU_ADDR and
                 KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS; this machine's TPU; its GPU. Without any of them it makes a virtual TPU
                 of 8 cores. "local" is only this machine's TPU or GPU. "virtual" is a virtual TPU; "v2-8", "v3-32",
-                "v5e-16" are virtual TPUs of that shape. "twin" is the tests' in-memory twin.
+                "v5e-16" are virtual TPUs of that shape. "grpc://host:port" is the system of a worker on another
+                machine, as `anytpu worker` prints it. "twin" is the tests' in-memory twin.
             cores: number of cores to use; None means all existing ones, or those of the shape.
             numerics: "machine" computes float32 products as this machine's compiler does; "tpu" rounds their operands
                 to bfloat16, as a TPU's matrix units do.
@@ -65,7 +69,6 @@ class TPUClusterResolver:
                 neither of the two.
             TPUNotFoundError: "local", and this machine has no usable TPU or GPU. A `ValueError`.
             UnknownTPUError: `tpu` is not the name of an existing system.
-            BackendError: `tpu` is the address of a worker, which only a later release can open.
         """
         name = _checked_name(tpu)
         _check_numerics(numerics)
@@ -97,19 +100,19 @@ class TPUClusterResolver:
         return self.address.kind in ("virtual", "twin")
 
     def master(self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None) -> str:
-        """Return the session target: "", because the system is in this process.
+        """Return the session target: "grpc://host:port" of a worker; "" for a system in this process.
 
         The arguments are those of TensorFlow's resolvers; they are ignored.
         """
-        return ""
+        return f"grpc://{self.address.worker.target}" if self.address.worker else ""
 
     def get_master(self) -> str:
         """Return the same as `master()`."""
         return self.master()
 
     def cluster_spec(self) -> dict[str, list[str]]:
-        """Return the addresses of each job: `{}`, because the system is in this process."""
-        return {}
+        """Return the addresses of each job: `{"worker": [address]}`, or `{}` for a system in this process."""
+        return {"worker": [self.address.worker.target]} if self.address.worker else {}
 
     def get_job_name(self) -> str:
         """Return "worker", the job whose tasks hold the cores."""
@@ -122,6 +125,8 @@ class TPUClusterResolver:
 
     def __repr__(self) -> str:
         address = self.address
+        if address.worker:
+            return f"TPUClusterResolver({self.master()})"
         count = "" if address.cores is None else f"{address.cores} {'virtual ' * self.is_virtual}cores"
         shape = f", shape {address.shape}" if address.shape else ""
         numerics = "" if address.numerics == "machine" else f", numerics {address.numerics}"
@@ -169,7 +174,8 @@ def _first_found(probes: list[Probe], cores: int | None) -> tuple[Address, tuple
     listed = "\n".join(f"  {reason}" for reason in reasons)
     raise TPUNotFoundError(
         f"no accelerator was found on this machine.\n{listed}\n"
-        'For a virtual TPU write "virtual" in the place of "local": tpu.connect("virtual"), or --tpu virtual.'
+        'For a virtual TPU write "virtual" in the place of "local": tpu.connect("virtual"), or --tpu virtual. '
+        f"{GETTING_A_TPU}"
     )
 
 
@@ -179,11 +185,9 @@ def _named_address(name: str, cores: int | None) -> Address:
         return virtual_address(cores)
     if name.lower() == "twin":
         return Address("twin", cores or 8)
-    if target := worker_target(name):
-        raise BackendError(
-            f"{target!r} is the address of an anytpu worker; workers come with a later release of anytpu. "
-            'Until then, connect("virtual") gives 8 virtual cores on this machine.'
-        )
+    if worker := parse_worker(name):
+        return Address("grpc", cores, worker=worker)
+    name = name.partition("?")[0]  # A token may follow, and belongs in no message.
     if "-" not in name or not name.rpartition("-")[2].isdigit():
         raise UnknownTPUError(
             f'{name!r} is not a TPU that anytpu knows. {did_you_mean(name)}Known are: "" to look for one, "local", '

@@ -42,6 +42,9 @@ _UNITS: dict[str, Literal["TensorCores", "chips"]] = {
     **dict.fromkeys(("v2", "v3", "v4", "v5p", "v7x"), "TensorCores"),
     **dict.fromkeys(("v5e", "v6e"), "chips"),
 }
+SLICED = tuple(_UNITS)
+"""The chips that slices are made of."""
+
 _PLANES = {
     "v2": ((2, 2), (4, 4), (8, 8), (8, 16), (16, 16)),
     "v3": ((2, 2), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16), (16, 32), (32, 32)),
@@ -192,9 +195,10 @@ def row_of_cores(count: int, kind: str = "virtual") -> Topology:
 @functools.cache
 def _slice(chip: str, number: int) -> Topology:
     bounds, replicas = slice_sizes(chip)[number], CHIPS[chip].replicas
+    memory_bytes = CHIPS[chip].hbm_bytes // replicas
     positions = itertools.product(_by_host(bounds), range(replicas))
     cores = tuple(
-        Core(index, "cpu", virtual=True, chip_coordinates=coordinates, core_on_chip=core, host=host)
+        Core(index, "cpu", True, chip_coordinates=coordinates, core_on_chip=core, host=host, memory_bytes=memory_bytes)
         for index, ((host, coordinates), core) in enumerate(positions)
     )
     return Topology(f"{chip}-{number}", CHIPS[chip], bounds, replicas, cores)

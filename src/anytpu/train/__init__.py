@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from anytpu.train.checking.check import check
+    from anytpu.train.checkpointer import Checkpointer
     from anytpu.train.compiled_models import input_shares, step_logs
     from anytpu.train.conversion import TPUDistributionStrategy, keras_to_tpu_model
 
 # Each name is imported at first use, so that `program.of` can read the makers in this folder without loading Keras.
 _HOMES = {
+    "Checkpointer": "checkpointer",
     "TPUDistributionStrategy": "conversion",
     "check": "checking.check",
     "input_shares": "compiled_models",
@@ -19,7 +21,7 @@ _HOMES = {
     "step_logs": "compiled_models",
 }
 
-__all__ = ["TPUDistributionStrategy", "check", "input_shares", "keras_to_tpu_model", "step_logs"]
+__all__ = ["Checkpointer", "TPUDistributionStrategy", "check", "input_shares", "keras_to_tpu_model", "step_logs"]
 
 
 def __getattr__(name: str) -> object:

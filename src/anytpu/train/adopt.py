@@ -24,6 +24,7 @@ from anytpu.strategy.scopes import claim, prepare, warn_of_unused
 from anytpu.train import checks, compiled_models, functions
 from anytpu.train.compiled_models import trainer_of
 from anytpu.train.epochs import Epochs
+from anytpu.train.fit_checkpoints import FitRun, checkpointed
 from anytpu.train.labels import warn_of_labels
 from anytpu.train.ragged import with_batches
 from anytpu.train.trainer import Trainer
@@ -40,11 +41,13 @@ class _Running:
         trainer: the trainer of the loop's model.
         mode: mode of the next epoch iterator: "train", "test" or "predict".
         passes: closes the passes over the loop's data when the loop ends.
+        run: the checkpoints of a fit, or None.
     """
 
     trainer: Trainer
     mode: str
     passes: contextlib.ExitStack
+    run: FitRun | None = None
 
 
 @functools.cache
@@ -65,12 +68,17 @@ def _loop(name: str, original: Callable) -> Callable:
     signature = inspect.signature(original)
 
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-        on_nan = kwargs.pop("on_nan", None) if name == "fit" and compiled_models.was_compiled_in_scope(self) else None
+        compiled_models.refuse_other_layout(self, name)
+        is_ours = name == "fit" and compiled_models.was_compiled_in_scope(self)
+        on_nan = kwargs.pop("on_nan", None) if is_ours else None
+        checkpoint_dir = kwargs.pop("checkpoint_dir", None) if is_ours else None
         checks.check_on_nan(on_nan)
         trainer = trainer_of(self)
         if trainer is None:
             if on_nan is not None:
                 compiled_models.refuse_guard(self, on_nan)
+            if checkpoint_dir is not None:
+                compiled_models.refuse_checkpoints(self, checkpoint_dir)
             if name == "fit":
                 warn_of_unused(self)
             with _active(None):
@@ -81,9 +89,15 @@ def _loop(name: str, original: Callable) -> Callable:
         if "_use_cached_eval_dataset" not in kwargs:
             checks.check_call(arguments)
             warn_of_labels(self, arguments.get("y"))
+            validation = arguments.get("validation_data")
+            if isinstance(validation, tuple) and len(validation) > 1:
+                warn_of_labels(self, validation[1])
         if name != "fit" and arguments.get("callbacks") is None and arguments.get("verbose", "auto") == 0:
             arguments["callbacks"] = _keras.no_callbacks()
-        with _running(trainer, name, arguments.get("callbacks")):
+        with (
+            checkpointed(trainer, checkpoint_dir, arguments) as run,
+            _running(trainer, name, arguments.get("callbacks"), run),
+        ):
             if name == "fit":
                 is_silent = arguments.get("verbose", "auto") == 0
                 trainer.begin_fit(arguments.get("initial_epoch", 0), "loss" if on_nan == "raise" else None, is_silent)
@@ -96,6 +110,7 @@ def _on_batch(name: str, original: Callable) -> Callable:
     signature = inspect.signature(original)
 
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        compiled_models.refuse_other_layout(self, name)
         trainer = trainer_of(self)
         if trainer is None:
             return original(self, *args, **kwargs)
@@ -128,19 +143,28 @@ def _adopting(trainer: Trainer, name: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _running(trainer: Trainer, name: str, callbacks: Any) -> Iterator[None]:
-    """Return a context in which a Keras loop ("fit", "evaluate" or "predict") runs on a trainer."""
+def _running(trainer: Trainer, name: str, callbacks: Any, run: FitRun | None = None) -> Iterator[None]:
+    """Return a context in which a Keras loop ("fit", "evaluate" or "predict") runs on a trainer.
+
+    Args:
+        trainer: the trainer.
+        name: name of the loop.
+        callbacks: the callbacks as the user passed them.
+        run: the checkpoints of a fit, or None.
+    """
     mode = _MODES[name]
-    running = _Running(trainer, mode, contextlib.ExitStack())
+    running = _Running(trainer, mode, contextlib.ExitStack(), run)
     with _active(running), deferred_interrupts(), _adopting(trainer, name):
         previous, trainer.one_step_calls = trainer.one_step_calls, checks.wants_every_step(callbacks, mode)
+        if mode == "train":
+            trainer.checkpoints = run
         try:
             with immediate_interrupts(), running.passes:
                 yield
         finally:
             trainer.one_step_calls = previous
             if mode == "train":
-                trainer.guard = None
+                trainer.guard = trainer.checkpoints = None
                 trainer.print_notices()
 
 
@@ -164,6 +188,8 @@ def _epochs(original: Any) -> Callable:
         # The second iterator that fit makes is for its validation data.
         mode, running.mode = running.mode, "test" if running.mode == "train" else running.mode
         epochs = Epochs(running.trainer, mode, signature.bind(*args, **kwargs).arguments)
+        if running.run is not None:
+            running.run.adopt(mode, epochs)
         running.passes.push(lambda kind, *_: epochs.close(waits=kind is not KeyboardInterrupt))
         return epochs
 

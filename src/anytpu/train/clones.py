@@ -8,6 +8,7 @@ Rule: only objects without state (losses and functions) are shared. The original
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import keras
@@ -90,12 +91,21 @@ def copy_optimizer(source: Any, target: Any) -> None:
 def _same_layers(model: Any, cls: type) -> Any:
     if _keras.is_graph(model):
         with _keras.uncompiled(model):
-            copy = keras.models.clone_model(model)
+            copy = keras.models.clone_model(model, clone_function=_same_layer)
         if type(copy) in (type(model), cls):
             # Keras's state in a model does not depend on the model's class.
             object.__setattr__(copy, "__class__", cls)
             return copy
     return cls.from_config(model.get_config())
+
+
+def _same_layer(layer: Any) -> Any:
+    """Return a new layer; a `Lambda` shares its function, which has no state and may be one that cannot be saved."""
+    if type(layer) is not keras.layers.Lambda:
+        return type(layer).from_config(layer.get_config())
+    settings = {name: getattr(layer, name) for name in ("mask", "arguments", "name", "dtype_policy", "trainable")}
+    settings["dtype"] = settings.pop("dtype_policy")
+    return keras.layers.Lambda(layer.function, output_shape=layer.compute_output_shape, **settings)
 
 
 def build_like(model: Any, other: Any) -> None:
@@ -128,8 +138,10 @@ def _renew_if_metric(value: Any) -> Any:
 
 
 def reason(error: Exception) -> str:
-    """Return the first paragraph of an error's text, in one line."""
-    return " ".join(str(error).strip().split("\n\n")[0].split()).rstrip(".") or repr(error)
+    """Return the first informative paragraph of an error's text, in one line, without the lines that Keras adds."""
+    paragraphs = re.sub(r"\x1b\[\d*m", "", str(error)).strip().split("\n\n")
+    text = next((text for text in paragraphs if not text.startswith("Exception encountered when calling")), "")
+    return " ".join(text.split()).rstrip(".") or repr(error)
 
 
 def _cannot(model: Any, why: str) -> str:

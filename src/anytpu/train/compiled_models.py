@@ -17,7 +17,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from anytpu import _keras
+from anytpu._calls import explain_arguments
 from anytpu.errors import SettingError, StrategyError
+from anytpu.sharding import ModelLayout
 from anytpu.strategy.current import CURRENT
 from anytpu.strategy.scopes import prepare, system_of
 from anytpu.train import checks, functions, host_layers
@@ -29,8 +31,8 @@ _WARNED = "_anytpu_trainer_warned"
 
 def install() -> None:
     """Install the wrappers on Keras's `compile`, once."""
-    _keras.wrap(_keras.trainer_class(), "compile", _compile)
-    _keras.wrap(_keras.trainer_class(), "compile_from_config", _compile_from_config)
+    _keras.wrap(_keras.trainer_module().Trainer, "compile", _compile)
+    _keras.wrap(_keras.trainer_module().Trainer, "compile_from_config", _compile_from_config)
     _keras.wrap(_keras.trainer_module(), "model_supports_jit", _supports_jit)
     host_layers.install()
 
@@ -46,11 +48,54 @@ def trainer_of(model: Any) -> Trainer | None:
     return trainer if trainer is not None and _can_loop(model) else None
 
 
+def refuse_other_layout(model: Any, name: str) -> None:
+    """Reject a call in the scope of a strategy whose layout the model would not have.
+
+    Args:
+        model: a Keras model.
+        name: the called method, "fit".
+
+    Raises:
+        StrategyError: the model was compiled outside of the scope, or in that of a strategy with another layout.
+    """
+    strategy, trainer = CURRENT.get(), vars(model).get(_TRAINER)
+    if strategy is None or strategy.layout is None:
+        return
+    if trainer and _is_same(model, trainer.strategy.layout, strategy.layout):
+        return
+    where = f"in the scope of {trainer.strategy!r}" if trainer else "outside of its scope"
+    raise StrategyError(
+        f"{name} of {model.name!r} is called in the scope of {strategy!r}, and the model was compiled {where}, so it "
+        "would not have this layout. Make and compile it inside: with strategy.scope(): model = make_model(); "
+        "model.compile(...)"
+    )
+
+
+def _is_same(model: Any, first: ModelLayout | None, second: ModelLayout) -> bool:
+    """Return whether two layouts split a model in the same way, as those of a notebook cell that ran twice."""
+    if first is second or first is None:
+        return first is second
+    if first.is_open or second.is_open:
+        return first.is_open and second.is_open
+    return (first.axes, first.row_axes) == (second.axes, second.row_axes) and all(
+        first.spec_of(variable.path, tuple(variable.shape)) == second.spec_of(variable.path, tuple(variable.shape))
+        for variable in model.variables
+    )
+
+
 def refuse_guard(model: Any, on_nan: Any) -> NoReturn:
     """Reject `on_nan` of `fit` for a model that does not use the compiled loop."""
     raise SettingError(
         f"on_nan={on_nan!r} watches the compiled loop, and {model.name!r} does not use it: {_why_not(model)}. "
         "Remove that, or pass callbacks=[keras.callbacks.TerminateOnNaN()]"
+    )
+
+
+def refuse_checkpoints(model: Any, checkpoint_dir: Any) -> NoReturn:
+    """Reject `checkpoint_dir` of `fit` for a model that does not use the compiled loop."""
+    raise SettingError(
+        f"checkpoint_dir={str(checkpoint_dir)!r} saves the compiled loop, and {model.name!r} does not use it: "
+        f"{_why_not(model)}. Remove that, or pass callbacks=[keras.callbacks.ModelCheckpoint(...)]"
     )
 
 
@@ -163,6 +208,7 @@ def _advice(model: Any) -> str:
     return "" if model.run_eagerly or model.jit_compile else host_layers.advice(model)
 
 
+@explain_arguments
 def step_logs(model: Any) -> dict[str, np.ndarray]:
     """Return the logs of each step of the last call, as Keras logs them with one step a call.
 
@@ -182,6 +228,7 @@ def step_logs(model: Any) -> dict[str, np.ndarray]:
     return _trainer(model, "no logs of each step").step_logs()
 
 
+@explain_arguments
 def input_shares(model: Any) -> list[float]:
     """Return, for each epoch of a model's newest fit, the share of time that the device waited for batches.
 

@@ -16,6 +16,7 @@ from typing import Any, final
 import keras
 
 from anytpu import _keras
+from anytpu._calls import explain_arguments, explain_methods, users_stacklevel
 from anytpu.errors import SettingError, SettingTypeError
 from anytpu.strategy import TPUStrategy
 from anytpu.strategy.current import CURRENT
@@ -25,6 +26,7 @@ from anytpu.train.padding import LENGTHS
 from anytpu.train.tpu_model import Conversion, conversion_of, converted, plain_class
 
 
+@explain_methods
 @final
 class TPUDistributionStrategy:
     """The cores to which `keras_to_tpu_model` copies a model.
@@ -59,6 +61,7 @@ class TPUDistributionStrategy:
         return f"TPUDistributionStrategy({self.strategy!r})"
 
 
+@explain_arguments
 def keras_to_tpu_model(model: Any, strategy: Any = None, *, lengths: Sequence[int] = ()) -> Any:
     """Copy a Keras model to the cores of a TPU.
 
@@ -125,6 +128,6 @@ def _cores_for(model: Any, strategy: TPUStrategy) -> TPUStrategy:
     warnings.warn(
         f"the layer {stateful[0]!r} is stateful: row n continues from the state of row n in the previous batch, which "
         "another core may hold. The model runs on a single core",
-        stacklevel=3,
+        stacklevel=users_stacklevel(),
     )
     return strategy.part(1)

@@ -10,6 +10,7 @@ Rule: the order of the rows, and the random numbers drawn for it, are those of K
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 import warnings
 from collections.abc import Iterator
@@ -28,12 +29,25 @@ from anytpu.train import checks
 from anytpu.train.input_clock import InputClock
 from anytpu.train.labels import warn_of_labels
 from anytpu.train.padding import Padded
+from anytpu.train.pass_place import FitReports, PassPlace
 
 if TYPE_CHECKING:
+    from anytpu.train.checkpoint import Restored
     from anytpu.train.trainer import Trainer
 
 _KerasEpochIterator: Any = _keras.epoch_iterator_class()
 _LEAVING_S = 2.0
+
+
+@dataclasses.dataclass(frozen=True)
+class PastSteps:
+    """A group without steps: all steps of the epoch ran before the checkpoint that the fit continues.
+
+    Attributes:
+        logs: the logs of the last step.
+    """
+
+    logs: dict[str, Any]
 
 
 class Epochs(_KerasEpochIterator):
@@ -52,7 +66,6 @@ class Epochs(_KerasEpochIterator):
         self._source: FeedSource | None = None
         # To build the model, Keras takes one batch and then calls `reset`.
         self._is_building = mode != "predict" or not _keras.is_built(trainer.model)
-        self._is_checked = False
         self._is_used_up = False
         self._has_started = False
         # Why the pass ended within an epoch. None while it has not ended, or if no length was expected of it.
@@ -63,14 +76,20 @@ class Epochs(_KerasEpochIterator):
         self._clock = InputClock(lambda: trainer.newest_logs)
         # Once a batch has another sequence length than the first, all later batches are padded.
         self._is_varied = False
+        self.run: FitReports | None = None
+        """The checkpoints of the fit whose data this is, or None."""
+        self._input = PassPlace(self.data_adapter)
         arrays = _keras.row_arrays(self.data_adapter)
+        # `checks.check_call` and `warn_of_labels` have seen arrays already.
+        self._is_checked = arrays is not None
         if arrays is not None:
             for rows in _keras.batch_sizes(self.data_adapter):
                 checks.check_strict(trainer.strategy, rows)
         # Keeping arrays resident on the device does not pay off for a single batch.
         self._single = arrays if arrays is not None and self._is_single() else None
         if arrays is not None and self._single is None and trainer.fits(arrays):
-            self._resident = ResidentArrays(trainer.backend, trainer.padding.padded(arrays, may_stay=True))
+            padded = trainer.padding.padded(arrays, may_stay=True)
+            self._resident = ResidentArrays(trainer.backend, padded, trainer.layout_of(mode))
         else:
             self._resident = None
         resident = self._resident
@@ -127,19 +146,25 @@ class Epochs(_KerasEpochIterator):
         wanted = self.steps_per_epoch or length
         if wanted == 0:
             raise DataExhaustedError(_no_batch(self._epoch))
-        if self._source is None or self.steps_per_epoch is None:
-            self._begin_pass()
         # `step` counts as Keras does (`_counted`), `steps_run` counts the steps that ran.
-        step = steps_run = 0
+        step, steps_run, resumed = self._begin_epoch(wanted)
+        has_ended = resumed is not None and self._input.has_ended
         with self._clocked():
-            while wanted is None or step < wanted:
+            while not has_ended and (wanted is None or step < wanted):
+                self._report(step, steps_run)
                 group = None if length and self._steps_seen >= length else self._next_group(step, wanted)
                 if group is None:
                     self._end = self._why_ended(steps_run, wanted)
                     break
                 last = step + self._counted(group) - 1
+                self._report_group()
                 yield step, last, group
-                step, steps_run = last + 1, steps_run + group.steps
+                step, steps_run, resumed = last + 1, steps_run + group.steps, None
+        if resumed is not None and self.run is not None:
+            # Keras needs logs to end an epoch; the callbacks that it calls with them have seen them before.
+            yield step - 1, step - 1, PastSteps(resumed.host["step_logs"])
+            self.run.restore(resumed)
+        self._report(step, steps_run, has_ended=True)
         if length and self._steps_seen >= length:
             self._source = None
             if self._end is not None:
@@ -150,7 +175,50 @@ class Epochs(_KerasEpochIterator):
             self._is_used_up = _keras.is_one_shot(self.data_adapter)
             if self._mode == "train" and not steps_run:
                 self._trainer.restore_metrics()
+            self._report_group()
             yield step, step, iter(())
+
+    def position(self) -> dict[str, Any]:
+        """Return the position in the data, for a checkpoint."""
+        return self._input.position(is_open=self._source is not None and self.steps_per_epoch is not None)
+
+    def end_epoch(self) -> None:
+        """Report that the epoch is over, with its evaluation and callbacks."""
+        self._input.end_epoch()
+
+    def continue_at(self, position: dict[str, Any]) -> None:
+        """Continue at a position that `position` returned, perhaps in another process."""
+        self._input.continue_at(position)
+
+    def _begin_epoch(self, wanted: int | None) -> tuple[int, int, Restored | None]:
+        """Begin an epoch, or continue it where a checkpoint was taken.
+
+        Returns:
+            The number of steps as Keras counts them, the number of steps that ran, and the checkpoint or None.
+        """
+        run = self.run if self._mode == "train" and not self._is_building else None
+        resumed = None if run is None else run.begin_steps()
+        place = None if run is None else self._input.take(wanted)
+        if place is not None:
+            with self._input.continuing():
+                self._begin_pass()
+                assert self._source is not None
+                self._source.skip(self._input.to_skip)
+            self._steps_seen, self._is_varied, self._has_started = place["seen"], place["varied"], place["seen"] > 0
+            return place["step"], place["steps_run"], resumed
+        if self._source is None or self.steps_per_epoch is None:
+            self._begin_pass()
+        return 0, 0, resumed
+
+    def _report(self, step: int, steps_run: int, has_ended: bool = False) -> None:
+        """Report to the fit's checkpoints a place between two groups of steps."""
+        if self.run is not None and self._mode == "train" and not self._is_building:
+            self._input.at(step, steps_run, self._steps_seen, has_ended, self._is_varied)
+            self.run.reach(steps_run, has_ended)
+
+    def _report_group(self) -> None:
+        if self.run is not None and self._mode == "train":
+            self.run.begin_group()
 
     def _counted(self, group: StepGroup) -> int:
         """Return the number of steps that a group counts as: as in Keras, those of a full call even if fewer ran."""
@@ -205,8 +273,12 @@ class Epochs(_KerasEpochIterator):
 
     def _begin_pass(self) -> None:
         self._steps_seen = 0
+        # Keras builds the model with a batch of a pass that is not counted.
+        if self.run is not None and not self._is_building:
+            self._input.begin_pass()
         if self._single is not None:
-            self._source = SingleSource(self._trainer.backend, self._narrowed(self._single))
+            batch, layout_of = self._narrowed(self._single), self._trainer.layout_of(self._mode)
+            self._source = SingleSource(self._trainer.backend, batch, layout_of)
             return
         if self._resident is not None:
             self._source = RowSource(self._resident, lambda: _keras.row_indices(self.data_adapter))
@@ -214,7 +286,8 @@ class Epochs(_KerasEpochIterator):
         batches: Iterator[Tree] = (self._narrowed(batch) for batch in self.data_adapter.get_jax_iterator())
         if self._mode == "train":
             batches = self._clock.timed(batches)
-        self._source = BatchSource(self._trainer.backend, batches, self._capacity)
+        layout_of = self._trainer.layout_of(self._mode)
+        self._source = BatchSource(self._trainer.backend, batches, self._capacity, layout_of)
 
     def _capacity(self, batch_bytes: int) -> int:
         # Batches of different sequence lengths cannot be stacked.

@@ -19,7 +19,7 @@ import numpy as np
 
 from anytpu import _keras
 from anytpu.engine.feeds import one_batch
-from anytpu.train.epochs import narrow
+from anytpu.train.epochs import PastSteps, narrow
 from anytpu.train.padding import Predicted
 from anytpu.train.trainer import Trainer
 
@@ -61,6 +61,9 @@ def _logging(mode: str) -> Callable[[Trainer], Callable]:
 
     def make(trainer: Trainer) -> Callable:
         def step_function(state: Any, group: Any) -> Any:
+            if isinstance(group, PastSteps):
+                trainer.newest_logs = group.logs
+                return group.logs, state
             logs = trainer.backend.get(trainer.run(mode, state, group)[-1].last)
             if mode == "train":
                 trainer.newest_logs = logs
@@ -159,7 +162,8 @@ def run_batch(trainer: Trainer, name: str, arguments: dict[str, Any]) -> Any:
     batch = jax.tree.map(narrow, (x,) if mode == "predict" else (x, y, weight))
     if mode != "predict":
         model.reset_metrics()
-    group = one_batch(trainer.backend, trainer.padding.padded(batch, may_stay=True))
+    batch = trainer.padding.padded(batch, may_stay=True)
+    group = one_batch(trainer.backend, batch, trainer.layout_of(mode))
     outputs, _ = getattr(model, f"{mode}_function")(trainer.state(mode), group)
     if mode == "predict":
         return jax.tree.map(np.array, outputs)

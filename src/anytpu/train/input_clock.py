@@ -12,9 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-import jax
-
-from anytpu.engine.pace import is_ready
+from anytpu.engine.executable import is_ready
 from anytpu.program.program import Tree
 
 MIN_SHARE = 1 / 3
@@ -65,7 +63,7 @@ class InputClock:
         return share
 
     def _is_idle(self) -> bool:
-        return all(is_ready(result) for result in jax.tree.leaves(self._newest()))
+        return is_ready(self._newest())
 
 
 def _notice(share: float) -> str:

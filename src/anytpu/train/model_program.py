@@ -61,8 +61,8 @@ def program_of_model(
     host_layers.install()
     if input_specs is None and batch_size is None:
         raise ProgramError(
-            f"the model {model.name!r} needs a batch_size, or input_specs, the shapes of a batch: for example "
-            f"program.of({model.name}, batch_size=64), or program.of({model.name}, (x_train[:64], y_train[:64]))"
+            f"the model {model.name!r} does not know the rows of a batch: give batch_size=64, or "
+            "input_specs=(x_train[:64], y_train[:64])"
         )
     if mode == "train" and not model.compiled:
         raise ProgramError(

@@ -115,7 +115,7 @@ def run_of(config: Config) -> BlockRun | None:
         >>> run_of({"layers": layers})
         BlockRun(start=0, period=1, count=4)
     """
-    layers, sources = config["layers"], _sources(config)
+    layers, sources = config["layers"], sources_of(config)
     kinds = [json.dumps(_kind(layer), sort_keys=True, default=str) for layer in layers]
     best = None
     for period in range(1, len(layers) // 2 + 1):
@@ -172,7 +172,7 @@ def _removable(sources: list[tuple[int, ...]], run: BlockRun) -> BlockRun:
     return BlockRun(run.start + skipped * run.period, run.period, run.count - skipped)
 
 
-def _sources(config: Config) -> list[tuple[int, ...]]:
+def sources_of(config: Config) -> list[tuple[int, ...]]:
     """Return the indices of the source layers of each layer's inputs; the last entry is for the model's outputs."""
     layers = config["layers"]
     if "input_layers" not in config:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import operator
-import os
 import sys
 import threading
 import time
@@ -25,20 +24,25 @@ import jax
 import numpy as np
 
 from anytpu.engine.backend import Backend, Executable, Loop, StepResults
-from anytpu.engine.feeds import BUFFER_BYTES, MAX_STEPS, FeedSegment, StepGroup, one_batch
+from anytpu.engine.feeds import BUFFER_BYTES, MAX_STEPS, FeedSegment, LayoutOf, StepGroup, one_batch
 from anytpu.engine.interrupts import deferred_interrupts
 from anytpu.engine.measurements import Listener, listener_of
 from anytpu.engine.pace import CallPace, CallWatch
-from anytpu.program.program import Program, Tree
+from anytpu.program.program import Layout, Program, Tree
 from anytpu.strategy import TPUStrategy
 from anytpu.strategy import variables as homes
 from anytpu.train import checks
-from anytpu.train.keras_program import VariableList, keras_program, padding_of, parts_of
+from anytpu.train.keras_program import VariableList, padding_of, parts_of
+from anytpu.train.pass_place import FitReports
+from anytpu.train.placed_programs import PlacedPrograms
 
 _RESIDENT_SHARE = 4
-_HOST_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 _MAX_EXECUTABLES = 64
 _LOG = logging.getLogger("anytpu")
+
+
+_Compiled = tuple[Executable, list[Layout] | None]
+"""An executable, and the layout of each variable in its state; None: whole on each core."""
 
 
 @dataclasses.dataclass
@@ -49,11 +53,13 @@ class _Live:
         parts: the lists of Keras variables, as Keras passes them between calls.
         handles: handles of the variables' values, nested like `parts`.
         holder: the owner of the variables.
+        layouts: the layout of each variable, or None: whole on each core.
     """
 
     parts: tuple[VariableList, ...]
     handles: Tree
     holder: homes.Holder
+    layouts: list[Layout] | None
 
 
 class Trainer:
@@ -79,6 +85,8 @@ class Trainer:
         """Name of the log that must stay finite, or None."""
         self.every: list[tuple[Tree, int]] = []
         """For each segment of the last call, the handles of the logs of its steps and the number of steps."""
+        self.checkpoints: FitReports | None = None
+        """The checkpoints of the fit that runs, or None."""
         self.newest_logs: Tree = None
         """Logs of the newest training call, perhaps still being computed."""
         self.input_shares: list[float] = []
@@ -87,6 +95,7 @@ class Trainer:
         """Lines to print after Keras's own line of the epoch; None if the fit is silent."""
         self.padding = padding_of(model)
         """Pads sequences of many lengths to a few lengths."""
+        self._programs = PlacedPrograms(model, strategy, self.padding)
         self.occupancy = homes.occupancy_of(model)
         """Records the thread that runs the model."""
         self._live: _Live | None = None
@@ -95,9 +104,9 @@ class Trainer:
         # Keras may run a callback in another thread, which reads variables while the next call runs.
         self._lock = threading.RLock()
         self._paces: dict[str, tuple[Any, CallPace]] = {}
-        self._executables: OrderedDict[tuple, Executable] = OrderedDict()
+        self._executables: OrderedDict[tuple, _Compiled] = OrderedDict()
         self._output_bytes: dict[tuple, int] = {}
-        self._last: tuple[tuple, Executable] | None = None
+        self._last: tuple[tuple, _Compiled] | None = None
         self._watch = CallWatch()
         self._initial_epoch = 0
         self._epoch = 1
@@ -109,12 +118,8 @@ class Trainer:
         return self.strategy.backend
 
     def fits(self, arrays: Tree) -> bool:
-        """Return whether a data set may be resident on every core: it takes at most a quarter of a core's memory.
-
-        A core of unknown memory size computes on the host, so the size of the host's memory is used.
-        """
-        memory_bytes = min(core.memory_bytes or _HOST_BYTES for core in self.backend.cores)
-        return sum(leaf.nbytes for leaf in jax.tree.leaves(arrays)) <= memory_bytes // _RESIDENT_SHARE
+        """Return whether a data set may be resident on every core: it takes at most a quarter of a core's memory."""
+        return sum(leaf.nbytes for leaf in jax.tree.leaves(arrays)) <= self.backend.memory_bytes // _RESIDENT_SHARE
 
     def next_steps(self, mode: str, max_steps: int) -> int:
         """Return the number of steps that the next call may run, from 1 to `max_steps`."""
@@ -154,11 +159,16 @@ class Trainer:
             The results of each segment of the group.
         """
         if not isinstance(group, StepGroup):
-            group = one_batch(self.backend, self.padding.padded(next(group), may_stay=True))
+            batch = self.padding.padded(next(group), may_stay=True)
+            group = one_batch(self.backend, batch, self.layout_of(mode))
         self.every = []
         results = [self._run_segment(mode, parts, segment) for segment in self._segments(mode, parts, group)]
         self._ready[mode] = self.model.optimizer
         return results
+
+    def layout_of(self, mode: str) -> LayoutOf:
+        """Return the function that returns the layouts of a batch, of a mode; see `engine/feeds.py`."""
+        return lambda batch: self._programs.batch_layout(mode, batch, self.state(mode))
 
     def give_back(self) -> None:
         """Write the newest values to the model's variables and release them."""
@@ -210,13 +220,15 @@ class Trainer:
         return group.segments(loop_of)
 
     def _run_segment(self, mode: str, parts: tuple[VariableList, ...], segment: FeedSegment) -> StepResults:
-        executable = self._executable(mode, parts, segment)
+        executable, layouts = self._executable(mode, parts, segment)
         checks.check_strict(self.strategy, jax.tree.leaves(segment.batch)[0].shape[0])
         self._watch.wait(self.backend)
         began_s = time.perf_counter()
         # The call consumes its input state. Until the new handles are stored, no interrupt or other thread may see it.
         with deferred_interrupts(), self._lock:
-            live = self._take(parts)
+            if mode == "train" and self.checkpoints is not None:
+                self.checkpoints.change()
+            live = self._take(parts, layouts)
             results = executable.steps(live.handles, segment.feed, segment.start, segment.count)
             live.handles = results.state
         if mode != "predict":
@@ -225,13 +237,13 @@ class Trainer:
         self._measure(mode, results, segment, began_s, executable.listener)
         return results
 
-    def _take(self, parts: tuple[VariableList, ...]) -> _Live:
+    def _take(self, parts: tuple[VariableList, ...], layouts: list[Layout] | None) -> _Live:
         """Return the live state of these parts; take the variables from the model first if necessary."""
-        if self._live is None or self._live.parts is not parts:
+        if self._live is None or self._live.parts is not parts or self._live.layouts != layouts:
             self.give_back()
             holder = homes.Holder(self.occupancy.what, self.give_back, self._newest, self._lock)
-            taken = iter(homes.take(self.backend, _flat(parts), holder))
-            self._live = _Live(parts, tuple([next(taken) for _ in part.variables] for part in parts), holder)
+            taken = iter(homes.take(self.backend, _flat(parts), holder, layouts))
+            self._live = _Live(parts, tuple([next(taken) for _ in part.variables] for part in parts), holder, layouts)
         _renew(self.backend, self._live)
         return self._live
 
@@ -239,31 +251,26 @@ class Trainer:
         assert self._live is not None
         return jax.tree.leaves(self._live.handles)[index]
 
-    def _executable(self, mode: str, parts: tuple[VariableList, ...], segment: FeedSegment) -> Executable:
+    def _executable(self, mode: str, parts: tuple[VariableList, ...], segment: FeedSegment) -> _Compiled:
         call = (mode, parts, segment.batch, segment.loop)
         if self._last is None or self._last[0] != call:
             self._last = (call, self._find_executable(mode, parts, segment))
         return self._last[1]
 
-    def _find_executable(self, mode: str, parts: tuple[VariableList, ...], segment: FeedSegment) -> Executable:
-        specs, tree = jax.tree.flatten(segment.batch)
-        shapes = tuple((spec.shape, str(spec.dtype)) for spec in specs)
-        held = tuple(tuple(id(variable) for variable in part.variables) for part in parts)
-        key = (mode, tree, shapes, segment.loop, held)
+    def _find_executable(self, mode: str, parts: tuple[VariableList, ...], segment: FeedSegment) -> _Compiled:
+        key = (self._programs.key(mode, segment.batch, parts), segment.loop)
         if key not in self._executables:
-            program = self._program(mode, segment.batch, parts)
+            program = self._programs.program(mode, segment.batch, parts)
             began_s = time.perf_counter()
-            self._executables[key] = self.strategy.compile(program, segment.loop)
-            self._executables[key].listener = listener_of(program, self.backend.cores)
+            executable = self.strategy.compile(program, segment.loop)
+            executable.listener = listener_of(program, self.backend.cores)
+            self._executables[key] = executable, self._programs.state_layouts(mode, segment.batch, parts)
             self.compilations += 1
             self._log_compilation(program, time.perf_counter() - began_s)
             if len(self._executables) > _MAX_EXECUTABLES:
                 self._executables.popitem(last=False)
         self._executables.move_to_end(key)
         return self._executables[key]
-
-    def _program(self, mode: str, batch: Tree, parts: tuple[VariableList, ...]) -> Program:
-        return keras_program(self.model, mode, batch, parts, self.padding)
 
     def _log_compilation(self, program: Program, duration_s: float) -> None:
         count = self.strategy.num_replicas_in_sync
@@ -276,7 +283,7 @@ class Trainer:
         specs, tree = jax.tree.flatten(batch)
         key = (tree, tuple((spec.shape, str(spec.dtype)) for spec in specs))
         if key not in self._output_bytes:
-            program = self._program("predict", batch, parts)
+            program = self._programs.program("predict", batch, parts)
             _, outputs = jax.eval_shape(program.step, program.state, program.batch)
             size = sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(outputs))
             self._output_bytes[key] = size

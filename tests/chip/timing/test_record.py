@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from anytpu.chip.design import TPU_V1
 from anytpu.chip.image import Service, Tag
 from anytpu.chip.isa.instructions import Activate, InterruptHost, SetConfiguration
 from anytpu.chip.isa.registers import Register
@@ -127,6 +128,13 @@ def test_a_record_is_plain_and_says_that_it_is_predicted():
     assert sum(record["shares"].values()) == pytest.approx(1)
     assert record["design"]["array"] == 256
     assert set(time(image_of([])).to_record()["shares"].values()) == {0.0}
+
+
+def test_repr_is_one_line():
+    timing = Timing("net", TPU_V1, 8, 700.0, 350.0, 70.0, 70.0, 210.0, 0, 0, 1000, 65536 * 350.0, 1, 1, 1)
+    assert repr(timing) == (
+        "<Timing of 'net', 8 examples: 700 cycles, 1 µs predicted; active 50%, stall 10%, shift 10%, other 30%>"
+    )
 
 
 def test_examples_in_the_docstrings():

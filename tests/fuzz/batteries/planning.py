@@ -1,4 +1,4 @@
-"""What plans read: the compiler's text, stored runs and predictions, corrections, prices."""
+"""What plans read: the compiler's text, stored runs and predictions, corrections, locks, prices."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import plan_samples
 from anytpu.planning import calibration, hlo, runs
 from anytpu.planning.calibration import LocalFactor
 from anytpu.planning.compiled import peak_flops_per_s
 from anytpu.planning.memory.liveness import peak_of
 from anytpu.planning.prices import read_prices
+from anytpu.planning.records.lock import lock_of, read_lock
 from anytpu.planning.runs import MeasuredRun, StoredForecast
 from anytpu.planning.target import target_named
 from anytpu.planning.timing import step_time
@@ -95,10 +97,25 @@ def read_table(path: Path) -> Any:
     return {name: dataclasses.asdict(one) for name, one in read_prices(path).items()}
 
 
+LOCKED = plan_samples.one()
+
+
+def locks() -> list[bytes]:
+    """Return the locks of a step that fits and of one that does not."""
+    (fitting,) = LOCKED.predictions
+    return [lock_of(LOCKED.job, [each]).to_text().encode() for each in (fitting, plan_samples.unfit(fitting))]
+
+
+def compare_lock(path: Path) -> Any:
+    """Read a lock, and compare a plan with it, as `anytpu plan --check plan.lock` does."""
+    return [dataclasses.asdict(read_lock(path)), str(LOCKED.check_lock(path))]
+
+
 BATTERIES = (
     Battery("hlo", modules, read_module, suffix=".hlo", damage=TEXT, names_file=False),
     Battery("runs", logs, read_log, suffix=".jsonl", damage=JSON),
     Battery("forecasts", lambda: [lines_of(FORECAST)], read_forecasts, suffix=".jsonl", damage=JSON),
     Battery("calibration", lambda: [json.dumps(FACTORS, indent=1).encode()], read_factors, suffix=".json", damage=JSON),
+    Battery("lock", locks, compare_lock, suffix=".lock", damage=JSON),
     Battery("prices", lambda: [PRICES, b"chip,usd_per_chip_hour\nv4,3\n"], read_table, suffix=".csv", damage=TEXT),
 )

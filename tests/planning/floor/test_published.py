@@ -10,7 +10,6 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
 
 import plan_cases
-
 from anytpu.planning.floor.floor import by_floor
 from anytpu.planning.settings import PlanSettings
 from anytpu.planning.target import target_named

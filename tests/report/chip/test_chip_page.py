@@ -119,6 +119,15 @@ def test_a_long_listing_is_cut_and_says_so():
     assert "program.disassemble() returns all of them." in reader.text
 
 
+def test_what_a_script_draws_is_hidden_without_scripts():
+    text = page(chip_page_samples.digits())
+    rule = re.search(r"@media \(scripting: none\) \{(.*?)\n\}", text, re.DOTALL)
+    assert rule is not None
+    assert all(
+        drawn in rule[1] for drawn in ("#timeline .stage", "#wave .sideways", "#units [data-unit] svg", ".player")
+    )
+
+
 def test_a_fragment_needs_no_script():
     text = fragment(sample("hostile"))
     reader = Reader(text)

@@ -76,7 +76,8 @@ devices; exposed copies: copies between main and on-chip memory that no
 computation overlaps; host: calls by the host computer.
 MFU = FLOPs of the matrix products and convolutions, rematerialised ones not
 counted again / (step time x peak rate), of one device.
-Prices: the clouds' catalogue, read in 2026-03."""
+Prices: the clouds' catalogue, read in 2026-03.
+To rent a TPU, and to give it back: anytpu docs getting_a_tpu"""
     )
 
 
@@ -138,7 +139,8 @@ v3-8  4 chips, 8 cores (v3:2x2), 263 ms a step
 
 MFU = FLOPs of the matrix products and convolutions, rematerialised ones not
 counted again / (step time x peak rate), of one device.
-Prices: the clouds' catalogue, read in 2026-03."""
+Prices: the clouds' catalogue, read in 2026-03.
+To rent a TPU, and to give it back: anytpu docs getting_a_tpu"""
     )
 
 

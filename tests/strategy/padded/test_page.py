@@ -1,19 +1,11 @@
-"""The page docs/custom_loops.md: its blocks run as one program, and print what it says."""
+"""The page docs/custom_loops.md: its blocks run as one program, and print what they say."""
 
 from __future__ import annotations
 
-import re
-import subprocess
-import sys
 from pathlib import Path
 
-from source_tree import ROOT
-
-PAGE = (ROOT / "docs/custom_loops.md").read_text(encoding="utf-8")
+from page_programs import check_page
 
 
 def test_the_program_prints_what_the_page_says(tmp_path: Path):
-    programs, outputs = (re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL) for language in ("python", "text"))
-    assert len(programs) == len(outputs) == 4
-    done = subprocess.run([sys.executable, "-c", "\n".join(programs)], cwd=tmp_path, capture_output=True, text=True)
-    assert done.stdout == "".join(outputs), done.stderr
+    check_page("custom_loops", 4, tmp_path)

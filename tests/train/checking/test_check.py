@@ -75,6 +75,10 @@ def test_a_model_that_agrees():
         assert one.tolerance <= 2e-3 * max(one.scale, 1e-3), one
     assert any(one.differences["on 4 devices"] > 0 for one in check.layers), "nothing was added in another order"
     assert all(np.array_equal(old, one.value) for old, one in zip(before, model.variables, strict=False))
+    assert repr(check) == (
+        "<CheckReport: 'small' computes the same on 1 core, on 4 virtual cores and on 4 devices. "
+        "print() shows each value.>"
+    )
     lines = str(check).splitlines()
     assert lines[0] == "'small' computes the same on 1 core, on 4 virtual cores and on 4 devices."
     assert lines[-2] == "One training step on 30 rows (the first rows of x and y); all rows at once, as fit does."

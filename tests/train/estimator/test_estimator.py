@@ -305,6 +305,16 @@ def with_spec(make: Any) -> Any:
             "estimator differentiates model_fn itself. To clip gradients, use an optimizer that does: "
             "keras.optimizers.Adam(clipnorm=1.0)",
         ),
+        (
+            lambda mode, logits, loss: tpu.TPUEstimatorSpec(
+                mode,
+                loss=loss,
+                train_op=tpu.CrossShardOptimizer(optax.sgd(0.1 * 0.9 ** tpu.get_global_step(), 0.9)).minimize(loss),
+            ),
+            "the optax optimizer of train_op holds a value that model_fn computed, such as a learning rate from the "
+            "global step; it is applied outside of model_fn's gradient. Give optax a schedule, a function of the "
+            "number of updates: optax.sgd(optax.exponential_decay(0.1, 1000, 0.9))",
+        ),
     ],
 )
 def test_what_a_model_fn_may_not_return_a28(tmp_path, make, message):

@@ -32,6 +32,7 @@ from anytpu.chip.onnx.writing import Writing
 from anytpu.chip.quantized import nodes
 from anytpu.chip.quantized.nodes import QuantizedNetwork
 from anytpu.errors import ChipError, ChipFileError
+from anytpu.files.replacing import write_bytes
 
 OPSET = 21
 """The version of ONNX's operators: the first with 16-bit integers in QuantizeLinear."""
@@ -109,7 +110,7 @@ def write(
         doc_string=_DESCRIPTION.format(products=_UNSIGNED if unsigned else _SIGNED),
     )
     try:
-        onnx.save(model, path)
+        write_bytes(Path(path), model.SerializeToString())
     except OSError as error:
         raise ChipFileError(f"The file {str(path)!r} cannot be written: {error.strerror or error}.") from error
     return Path(path)

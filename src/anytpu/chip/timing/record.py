@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, NamedTuple
 
+from anytpu import units
 from anytpu.chip.design import Design
 from anytpu.chip.isa.units import Unit
 
@@ -133,6 +134,12 @@ class Timing:
     host_steps: tuple[str, ...] = ()
     back_to_back: bool = False
 
+    def __repr__(self) -> str:
+        """Return a line: the batch, its cycles, and the share of each cause."""
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in self._shares().items())
+        taken = f"{self.cycles:,.0f} cycles, {units.format_seconds(self.time_s)} predicted"
+        return f"<Timing of {self.name!r}, {self.batch} examples: {taken}; {shares}>"
+
     @property
     def time_s(self) -> float:
         """Seconds that the cycles take: the latency of a batch alone, the time from batch to batch back to back."""
@@ -188,9 +195,12 @@ class Timing:
         kept = dataclasses.replace(self, events=(), spans=())
         record = {"predicted": True, **dataclasses.asdict(kept)}
         del record["events"], record["spans"]
-        cycles = {name: getattr(self, f"{name}_cycles") for name in ("active", "stall", "shift", "other")}
         return {
             **record,
-            "shares": {name: own / self.cycles if self.cycles else 0.0 for name, own in cycles.items()},
+            "shares": self._shares(),
             **{name: getattr(self, name) for name in _DERIVED},
         }
+
+    def _shares(self) -> dict[str, float]:
+        cycles = {name: getattr(self, f"{name}_cycles") for name in ("active", "stall", "shift", "other")}
+        return {name: own / self.cycles if self.cycles else 0.0 for name, own in cycles.items()}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -43,6 +43,8 @@ class Facts:
         batch_parts: number of parts into which the devices split the examples: fewer than the devices if a mesh also
             splits other things. None: one part a device.
         batch_axes: axis of the examples in each leaf of the batch, by the leaf's name.
+        gathered_bytes: bytes that a device receives to gather each weight that a placement stores in shards over the
+            mesh axes of the batch, as in FSDP: such a gather is meant.
     """
 
     weights: Shapes = dataclasses.field(default_factory=dict)
@@ -54,6 +56,7 @@ class Facts:
     residuals: Residuals = dataclasses.field(default_factory=Residuals)
     batch_parts: int | None = None
     batch_axes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    gathered_bytes: frozenset[float] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +94,7 @@ def facts_of(program: Program, is_model: bool, devices: int) -> Facts:
         batch_bytes=sum(map(_bytes, jax.tree.leaves(program.batch))),
         batch_parts=batch_parts(program, devices),
         batch_axes={name: axis for name, axis in axes if axis is not None},
+        gathered_bytes=frozenset(_gathered_bytes(program)),
     )
     try:
         jaxpr: ClosedJaxpr = traced_jaxpr(program)
@@ -98,6 +102,20 @@ def facts_of(program: Program, is_model: bool, devices: int) -> Facts:
         return known
     residuals = residuals_of(jaxpr, len(leaves)) if program.mode == "train" else Residuals()
     return dataclasses.replace(known, float32_share=float32_share(jaxpr), residuals=residuals)
+
+
+def _gathered_bytes(program: Program) -> Iterator[float]:
+    """Yield the bytes that a device receives to gather each weight whose shards lie over the batch's mesh axes."""
+    if program.placement is None:
+        return
+    sizes, leaves = dict(program.placement.axes), jax.tree.leaves(program.state)
+    batch = {part for spec in program.placement.specs[len(leaves) :] for parts in spec for part in parts}
+    for leaf, spec in zip(leaves, program.placement.specs, strict=False):
+        parts = [part for parts in spec for part in parts]
+        shards = math.prod(sizes[part] for part in parts if part in batch)
+        others = math.prod(sizes[part] for part in parts if part not in batch)
+        if shards > 1:
+            yield _bytes(leaf) / others * (shards - 1) / shards
 
 
 def float32_share(jaxpr: ClosedJaxpr) -> float | None:

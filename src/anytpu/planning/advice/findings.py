@@ -12,6 +12,7 @@ from anytpu import units
 from anytpu.planning.advice.facts import Facts, ProposedChange
 from anytpu.planning.advice.features import LANES, find_odd_features
 from anytpu.planning.advice.fitting import Shortage, larger_slices, ways_to_fit
+from anytpu.planning.advice.reshards import find_reshards
 from anytpu.planning.memory.batches import MemoryLine
 from anytpu.planning.records import Buffer, Prediction
 from anytpu.planning.waits import HOST_WAIT
@@ -263,6 +264,7 @@ def find_ways_to_fit(prediction: Prediction, facts: Facts, line: MemoryLine | No
 LOOKS: tuple[Callable[[Prediction, Facts], ProposedChange | None], ...] = (
     find_uneven_batch,
     find_small_steps,
+    find_reshards,
     find_slow_collectives,
     find_slow_input,
     find_room_for_batch,

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 
 from anytpu.planning.advice.facts import Facts, ProposedChange
+from anytpu.planning.advice.remat import how_to_rematerialise
 from anytpu.planning.advice.slices import cheapest, fastest
 from anytpu.planning.memory.batches import MemoryLine
 from anytpu.planning.records import Holding, MemoryUse, Prediction
@@ -98,11 +99,7 @@ def propose_remat(shortage: Shortage) -> ProposedChange | None:
         return None
     return ProposedChange(
         "memory",
-        "Rematerialise by block: keras.remat(lambda x: block(x))(x), in the call of a layer, around each of about "
-        f"{residuals.blocks} blocks of layers."
-        if shortage.facts.is_model
-        else "Rematerialise by block: jax.checkpoint(block)(x, weights) around each of about "
-        f"{residuals.blocks} blocks.",
+        how_to_rematerialise("by block", residuals.blocks, shortage.facts.is_model),
         f"{format_bytes(growing)} grow with the batch{_of_batches(shortage)}; of what the forward pass keeps for the "
         f"backward pass, {share:.0%} would be left: {outcome}, for about a third more computation (estimated from the "
         "traced step).",

@@ -18,6 +18,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -91,6 +92,8 @@ class Child:
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
+        self._reaper = threading.Thread(target=self._reap, name="anytpu reaps a compiler", daemon=True)
+        self._reaper.start()
         self._is_ended = False
         self._is_ready = False
         self._limit_bytes: int | None = None
@@ -142,17 +145,23 @@ class Child:
         return answer, text
 
     def end(self) -> None:
-        """End the process, if it runs. A thread that waits for its answer gets `EndedError`."""
+        """End the process, if it runs, and wait for its end. A thread that waits for its answer gets `EndedError`."""
         self._is_ended = True
         self._process.kill()
+        self._process.wait()
 
     def kill(self) -> None:
         """End the process, if it runs, and delete its output. No thread may wait for it."""
         self.end()
-        self._process.wait()
         for stream in (self._connection, self._log):
             with contextlib.suppress(OSError):
                 stream.close()
+
+    def _reap(self) -> None:
+        """Collect the exit status as soon as the process ends: an idle one ends by itself, and nobody waits for it."""
+        with contextlib.suppress(ChildProcessError):
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)  # `Popen` itself must collect the status.
+        self._process.poll()
 
     def _answer(self, until: float, timeout_s: float, job: str) -> Answer:
         while not self._connection.poll(max(min(until - time.monotonic(), _LOOKS_S), 0)):

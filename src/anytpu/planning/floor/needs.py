@@ -16,7 +16,7 @@ from typing import Any
 
 from jax.extend.core import Jaxpr, JaxprEqn, Literal
 
-from anytpu.program.jaxprs import called_jaxpr
+from anytpu.program.jaxprs import called_jaxpr, scan_arguments
 
 Box = tuple[int, ...] | None
 """Indices along each dimension; None: nothing is certain to be needed."""
@@ -83,7 +83,7 @@ def rounds_of(equation: JaxprEqn, results: Sequence[Box]) -> list[tuple[int, lis
     it.
     """
     body, length = equation.params["jaxpr"].jaxpr, equation.params["length"]
-    constants, carried = _arguments_of(equation)
+    constants, carried = scan_arguments(equation)
     stacked: list[Box] = [box[1:] if box and box[0] == length else None for box in results[carried:]]
     carry, left, rounds = list(results[:carried]), length, list[tuple[int, list[Box]]]()
     for _ in range(_MAX_ROUNDS):
@@ -100,20 +100,6 @@ def rounds_of(equation: JaxprEqn, results: Sequence[Box]) -> list[tuple[int, lis
 def _argument_needs(jaxpr: Jaxpr, results: Sequence[Box]) -> list[Box]:
     needs = needs_of(jaxpr, results)
     return [needs.get(variable) for variable in jaxpr.invars]
-
-
-def _arguments_of(scan: JaxprEqn) -> tuple[int, int]:
-    """Return the number of constant arguments of a scan, and of carried ones.
-
-    A scanned or stacked array has one axis more than in the body. Up to jax 0.11 `num_consts` and `num_carry` had these
-    numbers.
-    """
-    body = scan.params["jaxpr"].jaxpr
-    carried, arguments = (
-        sum(_rank(inner) == _rank(outer) for inner, outer in zip(*pair, strict=True))
-        for pair in ((body.outvars, scan.outvars), (body.invars, scan.invars))
-    )
-    return arguments - carried, carried
 
 
 def _rank(variable: Any) -> int:
@@ -255,7 +241,7 @@ def _of_gather(equation: JaxprEqn, box: Box) -> Box:
 def _of_scan(equation: JaxprEqn, results: list[Box]) -> list[Box]:
     body, length = equation.params["jaxpr"].jaxpr, equation.params["length"]
     needs = [(count, needs_of(body, needed)) for count, needed in rounds_of(equation, results)]
-    (count, last), (constants, _) = needs[-1], _arguments_of(equation)
+    (count, last), (constants, _) = needs[-1], scan_arguments(equation)
     boxes: list[Box] = []
     for place, (inner, outer) in enumerate(zip(body.invars, equation.invars, strict=True)):
         box = last.get(inner)

@@ -10,6 +10,8 @@ from typing import Any
 
 from anytpu.errors import SettingError
 from anytpu.files.replacing import write_text
+from anytpu.planning.records.lock import lock_of
+from anytpu.planning.records.lock_check import MEMORY_PERCENT, STEP_PERCENT, LockCheck, compare_with_lock
 from anytpu.planning.records.prediction import Prediction, step_text
 from anytpu.showing import report
 
@@ -135,16 +137,55 @@ class Plan:
         Raises:
             SettingError: the file cannot be written.
         """
-        place = Path(path)
-        try:
-            write_text(place, json.dumps(self.to_record(), indent=1) + "\n")
-        except OSError as error:
-            raise SettingError(f"the plan cannot be written to {str(path)!r}: {error.strerror or error}") from error
-        return place
+        return _write("plan", path, json.dumps(self.to_record(), indent=1) + "\n")
+
+    def lock(self, path: str | Path) -> Path:
+        """Write the predictions as a lock, for `check_lock` of a later plan, and return its path.
+
+        It has the sweep too, but neither prices nor advice.
+
+        Raises:
+            SettingError: the file cannot be written.
+
+        Example:
+            >>> plan.lock("plan.lock")  # doctest: +SKIP
+            PosixPath('plan.lock')
+        """
+        return _write("lock", path, lock_of(self.job, (*self.predictions, *self.sweep)).to_text())
+
+    def check_lock(
+        self, path: str | Path, *, step_percent: float = STEP_PERCENT, memory_percent: float = MEMORY_PERCENT
+    ) -> LockCheck:
+        """Compare the predictions with those of a lock.
+
+        Args:
+            path: a file that `lock` wrote for the same systems and batches.
+            step_percent: tolerance of the step time.
+            memory_percent: tolerance of the memory of a device, and of the bytes of each kind of collective.
+
+        Raises:
+            SettingError: a tolerance is not a number of 0 or more. The lock cannot be read, or is of other systems or
+                batches. It has a floor where the plan has a forecast, or the reverse.
+
+        Example:
+            >>> check = plan.check_lock("plan.lock")  # doctest: +SKIP
+            >>> assert check.holds, check  # doctest: +SKIP
+        """
+        predictions = (*self.predictions, *self.sweep)
+        return compare_with_lock(str(path), self.job, predictions, step_percent, memory_percent)
 
     def _repr_html_(self) -> str:
         """Return the HTML that a notebook shows."""
         return report("plan").to_fragment(self)
+
+
+def _write(name: str, path: str | Path, text: str) -> Path:
+    place = Path(path)
+    try:
+        write_text(place, text)
+    except OSError as error:
+        raise SettingError(f"the {name} cannot be written to {str(path)!r}: {error.strerror or error}") from error
+    return place
 
 
 def _bounded(predictions: list[Prediction]) -> list[Prediction]:

@@ -70,6 +70,8 @@ class Prediction:
         compile_s: time of the compilation, seconds; None if the answer was on the disk.
         batch_padding: padding of rows that do not fill the tiles of the memory; None if there is none, or it is not
             known.
+        layout: mesh of a program with shardings, and its arrays by their partition; "" for one without.
+        layout_name: name of the layout that the plan was made for, such as "fsdp"; "" for the program's own shardings.
     """
 
     program: str
@@ -90,6 +92,8 @@ class Prediction:
     compile_s: float | None = None
     basis: Basis = "compiled"
     batch_padding: BatchPadding | None = None
+    layout: str = ""
+    layout_name: str = ""
 
     @property
     def is_floor(self) -> bool:

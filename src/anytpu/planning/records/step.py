@@ -17,6 +17,9 @@ exposed asynchronous copy, a hand-written (Pallas) kernel, the dispatch by the h
 
 KINDS: tuple[Kind, ...] = ("matmul", "vector", "memory", "collective", "copy", "kernel", "host", "input")
 
+NO_LAYER = "(outside of layers)"
+"""Layer name for operations outside the user's layers."""
+
 Bound = Literal["compute", "memory", "network", ""]
 """The unit that limits an operation: the compute units, the memory, or the network."""
 
@@ -37,6 +40,7 @@ class OpPrice(NamedTuple):
         optional_s: part of `time_s` that may not occur, seconds.
         further_s: time that may come on top of `time_s`, seconds.
         is_endless: whether it contains a loop of unknown length.
+        collective: kind of the collective that it is: "all-reduce"; "" for any other operation.
     """
 
     time_s: float
@@ -50,6 +54,7 @@ class OpPrice(NamedTuple):
     optional_s: float = 0.0
     further_s: float = 0.0
     is_endless: bool = False
+    collective: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,6 +81,7 @@ class OpTime:
         optional_s: part of `time_s` that may not occur, seconds: a shorter branch is taken, or a kernel uses only a
             part of its arrays.
         further_s: time that may come on top of `time_s`, seconds: a kernel uses all of its arrays.
+        collective: kind of the collective that it is, or waits for: "all-reduce"; "" for any other operation.
     """
 
     name: str
@@ -94,6 +100,7 @@ class OpTime:
     least_s: float = 0.0
     optional_s: float = 0.0
     further_s: float = 0.0
+    collective: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -109,6 +116,7 @@ class StepTime:
             cost_estimate".
         evidence: basis of the numbers, in sentences: the published measurements of this chip and the error of the
             prediction of each.
+        correction: factor of this user's own runs that `step_s` and `interval_s` contain; 1.0: none.
     """
 
     ops: tuple[OpTime, ...] = dataclasses.field(repr=False)
@@ -116,6 +124,7 @@ class StepTime:
     interval_s: tuple[float, float]
     unpriced: tuple[str, ...] = dataclasses.field(default=(), repr=False)
     evidence: tuple[str, ...] = dataclasses.field(default=(), repr=False)
+    correction: float = 1.0
 
     def by(self, key: Callable[[OpTime], str]) -> dict[str, float]:
         """Return seconds by the result of `key` for each operation, the longest first: `time.by(lambda op:

@@ -213,6 +213,7 @@ class Clock:
                 is_recomputed=is_recomputed(instruction.op_name),
                 bound=price.bound,
                 priced_by=price.priced_by,
+                collective=price.collective,
             )
         )
 

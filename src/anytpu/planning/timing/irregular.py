@@ -33,7 +33,9 @@ LATENCY_S = 0.43e-6
 assumed for all chips."""
 
 _IN_FLIGHT = 16  # a guess: 8 transfers at a time wait no longer than one, read on v4; nobody published more
-_UPDATE_S = 0.122e-6
+ROW_S = LATENCY_S / _IN_FLIGHT
+"""Time to read a row of the main memory, seconds."""
+UPDATE_S = 0.122e-6
 """Time to read, change and write a row of the main memory, seconds. On v6e 4.1 million elements took about 0.5 s, most
 of a sampler's 507 ms: https://github.com/vllm-project/vllm/pull/15242 and 15891."""
 _UPDATE_CYCLES = 30  # the same in the memory on the chip: a guess, two rows' cycles and a wait for what was just stored
@@ -133,7 +135,7 @@ def _rows_s(access: HloInstruction, is_on_chip: bool, cores_hz: float) -> float:
     if is_on_chip:
         cycles = max(_ROW_CYCLES if is_read else _UPDATE_CYCLES, _tiles(access.operands[0].shapes[0], sizes))
         return rows * cycles / cores_hz
-    return max(1.0, rows / _IN_FLIGHT) * LATENCY_S if is_read else rows * _UPDATE_S
+    return max(LATENCY_S, rows * ROW_S) if is_read else rows * UPDATE_S
 
 
 def _rows(access: HloInstruction) -> tuple[Sequence[int], float]:

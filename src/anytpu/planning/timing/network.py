@@ -56,6 +56,9 @@ REACHED = 0.33
 START_S = 1e-4
 """Latency of an exchange, seconds, a guess: two copies between chip and host, and a message between hosts."""
 
+BETWEEN_SLICES = "exchange between slices"
+"""Kind of a collective over the data center's network."""
+
 _RENDEZVOUS = re.compile(r'_xla_host_transfer_rendezvous="?([\w.\-]+)')
 _KIND = re.compile(r'_xla_megascale_transfer_type="?(\w+)')
 
@@ -259,7 +262,7 @@ def transfer_price(transfer: Transfer, target: Target) -> OpPrice:
     """Return the price of an exchange from start to end, with the bytes that a device puts on the wire."""
     rounds = 2 * (target.slices - 1) / target.slices if transfer.is_sum else 1.0
     sent = max(rounds, 1.0) * transfer.bytes
-    return _network_price(START_S + sent / dcn_bytes_per_s(target), sent)
+    return _network_price(START_S + sent / dcn_bytes_per_s(target), sent)._replace(collective=BETWEEN_SLICES)
 
 
 def dcn_bytes_per_s(target: Target) -> float:

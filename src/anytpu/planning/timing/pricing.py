@@ -68,7 +68,9 @@ class OpPricer:
         """
         opcode, target_name = instruction.opcode, instruction.call_target
         if collective:
-            return None if collective.stage == "done" else collective_price(collective, self.target, self.rates)
+            if collective.stage == "done":
+                return None
+            return collective_price(collective, self.target, self.rates)._replace(collective=collective.kind)
         if opcode in (*FREE, "send-done", "recv-done") or target_name in _FREE_CALLS:
             return None
         if opcode.endswith("-start"):

@@ -69,7 +69,7 @@ def _footer(plan: Plan) -> Markup:
         "The step time is expected within the interval beside it. Its width comes from the errors of predictions of "
         "published measurements."
     )
-    said = [phrases.MFU_FORMULA, between, costs.price_source(plan)]
+    said = [phrases.MFU_FORMULA, between, costs.price_source(plan), phrases.RENTING]
     return element("footer", *(element("p", sentence) for sentence in said if sentence))
 
 

@@ -188,6 +188,7 @@ def _evidence(prediction: Prediction) -> Markup:
     return joined(
         _list("Not priced, or only in part", time.unpriced if time else (), "warning"),
         _list("Evidence", (*(time.evidence if time else ()), f"Predicted by {prediction.predicted_by}.", *compiled)),
+        _list("Layout", tuple(filter(None, [phrases.layout(prediction)]))),
         _list("Notes", prediction.notes),
     )
 

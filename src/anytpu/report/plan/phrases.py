@@ -47,6 +47,9 @@ MFU_FORMULA = (
 )
 """Definition of the model FLOPs utilisation."""
 
+RENTING = "To rent a TPU, and to give it back: anytpu docs getting_a_tpu"
+"""The next step of a reader who has chosen a system."""
+
 NOT_MEASURED = "Predicted, not measured."
 """Statement in every report of a plan."""
 
@@ -139,6 +142,14 @@ def at_least(prediction: Prediction, text: str) -> str:
 def most(prediction: Prediction, text: str) -> str:
     """Mark a rate as an upper bound if the prediction's time has no upper bound."""
     return text if prediction.is_bounded or text == UNKNOWN else f"<= {text}"
+
+
+def layout(prediction: Prediction) -> str:
+    """Return a sentence on the layout of a program over the devices; "" without one."""
+    if not prediction.layout:
+        return ""
+    name = f"layout {prediction.layout_name}" if prediction.layout_name else "its own layout"
+    return f"{name}, {prediction.layout}."
 
 
 def step(prediction: Prediction) -> str:

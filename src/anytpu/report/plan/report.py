@@ -90,7 +90,7 @@ def print_plan(console: Console, plan: Plan) -> None:
         console.print(Text(title, "bold underline"), soft_wrap=True)
         console.print(table)
     console.print()
-    for sentence in (*named_kinds(plan), phrases.MFU_FORMULA, costs.price_source(plan)):
+    for sentence in (*named_kinds(plan), phrases.MFU_FORMULA, costs.price_source(plan), phrases.RENTING):
         _wrapped(console, sentence, "dim")
 
 

@@ -10,15 +10,13 @@ import dataclasses
 import re
 from collections.abc import Sequence
 
-from anytpu.planning.records import KINDS, Kind, MemoryUse, OpTime, StepTime
+from anytpu.planning.records import KINDS, NO_LAYER, Kind, MemoryUse, OpTime, StepTime
 from anytpu.report.drawing.shapes import SERIES
 
 _NUMBER = re.compile(r"(\.\d+)+$")
 KIND_COLOURS = dict(zip(KINDS, SERIES, strict=True))
 """The colour of each kind of operation."""
 _USE_COLOURS = {"temporary": "c0", "batch": "c1", "state": "c2", "output": "c4", "code": "c7", "peak": "c0"}
-NO_LAYER = "(outside of layers)"
-"""Layer name for operations outside the user's layers."""
 
 
 def kind_shares(time: StepTime) -> list[tuple[Kind, float, float]]:

@@ -138,6 +138,8 @@ def remarks(plan: Plan) -> list[tuple[str, str]]:
     """Return the remarks on the tables, each as (systems, sentence)."""
     said: dict[str, list[str]] = {}
     for prediction in plan.predictions:
+        if layout := phrases.layout(prediction):
+            said.setdefault(layout, []).append(prediction.target.name)
         if not prediction.fits:
             said.setdefault(phrases.shortage(prediction), []).append(prediction.target.name)
         elif prediction.largest_batch is not None:

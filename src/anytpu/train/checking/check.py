@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -23,29 +23,46 @@ import keras
 import numpy as np
 
 from anytpu import _keras
-from anytpu.errors import AnyTPUError, DataError, ProgramError, SettingError
-from anytpu.program.program import REPLICA_AXIS, Program, Tree, spec_of
+from anytpu._calls import explain_arguments
+from anytpu.errors import AnyTPUError, ProgramError, SettingError
+from anytpu.program.program import REPLICA_AXIS, Program, Tree
+from anytpu.sharding import ModelLayout, layout_faults, place, resolve, unmatched_patterns
 from anytpu.strategy.current import CURRENT
-from anytpu.train import checks
-from anytpu.train.batch_specs import input_specs_of, label_specs_of, outputs_of
+from anytpu.train.checking.batches import SEED, batch_of
 from anytpu.train.checking.comparing import FLOAT32, HALF, TRIALS, Precision, compared, largest, moved, values_of
 from anytpu.train.checking.marking import marking, tapped
 from anytpu.train.checking.record import CheckedValue, CheckReport
 from anytpu.train.checking.runs import cores_in_scope, on_devices, on_virtual_cores
+from anytpu.train.checking.shrinking import shrunk
 from anytpu.train.compiled_models import trainer_of
-from anytpu.train.model_program import build_layers, program_of_model
+from anytpu.train.model_program import program_of_model
 
 AGAIN = "on 1 core again"
 _HALF_DTYPES = ("bfloat16", "float16")
 
 
+@explain_arguments
 def check(
-    model: Any, x: Any = None, y: Any = None, *, batch_size: int = 32, cores: int = 8, timeout_s: float = 600
+    model: Any,
+    x: Any = None,
+    y: Any = None,
+    *,
+    batch_size: int = 32,
+    cores: int = 8,
+    layout: Any = None,
+    mesh: Mapping[str, int] | None = None,
+    shrink: int | None = None,
+    timeout_s: float = 600,
 ) -> CheckReport:
     """Compare one training step of a Keras model on one core, on virtual cores and on partitioned devices.
 
     The devices are forced CPU devices of this machine, in a process of their own; no accelerator is needed. Every
     layer's output is compared, then the losses, the gradients and the variables after the step.
+
+    With a layout, both kinds of cores have it, and it is checked first. Faults are rules that match no weight, rules
+    that clash, and axes that the mesh does not divide. Remarks are on large weights that it leaves whole. They are also
+    on data that the compiled step moves between devices, beside gathers of stored weights and sums. The compiler is
+    that of the CPU; `anytpu.plan` asks the TPU's.
 
     Args:
         model: a compiled Keras model of any kind, also with its own `train_step`.
@@ -53,6 +70,11 @@ def check(
         y: labels of the rows; None generates them.
         batch_size: maximum number of rows. It need not be divisible by the number of cores.
         cores: number of virtual cores, and number of devices.
+        layout: the layout over the cores, as `anytpu.connect` takes it; None: the batch is split, weights are whole.
+        mesh: {name: size} of each mesh axis for the layout, or None.
+        shrink: compare a smaller model, for one too large for this machine. It has two of the equal blocks, and the
+            widths of its layers are divided by this number. 1 keeps the widths. The rules of the layout are checked on
+            the whole model. None: the model itself.
         timeout_s: maximum time of the process that has the devices, in seconds.
 
     Returns:
@@ -60,7 +82,8 @@ def check(
 
     Raises:
         ProgramError: `model` is not a compiled Keras model, or its input shapes are unknown while x is None. Or a layer
-            cannot be traced; the message names it.
+            cannot be traced; the message names it. Or it cannot be made smaller.
+        SettingError: `layout` is none, `mesh` does not fit, or the layout does not fit the smaller model.
         DataError: x or y are arrays that no TPU computes with.
         BackendError: the process of the devices failed; the message has the end of its log.
 
@@ -70,19 +93,54 @@ def check(
         >>> check(model, cores=2).agrees
         True
     """
-    _check_arguments(model, batch_size, cores, timeout_s)
+    _check_arguments(model, batch_size, cores, shrink, timeout_s)
+    if layout is None and mesh is not None:
+        raise SettingError(f'mesh={mesh!r} is the mesh of a layout: give one too, such as layout="fsdp"')
+    resolved = None if layout is None else resolve(layout, mesh, cores)
     with _home(model), _naming_layers(f"{model.name}/train", cores=1):
         batch, data = batch_of(model, x, y, batch_size)
-        program = program_of_model(model, batch, "train", tensors=True)
+        program = program_of_model(model, batch, "train", tensors=shrink is None)
+    report = CheckReport(model.name, cores, len(jax.tree.leaves(batch)[0]), data, (), str(resolved or ""))
+    if resolved is not None:
+        if faults := layout_faults(program, resolved):
+            return dataclasses.replace(report, faults=tuple(faults))
+        # The notes that the placement adds are on large weights that are whole.
+        whole = place(program, resolved).notes[len(program.notes) :]
+        report = dataclasses.replace(report, remarks=whole)
+    if shrink is not None:
+        with _home(model), _naming_layers(f"{model.name}/train", cores=1):
+            smaller = shrunk(model, shrink)
+            program = program_of_model(smaller.model, batch, "train", tensors=True)
+        resolved = None if resolved is None else _for_smaller(program, resolved, shrink)
+        report = dataclasses.replace(report, remarks=(*report.remarks, smaller.change))
     is_half = any(layer.compute_dtype in _HALF_DTYPES for layer in _keras.layers_of(model))
-    values = _compared(program, batch, cores, timeout_s, HALF if is_half else FLOAT32)
-    return CheckReport(model.name, cores, len(jax.tree.leaves(batch)[0]), data, values)
+    values, exchanged = _compared(program, batch, cores, timeout_s, HALF if is_half else FLOAT32, resolved)
+    return dataclasses.replace(report, values=values, remarks=(*report.remarks, *exchanged))
+
+
+def _for_smaller(program: Program, layout: ModelLayout, shrink: int) -> ModelLayout:
+    """Return the layout of a smaller model: without the rules for blocks that it lacks.
+
+    Raises:
+        SettingError: the mesh does not divide the smaller widths.
+    """
+    lacking = unmatched_patterns(layout, program.state_names)
+    layout = dataclasses.replace(layout, patterns=tuple(set(layout.patterns) - set(lacking)))
+    for fault in layout_faults(program, layout):
+        raise SettingError(
+            f"in the model made smaller by shrink={shrink}, {fault}. Give a smaller shrink; 1 keeps widths"
+        )
+    return layout
 
 
 def _compared(
-    program: Program, batch: Tree, cores: int, timeout_s: float, precision: Precision
-) -> tuple[CheckedValue, ...]:
-    """Run a step, which has its weights, in all four ways, and compare the values."""
+    program: Program, batch: Tree, cores: int, timeout_s: float, precision: Precision, layout: ModelLayout | None
+) -> tuple[tuple[CheckedValue, ...], tuple[str, ...]]:
+    """Run a step, which has its weights, in all four ways, and compare the values.
+
+    Returns:
+        The values, and a sentence on each exchange of data that the layout did not ask for.
+    """
     state = jax.tree.map(np.asarray, program.tensors)
     names, before, unit = program.state_names, jax.tree.leaves(state), precision.unit
     program = dataclasses.replace(program, tensors=None)
@@ -96,8 +154,9 @@ def _compared(
             for weights, rows in _trials(state, batch, unit)
         ]
     with cores_in_scope(cores) as strategy:
-        virtual = on_virtual_cores(_marked(program, cores), strategy)(state, batch)
-        devices = on_devices(_marked(program, cores), state, batch, cores, timeout_s)
+        virtual = on_virtual_cores(_placed(_marked(program, cores), layout), strategy)(state, batch)
+        plain = None if layout is None else place(program, layout)
+        devices = on_devices(_placed(_marked(program, cores), layout), state, batch, cores, timeout_s, plain)
     runs = {
         AGAIN: again,
         f"on {_number(cores, 'virtual core')}": virtual,
@@ -105,7 +164,11 @@ def _compared(
     }
     values = {run: values_of(outcome, before, names) for run, outcome in runs.items()}
     weights = {name: largest(value) for name, value in zip(names, before, strict=True)}
-    return compared(reference, trials, values, weights, precision)
+    return compared(reference, trials, values, weights, precision), devices.exchanged
+
+
+def _placed(program: Program, layout: ModelLayout | None) -> Program:
+    return program if layout is None else place(program, layout)
 
 
 def _trials(state: Tree, batch: Tree, unit: float) -> Iterator[tuple[Tree, Tree]]:
@@ -171,8 +234,8 @@ def _home(model: Any) -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext() if trainer is None or CURRENT.get() is not None else trainer.strategy.scope()
 
 
-def _check_arguments(model: Any, batch_size: Any, cores: Any, timeout_s: Any) -> None:
-    for name, value in (("batch_size", batch_size), ("cores", cores)):
+def _check_arguments(model: Any, batch_size: Any, cores: Any, shrink: Any, timeout_s: Any) -> None:
+    for name, value in (("batch_size", batch_size), ("cores", cores), ("shrink", 1 if shrink is None else shrink)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise SettingError(f"{name} must be a positive integer, not {value!r}")
     if not isinstance(timeout_s, int | float) or not timeout_s > 0:
@@ -185,64 +248,3 @@ def _check_arguments(model: Any, batch_size: Any, cores: Any, timeout_s: Any) ->
 
 def _number(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-SEED = 0
-"""The seed of generated rows."""
-
-
-def batch_of(model: Any, x: Any, y: Any, rows: int) -> tuple[Tree, str]:
-    """Return a batch `(x, y)` as arrays, and a short description of it.
-
-    Args:
-        model: a compiled model.
-        x: arrays, or None to generate them.
-        y: arrays, or None to generate them.
-        rows: maximum number of rows.
-
-    Raises:
-        DataError: y is passed without x, or arrays are passed that no TPU computes with.
-        ProgramError: x is None, and the model does not know the shapes of its inputs.
-    """
-    if x is None and y is not None:
-        raise DataError("y was passed without x: pass both, tpu.check(model, x, y), or neither to generate both")
-    checks.check_columns({"x": x, "y": y})
-    generator = np.random.default_rng(SEED)
-    inputs = _inputs(model, rows, generator) if x is None else _first(x, rows)
-    build_layers(model, spec_of(inputs))
-    if y is not None:
-        return (inputs, _first(y, rows)), "the first rows of x and y"
-    whose = "" if x is None else "the first rows of x, y "
-    return (inputs, _labels(model, inputs, generator)), f"{whose}generated from seed {SEED}"
-
-
-def _first(tree: Any, rows: int) -> Tree:
-    arrays = jax.tree.map(np.asarray, tree)
-    return jax.tree.map(lambda array, spec: array[:rows].astype(spec.dtype), arrays, spec_of(arrays))
-
-
-def _inputs(model: Any, rows: int, generator: np.random.Generator) -> Tree:
-    sizes = [layer.input_dim for layer in _keras.layers_of(model) if isinstance(layer, keras.layers.Embedding)]
-
-    def generate(spec: jax.ShapeDtypeStruct) -> np.ndarray:
-        if np.issubdtype(spec.dtype, np.integer) or spec.dtype == bool:
-            return generator.integers(0, min(sizes, default=2), spec.shape).astype(spec.dtype)
-        # The inputs of an embedding are integers, even if the model's Input declares a float type.
-        numbers = generator.integers(0, min(sizes), spec.shape) if sizes else generator.normal(size=spec.shape)
-        return numbers.astype(spec.dtype)
-
-    return jax.tree.map(generate, input_specs_of(model, rows))
-
-
-def _labels(model: Any, inputs: Tree, generator: np.random.Generator) -> Tree:
-    specs = spec_of(inputs)
-
-    def generate(spec: jax.ShapeDtypeStruct, output: jax.ShapeDtypeStruct) -> np.ndarray:
-        classes = max(2, output.shape[-1] if output.shape else 2)
-        if np.issubdtype(spec.dtype, np.integer):
-            return generator.integers(0, classes, spec.shape).astype(spec.dtype)
-        if not spec.shape or spec.shape[-1] < 2:
-            return generator.integers(0, 2, spec.shape).astype(spec.dtype)
-        return np.eye(spec.shape[-1], dtype=spec.dtype)[generator.integers(0, spec.shape[-1], spec.shape[:-1])]
-
-    return jax.tree.map(generate, label_specs_of(model, specs), outputs_of(model, specs))

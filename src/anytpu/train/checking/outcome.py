@@ -2,7 +2,8 @@
 
 This module is also the child process of a check: `python -m anytpu.train.checking.outcome FOLDER CORES`. It reads
 FOLDER/step.anytpu and FOLDER/batch.npz, and runs one step on the local backend, which splits the batch over the devices
-of the process. Then it writes FOLDER/outcome.npz.
+of the process. Then it writes FOLDER/outcome.npz. If there is FOLDER/plain.anytpu, the step without taps, it is
+compiled, and its HLO text is written to FOLDER/module.hlo.
 """
 
 from __future__ import annotations
@@ -16,10 +17,17 @@ import jax
 import numpy as np
 
 from anytpu.engine import backend_of
-from anytpu.program import REPLICATED, read
-from anytpu.program.program import Tree, leaf_names
+from anytpu.engine.executable import CompiledExecutable
+from anytpu.program import read
+from anytpu.program.program import Tree, array_layouts, leaf_names
 from anytpu.system.cores import Address
 from anytpu.system.lifecycle import running_system
+
+PLAIN = "plain.anytpu"
+"""File of the step without taps, whose exchanges are wanted."""
+
+MODULE = "module.hlo"
+"""File of the compiled module of that step."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,11 +38,13 @@ class Outcome:
         marked: the marked values by mark, see `marking`.
         logs: the step's logs by name.
         state: the leaves of the new state.
+        exchanged: a sentence on each exchange between devices that a layout did not ask for.
     """
 
     marked: dict[str, np.ndarray]
     logs: dict[str, np.ndarray]
     state: tuple[np.ndarray, ...]
+    exchanged: tuple[str, ...] = ()
 
 
 def outcome_of(state: Tree, outputs: Tree) -> Outcome:
@@ -89,12 +99,17 @@ def main(folder: Path, cores: int) -> None:
     assert len(backend.cores) == cores, f"{len(backend.cores)} devices, not {cores}"
     with np.load(folder / "batch.npz") as file:
         arrays = [file[f"{index:06d}"] for index in range(len(file.files))]
-    batch = [backend.put(array, layout) for array, (_, layout) in zip(arrays, program.leaves(), strict=True)]
+    state_layouts, batch_layouts = array_layouts(program)
+    batch = [backend.put(*pair) for pair in zip(arrays, jax.tree.leaves(batch_layouts), strict=True)]
     step = backend.compile(program)
-    state = backend.put(program.tensors, REPLICATED)
+    state = jax.tree.map(backend.put, program.tensors, state_layouts)
     new_state, outputs = step.step(state, jax.tree.unflatten(jax.tree.structure(program.batch), batch))
     results = outcome_to_arrays(outcome_of(backend.get(new_state), backend.get(outputs)))
     np.savez(folder / "outcome.npz", **results)  # pyright: ignore[reportArgumentType]
+    if (folder / PLAIN).exists():
+        plain = backend.compile(read(folder / PLAIN))
+        assert isinstance(plain, CompiledExecutable)
+        (folder / MODULE).write_text(plain.text)
 
 
 if __name__ == "__main__":

@@ -60,7 +60,12 @@ class CheckReport:
         cores: number of virtual cores, and number of devices.
         rows: number of rows of the batch.
         data: short description of the batch.
-        values: all compared values, in the order of computation: outputs, losses, gradients, variables.
+        values: all compared values, in the order of computation: outputs, losses, gradients, variables. None for a
+            layout with faults, which cannot run.
+        layout: name and mesh of the layout over the cores, "fsdp over data=8"; "" without a layout.
+        faults: a sentence on each rule of the layout that does not fit the model.
+        remarks: a sentence on each thing that the layout's author may not have meant. Examples are large weights left
+            whole, and data that moves between devices inside the step. Also the changes of a smaller model.
     """
 
     model: str
@@ -68,6 +73,9 @@ class CheckReport:
     rows: int
     data: str
     values: tuple[CheckedValue, ...]
+    layout: str = ""
+    faults: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     @property
     def layers(self) -> tuple[CheckedValue, ...]:
@@ -86,14 +94,23 @@ class CheckReport:
 
     @property
     def agrees(self) -> bool:
-        """Whether every value is finite, and within its tolerance in every run."""
-        return all(value.agrees for value in self.values)
+        """Whether every value is finite and within its tolerance in every run, and the layout has no fault."""
+        return not self.faults and all(value.agrees for value in self.values)
+
+    def __repr__(self) -> str:
+        """Return a line: the result, and how to see the values."""
+        return f"<CheckReport: {self._headline()} print() shows each value.>"
 
     def __str__(self) -> str:
-        lines = [self._headline(), "", *_table(self._shown()), "", *self._others(), *self._notes()]
-        return "\n".join(lines)
+        lines = [self._headline(), "", *[f"fault: {fault}" for fault in self.faults]]
+        if self.values:
+            lines += [*_table(self._shown()), "", *self._others(), *self._notes()]
+        return "\n".join([*lines, *[f"note: {remark}" for remark in self.remarks]])
 
     def _headline(self) -> str:
+        if self.faults:
+            count = "1 fault" if len(self.faults) == 1 else f"{len(self.faults)} faults"
+            return f"the layout {self.layout} does not fit {self.model!r}: {count}."
         wrong = self.first_not_finite
         first = next((value for value in self.values if not value.agrees), None)
         if wrong is not None and first is wrong:
@@ -103,7 +120,8 @@ class CheckReport:
             )
         if first is None:
             runs = list(next(iter(self.values)).differences)[1:] if self.values else []
-            return f"{self.model!r} computes the same on 1 core, {' and '.join(runs)}."
+            layout = f", in the layout {self.layout}" if self.layout else ""
+            return f"{self.model!r} computes the same on 1 core, {' and '.join(runs)}{layout}."
         return (
             f"{self.model!r} does not compute the same everywhere: {_whose(first)} differs first, {first.differs_in}."
         )

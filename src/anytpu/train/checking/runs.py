@@ -9,6 +9,7 @@ Rule: the child does not load the model's code. Its output goes to a log, whose 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import subprocess
 import sys
 import tempfile
@@ -27,7 +28,8 @@ from anytpu.strategy.current import CURRENT
 from anytpu.strategy.strategy import TPUStrategy
 from anytpu.system.lifecycle import current_system, running_system, shutdown_tpu_system
 from anytpu.system.resolver import TPUClusterResolver
-from anytpu.train.checking.outcome import Outcome, arrays_to_outcome, outcome_of
+from anytpu.train.checking.exchanges import exchanges
+from anytpu.train.checking.outcome import MODULE, PLAIN, Outcome, arrays_to_outcome, outcome_of
 
 StepRunner = Callable[[Tree, Tree], Outcome]
 _LOG_LINES = 15
@@ -64,7 +66,9 @@ def on_virtual_cores(program: Program, strategy: TPUStrategy) -> StepRunner:
     return run
 
 
-def on_devices(program: Program, state: Tree, batch: Tree, cores: int, timeout_s: float) -> Outcome:
+def on_devices(
+    program: Program, state: Tree, batch: Tree, cores: int, timeout_s: float, plain: Program | None = None
+) -> Outcome:
     """Run a step with taps on forced devices, in a child process.
 
     Args:
@@ -73,6 +77,7 @@ def on_devices(program: Program, state: Tree, batch: Tree, cores: int, timeout_s
         batch: arrays of the step's batch.
         cores: number of devices.
         timeout_s: maximum time of the child process, in seconds.
+        plain: the placed step without taps, whose exchanges are wanted, or None.
 
     Raises:
         BackendError: the child failed, or exceeded `timeout_s`.
@@ -82,11 +87,16 @@ def on_devices(program: Program, state: Tree, batch: Tree, cores: int, timeout_s
         folder = Path(path)
         with _reporting_devices(cores):
             write(program, folder / "step.anytpu", tensors=state)
+            if plain is not None:
+                write(plain, folder / PLAIN)
         leaves = {f"{index:06d}": np.asarray(leaf) for index, leaf in enumerate(jax.tree.leaves(batch))}
         np.savez(folder / "batch.npz", **leaves)  # pyright: ignore[reportArgumentType]
         _run_child(program.name, folder, cores, timeout_s)
         with np.load(folder / "outcome.npz") as arrays:
-            return arrays_to_outcome(dict(arrays))
+            outcome = arrays_to_outcome(dict(arrays))
+        if plain is None:
+            return outcome
+        return dataclasses.replace(outcome, exchanged=tuple(exchanges((folder / MODULE).read_text(), plain)))
 
 
 def _run_child(name: str, folder: Path, cores: int, timeout_s: float) -> None:

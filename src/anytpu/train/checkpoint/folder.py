@@ -92,7 +92,13 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Return the steps of all checkpoints with a manifest, oldest first, without checking them."""
-        return [step for step in self._numbered() if os.path.isfile(self.folder / str(step) / NAME)]
+        return [step for step in self.numbered() if os.path.isfile(self.folder / str(step) / NAME)]
+
+    def hosts(self) -> Iterator[tuple[int, Json]]:
+        """Yield the step and the state of the host of each checkpoint whose manifest is whole, oldest first."""
+        for step in self.steps():
+            with contextlib.suppress(FileError):
+                yield step, read_manifest(self.folder, step).host
 
     def latest(self) -> int | None:
         """Return the step of the newest checkpoint, or None."""
@@ -139,6 +145,7 @@ class Checkpoints:
         trained: Collection[str] = (),
         optimizer_state: Collection[str] = (),
         host: Json = None,
+        also_keep: Collection[int] = (),
     ) -> None:
         """Save a checkpoint and flush it to the disk. An existing checkpoint of the same step is kept.
 
@@ -148,6 +155,7 @@ class Checkpoints:
             trained: names of the arrays that are trainable weights.
             optimizer_state: names of the arrays that belong to an optimizer.
             host: the state that is not an array, as plain JSON.
+            also_keep: steps whose checkpoints are kept besides the newest.
 
         Raises:
             FileError: the checkpoint cannot be written, or its path exists and is not a checkpoint. Earlier checkpoints
@@ -164,7 +172,7 @@ class Checkpoints:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_step(self.folder, step, arrays, trained, optimizer_state, host)
             if self._keep is not None:
-                self._discard(self.steps()[: -self._keep])
+                self._discard([old for old in self.steps()[: -self._keep] if old not in also_keep])
 
     def load(self, step: int) -> Checkpoint:
         """Read a checkpoint and check all of it.
@@ -193,14 +201,14 @@ class Checkpoints:
             FileError: a checkpoint cannot be read or has a newer format. It may be whole, so no earlier one is used.
         """
         damaged: dict[int, str] = {}
-        while left := [step for step in self._numbered() if step not in damaged]:
+        while left := [step for step in self.numbered() if step not in damaged]:
             try:
                 checkpoint = self.load(left[-1])
             except DamageError as error:
                 damaged[left[-1]] = str(error.__cause__)
                 continue
             # Meanwhile a job that trains here may have deleted one of them as its oldest checkpoint.
-            newer = sorted(set(damaged) & set(self._numbered()))
+            newer = sorted(set(damaged) & set(self.numbered()))
             for step in newer:
                 LOG.warning(
                     "The checkpoint of step %d in %s is damaged and is not used: %s. That of step %d is used",
@@ -211,7 +219,7 @@ class Checkpoints:
                 )
             self._warn_of_empty(checkpoint.step)
             return checkpoint
-        still = sorted(set(damaged) & set(self._numbered()))
+        still = sorted(set(damaged) & set(self.numbered()))
         if not still:
             self._warn_of_empty(None)
             return None
@@ -230,7 +238,7 @@ class Checkpoints:
         Raises:
             FileError: a checkpoint cannot be read or has a newer format, so it may be whole; or it cannot be renamed.
         """
-        for step in [step for step in self._numbered() if step > after]:
+        for step in [step for step in self.numbered() if step > after]:
             with contextlib.suppress(DamageError):
                 self.load(step)
             names = itertools.chain([f"{step}.damaged"], (f"{step}.damaged-{number}" for number in itertools.count(2)))
@@ -239,7 +247,7 @@ class Checkpoints:
                 os.rename(self.folder / str(step), self.folder / name)
             LOG.warning("The damaged checkpoint of step %d is called %s now", step, self.folder / name)
 
-    def _numbered(self) -> list[int]:
+    def numbered(self) -> list[int]:
         """Return the steps of the checkpoints, whole or damaged."""
         try:
             steps = [step_at(self.folder / name) for name in os.listdir(self.folder)]

@@ -24,13 +24,14 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, final
 
 import numpy as np
 
+from anytpu._calls import explain_methods
 from anytpu.errors import EstimatorError
 from anytpu.program.program import Program
 from anytpu.train.checkpoint import checkpoint_at
 from anytpu.train.estimator import arguments, inference, programs
 from anytpu.train.estimator.mode_run import Runs, first_of
 from anytpu.train.estimator.run_config import RunConfig
-from anytpu.train.estimator.state import ModelState, Saver
+from anytpu.train.estimator.state import EstimatorSaver, ModelState
 from anytpu.train.estimator.training import Training
 
 LOG = logging.getLogger("anytpu")
@@ -52,6 +53,7 @@ def _one_thread(
     return wrapper
 
 
+@explain_methods
 @final
 class TPUEstimator:
     """Trains, evaluates and predicts with a model function on all cores of a TPU.
@@ -198,7 +200,7 @@ class TPUEstimator:
         first = first_of(batches)
         state.seed()
         run.make(first)
-        saver = Saver(state.checkpoints, state.store, self._config, saving_listeners)
+        saver = EstimatorSaver(state.checkpoints, state.store, self._config, saving_listeners)
         training = Training(run, batches, run.hooks(hooks), saver, self._config)
         # Until the training has ended: after an error, the next use reads the newest checkpoint again.
         state.store.source = None

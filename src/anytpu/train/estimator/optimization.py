@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import keras
+from jax.core import Tracer
 
 from anytpu.errors import EstimatorError
 from anytpu.strategy.assignments import write_back
 from anytpu.strategy.gradients import value_and_grad
 from anytpu.train.low_level.cross_shard import CrossShardOptimizer, Minimization
+
+_EMPTY = types.CellType()
 
 
 def checked_train_op(train_op: Any, use_tpu: bool) -> Minimization:
@@ -37,7 +43,28 @@ def checked_train_op(train_op: Any, use_tpu: bool) -> Minimization:
             f"tpu.CrossShardOptimizer(keras.optimizers.{type(train_op.optimizer).__name__}(...)) before "
             "optimizer.minimize(loss)"
         )
+    if _holds_traced_array(getattr(train_op.optimizer, "opt", train_op.optimizer), set()):
+        raise EstimatorError(
+            "the optax optimizer of train_op holds a value that model_fn computed, such as a learning rate from the "
+            "global step; it is applied outside of model_fn's gradient. Give optax a schedule, a function of the "
+            "number of updates: optax.sgd(optax.exponential_decay(0.1, 1000, 0.9))"
+        )
     return train_op
+
+
+def _holds_traced_array(value: Any, seen: set[int]) -> bool:
+    """Return whether an optax optimizer has a traced array in its tuples, or in the closures of its functions."""
+    if isinstance(value, Tracer):
+        return True
+    if id(value) in seen:
+        return False
+    seen.add(id(value))
+    inner = value if isinstance(value, tuple | list) else ()
+    if isinstance(value, functools.partial):
+        inner = (value.func, *value.args, *value.keywords.values())
+    elif inspect.isfunction(value):
+        inner = [cell.cell_contents for cell in value.__closure__ or () if cell != _EMPTY]
+    return any(_holds_traced_array(item, seen) for item in inner)
 
 
 def scale_of(optimizer: Any) -> float:

@@ -14,6 +14,7 @@ import numbers
 import re
 from typing import Any
 
+from anytpu._calls import explain_methods
 from anytpu.errors import SettingError, SettingTypeError
 from anytpu.system.resolver import TPUClusterResolver
 
@@ -24,6 +25,7 @@ DEFAULT_SAVE_S = 600
 """Default time between two checkpoints, in seconds."""
 
 
+@explain_methods
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
     """The system of a `TPUEstimator` and its save and log intervals.
@@ -166,6 +168,7 @@ class LoopLength:
         self.step_s = 0.0 if is_first else duration_s / steps
 
 
+@explain_methods
 @dataclasses.dataclass(frozen=True)
 class TPUConfig:
     """A `TPUEstimator`'s use of the cores.

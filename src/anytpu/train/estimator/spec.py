@@ -14,12 +14,14 @@ from typing import Any, final
 
 import jax.numpy as jnp
 
+from anytpu._calls import explain_methods
 from anytpu.errors import EstimatorError
 
 HostPair = tuple[Callable, Any]
 """A host function, and the list or dictionary of its tensor arguments."""
 
 
+@explain_methods
 @dataclasses.dataclass(frozen=True, eq=False)
 class TPUEstimatorSpec:
     """The result of a model_fn for one mode.

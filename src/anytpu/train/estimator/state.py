@@ -2,7 +2,7 @@
 
 Rule: the newest whole checkpoint in the folder decides, also if another process wrote it. It is not read again if the
 variables already hold it. While a training runs, its variables decide, and nothing is loaded. A training never starts
-from a checkpoint that was loaded only for evaluation. `Saver` saves a training at intervals.
+from a checkpoint that was loaded only for evaluation. `EstimatorSaver` saves a training at intervals.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class ModelState:
             self.store.load(checkpoint_at(self._warm_start_from), is_warm_start=True)
 
 
-class Saver:
+class EstimatorSaver:
     """Saves the variables of a store between loops.
 
     Args:

@@ -20,7 +20,7 @@ from anytpu.train.estimator.inputs import HostBatches
 from anytpu.train.estimator.mode_run import ModeRun, Outputs
 from anytpu.train.estimator.run_config import LoopLength, RunConfig
 from anytpu.train.estimator.spec import Hooks, call_on_host
-from anytpu.train.estimator.state import Saver
+from anytpu.train.estimator.state import EstimatorSaver
 
 LOG = logging.getLogger("anytpu")
 
@@ -36,7 +36,9 @@ class Training:
         config: sets the length of loops, and the intervals of host calls and log lines.
     """
 
-    def __init__(self, run: ModeRun, batches: HostBatches, hooks: Hooks, saver: Saver, config: RunConfig) -> None:
+    def __init__(
+        self, run: ModeRun, batches: HostBatches, hooks: Hooks, saver: EstimatorSaver, config: RunConfig
+    ) -> None:
         assert config.tpu_config is not None
         self._run, self._batches, self._hooks, self._saver = run, batches, hooks, saver
         self._length = LoopLength.of(config.tpu_config.iterations_per_loop)

@@ -18,6 +18,7 @@ import jax
 import keras
 import optax
 
+from anytpu._calls import explain_methods, users_stacklevel
 from anytpu.errors import SettingError, SettingTypeError
 from anytpu.strategy.collectives import Groups, ReduceOp, check_groups, cross_replica_sum
 from anytpu.strategy.gradients import SummedGradient, summed_value_and_grad, value_and_grad
@@ -33,6 +34,7 @@ _OUTSIDE = (
 )
 
 
+@explain_methods
 @final
 class CrossShardOptimizer:
     """An optimizer that sums, or averages, the gradients of all shards before it applies them.
@@ -235,7 +237,7 @@ def _are_variables(params: Any) -> bool:
 def _replica() -> Replica | None:
     replica = current_replica()
     if replica is None and not is_number_set():
-        warnings.warn(_OUTSIDE, stacklevel=3)
+        warnings.warn(_OUTSIDE, stacklevel=users_stacklevel())
     return replica
 
 

@@ -22,6 +22,7 @@ import keras
 from jax.core import Tracer
 
 from anytpu import _keras
+from anytpu._calls import explain_arguments
 from anytpu.errors import SettingError, SettingTypeError
 from anytpu.program.program import spec_of
 from anytpu.strategy.assignments import write_back
@@ -31,6 +32,7 @@ from anytpu.train.low_level.sharding import rewrite
 _Values = tuple[Any, ...]
 
 
+@explain_arguments
 def repeat(n: Any, body: Callable, inputs: Sequence[Any] | None = None) -> list[Any]:
     """Run a function n times on the device, each time on the values that it returned before.
 
@@ -59,6 +61,7 @@ def repeat(n: Any, body: Callable, inputs: Sequence[Any] | None = None) -> list[
     return _repeat(body, n, *_listed(inputs, "inputs"))
 
 
+@explain_arguments
 def while_loop(condition: Callable, body: Callable, inputs: Sequence[Any] | None = None) -> list[Any]:
     """Run a function on the device while a condition holds, each time on the values that it returned before.
 
@@ -189,6 +192,7 @@ def _kind(tree: Any) -> tuple[str, Any]:
     return ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in leaves) or "nothing", structure
 
 
+@explain_arguments
 def outside_compilation(computation: Callable, *args: Any, returns: Any = None) -> Any:
     """Call a Python function on the host, from a function that runs on the cores.
 

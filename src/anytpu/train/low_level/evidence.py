@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import keras
 
+from anytpu._calls import explain_arguments
 from anytpu.program.program import REPLICA_AXIS
 from anytpu.strategy.replicas import Replica, ReplicaScope, inside
 from anytpu.system.cores import Core
@@ -74,6 +75,7 @@ class Evidence:
         )
 
 
+@explain_arguments
 def evidence(computation: Callable, inputs: Sequence[Any] | None = None, num_shards: int | None = 1) -> Evidence:
     """Run a function on the TPU and on the plain host, and return the measurements.
 

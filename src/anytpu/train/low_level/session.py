@@ -16,6 +16,7 @@ import secrets
 import zlib
 from typing import final
 
+from anytpu._calls import explain_arguments
 from anytpu.errors import SettingError
 from anytpu.strategy.replicas import current_replica
 from anytpu.system.lifecycle import current_system, list_logical_devices
@@ -47,6 +48,7 @@ class DeviceAttributes:
         return f"_DeviceAttributes({fields}{', virtual' if self.virtual else ''})"
 
 
+@explain_arguments
 def core(num: int) -> str:
     """Return the name of the core with an index, for `tpu.device`.
 

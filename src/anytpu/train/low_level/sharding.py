@@ -11,6 +11,7 @@ value. The arrays in it stay on the cores until they are read.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from anytpu._calls import check_arguments, explain_arguments
 from anytpu.errors import SettingError
 from anytpu.program.program import ROWS
 from anytpu.strategy.per_replica import PerReplica, is_per_replica
@@ -31,6 +33,7 @@ from anytpu.train.low_level.arguments import (
 )
 
 
+@explain_arguments
 def shard(
     computation: Callable,
     inputs: Sequence[Any] | None = None,
@@ -38,8 +41,12 @@ def shard(
     input_shard_axes: Sequence[int | None] | None = None,
     outputs_from_all_shards: bool | Sequence[bool] = True,
     output_shard_axes: Sequence[int] | None = None,
-) -> list[Any] | None:
-    """Run a function on every core, each on its shard of the inputs.
+    **search: Any,
+) -> Any:
+    """Run a function on every core, each on its shard of the inputs; with `tpu=`, find the layouts of a model.
+
+    `shard(model, tpu="v5e-8", batch_size=64)` is `anytpu.planning.shardings.find_shardings`: it ranks the layouts of a
+    model over a TPU slice, and runs nothing.
 
     Args:
         computation: takes one shard of each input. It may use `cross_replica_sum`, `CrossShardOptimizer`, Keras models
@@ -52,10 +59,11 @@ def shard(
         outputs_from_all_shards: for each output, or for all: True joins the outputs of all shards, False takes the
             output of shard 0.
         output_shard_axes: the axis along which each output is joined; None joins along axis 0. Scalars are stacked.
+        **search: `tpu` and the other arguments of `find_shardings`.
 
     Returns:
-        A list with one entry for each value that `computation` returns, or None if it returns None. A result that is
-        not a list or tuple is a single value.
+        `Shardings` with `tpu`. Otherwise a list with one entry for each value that `computation` returns, or None if it
+        returns None. A result that is not a list or tuple is a single value.
 
     Raises:
         SettingError: an argument is invalid, or an input is not divisible by the number of shards.
@@ -70,6 +78,12 @@ def shard(
         >>> means.tolist(), float(total)
         ([0.5, 2.5, 4.5, 6.5], 28.0)
     """
+    if search:
+        check_arguments("shard", inspect.signature(shard), () if "tpu" in search else search, ("tpu",))
+        # Most programs that shard a computation plan nothing.
+        from anytpu.planning.shardings import find_shardings
+
+        return find_shardings(computation, **search)
     refuse_nested("shard")
     listed = checked_inputs(inputs, "shard")
     strategy = cores_of(num_shards)
@@ -86,6 +100,7 @@ def shard(
     return [_join_shards(strategy, tree, axis) for tree, axis in zip(outputs, joined, strict=True)]
 
 
+@explain_arguments
 def batch_parallel(
     computation: Callable, inputs: Sequence[Any] | None = None, num_shards: int | None = None
 ) -> list[Any] | None:
@@ -100,6 +115,7 @@ def batch_parallel(
     return shard(computation, inputs, num_shards)
 
 
+@explain_arguments
 def replicate(computation: Callable, inputs: Sequence[Sequence[Any]] | None = None) -> list[Any]:
     """Run a function on several cores, each with its own inputs.
 
@@ -133,6 +149,7 @@ def replicate(computation: Callable, inputs: Sequence[Sequence[Any]] | None = No
     return [_outputs_of(outputs, replica) for replica in range(strategy.num_replicas_in_sync)]
 
 
+@explain_arguments
 def rewrite(computation: Callable, inputs: Sequence[Any] | None = None) -> list[Any] | None:
     """Run a function on one core of the TPU, compiled as a whole.
 

@@ -1,0 +1,107 @@
+"""How good the choice of `shard` is: `python benchmarks/shard_accuracy.py [--pair NAME ...]`.
+
+For each pair of `shard_pairs.py`, a model on a slice, every candidate of the search is compiled and timed. The search
+compiles only the 8 that its estimate puts first. The table tells how much slower the best of these is than the best of
+all, and the rank that the estimate gave to the best of all.
+
+Candidates are compiled up to their schedules (`schedules.py`), in a tenth of the time of a compilation.
+
+Writes `benchmarks/results/shard_accuracy.json` after each candidate; candidates in it are not compiled again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "benchmarks")]
+import anytpu as tpu  # noqa: E402  # isort: skip
+
+from anytpu.planning.job import PlanJob  # noqa: E402
+from anytpu.planning.settings import PlanSettings  # noqa: E402
+from anytpu.planning.shardings.search import _Search, _traced  # noqa: E402
+from anytpu.planning.target import target_named  # noqa: E402
+from anytpu.sharding import place  # noqa: E402
+from schedules import scheduled_time  # noqa: E402
+from shard_pairs import PAIRS, Pair  # noqa: E402
+
+RESULTS = ROOT / "benchmarks" / "results" / "shard_accuracy.json"
+COMPILED = 8
+
+
+def main() -> None:
+    """Compile the candidates of each pair, print a line for each, and write the record."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pair", action="append", default=[], help="only pairs whose name begins so")
+    parser.add_argument("--show", action="store_true", help="only show the record")
+    arguments = parser.parse_args()
+    record = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"pairs": {}}
+    for pair in PAIRS:
+        chosen = not arguments.pair or pair.name.startswith(tuple(arguments.pair))
+        if chosen and not arguments.show:
+            for row in compiled(pair, record["pairs"].get(pair.key, {})):
+                record["anytpu"], record["pairs"][pair.key] = tpu.__version__, row
+                RESULTS.write_text(json.dumps(record, indent=1) + "\n")
+    rows = {key: judged(row) for key, row in record["pairs"].items() if row["is_whole"]}
+    for key, row in rows.items():
+        print(
+            f"{key:24} best of {row['fitting']:2}: {row['best']:34} {1e3 * row['best_s']:8.2f} ms, "
+            f"rank {row['rank']:2}; of {COMPILED}: {row['first']:34} {row['behind']:+.1%}"
+        )
+    print(f"within 3 %: {sum(row['behind'] <= 0.03 for row in rows.values())} of {len(rows)} pairs")
+
+
+def compiled(pair: Pair, before: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the record of a pair after each candidate; `before` is that of an earlier run."""
+    started, (step, specs), target = time.monotonic(), pair.build(), target_named(pair.tpu)
+    job = PlanJob(step, specs, batch_axis=pair.batch_axis)
+    search = _Search(_traced(job, None), target, PlanSettings(is_trial=True))
+    search.choose(COMPILED)
+    times = {row["layout"]: row for row in before.get("candidates", ()) if "step_s" in row}
+    rows = [
+        {
+            "layout": f"{sharding.layout.name} ({sharding.mesh})",
+            "estimate_s": sharding.estimate_s,
+            "is_chosen": index in search._chosen,
+            "reason": sharding.reason if sharding.prediction is None and "shorter" not in sharding.reason else "",
+        }
+        for index, sharding in enumerate(search.shardings)
+    ]
+    for sharding, row in zip(search.shardings, rows, strict=True):
+        if row["reason"]:
+            continue
+        if row["layout"] in times:
+            row["step_s"] = times[row["layout"]]["step_s"]
+            continue
+        program = place(search.traced.program, sharding.layout, search.traced)
+        time_of_step = scheduled_time(program, target)
+        row["step_s"] = time_of_step and time_of_step.step_s
+        print(f"  {pair.key}: {time.monotonic() - started:5.0f} s  {row['layout']}: {row['step_s']}", flush=True)
+        yield {"weights": pair.weights, "is_whole": False, "candidates": rows}
+    yield {"weights": pair.weights, "is_whole": True, "candidates": rows}
+
+
+def judged(row: dict[str, Any]) -> dict[str, Any]:
+    """Return how far the search stays behind the best candidate."""
+    possible = [candidate for candidate in row["candidates"] if "step_s" in candidate]
+    fitting = [candidate for candidate in possible if candidate["step_s"]]
+    best = min(fitting, key=lambda candidate: candidate["step_s"])
+    first = min((one for one in fitting if one["is_chosen"]), key=lambda candidate: candidate["step_s"])
+    return {
+        "fitting": len(fitting),
+        "best": best["layout"],
+        "best_s": best["step_s"],
+        "rank": 1 + possible.index(best),
+        "first": first["layout"],
+        "behind": first["step_s"] / best["step_s"] - 1,
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""Functions of Keras's layers that anytpu replaces: private names of Keras, like those in `_keras.py`.
+
+Rule: this file contains no policy. Each replacement computes what Keras's own function does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+from anytpu._keras import keras_backend, wrap
+
+
+def draw_flat() -> None:
+    """Let Keras draw random arrays as vectors and reshape them, except while JAX traces.
+
+    The numbers are the same: each depends on its index in the flattened array. XLA compiles a draw for each shape. On
+    the CPU it takes seconds for the four axes of a convolution's kernel (jaxlib 0.10 to 0.12).
+    """
+    from keras.src.backend.jax import random
+
+    for name in ("normal", "truncated_normal", "uniform"):
+        wrap(random, name, _drawing_flat)
+
+
+def _drawing_flat(original: Callable) -> Callable:
+    import jax.numpy as jnp
+    from jax.core import Tracer
+
+    def draw(shape: Any, *args: Any, **kwargs: Any) -> Any:
+        # Inside a trace, also an array that depends on nothing is a tracer.
+        if not isinstance(shape, list | tuple) or len(shape) < 2 or isinstance(jnp.zeros(()), Tracer):
+            return original(shape, *args, **kwargs)
+        return original((math.prod(shape),), *args, **kwargs).reshape(shape)
+
+    return draw
+
+
+_ZEROES_OUTPUT = contextvars.ContextVar("anytpu_zeroes_output", default=False)
+
+
+def offer_lstm(lstm: Callable, is_wanted: Callable[[], bool]) -> None:
+    """Make Keras's LSTM layers call `lstm` when `is_wanted()` is true.
+
+    Args:
+        lstm: takes the arguments of `backend.lstm`, and `zero_output_for_mask`, which Keras does not pass. If it raises
+            NotImplementedError, Keras uses its own loop.
+        is_wanted: evaluated at each call.
+    """
+    from keras.src.layers.rnn.lstm import LSTM
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return lstm(*args, **kwargs, zero_output_for_mask=_ZEROES_OUTPUT.get())
+
+    wrap(LSTM, "inner_loop", _recording_zero_output)
+    wrap(keras_backend(), "lstm", functools.partial(_choosing, run, is_wanted))
+
+
+def offer_batch_norm(moments: Callable, normalize: Callable, is_wanted: Callable[[], bool]) -> None:
+    """Make Keras's layers call these functions of the backend when `is_wanted()` is true.
+
+    Args:
+        moments: takes the arguments of `backend.nn.moments`. If it raises NotImplementedError, Keras uses its own.
+        normalize: takes the arguments of `backend.nn.batch_normalization`, likewise.
+        is_wanted: evaluated at each call.
+    """
+    for name, function in (("moments", moments), ("batch_normalization", normalize)):
+        wrap(keras_backend().nn, name, functools.partial(_choosing, function, is_wanted))
+
+
+def _recording_zero_output(original: Callable) -> Callable:
+    def inner_loop(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        before = _ZEROES_OUTPUT.set(bool(layer.zero_output_for_mask))
+        try:
+            return original(layer, *args, **kwargs)
+        finally:
+            _ZEROES_OUTPUT.reset(before)
+
+    return inner_loop
+
+
+def _choosing(function: Callable, is_wanted: Callable[[], bool], original: Callable) -> Callable:
+    """Return a function that calls `function` if it is wanted and does not refuse, and otherwise Keras's own."""
+
+    def choose(*args: Any, **kwargs: Any) -> Any:
+        if is_wanted():
+            with contextlib.suppress(NotImplementedError):
+                return function(*args, **kwargs)
+        return original(*args, **kwargs)
+
+    return choose

@@ -1,0 +1,128 @@
+"""`anytpu worker`: serve this machine's TPU, GPU or virtual cores to a program on another machine."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from anytpu import _env
+from anytpu.cli.command import Command, add_system_arguments, positive_integer
+from anytpu.errors import SettingError, WorkerError
+from anytpu.system.workers import WORKER_PORT, WorkerAddress, is_loopback
+from anytpu.units import GIB
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    add_system_arguments(parser)
+    parser.add_argument(
+        "--port",
+        metavar="N",
+        type=int,
+        default=WORKER_PORT,
+        help=f"port to listen on; 0: a free one (default: {WORKER_PORT})",
+    )
+    parser.add_argument(
+        "--host", metavar="ADDRESS", default="0.0.0.0", help="address to listen on (default: every one of this machine)"
+    )
+    parser.add_argument("--token-file", metavar="FILE", help="file of the token; made if it is missing")
+    parser.add_argument(
+        "--tls-cert", metavar="FILE", help="certificate in PEM; made, with its key, if both are missing"
+    )
+    parser.add_argument("--tls-key", metavar="FILE", help="key of the certificate, in PEM")
+    parser.add_argument(
+        "--insecure", action="store_true", help="neither token nor TLS; only with --host 127.0.0.1 or another loopback"
+    )
+    parser.add_argument(
+        "--memory-limit", metavar="GIB", type=positive_integer, help="memory of a session (default: what is free)"
+    )
+    parser.add_argument(
+        "--deadline",
+        metavar="S",
+        type=positive_integer,
+        default=600,
+        help="seconds that one call or one compilation may take (default: 600)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until Ctrl-C."""
+    _check(arguments)
+    folder, address = _env.worker_folder(), WorkerAddress(f"{_public_name(arguments.host)}:{arguments.port}")
+    front: Any = _front_class()
+    token = certificate = fingerprint = None
+    is_new = False
+    if not arguments.insecure:
+        from anytpu.worker.credentials import fingerprint_of, read_certificate, read_token
+
+        token, is_new = read_token(Path(arguments.token_file or folder / "token"))
+        certificate = read_certificate(
+            Path(arguments.tls_cert or folder / "cert.pem"), Path(arguments.tls_key or folder / "key.pem")
+        )
+        fingerprint = fingerprint_of(certificate[1])
+    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(message)s", level=logging.INFO)
+    memory_bytes = arguments.memory_limit * GIB if arguments.memory_limit else None
+    from anytpu.worker.children import ChildOptions
+
+    options = ChildOptions(arguments.tpu, arguments.cores, memory_bytes, arguments.deadline)
+    server = front(arguments.host, arguments.port, options, token, certificate)
+    try:
+        host = address.target.rpartition(":")[0]
+        address = WorkerAddress(f"{host}:{server.port}", fingerprint, token)
+        # A token in a log would stay there: it is shown on a terminal, and at the start that makes it.
+        is_shown = is_new or sys.stdout.isatty()
+        print(f'tpu.connect("{address.url(has_token=is_shown)}")', flush=True)
+        if token and not is_shown:
+            print(f"anytpu: the token is in {arguments.token_file or folder / 'token'}", file=sys.stderr)
+        server.wait()
+    finally:
+        server.close()
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    if arguments.insecure and not is_loopback(arguments.host):
+        raise SettingError(
+            f"--insecure is for a worker on this machine alone, and --host is {arguments.host!r}: add --host "
+            "127.0.0.1, or leave out --insecure"
+        )
+    if bool(arguments.tls_cert) != bool(arguments.tls_key):
+        raise SettingError("--tls-cert and --tls-key name two files of one certificate: give both, or neither")
+    if not 0 <= arguments.port < 65536:
+        raise SettingError(f"--port must be from 0 to 65535, not {arguments.port}")
+
+
+def _front_class() -> Any:
+    try:
+        from anytpu.worker.front import Front
+    except ImportError as error:
+        raise WorkerError(
+            f"a worker needs {error.name}, which is not installed: pip install 'anytpu[worker]'"
+        ) from error
+    return Front
+
+
+def _public_name(host: str) -> str:
+    if host in ("0.0.0.0", "::"):
+        return socket.gethostname()
+    return f"[{host}]" if ":" in host else host
+
+
+COMMAND = Command(
+    name="worker",
+    summary="serve this machine's TPU, GPU or virtual cores to another machine",
+    description="""\
+Serve this machine's TPU, GPU or virtual cores to a program on another machine. The
+command prints the line that the program uses: tpu.connect("grpc://host:port?...").
+Code and data stay on the program's machine; compiled steps and arrays travel.
+
+The first start makes a token and a certificate; the line contains the token and the
+certificate's SHA-256. See `anytpu docs worker`.
+""",
+    add_arguments=add_arguments,
+    run=run,
+)

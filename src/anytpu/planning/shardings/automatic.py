@@ -1,0 +1,124 @@
+"""`choose_layout`: the layout of `layout="auto"`, for the first step of a model that a strategy compiles.
+
+Idea: it is the search of `tpu.shard` with few compilations. Without the TPU compiler, or without an answer from it, the
+estimate of the search decides alone.
+
+Rule: the same program, slice, compiler and runs of the user give the same layout. The reason is one line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from anytpu import _env, units
+from anytpu.errors import AnyTPUError, SettingError
+from anytpu.planning.records.shardings import Shardings
+from anytpu.planning.shardings.estimate import estimate
+from anytpu.planning.shardings.search import STOPPED, find_shardings
+from anytpu.planning.target import Target, limit_bytes, target_named
+from anytpu.program.batch_axes import with_rows
+from anytpu.program.program import Program
+from anytpu.sharding import ModelLayout, trace_step
+from anytpu.sharding.candidates import candidates
+
+COMPILED = 3
+"""Number of layouts that are compiled: data parallelism, the smallest state and the shortest estimate."""
+
+_WORTH_SHARE = 0.05
+"""A layout whose step is shorter by less than this share is no reason to leave a simpler one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ChosenLayout:
+    """A layout and the reason for it.
+
+    Attributes:
+        layout: the layout.
+        why: the reason, the end of a sentence.
+    """
+
+    layout: ModelLayout
+    why: str
+
+
+def choose_layout(program: Program, slice_name: str, say: Callable[[str], None]) -> ChosenLayout:
+    """Return the layout of a program over a slice.
+
+    Args:
+        program: whole-batch code without a placement.
+        slice_name: the slice, "v2-8".
+        say: called with a line before a long wait.
+
+    Raises:
+        SettingError: no layout fits the memory of the slice.
+        KeyboardInterrupt: Ctrl-C stopped a compilation.
+    """
+    target = target_named(slice_name)
+    program = _with_even_rows(program, target.devices)
+    if not _env.has_libtpu():
+        return by_estimate(program, target, "the TPU compiler is not installed")
+    say(f'layout="auto" compiles up to {COMPILED} layouts of {program.name!r} for {slice_name}')
+    try:
+        found = find_shardings(program, slice_name, compile=COMPILED)
+    except AnyTPUError as error:
+        return by_estimate(program, target, f"the TPU compiler has no answer, {error}")
+    if STOPPED in found.notes:
+        raise KeyboardInterrupt
+    return _by_prediction(found) or by_estimate(program, target, "of no layout that fits there is a prediction")
+
+
+def _with_even_rows(program: Program, devices: int) -> Program:
+    """Return a program for a batch that the devices divide: a run pads the others, and a plan takes no remainder."""
+    rows = program.rows
+    if rows is None or rows % devices == 0:
+        return program
+    batch = with_rows(program.name, program.batch, program.layout, -(-rows // devices) * devices)
+    return dataclasses.replace(program, batch=batch)
+
+
+def _by_prediction(found: Shardings) -> ChosenLayout | None:
+    """Return the simplest layout whose predicted step is about the shortest; None without a prediction."""
+    times = {sharding.layout.name: sharding.step_s for sharding in found.candidates if sharding.step_s}
+    if not times:
+        return None
+    shortest_s = min(times.values())
+    about = [sharding for sharding in found.candidates if _is_about(times.get(sharding.layout.name), shortest_s)]
+    best = min(about, key=lambda sharding: (sharding.layout.name != "data", len(sharding.layout.patterns)))
+    name, count = best.layout.name, f"{len(times)} compiled layouts of {len(found.candidates)}"
+    if name != "data" and "data" in times:
+        count += f"; data takes {units.format_seconds(times['data'])}"
+    rank = "the least" if times[name] == shortest_s else f"within {_WORTH_SHARE:.0%} of the least"
+    return ChosenLayout(best.layout, f"{units.format_seconds(times[name])} a step is predicted, {rank} of {count}")
+
+
+def _is_about(step_s: float | None, shortest_s: float) -> bool:
+    return step_s is not None and step_s * (1 - _WORTH_SHARE) <= shortest_s
+
+
+def by_estimate(program: Program, target: Target, cause: str) -> ChosenLayout:
+    """Return the simplest layout whose estimate is about the shortest of those that fit the memory.
+
+    Args:
+        program: whole-batch code without a placement.
+        target: the slice.
+        cause: why the estimate decides, the end of a sentence.
+
+    Raises:
+        SettingError: no layout fits the memory of the slice.
+    """
+    traced, limit = trace_step(program), limit_bytes(target)
+    costs = [(layout, estimate(traced, layout, target)) for layout in candidates(traced, target.devices)]
+    fitting = [(layout, cost) for layout, cost in costs if cost.state_bytes <= limit]
+    if not fitting:
+        layout, least = min(costs, key=lambda pair: pair[1].state_bytes)
+        raise SettingError(
+            f'layout="auto" finds no layout of {program.name!r} for {target.name}: the smallest, {layout.name}, takes '
+            f"{units.format_bytes(least.state_bytes)} of a device for the state and the batch, and it has "
+            f"{units.format_bytes(limit)}. Use a larger slice"
+        )
+    shortest_s = min(cost.step_s for _, cost in fitting)
+    about = [layout for layout, cost in fitting if _is_about(cost.step_s, shortest_s)]
+    best = min(about, key=lambda layout: (layout.name != "data", len(layout.patterns)))
+    layouts = "layout that fits" if len(fitting) == 1 else f"{len(fitting)} layouts that fit"
+    return ChosenLayout(best, f"about the shortest estimate of {layouts}, by FLOPs and bytes alone; {cause}")

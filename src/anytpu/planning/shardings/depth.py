@@ -1,0 +1,100 @@
+"""`SearchedJob`: the prediction of a step in a layout; of a deep model from two shallow ones.
+
+Idea: a search compiles many layouts. A model of many equal blocks of layers takes minutes each time, and two models
+with few of its blocks take a fraction. Arrays of the shallow models have the names of the deep one, so its layout fits
+them.
+
+Rule: such a prediction says that it is extrapolated, and from which depths. A plan of the chosen layout compiles all
+blocks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+from anytpu.errors import ProgramError
+from anytpu.planning.extrapolation import extrapolate_programs
+from anytpu.planning.floor import by_floor
+from anytpu.planning.forecast import completed, predict
+from anytpu.planning.job import PlanJob
+from anytpu.planning.records import Prediction
+from anytpu.planning.settings import PlanSettings
+from anytpu.planning.target import Target
+from anytpu.program.lowering import TRACING
+from anytpu.program.program import Placement, Program, state_names
+from anytpu.sharding import ModelLayout, TracedStep, place, trace_step
+from anytpu.sharding.found import found_layout
+from anytpu.sharding.placing import specs_of
+
+DEEP = 12
+"""Minimum number of equal blocks with which a search compiles two shallow models: half of its blocks at most."""
+
+DEPTHS = (2, 4)
+"""Numbers of blocks of the shallow models."""
+
+WHY = "A search compiles few blocks of a deep model; tpu.plan(model, layout=found) compiles all of them."
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SearchedJob:
+    """A job and its traced step, with its shallow models.
+
+    Attributes:
+        job: the job.
+        traced: its traced step.
+        batch_size: examples of a step, or None for the job's own.
+    """
+
+    job: PlanJob
+    traced: TracedStep
+    batch_size: int | None
+
+    @functools.cached_property
+    def shallow(self) -> dict[int, TracedStep]:
+        """The traced steps of the shallow models by their number of blocks; none if all of the model is compiled."""
+        repeats = self.job.repeats
+        if repeats is None or repeats.count < DEEP:
+            return {}
+        try:
+            with TRACING:
+                found = {count: trace_step(self.job.with_repeats(count).program(self.batch_size)) for count in DEPTHS}
+        except ProgramError:  # A layer without a configuration.
+            return {}
+        # A Sequential model that is made again may name its arrays anew; then its layouts do not fit.
+        names = set(state_names(self.traced.program))
+        return found if all(names.issuperset(state_names(traced.program)) for traced in found.values()) else {}
+
+    def predict(self, layout: ModelLayout, target: Target, settings: PlanSettings) -> Prediction:
+        """Return the prediction of the step in a layout.
+
+        Raises:
+            PlanError: the compiler refused the program, crashed or had no answer.
+        """
+        if self.shallow and (extrapolated := self._extrapolate(layout, target, settings)):
+            return extrapolated
+        return predict(PlanJob(place(self.traced.program, layout, self.traced)), None, target, settings)
+
+    def _extrapolate(self, layout: ModelLayout, target: Target, settings: PlanSettings) -> Prediction | None:
+        program = self.traced.program
+        assert self.job.repeats is not None
+
+        def program_with(blocks: int) -> Program:
+            traced = self.shallow[blocks]
+            return place(traced.program, restricted(layout, state_names(traced.program)), traced)
+
+        floor = by_floor(program, target, settings, WHY)
+        result = extrapolate_programs(program_with, DEPTHS, self.job.repeats.count, target, settings, floor)
+        if result is None:
+            return None
+        placement = Placement(layout.axes, specs_of(self.traced, layout))
+        return completed(result, dataclasses.replace(program, placement=placement), target, settings)
+
+
+def restricted(layout: ModelLayout, names: tuple[str, ...]) -> ModelLayout:
+    """Return a found layout for a model that has only some of its arrays."""
+    kept = set(names)
+    specs = {name: spec for name, spec in layout.specs.items() if name in kept}
+    shapes = {name: layout.shapes[name] for name in specs}
+    patterns = tuple(name for name in layout.patterns if name in kept)
+    return found_layout(layout.name, layout.axes, specs, shapes, patterns, layout.inner, layout.remat)

@@ -1,0 +1,280 @@
+"""`estimate`: the time and memory of a step under a layout, from its products and their collectives, in milliseconds.
+
+Idea: the trace has every product, and the layout says how each is split. So the work of one device, the weights that it
+gathers and the partial results that it adds up follow by arithmetic. It ranks layouts; the TPU compiler decides.
+
+Rule: it is a ranking, not a forecast. A product takes the longer of its FLOPs and its bytes at the peaks. Other
+operations count their results at a quarter, because fusions keep the rest on the chip. Rows that a lookup's gradient
+adds to a table count one by one. Gathers of stored weights run beside products, as XLA schedules them; other
+collectives do not overlap.
+
+Source: https://jax-ml.github.io/scaling-book/training (FSDP waits for the network only where gathers take longer than
+products). `benchmarks/shard_accuracy.py` compares ranks with compiled layouts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.extend.core import JaxprEqn
+
+from anytpu.planning.hlo.collectives import Collective
+from anytpu.planning.target import Target
+from anytpu.planning.timing.irregular import ROW_S, UPDATE_S
+from anytpu.planning.timing.network import collective_price
+from anytpu.planning.timing.rates import rates_of
+from anytpu.program.jaxprs import aval_of
+from anytpu.sharding import ModelLayout, TracedStep
+from anytpu.sharding.candidates import weights_of
+from anytpu.sharding.layouts import Spec
+from anytpu.sharding.logical_axes import Axes, AxisLevel
+from anytpu.sharding.placing import axis_parts, specs_of
+
+_FUSED_SHARE = 0.25
+"""Share of the results of other operations that reach the memory."""
+
+_PRODUCTS = ("dot_general", "conv_general_dilated")
+_SCATTERS = ("scatter-add", "scatter_add")
+_SORTED_ROWS = 2**18
+"""Maximum number of rows of a table whose updates XLA sorts and streams. It does so for 131,072 rows of 128 and of 256
+features on v5e, and not for 1,048,576; the limit between is a guess."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """The estimate of a step under a layout.
+
+    Attributes:
+        computing_s: time of the products and of the memory traffic of one device, seconds.
+        network_s: time of the collectives that products do not hide, seconds.
+        state_bytes: state and batch of one device, a lower bound of its memory.
+    """
+
+    computing_s: float
+    network_s: float
+    state_bytes: int
+
+    @property
+    def step_s(self) -> float:
+        """Time of a step, seconds."""
+        return self.computing_s + self.network_s
+
+
+def estimate(traced: TracedStep, layout: ModelLayout, target: Target) -> Estimate:
+    """Return the estimate of a step under a layout on a system.
+
+    Raises:
+        SettingError: the layout does not fit the state.
+    """
+    specs = specs_of(traced, layout)
+    costs = _Costs(traced, layout, specs, target)
+    for level, equation, times in traced.level.equations():
+        costs.add(level, equation, times)
+    costs.add_new_weights()
+    leaves = jax.tree.leaves((traced.program.state, traced.program.batch))
+    state_bytes = sum(
+        leaf.size * leaf.dtype.itemsize // costs.pieces(part for parts in spec for part in parts)
+        for leaf, spec in zip(leaves, specs, strict=True)
+    )
+    return Estimate(costs.computing_s, costs.network_s, state_bytes)
+
+
+class _Costs:
+    """The running sums of an estimate."""
+
+    def __init__(self, traced: TracedStep, layout: ModelLayout, specs: Sequence[Spec], target: Target) -> None:
+        self._sizes = dict(layout.axes)
+        self._parts = axis_parts(traced, layout, specs)
+        self._rows = traced.rows
+        self._target, self._rates = target, rates_of(target)
+        self._traced, self._specs = traced, specs
+        self._stored = _storage(traced, layout, specs)
+        is_weight = weights_of(traced)
+        self._weights = _storage(
+            traced, layout, [spec if own else () for spec, own in zip(specs, is_weight, strict=False)]
+        )
+        self._strides = _strides(layout.axes)
+        self._products_s = 0.0
+        self._others_s = 0.0
+        self._gathers_s = 0.0
+        self._waits_s = 0.0
+
+    @property
+    def computing_s(self) -> float:
+        """Time of the products and of all other operations, seconds."""
+        return self._products_s + self._others_s
+
+    @property
+    def network_s(self) -> float:
+        """Time of the collectives that products do not hide, seconds."""
+        return self._waits_s + max(0.0, self._gathers_s - self._products_s)
+
+    def pieces(self, parts: Any) -> int:
+        """Return the number of devices that some mesh axes split an array over."""
+        return math.prod(self._sizes[part] for part in parts)
+
+    def add(self, level: AxisLevel, equation: JaxprEqn, times: int) -> None:
+        """Add the time of an equation."""
+        if equation.primitive.name not in _PRODUCTS:
+            results = sum(self._stored_bytes(aval_of(result), level.of(result)) for result in equation.outvars)
+            self._others_s += times * _FUSED_SHARE * results / self._rates.streaming_bytes_per_s
+            if equation.primitive.name in _SCATTERS:
+                self._add_scatter(level, equation, times)
+            return
+        operands, (result,) = equation.invars[:2], equation.outvars
+        axes = [level.of(atom) for atom in (*operands, result)]
+        contracted = _contracted(equation, axes)
+        used = self._used([*axes[2], *contracted])
+        pieces = self.pieces(used.values_of(axes[2], contracted))
+        flops = 2 * math.prod(aval_of(result).shape) * _depth(equation) / pieces
+        moved = sum(self._bytes(aval_of(atom), own) for atom, own in zip((*operands, result), axes, strict=True))
+        device_s = max(flops / self._rates.flops_per_s, moved / self._rates.streaming_bytes_per_s)
+        self._products_s += times * device_s
+        self._gathers_s += times * self._gathers_of(operands, axes)
+        self._waits_s += times * self._exchange_s(operands, result, axes, contracted, used)
+
+    def add_new_weights(self) -> None:
+        """Add the gathers of new weights at the end of a step, where only the slots are split (ZeRO-1)."""
+        states = jax.tree.leaves(self._traced.program.state)
+        for leaf, axes, spec, is_weight in zip(
+            states, self._traced.state_axes, self._specs, weights_of(self._traced), strict=False
+        ):
+            stored = self._stored.get(frozenset(axes), ())
+            if is_weight and stored and not any(spec):
+                self._waits_s += self._collective_s("all-gather", leaf.size * leaf.dtype.itemsize, stored)
+
+    def _add_scatter(self, level: AxisLevel, equation: JaxprEqn, times: int) -> None:
+        """Add the gradient of a lookup: its updates, and the sum of the table over the devices of the rows.
+
+        A large table takes its updates one by one. If its shards are stored apart, each device goes through the updates
+        of all devices.
+        """
+        table, updates, (result,) = aval_of(equation.invars[0]), aval_of(equation.invars[2]), equation.outvars
+        axes, own, numbers = level.of(equation.invars[2]), level.of(result), equation.params["dimension_numbers"]
+        positions = [index for index in range(len(axes)) if index not in numbers.update_window_dims]
+        rows = self._used(axes).values_of([axes[index] for index in positions])
+        stored, count = self._stored.get(frozenset(own), ()), math.prod(updates.shape[index] for index in positions)
+        if math.prod(table.shape[axis] for axis in numbers.inserted_window_dims) > _SORTED_ROWS:
+            self._others_s += times * UPDATE_S * count / self.pieces(set(rows) - set(stored))
+        else:
+            self._others_s += times * ROW_S * count / self.pieces(rows)
+        if self._rows.intersection(own):
+            return
+        if stored:
+            self._waits_s += times * self._collective_s("reduce-scatter", self._bytes(table, own), stored)
+        else:
+            self._waits_s += times * self._collective_s("all-reduce", self._bytes(table, own), rows)
+
+    def _stored_bytes(self, aval: Any, axes: Axes) -> float:
+        """Return the bytes of an array on a device; what has the axes of a stored weight lies in its shards."""
+        apart = () if self._rows.intersection(axes) else self._stored.get(frozenset(axes), ())
+        return self._bytes(aval, axes) / self.pieces(apart)
+
+    def _bytes(self, aval: Any, axes: Axes) -> float:
+        if not hasattr(aval, "shape") or not hasattr(aval.dtype, "itemsize"):
+            return 0.0
+        return aval.size * aval.dtype.itemsize / self.pieces(self._used(axes).values_of(axes))
+
+    def _used(self, axes: Sequence[int]) -> _Assignment:
+        """Return the mesh axes of the logical axes of one operation; each mesh axis is used once, first by rows."""
+        assignment = _Assignment()
+        for axis in sorted(set(axes), key=lambda axis: axis not in self._rows):
+            parts = self._parts.get(axis, ())
+            if parts and not assignment.taken.intersection(parts):
+                assignment[axis] = parts
+                assignment.taken.update(parts)
+        return assignment
+
+    def _exchange_s(
+        self, operands: Sequence[Any], result: Any, axes: list[Axes], contracted: Sequence[int], used: _Assignment
+    ) -> float:
+        """Return the time to gather activations before a product, and to add up its partial results after it."""
+        seconds = 0.0
+        for axis in {axis for axis in axes[2] if axes[2].count(axis) > 1}:
+            # Scores of attention: one operand has queries, and the other has the keys of all positions.
+            seconds += self._collective_s("all-gather", self._bytes(aval_of(operands[1]), axes[1]), used.get(axis, ()))
+        over = used.values_of(contracted)
+        if over:
+            stored = self._stored.get(frozenset(axes[2]), ())
+            kind = "reduce-scatter" if stored and not self._rows.intersection(axes[2]) else "all-reduce"
+            seconds += self._collective_s(kind, self._bytes(aval_of(result), axes[2]), over)
+        return seconds
+
+    def _gathers_of(self, operands: Sequence[Any], axes: list[Axes]) -> float:
+        """Return the time to gather the stored weights among the operands of a product."""
+        return sum(
+            self._collective_s("all-gather", self._bytes(aval_of(operand), own), self._weights.get(frozenset(own), ()))
+            for operand, own in zip(operands, axes, strict=False)
+            if not self._rows.intersection(own)
+        )
+
+    def _collective_s(self, kind: str, size_bytes: float, parts: tuple[str, ...]) -> float:
+        count = self.pieces(parts)
+        if count == 1:
+            return 0.0
+        stride = self._strides[parts[-1]]
+        group = () if count == self._target.devices else tuple(range(0, count * stride, stride))
+        whole, part = round(size_bytes), round(size_bytes / count)
+        operand, received = {"all-gather": (part, whole), "reduce-scatter": (whole, part)}.get(kind, (whole, whole))
+        collective = Collective(kind, "whole", group, operand, received, None)
+        return collective_price(collective, self._target, self._rates).time_s
+
+
+class _Assignment(dict[int, tuple[str, ...]]):
+    """The mesh axes of logical axes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken: set[str] = set()
+
+    def values_of(self, *groups: Sequence[int]) -> tuple[str, ...]:
+        """Return the mesh axes of some logical axes."""
+        return tuple(dict.fromkeys(part for axes in groups for axis in axes for part in self.get(axis, ())))
+
+
+def _storage(
+    traced: TracedStep, layout: ModelLayout, specs: Sequence[Spec]
+) -> Mapping[frozenset[int], tuple[str, ...]]:
+    """Return the mesh axes that store the shards of each array of the state, by its set of logical axes.
+
+    A scanned layer sees a stacked weight without its first axis.
+    """
+    stored: dict[frozenset[int], tuple[str, ...]] = {}
+    stacked: dict[frozenset[int], tuple[str, ...]] = {}
+    for axes, spec in zip(traced.state_axes, specs, strict=False):
+        parts = tuple(part for parts in spec for part in parts if part in layout.storage_axes)
+        if parts:
+            stored[frozenset(axes)] = parts
+            stacked[frozenset(axes[1:])] = parts
+    return {**stacked, **stored}
+
+
+def _strides(axes: Sequence[tuple[str, int]]) -> dict[str, int]:
+    """Return the distance between neighbours along each mesh axis, in device numbers."""
+    strides, stride = {}, 1
+    for name, size in reversed(axes):
+        strides[name] = stride
+        stride *= size
+    return strides
+
+
+def _contracted(equation: JaxprEqn, axes: list[Axes]) -> list[int]:
+    """Return the logical axes that a product sums over."""
+    if equation.primitive.name == "dot_general":
+        (left, _), _ = equation.params["dimension_numbers"]
+        return [axes[0][axis] for axis in left]
+    return [axes[0][equation.params["dimension_numbers"].lhs_spec[1]]]
+
+
+def _depth(equation: JaxprEqn) -> int:
+    """Return the number of products in each element of a result."""
+    left, right = (aval_of(atom).shape for atom in equation.invars[:2])
+    if equation.primitive.name == "dot_general":
+        (contracted, _), _ = equation.params["dimension_numbers"]
+        return math.prod(left[axis] for axis in contracted)
+    kernel = equation.params["dimension_numbers"].rhs_spec
+    return math.prod(right[axis] for axis in kernel[1:])

@@ -1,0 +1,162 @@
+"""`find_shardings`: the best layouts of a job over a slice, found without one.
+
+Idea: the candidates of the trace are ranked by an estimate in seconds. The best of them are compiled by the TPU
+compiler, and ranked by its prediction.
+
+Rule: the user's code is not changed. Of each layout that was not compiled the reason is kept. Ctrl-C ends the search,
+and keeps the layouts that were compiled before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from anytpu._calls import explain_arguments
+from anytpu.errors import ProgramError, SettingError
+from anytpu.planning.job import PlanJob, jobs_of
+from anytpu.planning.planner import run_together
+from anytpu.planning.records.shardings import Rank, Sharding, Shardings
+from anytpu.planning.settings import PlanSettings, check_positive_integer
+from anytpu.planning.shardings.depth import SearchedJob
+from anytpu.planning.shardings.slice_search import SliceSearch
+from anytpu.planning.shardings.smaller_batch import largest_part
+from anytpu.planning.target import targets_named
+from anytpu.planning.waits import settings_of
+from anytpu.sharding import TracedStep, trace_step
+
+STOPPED = "The search was stopped: layouts that were not compiled yet are only estimated."
+"""The note of a search that Ctrl-C ended."""
+
+
+@explain_arguments
+def find_shardings(
+    job: Any,
+    tpu: str | Sequence[str] = "v5e-8",
+    batch_size: int | None = None,
+    *,
+    input_specs: Any = None,
+    mode: str | None = None,
+    precision: str | None = None,
+    batch_axis: Any = None,
+    compile: int = 8,
+    rank: Rank = "time",
+    examples: int | None = None,
+    epochs: int | None = None,
+    prices: str | Path | None = None,
+    options: Mapping[str, str] | None = None,
+    timeout_s: float = 600.0,
+    use_cache: bool = True,
+    progress: Callable[[str], None] | None = None,
+    name: str | None = None,
+) -> Shardings:
+    """Find how to lay a job over the devices of a TPU slice: rank its layouts by the TPU compiler's prediction.
+
+    Args:
+        job: a compiled Keras model, a JAX function `step(state, batch) -> (state, outputs)` or a Program, without
+            shardings of its own.
+        tpu: one slice or several: "v5e-8".
+        batch_size: examples of one step over all devices; None for a job that brings its own batch.
+        input_specs: as `plan` takes it.
+        mode: as `plan` takes it.
+        precision: as `plan` takes it.
+        batch_axis: as `plan` takes it.
+        compile: maximum number of layouts to compile for each slice.
+        rank: "time" orders by the time of a step, "cost" by its cost.
+        examples: examples of an epoch, for its cost.
+        epochs: epochs of the run, for its cost.
+        prices: as `plan` takes it.
+        options: as `plan` takes it.
+        timeout_s: time limit of one compilation, seconds.
+        use_cache: whether to reuse compilations from the disk.
+        progress: called with one line for each layout as it is estimated and compiled.
+        name: name of the job; None: the program's name.
+
+    Raises:
+        UnknownTPUError: no such TPU; the message names the nearest.
+        ProgramError: the job cannot be planned, or has shardings of its own.
+        SettingError: `compile` or `rank` is none of these.
+        CompilerMissingError: the TPU compiler is not installed.
+    """
+    check_positive_integer("compile", compile)
+    if rank not in ("time", "cost"):
+        raise SettingError(f"rank must be 'time' or 'cost', not {rank!r}")
+    targets, jobs = targets_named(tpu), jobs_of(PlanJob(job, input_specs, mode, precision, batch_axis))
+    settings = settings_of(
+        jobs(targets[0].devices).source,
+        prices=prices,
+        options=options,
+        progress=progress,
+        examples=examples,
+        epochs=epochs,
+        timeout_s=timeout_s,
+        use_cache=use_cache,
+        name=name,
+        is_trial=True,
+    )
+    searches = [SliceSearch(_searched(jobs(target.devices), batch_size), target, settings) for target in targets]
+    for search in searches:
+        search.choose(compile)
+    stopped, searching = False, searches
+    while searching and not stopped:
+        stopped = _compile([task for search in searching for task in search.tasks()])
+        searching = [search for search in searching if search.next_round()] if not stopped else []
+    notes = [note for search in searches for note in _notes(search, settings, stopped)] + [STOPPED] * stopped
+    ranked = sorted((sharding for search in searches for sharding in search.shardings), key=_order(rank))
+    return Shardings(name or searches[0].job.traced.program.name, tuple(ranked), rank, tuple(notes))
+
+
+def _searched(job: PlanJob, batch_size: int | None) -> SearchedJob:
+    return SearchedJob(job, _traced(job, batch_size), batch_size)
+
+
+def _notes(search: SliceSearch, settings: PlanSettings, stopped: bool) -> Iterator[str]:
+    """Yield notes on a system where nothing fits: the layout with the least memory, and the batch that fits."""
+    if stopped:
+        search.stop()
+    least = search.least
+    if least is None or search.fits:
+        return
+    yield f"Of the layouts on {search.target.name}, {least.title} needs the least memory: {least.reason}"
+    part = None if stopped else largest_part(search.job, least, search.target, settings)
+    if part is not None:
+        yield part.text
+
+
+def _traced(job: PlanJob, batch_size: int | None) -> TracedStep:
+    program = job.program(batch_size)
+    if program.placement is not None:
+        raise ProgramError(
+            f"{program.name!r} has shardings of its own, so there is nothing to find. Leave the shardings out of its "
+            "specs and its step, or plan it as it is: anytpu.plan"
+        )
+    if program.replicas is not None:
+        raise ProgramError(
+            f"{program.name!r} is a step for one replica, with whole weights on each. Only whole-batch code can be "
+            "laid over the devices: a Keras model, or a function step(state, batch) of the global batch"
+        )
+    return trace_step(program)
+
+
+def _compile(tasks: Sequence[Callable[[], None]]) -> bool:
+    """Run compilations two at a time; return whether Ctrl-C ended them early."""
+    try:
+        run_together(tasks)
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+def _order(rank: Rank) -> Callable[[Sharding], tuple[Any, ...]]:
+    """Return the sort key: compiled layouts that fit, then estimated ones, then those that cannot run."""
+
+    def key(sharding: Sharding) -> tuple[Any, ...]:
+        prediction = sharding.prediction
+        step_s = sharding.step_s
+        cost = prediction.cost.usd_per_step if prediction and prediction.cost else None
+        value = step_s if rank == "time" else cost
+        # A system without a price comes after those with one.
+        return (step_s is None, bool(prediction), value is None, value or step_s or sharding.estimate_s)
+
+    return key

@@ -1,0 +1,38 @@
+"""Arguments of calls: find one, and add one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import libcst as cst
+
+
+def argument_of(call: cst.Call, position: int, *names: str) -> Any:
+    """Return an argument of a call, by its position from 0 or one of its keywords; None if it is missing."""
+    for index, argument in enumerate(call.args):
+        if argument.keyword.value in names if argument.keyword else index == position:
+            return argument
+    return None
+
+
+def keyword_of(argument: cst.Arg) -> str:
+    """Return the keyword of an argument; "" for one by position."""
+    return argument.keyword.value if argument.keyword is not None else ""
+
+
+def with_keyword(argument: cst.Arg, name: str) -> cst.Arg:
+    """Return an argument by keyword instead of position."""
+    equal = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+    return argument.with_changes(keyword=cst.Name(name), equal=equal)
+
+
+def with_argument(call: Any, name: str, value: cst.BaseExpression) -> Any:
+    """Return a call with a keyword argument more, in the place of one of the same name."""
+    kept = [argument for argument in call.args if keyword_of(argument) != name]
+    last = [kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)] if kept else []
+    return call.with_changes(args=[*kept[:-1], *last, with_keyword(cst.Arg(value), name)])
+
+
+def in_parentheses(expression: Any) -> Any:
+    """Return an expression in parentheses."""
+    return expression.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])

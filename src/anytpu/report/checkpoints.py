@@ -1,0 +1,81 @@
+"""Lines that list the checkpoints of a folder: step, time, size, whether it is whole, and the run that made it."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from pathlib import Path
+from typing import Any
+
+from anytpu.errors import DamageError, FileError
+from anytpu.train.checkpoint import Checkpoints, maker_of
+from anytpu.units import format_bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointLine:
+    """A checkpoint in a list.
+
+    Attributes:
+        step: step of the checkpoint.
+        saved: time when it was saved, as text.
+        size_bytes: size of its files.
+        fault: the reason why it cannot be used, or None if every digest is correct.
+        maker: the run that made it.
+        metrics: the metrics saved with it.
+    """
+
+    step: int
+    saved: str
+    size_bytes: int
+    fault: str | None
+    maker: str
+    metrics: dict[str, float]
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The texts of its row."""
+        metrics = ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())
+        state = "verified" if self.fault is None else "damaged"
+        return str(self.step), self.saved, format_bytes(self.size_bytes), state, self.maker, metrics
+
+
+HEADINGS = ("step", "saved", "size", "state", "made by", "metrics")
+
+
+def checkpoint_lines(folder: Path) -> list[CheckpointLine]:
+    """Read and check all checkpoints of a folder, oldest first.
+
+    Raises:
+        FileError: the folder does not exist, or cannot be read.
+    """
+    if not folder.is_dir():
+        raise FileError(f"there is no folder {str(folder)!r}: pass the checkpoint_dir of a fit, or a model_dir")
+    checkpoints = Checkpoints(folder)
+    return [_line(checkpoints, step) for step in checkpoints.numbered()]
+
+
+def table_lines(lines: list[CheckpointLine]) -> list[str]:
+    """Return the lines of a table, and the reason of each damage below it."""
+    rows = [HEADINGS, *(line.cells for line in lines)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
+    table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [*table, *(f"step {line.step}: {line.fault}" for line in lines if line.fault is not None)]
+
+
+def _line(checkpoints: Checkpoints, step: int) -> CheckpointLine:
+    files = [path for path in Path(checkpoints.path(step)).iterdir() if path.is_file()]
+    newest_s = max((path.stat().st_mtime for path in files), default=0.0)
+    saved = datetime.datetime.fromtimestamp(newest_s).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    size_bytes = sum(path.stat().st_size for path in files)
+    host: Any = None
+    fault = None
+    try:
+        host = checkpoints.load(step).host
+    except DamageError as error:
+        fault = str(error.__cause__ or error)
+    made = host.get("made", {}) if isinstance(host, dict) else {}
+    facts = [f"{name} {made[name]}" for name in ("model", "epoch", "cores") if name in made]
+    maker = "-" if fault is not None else ", ".join([maker_of(host), *facts])
+    metrics = host.get("metrics", {}) if isinstance(host, dict) else {}
+    return CheckpointLine(step, saved, size_bytes, fault, maker, metrics)

@@ -1,0 +1,68 @@
+"""Conversion of a whole-batch step function to a `Program`, for a strategy with a layout.
+
+Idea: a layout splits one model over the cores. So the step of `run_steps` is written for the global batch, like a step
+for `jax.jit`: `step(state, batch) -> (state, outputs)`. It runs once, not once on each replica.
+
+Rule: a step that names shardings of its inputs (`jax.jit(in_shardings=...)`, `jax.shard_map`) keeps them, also if they
+replicate all. Any other is placed by the layout of the strategy. A constraint in the step places a value inside of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+
+from anytpu.errors import DataError, SettingError
+from anytpu.program.makers import of
+from anytpu.program.placed import inside, placed_specs
+from anytpu.program.program import Placement, Program, Tree
+from anytpu.program.step_shardings import CONSTRAINT, step_shardings
+from anytpu.strategy.arguments import ArgumentForm
+from anytpu.strategy.modules import unwrap_static_leaves, wrap_static_leaves
+
+
+def whole_program(name: str, fn: Any, form: ArgumentForm, own: Tree, layout: Any) -> Program:
+    """Return the Program of a whole-batch step, of the state `own` and the passed arrays of its arguments.
+
+    Args:
+        name: name of the function.
+        fn: the step, `(state, batch) -> (state, outputs)`.
+        form: the form of its arguments without the state.
+        own: specs of the state.
+        layout: the `sharding.ModelLayout` of the strategy.
+
+    Raises:
+        SettingError: the step has no state.
+        DataError: the batch is split over replicas.
+        ProgramError: the step does not return (state, outputs), or a sharding is not supported.
+    """
+    if own is None:
+        raise SettingError(
+            f"{name} runs on each replica, and layout={layout.name!r} splits one model over the cores: use whole-batch "
+            "code. Train a Keras model with fit, or call run_steps with state= and a step(state, batch) of the global "
+            "batch"
+        )
+    if any(split.axis is not None for split in form.layouts()):
+        raise DataError(
+            f"the iterator yields batches that are split over replicas, and layout={layout.name!r} takes the global "
+            "batch: use iter(dataset)"
+        )
+
+    def step(state: Tree, arrays: list[Any]) -> tuple[Tree, Tree]:
+        args, kwargs = unwrap_static_leaves(form.rebuilt(arrays))
+        return wrap_static_leaves(fn(unwrap_static_leaves(state), *args, **kwargs))
+
+    step.__name__ = name
+    with inside(Placement(layout.axes, ())):
+        program = of(step, (own, form.specs()))
+    return program if _names_shardings(program) else dataclasses.replace(program, placement=None)
+
+
+def _names_shardings(program: Program) -> bool:
+    """Return whether a step names shardings of its inputs or its new state, beside constraints."""
+    with inside(program.placement):
+        # JAX has this trace already: the maker of the Program made it.
+        asks = step_shardings(jax.make_jaxpr(program.step)(*placed_specs(program)))
+    return any(ask is not None and ask.by != CONSTRAINT for ask in (*asks.inputs, *asks.outputs))

@@ -1,0 +1,143 @@
+"""`Saver`: the one writer of snapshots: in the background, at most one at a time.
+
+Idea: the training waits only for the copy of its state to the host. A thread writes the copy, with digests. A new copy
+is made when the thread has finished, so the memory holds one more state at most.
+
+Rule: a failed save does not end the training: the first of a row is reported, and earlier checkpoints do not change.
+The thread prints nothing: a signal may have interrupted the main thread inside of a print.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from anytpu.errors import FileError
+from anytpu.train.checkpoint.folder import Checkpoints
+from anytpu.train.checkpoint.policy import SavePolicy, metrics_in
+from anytpu.train.checkpoint.snapshot import Snapshot
+
+_MAX_SHARE = 1 / 30
+"""Maximum share of the time that training may wait for saves that no setting asked for."""
+
+
+class Saver:
+    """Saves the snapshots of one run.
+
+    Args:
+        checkpoints: the folder to save to, which this process has locked.
+        policy: when to save, and what to keep.
+        step: step of the newest checkpoint, or 0.
+        now: returns the time in seconds; it never goes back.
+    """
+
+    def __init__(
+        self, checkpoints: Checkpoints, policy: SavePolicy, step: int = 0, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._checkpoints, self._policy, self._now = checkpoints, policy, now
+        self._thread: threading.Thread | None = None
+        self._failure: FileError | None = None
+        self._has_reported = False
+        self._has_reported_bad = False
+        self._waited_s = 0.0
+        self._saved_s = now()
+        best = policy.best_of(metrics_in(checkpoints))
+        self._best = None if best is None else best[1]
+        self.step = step
+        """Step of the newest snapshot that was passed to `save`, or of the checkpoint that the run continues."""
+
+    def is_due(self, step: int) -> bool:
+        """Return whether the policy asks for a save at a step."""
+        self._report()
+        return self._policy.is_due(step - self.step, self._now() - self._saved_s)
+
+    def is_affordable(self) -> bool:
+        """Return whether a save that no setting asks for costs little, compared with the time since the last one."""
+        return self._waited_s <= _MAX_SHARE * (self._now() - self._saved_s)
+
+    def is_best(self, metrics: dict[str, float]) -> bool:
+        """Return whether these metrics are better than those of every checkpoint."""
+        return self._policy.is_better(metrics.get(self._policy.best or ""), self._best)
+
+    def save(self, make: Callable[[], Snapshot]) -> None:
+        """Copy the state now, and write it in the background.
+
+        Args:
+            make: copies the state to the host.
+        """
+        self.wait()
+        began_s = self._now()
+        snapshot = make()
+        if self._is_refused(snapshot):
+            return
+        self._accept(snapshot)
+        self._thread = threading.Thread(target=self._write, args=(snapshot,), name="anytpu writes a checkpoint")
+        self._thread.start()
+        self._waited_s = self._now() - began_s
+
+    def save_now(self, make: Callable[[], Snapshot]) -> bool:
+        """Copy and write the state, and return whether it is saved."""
+        self.wait()
+        snapshot = make()
+        if self._is_refused(snapshot):
+            return False
+        self._accept(snapshot)
+        self._write(snapshot)
+        is_saved = self._failure is None
+        self._report()
+        return is_saved
+
+    def wait(self) -> None:
+        """Wait until the last snapshot is written, and report a failure."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self._report()
+
+    def _is_refused(self, snapshot: Snapshot) -> bool:
+        """Return whether a snapshot is not saved since a weight is not finite; the first is reported."""
+        bad = snapshot.first_bad()
+        if bad is None:
+            return False
+        if not self._has_reported_bad:
+            self._has_reported_bad = True
+            _say(
+                f"step {snapshot.step} is not saved: the weight {bad!r} has a NaN or an infinity. The newest "
+                f"checkpoint is that of step {self.step}"
+            )
+        return True
+
+    def _accept(self, snapshot: Snapshot) -> None:
+        self.step, self._saved_s = snapshot.step, self._now()
+        if self.is_best(snapshot.metrics):
+            self._best = snapshot.metrics[self._policy.best or ""]
+
+    def _write(self, snapshot: Snapshot) -> None:
+        try:
+            arrays, host = snapshot.packed()
+            best = self._policy.best_of([*metrics_in(self._checkpoints), (snapshot.step, snapshot.metrics)])
+            self._checkpoints.save(
+                snapshot.step,
+                arrays,
+                trained=snapshot.trained,
+                optimizer_state=snapshot.optimizer_state,
+                host=host,
+                also_keep=() if best is None else (best[0],),
+            )
+            self._has_reported = False
+        except FileError as error:
+            self._failure = error
+
+    def _report(self) -> None:
+        if self._thread is not None and self._thread.is_alive():
+            return
+        failure, self._failure = self._failure, None
+        if failure is not None and not self._has_reported:
+            self._has_reported = True
+            _say(f"{failure}. The training goes on, and later saves are tried without another message")
+
+
+def _say(message: str) -> None:
+    print(f"anytpu: {message}.", file=sys.stderr, flush=True)

@@ -1,0 +1,140 @@
+"""`Snapshot`: the whole state of a training run at one step, as every front door makes it and one writer takes it.
+
+Idea: a run's state is the values of its variables and the state of its host: the position in the data, the random
+generators, callbacks. `fit` and `Checkpointer` each make a `Snapshot`. The writer, the digests and the reader are the
+same for both.
+
+Rule: a snapshot is taken between two steps. Restoring it and repeating the rest gives the numbers of the whole run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import importlib.metadata
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from anytpu.errors import FileError
+from anytpu.train.checkpoint.folder import Checkpoint
+from anytpu.train.checkpoint.host_state import pack, unpack
+from anytpu.train.checkpoint.manifest import Json
+
+LOG = logging.getLogger("anytpu")
+
+HOST = "host/"
+"""Prefix of the names of arrays that belong to the state of the host."""
+
+_PACKAGES = ("anytpu", "jax", "jaxlib", "keras")
+
+
+@dataclasses.dataclass(frozen=True)
+class Snapshot:
+    """The state of a run after a step.
+
+    Attributes:
+        step: number of steps trained since the beginning of the run.
+        maker: kind of the run: "fit" or "Checkpointer".
+        values: values of the variables by name, copies on the host.
+        trained: names of the trainable weights.
+        optimizer_state: names of the optimizer's variables.
+        host: state of the host by name; see `host_state.pack`.
+        metrics: values to choose the best checkpoint by, by name.
+        about: facts to show in a list of checkpoints, such as the epoch and the number of cores.
+    """
+
+    step: int
+    maker: str
+    values: Mapping[str, np.ndarray]
+    trained: frozenset[str] = frozenset()
+    optimizer_state: frozenset[str] = frozenset()
+    host: dict[str, Any] = dataclasses.field(default_factory=dict)
+    metrics: dict[str, float] = dataclasses.field(default_factory=dict)
+    about: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the values, in bytes."""
+        return sum(value.nbytes for value in self.values.values())
+
+    def first_bad(self) -> str | None:
+        """Return the name of the first trainable weight with a NaN or an infinity, or None."""
+        return next((name for name in self.values if name in self.trained and not _is_finite(self.values[name])), None)
+
+    def packed(self) -> tuple[dict[str, np.ndarray], Json]:
+        """Return all arrays by name, and the rest as plain JSON."""
+        arrays = dict(self.values)
+        state = pack(self.host, HOST.rstrip("/"), arrays)
+        made = {
+            "by": self.maker,
+            "at": datetime.datetime.now().astimezone().isoformat(" ", "seconds"),
+            **self.about,
+            "versions": _versions(),
+        }
+        return arrays, {"made": made, "metrics": self.metrics, "state": state}
+
+
+@dataclasses.dataclass(frozen=True)
+class Restored:
+    """A snapshot that was read from a checkpoint.
+
+    Attributes:
+        step: number of steps trained since the beginning of the run.
+        values: values of the variables by name.
+        host: state of the host by name.
+        metrics: the metrics saved with it.
+        where: the checkpoint's folder, for messages.
+    """
+
+    step: int
+    values: dict[str, np.ndarray]
+    host: dict[str, Any]
+    metrics: dict[str, float]
+    where: str
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, maker: str) -> Restored:
+        """Return the snapshot in a checkpoint, and warn if other versions of packages wrote it.
+
+        Raises:
+            FileError: another kind of run made the checkpoint.
+        """
+        where = str(checkpoint.folder / str(checkpoint.step))
+        found_maker = maker_of(checkpoint.host)
+        if found_maker != maker:
+            raise FileError(
+                f"the checkpoint {where!r} was made by {found_maker}, and {maker} cannot continue it. Choose another "
+                "folder"
+            )
+        _warn_of_versions(where, checkpoint.host["made"]["versions"])
+        values = {name: value for name, value in checkpoint.values.items() if not name.startswith(HOST)}
+        host = unpack(checkpoint.host["state"], checkpoint.values)
+        return cls(checkpoint.step, values, host, dict(checkpoint.host["metrics"]), where)
+
+
+def maker_of(host: Json) -> str:
+    """Return the kind of run that made a checkpoint, from the state of its host."""
+    made = host.get("made") if isinstance(host, dict) else None
+    return str(made["by"]) if isinstance(made, dict) else "TPUEstimator"
+
+
+def _warn_of_versions(where: str, saved: dict[str, str]) -> None:
+    now = _versions()
+    changed = [f"{name} {saved[name]} then, {now[name]} now" for name in now if saved.get(name, now[name]) != now[name]]
+    if changed:
+        LOG.warning(
+            "The checkpoint %s was written with other versions: %s. The run may continue with other rounding",
+            where,
+            "; ".join(changed),
+        )
+
+
+def _versions() -> dict[str, str]:
+    return {name: importlib.metadata.version(name) for name in _PACKAGES}
+
+
+def _is_finite(value: np.ndarray) -> bool:
+    return value.dtype.kind not in "fcV" or bool(np.isfinite(value).all())

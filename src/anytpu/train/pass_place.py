@@ -1,0 +1,156 @@
+"""`PassPlace`: the position of a fit in its data: what is saved, and how a pass continues there.
+
+Idea: a `tpu.pipeline.Dataset` knows its position. Arrays are shuffled by NumPy's generator when a pass begins. So the
+generator's state at that time and the number of batches give the rest of the pass. Other data are read again up to the
+position: a generator, a PyDataset, a loader.
+
+Rule: a position is exact for data sets and arrays. For other data a message says that it depends on them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from anytpu.errors import DataError
+from anytpu.train.checkpoint import Restored
+from anytpu.train.checkpoint.random_state import compact, random_states, restore_random_states
+
+LOG = logging.getLogger("anytpu")
+
+
+class FitReports(Protocol):
+    """The part of `FitRun` that the trainer and the epochs of its fit call."""
+
+    def begin_steps(self) -> Restored | None:
+        """Restore a state that was saved within the epoch; return it if steps of the epoch ran, or None."""
+        ...
+
+    def restore(self, resumed: Restored) -> None:
+        """Set all values to those of a checkpoint."""
+        ...
+
+    def reach(self, done: int, is_end: bool = False) -> None:
+        """Report a place before a group of steps, or the end of the steps of an epoch."""
+        ...
+
+    def begin_group(self) -> None:
+        """Report that the next call begins."""
+        ...
+
+    def change(self) -> None:
+        """Report that values change."""
+        ...
+
+
+class PassPlace:
+    """The position of a fit in one data set.
+
+    Args:
+        adapter: Keras's data adapter.
+
+    Attributes:
+        has_ended: whether the epoch has no more steps.
+        to_skip: number of batches to skip when the pass continues.
+    """
+
+    def __init__(self, adapter: Any) -> None:
+        self._adapter = adapter
+        self._has_position = hasattr(adapter, "start_at")
+        self._random: dict[str, Any] | None = None
+        self._place = {"step": 0, "steps_run": 0, "seen": 0, "varied": False}
+        self._wanted: int | None = None
+        self._next: dict[str, Any] | None = None
+        self._start: dict[str, Any] | None = None
+        self.has_ended = False
+        self.to_skip = 0
+
+    def begin_pass(self) -> None:
+        """Note the state of the random generators before the pass draws its order, or start at a saved position."""
+        if self._start is not None:
+            self._adapter.start_at(self._start)
+            self._start = None
+        self._random = None if self._has_position else compact(random_states())
+
+    def at(self, step: int, steps_run: int, seen: int, has_ended: bool, is_varied: bool) -> None:
+        """Note the place in an epoch.
+
+        Args:
+            step: number of steps of the epoch, as Keras counts them.
+            steps_run: number of steps of the epoch that ran.
+            seen: number of batches of the pass that were taken.
+            has_ended: whether the epoch has no more steps.
+            is_varied: whether the batches have different sequence lengths.
+        """
+        self._place = {"step": step, "steps_run": steps_run, "seen": seen, "varied": is_varied}
+        self.has_ended = has_ended
+
+    def position(self, is_open: bool) -> dict[str, Any]:
+        """Return the position, for a checkpoint.
+
+        Args:
+            is_open: whether the pass continues in the next epoch.
+        """
+        return {
+            **self._place,
+            "ended": self.has_ended,
+            "open": is_open,
+            "wanted": self._wanted,
+            "random": self._random,
+            "dataset": (self._start or self._adapter.position()) if self._has_position else None,
+        }
+
+    def end_epoch(self) -> None:
+        """Note that the epoch is over: the next place is the beginning of the next epoch."""
+        self._place = {**self._place, "step": 0, "steps_run": 0}
+        self.has_ended = False
+
+    def continue_at(self, position: dict[str, Any]) -> None:
+        """Continue at a position when the next epoch begins."""
+        self._next = position
+        self._start = position["dataset"] if self._has_position else None
+
+    def take(self, wanted: int | None) -> dict[str, Any] | None:
+        """Return the place in the epoch that begins, or None if it begins with a new pass.
+
+        Args:
+            wanted: number of steps of the epoch, or None if it is not known.
+
+        Raises:
+            DataError: the epoch has another number of steps than when the position was saved.
+        """
+        place, self._next = self._next, None
+        self.has_ended = False
+        self._wanted, before = wanted, None if place is None else place["wanted"]
+        if place is None or not (place["open"] or place["steps_run"] or place["ended"]):
+            return None
+        if wanted != before and before is not None:
+            raise DataError(
+                f"the checkpoint was saved at step {place['steps_run']} of an epoch of {before} steps, and this epoch "
+                f"has {wanted}. Pass the data and the batch_size of that run, or choose another checkpoint_dir"
+            )
+        self.has_ended = place["ended"]
+        self.to_skip = 0 if self._has_position else place["seen"]
+        self._random = place["random"]
+        if self.to_skip and type(self._adapter).__name__ != "ArrayDataAdapter":
+            LOG.warning(
+                "The first %d batches of %s are read again and skipped. The run continues exactly if it yields the "
+                "same batches in each process",
+                self.to_skip,
+                type(self._adapter).__name__,
+            )
+        return place
+
+    @contextlib.contextmanager
+    def continuing(self) -> Iterator[None]:
+        """Return a context for the beginning of a continued pass: its order is drawn as it was drawn first."""
+        now, first = random_states(), self._random
+        if first is not None:
+            restore_random_states(first)
+        try:
+            yield
+        finally:
+            restore_random_states(now)
+            self._random = first

@@ -1,0 +1,313 @@
+"""The child of a worker: it parses, checks, compiles and runs the Programs of one session.
+
+Idea: requests are executed in their order, in the main thread. A call returns at once; a second thread waits for its
+results, reports its duration or its error, and so every request gets one reply. The front kills this process at the end
+of the session, and tells the client if it ends before.
+
+Rule: nothing here trusts a client. Sizes are checked before memory is taken. A failed request marks its results as
+failed; later requests that use them fail with the same error.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import queue
+import socket
+import sys
+import threading
+import time
+from typing import Any, final
+
+import jax
+
+from anytpu import _env
+from anytpu.engine import Backend, Executable, backend_of
+from anytpu.engine.foreign import foreign_kernels
+from anytpu.errors import AnyTPUError, BackendError, DataError, ProgramError
+from anytpu.program.file import decode
+from anytpu.program.program import Layout, Program
+from anytpu.system import TPUClusterResolver, running_system
+from anytpu.units import format_bytes
+from anytpu.worker.allowed import check_program
+from anytpu.worker.arrays import ChunkStore, chunks, describe, from_wire, to_host
+from anytpu.worker.children import DEADLINE_STATUS
+from anytpu.worker.frames import FrameSocket
+from anytpu.worker.wire import messages
+
+_MEMORY_SHARE = 0.8
+
+
+@final
+class _Failure:
+    """The result of a failed request."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+@final
+class _Session:
+    """The arrays and programs of one client."""
+
+    def __init__(self, resolver: TPUClusterResolver, memory_bytes: int, deadline_s: float) -> None:
+        self.system = running_system(resolver.address)
+        self.memory_bytes = memory_bytes or _default_memory(backend_of(self.system))
+        self.store = ChunkStore(self.memory_bytes)
+        self._values: dict[int, Any] = {}
+        self._programs: dict[int, tuple[Program, Executable, Backend]] = {}
+        self._began_s: float | None = None
+        self.running: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._deadline_s = deadline_s
+
+    def execute(self, request: Any, control: FrameSocket, buffers: FrameSocket) -> None:
+        """Execute one request, and reply unless its results are still being computed."""
+        kind, began_s = request.WhichOneof("kind"), time.perf_counter()
+        self._began_s = began_s
+        try:
+            if kind == "run":
+                results = self._run(request.run)
+                self.running.put((request.operation, began_s, results, request.run.results))
+                return
+            if kind == "get":
+                self._get(request, control, buffers)
+                return
+            reply = {"put": self._put, "compile": self._compile, "free": self._free}[kind]
+            reply(request)
+            done = messages().Done(duration_s=time.perf_counter() - began_s)
+            control.send(messages().Reply(operation=request.operation, done=done).SerializeToString())
+        except Exception as error:  # Parsers raise many types for bytes of a stranger, and each is the client's to see.
+            self.store.refuse(request.operation)
+            results = request.run.results if kind == "run" else ()
+            self.fail(request.operation, results, error, control)
+        finally:
+            self._began_s = None
+
+    def fail(self, operation: int, results: Any, error: Exception, control: FrameSocket) -> None:
+        """Reply with an error, and mark the results of the request as failed."""
+        for handle in results:
+            self._values[handle] = _Failure(error)
+        name = type(error).__name__ if isinstance(error, AnyTPUError) else "BackendError"
+        text = str(error) if isinstance(error, AnyTPUError) else f"{type(error).__name__}: {error}"
+        failed = messages().Failed(kind=name, text=text[:4000])
+        control.send(messages().Reply(operation=operation, failed=failed).SerializeToString())
+
+    def watch(self, awaited: _Awaited) -> None:
+        """End this process when a request, or a call that computes, has exceeded the deadline."""
+        while True:
+            time.sleep(min(self._deadline_s / 10, 1.0))
+            for began_s in (self._began_s, awaited.began_s):
+                if began_s is not None and time.perf_counter() - began_s > self._deadline_s:
+                    os._exit(DEADLINE_STATUS)
+
+    def _backend(self, cores: int) -> Backend:
+        count = len(self.system.topology.cores)
+        if not 0 < cores <= count:
+            raise DataError(f"this worker has {count} cores, not {cores}")
+        return backend_of(self.system, cores)
+
+    def _check_memory(self, needed_bytes: int, purpose: str) -> None:
+        held_bytes = sum(getattr(value, "nbytes", 0) for value in self._values.values())
+        if held_bytes + needed_bytes > self.memory_bytes:
+            raise BackendError(
+                f"out of memory on the worker: {purpose} needs {format_bytes(needed_bytes)}, the session holds "
+                f"{format_bytes(held_bytes)}, and it may have {format_bytes(self.memory_bytes)}. Make the batch or the "
+                "model smaller, or start the worker with a larger --memory-limit"
+            )
+
+    def _put(self, request: Any) -> None:
+        put = request.put
+        self._check_memory(sum(array.size_bytes for array in put.arrays), "an array")
+        backend, layout = self._backend(put.cores), Layout(put.axis if put.axis >= 0 else None)
+        for index, (handle, array) in enumerate(zip(put.handles, put.arrays, strict=True)):
+            value = self.store.take(request.operation, index, array)
+            if layout.axis is not None and layout.axis >= value.ndim:
+                raise DataError(f"an array of {value.ndim} axes has no axis {layout.axis} to split")
+            self._values[handle] = backend.put(value, layout)
+
+    def _compile(self, request: Any) -> None:
+        described = request.compile
+        self._check_memory(described.code.size_bytes, "a program")
+        code = bytes(self.store.take(request.operation, 0, described.code))
+        exported = jax.export.deserialize(bytearray(code))
+        check_program(exported, self.memory_bytes)
+        program = decode(described.manifest, code)
+        backend = self._backend(described.cores)
+        self._programs[described.program] = program, backend.compile(program), backend
+
+    def _run(self, run: Any) -> list[Any]:
+        if run.program not in self._programs:
+            raise ProgramError(f"there is no program {run.program} in this session")
+        program, executable, backend = self._programs[run.program]
+        specs = [*jax.tree.leaves(program.state), *jax.tree.leaves(program.batch)]
+        layouts = [Layout()] * len(run.state) + [layout for _, layout in program.leaves()]
+        arguments = [*run.state, *run.batch]
+        if len(arguments) != len(specs):
+            raise DataError(f"{program.name!r} takes {len(specs)} arrays, not {len(arguments)}")
+        self._check_memory(
+            sum(spec.size * spec.dtype.itemsize for spec in jax.tree.leaves(executable.outputs)), "a call"
+        )
+        values = [
+            self._argument(backend, argument, layout) for argument, layout in zip(arguments, layouts, strict=True)
+        ]
+        count = len(run.state)
+        for argument in run.state:  # The call consumes its state, also if it fails.
+            self._values.pop(argument.handle, None)
+        for value, spec in zip(values[:count], specs[:count], strict=True):
+            if (tuple(value.shape), value.dtype) != (tuple(spec.shape), spec.dtype):
+                raise DataError(f"{program.name!r} takes {spec}, not {value.dtype}{list(value.shape)}")
+        state, batch = jax.tree.structure((program.state, program.batch)).unflatten(values)
+        state, outputs = executable.step(state, batch)
+        results = jax.tree.leaves((state, outputs))
+        self._values.update(zip(run.results, results, strict=True))
+        return results[count:] or results
+
+    def _argument(self, backend: Backend, argument: Any, layout: Layout) -> Any:
+        if argument.WhichOneof("value") == "array":
+            return backend.put_once(from_wire(argument.array, argument.array.content), layout)
+        return self._value(argument.handle)
+
+    def _value(self, handle: int) -> Any:
+        value = self._values.get(handle)
+        if isinstance(value, _Failure):
+            raise value.error
+        if value is None:
+            raise DataError("an array of the session is gone, because a call consumed it")
+        return value
+
+    def _get(self, request: Any, control: FrameSocket, buffers: FrameSocket) -> None:
+        arrays = [to_host(self._value(handle)) for handle in request.get.handles]
+        described = messages().Arrays(arrays=[describe(*array) for array in arrays])
+        control.send(messages().Reply(operation=request.operation, arrays=described).SerializeToString())
+        for index, (array, _) in enumerate(arrays):
+            for chunk in chunks(request.operation, index, array):
+                buffers.send(chunk)
+
+    def _free(self, request: Any) -> None:
+        for handle in request.free.handles:
+            self._values.pop(handle, None)
+        for program in request.free.programs:
+            self._programs.pop(program, None)
+
+
+@final
+class _Awaited:
+    """Waits for the results of calls, in their order, and replies."""
+
+    def __init__(self, session: _Session, control: FrameSocket) -> None:
+        self._session, self._control = session, control
+        self.began_s: float | None = None
+
+    def serve(self) -> None:
+        """Wait for one call after the other."""
+        while True:
+            operation, began_s, results, handles = self._session.running.get()
+            self.began_s = time.perf_counter()
+            try:
+                jax.block_until_ready(results)
+            except Exception as error:  # XLA raises several types, and each is the client's to see.
+                if any(value.is_deleted() for value in results):
+                    # A later call has consumed this state: that call reports a failure of both.
+                    self._done(operation, began_s)
+                    continue
+                self._session.fail(operation, handles, BackendError(_first_line(error)), self._control)
+                continue
+            finally:
+                self.began_s = None
+            self._done(operation, began_s)
+
+    def _done(self, operation: int, began_s: float) -> None:
+        done = messages().Done(duration_s=time.perf_counter() - began_s)
+        self._control.send(messages().Reply(operation=operation, done=done).SerializeToString())
+
+
+def _first_line(error: Exception) -> str:
+    return f"the call of a program failed on the worker: {(str(error).splitlines() or [''])[0][:1000]}"
+
+
+def _default_memory(backend: Backend) -> int:
+    if not backend.is_host:
+        return backend.memory_bytes
+    return int(_MEMORY_SHARE * (_env.available_memory_bytes() or backend.memory_bytes))
+
+
+def _description(session: _Session, kind: str) -> bytes:
+    topology, minimum = session.system.topology, jax.export.minimum_supported_calling_convention_version
+    cores = [
+        messages().Core(
+            index=core.index,
+            platform=core.platform,
+            virtual=core.virtual,
+            chip_coordinates=core.chip_coordinates,
+            core_on_chip=core.core_on_chip,
+            host=core.host,
+            memory_bytes=core.memory_bytes or 0,
+        )
+        for core in topology.cores
+    ]
+    return (
+        messages()
+        .Description(
+            anytpu=importlib.metadata.version("anytpu"),
+            jax=jax.__version__,
+            jaxlib=importlib.metadata.version("jaxlib"),
+            kernels=kernels_version(),
+            kind=kind,
+            name=topology.name,
+            chip=topology.chip.name if topology.chip else "",
+            chip_bounds=topology.chip_bounds,
+            cores_per_chip=topology.cores_per_chip,
+            cores=cores,
+            memory_bytes=session.memory_bytes,
+            oldest_calling_convention=minimum,
+            newest_calling_convention=jax.export.maximum_supported_calling_convention_version,
+        )
+        .SerializeToString()
+    )
+
+
+def kernels_version() -> str:
+    """Return the version of anytpu-kernels if they are used, otherwise ""."""
+    return "" if foreign_kernels() is None else importlib.metadata.version("anytpu-kernels")
+
+
+def main(words: list[str]) -> None:
+    """Serve one session.
+
+    Args:
+        words: the numbers of two sockets; name of the system; number of cores, bytes of memory (0 chooses each); the
+            deadline in seconds.
+    """
+    control, buffers = (FrameSocket(socket.socket(fileno=int(number))) for number in words[:2])
+    resolver = TPUClusterResolver(words[2], cores=int(words[3]) or None)
+    session = _Session(resolver, int(words[4]), float(words[5]))
+    awaited = _Awaited(session, control)
+
+    def collect() -> None:
+        for chunk in buffers.received():
+            session.store.add(chunk)
+        session.store.close()
+
+    def end_on_error(serve: Any) -> None:
+        try:
+            serve()
+        except OSError:
+            os._exit(0)  # The front has closed: the session is over.
+        except Exception as error:
+            print(f"anytpu worker: {error}", file=sys.stderr)
+            os._exit(1)
+
+    for serve in (collect, awaited.serve, lambda: session.watch(awaited)):
+        threading.Thread(target=end_on_error, args=(serve,), daemon=True).start()
+    control.send(_description(session, resolver.address.kind))
+
+    def execute_all() -> None:
+        for frame in control.received():
+            session.execute(messages().Request.FromString(frame), control, buffers)
+        os._exit(0)
+
+    end_on_error(execute_all)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

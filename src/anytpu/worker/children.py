@@ -1,0 +1,107 @@
+"""A child of the front server: its start, its two sockets and its end.
+
+Rule: the child's environment has no token. It is killed with its whole process group.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from typing import final
+
+from anytpu import _env
+from anytpu.errors import WorkerError
+from anytpu.worker.frames import FrameSocket
+
+DEADLINE_STATUS = 75
+"""Exit status of a child that ran longer than its deadline."""
+
+_GRACE_S = 10.0
+
+
+@dataclasses.dataclass(frozen=True)
+class ChildOptions:
+    """How children run.
+
+    Attributes:
+        tpu: the system, as in `TPUClusterResolver`.
+        cores: number of cores, or None.
+        memory_bytes: memory for the arrays and programs of a session; None chooses.
+        deadline_s: maximum duration of a compilation, and of a call, in seconds.
+    """
+
+    tpu: str = ""
+    cores: int | None = None
+    memory_bytes: int | None = None
+    deadline_s: float = 600.0
+
+
+@final
+class WorkerChild:
+    """A process that runs one session.
+
+    Args:
+        options: how it runs.
+
+    Attributes:
+        description: the serialised `Description` of its system.
+        control: requests and replies.
+        buffers: chunks of arrays.
+
+    Raises:
+        WorkerError: it ended before it described its system.
+    """
+
+    def __init__(self, options: ChildOptions) -> None:
+        """Start the process, and wait for its description."""
+        (control, far_control), (buffers, far_buffers) = socket.socketpair(), socket.socketpair()
+        self._options = options
+        self._ended = threading.Lock()
+        words = [
+            *(str(far.fileno()) for far in (far_control, far_buffers)),
+            *(options.tpu, str(options.cores or 0), str(options.memory_bytes or 0), str(options.deadline_s)),
+        ]
+        with far_control, far_buffers:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "anytpu.worker.child", *words],
+                pass_fds=(far_control.fileno(), far_buffers.fileno()),
+                env=_env.worker_environment(),
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        self.control, self.buffers = FrameSocket(control), FrameSocket(buffers)
+        self.description = next(self.control.received(), b"")
+        if not self.description:
+            raise WorkerError(
+                f"the worker's child ended before it opened its system: {self.obituary()}. Its messages are above; try "
+                f"the same system with: anytpu devices --tpu {options.tpu or 'local'}"
+            )
+
+    @property
+    def transferred_bytes(self) -> tuple[int, int]:
+        """Number of bytes from the client, and to it."""
+        links = self.control, self.buffers
+        return sum(link.sent_bytes for link in links), sum(link.received_bytes for link in links)
+
+    def kill(self) -> None:
+        """End the process; a second call does nothing."""
+        self.control.close()
+        self.buffers.close()
+        if self._process.poll() is None:
+            self._process.kill()
+
+    def obituary(self) -> str:
+        """Wait until the process has ended, and return how: "signal 9", "deadline 600", "status 1"."""
+        with self._ended:
+            try:
+                status = self._process.wait(_GRACE_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                status = self._process.wait()
+        if status == DEADLINE_STATUS:
+            return f"deadline {self._options.deadline_s:g}"
+        return f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"

@@ -1,0 +1,72 @@
+"""Frames over a socket: the link between the front server and its child.
+
+Idea: the front passes messages on without parsing them. A frame is the length of a message in four bytes, then the
+message. So the front needs neither JAX nor the meaning of a message.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+
+from anytpu.worker.wire import MAX_MESSAGE_BYTES
+
+_LENGTH = struct.Struct("<I")
+
+
+class FrameSocket:
+    """A connected socket that carries frames. Several threads may send.
+
+    Args:
+        connection: the socket.
+
+    Attributes:
+        sent_bytes: bytes of the messages that were sent.
+        received_bytes: bytes of the messages that were received.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+        self.sent_bytes = self.received_bytes = 0
+        self._reader = connection.makefile("rb", buffering=2**18)
+
+    def send(self, message: bytes) -> None:
+        """Send one frame.
+
+        Raises:
+            OSError: the other side has closed.
+        """
+        with self._lock:
+            self._connection.sendall(_LENGTH.pack(len(message)) + message)
+            self.sent_bytes += len(message)
+
+    def received(self) -> Iterator[bytes]:
+        """Yield the frames until the other side closes, or is killed."""
+        while size := self._next_size():
+            message = self._read(size)
+            if len(message) < size:
+                return
+            self.received_bytes += size
+            yield message
+
+    def _next_size(self) -> int:
+        """Return the size of the next message; 0 at the end."""
+        head = self._read(_LENGTH.size)
+        size = _LENGTH.unpack(head)[0] if len(head) == _LENGTH.size else 0
+        return size if size <= MAX_MESSAGE_BYTES else 0
+
+    def _read(self, count: int) -> bytes:
+        try:
+            return self._reader.read(count)
+        except OSError:  # A killed process resets the connection if it had unread messages.
+            return b""
+
+    def close(self) -> None:
+        """Close the socket; a second call does nothing."""
+        try:
+            self._connection.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+import anytpu as tpu
+from cli.commands import anytpu
+
+
+def test_a_list_of_checkpoints(tmp_path: Path):
+    saved = tpu.Checkpointer(tmp_path / "run7", every_steps=1, keep=2)
+    for step in saved.steps(3, state={"a": np.zeros(1000)}):
+        saved.report(val_loss=step / 2)
+    run = anytpu("checkpoints", "run7", folder=tmp_path)
+    assert (run.returncode, run.stderr) == (0, "")
+    lines = [re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "TIME", line) for line in run.stdout.splitlines()]
+    assert lines[0].split() == ["step", "saved", "size", "state", "made", "by", "metrics"]
+    assert [re.split(r"  +", line) for line in lines[1:]] == [
+        ["2", "TIME", re.split(r"  +", lines[1])[2], "verified", "Checkpointer", "val_loss 0.5"],
+        ["3", "TIME", re.split(r"  +", lines[2])[2], "verified", "Checkpointer", "val_loss 1"],
+    ]
+    (tmp_path / "run7" / "3" / "arrays.bin").write_bytes(b"")
+    run = anytpu("checkpoints", "run7", folder=tmp_path)
+    assert run.returncode == 1
+    assert re.search(r"^3 .* damaged +-$", run.stdout, re.MULTILINE)
+    assert re.search(r"^step 3: its arrays.bin has 0 bytes, and [\d,]+ were written$", run.stdout, re.MULTILINE)
+
+
+def test_there_is_no_checkpoint(tmp_path: Path):
+    run = anytpu("checkpoints", "run7", folder=tmp_path)
+    assert run.returncode == 2
+    assert run.stderr == ("anytpu: there is no folder 'run7': pass the checkpoint_dir of a fit, or a model_dir\n")
+    assert anytpu("checkpoints", ".", folder=tmp_path).stdout == "There is no checkpoint in ..\n"

@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from anytpu.cli.entry import COMMANDS
+from anytpu.cli.reference import page
+
+DOCS = Path(__file__).parents[2] / "docs" / "cli.md"
+
+
+def test_the_page_is_current():
+    assert DOCS.read_text(encoding="utf-8") == page(), "type: python -m anytpu.cli.reference > docs/cli.md"
+
+
+def test_the_module_prints_the_page():
+    run = subprocess.run([sys.executable, "-W", "error", "-m", "anytpu.cli.reference"], capture_output=True, text=True)
+    assert (run.stdout, run.stderr) == (page(), "")
+
+
+def test_every_command_is_on_it():
+    assert [command.name for command in COMMANDS if f"## anytpu {command.name}\n" not in page()] == []

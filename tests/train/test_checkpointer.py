@@ -1,0 +1,176 @@
+"""`Checkpointer.steps`: a custom loop continues bit for bit, on Keras objects and on trees of arrays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+import pytest
+
+import anytpu as tpu
+from anytpu.errors import DataError, FileError, SettingError
+from anytpu.train.checkpoint import Checkpoints
+
+X = np.random.default_rng(0).normal(size=(24, 3)).astype("float32")
+Y = X.sum(axis=1, keepdims=True)
+
+
+class Stopped(Exception):
+    """Ends a loop in the middle."""
+
+
+def keras_loop(folder: Path, last: int, stop_at: int | None = None, stride: int = 1) -> list[bytes]:
+    """Train a model with a step function, and return the bytes of everything."""
+    keras.utils.set_random_seed(5)
+    strategy = tpu.connect("virtual", cores=2)
+    with strategy.scope():
+        model = keras.Sequential(
+            [keras.Input((3,)), keras.layers.Dense(4), keras.layers.Dropout(0.5), keras.layers.Dense(1)]
+        )
+        optimizer = keras.optimizers.Adam(0.01)
+        metric = keras.metrics.Mean()
+    dataset = tpu.pipeline.Dataset.from_arrays((X, Y)).shuffle(seed=2).repeat().batch(8)
+    batches = iter(strategy.distribute_dataset(dataset))
+
+    def step(batch: Any) -> Any:
+        x, y = batch
+
+        def loss() -> Any:
+            return tpu.compute_average_loss(keras.losses.mean_squared_error(y, model(x, training=True)))
+
+        value, gradients = tpu.value_and_grad(loss, model.trainable_variables)()
+        optimizer.apply(gradients, model.trainable_variables)
+        metric.update_state(value)
+        return value
+
+    saved = tpu.Checkpointer(folder, every_steps=2, keep=2)
+    objects = {"model": model, "optimizer": optimizer, "metric": metric, "batches": batches}
+    for index in saved.steps(range(0, last, stride), **objects):
+        if index == stop_at:
+            raise Stopped
+        if stride > 1:
+            strategy.run_steps(step, batches, steps=stride)
+        else:
+            strategy.run(step, args=(next(batches),))
+    variables = [*model.variables, *optimizer.variables, *metric.variables]
+    return [np.asarray(variable.value).tobytes() for variable in variables]
+
+
+@pytest.mark.parametrize("stride", [1, 3])
+def test_a_keras_loop_continues(tmp_path: Path, stride: int):
+    whole = keras_loop(tmp_path / "whole", 12, stride=stride)
+    for stop_at in (6, 9):
+        with pytest.raises(Stopped):
+            keras_loop(tmp_path / "run", 12, stop_at, stride)
+        assert Checkpoints(tmp_path / "run").latest() in (stop_at, stop_at - 1)
+    assert keras_loop(tmp_path / "run", 12, stride=stride) == whole
+    assert Checkpoints(tmp_path / "run").latest() == 12
+
+
+def test_a_jax_loop_continues_on_its_devices(tmp_path: Path):
+    @jax.jit
+    def step(params: Any, momentum: Any) -> Any:
+        gradient = jax.grad(lambda p: ((X @ p["w"] + p["b"] - Y) ** 2).mean())(params)
+        momentum = jax.tree.map(lambda m, g: 0.9 * m + g, momentum, gradient)
+        return jax.tree.map(lambda p, m: p - 0.01 * m, params, momentum), momentum
+
+    def loop(folder: Path, stop_at: int | None = None) -> Any:
+        params = {"w": jnp.ones((3, 1)), "b": jnp.zeros(1, jnp.float32)}
+        state = {"params": params, "momentum": jax.tree.map(jnp.zeros_like, params), "count": 0, "seen": [np.zeros(2)]}
+        for index in tpu.Checkpointer(folder, every_steps=1).steps(8, state=state):
+            if index == stop_at:
+                raise Stopped
+            state["params"], state["momentum"] = step(state["params"], state["momentum"])
+            state["count"] += 1
+            state["seen"][0] = state["seen"][0] + index
+        return state
+
+    whole = loop(tmp_path / "whole")
+    with pytest.raises(Stopped):
+        loop(tmp_path / "run", 5)
+    state = loop(tmp_path / "run")
+    assert jax.tree.map(lambda leaf: np.asarray(leaf).tobytes(), state) == jax.tree.map(
+        lambda leaf: np.asarray(leaf).tobytes(), whole
+    )
+    assert isinstance(state["params"]["w"], jax.Array)
+    assert (type(state["count"]), state["count"]) == (int, 8)
+
+
+def test_the_best_is_kept(tmp_path: Path):
+    saved = tpu.Checkpointer(tmp_path, every_s=None, keep=1, best="val_loss")
+    for step in saved.steps(6, state={"a": 1.0}):
+        saved.report(val_loss=[5.0, 2.0, 3.0, 4.0, 2.5, 3.0][step])
+    assert Checkpoints(tmp_path).steps() == [2, 6]
+
+
+def test_objects_that_cannot_be_saved_are_named(tmp_path: Path):
+    saved = tpu.Checkpointer(tmp_path)
+    with pytest.raises(SettingError) as raised:
+        saved.steps(3, loader=(part for part in X))
+    assert str(raised.value) == (
+        "loader is a generator, whose state a checkpoint cannot hold. Pass a Keras model, an optimizer, a metric, an "
+        "iterator with get_state and set_state, or a dict or a list of arrays and numbers"
+    )
+    with pytest.raises(SettingError) as raised:
+        saved.steps(3, model=keras.Sequential([keras.layers.Dense(2)]))
+    assert str(raised.value) == (
+        "model has no variables yet, so a checkpoint cannot hold them: build it first, for example with "
+        "model.build(...)"
+    )
+    batches = iter(tpu.connect("virtual", cores=2).distribute_dataset([X]))
+    with pytest.raises(DataError) as data_error:
+        list(saved.steps(3, batches=batches))
+    assert str(data_error.value) == (
+        "a list has no position to save: pass a tpu.pipeline.Dataset, or an iterable whose iterator has get_state and "
+        "set_state"
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"every_s": 0}, "every_s must be a positive number of seconds, not 0"),
+        ({"every_steps": 2.5}, "every_steps must be a positive integer, not 2.5"),
+        ({"keep": 0}, "keep must be a positive integer, not 0"),
+        ({"mode": "least"}, 'mode must be "min", "max", or "" to choose by the metric\'s name, not \'least\''),
+    ],
+)
+def test_settings_are_checked(settings: dict[str, Any], message: str):
+    with pytest.raises(SettingError) as raised:
+        tpu.Checkpointer("run7", **settings)
+    assert str(raised.value) == message
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        (-1, "steps must be a number of steps or a range, not -1"),
+        (range(5, 0, -1), "steps must be a range that goes up, not range(5, 0, -1)"),
+    ],
+)
+def test_steps_are_checked(tmp_path: Path, steps: Any, message: str):
+    with pytest.raises(SettingError) as raised:
+        tpu.Checkpointer(tmp_path).steps(steps, state={"a": 1})
+    assert str(raised.value) == message
+
+
+def test_other_objects_are_refused(tmp_path: Path):
+    list(tpu.Checkpointer(tmp_path).steps(2, state={"a": np.zeros(2)}))
+    state = {"a": np.zeros(3)}
+    with pytest.raises(FileError) as raised:
+        list(tpu.Checkpointer(tmp_path).steps(3, state=state))
+    assert str(raised.value) == (
+        f"the checkpoint {str(tmp_path / '2')!r} does not fit the objects of the loop. With another shape: 'state/a' "
+        "float64[2] in the checkpoint and float64[3] in the model. Build it as it was, or choose another folder"
+    )
+    dataset = tpu.pipeline.Dataset.from_arrays(X).batch(8)
+    with pytest.raises(FileError) as raised:
+        list(tpu.Checkpointer(tmp_path).steps(3, state={"a": np.zeros(2)}, batches=iter(dataset)))
+    assert str(raised.value) == (
+        f"the checkpoint {str(tmp_path / '2')!r} has the positions of the iterators [], and these are ['batches']. "
+        "Pass the same names, or choose another folder"
+    )

@@ -1,0 +1,293 @@
+"""A fit with `checkpoint_dir` continues bit for bit: after an error, kill -9, SIGTERM and Ctrl-C, at any step."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import anytpu as tpu
+import checkpointed_fit
+from anytpu.errors import DamageError, DataError, FileError, SettingError
+from anytpu.train.checkpoint import Checkpoints
+from checkpointed_fit import Ended
+
+PROGRAM = Path(checkpointed_fit.__file__)
+VARIANTS = ("arrays", "dataset", "stream", "spanning", "fsdp", "generator", "sequences")
+
+
+def train(folder: Path, variant: str, end_after: int = 0, **others: Any) -> dict[str, Any]:
+    """Train in this process; after `end_after` steps, end with an error."""
+    options = {
+        "kill_after": 0,
+        "wait_at": "",
+        "every": 2,
+        "epochs": checkpointed_fit.EPOCHS,
+        "end_after": end_after,
+        **others,
+    }
+    return checkpointed_fit.run(argparse.Namespace(folder=str(folder), variant=variant, **options))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.filterwarnings("ignore:.*ran out of data", "ignore:`shuffle=True` was passed")
+def test_a_fit_continues_bit_for_bit_in_the_middle_of_an_epoch(tmp_path: Path, variant: str):
+    whole = train(tmp_path / "whole", variant)
+    # The second end is after an epoch's last step, and before its evaluation.
+    for end_after in (5, 3, 9):
+        with pytest.raises(Ended):
+            train(tmp_path / "ended", variant, end_after)
+    steps = Checkpoints(tmp_path / "ended").steps()
+    assert steps[-1] >= 12
+    assert train(tmp_path / "ended", variant) == whole
+    # A run that is complete trains no more, and returns the same.
+    assert train(tmp_path / "ended", variant, end_after=1) == whole
+
+
+def test_a_longer_run_continues_a_complete_one(tmp_path: Path):
+    whole = train(tmp_path / "whole", "dataset", epochs=3)
+    train(tmp_path / "run", "dataset", epochs=2)
+    assert train(tmp_path / "run", "dataset", epochs=3) == whole
+
+
+def child(folder: Path, *words: str) -> subprocess.Popen:
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, str(PROGRAM), str(folder), *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True)
+
+
+def test_kill_9_during_fit(tmp_path: Path):
+    whole = train(tmp_path / "whole", "dataset")
+    ended = child(tmp_path / "run", "dataset", "--kill-after", "17", "--every", "3")
+    ended.communicate(timeout=100)
+    assert ended.returncode == -signal.SIGKILL
+    assert Checkpoints(tmp_path / "run").steps()
+    assert train(tmp_path / "run", "dataset") == whole
+
+
+@pytest.mark.parametrize(("point", "variant"), [("callback", "arrays"), ("evaluation", "dataset"), ("input", "stream")])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_the_last_step(tmp_path: Path, point: str, variant: str, number: signal.Signals):
+    if number == signal.SIGINT and point != "input":
+        pytest.skip("one point is enough for Ctrl-C: the same code acts")
+    ended = child(tmp_path / "run", variant, "--wait-at", point, "--every", "1000")
+    assert ended.stdout is not None
+    assert ended.stdout.readline() == "waiting\n"
+    ended.send_signal(number)
+    _, said = ended.communicate(timeout=100)
+    assert ended.returncode == 75, said
+    steps = {"callback": 4, "evaluation": 7, "input": 3}[point]
+    where = tmp_path / "run"
+    assert (
+        f"anytpu: {number.name}: step {steps} is saved in {where}. The same command continues there (exit status 75)."
+        in said
+    )
+    assert Checkpoints(where).steps() == [steps]
+    assert train(where, variant) == train(tmp_path / "whole", variant)
+
+
+def test_a_second_signal_ends_the_process_at_once(tmp_path: Path):
+    ended = child(tmp_path / "run", "arrays", "--wait-at", "callback", "--every", "1000")
+    assert ended.stdout is not None
+    ended.stdout.readline()
+    ended.send_signal(signal.SIGTERM)
+    assert ended.stderr is not None
+    said = next(line for line in ended.stderr if "SIGTERM" in line)
+    assert said == "anytpu: SIGTERM: the step that runs is finished first; send it again to stop at once.\n"
+    ended.send_signal(signal.SIGTERM)
+    ended.communicate(timeout=100)
+    assert ended.returncode == -signal.SIGTERM
+
+
+X, Y = np.arange(24, dtype="float32").reshape(12, 2) / 24, np.arange(12, dtype="float32") / 12
+
+
+def model_of(units: int = 3, **compiled: Any) -> Any:
+    keras.utils.set_random_seed(3)
+    with tpu.connect("virtual", cores=2).scope():
+        model = keras.Sequential([keras.layers.Dense(units), keras.layers.Dense(1)], name="small")
+        model.compile(keras.optimizers.SGD(0.01), "mse", **{"steps_per_execution": 1, **compiled})
+    return model
+
+
+def fit(folder: Any, model: Any = None, **others: Any) -> Any:
+    model = model or model_of()
+    model.fit(X, Y, **{"batch_size": 4, "epochs": 2, "verbose": 0, "checkpoint_dir": folder, **others})
+    return model
+
+
+def test_another_number_of_cores_and_another_layout_load_by_name(tmp_path: Path):
+    with pytest.raises(Ended):
+        train(tmp_path / "run", "fsdp", end_after=9)
+    shutil.copytree(tmp_path / "run", tmp_path / "other")
+    whole, other = train(tmp_path / "run", "fsdp"), train(tmp_path / "other", "arrays")
+    np.testing.assert_allclose(whole["history"]["loss"], other["history"]["loss"], rtol=1e-4)
+
+
+def test_another_model_is_refused_whole(tmp_path: Path):
+    fit(tmp_path)
+    model = model_of(units=4)
+    with pytest.raises(FileError) as raised:
+        fit(tmp_path, model, epochs=3)
+    assert str(raised.value) == (
+        f"the checkpoint {str(tmp_path / '6')!r} does not fit the model 'small'. With another shape: "
+        "'trainable/small/dense/kernel' float32[2, 3] in the checkpoint and float32[2, 4] in the model, "
+        "'trainable/small/dense/bias' float32[3] in the checkpoint and float32[4] in the model, "
+        "'trainable/small/dense_1/kernel' float32[3, 1] in the checkpoint and float32[4, 1] in the model. Build it as "
+        "it was, or choose another folder"
+    )
+
+
+def test_another_number_of_steps_is_refused_within_an_epoch(tmp_path: Path):
+    saved = tpu.Checkpointer(tmp_path, every_steps=1)
+    with pytest.raises(Ended):
+        fit(saved, callbacks=[_EndAt(2)])
+    with pytest.raises(DataError) as raised:
+        fit(saved, batch_size=6)
+    assert str(raised.value) == (
+        "the checkpoint was saved at step 1 of an epoch of 3 steps, and this epoch has 2. Pass the data and the "
+        "batch_size of that run, or choose another checkpoint_dir"
+    )
+
+
+class _EndAt(keras.callbacks.Callback):
+    def __init__(self, step: int) -> None:
+        super().__init__()
+        self._left = iter(range(1, step))
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if next(self._left, None) is None:
+            raise Ended
+
+
+def test_the_best_checkpoint_is_kept(tmp_path: Path):
+    class Logs(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            assert logs is not None
+            logs["score_f1"] = [1.0, 5.0, 2.0, 4.0, 3.0, 4.5][epoch]
+
+    saved = tpu.Checkpointer(tmp_path, every_steps=3, keep=2, best="score_f1")
+    fit(saved, epochs=6, callbacks=[Logs()])
+    assert Checkpoints(tmp_path).steps() == [6, 15, 18]
+    assert [host["metrics"].get("score_f1") for _, host in Checkpoints(tmp_path).hosts()] == [5.0, 3.0, 4.5]
+
+
+def test_a_state_that_is_not_finite_is_not_saved(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    class Spoil(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            if epoch == 2 and self.model is not None:
+                self.model.layers[0].kernel.assign(np.full((2, 3), np.nan))
+
+    fit(tpu.Checkpointer(tmp_path, every_steps=1), epochs=4, callbacks=[Spoil()])
+    assert Checkpoints(tmp_path).latest() == 6
+    assert capfd.readouterr().err == (
+        "anytpu: step 7 is not saved: the weight 'trainable/small/dense/kernel' has a NaN or an infinity. The newest "
+        "checkpoint is that of step 6.\n"
+    )
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    whole = fit(None, epochs=3).get_weights()
+    fit(tpu.Checkpointer(tmp_path, every_steps=1, keep=9))
+    content = bytearray((tmp_path / "6" / "arrays.bin").read_bytes())
+    content[5] ^= 16
+    (tmp_path / "6" / "arrays.bin").write_bytes(content)
+    continued = fit(tmp_path, epochs=3)
+    assert [weight.tobytes() for weight in continued.get_weights()] == [weight.tobytes() for weight in whole]
+    assert "The checkpoint of step 6" in caplog.text
+    assert "That of step 5 is used" in caplog.text
+    for step in Checkpoints(tmp_path).steps():
+        (tmp_path / str(step) / "arrays.bin").write_bytes(b"")
+    with pytest.raises(DamageError, match=r"no checkpoint in .* is whole"):
+        fit(tmp_path, epochs=4)
+
+
+def test_a_full_disk_does_not_end_the_training(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    # A limit on the size of files is a full disk for the writer, and needs no rights.
+    program = """
+import os, resource, signal, sys, time
+import numpy as np, keras, anytpu as tpu
+from anytpu.train.checkpoint import Checkpoints
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+with tpu.connect("virtual", cores=2).scope():
+    model = keras.Sequential([keras.layers.Dense(500), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", steps_per_execution=1)
+
+class Fill(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 1:
+            while not os.path.isdir(sys.argv[1] + "/2"):
+                time.sleep(0.01)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+        if epoch == 3:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+saved = tpu.Checkpointer(sys.argv[1], every_steps=1, keep=2)
+model.fit(np.ones((8, 2)), np.ones(8), batch_size=4, epochs=4, verbose=0, callbacks=[Fill()], checkpoint_dir=saved)
+print(Checkpoints(sys.argv[1]).steps())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=110, check=True
+    )
+    assert done.stdout == "[7, 8]\n"
+    said = [line for line in done.stderr.splitlines() if "cannot be written" in line]
+    assert len(said) == 1
+    assert said[0].startswith(
+        f"anytpu: the checkpoint of step 3 cannot be written in {str(tmp_path)!r}: File too large."
+    )
+    assert said[0].endswith("The training goes on, and later saves are tried without another message.")
+    assert not list(tmp_path.glob(".unfinished*"))
+
+
+def test_errors_come_before_the_first_step(tmp_path: Path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(FileError, match=r"checkpoints cannot be kept in .*file"):
+        fit(tmp_path / "file")
+    with Checkpoints(tmp_path / "locked").writing():
+        pass
+    with pytest.raises(SettingError) as raised:
+        fit(7)
+    assert str(raised.value) == "checkpoint_dir must be the path of a folder or a tpu.Checkpointer, not 7"
+    with pytest.raises(SettingError) as raised:
+        fit(tmp_path, callbacks=[keras.callbacks.BackupAndRestore(str(tmp_path / "backup"))])
+    assert str(raised.value) == (
+        "fit has checkpoint_dir and the callback BackupAndRestore, and both continue a run. Remove BackupAndRestore"
+    )
+    with pytest.raises(SettingError) as raised, pytest.warns(UserWarning, match="Keras's own loop"):
+        fit("run7", model_of(run_eagerly=True))
+    assert str(raised.value) == (
+        "checkpoint_dir='run7' saves the compiled loop, and 'small' does not use it: run_eagerly=True. Remove that, or "
+        "pass callbacks=[keras.callbacks.ModelCheckpoint(...)]"
+    )
+    for step in tpu.Checkpointer(tmp_path / "loop").steps(1, state={"a": 1}):
+        assert step == 0
+    with pytest.raises(FileError) as raised_file:
+        fit(tmp_path / "loop")
+    assert str(raised_file.value) == (
+        f"the checkpoint {str(tmp_path / 'loop' / '1')!r} was made by Checkpointer, and fit cannot continue it. Choose "
+        "another folder"
+    )
+
+
+def test_a_new_callback_begins_with_no_state(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    fit(tmp_path)
+    fit(tmp_path, epochs=3, callbacks=[keras.callbacks.TerminateOnNaN()])
+    assert f"TerminateOnNaN is new: the checkpoint {str(tmp_path / '6')!r} has no state of it" in caplog.text.replace(
+        str(tmp_path / "6"), repr(str(tmp_path / "6"))
+    )
+
+
+def test_the_list_of_facts_is_plain_json(tmp_path: Path):
+    fit(tmp_path)
+    host = json.loads((tmp_path / "6" / "manifest.json").read_bytes())["host"]
+    assert {"by": "fit", "model": "small", "epoch": 2, "cores": 2}.items() <= host["made"].items()

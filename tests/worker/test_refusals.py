@@ -1,0 +1,103 @@
+"""A worker that cannot be used: each reason has its own message, with the next command."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+import anytpu as tpu
+from anytpu.errors import WorkerError
+from anytpu.system.workers import parse_worker
+from anytpu.worker.session import Session
+from worker.worker_process import WorkerProcess
+
+
+def refusal(url: str) -> str:
+    with pytest.raises(WorkerError) as caught:
+        Session(parse_worker(url))  # pyright: ignore[reportArgumentType]
+    return str(caught.value)
+
+
+def test_nothing_listens():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    assert refusal(f"grpc://127.0.0.1:{port}") == (
+        f"no worker answers at 127.0.0.1:{port}: the connection was refused. Start one there with `anytpu worker "
+        f"--port {port}`, and let the firewall pass that port"
+    )
+
+
+@pytest.mark.parametrize(("token", "reason"), [("w" * 40, "wrong token"), (None, "no token")])
+def test_a_wrong_token(worker: WorkerProcess, token: str | None, reason: str):
+    assert refusal(worker.with_field("token", token)) == (
+        f"the worker at {worker.target} refused this client: {reason}. Use the line that `anytpu worker` printed at "
+        "its start, or set ANYTPU_WORKER_TOKEN to the worker's token"
+    )
+    assert f"{reason.split()[0]} token" in worker.log.read_text()
+
+
+def test_a_wrong_certificate(worker: WorkerProcess):
+    address = parse_worker(worker.url)
+    assert address is not None
+    assert refusal(worker.with_field("cert", "0" * 64)) == (
+        f"the worker at {worker.target} has another certificate than the address says: {str(address.fingerprint)[:16]}"
+        "..., not 0000000000000000.... If its certificate was made anew, copy the line that `anytpu worker` prints. "
+        "Otherwise somebody answers in its place"
+    )
+
+
+def test_a_plain_client(worker: WorkerProcess):
+    assert refusal(worker.with_field("cert", None)) == (
+        f"the worker at {worker.target} uses TLS, and the address has no certificate. Use the line that `anytpu "
+        "worker` printed at its start"
+    )
+
+
+def test_another_version_of_the_wire(worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("anytpu.worker.connection.PROTOCOL", "0")
+    assert refusal(worker.url) == (
+        f"the worker at {worker.target} has another version of the wire: it needs protocol 1, and this anytpu has "
+        "protocol 0. Install the same release on both machines: pip install --upgrade anytpu"
+    )
+
+
+def test_one_session_at_a_time(worker: WorkerProcess):
+    assert len(tpu.connect(worker.url).backend.cores) == 8
+    assert refusal(worker.url) == (
+        f"the worker at {worker.target} is in use by another program, and serves one at a time. Wait for that program, "
+        "end it, or start a second worker on another port"
+    )
+
+
+def test_more_cores_than_there_are(worker: WorkerProcess):
+    with pytest.raises(WorkerError) as caught:
+        tpu.connect(worker.url, cores=9)
+    assert str(caught.value) == f"the worker at {worker.target} has 8 cores, and 9 were asked for"
+
+
+def test_the_token_is_in_no_text(worker: WorkerProcess):
+    address = parse_worker(worker.url)
+    assert address is not None
+    assert address.token is not None
+    assert address.token not in repr(address)
+    assert address.token not in repr(tpu.TPUClusterResolver(worker.url).address)
+    assert address.token not in worker.log.read_text()
+
+
+def test_without_tls_and_token_on_loopback(tmp_path: Path):
+    worker = WorkerProcess(tmp_path, "--insecure", "--tpu", "virtual", "--cores", "1")
+    try:
+        assert worker.url == worker.bare_url
+        assert not (tmp_path / "anytpu").exists()
+        session = Session(parse_worker(worker.url))  # pyright: ignore[reportArgumentType]
+        assert session.description.kind == "virtual"
+        session.close()
+        text = refusal(f"{worker.url}?cert={'0' * 64}")
+        assert text == (
+            f"the worker at {worker.target} does not use TLS, and this connection needs it: the token and the data "
+            "would be readable on the way. Start the worker without --insecure"
+        )
+    finally:
+        worker.stop()
