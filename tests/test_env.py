@@ -295,11 +295,11 @@ def test_where_the_answers_of_the_compiler_are_kept(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("ANYTPU_CACHE_DIR", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert _env.plan_cache() == tmp_path / ".cache/anytpu/plan"
+    assert _env.cache_folder() == tmp_path / ".cache/anytpu"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "all"))
-    assert _env.plan_cache() == tmp_path / "all/anytpu/plan"
+    assert _env.cache_folder() == tmp_path / "all/anytpu"
     monkeypatch.setenv("ANYTPU_CACHE_DIR", str(tmp_path / "own"))
-    assert _env.plan_cache() == tmp_path / "own/plan"
+    assert _env.cache_folder() == tmp_path / "own"
 
 
 def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch):
@@ -310,9 +310,9 @@ def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch):
     for name in ("HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "KERAS_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("ANYTPU_CACHE_DIR", "~/mine")
-    own = _env.plan_cache()
+    own = _env.cache_folder()
     monkeypatch.delenv("ANYTPU_CACHE_DIR")
-    for folder in (own, _env.plan_cache(), _env.own_folder(), _env.keras_datasets()):
+    for folder in (own, _env.cache_folder(), _env.own_folder(), _env.keras_datasets()):
         with pytest.raises(NotADirectoryError):
             folder.mkdir(parents=True, exist_ok=True)
 

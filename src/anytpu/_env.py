@@ -125,6 +125,16 @@ def worker_environment() -> dict[str, str]:
     return {name: os.environ[name] for name in names if name not in TPU_VARIABLES} | {"PYTHONPATH": _with_our_sources()}
 
 
+def step_file() -> Path | None:
+    """Return the file in which `anytpu run` looks for the step of the newest checkpoint, from ANYTPU_STEP_FILE."""
+    return Path(name) if (name := os.environ.get("ANYTPU_STEP_FILE")) else None
+
+
+def with_step_file(path: Path) -> dict[str, str]:
+    """Return this environment with a file for the step of the newest checkpoint."""
+    return {**os.environ, "ANYTPU_STEP_FILE": str(path)}
+
+
 def worker_folder() -> Path:
     """Return the folder of a worker's token and certificate: "anytpu/worker" below XDG_CONFIG_HOME or ~/.config."""
     configured = os.environ.get("XDG_CONFIG_HOME", "").strip()
@@ -226,11 +236,6 @@ def cache_folder() -> Path:
     return (Path(user_cache) if user_cache else _expanded("~/.cache")) / "anytpu"
 
 
-def plan_cache() -> Path:
-    """Return the cache folder of the TPU compiler's results: "plan" in the cache folder."""
-    return cache_folder() / "plan"
-
-
 def xla_flags() -> str:
     """Return the value of XLA_FLAGS, or ""."""
     return os.environ.get("XLA_FLAGS", "").strip()
@@ -272,7 +277,7 @@ def prepare_jax() -> None:
     user chose the devices, or a plugin of another vendor is installed.
     """
     _reserve_threads()
-    if _may_choose_platform() and not tpu_chips() and not _has_usable_gpu():
+    if _may_choose_platform() and not tpu_chips() and not ((has_nvidia() and has_cuda_plugin()) or other_plugins()):
         if "jax" in sys.modules:
             sys.modules["jax"].config.update("jax_platforms", "cpu")
         else:
@@ -306,7 +311,7 @@ def check_jax_settings() -> None:
     if not flags or flags in _CHECKED_FLAGS:
         return
     key = hashlib.sha256(f"{importlib.metadata.version('jaxlib')} {flags}".encode()).hexdigest()
-    note = plan_cache().parent / "xla_flags" / key
+    note = cache_folder() / "xla_flags" / key
     # A flag without leading dashes names a file, whose content may change.
     if not (note.exists() and flags.startswith("--")) and _accepts_xla_flags(flags):
         with contextlib.suppress(OSError):
@@ -430,10 +435,6 @@ def _expanded(path: str) -> Path:
         return Path(path).expanduser()
     except RuntimeError:  # Neither HOME nor a passwd entry, as in many containers.
         return _NO_HOME / path.removeprefix("~/")
-
-
-def _has_usable_gpu() -> bool:
-    return (has_nvidia() and has_cuda_plugin()) or bool(other_plugins())
 
 
 def _is_set_by_user(name: str) -> bool:

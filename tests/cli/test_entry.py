@@ -55,9 +55,9 @@ print(sorted({{"jax", "jaxlib", "keras", "numpy", "rich"}} & set(sys.modules)))
     [
         (["dvices"], "there is no command 'dvices'; did you mean `anytpu devices`?"),
         (
-            ["train"],
-            "there is no command 'train'; the commands are demo, devices, doctor, env, compare, plan, shard, chip, "
-            "checkpoints, port, worker, docs",
+            ["teach"],
+            "there is no command 'teach'; the commands are demo, devices, doctor, env, compare, plan, shard, chip, "
+            "run, checkpoints, port, worker, docs",
         ),
         (
             ["demo", "--epochs", "0"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -21,6 +22,7 @@ import checkpointed_fit
 from anytpu.errors import DamageError, DataError, FileError, SettingError
 from anytpu.train.checkpoint import Checkpoints
 from checkpointed_fit import Ended
+from cli.commands import anytpu
 
 PROGRAM = Path(checkpointed_fit.__file__)
 VARIANTS = ("arrays", "dataset", "stream", "spanning", "fsdp", "generator", "sequences")
@@ -66,13 +68,13 @@ def child(folder: Path, *words: str) -> subprocess.Popen:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True)
 
 
-def test_kill_9_during_fit(tmp_path: Path):
+def test_kill_9_during_fit_and_a_restart(tmp_path: Path):
     whole = train(tmp_path / "whole", "dataset")
-    ended = child(tmp_path / "run", "dataset", "--kill-after", "17", "--every", "3")
-    ended.communicate(timeout=100)
-    assert ended.returncode == -signal.SIGKILL
-    assert Checkpoints(tmp_path / "run").steps()
-    assert train(tmp_path / "run", "dataset") == whole
+    words = ["run", "--", sys.executable, str(PROGRAM), str(tmp_path / "run"), "dataset", "--kill-after", "17"]
+    done = anytpu(*words, "--every", "3")
+    assert done.returncode == 0
+    assert re.search(r"killed by SIGKILL, newest checkpoint: step \d+. Restart 1 of 100", done.stderr)
+    assert json.loads(done.stdout) == json.loads(json.dumps(whole))
 
 
 @pytest.mark.parametrize(("point", "variant"), [("callback", "arrays"), ("evaluation", "dataset"), ("input", "stream")])
@@ -104,9 +106,9 @@ def test_a_second_signal_ends_the_process_at_once(tmp_path: Path):
     assert ended.stderr is not None
     said = next(line for line in ended.stderr if "SIGTERM" in line)
     assert said == "anytpu: SIGTERM: the step that runs is finished first; send it again to stop at once.\n"
-    ended.send_signal(signal.SIGTERM)
+    ended.send_signal(signal.SIGINT)
     ended.communicate(timeout=100)
-    assert ended.returncode == -signal.SIGTERM
+    assert ended.returncode == -signal.SIGINT
 
 
 X, Y = np.arange(24, dtype="float32").reshape(12, 2) / 24, np.arange(12, dtype="float32") / 12

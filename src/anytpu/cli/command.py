@@ -54,3 +54,14 @@ def positive_integer(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a positive integer, not {text!r}")
     return int(text)
+
+
+def whole_number(text: str) -> int:
+    """Parse an integer of the command line that may be 0.
+
+    Raises:
+        argparse.ArgumentTypeError: the text is not an integer, or is negative.
+    """
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be 0 or a positive integer, not {text!r}")
+    return int(text)

@@ -21,8 +21,8 @@ Python discards an exception that is raised in a garbage-collector callback, in 
 sends the signal again.
 
 Invariants: only the main thread installs gates, because Python runs signal handlers only there. A signal that the
-program ignores stays ignored. A second signal is never delayed. A forked child has no call to finish, so it restores
-the previous handlers.
+program ignores stays ignored. A second signal is never delayed, but a SIGTERM within 0.3 s of the first is the first. A
+forked child has no call to finish, so it restores the previous handlers.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ _Mode = Literal["hold", "act"] | None
 """Mode of the innermost block: delay signals, or let them act at once; None outside all blocks."""
 _SIGNAL = "_anytpu_signal"
 """Attribute of an exception that a signal handler raised: the signal number."""
+_SAME_S = 0.3
+"""Seconds within which a second SIGTERM counts as the first. Schedulers send it to a process and to its parents."""
 _PAUSE_S = 0.01
 """Seconds before a discarded signal is sent again. An ordinary callback has ended by then; if not, it is sent again."""
 
@@ -52,13 +54,14 @@ _PAUSE_S = 0.01
 class _PendingSignal:
     """State of the main thread: the mode of its innermost block, and the number of the stored signal or None.
 
-    `is_repeated` says that the signal in action is the second one.
+    `is_repeated` says that the signal in action is the second one. `since_s` is the time of the stored signal.
     """
 
     def __init__(self) -> None:
         self.mode: _Mode = None
         self.number: int | None = None
         self.is_repeated = False
+        self.since_s = 0.0
 
 
 class _Gate:
@@ -81,7 +84,10 @@ class _Gate:
             _act(self.previous, number, frame)
             return
         # 2. Store the signal. Act now in mode "act", and for a second signal; a first one waits for the running call.
-        is_second, _pending.number = _pending.number is not None, number
+        is_second = _pending.number is not None and not is_same_sigterm(number, _pending.since_s)
+        if _pending.number is None:
+            _pending.since_s = time.monotonic()
+        _pending.number = number
         if _pending.mode != "hold":
             raise_if_interrupted()
         elif is_second:
@@ -188,6 +194,11 @@ def raise_if_interrupted() -> None:
     while isinstance(handler, _Gate):
         handler = handler.previous
     _act(handler, number, None)
+
+
+def is_same_sigterm(number: int, since_s: float) -> bool:
+    """Return whether a second signal is the first once more: SIGTERM to all processes, which a parent passes on too."""
+    return number == signal.SIGTERM and time.monotonic() - since_s < _SAME_S
 
 
 def is_repeated_signal() -> bool:

@@ -19,10 +19,8 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn, Self
 
-from anytpu.engine.interrupts import is_repeated_signal
-
-STOPPED_STATUS = 75
-"""Exit status of a process that saved its run and can be started again: EX_TEMPFAIL of sysexits.h."""
+from anytpu._restarts import STOPPED_STATUS
+from anytpu.engine.interrupts import is_repeated_signal, is_same_sigterm
 
 _RESENT_S = 0.5
 """Seconds within which `engine.interrupts` sends a signal again whose exception Python discarded."""
@@ -44,6 +42,7 @@ class StopSignals:
         self._replaced: dict[int, Any] = {}
         self._owner = os.getpid()
         self._stopped_s: float | None = None
+        self._received_s = 0.0
         self.number: int | None = None
 
     def __enter__(self) -> Self:
@@ -75,10 +74,12 @@ class StopSignals:
             _end_by(number)
             return
         is_resent = self._stopped_s is not None and time.monotonic() - self._stopped_s < _RESENT_S
+        if self.number is not None and is_same_sigterm(number, self._received_s) and not is_resent:
+            return
         if is_repeated_signal() or (self.number is not None and not is_resent):
             _end_by(number)
             return
-        self.number = number
+        self.number, self._received_s = number, time.monotonic()
         if self._is_ready():
             self.stop()
         _say(f"{signal.Signals(number).name}: the step that runs is finished first; send it again to stop at once")

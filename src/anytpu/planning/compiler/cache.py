@@ -33,7 +33,7 @@ _told: set[str] = set()
 
 def read(key: str) -> tuple[dict[str, Any], bytes] | None:
     """Return the entry of a key, header and text, or None if there is no usable one."""
-    path = _env.plan_cache() / f"{key}{_SUFFIX}"
+    path = _env.cache_folder() / "plan" / f"{key}{_SUFFIX}"
     try:
         entry = _unpack(path.read_bytes())
     except (OSError, ValueError, zlib.error):
@@ -45,7 +45,7 @@ def read(key: str) -> tuple[dict[str, Any], bytes] | None:
 
 def write(key: str, header: dict[str, Any], text: bytes) -> None:
     """Store an answer, and delete the least recently used entries if all take too much."""
-    folder = _env.plan_cache()
+    folder = _env.cache_folder() / "plan"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with replaced(folder / f"{key}{_SUFFIX}", ".part") as unfinished:

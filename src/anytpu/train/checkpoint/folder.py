@@ -24,6 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
+from anytpu._restarts import report_step
 from anytpu.errors import DamageError, FileError
 from anytpu.train.checkpoint.lock import FolderLock
 from anytpu.train.checkpoint.manifest import NAME, ArrayForm, Json
@@ -171,6 +172,7 @@ class Checkpoints:
         with self._explained(f"the checkpoint of step {step} cannot be written"):
             self.folder.mkdir(parents=True, exist_ok=True)
             write_step(self.folder, step, arrays, trained, optimizer_state, host)
+            report_step(step)
             if self._keep is not None:
                 self._discard([old for old in self.steps()[: -self._keep] if old not in also_keep])
 

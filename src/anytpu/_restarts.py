@@ -1,0 +1,31 @@
+"""The agreement between `anytpu run` and the program that it restarts: an exit status and a file.
+
+Idea: a program that saved its run on a signal ends with `STOPPED_STATUS`. The file that `ANYTPU_STEP_FILE` names gets
+the step of its newest checkpoint. So a failure that repeats without progress can be told from others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from anytpu import _env
+
+STOPPED_STATUS = 75
+"""Exit status of a program that saved its run and can be started again: EX_TEMPFAIL of sysexits.h."""
+
+
+def report_step(step: int) -> None:
+    """Tell `anytpu run`, if this process runs under it, the step of the newest checkpoint."""
+    path = _env.step_file()
+    if path is not None:
+        with contextlib.suppress(OSError):
+            path.write_text(str(step))
+
+
+def reported_step(path: Path) -> int | None:
+    """Return the step in the file that a program reported to, or None."""
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None
