@@ -124,9 +124,9 @@ def plain_loop(sample: Sample, batches: Any, steps: range) -> tuple[Any, list[An
     return state, every
 
 
-def loop_of(backend: Backend, sample: Sample, capacity: int, guard: str | None = None) -> Executable:
+def loop_of(backend: Backend, sample: Sample, capacity: int, **guarded: Any) -> Executable:
     """Compile a loop over stacked batches."""
-    return backend.compile(sample.program, Loop(capacity, "batches", guard=guard))
+    return backend.compile(sample.program, Loop(capacity, "batches", **guarded))
 
 
 def run_loop(backend: Backend, sample: Sample, batches: Any, calls: list[tuple[int, int]]) -> StepResults:
@@ -445,7 +445,7 @@ def loops_over_batches(backend: Backend) -> None:
         done = run_loop(backend, sample, batches, [(0, 4)])
         state, every = plain_loop(sample, batches, range(4))
         assert done.count == 4
-        assert done.bad_step is None
+        assert done.bad_steps is None
         assert_close(fetched(backend, (done.state, done.last)), (state, every[-1]))
 
 
@@ -550,17 +550,34 @@ def the_guard_stops_at_the_first_bad_step(backend: Backend) -> None:
     executable = loop_of(backend, sample, 6, guard="loss")
     feed = backend.put(batches, Layout(1))
     good = executable.steps(put_state(backend, sample), feed, 0, 4)
-    assert int(backend.get(good.bad_step)) == -1
+    assert int(backend.get(good.bad_steps)) == 0
     whole = fetched(backend, good.state)
     done = executable.steps(put_state(backend, sample), feed, 1, 5)
-    assert int(backend.get(done.bad_step)) == 3
+    assert int(backend.get(done.bad_steps)) == 2
     state, _ = plain_loop(sample, batches, range(1, 4))
     assert_close(fetched(backend, done.state), state)
     losses = np.asarray(backend.get(done.every)["loss"])
     assert np.isfinite(losses[:5]).tolist() == [True, True, True, False, False]
     on = executable.steps(backend.put(whole, REPLICATED), feed, 4, 2)
-    assert int(backend.get(on.bad_step)) == 0
+    assert int(backend.get(on.bad_steps)) == 2
     assert_same_bits(backend.get(on.state), whole)
+
+
+@case
+def bad_steps_are_skipped(backend: Backend) -> None:
+    sample = samples.watched()
+    batches = stacked_batches(sample, 6)
+    batches[1, 0], batches[4, 0] = np.inf, np.nan
+    for capacity in (6, 1):
+        executable = loop_of(backend, sample, capacity, guard="loss", skips=True)
+        state, bad = put_state(backend, sample), 0
+        for start in range(0, 6, capacity):
+            feed = backend.put(batches[start : start + capacity], Layout(1))
+            done = executable.steps(state, feed, 0, capacity)
+            state, bad = done.state, bad + int(backend.get(done.bad_steps))
+        assert bad == 2
+        expected, _ = plain_loop(sample, batches, [0, 2, 3, 5])
+        assert_close(fetched(backend, state), expected)
 
 
 @case
@@ -569,7 +586,7 @@ def without_a_guard_nothing_is_watched(backend: Backend) -> None:
     batches = stacked_batches(sample, 2)
     batches[0] = np.nan
     done = run_loop(backend, sample, batches, [(0, 2)])
-    assert done.bad_step is None
+    assert done.bad_steps is None
     assert np.isnan(np.asarray(backend.get(done.state)["sum"]))
 
 

@@ -148,6 +148,6 @@ def test_a_loop_gives_handles(twin: TwinBackend):
     executable = twin.compile(sample.program, Loop(2, "batches", guard="loss"))
     feed = twin.put(jax.tree.map(lambda leaf: np.stack([leaf] * 2), sample.batch), REPLICATED)
     done = executable.steps(twin.put(sample.state, REPLICATED), feed, 0, 2)
-    leaves = jax.tree.leaves((done.state, done.last, done.every, done.bad_step))
+    leaves = jax.tree.leaves((done.state, done.last, done.every, done.bad_steps))
     assert {type(leaf) for leaf in leaves} == {Handle}
     assert done.count == 2

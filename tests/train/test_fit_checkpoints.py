@@ -19,7 +19,7 @@ import pytest
 
 import anytpu as tpu
 import checkpointed_fit
-from anytpu.errors import DamageError, DataError, FileError, SettingError
+from anytpu.errors import DamageError, DataError, FileError, NaNLossError, SettingError
 from anytpu.train.checkpoint import Checkpoints
 from checkpointed_fit import Ended
 from cli.commands import anytpu
@@ -184,17 +184,18 @@ def test_the_best_checkpoint_is_kept(tmp_path: Path):
     assert [host["metrics"].get("score_f1") for _, host in Checkpoints(tmp_path).hosts()] == [5.0, 3.0, 4.5]
 
 
-def test_a_state_that_is_not_finite_is_not_saved(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+def test_a_state_that_is_not_finite_is_not_saved(tmp_path: Path):
     class Spoil(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
             if epoch == 2 and self.model is not None:
                 self.model.layers[0].kernel.assign(np.full((2, 3), np.nan))
 
-    fit(tpu.Checkpointer(tmp_path, every_steps=1), epochs=4, callbacks=[Spoil()])
+    with pytest.raises(NaNLossError) as raised:
+        fit(tpu.Checkpointer(tmp_path, every_steps=1), epochs=4, callbacks=[Spoil()])
     assert Checkpoints(tmp_path).latest() == 6
-    assert capfd.readouterr().err == (
-        "anytpu: step 7 is not saved: the weight 'trainable/small/dense/kernel' has a NaN or an infinity. The newest "
-        "checkpoint is that of step 6.\n"
+    assert str(raised.value) == (
+        "step 7 is not saved: the weight 'trainable/small/dense/kernel' has a NaN or an infinity. The newest "
+        'checkpoint is that of step 6. Lower the learning rate, clip the gradients, or pass on_nan="skip" to fit'
     )
 
 
@@ -249,6 +250,27 @@ print(Checkpoints(sys.argv[1]).steps())
     )
     assert said[0].endswith("The training goes on, and later saves are tried without another message.")
     assert not list(tmp_path.glob(".unfinished*"))
+
+
+def test_a_failed_last_save_is_an_error(tmp_path: Path):
+    class Obstruct(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            (tmp_path / "6").write_text("a file where the last checkpoint goes")
+
+    message = (
+        f"the checkpoint of step 6 cannot be written: {str(tmp_path / '6')!r} exists already, and it is not a "
+        "checkpoint. Rename it, or choose another folder. The run is complete, and its end is only in the memory of "
+        "this process: save the result elsewhere, or run the same command again. It repeats the steps since the newest "
+        "checkpoint"
+    )
+    with pytest.raises(FileError) as raised:
+        fit(tpu.Checkpointer(tmp_path, every_s=None), callbacks=[Obstruct()])
+    assert str(raised.value) == message
+    (tmp_path / "loop").mkdir()
+    (tmp_path / "loop" / "6").write_text("")
+    with pytest.raises(FileError) as raised:
+        list(tpu.Checkpointer(tmp_path / "loop").steps(6, state={"a": 1}))
+    assert str(raised.value) == message.replace(str(tmp_path), str(tmp_path / "loop"))
 
 
 def test_errors_come_before_the_first_step(tmp_path: Path):

@@ -101,7 +101,7 @@ def test_on_nan_needs_the_log_that_it_watches(strategy):
     with pytest.raises(SettingError) as error:
         model.fit(X, Y, on_nan="raise", verbose=0)
     assert str(error.value) == (
-        "on_nan=\"raise\" checks the log 'loss', but the training step does not return it; its logs are: 'mistake'. "
+        "on_nan checks the log 'loss', but the training step does not return it; its logs are: 'mistake'. "
         "Add 'loss' to the logs that train_step returns, or remove on_nan"
     )
 

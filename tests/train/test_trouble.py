@@ -150,8 +150,8 @@ def test_nan_raises_and_names_step_and_epoch(place: str, steps: Any):
     with pytest.raises(NaNLossError) as raised:
         model.fit(spoiled, Y, initial_epoch=3, **{**FIT, "epochs": 5}, on_nan="raise")
     assert str(raised.value) == (
-        "the loss is not finite at step 3 of epoch 4. The model stands as it was before that step. Lower the learning "
-        "rate, clip the gradients (clipnorm=1.0), or look for NaN in the data"
+        "the loss or a new weight is not finite at step 3 of epoch 4. The model stands as it was before that step. "
+        "Lower the learning rate, clip the gradients (clipnorm=1.0), or look for NaN in the data"
     )
     assert int(model.optimizer.iterations.numpy()) == 14
     assert all(np.isfinite(value).all() for value in values(model))
@@ -170,6 +170,51 @@ def test_nan_in_a_later_epoch():
     model, _ = run(make, lambda model: None, "virtual")
     with pytest.raises(NaNLossError, match="at step 1 of epoch 2"):
         model.fit(X, Y, callbacks=[Spoil()], **FIT, on_nan="raise")
+
+
+@pytest.mark.parametrize("steps", [1, 4, "auto"])
+def test_a_step_with_nan_is_skipped(steps: Any, caplog: pytest.LogCaptureFixture):
+    """The weights equal those of a fit without the batch, the last of its epoch; so does the loss of the epoch."""
+    spoiled = np.concatenate([X[:32], np.full((8, X.shape[1]), np.nan, "float32")])
+
+    def fit(x: Any, on_nan: Any) -> Any:
+        keras.utils.set_random_seed(4)
+        layers = keras.layers
+        with tpu.connect("virtual", cores=2).scope():
+            parts = [keras.Input((6,)), layers.Dense(8, "tanh"), layers.Dropout(0.5), layers.Dense(3)]
+            model = compiled(keras.Sequential(parts), steps_per_execution=steps)
+        settings = {"batch_size": 8, "epochs": 3, "shuffle": False, "verbose": 0}
+        history = model.fit(x, Y[: len(x)], **settings, on_nan=on_nan).history
+        return history, [value.tobytes() for value in values(model)]
+
+    assert fit(spoiled, "skip") == fit(X[:32], "raise")
+    lines = [record.getMessage() for record in caplog.records if "skipped" in record.getMessage()]
+    said = "1 of the 5 steps of epoch {} were skipped: the loss or a new weight was not finite"
+    assert lines == [said.format(epoch) for epoch in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("on_nan", ["raise", "skip"])
+def test_a_finite_loss_with_nan_gradients(on_nan: str):
+    """The gradient of sqrt at 0 is infinite, and 0 times infinity is NaN."""
+
+    class Root(keras.losses.Loss):
+        def call(self, y_true: Any, y_pred: Any) -> Any:
+            return keras.ops.sqrt(keras.ops.sum(keras.ops.square(y_pred - y_true), axis=-1))
+
+    with tpu.connect("virtual", cores=2).scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="zeros")])
+        model.compile(keras.optimizers.SGD(0.1), Root())
+    data = np.ones((200, 2), "float32"), np.zeros((200, 1), "float32")
+    message = (
+        "the loss or a new weight is not finite at step 1 of epoch 1. The model stands as it was before that step."
+        if on_nan == "raise"
+        else 'on_nan="skip" skipped the last 100 steps, in epoch 2: the loss or a new weight was not finite in each. '
+        "The model stands as it was before them."
+    )
+    with pytest.raises(NaNLossError) as raised:
+        model.fit(*data, batch_size=4, epochs=5, verbose=0, on_nan=on_nan)
+    assert str(raised.value).startswith(message)
+    assert all(np.isfinite(value).all() for value in model.get_weights())
 
 
 def test_without_on_nan_it_trains_on_as_keras_does():
@@ -193,7 +238,7 @@ def test_on_nan_that_is_not_known(value: Any):
     model, _ = run(classifier, lambda model: None, "virtual")
     with pytest.raises(SettingError) as raised:
         model.fit(X, Y, on_nan=value)
-    assert str(raised.value) == f'on_nan must be "raise", or None to train on as Keras does, not {value!r}'
+    assert str(raised.value) == f'on_nan must be "raise", "skip", or None to train on as Keras does, not {value!r}'
 
 
 def test_a_fit_inside_a_callback_of_another():

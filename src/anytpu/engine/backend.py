@@ -37,8 +37,10 @@ class Loop:
         capacity: number of steps in one feed, at least 1, and so the maximum for one call; each call chooses its count.
         feed: "rows": the whole data set is on the device, and a feed holds row indices, `(capacity, rows)`;
             "batches": a feed holds the stacked batches, `(capacity, rows, ...)`.
-        guard: name of the output to check for NaN and infinity. From the first step where it is not finite, the state
-            is frozen, and the call reports that step. None checks nothing and costs nothing.
+        guard: name of the output to check for NaN and infinity. A step is bad if that output, or a leaf of the new
+            state that was finite before, is not finite. A bad step has no effect on the state, nor have the steps
+            after it. None checks nothing and costs nothing.
+        skips: whether steps after a bad step have an effect again.
         examples: number of rows of the data set on the device, for feed "rows".
         keeps_every: True returns the outputs of all steps, which take `capacity` times the memory of one step. False
             returns the outputs of the last step.
@@ -47,6 +49,7 @@ class Loop:
     capacity: int
     feed: Literal["rows", "batches"]
     guard: str | None = None
+    skips: bool = False
     examples: int | None = None
     keeps_every: bool = True
 
@@ -61,15 +64,14 @@ class StepResults:
         every: handles of the outputs of all steps, `(capacity, ...)` each; rows from `count` on are unspecified. None
             if the loop does not keep them.
         count: number of steps that ran.
-        bad_step: handle of the index, from 0 in this call, of the first step whose guarded output was not finite; -1
-            if all were finite. None without a guard.
+        bad_steps: handle of the number of steps without an effect on the state. None without a guard.
     """
 
     state: Tree
     last: Tree
     every: Tree
     count: int
-    bad_step: Any = None
+    bad_steps: Any = None
 
 
 class Executable(abc.ABC):

@@ -70,8 +70,8 @@ class CompiledExecutable(Executable):
         Raises:
             BackendError: XLA failed at run time, for example because memory ran out.
         """
-        state, last, every, bad_step = self._call(state, feed, np.int32(start), np.int32(count))
-        return StepResults(state, last, every, count, bad_step)
+        state, last, every, bad_steps = self._call(state, feed, np.int32(start), np.int32(count))
+        return StepResults(state, last, every, count, bad_steps)
 
     def _call(self, *arguments: Any) -> Any:
         try:

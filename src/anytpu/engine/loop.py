@@ -10,6 +10,7 @@ Each carry keeps its initial dtype.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -36,8 +37,8 @@ def make_loop(step: Step, state: Tree, batch: Tree, loop: Loop) -> Callable[...,
         loop: capacity, feed and guard of the loop.
 
     Returns:
-        The function to compile, `run(state, feed, start, count) -> (state, last, every, bad_step)`. `bad_step` is None
-        without a guard. With capacity 1 the function has no loop, and ignores `start` and `count`.
+        The function to compile, `run(state, feed, start, count) -> (state, last, every, bad_steps)`; see `StepResults`.
+        With capacity 1 the function has no loop, and ignores `start` and `count`.
 
     Raises:
         SettingError: no output of the step has the guard's name.
@@ -49,16 +50,14 @@ def make_loop(step: Step, state: Tree, batch: Tree, loop: Loop) -> Callable[...,
 
     def run_one(state: Tree, feed: Tree, start: Any, count: Any) -> tuple[Tree, Tree, Tree, Any]:
         new_state, last = replay(state, pick(feed, 0, batch))
-        bad = _first_bad(_initial_bad(loop), 0, last, loop.guard)
-        state = jax.tree.map(lambda old, new: _freeze_if_bad(old, new, bad), state, new_state)
+        state, bad = _guarded(loop, state, new_state, last, _initial_bad(loop))
         return state, last, jax.tree.map(lambda output: output[None], last) if loop.keeps_every else None, bad
 
     def run(state: Tree, feed: Tree, start: Any, count: Any) -> tuple[Tree, Tree, Tree, Any]:
         def body(i: Any, carry: tuple) -> tuple:
             state, _, every, bad = carry
             new_state, last = replay(state, pick(feed, start + i, batch))
-            bad = _first_bad(bad, i, last, loop.guard)
-            state = jax.tree.map(lambda old, new: _freeze_if_bad(old, new, bad), state, new_state)
+            state, bad = _guarded(loop, state, new_state, last, bad)
             if loop.keeps_every:
                 every = jax.tree.map(
                     lambda stack, output: lax.dynamic_update_index_in_dim(stack, output, i, 0), every, last
@@ -146,24 +145,34 @@ def cut_padding(leaf: Any, spec: jax.ShapeDtypeStruct) -> Any:
 def _missing_guard_text(guard: str, outputs: Tree) -> str:
     names = ", ".join(map(repr, outputs)) or "none"
     return (
-        f'on_nan="raise" checks the log {guard!r}, but the training step does not return it; its logs are: {names}. '
+        f"on_nan checks the log {guard!r}, but the training step does not return it; its logs are: {names}. "
         f"Add {guard!r} to the logs that train_step returns, or remove on_nan"
     )
 
 
 def _initial_bad(loop: Loop) -> Any:
-    """Return -1, the index for "no bad step"; None without a guard."""
-    return None if loop.guard is None else jnp.int32(-1)
+    """Return the number of bad steps before the first; None without a guard."""
+    return None if loop.guard is None else jnp.int32(0)
 
 
-def _first_bad(bad: Any, i: Any, outputs: Tree, guard: str | None) -> Any:
-    """Return the index of the first bad step up to step `i`, or -1."""
-    if guard is None:
-        return None
-    finite = jnp.all(jnp.isfinite(outputs[guard]))
-    return jnp.where((bad < 0) & ~finite, i, bad)
+def _guarded(loop: Loop, old: Tree, new: Tree, outputs: Tree, bad: Any) -> tuple[Tree, Any]:
+    """Return the state after a step and the number of bad steps. A bad step has no effect on the state."""
+    if loop.guard is None:
+        return new, None
+    is_bad = ~jnp.all(jnp.isfinite(outputs[loop.guard])) | _spoils(old, new)
+    if not loop.skips:
+        is_bad |= bad > 0
+    return jax.tree.map(lambda before, after: jnp.where(is_bad, before, after), old, new), bad + is_bad
 
 
-def _freeze_if_bad(old: Any, new: Any, bad: Any) -> Any:
-    """Return the new value, or the old value from the first bad step on."""
-    return new if bad is None else jnp.where(bad >= 0, old, new)
+def _spoils(old: Tree, new: Tree) -> Any:
+    """Return whether a leaf of the state that was finite is not any more: a finite loss may have NaN gradients."""
+    pairs = zip(jax.tree.leaves(old), jax.tree.leaves(new), strict=True)
+    floats = [pair for pair in pairs if jnp.issubdtype(pair[1].dtype, jnp.inexact)]
+    return functools.reduce(
+        jnp.logical_or, [_is_finite(before) & ~_is_finite(after) for before, after in floats], False
+    )
+
+
+def _is_finite(leaf: Any) -> Any:
+    return jnp.all(jnp.isfinite(leaf))

@@ -87,7 +87,7 @@ class _TwinExecutable(Executable):
     def steps(self, state: Tree, feed: Tree, start: int, count: int) -> StepResults:
         steps = self._inner.steps(_open(state), _open(feed), start, count)
         _consume(state)
-        return StepResults(_close(steps.state), _close(steps.last), _close(steps.every), count, _close(steps.bad_step))
+        return StepResults(_close(steps.state), _close(steps.last), _close(steps.every), count, _close(steps.bad_steps))
 
 
 def _copy(leaf: Any) -> Any:

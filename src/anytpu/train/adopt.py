@@ -100,7 +100,7 @@ def _loop(name: str, original: Callable) -> Callable:
         ):
             if name == "fit":
                 is_silent = arguments.get("verbose", "auto") == 0
-                trainer.begin_fit(arguments.get("initial_epoch", 0), "loss" if on_nan == "raise" else None, is_silent)
+                trainer.begin_fit(arguments.get("initial_epoch", 0), on_nan, is_silent)
             return original(*bound.args, **bound.kwargs)
 
     return wrapper
@@ -164,7 +164,7 @@ def _running(trainer: Trainer, name: str, callbacks: Any, run: FitRun | None = N
         finally:
             trainer.one_step_calls = previous
             if mode == "train":
-                trainer.guard = trainer.checkpoints = None
+                trainer.on_nan = trainer.checkpoints = None
                 trainer.print_notices()
 
 

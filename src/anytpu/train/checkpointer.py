@@ -93,7 +93,9 @@ class Checkpointer:
 
         Raises:
             SettingError: an object cannot be saved.
-            FileError: another job writes to the folder, or the checkpoint does not fit the objects.
+            FileError: another job writes to the folder, or the checkpoint does not fit the objects. Or the last step
+                could not be saved.
+            NaNLossError: a weight has a NaN or an infinity at a save.
             DamageError: there are checkpoints, and none is whole.
         """
         from anytpu.train.tracked import Tracked
@@ -149,6 +151,7 @@ class Checkpointer:
             # 3. The last step is saved in any case.
             if done != saver.step:
                 saver.save(lambda: self._snapshot(done, tracked))
+            saver.finish()
 
     def _snapshot(self, step: int, tracked: Tracked) -> Snapshot:
         metrics, self._metrics = self._metrics, {}

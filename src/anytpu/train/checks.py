@@ -60,16 +60,27 @@ def check_steps_per_execution(steps: Any) -> None:
 
 
 def check_on_nan(on_nan: Any) -> None:
-    """Reject a value of `fit(on_nan=...)` other than None and "raise"."""
-    if on_nan not in (None, "raise"):
-        raise SettingError(f'on_nan must be "raise", or None to train on as Keras does, not {on_nan!r}')
+    """Reject a value of `fit(on_nan=...)` other than None, "raise" and "skip"."""
+    if on_nan not in (None, "raise", "skip"):
+        raise SettingError(f'on_nan must be "raise", "skip", or None to train on as Keras does, not {on_nan!r}')
 
 
-def refuse_nan(guard: str | None, step: int, epoch: int) -> NoReturn:
-    """Raise because the log `guard` is not finite at a step of an epoch, both counted from 1."""
+_NAN_ADVICE = "Lower the learning rate, clip the gradients (clipnorm=1.0), or look for NaN in the data"
+
+
+def refuse_nan(step: int, epoch: int) -> NoReturn:
+    """Raise because a step of an epoch, both counted from 1, gave a value that is not finite."""
     raise NaNLossError(
-        f"the {guard} is not finite at step {step} of epoch {epoch}. The model stands as it was before that step. "
-        "Lower the learning rate, clip the gradients (clipnorm=1.0), or look for NaN in the data"
+        f"the loss or a new weight is not finite at step {step} of epoch {epoch}. The model stands as it was before "
+        f"that step. {_NAN_ADVICE}"
+    )
+
+
+def refuse_skips(steps: int, epoch: int) -> NoReturn:
+    """Raise because so many steps in a row, up to one of an epoch, were skipped."""
+    raise NaNLossError(
+        f'on_nan="skip" skipped the last {steps} steps, in epoch {epoch}: the loss or a new weight was not finite in '
+        f"each. The model stands as it was before them. {_NAN_ADVICE}"
     )
 
 

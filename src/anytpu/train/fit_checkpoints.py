@@ -260,8 +260,10 @@ class FitRun:
         with self._stop:
             try:
                 yield
-            finally:
+            except BaseException:
                 self.saver.wait()
+                raise
+            self.saver.finish()
 
 
 class _First(keras.callbacks.Callback):

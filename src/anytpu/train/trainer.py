@@ -35,6 +35,7 @@ from anytpu.train import checks
 from anytpu.train.keras_program import VariableList, padding_of, parts_of
 from anytpu.train.pass_place import FitReports
 from anytpu.train.placed_programs import PlacedPrograms
+from anytpu.train.skipped_steps import SkippedSteps
 
 _RESIDENT_SHARE = 4
 _MAX_EXECUTABLES = 64
@@ -81,8 +82,8 @@ class Trainer:
         """Number of programs compiled so far."""
         self.one_step_calls = False
         """Whether a callback must be called after every step."""
-        self.guard: str | None = None
-        """Name of the log that must stay finite, or None."""
+        self.on_nan: str | None = None
+        """Treatment of steps whose results are not finite: "raise", "skip", or None for none."""
         self.every: list[tuple[Tree, int]] = []
         """For each segment of the last call, the handles of the logs of its steps and the number of steps."""
         self.checkpoints: FitReports | None = None
@@ -108,6 +109,7 @@ class Trainer:
         self._output_bytes: dict[tuple, int] = {}
         self._last: tuple[tuple, _Compiled] | None = None
         self._watch = CallWatch()
+        self._skips: SkippedSteps
         self._initial_epoch = 0
         self._epoch = 1
         self._step = 0
@@ -188,9 +190,9 @@ class Trainer:
         parts = [jax.tree.map(lambda log, n=n: np.asarray(log)[:n], self.backend.get(logs)) for logs, n in self.every]
         return jax.tree.map(lambda *segments: np.concatenate(segments), *parts) if parts else {}
 
-    def begin_fit(self, initial_epoch: int, guard: str | None, is_silent: bool = False) -> None:
-        """Start a fit: epochs count from `initial_epoch`, and the log `guard` must stay finite."""
-        self._initial_epoch, self.guard = initial_epoch, guard
+    def begin_fit(self, initial_epoch: int, on_nan: str | None, is_silent: bool = False) -> None:
+        """Start a fit: epochs count from `initial_epoch`, and `on_nan` treats steps that are not finite."""
+        self._initial_epoch, self.on_nan, self._skips = initial_epoch, on_nan, SkippedSteps(self.backend)
         self.input_shares, self.notices = [], None if is_silent else []
 
     def begin_epoch(self, number: int) -> None:
@@ -199,6 +201,7 @@ class Trainer:
 
     def end_epoch(self, input_share: float, notice: str | None) -> None:
         """End an epoch of training: record its input share, and its notice unless it is None."""
+        self._skips.end_epoch(self._epoch)
         self.input_shares.append(input_share)
         if notice and self.notices is not None:
             self.notices.append(f"anytpu: {notice.format(epoch=self._epoch)}")
@@ -214,8 +217,9 @@ class Trainer:
                 loop = dataclasses.replace(loop, capacity=1)
             if mode == "predict" and loop.capacity > 1:
                 loop = dataclasses.replace(loop, capacity=self._output_capacity(parts, batch, loop.capacity))
-            guard = self.guard if mode == "train" else None
-            return loop if guard is None else dataclasses.replace(loop, guard=guard)
+            if mode != "train" or self.on_nan is None:
+                return loop
+            return dataclasses.replace(loop, guard="loss", skips=self.on_nan == "skip")
 
         return group.segments(loop_of)
 
@@ -321,8 +325,10 @@ class Trainer:
         if mode != "train":
             return
         first, self._step = self._step, self._step + segment.count
-        if results.bad_step is not None and (bad := int(self.backend.get(results.bad_step))) >= 0:
-            checks.refuse_nan(self.guard, first + bad + 1, self._epoch)
+        if self.on_nan == "skip":
+            self._skips.add(results.bad_steps, segment.count, self._epoch)
+        elif results.bad_steps is not None and (bad := int(self.backend.get(results.bad_steps))):
+            checks.refuse_nan(first + segment.count - bad + 1, self._epoch)
 
 
 def _renew(backend: Backend, live: _Live) -> None:

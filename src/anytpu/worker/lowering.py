@@ -60,7 +60,7 @@ class LoweredCall:
     Attributes:
         manifest: manifest of the program file.
         code: code of the program file.
-        results: tree of the results besides the state: the outputs of a step, or (last, every, bad_step) of a loop.
+        results: tree of the results besides the state: the outputs of a step, or (last, every, bad_steps) of a loop.
         outputs: specs of the outputs of one step.
     """
 

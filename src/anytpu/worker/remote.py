@@ -211,8 +211,8 @@ class _RemoteExecutable(Executable):
         return self._call(state, batch)
 
     def steps(self, state: Tree, feed: Tree, start: int, count: int) -> StepResults:
-        state, (last, every, bad_step) = self._call(state, (feed, np.int32(start), np.int32(count)))
-        return StepResults(state, last, every, count, bad_step)
+        state, (last, every, bad_steps) = self._call(state, (feed, np.int32(start), np.int32(count)))
+        return StepResults(state, last, every, count, bad_steps)
 
     def _call(self, state: Tree, batch: Tree) -> tuple[Tree, Tree]:
         arrays = [RemoteArray(self._session) for _ in range(self._state.num_leaves + self._results.num_leaves)]

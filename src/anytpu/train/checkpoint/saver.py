@@ -4,7 +4,8 @@ Idea: the training waits only for the copy of its state to the host. A thread wr
 is made when the thread has finished, so the memory holds one more state at most.
 
 Rule: a failed save does not end the training: the first of a row is reported, and earlier checkpoints do not change.
-The thread prints nothing: a signal may have interrupted the main thread inside of a print.
+A failed last save is an error, and so is a state that is not finite. The thread prints nothing: a signal may have
+interrupted the main thread inside of a print.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from anytpu.errors import FileError
+from anytpu.errors import FileError, NaNLossError
 from anytpu.train.checkpoint.folder import Checkpoints
 from anytpu.train.checkpoint.policy import SavePolicy, metrics_in
 from anytpu.train.checkpoint.snapshot import Snapshot
@@ -40,7 +41,7 @@ class Saver:
         self._thread: threading.Thread | None = None
         self._failure: FileError | None = None
         self._has_reported = False
-        self._has_reported_bad = False
+        self._unsaved: FileError | None = None
         self._waited_s = 0.0
         self._saved_s = now()
         best = policy.best_of(metrics_in(checkpoints))
@@ -66,12 +67,16 @@ class Saver:
 
         Args:
             make: copies the state to the host.
+
+        Raises:
+            NaNLossError: a weight is not finite. Training on would not mend it.
         """
         self.wait()
         began_s = self._now()
         snapshot = make()
-        if self._is_refused(snapshot):
-            return
+        bad = self._bad(snapshot)
+        if bad is not None:
+            raise NaNLossError(f'{bad}. Lower the learning rate, clip the gradients, or pass on_nan="skip" to fit')
         self._accept(snapshot)
         self._thread = threading.Thread(target=self._write, args=(snapshot,), name="anytpu writes a checkpoint")
         self._thread.start()
@@ -81,7 +86,9 @@ class Saver:
         """Copy and write the state, and return whether it is saved."""
         self.wait()
         snapshot = make()
-        if self._is_refused(snapshot):
+        bad = self._bad(snapshot)
+        if bad is not None:
+            _say(bad)
             return False
         self._accept(snapshot)
         self._write(snapshot)
@@ -96,18 +103,29 @@ class Saver:
             self._thread = None
         self._report()
 
-    def _is_refused(self, snapshot: Snapshot) -> bool:
-        """Return whether a snapshot is not saved since a weight is not finite; the first is reported."""
+    def finish(self) -> None:
+        """Wait until the last snapshot is written, at the end of a run.
+
+        Raises:
+            FileError: it could not be written. The run must not look as if it had been saved.
+        """
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._unsaved is not None:
+            self._failure = None
+            raise FileError(
+                f"{self._unsaved}. The run is complete, and its end is only in the memory of this process: save the "
+                "result elsewhere, or run the same command again. It repeats the steps since the newest checkpoint"
+            )
+
+    def _bad(self, snapshot: Snapshot) -> str | None:
+        """Return why a snapshot must not be saved, or None: a weight is not finite."""
         bad = snapshot.first_bad()
         if bad is None:
-            return False
-        if not self._has_reported_bad:
-            self._has_reported_bad = True
-            _say(
-                f"step {snapshot.step} is not saved: the weight {bad!r} has a NaN or an infinity. The newest "
-                f"checkpoint is that of step {self.step}"
-            )
-        return True
+            return None
+        newest = f"The newest checkpoint is that of step {self.step}" if self.step else "There is no checkpoint"
+        return f"step {snapshot.step} is not saved: the weight {bad!r} has a NaN or an infinity. {newest}"
 
     def _accept(self, snapshot: Snapshot) -> None:
         self.step, self._saved_s = snapshot.step, self._now()
@@ -126,9 +144,9 @@ class Saver:
                 host=host,
                 also_keep=() if best is None else (best[0],),
             )
-            self._has_reported = False
+            self._has_reported, self._unsaved = False, None
         except FileError as error:
-            self._failure = error
+            self._failure = self._unsaved = error
 
     def _report(self) -> None:
         if self._thread is not None and self._thread.is_alive():
