@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from anytpu.cli.command import Command
 
@@ -13,7 +12,7 @@ DAMAGED_STATUS = 1
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the folder."""
-    parser.add_argument("folder", metavar="FOLDER", type=Path, help="checkpoint_dir of a fit, or a model_dir")
+    parser.add_argument("folder", metavar="FOLDER", help="checkpoint_dir of a fit, or a model_dir; gs:// and s3:// too")
 
 
 def run(arguments: argparse.Namespace) -> int:

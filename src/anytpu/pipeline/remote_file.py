@@ -149,7 +149,7 @@ class RemoteFile:
 
     @functools.cached_property
     def _system(self) -> tuple[Any, str]:
-        return _file_system(self.path)
+        return file_system(self.path)
 
     def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in vars(self).items() if name not in ("_system", "_copy", "_copying")}
@@ -200,7 +200,7 @@ def remote_matches(url: str) -> list[str]:
     if not glob.has_magic(pattern):
         return [url]
     with explained(url, "list"):
-        system, path = _file_system(url)
+        system, path = file_system(url)
         urls = [system.unstrip_protocol(match) for match in sorted(system.glob(path))]
     if not urls:
         raise FileError(f"no file matches {url!r}")
@@ -214,11 +214,20 @@ def upload(local: str, url: str) -> None:
         FileError: the URL cannot be written.
     """
     with explained(url, "write"):
-        system, path = _file_system(url)
+        system, path = file_system(url)
         system.put_file(local, path)
 
 
-def _file_system(url: str) -> tuple[Any, str]:
+def file_system(url: str, **settings: Any) -> tuple[Any, str]:
+    """Return the file system of fsspec for a URL, and the path in it.
+
+    Args:
+        url: the URL.
+        **settings: settings of the file system.
+
+    Raises:
+        FileError: the protocol is unknown, or its package is not installed.
+    """
     import fsspec
 
     # gcsfs also logs each error that it raises, with a traceback. The null handler keeps that off stderr, unless the
@@ -226,7 +235,7 @@ def _file_system(url: str) -> tuple[Any, str]:
     logging.getLogger("gcsfs").addHandler(_SILENT)
     protocol = protocol_of(url)
     try:
-        return fsspec.core.url_to_fs(url)
+        return fsspec.core.url_to_fs(url, **settings)
     except ImportError as error:
         missing = f"type pip install 'anytpu[{_EXTRAS[protocol]}]'" if protocol in _EXTRAS else str(error)
         raise FileError(f"{protocol}:// needs a package that is not installed, for {url!r}: {missing}") from error
@@ -238,11 +247,11 @@ def _file_system(url: str) -> tuple[Any, str]:
 
 
 @contextlib.contextmanager
-def explained(url: str, verb: str) -> Iterator[None]:
-    """Convert a store's error to a FileError that names the URL and says what to do."""
+def explained(url: str, verb: str, passed: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Convert a store's error to a FileError that names the URL and says what to do; `passed` is raised as it is."""
     try:
         yield
-    except FileError:
+    except (FileError, *passed):
         raise
     except Exception as error:  # each store's library has its own exception classes
         raise FileError(_reason(url, verb, error)) from error

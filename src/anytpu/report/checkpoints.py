@@ -43,14 +43,14 @@ class CheckpointLine:
 HEADINGS = ("step", "saved", "size", "state", "made by", "metrics")
 
 
-def checkpoint_lines(folder: Path) -> list[CheckpointLine]:
+def checkpoint_lines(folder: str) -> list[CheckpointLine]:
     """Read and check all checkpoints of a folder, oldest first.
 
     Raises:
         FileError: the folder does not exist, or cannot be read.
     """
-    if not folder.is_dir():
-        raise FileError(f"there is no folder {str(folder)!r}: pass the checkpoint_dir of a fit, or a model_dir")
+    if "://" not in folder and not Path(folder).is_dir():
+        raise FileError(f"there is no folder {folder!r}: pass the checkpoint_dir of a fit, or a model_dir")
     checkpoints = Checkpoints(folder)
     return [_line(checkpoints, step) for step in checkpoints.numbered()]
 
@@ -64,10 +64,8 @@ def table_lines(lines: list[CheckpointLine]) -> list[str]:
 
 
 def _line(checkpoints: Checkpoints, step: int) -> CheckpointLine:
-    files = [path for path in Path(checkpoints.path(step)).iterdir() if path.is_file()]
-    newest_s = max((path.stat().st_mtime for path in files), default=0.0)
-    saved = datetime.datetime.fromtimestamp(newest_s).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    size_bytes = sum(path.stat().st_size for path in files)
+    time_s, size_bytes = checkpoints.saved(step)
+    saved = datetime.datetime.fromtimestamp(time_s).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     host: Any = None
     fault = None
     try:

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from anytpu._calls import explain_methods
@@ -31,7 +30,8 @@ class Checkpointer:
     `fit(..., checkpoint_dir=Checkpointer("run7", every_steps=100))` saves a Keras training; `steps` a custom loop.
 
     Args:
-        folder: the folder. Two jobs cannot write there at once; the second gets an error that names the first.
+        folder: path of the folder, or its URL in a bucket, such as "gs://bucket/run7". Two jobs cannot write there at
+            once; the second gets an error that names the first.
         every_s: seconds between two saves; None: time does not decide. `fit` also saves after an epoch, if that costs
             less than a thirtieth of the time.
         every_steps: steps between two saves; None: steps do not decide.
@@ -69,7 +69,7 @@ class Checkpointer:
         best: str | None = None,
         mode: str = "",
     ) -> None:
-        self.folder = Path(folder)
+        self.folder = os.fspath(folder)
         self.policy = SavePolicy(every_s, every_steps, keep, best, mode)
         self._metrics: dict[str, float] = {}
         self._is_best = False

@@ -13,7 +13,7 @@ import numpy as np
 
 from anytpu.train.checkpoint import Checkpoints
 from anytpu.train.checkpoint.manifest import NAME, digest_of
-from anytpu.train.checkpoint.step_files import ARRAYS
+from anytpu.train.checkpoint.store import ARRAYS
 from fuzz.battery import Battery
 from fuzz.damage import BYTES, JSON
 

@@ -50,7 +50,7 @@ def test_what_is_saved_is_loaded(tmp_path):
     assert checkpoints.load_newest() is None
     checkpoints.save(3, VALUES, trained={"dense/kernel"}, optimizer_state={"half"}, host={"states": [{"batches": 2}]})
     found = checkpoints.load(3)
-    assert (found.step, found.folder, found.host) == (3, tmp_path / "a" / "b", {"states": [{"batches": 2}]})
+    assert (found.step, found.folder, found.host) == (3, str(tmp_path / "a" / "b"), {"states": [{"batches": 2}]})
     assert found.forms["dense/kernel"] == ArrayForm((2, 3), "float32", True, False)
     assert found.forms["half"] == ArrayForm((3,), "bfloat16", False, True)
     assert list(found.values) == list(VALUES)
@@ -234,7 +234,7 @@ def test_a_folder_of_checkpoints_whose_name_is_a_number(tmp_path, name):
     with pytest.raises(FileError) as caught:
         checkpoint_at(folder)
     assert str(caught.value) == (
-        f"there is no checkpoint in {str(folder)!r}: pass the model_dir of an estimator that was trained"
+        f"there is no checkpoint in {str(folder)!r}: pass the checkpoint_dir of a fit, or a model_dir"
     )
     Checkpoints(folder).save(2, VALUES)
     assert checkpoint_at(folder).step == 2
@@ -461,13 +461,16 @@ def test_a_file_that_may_not_be_read_is_not_damaged(open_folder):
     ("call", "message"),
     [
         (
-            lambda folder: Checkpoints("gs://bucket/run"),
-            "checkpoints are kept in a folder of this machine, not at 'gs://bucket/run'. Pass a local folder, or mount "
-            "the bucket as one",
+            lambda folder: Checkpoints("memory://run"),
+            "checkpoints cannot be kept at 'memory://run': use gs:// or s3://, or the path of a local folder",
+        ),
+        (
+            lambda folder: Checkpoints("file:///tmp/run"),
+            "checkpoints cannot be kept at 'file:///tmp/run': use gs:// or s3://, or the path of a local folder",
         ),
         (
             lambda folder: checkpoint_at(folder),
-            "there is no checkpoint in {!r}: pass the model_dir of an estimator that was trained",
+            "there is no checkpoint in {!r}: pass the checkpoint_dir of a fit, or a model_dir",
         ),
         (
             lambda folder: Checkpoints(folder).load(7),

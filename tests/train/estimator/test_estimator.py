@@ -380,7 +380,7 @@ def test_calls_that_are_refused_a28(tmp_path, call, message):
     with pytest.raises((EstimatorError, OSError)) as caught:
         call(tmp_path)
     assert str(caught.value) == (
-        message or f"there is no checkpoint in {str(tmp_path)!r}: pass the model_dir of an estimator that was trained"
+        message or f"there is no checkpoint in {str(tmp_path)!r}: pass the checkpoint_dir of a fit, or a model_dir"
     )
 
 

@@ -14,11 +14,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
-import itertools
 import logging
-import os
-import re
-import shutil
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
@@ -26,24 +22,16 @@ import numpy as np
 
 from anytpu._restarts import report_step
 from anytpu.errors import DamageError, FileError
-from anytpu.train.checkpoint.lock import FolderLock
-from anytpu.train.checkpoint.manifest import NAME, ArrayForm, Json
-from anytpu.train.checkpoint.step_files import (
-    DISCARDED,
-    UNFINISHED,
-    is_empty,
-    number_of,
-    read_arrays,
-    read_manifest,
-    step_at,
-    write_step,
-)
+from anytpu.train.checkpoint.arrays import Sink, read_arrays, write_arrays
+from anytpu.train.checkpoint.bucket_store import BucketStore
+from anytpu.train.checkpoint.folder_store import FolderStore
+from anytpu.train.checkpoint.manifest import NAME, ArrayForm, CheckpointManifest, Json, from_json, to_json
+from anytpu.train.checkpoint.store import ARRAYS, Store, number_of
 from anytpu.units import format_bytes
 
 LOG = logging.getLogger("anytpu")
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_LEFT_BEHIND = re.compile(f"({re.escape(UNFINISHED)}|{re.escape(DISCARDED)})[0-9]+-[0-9]+")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,25 +43,33 @@ class Checkpoint:
         values: the arrays by name.
         forms: shape and dtype of each array by name, and whether it is a trainable weight.
         host: the state that is not an array, plain JSON.
-        folder: the folder of all checkpoints.
+        folder: path or URL of the folder of all checkpoints.
     """
 
     step: int
     values: dict[str, np.ndarray]
     forms: dict[str, ArrayForm]
     host: Json
-    folder: Path
+    folder: str
+
+    @property
+    def where(self) -> str:
+        """Path or URL of the checkpoint."""
+        return f"{self.folder}/{self.step}"
 
 
 class Checkpoints:
     """The checkpoints in one folder.
 
     Args:
-        folder: the folder; it is made when the first checkpoint is saved.
+        folder: path of the folder, or its URL in a bucket. It is made when the first checkpoint is saved.
         keep: number of newest checkpoints to keep; None keeps all.
 
+    Attributes:
+        folder: the absolute path, or the URL.
+
     Raises:
-        FileError: the folder is not on this machine.
+        FileError: the URL is of an unknown kind, or its package is not installed.
 
     Example:
         >>> checkpoints = Checkpoints(folder)
@@ -83,31 +79,31 @@ class Checkpoints:
     """
 
     def __init__(self, folder: str | Path, keep: int | None = None) -> None:
-        if "://" in str(folder):
-            raise FileError(
-                f"checkpoints are kept in a folder of this machine, not at {str(folder)!r}. Pass a local folder, or "
-                "mount the bucket as one"
-            )
-        self.folder = Path(folder).expanduser().absolute()
+        self._store = _store_at(folder)
+        self.folder = self._store.name
         self._keep = keep
 
     def steps(self) -> list[int]:
         """Return the steps of all checkpoints with a manifest, oldest first, without checking them."""
-        return [step for step in self.numbered() if os.path.isfile(self.folder / str(step) / NAME)]
+        return [step for step, has_manifest in self._steps().items() if has_manifest]
 
     def hosts(self) -> Iterator[tuple[int, Json]]:
         """Yield the step and the state of the host of each checkpoint whose manifest is whole, oldest first."""
         for step in self.steps():
             with contextlib.suppress(FileError):
-                yield step, read_manifest(self.folder, step).host
+                yield step, self._manifest(step).host
 
     def latest(self) -> int | None:
         """Return the step of the newest checkpoint, or None."""
         return next(reversed(self.steps()), None)
 
     def path(self, step: int) -> str:
-        """Return the folder of a checkpoint."""
-        return str(self.folder / str(step))
+        """Return the path or the URL of a checkpoint."""
+        return f"{self.folder}/{step}"
+
+    def saved(self, step: int) -> tuple[float, int]:
+        """Return the time when a checkpoint was saved, in seconds since 1970, and the size of its files in bytes."""
+        return self._store.saved(step)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
@@ -118,11 +114,7 @@ class Checkpoints:
         """
         with contextlib.ExitStack() as stack:
             with self._explained("checkpoints cannot be kept"):
-                self.folder.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(FolderLock(self.folder))
-            for name in os.listdir(self.folder):
-                if _LEFT_BEHIND.fullmatch(name):
-                    shutil.rmtree(self.folder / name, ignore_errors=True)
+                stack.enter_context(self._store.writing())
             yield
 
     def check_room(self, size_bytes: int) -> None:
@@ -131,10 +123,10 @@ class Checkpoints:
         Raises:
             FileError: the disk has too little room.
         """
-        free_bytes = shutil.disk_usage(self.folder).free
-        if free_bytes < size_bytes:
+        free_bytes = self._store.free_bytes()
+        if free_bytes is not None and free_bytes < size_bytes:
             raise FileError(
-                f"the disk of {str(self.folder)!r} has {format_bytes(free_bytes)} free, and a checkpoint takes "
+                f"the disk of {self.folder!r} has {format_bytes(free_bytes)} free, and a checkpoint takes "
                 f"{format_bytes(size_bytes)}. Make room, or choose another folder"
             )
 
@@ -164,17 +156,22 @@ class Checkpoints:
         """
         if step in self.steps():
             return
-        if os.path.lexists(self.path(step)):
+        if self._store.is_taken(step):
             raise FileError(
                 f"the checkpoint of step {step} cannot be written: {self.path(step)!r} exists already, and it is not "
                 "a checkpoint. Rename it, or choose another folder"
             )
+
+        def write(sink: Sink) -> bytes:
+            stored = write_arrays(sink, arrays, trained, optimizer_state)
+            return to_json(CheckpointManifest(step, stored, host))
+
         with self._explained(f"the checkpoint of step {step} cannot be written"):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_step(self.folder, step, arrays, trained, optimizer_state, host)
+            self._store.write(step, write)
             report_step(step)
-            if self._keep is not None:
-                self._discard([old for old in self.steps()[: -self._keep] if old not in also_keep])
+            for old in self.steps()[: -self._keep] if self._keep is not None else ():
+                if old not in also_keep:
+                    self._store.delete(old)
 
     def load(self, step: int) -> Checkpoint:
         """Read a checkpoint and check all of it.
@@ -184,12 +181,17 @@ class Checkpoints:
             FileError: the checkpoint cannot be read for another reason, or has a newer format.
         """
         try:
-            manifest = read_manifest(self.folder, step)
-            values = read_arrays(self.folder, manifest)
+            manifest = self._manifest(step)
+            with self._store.arrays(step) as (source, size_bytes):
+                if size_bytes != manifest.size_bytes:
+                    raise DamageError(
+                        f"its {ARRAYS} has {size_bytes:,} bytes, and {manifest.size_bytes:,} were written"
+                    )
+                values = read_arrays(source, manifest)
         except FileError as error:
             existing = ", ".join(map(str, self.steps())) or "none"
             raise type(error)(
-                f"the checkpoint of step {step} in {str(self.folder)!r} cannot be used: {error!s:.500}. Steps with a "
+                f"the checkpoint of step {step} in {self.folder!r} cannot be used: {error!s:.500}. Steps with a "
                 f"checkpoint: {existing}"
             ) from error
         forms = {array.name: array.form for array in manifest.arrays}
@@ -227,7 +229,7 @@ class Checkpoints:
             return None
         listed = "; ".join(f"step {step}: {damaged[step]}" for step in still)
         raise DamageError(
-            f"no checkpoint in {str(self.folder)!r} is whole: {listed}. To start anew, choose another folder, or "
+            f"no checkpoint in {self.folder!r} is whole: {listed}. To start anew, choose another folder, or "
             "delete this one"
         )
 
@@ -243,43 +245,45 @@ class Checkpoints:
         for step in [step for step in self.numbered() if step > after]:
             with contextlib.suppress(DamageError):
                 self.load(step)
-            names = itertools.chain([f"{step}.damaged"], (f"{step}.damaged-{number}" for number in itertools.count(2)))
-            name = next(name for name in names if not (self.folder / name).exists())
             with self._explained(f"the damaged checkpoint of step {step} cannot be renamed"):
-                os.rename(self.folder / str(step), self.folder / name)
-            LOG.warning("The damaged checkpoint of step %d is called %s now", step, self.folder / name)
+                LOG.warning("The damaged checkpoint of step %d is called %s now", step, self._store.set_aside(step))
 
     def numbered(self) -> list[int]:
         """Return the steps of the checkpoints, whole or damaged."""
+        return list(self._steps())
+
+    def _steps(self) -> dict[int, bool]:
         try:
-            steps = [step_at(self.folder / name) for name in os.listdir(self.folder)]
-            return sorted(step for step in steps if step is not None)
-        except (FileNotFoundError, NotADirectoryError):
-            return []
+            return self._store.steps()
+        except FileError:
+            raise
         except OSError as error:
             # Not an empty list: there may be checkpoints, and training must not start again from new values.
             raise FileError(
-                f"the checkpoints in {str(self.folder)!r} cannot be read: {error.strerror or error}. Get permission to "
+                f"the checkpoints in {self.folder!r} cannot be read: {error.strerror or error}. Get permission to "
                 "read there, or choose another folder"
             ) from None
 
-    def _warn_of_empty(self, used: int | None) -> None:
-        with contextlib.suppress(OSError):
-            for path in sorted(self.folder.iterdir()):
-                step = number_of(path)
-                if step is not None and (used is None or step > used) and is_empty(path):
-                    LOG.warning(
-                        "The folder %s is empty. If it was a checkpoint, its files were deleted. %s is used",
-                        path,
-                        "None" if used is None else f"That of step {used}",
-                    )
+    def _manifest(self, step: int) -> CheckpointManifest:
+        """Read the manifest of a checkpoint.
 
-    def _discard(self, steps: list[int]) -> None:
-        for step in steps:
-            # Renamed first: a partly deleted checkpoint would look like a damaged one.
-            renamed = self.folder / f"{DISCARDED}{step}-{os.getpid()}"
-            os.rename(self.folder / str(step), renamed)
-            shutil.rmtree(renamed, ignore_errors=True)
+        Raises:
+            DamageError: the manifest is missing, was changed, or belongs to another step.
+            FileError: the manifest cannot be read for another reason, or has a newer format.
+        """
+        manifest = from_json(self._store.read_manifest(step))
+        if manifest.step != step:
+            raise DamageError(f"its {NAME} is that of step {manifest.step}")
+        return manifest
+
+    def _warn_of_empty(self, used: int | None) -> None:
+        for step in self._store.empty_steps():
+            if used is None or step > used:
+                LOG.warning(
+                    "The folder %s is empty. If it was a checkpoint, its files were deleted. %s is used",
+                    self.path(step),
+                    "None" if used is None else f"That of step {used}",
+                )
 
     @contextlib.contextmanager
     def _explained(self, failure: str) -> Iterator[None]:
@@ -291,7 +295,7 @@ class Checkpoints:
         except OSError as error:
             reason = error.strerror or str(error)
             # "from None": the text already contains the reason, so the user reads one paragraph.
-            raise FileError(f"{failure} in {str(self.folder)!r}: {reason}. {self._advice(error)}") from None
+            raise FileError(f"{failure} in {self.folder!r}: {reason}. {self._advice(error)}") from None
 
     def _advice(self, error: OSError) -> str:
         latest = None
@@ -312,15 +316,20 @@ def checkpoint_at(path: str | Path) -> Checkpoint:
         DamageError: the named checkpoint, or every checkpoint in the folder, is damaged.
         FileError: there is no checkpoint.
     """
-    folder = Path(path).expanduser().absolute()
-    step = None
+    store = _store_at(path)
+    parent, _, name = store.name.rpartition("/")
+    parent, step, steps = parent or "/", number_of(name), {}
     with contextlib.suppress(OSError):  # Reading the folder below reports the reason.
-        step = step_at(folder)
-    if step is not None:
-        return Checkpoints(folder.parent).load(step)
-    newest = Checkpoints(folder).load_newest()
+        steps = _store_at(parent).steps() if step is not None else {}
+    if step in steps:
+        return Checkpoints(parent).load(step)
+    newest = Checkpoints(path).load_newest()
     if newest is None:
-        raise FileError(
-            f"there is no checkpoint in {str(folder)!r}: pass the model_dir of an estimator that was trained"
-        )
+        raise FileError(f"there is no checkpoint in {store.name!r}: pass the checkpoint_dir of a fit, or a model_dir")
     return newest
+
+
+def _store_at(location: str | Path) -> Store:
+    if "://" in str(location):
+        return BucketStore(str(location))
+    return FolderStore(Path(location).expanduser().absolute())

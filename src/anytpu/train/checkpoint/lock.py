@@ -68,6 +68,10 @@ class Writer:
         except (ValueError, TypeError, KeyError):
             return None
 
+    def is_here(self) -> bool:
+        """Return whether the writer runs, or ran, on this machine since its last boot."""
+        return self.machine == _machine() and self.host == socket.gethostname()
+
     def is_elsewhere(self) -> bool:
         """Return whether the writer runs, or ran, on another machine than this process."""
         return self.machine != _machine() and self.host != socket.gethostname()

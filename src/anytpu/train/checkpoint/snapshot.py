@@ -102,7 +102,7 @@ class Restored:
         Raises:
             FileError: another kind of run made the checkpoint.
         """
-        where = str(checkpoint.folder / str(checkpoint.step))
+        where = checkpoint.where
         found_maker = maker_of(checkpoint.host)
         if found_maker != maker:
             raise FileError(

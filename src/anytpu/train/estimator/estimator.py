@@ -125,7 +125,7 @@ class TPUEstimator:
     @property
     def model_dir(self) -> str:
         """The folder of the checkpoints."""
-        return str(self._state.checkpoints.folder)
+        return self._state.checkpoints.folder
 
     @property
     def model_fn(self) -> Callable:

@@ -81,7 +81,7 @@ class ModelState:
         if self.store.source != (checkpoint.folder, checkpoint.step):
             self.store.load(checkpoint, is_borrowed=path is not None and own.latest() is None)
             self.position = (checkpoint.host or {}).get(POSITION)
-            LOG.info("Restoring parameters from %s", checkpoint.folder / str(checkpoint.step))
+            LOG.info("Restoring parameters from %s", checkpoint.where)
         return True
 
     @contextlib.contextmanager

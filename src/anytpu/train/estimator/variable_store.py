@@ -18,7 +18,6 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -55,7 +54,7 @@ class VariableStore:
         self.variables: dict[str, Any] = {GLOBAL_STEP: self.global_step}
         self._modes: dict[str, frozenset[str]] = {}
         self._optimizer_state: set[str] = set()
-        self.source: tuple[Path, int] | None = None
+        self.source: tuple[str, int] | None = None
         self._loaded: tuple[Checkpoint, bool] | None = None
         self._waiting: dict[str, np.ndarray] = {}
         self._saved: _SavedState | None = None
@@ -189,7 +188,7 @@ class VariableStore:
             stored = {name: form for name, form in stored.items() if name in wanted or name not in self.variables}
         if (text := difference(stored, wanted, purpose)) is not None:
             raise EstimatorError(
-                f"the checkpoint of step {checkpoint.step} in {str(checkpoint.folder)!r} is of another model than "
+                f"the checkpoint of step {checkpoint.step} in {checkpoint.folder!r} is of another model than "
                 f"model_fn makes {purpose.value}, and none of it is loaded. {text}. Use the model_fn that it was "
                 "trained with, or train the changed one in another model_dir"
             )
@@ -221,7 +220,7 @@ class _SavedState:
         values: original values of the variables overwritten since, by name.
     """
 
-    source: tuple[Path, int] | None
+    source: tuple[str, int] | None
     loaded: tuple[Checkpoint, bool] | None
     waiting: dict[str, np.ndarray]
     values: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
