@@ -3,8 +3,8 @@
 Two comparisons, each written to `benchmarks/results/plan_sharded.json` after each case:
 - `plans`: steps of `plan_cases/sharded.py`, none of them fitted, predicted by `tpu.plan` and compared with what was
   published. A compilation takes several minutes of CPU time.
-- `schedules` (--schedules): the same steps priced by their schedules (`schedules.py`). Fitted steps too, each with its
-  shardings by hand, as it was fitted, and by a layout: both should be one program.
+- `schedules` (--schedules): the same steps priced by their schedules. Fitted steps too, each with its shardings by
+  hand, as it was fitted, and by a layout: both should be one program.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ import anytpu as tpu  # noqa: E402  # isort: skip
 
 import plan_cases  # noqa: E402
 from anytpu import program as programs  # noqa: E402
+from anytpu.planning.compiled import predict_compiled  # noqa: E402
 from anytpu.planning.job import PlanJob, jobs_of  # noqa: E402
+from anytpu.planning.settings import PlanSettings  # noqa: E402
 from anytpu.planning.target import target_named  # noqa: E402
 from plan_cases.sharded import CASES, ShardedCase  # noqa: E402
-from schedules import scheduled_time  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "plan_sharded.json"
 FITTED = (
@@ -99,17 +100,17 @@ def predicted(case: ShardedCase) -> dict[str, Any]:
 
 def scheduled(case: ShardedCase) -> dict[str, Any]:
     """Return the record of a schedule by a layout and, for a fitted case, of the one by hand."""
-    target, options, training = target_named(case.target), dict(case.options), case.training
+    target, training = target_named(case.target), case.training
+    settings = PlanSettings(options=case.options, timeout_s=1800.0, is_trial=True, stage="schedule")
     step, specs = training.unplaced()
     placed = jobs_of(PlanJob(step, specs), case.layout, case.mesh)(target.devices).program()
-    time = scheduled_time(placed, target, options)
+    time = predict_compiled(placed, target, settings).time
     row = described(case) | {"predicted_s": time and time.step_s}
     if time is not None:
         shares = {kind: round(seconds / time.step_s, 3) for kind, seconds in time.by(lambda op: op.kind).items()}
         row |= {"error": time.step_s / case.measured_s - 1, "shares": shares}
     if case.name in FITTED:
-        by_hand = scheduled_time(programs.of(*training.build()), target, options)
-        row["by_hand_s"] = by_hand and by_hand.step_s
+        row["by_hand_s"] = predict_compiled(programs.of(*training.build()), target, settings).step_s
     return row
 
 

@@ -4,7 +4,7 @@ For each pair of `shard_pairs.py`, a model on a slice, every candidate of the se
 compiles only the 8 that its estimate puts first. The table tells how much slower the best of these is than the best of
 all, and the rank that the estimate gave to the best of all.
 
-Candidates are compiled up to their schedules (`schedules.py`), in a tenth of the time of a compilation.
+Candidates are compiled up to their schedules, in a tenth of the time of a compilation.
 
 Writes `benchmarks/results/shard_accuracy.json` after each candidate; candidates in it are not compiled again.
 """
@@ -25,10 +25,10 @@ import anytpu as tpu  # noqa: E402  # isort: skip
 
 from anytpu.planning.job import PlanJob  # noqa: E402
 from anytpu.planning.settings import PlanSettings  # noqa: E402
-from anytpu.planning.shardings.search import _Search, _traced  # noqa: E402
+from anytpu.planning.shardings.depth import SearchedJob  # noqa: E402
+from anytpu.planning.shardings.search import traced_job  # noqa: E402
+from anytpu.planning.shardings.slice_search import SliceSearch  # noqa: E402
 from anytpu.planning.target import target_named  # noqa: E402
-from anytpu.sharding import place  # noqa: E402
-from schedules import scheduled_time  # noqa: E402
 from shard_pairs import PAIRS, Pair  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "shard_accuracy.json"
@@ -61,17 +61,18 @@ def compiled(pair: Pair, before: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the record of a pair after each candidate; `before` is that of an earlier run."""
     started, (step, specs), target = time.monotonic(), pair.build(), target_named(pair.tpu)
     job = PlanJob(step, specs, batch_axis=pair.batch_axis)
-    search = _Search(_traced(job, None), target, PlanSettings(is_trial=True))
+    settings = PlanSettings(timeout_s=1800.0, is_trial=True, stage="schedule")
+    search = SliceSearch(SearchedJob(job, traced_job(job, None), None), target, settings)
     search.choose(COMPILED)
     times = {row["layout"]: row for row in before.get("candidates", ()) if "step_s" in row}
     rows = [
         {
             "layout": f"{sharding.layout.name} ({sharding.mesh})",
             "estimate_s": sharding.estimate_s,
-            "is_chosen": index in search._chosen,
-            "reason": sharding.reason if sharding.prediction is None and "shorter" not in sharding.reason else "",
+            "is_chosen": not sharding.reason,
+            "reason": sharding.reason if "shorter" not in sharding.reason else "",
         }
-        for index, sharding in enumerate(search.shardings)
+        for sharding in search.shardings
     ]
     for sharding, row in zip(search.shardings, rows, strict=True):
         if row["reason"]:
@@ -79,9 +80,7 @@ def compiled(pair: Pair, before: dict[str, Any]) -> Iterator[dict[str, Any]]:
         if row["layout"] in times:
             row["step_s"] = times[row["layout"]]["step_s"]
             continue
-        program = place(search.traced.program, sharding.layout, search.traced)
-        time_of_step = scheduled_time(program, target)
-        row["step_s"] = time_of_step and time_of_step.step_s
+        row["step_s"] = search.job.predict(sharding.layout, target, settings).step_s
         print(f"  {pair.key}: {time.monotonic() - started:5.0f} s  {row['layout']}: {row['step_s']}", flush=True)
         yield {"weights": pair.weights, "is_whole": False, "candidates": rows}
     yield {"weights": pair.weights, "is_whole": True, "candidates": rows}

@@ -18,9 +18,13 @@ from anytpu.planning.timing import step_time
 from anytpu.planning.timing.uncertainty import compiler_note
 from anytpu.program.program import Program
 
+_BY = {"code": "TPU compiler", "schedule": "schedule of the TPU compiler"}
+
 
 def predict_compiled(program: Program, target: Target, settings: PlanSettings) -> Prediction:
     """Compile a program for a system and price the module, with the time corrected by this user's own runs.
+
+    A schedule has no cycles, so each of its operations takes the time of its products or of its bytes.
 
     Raises:
         CompilerMissingError: libtpu is not installed.
@@ -28,7 +32,12 @@ def predict_compiled(program: Program, target: Target, settings: PlanSettings) -
         PlanError: the compiler refused the program or crashed.
     """
     answer = compile_program(
-        program, target, options=settings.options, timeout_s=settings.timeout_s, use_cache=settings.use_cache
+        program,
+        target,
+        options=settings.options,
+        timeout_s=settings.timeout_s,
+        use_cache=settings.use_cache,
+        stage=settings.stage,
     )
     module = parse(answer.hlo) if isinstance(answer, CompiledProgram) else None
     memory, time = with_next_batch(memory_of(answer, module, program, target), program, target), None
@@ -41,7 +50,7 @@ def predict_compiled(program: Program, target: Target, settings: PlanSettings) -
         mode=program.mode,
         target=target,
         batch_size=batch_rows(program),
-        predicted_by=f"the TPU compiler ({answer.compiler})",
+        predicted_by=f"the {_BY[settings.stage]} ({answer.compiler})",
         memory=memory,
         time=time,
         peak_flops_per_s=peak_flops_per_s(module, target) if module else target.flops_per_s,

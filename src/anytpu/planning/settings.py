@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 
 from anytpu.errors import SettingError
+from anytpu.planning.compiler.request import Stage
 from anytpu.planning.records import Price
 
 
@@ -30,6 +31,7 @@ class PlanSettings:
         name: name of the job in progress lines, or None: the program's name.
         host_call_s: time that one call keeps the host busy, seconds; 0 if it is not known.
         is_trial: whether the program is a changed one that is only tried.
+        stage: the last stage of a compilation.
     """
 
     steps_per_execution: int = 1
@@ -44,6 +46,7 @@ class PlanSettings:
     name: str | None = None
     host_call_s: float = 0.0
     is_trial: bool = False
+    stage: Stage = "code"
 
     def epoch_steps(self, rows: int | None) -> int | None:
         """Return the steps of an epoch with batches of so many examples; None if the epoch is not known.

@@ -77,10 +77,10 @@ def _rows(record: Shardings) -> list[list[str]]:
 def _row(place: int, sharding: Sharding, several: bool, remat: list[str]) -> list[str]:
     prediction, share = sharding.prediction, sharding.network_share
     assert prediction is not None
-    step, interval = "no fit", ""
+    step, interval, about = "no fit", "", "~" * (sharding.stage == "schedule")
     if prediction.time is not None:
         low_s, high_s = prediction.time.interval_s
-        step = units.format_seconds(prediction.time.step_s)
+        step = f"{about}{units.format_seconds(prediction.time.step_s)}"
         interval = _interval(low_s, high_s)
     return [
         str(place),
@@ -132,7 +132,8 @@ def _lines(record: Shardings, width: int) -> list[Text]:
     remat = "remat: what the backward pass computes again. " if _has_remat(record) else ""
     legend = (
         f"{remat}network: share of a step spent on data from other devices. cost: of an epoch if its length is known, "
-        "else of a million examples. In brackets: estimates without the compiler."
+        "else of a million examples. ~: by the compiler's schedule, without machine code. In brackets: estimates "
+        "without the compiler."
     )
     lines = hang("", legend, width)
     for place, sharding in enumerate(record.candidates, 1):

@@ -62,6 +62,16 @@ def test_a_program_compiles_as_it_would_run_and_comes_from_the_disk_then(cache_f
     assert not compiled(program).from_cache
 
 
+def test_a_schedule_has_the_collectives_and_the_memory_and_no_cycles():
+    program = program_of(train)
+    schedule, code = compiled(program, stage="schedule"), compiled(program)
+    assert "all-reduce(" in schedule.hlo and "estimated_cycles" in code.hlo
+    assert "estimated_cycles" not in schedule.hlo
+    assert schedule.argument_bytes == code.argument_bytes
+    assert schedule.code_bytes == 0
+    assert compiled(program, stage="schedule").from_cache
+
+
 def test_another_target_or_option_is_another_answer():
     program = program_of(train)
     compiled(program)

@@ -59,6 +59,7 @@ def test_a_deep_model_is_predicted_from_two_shallow_ones():
     assert prediction.basis == "extrapolated"
     assert prediction.program == "deep/train"
     few, more = depth.DEPTHS
+    assert found.best.stage == "code"
     assert f"Extrapolated: {few} and {more} of {depth.DEEP + 4} equal blocks were compiled" in " ".join(
         prediction.notes
     )

@@ -1,6 +1,7 @@
 """The search for layouts, with the real TPU compiler: one small network."""
 
 import json
+import re
 
 import jax
 import jax.numpy as jnp
@@ -78,8 +79,22 @@ def test_the_others_have_a_reason(found):
 
 def test_progress_names_the_first_estimate_and_each_compiled_layout(found, said):
     assert said[0].startswith(f"{len(found)} layouts on v5e-8; by FLOPs and bytes the first is ")
-    assert len(said) == 3
-    assert all(line.endswith(" a step") for line in said[1:])
+    assert [line.rpartition(" a step")[2] for line in said[1:]] == [" by its schedule", " by its schedule", ""]
+
+
+def test_only_the_best_is_compiled_to_machine_code_and_the_others_are_calibrated_by_it(found):
+    best, other, *others = found
+    assert [best.stage, other.stage, *{sharding.stage for sharding in others}] == ["code", "schedule", ""]
+    assert re.fullmatch(
+        r"Priced by its schedule, times \d\.\d\d: so much longer the best layout takes with machine code\.",
+        other.prediction.notes[-1],
+    )
+    low_s, high_s = other.prediction.interval_s
+    assert low_s < other.step_s < high_s
+    assert high_s / low_s > best.prediction.interval_s[1] / best.prediction.interval_s[0]
+    assert other.prediction.cost.usd_per_step / best.prediction.cost.usd_per_step == pytest.approx(
+        other.step_s / best.step_s
+    )
 
 
 def test_a_plan_of_the_best_layout_is_its_prediction(found):

@@ -6,11 +6,13 @@ even in the middle of a compilation, and after some time without a request.
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import functools
 import math
 import os
 import queue
+import re
 import tempfile
 import threading
 import time
@@ -71,9 +73,9 @@ def compile_request(header: dict[str, Any], code: bytes) -> tuple[dict[str, Any]
     """Compile, and return the answer: sizes and the HLO text, or the compiler's message."""
     started = time.monotonic()
     jax.config.update("jax_enable_x64", header["wide"])
+    answer_of = _scheduled if header["stage"] == "schedule" else _compiled
     try:
-        compiled = _compile(header, code)
-        text = _text(compiled) or _dumped_text(header, code)
+        sizes, text = answer_of(header, code)
     except Exception as error:  # The parent reports any error.
         said = {
             "compiler": _name(),
@@ -82,7 +84,13 @@ def compile_request(header: dict[str, Any], code: bytes) -> tuple[dict[str, Any]
             "compile_s": time.monotonic() - started,
         }
         return said, b""
-    seconds = time.monotonic() - started
+    return {**sizes, "compiler": _name(), "compile_s": time.monotonic() - started}, text.encode()
+
+
+def _compiled(header: dict[str, Any], code: bytes) -> tuple[dict[str, Any], str]:
+    """Compile to machine code; return the sizes and the HLO text."""
+    compiled = _compile(header, code)
+    text = _text(compiled) or _dumped_text(header, code)
     sizes = compiled.memory_analysis()
     answer = {
         "argument_bytes": sizes.argument_size_in_bytes,
@@ -91,10 +99,36 @@ def compile_request(header: dict[str, Any], code: bytes) -> tuple[dict[str, Any]
         "temp_bytes": sizes.temp_size_in_bytes,
         "code_bytes": sizes.generated_code_size_in_bytes,
         "peak_bytes": getattr(sizes, "peak_memory_in_bytes", None),
-        "compiler": _name(),
-        "compile_s": seconds,
     }
-    return answer, text.encode()
+    return answer, text
+
+
+def _scheduled(header: dict[str, Any], code: bytes) -> tuple[dict[str, Any], str]:
+    """Compile until libtpu dumps the schedule; return the sizes and the HLO text. The compilation goes on.
+
+    Raises:
+        OSError: it dumped none.
+    """
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        compiling = concurrent.futures.ThreadPoolExecutor(1).submit(_compile, _dumping(header, folder), code)
+        # libtpu writes this file last of the schedule's, and one after the other.
+        while not _dumped(folder, "after_optimizations_after_buffer_assignment"):
+            if compiling.done():
+                compiling.result()
+                raise OSError(f"{_name()} writes no schedules")
+            concurrent.futures.wait([compiling], _LOOKS_S / 10)
+        sizes = _memory(_dumped(folder, "after_optimizations-buffer-assignment")[0].read_text())
+        return sizes, _dumped(folder, "after_optimizations")[0].read_text()
+
+
+def _memory(assignment: str) -> dict[str, Any]:
+    """Return the sizes of a buffer assignment; arrays outside of the main memory have a color."""
+    sizes = {"parameter": 0, "": 0}
+    for size, rest in re.findall(r"^allocation \d+: size (\d+), (.*)$", assignment, re.MULTILINE):
+        if "color" not in rest and "thread-local" not in rest:
+            sizes["parameter" if rest.startswith("parameter") else ""] += int(size)
+    fixed = {"output_bytes": 0, "alias_bytes": 0, "code_bytes": 0, "peak_bytes": None}
+    return {"argument_bytes": sizes["parameter"], "temp_bytes": sizes[""], **fixed}
 
 
 def _text(compiled: Any) -> str | None:
@@ -112,12 +146,20 @@ def _dumped_text(header: dict[str, Any], code: bytes) -> str:
         OSError: it dumped none.
     """
     with tempfile.TemporaryDirectory() as folder:
-        dumping = {"xla_dump_to": folder, "xla_dump_hlo_as_text": "True"}
-        _compile(header | {"options": {**header["options"], **dumping}}, code)
-        paths = sorted(Path(folder).glob("*.jit_run.*after_codegen.txt"))
+        _compile(_dumping(header, folder), code)
+        paths = _dumped(folder, "after_codegen")
         if not paths:
             raise OSError(f"{_name()} writes no text of its programs, and JAX {jax.__version__} reads none of it")
         return paths[0].read_text()
+
+
+def _dumping(header: dict[str, Any], folder: str) -> dict[str, Any]:
+    """Return a request whose compilation dumps its stages into a folder."""
+    return header | {"options": {**header["options"], "xla_dump_to": folder, "xla_dump_hlo_as_text": "True"}}
+
+
+def _dumped(folder: str, stage: str) -> list[Path]:
+    return sorted(Path(folder).glob(f"*.jit_run.*.{stage}.txt"))
 
 
 def _compile(header: dict[str, Any], code: bytes) -> Any:

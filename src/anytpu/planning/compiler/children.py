@@ -78,19 +78,24 @@ def ask_child(request: Request, timeout_s: float, job: str) -> Answer:
         NoAnswerError: it took too long or too much memory.
         PlanError: it ended otherwise.
     """
-    header, code = request.header(), request.code.content
     try:
         try:
-            with borrow_child() as child:
-                return child.ask(header, code, timeout_s, job)
+            return _ask(request, timeout_s, job)
         except EndedError as error:
             if error.status != 0:
                 raise
-        with borrow_child() as child:  # The last child had waited too long for a request, and has just exited.
-            return child.ask(header, code, timeout_s, job)
+        return _ask(request, timeout_s, job)  # The last child had waited too long for a request, and has just exited.
     except EndedError as error:
         kind = NoAnswerError if error.status == -signal.SIGKILL else PlanError
         raise kind(describe_end(job, error)) from None
+
+
+def _ask(request: Request, timeout_s: float, job: str) -> Answer:
+    with borrow_child() as child:
+        answer = child.ask(request.header(), request.code.content, timeout_s, job)
+        if request.stage == "schedule":
+            child.end()  # It goes on to the machine code, and libtpu cannot be interrupted.
+        return answer
 
 
 @contextlib.contextmanager

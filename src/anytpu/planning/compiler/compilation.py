@@ -20,7 +20,7 @@ from anytpu.planning.compiler import cache
 from anytpu.planning.compiler.answer import CompiledProgram, OutOfMemory, answer_of
 from anytpu.planning.compiler.children import ask_child
 from anytpu.planning.compiler.refusal import describe_refusal
-from anytpu.planning.compiler.request import Request, request_of
+from anytpu.planning.compiler.request import Request, Stage, request_of
 from anytpu.planning.target import Target
 from anytpu.program.program import Program
 
@@ -32,6 +32,7 @@ def compile_program(
     options: Mapping[str, str] | None = None,
     timeout_s: float = 600,
     use_cache: bool = True,
+    stage: Stage = "code",
 ) -> CompiledProgram | OutOfMemory:
     """Compile a Program for a target, which need not be present.
 
@@ -43,6 +44,7 @@ def compile_program(
         options: options of the compiler, such as {"xla_tpu_scoped_vmem_limit_kib": "98304"}; None means none.
         timeout_s: time limit of the compiler, seconds.
         use_cache: whether to look for the answer on the disk, and to store it there.
+        stage: the last stage of the compilation; a program that ends with its schedule has no cycles and no code.
 
     Raises:
         CompilerMissingError: the compiler is not installed, or cannot be started.
@@ -58,7 +60,7 @@ def compile_program(
     libtpu = _env.libtpu_version()
     if libtpu is None:
         raise CompilerMissingError("The TPU compiler, libtpu, is not installed: pip install 'anytpu[plan]'")
-    request = request_of(program, target, options or {})
+    request = request_of(program, target, options or {}, stage)
     key = key_of(request, libtpu)
     kept = cache.read(key) if use_cache else None
     header, text = kept or ask_child(request, timeout_s, f"{program.name!r} for {target.name}")

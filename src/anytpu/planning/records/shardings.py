@@ -16,6 +16,7 @@ from jax.sharding import AbstractMesh, NamedSharding
 from anytpu import units
 from anytpu.errors import SettingError
 from anytpu.files.replacing import write_text
+from anytpu.planning.compiler.request import Stage
 from anytpu.planning.records.prediction import Prediction, memory_text, step_text
 from anytpu.planning.target import Target
 from anytpu.program.placed import axes_text, partition_of
@@ -41,6 +42,7 @@ class Sharding:
         prediction: the prediction by the TPU compiler; None if it was not compiled.
         reason: why it was not compiled, or does not fit, a sentence; "" otherwise.
         remat_code: for a layout with rematerialisation, what the user writes to get it without anytpu, a sentence.
+        stage: "code" if it was compiled completely, "schedule" if only up to its schedule; "" if it was not compiled.
     """
 
     layout: ModelLayout
@@ -50,6 +52,7 @@ class Sharding:
     prediction: Prediction | None = None
     reason: str = ""
     remat_code: str = ""
+    stage: Stage | Literal[""] = ""
 
     @property
     def step_s(self) -> float | None:
@@ -113,6 +116,7 @@ class Sharding:
             "state_bytes": self.state_bytes,
             "reason": self.reason,
             "remat_code": self.remat_code,
+            "stage": self.stage,
             "prediction": self.prediction.to_record() if self.prediction else None,
         }
 

@@ -1,7 +1,7 @@
 """`choose_layout`: the layout of `layout="auto"`, for the first step of a model that a strategy compiles.
 
-Idea: it is the search of `tpu.shard` with few compilations. Without the TPU compiler, or without an answer from it, the
-estimate of the search decides alone.
+Idea: it is the search of `tpu.shard` with few compilations, by schedules alone. Without the TPU compiler, or without an
+answer from it, the estimate of the search decides alone.
 
 Rule: the same program, slice, compiler and runs of the user give the same layout. The reason is one line.
 """
@@ -9,13 +9,17 @@ Rule: the same program, slice, compiler and runs of the user give the same layou
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from anytpu import _env, units
 from anytpu.errors import AnyTPUError, SettingError
-from anytpu.planning.records.shardings import Shardings
+from anytpu.planning.job import PlanJob
+from anytpu.planning.records.shardings import Sharding
+from anytpu.planning.settings import PlanSettings
+from anytpu.planning.shardings.depth import SearchedJob
 from anytpu.planning.shardings.estimate import estimate
-from anytpu.planning.shardings.search import STOPPED, find_shardings
+from anytpu.planning.shardings.search import run_searches, traced_job
+from anytpu.planning.shardings.slice_search import SliceSearch
 from anytpu.planning.target import Target, limit_bytes, target_named
 from anytpu.program.batch_axes import with_rows
 from anytpu.program.program import Program
@@ -59,13 +63,18 @@ def choose_layout(program: Program, slice_name: str, say: Callable[[str], None])
     if not _env.has_libtpu():
         return by_estimate(program, target, "the TPU compiler is not installed")
     say(f'layout="auto" compiles up to {COMPILED} layouts of {program.name!r} for {slice_name}')
+    job, settings = PlanJob(program), PlanSettings(is_trial=True, stage="schedule")
+    search = SliceSearch(SearchedJob(job, traced_job(job, None), None), target, settings)
+    search.choose(COMPILED)
     try:
-        found = find_shardings(program, slice_name, compile=COMPILED)
+        is_stopped = run_searches([search])
     except AnyTPUError as error:
         return by_estimate(program, target, f"the TPU compiler has no answer, {error}")
-    if STOPPED in found.notes:
+    if is_stopped:
         raise KeyboardInterrupt
-    return _by_prediction(found) or by_estimate(program, target, "of no layout that fits there is a prediction")
+    return _by_prediction(search.shardings) or by_estimate(
+        program, target, "of no layout that fits there is a prediction"
+    )
 
 
 def _with_even_rows(program: Program, devices: int) -> Program:
@@ -77,15 +86,15 @@ def _with_even_rows(program: Program, devices: int) -> Program:
     return dataclasses.replace(program, batch=batch)
 
 
-def _by_prediction(found: Shardings) -> ChosenLayout | None:
+def _by_prediction(shardings: Sequence[Sharding]) -> ChosenLayout | None:
     """Return the simplest layout whose predicted step is about the shortest; None without a prediction."""
-    times = {sharding.layout.name: sharding.step_s for sharding in found.candidates if sharding.step_s}
+    times = {sharding.layout.name: sharding.step_s for sharding in shardings if sharding.step_s}
     if not times:
         return None
     shortest_s = min(times.values())
-    about = [sharding for sharding in found.candidates if _is_about(times.get(sharding.layout.name), shortest_s)]
+    about = [sharding for sharding in shardings if _is_about(times.get(sharding.layout.name), shortest_s)]
     best = min(about, key=lambda sharding: (sharding.layout.name != "data", len(sharding.layout.patterns)))
-    name, count = best.layout.name, f"{len(times)} compiled layouts of {len(found.candidates)}"
+    name, count = best.layout.name, f"{len(times)} compiled layouts of {len(shardings)}"
     if name != "data" and "data" in times:
         count += f"; data takes {units.format_seconds(times['data'])}"
     rank = "the least" if times[name] == shortest_s else f"within {_WORTH_SHARE:.0%} of the least"

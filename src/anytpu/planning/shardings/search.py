@@ -98,17 +98,14 @@ def find_shardings(
     searches = [SliceSearch(_searched(jobs(target.devices), batch_size), target, settings) for target in targets]
     for search in searches:
         search.choose(compile)
-    stopped, searching = False, searches
-    while searching and not stopped:
-        stopped = _compile([task for search in searching for task in search.tasks()])
-        searching = [search for search in searching if search.next_round()] if not stopped else []
+    stopped = run_searches(searches)
     notes = [note for search in searches for note in _notes(search, settings, stopped)] + [STOPPED] * stopped
     ranked = sorted((sharding for search in searches for sharding in search.shardings), key=_order(rank))
     return Shardings(name or searches[0].job.traced.program.name, tuple(ranked), rank, tuple(notes))
 
 
 def _searched(job: PlanJob, batch_size: int | None) -> SearchedJob:
-    return SearchedJob(job, _traced(job, batch_size), batch_size)
+    return SearchedJob(job, traced_job(job, batch_size), batch_size)
 
 
 def _notes(search: SliceSearch, settings: PlanSettings, stopped: bool) -> Iterator[str]:
@@ -124,7 +121,12 @@ def _notes(search: SliceSearch, settings: PlanSettings, stopped: bool) -> Iterat
         yield part.text
 
 
-def _traced(job: PlanJob, batch_size: int | None) -> TracedStep:
+def traced_job(job: PlanJob, batch_size: int | None) -> TracedStep:
+    """Return the trace of a job without shardings.
+
+    Raises:
+        ProgramError: it has shardings of its own, or is a step for one replica.
+    """
     program = job.program(batch_size)
     if program.placement is not None:
         raise ProgramError(
@@ -139,12 +141,14 @@ def _traced(job: PlanJob, batch_size: int | None) -> TracedStep:
     return trace_step(program)
 
 
-def _compile(tasks: Sequence[Callable[[], None]]) -> bool:
-    """Run compilations two at a time; return whether Ctrl-C ended them early."""
-    try:
-        run_together(tasks)
-    except KeyboardInterrupt:
-        return True
+def run_searches(searches: Sequence[SliceSearch]) -> bool:
+    """Run the rounds of searches, two compilations at a time; return whether Ctrl-C ended them early."""
+    while searches:
+        try:
+            run_together([task for search in searches for task in search.tasks()])
+        except KeyboardInterrupt:
+            return True
+        searches = [search for search in searches if search.next_round()]
     return False
 
 

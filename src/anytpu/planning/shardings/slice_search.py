@@ -1,7 +1,8 @@
 """`SliceSearch`: the layouts of one traced job on one slice, compiled in rounds.
 
-Idea: the first round compiles the best estimates. A training step that does not fit is compiled again with
-rematerialisation in the next round: first with the products kept, then by block.
+Idea: the first round compiles the best estimates up to their schedules. A training step that does not fit is compiled
+again with rematerialisation in the next round: first with the products kept, then by block. The last round compiles the
+fastest layout completely.
 
 Rule: a layout that fits is never compiled with rematerialisation, because that only adds computation. Nor is one after
 which a layout that fits has the shorter estimate. Of each layout that was not compiled the reason is kept.
@@ -18,8 +19,11 @@ from anytpu import units
 from anytpu.errors import AnyTPUError, CompilerMissingError, NoAnswerError
 from anytpu.planning.advice.remat import how_to_rematerialise
 from anytpu.planning.advice.residuals import residuals_of
+from anytpu.planning.compiler.request import Stage
+from anytpu.planning.records import Prediction
 from anytpu.planning.records.shardings import Sharding, missing_memory
 from anytpu.planning.settings import PlanSettings
+from anytpu.planning.shardings.by_schedule import calibrated
 from anytpu.planning.shardings.depth import SearchedJob
 from anytpu.planning.shardings.estimate import estimate
 from anytpu.planning.target import Target, limit_bytes
@@ -40,7 +44,7 @@ class SliceSearch:
     Args:
         job: the job, traced.
         target: the system.
-        settings: settings of every prediction.
+        settings: settings of every prediction; with `stage` "schedule" no layout is compiled completely.
 
     Attributes:
         job: the job, traced.
@@ -52,6 +56,8 @@ class SliceSearch:
         self.job, self.target, self._settings, self._limit = job, target, settings, limit_bytes(target)
         self.shardings = sorted(self._estimated(), key=lambda sharding: sharding.estimate_s)
         self._round: list[int] = []
+        self._by_schedule: dict[int, Prediction] = {}
+        self._completes = False
         first = next((sharding for sharding in self.shardings if not sharding.reason), None)
         if first is not None:
             settings.progress(
@@ -81,10 +87,11 @@ class SliceSearch:
     def tasks(self) -> list[Callable[[], None]]:
         """Return the compilations of this round, the best estimate first."""
         _ = self.job.shallow  # Keras traces in one thread only.
-        return [functools.partial(self._predict, index) for index in self._round]
+        is_last = self._settings.stage == "code" and len(self._round) == 1 and (not self.fits or self._completes)
+        return [functools.partial(self._predict, index, "code" if is_last else "schedule") for index in self._round]
 
     def next_round(self) -> bool:
-        """Choose the layouts to compile again, with rematerialisation; return whether there are any."""
+        """Choose the layouts to compile again, with rematerialisation or completely; return whether there are any."""
         failed = [index for index in self._round if self._lacks_memory(self.shardings[index])]
         self._round = []
         fitting_s = [sharding.estimate_s for sharding in self.shardings if sharding.step_s is not None]
@@ -100,7 +107,26 @@ class SliceSearch:
                 continue
             self._round.append(len(self.shardings))
             self.shardings.append(again)
+        if not self._round and self._settings.stage == "code":
+            self._complete()
         return bool(self._round)
+
+    def _complete(self) -> None:
+        """Choose the fastest layout if all are known by their schedules alone; else calibrate the others by it."""
+        fitting = [index for index, sharding in enumerate(self.shardings) if sharding.step_s is not None]
+        best = next((index for index in fitting if self.shardings[index].stage == "code"), None)
+        if best is None:
+            # A layout whose complete compilation failed has a reason; then the search ends with schedules.
+            if fitting and not any(self.shardings[index].reason for index in fitting):
+                self._round = [min(fitting, key=lambda index: self.shardings[index].step_s or math.inf)]
+                self._completes = True
+            return
+        compiled, scheduled = self.shardings[best].prediction, self._by_schedule.get(best)
+        for index in fitting:
+            prediction = self.shardings[index].prediction
+            if index != best and prediction and compiled and scheduled:
+                prediction = calibrated(prediction, scheduled, compiled, self._settings)
+                self.shardings[index] = dataclasses.replace(self.shardings[index], prediction=prediction)
 
     def stop(self) -> None:
         """Give a reason to the layouts whose compilation the end of the search cut off."""
@@ -189,9 +215,9 @@ class SliceSearch:
 
     # Compilation
 
-    def _predict(self, index: int) -> None:
+    def _predict(self, index: int, stage: Stage) -> None:
         sharding = self.shardings[index]
-        settings = dataclasses.replace(self._settings, progress=PlanSettings.progress)
+        settings = dataclasses.replace(self._settings, progress=PlanSettings.progress, stage=stage)
         try:
             prediction = self.job.predict(sharding.layout, self.target, settings)
         except CompilerMissingError:
@@ -199,13 +225,16 @@ class SliceSearch:
         except AnyTPUError as error:
             # A refusal by the compiler has many lines; the text of a time limit is one sentence after another.
             said = str(error) if isinstance(error, NoAnswerError) else next(iter(str(error).splitlines()), "")
-            self._set(index, reason=f"not predicted: {said}")
+            self._set(index, reason=f"{'by its schedule alone' if sharding.prediction else 'not predicted'}: {said}")
             return
-        sharding = dataclasses.replace(sharding, prediction=prediction)
+        if stage == "schedule":
+            self._by_schedule[index] = prediction
+        sharding = dataclasses.replace(sharding, prediction=prediction, stage=stage)
         if not prediction.fits:
             sharding = dataclasses.replace(sharding, reason=missing_memory(sharding, self._limit))
         self.shardings[index] = sharding
         step = f"{units.format_seconds(prediction.step_s)} a step" if prediction.step_s else "does not fit"
+        step += " by its schedule" * bool(prediction.step_s and stage == "schedule")
         self._settings.progress(f"{sharding.title} on {self.target.name}: {step}")
 
 

@@ -69,8 +69,9 @@ def largest_part(job: SearchedJob, least: Sharding, target: Target, settings: Pl
         job: the job with the whole batch.
         least: the layout with the least memory, compiled, with the whole batch; it does not fit.
         target: the system.
-        settings: settings of every prediction.
+        settings: settings of every prediction; a schedule tells what fits.
     """
+    settings = dataclasses.replace(settings, stage="schedule")
     rows, prediction, limit = job.traced.program.rows, least.prediction, limit_bytes(target)
     if rows is None or not job.job.has_batches or prediction is None or prediction.memory is None:
         return None
