@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -223,3 +226,16 @@ def test_variables_are_made_in_their_shards():
     environment = _env.forced_devices(8)
     done = subprocess.run([sys.executable, "-c", MADE_IN_SHARDS], env=environment, capture_output=True, text=True)
     assert done.stdout.splitlines()[-1:] == ["made in shards"], done.stderr
+
+
+def test_a_mesh_rematerialises_and_takes_a_layout_that_is_chosen_later():
+    """In a process of its own, 9 s: JAX has its number of host devices from its start."""
+    child = Path(__file__).with_name("layout_mesh_child.py")
+    command, environment = [sys.executable, str(child)], {**os.environ, **_env.forced_devices(8)}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout.splitlines()[-1])
+    assert found["barriers"] > 0, "nothing is computed again"
+    for name in ("remat", "auto"):
+        assert found[name]["partition"] == ["model", None]
+        assert found[name]["worst"] < 1e-6
