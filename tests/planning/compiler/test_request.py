@@ -41,6 +41,7 @@ def test_rows_are_split_and_the_state_is_whole():
         "donated": 1,
         "options": {"option": "1"},
         "wide": False,
+        "stage": "code",
         "explicit": (),
     }
     assert json.loads(json.dumps(request.header()))["axes"] == [["replica", 8]]
