@@ -1,6 +1,7 @@
-"""Damage every file of an estimator's newest checkpoint, and check which weights are used then.
+"""Damage every file of the newest checkpoint of an estimator or a fit, and check which weights are used then.
 
     python scripts/fault_checkpoints.py [--flips 2000] [--cuts 40] [--record benchmarks/results/fault_checkpoints.json]
+    python scripts/fault_checkpoints.py --of fit --flips 200 --record benchmarks/results/fault_fit_checkpoints.json
 
 Each damage is made twice. With an older checkpoint, that one must be used, with a warning that names the damaged one.
 Without one there must be an error, unless all files are gone. Any other outcome is exit status 1.
@@ -42,12 +43,14 @@ def main() -> int:
     arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     arguments.add_argument("--flips", type=int, default=2000, help="flipped bits in each file (2000)")
     arguments.add_argument("--cuts", type=int, default=40, help="lengths that each file is cut to (40)")
+    arguments.add_argument("--of", choices=("estimator", "fit"), default="estimator", help="the run that made them")
     arguments.add_argument("--record", type=Path, help="a JSON file for the counts")
     chosen = arguments.parse_args()
+    make = train_by_fit if chosen.of == "fit" else train
     with tempfile.TemporaryDirectory() as folder:
         found = {
-            "with a checkpoint before": run(Path(folder), chosen.flips, chosen.cuts),
-            "alone": run(Path(folder), chosen.flips, chosen.cuts, is_alone=True),
+            "with a checkpoint before": run(Path(folder), make, chosen.flips, chosen.cuts),
+            "alone": run(Path(folder), make, chosen.flips, chosen.cuts, is_alone=True),
         }
     text = json.dumps({"flips": chosen.flips, "cuts": chosen.cuts, **found}, indent=1)
     print(text)
@@ -56,18 +59,19 @@ def main() -> int:
     return 0 if all(set(counts) <= FINE for counts in found.values()) else 1
 
 
-def run(folder: Path, flips: int, cuts: int, is_alone: bool = False) -> dict[str, int]:
+def run(folder: Path, make: Callable[[Path], None], flips: int, cuts: int, is_alone: bool = False) -> dict[str, int]:
     """Return the number of damages with each outcome.
 
     Args:
         folder: an empty folder, or one that this was called with.
+        make: trains, with checkpoints at two steps in a folder.
         flips: flipped bits in each file.
         cuts: lengths that each file is cut to.
         is_alone: leave no other checkpoint beside the damaged one.
     """
     whole, tried = folder / "whole", folder / "tried"
     if not whole.exists():
-        train(whole)
+        make(whole)
     before, newest = (Checkpoints(whole).load(step) for step in (BEFORE, NEWEST))
     counts: collections.Counter[str] = collections.Counter()
     for name, damage in damages(whole, flips, cuts):
@@ -106,6 +110,18 @@ def train(folder: Path) -> None:
         tpu_config=tpu.TPUConfig(iterations_per_loop=BEFORE),
     )
     tpu.TPUEstimator(model_fn, str(folder), config, train_batch_size=16).train(input_fn, max_steps=NEWEST)
+
+
+def train_by_fit(folder: Path) -> None:
+    """Make checkpoints within an epoch and at its end, with callbacks and their state."""
+    with tpu.connect("virtual", cores=2).scope():
+        layers = [keras.layers.Dense(16, "relu"), keras.layers.BatchNormalization(), keras.layers.Dropout(0.2)]
+        model = keras.Sequential([*layers, keras.layers.Dense(3)])
+        model.compile("adam", "mse", steps_per_execution=1)
+    x = np.random.default_rng(0).standard_normal((64, 6)).astype("float32")
+    stops = keras.callbacks.EarlyStopping("loss", restore_best_weights=True)
+    saved = tpu.Checkpointer(folder, every_steps=BEFORE, keep=2)
+    model.fit(x, x[:, :3], batch_size=8, epochs=1, verbose=0, callbacks=[stops], checkpoint_dir=saved)
 
 
 def damages(whole: Path, flips: int, cuts: int) -> Iterator[tuple[str, Damage]]:

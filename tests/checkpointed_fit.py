@@ -16,6 +16,7 @@ import time
 from typing import Any
 
 import anytpu as tpu  # isort: skip
+import jax
 import keras
 import numpy as np
 
@@ -89,7 +90,17 @@ class Ending(keras.callbacks.Callback):
         self._wait("evaluation")
 
 
-def model_of(variant: str) -> Any:
+class Waits(keras.layers.Layer):
+    """Waits when the step of the last batch, which has one row, is traced: a long compilation."""
+
+    def call(self, inputs: Any) -> Any:
+        if inputs.shape[0] == 1 and isinstance(inputs, jax.core.Tracer):
+            print("waiting", flush=True)
+            time.sleep(60)
+        return inputs
+
+
+def model_of(variant: str, wait_at: str = "") -> Any:
     keras.utils.set_random_seed(7)
     strategy = tpu.connect("v2-8" if variant == "fsdp" else "virtual", **_settings(variant))
     layers = keras.layers
@@ -98,6 +109,7 @@ def model_of(variant: str) -> Any:
             body = [layers.Embedding(20, 4), layers.GlobalAveragePooling1D()]
         else:
             body = [layers.Dense(16, "relu"), layers.BatchNormalization()]
+        body += [Waits()] if wait_at == "compilation" else []
         model = keras.Sequential([*body, layers.Dropout(0.5), layers.Dense(3)])
         decays = variant in ("dataset", "silent")
         rate: Any = keras.optimizers.schedules.ExponentialDecay(0.01, 5, 0.9) if decays else 0.01
@@ -146,11 +158,14 @@ def arguments(variant: str, wait_at: str) -> dict[str, Any]:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Train, and return digests of everything that a resumed run must repeat."""
-    model = model_of(options.variant)
+    model = model_of(options.variant, options.wait_at)
     counts, stateful = Counts(), Stateful()
     stops = keras.callbacks.EarlyStopping("loss", patience=2, restore_best_weights=True)
     log = keras.callbacks.CSVLogger(f"{options.folder}.csv")
-    callbacks: list[Any] = [stateful, stops, log]
+    best = keras.callbacks.ModelCheckpoint(
+        f"{options.folder}.weights.h5", "loss", save_best_only=True, save_weights_only=True
+    )
+    callbacks: list[Any] = [stateful, stops, log, best]
     if options.variant not in ("dataset", "silent"):
         callbacks.append(keras.callbacks.ReduceLROnPlateau("loss", patience=1))
     if options.variant != "silent":
@@ -175,7 +190,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "history": history.history,
         "epochs": history.epoch,
         "csv": hashlib.md5(lines).hexdigest(),
-        "callbacks": [counts.steps, stateful.last, stops.wait, stops.best],
+        "callbacks": [counts.steps, stateful.last, stops.wait, stops.best, best.best],
         "seen by a callback": [counts.losses, counts.drawn],
         "draws": [random.random(), float(np.random.rand()), float(keras.random.uniform(()))],
     }

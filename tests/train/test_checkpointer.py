@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import jax
@@ -98,6 +102,34 @@ def test_a_jax_loop_continues_on_its_devices(tmp_path: Path):
     )
     assert isinstance(state["params"]["w"], jax.Array)
     assert (type(state["count"]), state["count"]) == (int, 8)
+
+
+def test_a_signal_within_the_body_saves_after_it(tmp_path: Path):
+    program = """
+import sys, time
+import anytpu as tpu
+state = {"a": 0}
+for step in tpu.Checkpointer(sys.argv[1]).steps(9, state=state):
+    state["a"] += 1
+    if step == 2:
+        print("waiting", flush=True)
+        sys.stdin.readline()
+"""
+    for second in (signal.SIGINT, None):
+        command = [sys.executable, "-c", program, str(tmp_path)]
+        process = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True)
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "waiting\n"
+        process.send_signal(signal.SIGTERM)
+        said = next(line for line in process.stderr if "SIGTERM" in line)
+        assert said == "anytpu: SIGTERM: the step that runs is finished first; send it again to stop at once.\n"
+        if second is not None:
+            process.send_signal(second)
+        _, said = process.communicate("\n" if second is None else None)
+        assert process.returncode == (75 if second is None else -signal.SIGINT)
+        assert Checkpoints(tmp_path).steps() == ([3] if second is None else [])
+    assert f"SIGTERM: step 3 is saved in {tmp_path}. The same command continues there (exit status 75)." in said
 
 
 def test_the_best_is_kept(tmp_path: Path):

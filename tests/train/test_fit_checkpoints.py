@@ -21,6 +21,7 @@ import anytpu as tpu
 import checkpointed_fit
 from anytpu.errors import DamageError, DataError, FileError, NaNLossError, SettingError
 from anytpu.train.checkpoint import Checkpoints
+from anytpu.train.checkpoint.manifest import from_json, to_json
 from checkpointed_fit import Ended
 from cli.commands import anytpu
 
@@ -77,7 +78,10 @@ def test_kill_9_during_fit_and_a_restart(tmp_path: Path):
     assert json.loads(done.stdout) == json.loads(json.dumps(whole))
 
 
-@pytest.mark.parametrize(("point", "variant"), [("callback", "arrays"), ("evaluation", "dataset"), ("input", "stream")])
+@pytest.mark.parametrize(
+    ("point", "variant"),
+    [("callback", "arrays"), ("evaluation", "dataset"), ("input", "stream"), ("compilation", "arrays")],
+)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_the_last_step(tmp_path: Path, point: str, variant: str, number: signal.Signals):
     if number == signal.SIGINT and point != "input":
@@ -88,7 +92,7 @@ def test_a_signal_saves_the_last_step(tmp_path: Path, point: str, variant: str, 
     ended.send_signal(number)
     _, said = ended.communicate(timeout=100)
     assert ended.returncode == 75, said
-    steps = {"callback": 4, "evaluation": 7, "input": 3}[point]
+    steps = {"callback": 4, "evaluation": 7, "input": 3, "compilation": 7}[point]
     where = tmp_path / "run"
     assert (
         f"anytpu: {number.name}: step {steps} is saved in {where}. The same command continues there (exit status 75)."
@@ -128,11 +132,21 @@ def fit(folder: Any, model: Any = None, **others: Any) -> Any:
     return model
 
 
-def test_another_number_of_cores_and_another_layout_load_by_name(tmp_path: Path):
+def test_another_number_of_cores_and_another_layout_load_by_name(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     with pytest.raises(Ended):
         train(tmp_path / "run", "fsdp", end_after=9)
     shutil.copytree(tmp_path / "run", tmp_path / "other")
+    newest = Checkpoints(tmp_path / "run").latest()
+    manifest = tmp_path / "other" / str(newest) / "manifest.json"
+    written = from_json(manifest.read_bytes())
+    versions = written.host["made"]["versions"]
+    now, versions["jaxlib"] = versions["jaxlib"], "0.9.9"
+    manifest.write_bytes(to_json(written))
     whole, other = train(tmp_path / "run", "fsdp"), train(tmp_path / "other", "arrays")
+    assert (
+        f"The checkpoint {manifest.parent} was written by another system: jaxlib 0.9.9 then, {now} now; cores 8 then, "
+        "2 now. The run continues, perhaps with other rounding"
+    ) in caplog.text
     np.testing.assert_allclose(whole["history"]["loss"], other["history"]["loss"], rtol=1e-4)
 
 
@@ -221,6 +235,7 @@ def test_a_full_disk_does_not_end_the_training(tmp_path: Path, capfd: pytest.Cap
 import os, resource, signal, sys, time
 import numpy as np, keras, anytpu as tpu
 from anytpu.train.checkpoint import Checkpoints
+from anytpu.train.checkpoint.manifest import from_json, to_json
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 with tpu.connect("virtual", cores=2).scope():
     model = keras.Sequential([keras.layers.Dense(500), keras.layers.Dense(1)])

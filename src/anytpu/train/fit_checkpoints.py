@@ -107,7 +107,7 @@ class FitRun:
         checkpoint = self._checkpoints.load_newest()
         if checkpoint is None:
             return None
-        resumed = Restored.of(checkpoint, MAKER)
+        resumed = Restored.of(checkpoint, MAKER, self._facts())
         self._checkpoints.set_aside(after=resumed.step)
         return resumed
 
@@ -220,7 +220,6 @@ class FitRun:
             "callbacks": self._states.get() if moment.callbacks is None else moment.callbacks,
             "step_logs": jax.tree.map(np.asarray, logs),
         }
-        cores = self._trainer.strategy.num_replicas_in_sync
         return Snapshot(
             moment.steps,
             MAKER,
@@ -229,8 +228,12 @@ class FitRun:
             optimizer_state=frozenset(name for name in named if name.startswith("optimizer/")),
             host=host,
             metrics=moment.logs,
-            about={"model": self._trainer.model.name, "epoch": moment.epoch, "cores": cores},
+            about={"model": self._trainer.model.name, "epoch": moment.epoch, **self._facts()},
         )
+
+    def _facts(self) -> dict[str, Any]:
+        cores = self._trainer.backend.cores
+        return {"cores": len(cores), "platform": cores[0].platform}
 
     def _save_for_stop(self) -> str:
         moment, folder = self._moment, self._checkpoints.folder

@@ -96,8 +96,13 @@ class Restored:
     where: str
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, maker: str) -> Restored:
-        """Return the snapshot in a checkpoint, and warn if other versions of packages wrote it.
+    def of(cls, checkpoint: Checkpoint, maker: str, facts: Mapping[str, Any] | None = None) -> Restored:
+        """Return the snapshot in a checkpoint, and warn if other packages or another system wrote it.
+
+        Args:
+            checkpoint: the checkpoint.
+            maker: kind of the run that continues.
+            facts: the entries of `Snapshot.about` that the rounding depends on, as they are now.
 
         Raises:
             FileError: another kind of run made the checkpoint.
@@ -109,7 +114,8 @@ class Restored:
                 f"the checkpoint {where!r} was made by {found_maker}, and {maker} cannot continue it. Choose another "
                 "folder"
             )
-        _warn_of_versions(where, checkpoint.host["made"]["versions"])
+        made = checkpoint.host["made"]
+        _warn_of_changes(where, {**made, **made["versions"]}, {**_versions(), **(facts or {})})
         values = {name: value for name, value in checkpoint.values.items() if not name.startswith(HOST)}
         host = unpack(checkpoint.host["state"], checkpoint.values)
         return cls(checkpoint.step, values, host, dict(checkpoint.host["metrics"]), where)
@@ -121,12 +127,11 @@ def maker_of(host: Json) -> str:
     return str(made["by"]) if isinstance(made, dict) else "TPUEstimator"
 
 
-def _warn_of_versions(where: str, saved: dict[str, str]) -> None:
-    now = _versions()
+def _warn_of_changes(where: str, saved: dict[str, Any], now: dict[str, Any]) -> None:
     changed = [f"{name} {saved[name]} then, {now[name]} now" for name in now if saved.get(name, now[name]) != now[name]]
     if changed:
         LOG.warning(
-            "The checkpoint %s was written with other versions: %s. The run may continue with other rounding",
+            "The checkpoint %s was written by another system: %s. The run continues, perhaps with other rounding",
             where,
             "; ".join(changed),
         )
