@@ -202,7 +202,7 @@ def test_a_finite_loss_with_nan_gradients(on_nan: str):
             return keras.ops.sqrt(keras.ops.sum(keras.ops.square(y_pred - y_true), axis=-1))
 
     with tpu.connect("virtual", cores=2).scope():
-        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="zeros")])
+        model: Any = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="zeros")])
         model.compile(keras.optimizers.SGD(0.1), Root())
     data = np.ones((200, 2), "float32"), np.zeros((200, 1), "float32")
     message = (

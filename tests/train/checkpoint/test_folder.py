@@ -286,7 +286,7 @@ def test_killed_at_every_file_operation():
 
 def test_each_damage_is_noticed(tmp_path):
     faults = program(FAULTS)
-    counts = faults.run(tmp_path, flips=40, cuts=6)
+    counts = faults.run(tmp_path, faults.train, flips=40, cuts=6)
     assert set(counts) == {"used the step before"}
     assert counts["used the step before"] > 100
 
