@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -110,7 +111,7 @@ sys.exit(9)
     while b"ready" not in text:
         text += os.read(ours, 1000)
     os.write(ours, b"\x03")
-    while b"got" not in text:
+    while not re.search(rb"got \d+\r", text):
         text += os.read(ours, 1000)
     assert process.wait(60) == 9
     os.close(ours)
