@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-BATCH = {"iris": 1, "imdb": 64, "mnist": 200, "cifar10": 128, "resnet50": 16}
+BATCH = {"iris": 1, "imdb": 64, "gru": 64, "mnist": 200, "cifar10": 128, "resnet50": 16}
 """Rows of one training step."""
 
 IMAGE = {"mnist": (28, 28, 1), "cifar10": (32, 32, 3), "resnet50": (224, 224, 3)}
@@ -20,7 +20,7 @@ def rows(job: str, steps: int) -> tuple[np.ndarray, np.ndarray]:
         features = centres[labels] + 0.3 * random.normal(size=(100, 4))
         return np.insert(features, 0, 1, axis=1).astype("float32"), np.eye(3, dtype="float32")[labels]
     count = steps * BATCH[job]
-    if job == "imdb":
+    if job in ("imdb", "gru"):
         return random.integers(0, 15000, (count, 250), dtype=np.int32), random.integers(0, 2, count).astype("int32")
     labels = random.integers(0, CLASSES[job], count).astype("int32")
     return random.random((count, *IMAGE[job]), dtype=np.float32), labels

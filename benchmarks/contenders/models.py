@@ -24,18 +24,22 @@ def iris() -> keras.Model:
     return model
 
 
-def imdb() -> keras.Model:
-    """Embedding(15000, 32), LSTM(100), Dense(1) over 250 words."""
+def imdb(recurrent: type[layers.Layer] = layers.LSTM) -> keras.Model:
+    """Embedding(15000, 32), a recurrent layer of 100 units, Dense(1) over 250 words."""
     model = keras.Sequential(
         [
             layers.Input((250,), dtype="int32"),
             layers.Embedding(15000, 32),
-            layers.LSTM(100),
+            recurrent(100),
             layers.Dense(1, activation="sigmoid"),
         ]
     )
     model.compile("adam", "binary_crossentropy", metrics=["accuracy"], jit_compile=JIT)
     return model
+
+
+def gru() -> keras.Model:
+    return imdb(layers.GRU)
 
 
 def mnist() -> keras.Model:
@@ -89,7 +93,8 @@ def _compile(model: keras.Model) -> None:
 
 def fit(job: str, steps: int) -> Train:
     """Return a function that trains a job with `fit`; iris goes over its rows in their order, whole epochs only."""
-    model = {"iris": iris, "imdb": imdb, "mnist": mnist, "cifar10": cifar10, "resnet50": resnet50}[job]()
+    makers = {"iris": iris, "imdb": imdb, "gru": gru, "mnist": mnist, "cifar10": cifar10, "resnet50": resnet50}
+    model = makers[job]()
     x, y = rows(job, steps)
     epochs = steps * BATCH[job] // len(x)
 

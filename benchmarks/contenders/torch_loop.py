@@ -24,18 +24,19 @@ LAYOUT = torch.contiguous_format if os.environ.get("TORCH_PLAIN_LAYOUT") else to
 
 
 class Imdb(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, recurrent: type[nn.LSTM] | type[nn.GRU] = nn.LSTM) -> None:
         super().__init__()
         self.embedding = nn.Embedding(15000, 32)
-        self.lstm = nn.LSTM(32, 100, batch_first=True)
+        self.recurrent = recurrent(32, 100, batch_first=True)
         self.last = nn.Linear(100, 1)
         with torch.no_grad():
-            for bias in (self.lstm.bias_ih_l0, self.lstm.bias_hh_l0):
+            for bias in (self.recurrent.bias_ih_l0, self.recurrent.bias_hh_l0):
                 bias.zero_()
-            self.lstm.bias_ih_l0[100:200] = 1
+            if recurrent is nn.LSTM:
+                self.recurrent.bias_ih_l0[100:200] = 1
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
-        return self.last(self.lstm(self.embedding(words))[0][:, -1])
+        return self.last(self.recurrent(self.embedding(words))[0][:, -1])
 
 
 class Block(nn.Module):
@@ -127,7 +128,7 @@ def iris(steps: int) -> Train:
 def loop(job: str, make: Callable[[], nn.Module], steps: int) -> Train:
     model = make()
     x, y = map(torch.from_numpy, rows(job, steps))
-    y = y.float() if job == "imdb" else y.long()
+    y = y.float() if job in ("imdb", "gru") else y.long()
     if x.ndim == 4:
         model = model.to(memory_format=LAYOUT)
         x = x.permute(0, 3, 1, 2).contiguous(memory_format=LAYOUT)
@@ -138,7 +139,7 @@ def loop(job: str, make: Callable[[], nn.Module], steps: int) -> Train:
         for numbers in torch.randperm(len(x)).split(BATCH[job]):
             images, labels = x[numbers], y[numbers]
             out = model(images)
-            if job == "imdb":
+            if job in ("imdb", "gru"):
                 loss = F.binary_cross_entropy_with_logits(out[:, 0], labels)
                 right = right + ((out[:, 0] > 0) == labels).sum()
             else:
@@ -154,5 +155,11 @@ def loop(job: str, make: Callable[[], nn.Module], steps: int) -> Train:
 
 
 if __name__ == "__main__":
-    makers = {"imdb": Imdb, "mnist": mnist, "cifar10": cifar10, "resnet50": resnet50}
+    makers = {
+        "imdb": Imdb,
+        "gru": functools.partial(Imdb, nn.GRU),
+        "mnist": mnist,
+        "cifar10": cifar10,
+        "resnet50": resnet50,
+    }
     serve({"iris": iris, **{job: functools.partial(loop, job, make) for job, make in makers.items()}})

@@ -8,22 +8,12 @@
 // Sequences are `(batch, time, ...)`. The residuals of the forward pass are `(time, batch, ...)`, so that they are written
 // in long pieces. Gates have Keras's order: input, forget, candidate, output.
 
-#include <algorithm>
-#include <cstring>
-#include <functional>
-#include <vector>
-
-#include "onednn.h"
-#include "threads.h"
+#include "sequences.h"
 
 namespace anytpu {
 namespace {
 
 namespace ffi = xla::ffi;
-using Mask = ffi::Buffer<ffi::PRED>;
-
-constexpr double kSmallFlops = 1e6;      // below it, about 10 us of one core, one thread computes
-constexpr int64_t kMaxRows = 32;         // rows of a block: its sums stay in the cache
 
 struct LstmShape {
   int64_t batch, time, features, units;
@@ -45,71 +35,8 @@ struct Backward {
   float *inputs, *hidden, *cell, *slopes;
 };
 
-struct Weights {
-  int64_t replicas, time, batch, depth, gates;
-  const float *rows, *slopes;
-  float* gradient;
-  bool is_small() const { return 2.0 * time * batch * depth * gates < kSmallFlops; }
-};
-
-// Calls `work(first, count)` for blocks of rows, on all threads.
-void share_rows(const LstmShape& size, const std::function<void(int64_t, int64_t)>& work) {
-  const int count = threads();
-  const int64_t each = std::max<int64_t>(1, (size.batch + count * kMaxRows - 1) / (count * kMaxRows)) * count;
-  const int64_t blocks = std::min(size.batch, each);
-  team([&](int member, int members) {
-    for (int64_t block = member; block < blocks; block += members) {
-      const int64_t first = size.batch * block / blocks;
-      work(first, size.batch * (block + 1) / blocks - first);
-    }
-  });
-}
-
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512vl,avx512bw,avx512dq,fma")
-namespace avx512 {
-constexpr int kLanes = 16, kTileRows = 8, kTileVectors = 3;
-#include "lstm_steps.inc"
-}  // namespace avx512
-#pragma GCC pop_options
-
-#pragma GCC push_options
-#pragma GCC target("avx2,fma")
-namespace avx2 {
-constexpr int kLanes = 8, kTileRows = 4, kTileVectors = 3;
-#include "lstm_steps.inc"
-}  // namespace avx2
-#pragma GCC pop_options
-
-namespace any {
-constexpr int kLanes = 4, kTileRows = 4, kTileVectors = 3;
-#include "lstm_steps.inc"
-}  // namespace any
-
-enum class Machine { kAny, kAvx2, kAvx512 };
-
-Machine machine() {
-  static const Machine found = [] {
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("fma"))
-      return Machine::kAvx512;
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? Machine::kAvx2 : Machine::kAny;
-  }();
-  return found;
-}
-
-template <typename Array>
-auto* or_null(Array& array) {
-  return array.element_count() ? array.typed_data() : nullptr;
-}
-
-// Number of steps that an array must have: all, or none if its axis of time has length 0.
-template <typename Array>
-int64_t steps_of(const Array& array, size_t axis, int64_t time) {
-  const auto dims = array.dimensions();
-  return axis < dims.size() && dims[axis] == 0 ? 0 : time;
-}
+#define STEPS "lstm_steps.inc"
+#include "machines.inc"
 
 ffi::Error lstm_forward(Buffer inputs, Buffer hidden, Buffer cell, Mask mask, Buffer kernel, Buffer bias,
                         Buffer recurrent, Result last_hidden, Result last_cell, Result every, Result rows, Result gates,
@@ -132,9 +59,7 @@ ffi::Error lstm_forward(Buffer inputs, Buffer hidden, Buffer cell, Mask mask, Bu
                    last_hidden->typed_data(), last_cell->typed_data(), or_null(*rows),    or_null(*gates),
                    or_null(*cells),          or_null(*tangents)};
   Turn turn(size.is_small());
-  if (machine() == Machine::kAvx512) avx512::forward(size, it);
-  else if (machine() == Machine::kAvx2) avx2::forward(size, it);
-  else any::forward(size, it);
+  ANYTPU_ON_THIS_MACHINE(forward(size, it));
   return ffi::Error::Success();
 }
 
@@ -158,29 +83,11 @@ ffi::Error lstm_backward(Buffer last_hidden, Buffer last_cell, Buffer every, Mas
                     or_null(every),      inputs->typed_data(),     hidden->typed_data(),   cell->typed_data(),
                     slopes->typed_data()};
   Turn turn(size.is_small());
-  if (machine() == Machine::kAvx512) avx512::backward(size, it);
-  else if (machine() == Machine::kAvx2) avx2::backward(size, it);
-  else any::backward(size, it);
-  return ffi::Error::Success();
-}
-
-ffi::Error lstm_weights(Buffer rows, Buffer slopes, Result gradient) {
-  const auto left = rows.dimensions(), out = gradient->dimensions();
-  const bool fits = left.size() == 3 && out.size() == 3 && out[0] > 0 && left[1] % out[0] == 0 &&
-                    left[2] == out[1] && has_shape(slopes, {left[0], left[1], out[2]});
-  if (!fits) return refuse("lstm_weights");
-  const Weights it{out[0], left[0], left[1], out[1], out[2], rows.typed_data(), slopes.typed_data(), gradient->typed_data()};
-  Turn turn(it.is_small());
-  if (machine() == Machine::kAvx512) avx512::weights(it);
-  else if (machine() == Machine::kAvx2) avx2::weights(it);
-  else any::weights(it);
+  ANYTPU_ON_THIS_MACHINE(backward(size, it));
   return ffi::Error::Success();
 }
 
 }  // namespace
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(AnytpuLstmWeights, lstm_weights,
-                              ffi::Ffi::Bind().Arg<Buffer>().Arg<Buffer>().Ret<Buffer>());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(AnytpuLstmForward, lstm_forward,
                               ffi::Ffi::Bind()

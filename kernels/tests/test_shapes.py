@@ -71,9 +71,33 @@ CALLS = {
             (UNITS, 4 * UNITS),
         ],
     ),
-    "anytpu_lstm_weights": ([(2, DEPTH, 4 * UNITS)], [(TIME, BATCH, DEPTH), (TIME, BATCH, 4 * UNITS)]),
+    "anytpu_gru_forward": (
+        [(BATCH, UNITS), (BATCH, TIME, UNITS), (TIME, BATCH, DEPTH), (TIME, BATCH, 4 * UNITS)],
+        [
+            (BATCH, TIME, FEATURES),
+            (BATCH, UNITS),
+            (bool, BATCH, TIME),
+            (FEATURES, 3 * UNITS),
+            (2, 3 * UNITS),
+            (UNITS, 3 * UNITS),
+        ],
+    ),
+    "anytpu_gru_backward": (
+        [(BATCH, TIME, FEATURES), (BATCH, UNITS), (TIME, BATCH, 4 * UNITS)],
+        [
+            (BATCH, UNITS),
+            (BATCH, TIME, UNITS),
+            (bool, BATCH, TIME),
+            (TIME, BATCH, DEPTH),
+            (TIME, BATCH, 4 * UNITS),
+            (FEATURES, 3 * UNITS),
+            (UNITS, 3 * UNITS),
+        ],
+    ),
 }
 """Shapes of the results and of the operands of calls that are right."""
+
+ROWS, SLOPES = (TIME, BATCH, DEPTH), (TIME, BATCH, 4 * UNITS)
 
 
 def smaller(shapes, index):
@@ -83,7 +107,7 @@ def smaller(shapes, index):
 
 
 def test_every_kernel_is_here():
-    assert {*CALLS, "anytpu_convolution"} == set(library.KERNELS)
+    assert {*CALLS, "anytpu_convolution", "anytpu_sequence_weights"} == set(library.KERNELS)
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -133,3 +157,34 @@ def test_a_convolution_beyond_its_buffers_is_refused(changed):
     with pytest.raises(jax.errors.JaxRuntimeError) as caught:
         call("anytpu_convolution", [(2, 3, 3, 4)], [(2, 5, 5, 3), (3, 3, 3, 4)], **convolution(**changed))
     assert "convolution: the shapes of its arrays do not fit together" in str(caught.value)
+
+
+def weights(result, rows=ROWS, slopes=SLOPES, first_row=0, first_column=0):
+    attributes = {"first_row": np.int64(first_row), "first_column": np.int64(first_column)}
+    return call("anytpu_sequence_weights", [result], [rows, slopes], **attributes)
+
+
+def test_a_part_of_the_weights_runs():
+    (result,) = weights((2, DEPTH - 1, 3 * UNITS), first_row=1, first_column=UNITS)
+    assert not result.any()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"result": (2, DEPTH, 3 * UNITS), "first_row": 1},
+        {"result": (2, DEPTH - 1, 3 * UNITS), "first_column": UNITS + 1},
+        {"result": (2, DEPTH, UNITS), "first_row": -1},
+        {"result": (2, DEPTH, UNITS), "first_column": -1},
+        {"result": (2, DEPTH, UNITS), "first_column": 2**63 - 1},
+        {"result": (3, DEPTH, UNITS)},
+        {"result": (2, DEPTH, UNITS), "rows": (TIME, BATCH - 1, DEPTH)},
+        {"result": (2, DEPTH, UNITS), "slopes": (TIME - 1, BATCH, 4 * UNITS)},
+        {"result": (DEPTH, UNITS)},
+    ],
+    ids=str,
+)
+def test_weights_beyond_their_buffers_are_refused(changed):
+    with pytest.raises(jax.errors.JaxRuntimeError) as caught:
+        weights(**changed)
+    assert "sequence_weights: the shapes of its arrays do not fit together" in str(caught.value)

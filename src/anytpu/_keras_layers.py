@@ -43,21 +43,26 @@ def _drawing_flat(original: Callable) -> Callable:
 _ZEROES_OUTPUT = contextvars.ContextVar("anytpu_zeroes_output", default=False)
 
 
-def offer_lstm(lstm: Callable, is_wanted: Callable[[], bool]) -> None:
-    """Make Keras's LSTM layers call `lstm` when `is_wanted()` is true.
+def offer_recurrent(lstm: Callable, gru: Callable, is_wanted: Callable[[], bool]) -> None:
+    """Make Keras's LSTM and GRU layers call these functions when `is_wanted()` is true.
 
     Args:
         lstm: takes the arguments of `backend.lstm`, and `zero_output_for_mask`, which Keras does not pass. If it raises
             NotImplementedError, Keras uses its own loop.
+        gru: takes the arguments of `backend.gru`, likewise.
         is_wanted: evaluated at each call.
     """
+    from keras.src.layers.rnn.gru import GRU
     from keras.src.layers.rnn.lstm import LSTM
 
-    def run(*args: Any, **kwargs: Any) -> Any:
-        return lstm(*args, **kwargs, zero_output_for_mask=_ZEROES_OUTPUT.get())
+    for layer, name, function in ((LSTM, "lstm", lstm), (GRU, "gru", gru)):
+        wrap(layer, "inner_loop", _recording_zero_output)
+        run = functools.partial(_with_zero_output, function)
+        wrap(keras_backend(), name, functools.partial(_choosing, run, is_wanted))
 
-    wrap(LSTM, "inner_loop", _recording_zero_output)
-    wrap(keras_backend(), "lstm", functools.partial(_choosing, run, is_wanted))
+
+def _with_zero_output(function: Callable, *args: Any, **kwargs: Any) -> Any:
+    return function(*args, **kwargs, zero_output_for_mask=_ZEROES_OUTPUT.get())
 
 
 def offer_batch_norm(moments: Callable, normalize: Callable, is_wanted: Callable[[], bool]) -> None:

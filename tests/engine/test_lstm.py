@@ -12,9 +12,8 @@ from anytpu import _keras
 from anytpu.engine.foreign import why_not
 from anytpu.engine.kernels import fast_kernels
 from anytpu.engine.lstm import is_faster
-from engine.kernel_switch import compiled
+from engine.recurrent import assert_same, is_ours, penalized, sequences, training
 
-TOLERANCE = {"float64": 1e-9, "float32": 1e-5}
 CASES = [
     dict(
         zip(("return_sequences", "go_backwards", "return_state", "masked", "zero_output_for_mask"), flags, strict=True)
@@ -32,40 +31,6 @@ def double(monkeypatch):
     monkeypatch.setitem(dtypes.BIT64_TO_BIT32_DTYPE, "float64", "float64")
     with jax.enable_x64(True):
         yield
-
-
-def training(layer, steps, **call):
-    """Return a function that runs a layer and pulls a gradient back to its weights and inputs."""
-    others = [v.value for v in layer.non_trainable_variables]
-
-    def train(weights, inputs):
-        outputs, pull = jax.vjp(lambda w, x: layer.stateless_call(w, others, x, **call)[0], weights, inputs)
-        return outputs, pull(jax.tree.map(jnp.cos, outputs))
-
-    layer(steps)
-    weights = [
-        jnp.asarray(np.random.default_rng(1).normal(size=v.shape) * 0.5, v.dtype) for v in layer.trainable_variables
-    ]
-    return train, weights
-
-
-def assert_same(function, *args, dtype: str = "float64") -> None:
-    got, want = compiled(function, *args, fast=True), compiled(function, *args, fast=False)
-    for ours, own in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
-        assert (ours.shape, ours.dtype) == (own.shape, own.dtype)
-        assert np.max(np.abs(ours - own)) <= TOLERANCE[dtype] * max(1, np.max(np.abs(own)))
-
-
-def sequences(batch=3, time=7, features=5, dtype="float64"):
-    return jnp.asarray(np.random.default_rng(0).normal(size=(batch, time, features)), dtype)
-
-
-def is_ours(layer, inputs) -> bool:
-    """Say whether a layer traces to our LSTM; Keras's own has no gradient of its own."""
-    layer(inputs)
-    others = [v.value for v in layer.non_trainable_variables]
-    weights = [v.value for v in layer.trainable_variables]
-    return "custom_vjp_call" in str(jax.make_jaxpr(lambda w, x: layer.stateless_call(w, others, x)[0])(weights, inputs))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(name for name, on in case.items() if on) or "plain")
@@ -167,19 +132,9 @@ def test_rows_of_replicas_are_put_one_after_the_other():
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_gradient_of_a_gradient(double, dtype):
-    """As in a gradient penalty: the norm of the inputs' gradient is differentiated by the weights."""
     inputs = sequences(dtype=dtype)
-    layer = keras.layers.LSTM(4, dtype=dtype, return_sequences=True)
-    _, weights = training(layer, inputs)
-    others = [v.value for v in layer.non_trainable_variables]
-
-    def penalty(weights, inputs):
-        def total(inputs):
-            return (layer.stateless_call(weights, others, inputs)[0] ** 2).sum()
-
-        return (jax.grad(total)(inputs) ** 2).sum()
-
-    assert_same(lambda w, x: jax.grad(penalty)(w, x), weights, inputs, dtype=dtype)
+    penalty, weights = penalized(keras.layers.LSTM(4, dtype=dtype, return_sequences=True), inputs)
+    assert_same(penalty, weights, inputs, dtype=dtype)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ Rule: float32 on one CPU device. The calls need this library, so a program that 
 
 from anytpu_kernels.columns import column_moments, column_products
 from anytpu_kernels.convolution import convolution, takes_convolution
+from anytpu_kernels.gru import gru_backward, gru_forward, gru_weights
 from anytpu_kernels.library import onednn_version
 from anytpu_kernels.lstm import lstm_backward, lstm_forward, lstm_weights
 from anytpu_kernels.memory import use_huge_pages
@@ -16,6 +17,9 @@ __all__ = [
     "column_moments",
     "column_products",
     "convolution",
+    "gru_backward",
+    "gru_forward",
+    "gru_weights",
     "lstm_backward",
     "lstm_forward",
     "lstm_weights",

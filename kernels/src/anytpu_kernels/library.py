@@ -13,9 +13,11 @@ KERNELS = {
     "anytpu_column_moments": "AnytpuColumnMoments",
     "anytpu_column_products": "AnytpuColumnProducts",
     "anytpu_convolution": "AnytpuConvolution",
+    "anytpu_gru_forward": "AnytpuGruForward",
+    "anytpu_gru_backward": "AnytpuGruBackward",
     "anytpu_lstm_forward": "AnytpuLstmForward",
     "anytpu_lstm_backward": "AnytpuLstmBackward",
-    "anytpu_lstm_weights": "AnytpuLstmWeights",
+    "anytpu_sequence_weights": "AnytpuSequenceWeights",
 }
 """XLA's name of each kernel, and its symbol in the library."""
 

@@ -12,10 +12,9 @@ output.
 
 from __future__ import annotations
 
-import jax
 from jax import Array
 
-from anytpu_kernels.library import load
+from anytpu_kernels.sequences import run_pass, sequence_weights
 
 
 def lstm_forward(
@@ -52,12 +51,11 @@ def lstm_forward(
         - the gates, `(time, batch, 4 x units)`;
         - the cell state before the step, and the tanh of the cell state after it, `(time, batch, units)`.
     """
-    load()
     (batch, time, features), units = inputs.shape, hidden.shape[1]
     state_steps, residual_steps = time if every else 0, time if keeps else 0
     shapes = [(batch, units)] * 2 + [(batch, state_steps, units), (residual_steps, batch, features + 1 + units)]
     shapes += [(residual_steps, batch, 4 * units), *[(residual_steps, batch, units)] * 2]
-    return _call("anytpu_lstm_forward", shapes, inputs, hidden, cell, mask, kernel, bias, recurrent)
+    return run_pass("anytpu_lstm_forward", shapes, inputs, hidden, cell, mask, kernel, bias, recurrent)
 
 
 def lstm_backward(
@@ -88,28 +86,21 @@ def lstm_backward(
         The gradients of the inputs, of the initial hidden and of the initial cell state. The last result is the
         gradient of the gates before their activation, `(time, batch, 4 x units)`.
     """
-    load()
     (time, batch, width), units, features = gates.shape, hidden.shape[1], len(kernel)
     shapes = [(batch, time, features), (batch, units), (batch, units), (time, batch, width)]
     operands = hidden, cell, every, mask, gates, cells, tanh_cells, kernel, recurrent
-    return _call("anytpu_lstm_backward", shapes, *operands)
+    return run_pass("anytpu_lstm_backward", shapes, *operands)
 
 
-def lstm_weights(rows: Array, slopes: Array, *, replicas: int = 1) -> Array:
-    """Return the gradients of kernel, bias and recurrent kernel, concatenated along the first axis.
+def lstm_weights(rows: Array, slopes: Array, *, replicas: int = 1) -> list[Array]:
+    """Return the gradients of kernel, bias and recurrent kernel.
 
     Args:
         rows: residual of `lstm_forward`: the columns.
         slopes: gradients of the gates before their activation, from `lstm_backward`.
-        replicas: number of equal parts of the batch with a separate gradient.
-
-    Returns:
-        `(replicas, features + 1 + units, 4 x units)`.
+        replicas: number of equal parts of the batch with a separate gradient, the first axis of each result.
     """
-    load()
-    return _call("anytpu_lstm_weights", [(replicas, rows.shape[2], slopes.shape[2])], rows, slopes)[0]
-
-
-def _call(name: str, shapes: list[tuple[int, ...]], *operands: Array) -> list[Array]:
-    results = [jax.ShapeDtypeStruct(shape, operands[0].dtype) for shape in shapes]
-    return list(jax.ffi.ffi_call(name, results, vmap_method="sequential")(*operands))
+    units = slopes.shape[2] // 4
+    features = rows.shape[2] - 1 - units
+    total = sequence_weights(rows, slopes, (replicas, features + 1 + units, 4 * units))
+    return [total[:, :features], total[:, features], total[:, features + 1 :]]

@@ -1,7 +1,7 @@
 """The switch for the CPU kernels: operations and loops in the forms that XLA:CPU runs fast.
 
 Idea: convolutions, gradients of max pooling, small products and loops are rewritten when JAX lowers them for the CPU,
-after differentiation and batching. LSTMs and the statistics of batch normalization are replaced at the functions
+after differentiation and batching. LSTMs, GRUs and the statistics of batch normalization are replaced at the functions
 of the backend that Keras calls. One switch controls all of them.
 
 A product with a vector of about a thousand multiplications is lowered as a sum. XLA:CPU runs a matrix product as a
@@ -31,6 +31,7 @@ from anytpu import _jax, _keras_layers
 from anytpu.engine import batch_norm
 from anytpu.engine.convolution import needs_rewriting, rewrite_convolution
 from anytpu.engine.foreign import foreign_kernels
+from anytpu.engine.gru import gru
 from anytpu.engine.lstm import lstm
 from anytpu.engine.pooling import pool_gradient, takes_pool_gradient
 from anytpu.engine.small_loops import lower_while
@@ -50,8 +51,8 @@ def fast_kernels(layers: bool = True) -> Iterator[None]:
     """Return a context in which these operations are lowered to the forms that XLA:CPU runs fast.
 
     Args:
-        layers: whether LSTMs and batch normalizations of Keras are included. The products of an LSTM differ from those
-            of Keras's: they contain the bias.
+        layers: whether LSTMs, GRUs and batch normalizations of Keras are included. The products of an LSTM differ from
+            those of Keras's: they contain the bias.
 
     Example:
         >>> with fast_kernels():
@@ -96,7 +97,7 @@ def _install() -> None:
 @functools.cache
 def _install_layers() -> None:
     """Offer Keras the functions of layers permanently. This imports Keras."""
-    _keras_layers.offer_lstm(lstm, lambda: _LAYERS_ON.get())
+    _keras_layers.offer_recurrent(lstm, gru, lambda: _LAYERS_ON.get())
     _keras_layers.offer_batch_norm(batch_norm.moments, batch_norm.normalize, lambda: _LAYERS_ON.get())
 
 

@@ -1,7 +1,7 @@
 """An LSTM that XLA's CPU compiler runs fast, at the hook that Keras has for a backend's own LSTM.
 
-Idea: `recurrence` has the arithmetic and its gradient. This file adds the options of Keras: masks, reversed sequences,
-and the outputs of all steps or of the last step. The foreign kernels, if any, compute both passes in float32.
+Idea: `recurrence` has the passes, and `sequence` the options of Keras. The foreign kernels, if any, compute the passes
+in float32.
 
 Rule: an option that is not supported here raises NotImplementedError, and Keras uses its own implementation. The gates
 are in Keras's order: input, forget, candidate, output.
@@ -13,21 +13,15 @@ import functools
 from types import ModuleType
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
 from anytpu import _keras
 from anytpu.engine import recurrence
 from anytpu.engine.foreign import foreign_kernels
-from anytpu.engine.recurrence import XLA, LSTMPasses
+from anytpu.engine.recurrence import XLA
 from anytpu.engine.replica_rows import RowFunction
-
-Weights = tuple[Array, Array, Array]
-"""Kernel `(features, 4 x units)`, recurrent kernel `(units, 4 x units)`, bias `(4 x units,)`."""
-
-State = tuple[Array, Array]
-"""Hidden and cell state, `(batch, units)` each."""
+from anytpu.engine.sequence import Passes, fits, has_default_activations, run_layer
 
 
 def lstm(
@@ -57,32 +51,27 @@ def lstm(
         bias: `(4 x units,)`, or None for no bias.
         activation: must be tanh.
         recurrent_activation: must be sigmoid.
-        return_sequences: whether to return the outputs of all steps.
-        go_backwards: whether the sequence is read from its end; outputs have the order of their computation.
+        return_sequences: as in `run_layer`.
+        go_backwards: as in `run_layer`.
         unroll: must be False.
-        zero_output_for_mask: whether the output of a skipped step is 0; otherwise it is the output before the step.
+        zero_output_for_mask: as in `run_layer`.
 
     Returns:
-        The last output, `(batch, units)`; all outputs, `(batch, time, units)`; and the last hidden and cell state.
-        Without `return_sequences` the second result has only the last output, `(batch, 1, units)`.
+        The results of `run_layer`.
 
     Raises:
         NotImplementedError: an argument is not supported; Keras then uses its own implementation.
     """
     kernel, recurrent_kernel, bias = map(_keras.array_of, (kernel, recurrent_kernel, bias))
-    weights = kernel, recurrent_kernel, jnp.zeros_like(kernel[0]) if bias is None else bias
+    weights = kernel, jnp.zeros_like(kernel[0]) if bias is None else bias, recurrent_kernel
     start = initial_state_h, initial_state_c
-    if unroll or not _are_default(activation, recurrent_activation) or not _fits((inputs, *start, *weights)):
+    if unroll or not has_default_activations(activation, recurrent_activation) or not fits((inputs, *start, *weights)):
         raise NotImplementedError
-    if passes(inputs.dtype) is XLA and not is_faster(len(inputs), len(recurrent_kernel)):
+    implementation = passes(inputs.dtype)
+    if implementation is XLA and not is_faster(len(inputs), len(recurrent_kernel)):
         raise NotImplementedError
-    inputs, mask = _ordered(jnp.asarray(inputs), go_backwards), _ordered(mask, go_backwards)
-    result: Any = run(inputs, start, weights, mask, return_sequences)
-    every, last = result
-    every = last[0][:, None] if every is None else every
-    if zero_output_for_mask and mask is not None:
-        every = jnp.where(mask[:, -every.shape[1] :, None].astype(bool), every, 0)
-    return every[:, -1], every, list(last)
+    options = return_sequences, go_backwards, zero_output_for_mask
+    return run_layer(implementation, inputs, start, weights, mask, *options)
 
 
 def is_faster(batch: int, units: int) -> bool:
@@ -95,72 +84,14 @@ def is_faster(batch: int, units: int) -> bool:
     return batch < 8 * units
 
 
-def _are_default(activation: Any, recurrent_activation: Any) -> bool:
-    import keras
-
-    return activation is keras.activations.tanh and recurrent_activation is keras.activations.sigmoid
-
-
-def _fits(arrays: tuple[Array, ...]) -> bool:
-    """Return whether all arrays have the same dtype, float32 or float64, and none is empty."""
-    dtypes = {jnp.dtype(array.dtype) for array in arrays}
-    return dtypes in ({jnp.dtype("float32")}, {jnp.dtype("float64")}) and all(array.size for array in arrays)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
-def run(inputs: Array, start: State, weights: Weights, mask: Array | None, every: bool) -> tuple[Array | None, State]:
-    """Run an LSTM over `(batch, time, features)`.
-
-    Args:
-        inputs: the sequence, in the order of computation.
-        start: the state before the first step.
-        weights: kernel, recurrent kernel and bias.
-        mask: `(batch, time)`, False where a step does not change the state; None for no mask.
-        every: whether to return the hidden states of all steps.
-
-    Returns:
-        The hidden states `(batch, time, units)` or None, and the last state.
-    """
-    return _forward(inputs, start, weights, mask, every, keeps=False)[0]
-
-
-def _forward(
-    inputs: Array, start: State, weights: Weights, mask: Array | None, every: bool, keeps: bool = True
-) -> tuple[Any, Any]:
-    kernel, recurrent, bias = weights
-    mask = jnp.ones((len(inputs), 0), bool) if mask is None else mask.astype(bool)
-    run_forward, operands = passes(inputs.dtype).forward, (inputs, *start, mask, kernel, bias, recurrent)
-    hidden, cell, states, *residuals = run_forward(*operands, every=every, keeps=keeps)
-    return (states if every else None, (hidden, cell)), (weights, residuals, mask)
-
-
-def _backward(every: bool, kept: Any, gradient: tuple[Array | None, State]) -> tuple[Array, State, Weights, None]:
-    outer, last = gradient
-    (kernel, recurrent, _), residuals, mask = kept
-    outer = jnp.zeros((len(last[0]), 0, last[0].shape[1]), last[0].dtype) if outer is None else outer
-    implementation = passes(kernel.dtype)
-    inputs, hidden, cell, slopes = implementation.backward(*last, outer, mask, *residuals[-3:], kernel, recurrent)
-    (totals,) = implementation.weights(residuals[0], slopes, replicas=1)
-    total, features = totals[0], len(kernel)
-    return inputs, (hidden, cell), (total[:features], total[features + 1 :], total[features]), None
-
-
-run.defvjp(_forward, _backward)
-
-
-def passes(dtype: Any) -> LSTMPasses:
+def passes(dtype: Any) -> Passes:
     """Return the passes for a dtype: the foreign passes for float32, if they are installed."""
     foreign = foreign_kernels() if jnp.dtype(dtype) == jnp.float32 else None
     return XLA if foreign is None else foreign_passes(foreign)
 
 
-def _ordered(sequence: Any, go_backwards: bool) -> Any:
-    """Return a sequence `(batch, time, ...)` in the order of computation; None for None."""
-    return jnp.flip(sequence, 1) if go_backwards and sequence is not None else sequence
-
-
 @functools.cache
-def foreign_passes(kernels: ModuleType) -> LSTMPasses:
+def foreign_passes(kernels: ModuleType) -> Passes:
     """Return the passes of the foreign kernels, in float32.
 
     Their residuals differ from those of `recurrence`: the time is the first axis, not the batch the last, and the gates
@@ -169,14 +100,11 @@ def foreign_passes(kernels: ModuleType) -> LSTMPasses:
     Args:
         kernels: the module `anytpu_kernels`.
     """
-
-    def weights(rows: Array, slopes: Array, *, replicas: int) -> list[Array]:
-        return [kernels.lstm_weights(rows, slopes, replicas=replicas)]
-
-    return LSTMPasses(
+    return Passes(
         RowFunction(kernels.lstm_forward, (0, 0, 0, 0, None, None, None), (0, 0, 0, 1, 1, 1, 1), _plain_forward),
         RowFunction(kernels.lstm_backward, (0, 0, 0, 0, 1, 1, 1, None, None), (0, 0, 0, 1), _plain_backward),
-        RowFunction(weights, (1, 1), (0,), _plain_weights),
+        RowFunction(kernels.lstm_weights, (1, 1), (0, 0, 0), _plain_weights),
+        first_read=1,
     )
 
 

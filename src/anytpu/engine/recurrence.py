@@ -14,7 +14,6 @@ where the previous step stored them. docs/decisions/0004 lists the other forms t
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +23,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from anytpu.engine.replica_rows import RowFunction
+from anytpu.engine.sequence import Passes
 
 PART_ROWS = 32
 """Number of rows in a part of the batch, two vector registers of float32: a part's values stay in the cache."""
@@ -110,46 +110,31 @@ def backward(
 
 
 def weights(columns: Array, slopes: Array, *, replicas: int) -> list[Array]:
-    """Return the gradients of kernel, bias and recurrent kernel, concatenated along the first axis.
+    """Return the gradients of kernel, bias and recurrent kernel.
 
     Args:
         columns: residual of `forward`: the columns.
         slopes: gradients of the gates before their activation.
-        replicas: number of equal parts of the batch with a separate gradient.
-
-    Returns:
-        A list of one array, `(replicas, features + 1 + units, 4 x units)`.
+        replicas: number of equal parts of the batch with a separate gradient, the first axis of each result.
     """
     if replicas > 1:
         split = [array.reshape(*array.shape[:2], replicas, -1) for array in (columns, slopes)]
-        return [jnp.einsum("twrb,tgrb->rwg", *split)]
-    products = [_product(*part) for part in _parts((columns, 2), (slopes, 2))]
-    return [functools.reduce(jnp.add, products)[None]]
+        total = jnp.einsum("twrb,tgrb->rwg", *split)
+    else:
+        total = functools.reduce(jnp.add, [_product(*part) for part in _parts((columns, 2), (slopes, 2))])[None]
+    features = columns.shape[1] - 1 - slopes.shape[1] // 4
+    return [total[:, :features], total[:, features], total[:, features + 1 :]]
 
 
 RESIDUAL_AXES = 2, 3, 2, 2
 """Index of the batch axis in each residual."""
 
 
-@dataclasses.dataclass(frozen=True)
-class LSTMPasses:
-    """The passes of one implementation of an LSTM.
-
-    Attributes:
-        forward: has the operands and the first three results of `forward` here, then four residuals.
-        backward: has the operands of `backward` here, with the last three residuals.
-        weights: takes the first residual and the last result of `backward`, and returns the weights' gradient.
-    """
-
-    forward: RowFunction
-    backward: RowFunction
-    weights: RowFunction
-
-
-XLA = LSTMPasses(
+XLA = Passes(
     RowFunction(forward, (0, 0, 0, 0, None, None, None), (0, 0, 0, *RESIDUAL_AXES), forward),
     RowFunction(backward, (0, 0, 0, 0, *RESIDUAL_AXES[1:], None, None), (0, 0, 0, 2), backward),
-    RowFunction(weights, (2, 2), (0,), weights),
+    RowFunction(weights, (2, 2), (0, 0, 0), weights),
+    first_read=1,
 )
 """The passes in the form that XLA's CPU compiler runs fast."""
 
