@@ -206,13 +206,14 @@ def test_an_optimizer_keeps_the_variables_that_it_was_built_for():
         assert [id(one) for one in _keras.optimized_variables(optimizer)] == [id(variables[0])]
 
 
-def test_rows_are_drawn_as_keras_draws_them():
+@pytest.mark.parametrize("shuffle", [True, False, "batch"])
+def test_rows_are_drawn_as_keras_draws_them(shuffle):
     from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
     drawn = []
     for walk in (_keras.row_indices, lambda adapter: adapter.get_numpy_iterator()):
         keras.utils.set_random_seed(5)
-        adapter = ArrayDataAdapter(np.arange(23, dtype="float32"), shuffle=True, batch_size=4)
+        adapter = ArrayDataAdapter(np.arange(23, dtype="float32"), shuffle=shuffle, batch_size=4)
         drawn.append([[int(row) for row in np.ravel(batch)] for _ in range(2) for batch in walk(adapter)])
     assert drawn[0] == drawn[1]
     assert [len(batch) for batch in drawn[0]] == 2 * [4, 4, 4, 4, 4, 3]

@@ -11,6 +11,7 @@ functions, so that importing anytpu stays light.
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -217,12 +218,20 @@ def row_arrays(adapter: Any) -> Any | None:
 
 
 def row_indices(adapter: Any) -> Any:
-    """Yield the row indices of each batch of an epoch, drawn as the adapter's own iterator draws them."""
+    """Yield the row indices of each batch of an epoch, drawn as the adapter's own iterator draws them.
+
+    The iterator of Keras takes 4 us for each batch. Here it draws one batch of all rows, which is then split.
+    """
     import numpy as np
 
-    all_rows = (np.arange(adapter._num_samples, dtype=np.int32),)
-    for (indices,) in adapter._get_iterator(lambda rows, indices: rows[indices], all_rows):
-        yield indices
+    rows, size = np.arange(adapter._num_samples, dtype=np.int32), adapter.batch_size
+    if adapter._shuffle == "batch":  # Each batch is a permutation of its own.
+        yield from (indices for (indices,) in adapter._get_iterator(lambda rows, indices: rows[indices], (rows,)))
+        return
+    whole = copy.copy(adapter)
+    whole._size, whole._batch_size = 1, len(rows)
+    ((drawn,),) = whole._get_iterator(lambda rows, indices: rows[indices], (rows,))
+    yield from (drawn[start : start + size] for start in range(0, len(rows), size))
 
 
 def batch_sizes(adapter: Any) -> list[int]:
