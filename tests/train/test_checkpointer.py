@@ -17,7 +17,7 @@ import pytest
 
 import anytpu as tpu
 from anytpu.errors import DataError, FileError, SettingError
-from anytpu.train.checkpoint import Checkpoints
+from anytpu.train.checkpoint import Checkpoints, SavePolicy, Saver, Snapshot
 
 X = np.random.default_rng(0).normal(size=(24, 3)).astype("float32")
 Y = X.sum(axis=1, keepdims=True)
@@ -137,6 +137,33 @@ def test_the_best_is_kept(tmp_path: Path):
     for step in saved.steps(6, state={"a": 1.0}):
         saved.report(val_loss=[5.0, 2.0, 3.0, 4.0, 2.5, 3.0][step])
     assert Checkpoints(tmp_path).steps() == [2, 6]
+
+
+def test_every_nth_is_kept_for_good(tmp_path: Path):
+    saved = tpu.Checkpointer(tmp_path, every_s=None, every_steps=3, keep=1, keep_every=10)
+    for _ in saved.steps(34, state={"a": 1.0}):
+        pass
+    assert Checkpoints(tmp_path).steps() == [12, 21, 30, 34]
+
+
+def test_saves_that_stop_the_training_for_too_long_are_postponed(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    now_s = [0.0]
+    saver = Saver(Checkpoints(tmp_path), SavePolicy(every_steps=1), now=lambda: now_s[0])
+
+    def slow(step: int) -> Snapshot:
+        now_s[0] += 0.6
+        return Snapshot(step, "test", {"a": np.zeros(3)})
+
+    for step in range(1, 101):
+        now_s[0] += 1.0
+        if saver.is_due(step):
+            saver.save(lambda step=step: slow(step))
+            saver.wait()
+    saver.finish()
+    # The first second is free; then one save of 0.6 s each 30 s.
+    assert Checkpoints(tmp_path).steps() == [1, 2, 9, 39, 68, 97]
+    said = "anytpu: a save stops the training for 0.6 s. So saves are about 30 s apart, 2% of the time.\n"
+    assert capsys.readouterr().err == said
 
 
 def test_objects_that_cannot_be_saved_are_named(tmp_path: Path):

@@ -225,8 +225,13 @@ def renewed(backend: Backend, holder: Holder) -> list[tuple[int, Any]]:
 
 def host_copy(variable: Any) -> np.ndarray:
     """Return a copy of a variable's newest value on the host, also during a call; the variable stays unread."""
+    return np.array(newest(variable))
+
+
+def newest(variable: Any) -> jax.Array:
+    """Return a variable's newest value, which the next call may donate; the variable stays unread."""
     home, value = vars(variable).get(_HOME), _keras.value_of(variable)
-    return np.array(home.read() if home is not None and value is home.unread else value)
+    return home.read() if home is not None and value is home.unread else value
 
 
 def restore(variables: Iterable[Any]) -> None:

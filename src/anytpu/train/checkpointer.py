@@ -33,9 +33,10 @@ class Checkpointer:
         folder: path of the folder, or its URL in a bucket, such as "gs://bucket/run7". Two jobs cannot write there at
             once; the second gets an error that names the first.
         every_s: seconds between two saves; None: time does not decide. `fit` also saves after an epoch, if that costs
-            less than a thirtieth of the time.
+            less than 2 % of the time.
         every_steps: steps between two saves; None: steps do not decide.
         keep: number of newest checkpoints to keep.
+        keep_every: the first checkpoint at or after each multiple of so many steps is kept for good.
         best: name of a metric, such as "val_loss". The checkpoint with its best value is kept too.
         mode: "min" or "max": which value is the best. "" takes "max" for names with "acc", "auc", "precision",
             "recall", "f1", "r2" or "iou", and else "min".
@@ -66,11 +67,12 @@ class Checkpointer:
         every_s: float | None = 600.0,
         every_steps: int | None = None,
         keep: int = 3,
+        keep_every: int | None = None,
         best: str | None = None,
         mode: str = "",
     ) -> None:
         self.folder = os.fspath(folder)
-        self.policy = SavePolicy(every_s, every_steps, keep, best, mode)
+        self.policy = SavePolicy(every_s, every_steps, keep, keep_every, best, mode)
         self._metrics: dict[str, float] = {}
         self._is_best = False
         self._saver: Saver | None = None

@@ -29,6 +29,7 @@ from anytpu.train.callback_states import CallbackStates
 from anytpu.train.checkpoint import Checkpoints, Restored, SavePolicy, Saver, Snapshot
 from anytpu.train.checkpoint.random_state import compact, random_states, restore_random_states
 from anytpu.train.checkpointer import Checkpointer
+from anytpu.train.host_memory import HostMemory
 from anytpu.train.stopping import StopSignals
 from anytpu.train.variable_names import model_variables
 from anytpu.train.variable_values import assign, size_bytes
@@ -99,6 +100,7 @@ class FitRun:
         self._has_batch_begin = any(map(_begins_batches, _users(self._callbacks)))
         self._epochs: dict[str, Epochs] = {}
         self._moment: Moment | None = None
+        self._memory: HostMemory | None = None
         self._has_run = False
         self.saver = Saver(checkpoints, policy, self._steps)
         self._stop = StopSignals(self._save_for_stop, lambda: self._moment is not None or not self._has_run)
@@ -125,6 +127,7 @@ class FitRun:
         """Complete the parameters of the callbacks, which are made before the number of steps is known."""
         self._callbacks.set_params({**self._callbacks.params, "steps": self._epochs["train"].num_batches})
         self._checkpoints.check_room(size_bytes(self._named()))
+        self._memory = HostMemory(self._named())
 
     def begin_epoch(self, epoch: int) -> None:
         """Restore a state that was saved between two epochs, before the other callbacks are called."""
@@ -208,7 +211,8 @@ class FitRun:
     def _snapshot(self, moment: Moment) -> Snapshot:
         _keras.wait_for_callbacks(self._callbacks)
         named = self._named()
-        values = {name: host_copy(variable) for name, variable in named.items()}
+        assert self._memory is not None
+        values = self._memory.copies(named)
         values |= moment.metrics or {}
         logs = self._trainer.newest_logs if moment.done else None
         host = {

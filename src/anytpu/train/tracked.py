@@ -18,8 +18,8 @@ import numpy as np
 
 from anytpu import _keras
 from anytpu.errors import FileError, SettingError
-from anytpu.strategy.variables import host_copy
 from anytpu.train.checkpoint import Restored
+from anytpu.train.host_memory import HostMemory
 from anytpu.train.variable_names import named_variables
 from anytpu.train.variable_values import assign, size_bytes
 
@@ -40,6 +40,7 @@ class Tracked:
             if isinstance(each, keras.optimizers.Optimizer) and not each.built and len(models) == 1:
                 each.build(models[0].trainable_variables)
         kinds = {name: _kind(name, each) for name, each in objects.items()}
+        self._memory: HostMemory | None = None
         self._with_variables = {name: each for name, each in objects.items() if kinds[name] == "variables"}
         self._iterators = {name: each for name, each in objects.items() if kinds[name] == "iterator"}
         self._trees = {name: each for name, each in objects.items() if kinds[name] == "tree"}
@@ -66,8 +67,9 @@ class Tracked:
 
     def values(self) -> dict[str, np.ndarray]:
         """Return copies of all arrays, by name."""
-        values = {name: host_copy(variable) for name, variable in self.named().items()}
-        return values | {name: np.array(leaf) for name, leaf in self._leaves().items()}
+        named = self.named()
+        self._memory = self._memory or HostMemory(named)
+        return self._memory.copies(named) | {name: np.array(leaf) for name, leaf in self._leaves().items()}
 
     def trained(self) -> frozenset[str]:
         """Return the names of the trainable weights."""

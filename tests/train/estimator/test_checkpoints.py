@@ -17,7 +17,7 @@ import pytest
 
 import anytpu as tpu
 from anytpu.errors import DamageError, EstimatorError, FileError
-from anytpu.train.checkpoint import checkpoint_at
+from anytpu.train.checkpoint import Checkpoints, checkpoint_at
 from anytpu.train.checkpoint.lock import FolderLock
 from estimator_samples import arrays, estimator, input_fn, model_fn, spec_of
 
@@ -213,6 +213,34 @@ def test_no_start_from_nothing_where_all_are_damaged(tmp_path, verb):
     )
 
 
+def test_a_checkpoint_of_an_earlier_release_continues(tmp_path):
+    estimator(tmp_path / "new").train(input_fn, max_steps=2)
+    checkpoint = checkpoint_at(tmp_path / "new")
+    # It had the position alone.
+    Checkpoints(tmp_path / "old").save(
+        2,
+        checkpoint.values,
+        trained={name for name, form in checkpoint.forms.items() if form.is_trained},
+        optimizer_state={name for name, form in checkpoint.forms.items() if form.is_optimizer_state},
+        host={"position": checkpoint.host["state"]["position"]},
+    )
+    whole = estimator(tmp_path / "new").train(input_fn, max_steps=4)
+    resumed = estimator(tmp_path / "old").train(input_fn, max_steps=4)
+    expected = checkpoint_at(whole.model_dir).values
+    for name, value in checkpoint_at(resumed.model_dir).values.items():
+        np.testing.assert_array_equal(value, expected[name])
+
+
+def test_a_checkpoint_of_another_kind_of_run_is_refused(tmp_path):
+    list(tpu.Checkpointer(tmp_path).steps(1, state={"a": np.zeros(2)}))
+    with pytest.raises((EstimatorError, FileError)) as caught:
+        estimator(tmp_path).train(input_fn, max_steps=2)
+    assert str(caught.value) == (
+        f"the checkpoint '{tmp_path}/1' was made by Checkpointer, and TPUEstimator cannot continue it. Choose another "
+        "folder"
+    )
+
+
 def test_two_jobs_in_one_model_dir(tmp_path):
     one = estimator(tmp_path).train(input_fn, max_steps=1)
     with FolderLock(tmp_path):
@@ -236,16 +264,23 @@ one.train(input_fn, max_steps=12)
 """
 
 
-def test_a_full_disk_ends_a_training_in_one_paragraph(tmp_path):
+def test_a_full_disk_is_an_error_at_the_end_of_a_training(tmp_path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(Path(__file__).parents[2])])}
     command = [sys.executable, "-c", LIMITED, str(tmp_path)]
     said = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert said.returncode == 1
     lines = said.stderr.splitlines()
     assert lines[-1] == (
-        f"anytpu.errors.FileError: the checkpoint of step 8 cannot be written in {str(tmp_path)!r}: File too large. "
-        "Make room, keep fewer checkpoints, or choose another folder. The newest checkpoint is that of step 4"
+        f"anytpu.errors.FileError: the checkpoint of step 12 cannot be written in {str(tmp_path)!r}: File too large. "
+        "Make room, keep fewer checkpoints, or choose another folder. The newest checkpoint is that of step 4. The run "
+        "is complete, and its end is only in the memory of this process: save the result elsewhere, or run the same "
+        "command again. It repeats the steps since the newest checkpoint"
     )
+    assert (
+        f"anytpu: the checkpoint of step 8 cannot be written in {str(tmp_path)!r}: File too large. Make room, keep "
+        "fewer checkpoints, or choose another folder. The newest checkpoint is that of step 4. The training goes on, "
+        "and later saves are tried without another message."
+    ) in lines
     assert "Exception ignored" not in said.stderr
     assert "Exception in thread" not in said.stderr
     assert len(lines) < 50

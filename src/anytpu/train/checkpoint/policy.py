@@ -22,6 +22,7 @@ class SavePolicy:
         every_s: seconds between two saves; None: time does not decide.
         every_steps: steps between two saves; None: steps do not decide.
         keep: number of newest checkpoints to keep.
+        keep_every: the first checkpoint at or after each multiple of so many steps is kept for good; None keeps none.
         best: name of the metric whose best checkpoint is kept too, or None.
         mode: "min" or "max": whether a smaller or a larger metric is better.
 
@@ -33,6 +34,7 @@ class SavePolicy:
     every_s: float | None = None
     every_steps: int | None = None
     keep: int = 3
+    keep_every: int | None = None
     best: str | None = None
     mode: str = ""
 
@@ -40,6 +42,7 @@ class SavePolicy:
         _check("every_s", self.every_s, float | int)
         _check("every_steps", self.every_steps, int)
         _check("keep", self.keep, int)
+        _check("keep_every", self.keep_every, int)
         if self.mode not in ("", "min", "max"):
             raise SettingError(f'mode must be "min", "max", or "" to choose by the metric\'s name, not {self.mode!r}')
         if not self.mode:
@@ -52,6 +55,22 @@ class SavePolicy:
             return False
         by_steps = self.every_steps is not None and steps >= self.every_steps
         return by_steps or (self.every_s is not None and elapsed_s >= self.every_s)
+
+    def for_good(self, steps: Iterable[int]) -> set[int]:
+        """Return the steps whose checkpoints are kept for good.
+
+        Example:
+            >>> sorted(SavePolicy(keep_every=100).for_good([95, 105, 150, 200, 290]))
+            [105, 200]
+        """
+        kept: set[int] = set()
+        if self.keep_every is not None:
+            multiples = 0
+            for step in sorted(steps):
+                if step // self.keep_every > multiples:
+                    kept.add(step)
+                    multiples = step // self.keep_every
+        return kept
 
     def is_better(self, value: float | None, than: float | None) -> bool:
         """Return whether a metric is better than another; None and NaN are worse than any value."""

@@ -20,8 +20,11 @@ from anytpu.train.checkpoint.folder import Checkpoints
 from anytpu.train.checkpoint.policy import SavePolicy, metrics_in
 from anytpu.train.checkpoint.snapshot import Snapshot
 
-_MAX_SHARE = 1 / 30
-"""Maximum share of the time that training may wait for saves that no setting asked for."""
+_MAX_SHARE = 1 / 50
+"""Maximum share of the time that training may wait for saves."""
+
+_FREE_S = 1.0
+"""Seconds that training may wait beyond that share."""
 
 
 class Saver:
@@ -42,7 +45,9 @@ class Saver:
         self._failure: FileError | None = None
         self._has_reported = False
         self._unsaved: FileError | None = None
-        self._waited_s = 0.0
+        self._waited_s = self._total_s = 0.0
+        self._saves, self._has_postponed = 0, False
+        self._began_s = now()
         self._saved_s = now()
         best = policy.best_of(metrics_in(checkpoints))
         self._best = None if best is None else best[1]
@@ -50,9 +55,24 @@ class Saver:
         """Step of the newest snapshot that was passed to `save`, or of the checkpoint that the run continues."""
 
     def is_due(self, step: int) -> bool:
-        """Return whether the policy asks for a save at a step."""
+        """Return whether the policy asks for a save at a step, and saves have not stopped the training for too long."""
         self._report()
-        return self._policy.is_due(step - self.step, self._now() - self._saved_s)
+        if not self._policy.is_due(step - self.step, self._now() - self._saved_s):
+            return False
+        left_s = _FREE_S + _MAX_SHARE * (self._now() - self._began_s) - self._total_s
+        if self._thread is not None:
+            waited_from_s = self._now()
+            self._thread.join(max(left_s, 0.0))
+            self._total_s += self._now() - waited_from_s
+        if left_s > 0 and (self._thread is None or not self._thread.is_alive()):
+            return True
+        if not self._has_postponed:
+            self._has_postponed = True
+            _say(
+                f"a save stops the training for {self._total_s / self._saves:.2g} s. So saves are about "
+                f"{self._total_s / self._saves / _MAX_SHARE:.0f} s apart, {_MAX_SHARE:.0%} of the time"
+            )
+        return False
 
     def is_affordable(self) -> bool:
         """Return whether a save that no setting asks for costs little, compared with the time since the last one."""
@@ -81,6 +101,18 @@ class Saver:
         self._thread = threading.Thread(target=self._write, args=(snapshot,), name="anytpu writes a checkpoint")
         self._thread.start()
         self._waited_s = self._now() - began_s
+        self._total_s += self._waited_s
+        self._saves += 1
+
+    def save_first(self, make: Callable[[], Snapshot]) -> None:
+        """Copy and write the state before the first step.
+
+        Raises:
+            FileError: it cannot be written.
+        """
+        snapshot = make()
+        self._accept(snapshot)
+        self._write_files(snapshot)
 
     def save_now(self, make: Callable[[], Snapshot]) -> bool:
         """Copy and write the state, and return whether it is saved."""
@@ -134,19 +166,24 @@ class Saver:
 
     def _write(self, snapshot: Snapshot) -> None:
         try:
-            arrays, host = snapshot.packed()
-            best = self._policy.best_of([*metrics_in(self._checkpoints), (snapshot.step, snapshot.metrics)])
-            self._checkpoints.save(
-                snapshot.step,
-                arrays,
-                trained=snapshot.trained,
-                optimizer_state=snapshot.optimizer_state,
-                host=host,
-                also_keep=() if best is None else (best[0],),
-            )
+            self._write_files(snapshot)
             self._has_reported, self._unsaved = False, None
         except FileError as error:
             self._failure = self._unsaved = error
+
+    def _write_files(self, snapshot: Snapshot) -> None:
+        arrays, host = snapshot.packed()
+        earlier = metrics_in(self._checkpoints)
+        best = self._policy.best_of([*earlier, (snapshot.step, snapshot.metrics)])
+        kept = self._policy.for_good([*(step for step, _ in earlier), snapshot.step])
+        self._checkpoints.save(
+            snapshot.step,
+            arrays,
+            trained=snapshot.trained,
+            optimizer_state=snapshot.optimizer_state,
+            host=host,
+            also_keep=kept if best is None else {*kept, best[0]},
+        )
 
     def _report(self) -> None:
         if self._thread is not None and self._thread.is_alive():

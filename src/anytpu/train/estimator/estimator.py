@@ -204,7 +204,10 @@ class TPUEstimator:
         training = Training(run, batches, run.hooks(hooks), saver, self._config)
         # Until the training has ended: after an error, the next use reads the newest checkpoint again.
         state.store.source = None
-        state.saved(training.train(first, state.step, max_steps if steps is None else state.step + steps))
+        try:
+            state.saved(training.train(first, state.step, max_steps if steps is None else state.step + steps))
+        finally:
+            saver.close()
 
     @_one_thread
     def evaluate(

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import keras
 
 from anytpu.errors import EstimatorError, StrategyError
-from anytpu.train.checkpoint import Checkpoints, checkpoint_at
+from anytpu.train.checkpoint import Checkpoint, Checkpoints, Restored, SavePolicy, Saver, Snapshot, checkpoint_at
 from anytpu.train.estimator.run_config import RunConfig
 from anytpu.train.estimator.variable_store import VariableStore
 
 LOG = logging.getLogger("anytpu")
+
+MAKER = "TPUEstimator"
 
 POSITION = "position"
 """The key of the position in the data, in the host state of a checkpoint."""
@@ -79,8 +80,9 @@ class ModelState:
             self._warm_start()
             return False
         if self.store.source != (checkpoint.folder, checkpoint.step):
+            position = _position_in(checkpoint)
             self.store.load(checkpoint, is_borrowed=path is not None and own.latest() is None)
-            self.position = (checkpoint.host or {}).get(POSITION)
+            self.position = position
             LOG.info("Restoring parameters from %s", checkpoint.where)
         return True
 
@@ -142,10 +144,12 @@ class EstimatorSaver:
         self, checkpoints: Checkpoints, store: VariableStore, config: RunConfig, listeners: Iterable[Any]
     ) -> None:
         self._checkpoints, self._store = checkpoints, store
-        self._every_steps, self._every_s = config.save_checkpoints_steps, config.save_checkpoints_secs
         self._listeners = list(listeners or ())
-        self._saved_step: int | None = checkpoints.latest()
-        self._saved_s = time.monotonic()
+        newest = checkpoints.latest()
+        self._is_new = newest is None
+        self._saver = Saver(
+            checkpoints, SavePolicy(config.save_checkpoints_secs, config.save_checkpoints_steps), newest or 0
+        )
 
     def begin(self, step: int) -> None:
         """Begin a run. Errors of saving appear before the first step: save now, or for a resumed run check the room.
@@ -155,30 +159,26 @@ class EstimatorSaver:
         """
         for listener in self._listeners:
             listener.begin()
-        if self._saved_step is None:
-            self.save(step, None)
+        if self._is_new:
+            self.save(step, None, self._saver.save_first)
         else:
             self._checkpoints.check_room(sum(value.nbytes for value in self._store.values("train").values()))
 
     def is_due(self, step: int) -> bool:
         """Return whether a save is due at a step."""
-        if self._every_steps is not None and step - (self._saved_step or 0) >= self._every_steps:
-            return True
-        return self._every_s is not None and time.monotonic() - self._saved_s >= self._every_s
+        return self._saver.is_due(step)
 
-    def save(self, step: int, position: Any) -> None:
-        """Save, unless this step is saved already.
+    def save(self, step: int, position: Any, save: Callable[[Callable[[], Snapshot]], None] | None = None) -> None:
+        """Save in the background, or before the listeners are called, if there are any.
 
         Args:
             step: the global step.
             position: the position in the data, plain JSON, or None.
+            save: the method of the saver; None is `Saver.save`.
 
         Raises:
             EstimatorError: the variables belong to another step.
-            FileError: the checkpoint cannot be saved.
         """
-        if step == self._saved_step:
-            return
         if self._store.step != step:
             raise EstimatorError(
                 f"the checkpoint of step {step} is not saved, since the variables are those of step "
@@ -187,19 +187,42 @@ class EstimatorSaver:
             )
         for listener in self._listeners:
             listener.before_save(None, step)
-        values = self._store.values("train")
-        forms = self._store.forms("train").items()
-        trained = {name for name, form in forms if form.is_trained}
-        optimizer_state = {name for name, form in forms if form.is_optimizer_state}
-        host = {POSITION: position}
-        self._checkpoints.save(step, values, trained=trained, optimizer_state=optimizer_state, host=host)
-        LOG.info("Saved the checkpoint of step %d in %s", step, self._checkpoints.path(step))
-        self._saved_step, self._saved_s = step, time.monotonic()
+        (save or self._saver.save)(lambda: self._snapshot(step, position))
+        LOG.info("Saving the checkpoint of step %d in %s", step, self._checkpoints.path(step))
+        if self._listeners:
+            self._saver.wait()
         for listener in self._listeners:
             listener.after_save(None, step)
 
     def end(self, step: int, position: Any) -> None:
-        """Save the last step if it is not saved yet, and call the listeners' `end`."""
-        self.save(step, position)
+        """Save the last step if it is not saved yet, and call the listeners' `end`.
+
+        Raises:
+            FileError: the last checkpoint cannot be saved.
+        """
+        if step != self._saver.step:
+            self.save(step, position)
+        self._saver.finish()
         for listener in self._listeners:
             listener.end(None, step)
+
+    def close(self) -> None:
+        """Wait until the last checkpoint is written, also after an error of the training."""
+        self._saver.wait()
+
+    def _snapshot(self, step: int, position: Any) -> Snapshot:
+        forms = self._store.forms("train").items()
+        return Snapshot(
+            step,
+            MAKER,
+            self._store.values("train"),
+            trained=frozenset(name for name, form in forms if form.is_trained),
+            optimizer_state=frozenset(name for name, form in forms if form.is_optimizer_state),
+            host={POSITION: position},
+        )
+
+
+def _position_in(checkpoint: Checkpoint) -> Any:
+    """Return the position in the data; earlier releases saved it alone."""
+    host = checkpoint.host or {}
+    return Restored.of(checkpoint, MAKER).host[POSITION] if "made" in host else host.get(POSITION)
