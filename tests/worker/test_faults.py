@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import signal
 from collections.abc import Iterator
@@ -52,10 +53,11 @@ def opened(worker: WorkerProcess) -> Iterator[Session]:
         session.close()
 
 
-def address_of(worker: WorkerProcess) -> WorkerAddress:
+def address_of(worker: WorkerProcess, port: int | None = None) -> WorkerAddress:
+    """Return the address of a worker, or of a relay before it."""
     address = parse_worker(worker.url)
     assert address is not None
-    return address
+    return address if port is None else dataclasses.replace(address, target=f"127.0.0.1:{port}")
 
 
 def put(session: Session, array: np.ndarray) -> int:
@@ -199,7 +201,7 @@ def test_inputs_of_another_shape(session: Session):
 def test_random_bytes(mortal: WorkerProcess):
     for seed in range(3):
         session = Session(address_of(mortal))
-        session._requests.put(np.random.default_rng(seed).bytes(1000))
+        session._requests.send(np.random.default_rng(seed).bytes(1000))
         text_of(works, session)
         next_session_works(mortal)
 

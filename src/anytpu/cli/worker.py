@@ -49,6 +49,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+    parser.add_argument(
+        "--max-sessions",
+        metavar="N",
+        type=positive_integer,
+        default=1,
+        help="programs that the worker serves at a time, each in a process and with a memory limit of its own "
+        "(default: 1)",
+    )
+    parser.add_argument(
+        "--sessions",
+        choices=["refuse", "queue"],
+        default="refuse",
+        help="what a further program does: it is refused, or it waits for its turn (default: refuse)",
+    )
+    parser.add_argument(
+        "--lease",
+        metavar="S",
+        type=positive_integer,
+        default=120,
+        help="seconds for which a session is kept after its connection was lost (default: 120)",
+    )
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Serve until Ctrl-C."""
     _check(arguments)
@@ -67,9 +90,11 @@ def run(arguments: argparse.Namespace) -> int:
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(message)s", level=logging.INFO)
     memory_bytes = arguments.memory_limit * GIB if arguments.memory_limit else None
     from anytpu.worker.children import ChildOptions
+    from anytpu.worker.sessions import SessionLimits
 
-    options = ChildOptions(arguments.tpu, arguments.cores, memory_bytes, arguments.deadline)
-    server = front(arguments.host, arguments.port, options, token, certificate)
+    options = ChildOptions(arguments.tpu, arguments.cores, memory_bytes, arguments.deadline, arguments.max_sessions)
+    limits = SessionLimits(arguments.max_sessions, arguments.sessions == "queue", arguments.lease)
+    server = front(arguments.host, arguments.port, options, token, certificate, limits)
     try:
         host = address.target.rpartition(":")[0]
         address = WorkerAddress(f"{host}:{server.port}", fingerprint, token)

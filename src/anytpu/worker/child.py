@@ -50,9 +50,9 @@ class _Failure:
 class _Session:
     """The arrays and programs of one client."""
 
-    def __init__(self, resolver: TPUClusterResolver, memory_bytes: int, deadline_s: float) -> None:
+    def __init__(self, resolver: TPUClusterResolver, memory_bytes: int, deadline_s: float, sharers: int) -> None:
         self.system = running_system(resolver.address)
-        self.memory_bytes = memory_bytes or _default_memory(backend_of(self.system))
+        self.memory_bytes = memory_bytes or _default_memory(backend_of(self.system)) // sharers
         self.store = ChunkStore(self.memory_bytes)
         self._values: dict[int, Any] = {}
         self._programs: dict[int, tuple[Program, Executable, Backend]] = {}
@@ -276,11 +276,14 @@ def main(words: list[str]) -> None:
 
     Args:
         words: the numbers of two sockets; name of the system; number of cores, bytes of memory (0 chooses each); the
-            deadline in seconds.
+            deadline in seconds; the number of children that share the memory.
     """
     control, buffers = (FrameSocket(socket.socket(fileno=int(number))) for number in words[:2])
     resolver = TPUClusterResolver(words[2], cores=int(words[3]) or None)
-    session = _Session(resolver, int(words[4]), float(words[5]))
+    sharers = int(words[6])
+    if sharers > 1:  # Otherwise the first process takes three quarters of a GPU's memory.
+        os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    session = _Session(resolver, int(words[4]), float(words[5]), sharers)
     awaited = _Awaited(session, control)
 
     def collect() -> None:

@@ -6,11 +6,13 @@ Rule: the child's environment has no token. It is killed with its whole process 
 from __future__ import annotations
 
 import dataclasses
+import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import final
 
 from anytpu import _env
@@ -32,12 +34,14 @@ class ChildOptions:
         cores: number of cores, or None.
         memory_bytes: memory for the arrays and programs of a session; None chooses.
         deadline_s: maximum duration of a compilation, and of a call, in seconds.
+        sharers: maximum number of children at a time, which share the machine's memory.
     """
 
     tpu: str = ""
     cores: int | None = None
     memory_bytes: int | None = None
     deadline_s: float = 600.0
+    sharers: int = 1
 
 
 @final
@@ -64,6 +68,7 @@ class WorkerChild:
         words = [
             *(str(far.fileno()) for far in (far_control, far_buffers)),
             *(options.tpu, str(options.cores or 0), str(options.memory_bytes or 0), str(options.deadline_s)),
+            str(options.sharers),
         ]
         with far_control, far_buffers:
             self._process = subprocess.Popen(
@@ -86,6 +91,14 @@ class WorkerChild:
         """Number of bytes from the client, and to it."""
         links = self.control, self.buffers
         return sum(link.sent_bytes for link in links), sum(link.received_bytes for link in links)
+
+    def memory_bytes(self) -> int:
+        """Return the memory that the process occupies; 0 after its end."""
+        try:
+            pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
+        except (OSError, IndexError):
+            return 0
+        return pages * os.sysconf("SC_PAGE_SIZE")
 
     def kill(self) -> None:
         """End the process; a second call does nothing."""

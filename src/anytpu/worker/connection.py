@@ -30,6 +30,9 @@ _OPTIONS = [
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.enable_retries", 0),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 2_000),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
 ]
 
 
@@ -95,6 +98,11 @@ def explained(address: WorkerAddress, error: Any) -> WorkerError:
         return WorkerLostError(
             f"{place} ended the session, because its child died ({details}): SIGKILL often means that its machine ran "
             f"out of memory. {_AGAIN}"
+        )
+    if code == "NOT_FOUND":
+        return WorkerLostError(
+            f"{place} does not have this session any more: the connection was lost for longer than its lease, another "
+            f"program needed its place, or the worker was started again. {_AGAIN}"
         )
     return WorkerLostError(f"the connection to {place} was lost: {code.lower()}, {details[:300]!r}. {_AGAIN}")
 

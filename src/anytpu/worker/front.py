@@ -1,9 +1,7 @@
-"""The front server of a worker: it authenticates clients, and passes their messages to a child.
+"""The front server of a worker: it authenticates clients, and passes their messages to children.
 
-Idea: this process never imports JAX and parses no message of a client. A child parses, checks, compiles and runs
+Idea: this process never imports JAX and parses no message of a session. A child parses, checks, compiles and runs
 Programs; it can crash. Then the front tells the client how the child ended, and starts another child.
-
-Rule: one session at a time. The child ends with its session, so the next session finds nothing of the last one.
 """
 
 from __future__ import annotations
@@ -17,15 +15,14 @@ from typing import Any, final
 
 import grpc
 
-from anytpu.errors import WorkerError
+from anytpu.errors import DataError, SettingError, WorkerError
 from anytpu.units import format_bytes
-from anytpu.worker.children import ChildOptions, WorkerChild
-from anytpu.worker.wire import MAX_MESSAGE_BYTES, PROTOCOL, SERVICE
+from anytpu.worker.children import ChildOptions
+from anytpu.worker.sessions import SessionLimits, Sessions, WorkerSession
+from anytpu.worker.wire import MAX_MESSAGE_BYTES, PROTOCOL, SERVICE, messages
 
 _LOG = logging.getLogger("anytpu")
-_THREADS = 32
-_BUSY_S = 5.0
-"""Time that a client waits for the end of the previous session, in seconds: the server may not know of it yet."""
+_THREADS = 64
 _OPTIONS = [
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -37,6 +34,8 @@ _OPTIONS = [
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
 ]
+_SERVING = b"\x08\x01"
+"""`HealthCheckResponse(status=SERVING)` of grpc.health.v1."""
 
 
 @final
@@ -49,12 +48,14 @@ class Front:
         options: how children run.
         token: the secret that clients send, or None for any client.
         certificate: (key, certificate chain) in PEM, or None without TLS.
+        limits: number of sessions, and their lease.
 
     Attributes:
         port: the port that the server listens on.
 
     Raises:
         WorkerError: the port is taken, or the first child cannot start.
+        SettingError: the system cannot serve as many sessions.
     """
 
     def __init__(
@@ -64,16 +65,27 @@ class Front:
         options: ChildOptions,
         token: str | None = None,
         certificate: tuple[bytes, bytes] | None = None,
+        limits: SessionLimits = SessionLimits(),  # noqa: B008
     ) -> None:
         """Listen on the port, and start the first child."""
-        self._token, self._sessions = token, _Sessions(options)
+        self._token, self.sessions = token, Sessions(options, limits)
+        self.refused = 0
         self._server = grpc.server(ThreadPoolExecutor(_THREADS), options=_OPTIONS)
+        unary, streams = grpc.unary_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
         rpcs = {
-            "Describe": grpc.unary_unary_rpc_method_handler(self._describe),
-            "Control": grpc.stream_stream_rpc_method_handler(self._control),
-            "Buffers": grpc.stream_stream_rpc_method_handler(self._buffers),
+            "Describe": unary(self._describe),
+            "Status": unary(self._status),
+            "Close": unary(self._close),
+            "Control": streams(lambda frames, context: self._stream("control", frames, context)),
+            "Buffers": streams(lambda frames, context: self._stream("buffers", frames, context)),
         }
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, rpcs),))
+        health = {"Check": unary(lambda _, context: _SERVING)}
+        self._server.add_generic_rpc_handlers(
+            (
+                grpc.method_handlers_generic_handler(SERVICE, rpcs),
+                grpc.method_handlers_generic_handler("grpc.health.v1.Health", health),
+            )
+        )
         place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
             if certificate is None:
@@ -85,141 +97,132 @@ class Front:
                 f"a worker cannot listen on {place}: the port is taken, or the address is not this machine's. Choose "
                 "another one: anytpu worker --port 0 takes a free port"
             ) from error
-        self._sessions.prepare()
+        self.sessions.prepare()
+        cores = messages().Description.FromString(self.sessions.description).cores
+        if limits.count > 1 and any(core.platform == "tpu" and not core.virtual for core in cores):
+            self.sessions.close()
+            raise SettingError(
+                f"--max-sessions {limits.count}: each session has a process of its own, and only one process can use "
+                "this machine's TPU. Leave the option out; --sessions queue lets further programs wait"
+            )
         self._server.start()
 
     @property
     def description(self) -> bytes:
         """The serialised `Description` of the system."""
-        return self._sessions.description
+        return self.sessions.description
+
+    def status(self) -> Any:
+        """Return the `Status` message: the sessions, and counts of the past."""
+        present = [
+            messages().SessionStatus(
+                client=session.peer,
+                began_s=session.began_s,
+                away_s=session.away_s,
+                received_bytes=sum(link.received_bytes for link in session.links.values()),
+                sent_bytes=sum(link.sent_bytes for link in session.links.values()),
+                memory_bytes=session.child.memory_bytes(),
+            )
+            for session in self.sessions.all()
+        ]
+        ended = self.sessions.ended
+        return messages().Status(
+            sessions=present,
+            max_sessions=self.sessions.limits.count,
+            closed=ended["closed"],
+            lost=ended["lease"],
+            died=ended["child"],
+            refused=self.refused,
+        )
 
     def wait(self) -> None:
         """Serve until `close`."""
         self._server.wait_for_termination()
 
     def close(self) -> None:
-        """Stop serving, and end the child."""
+        """Stop serving, and end the children."""
         self._server.stop(grace=None)
-        self._sessions.close()
+        self.sessions.close()
 
-    def _admit(self, context: Any) -> str:
-        """Check protocol and token, and return the session's name; end the call of a stranger."""
-        metadata = dict(context.invocation_metadata())
-        sent = str(metadata.get("authorization", ""))
+    def _admit(self, context: Any) -> dict[str, str]:
+        """Check token and protocol, and return the metadata of a call; end the call of a stranger."""
+        metadata = {key: str(value) for key, value in context.invocation_metadata()}
+        sent = metadata.get("authorization", "")
         if self._token is not None and not hmac.compare_digest(sent.encode(), f"Bearer {self._token}".encode()):
+            self.refused += 1
             _LOG.warning("refused %s: %s token", context.peer(), "wrong" if sent else "no")
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "wrong token" if sent else "no token")
         if metadata.get("anytpu-protocol") != PROTOCOL:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"protocol {PROTOCOL}")
-        return str(metadata.get("anytpu-session", ""))
+        return metadata
 
     def _describe(self, _: bytes, context: Any) -> bytes:
         self._admit(context)
-        return self._sessions.description
+        described = messages().Description.FromString(self.sessions.description)
+        described.lease_s = self.sessions.limits.lease_s
+        return described.SerializeToString()
 
-    def _control(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
-        name = self._admit(context)
-        child = self._sessions.begin(name)
-        if child is None:
-            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "busy")
-            return
-        _LOG.info("session of %s begins", context.peer())
-        try:
-            context.add_callback(child.kill)  # The client went: that ends the loop below.
-            _forward(requests, child.control.send, child.control.close)
-            yield from child.control.received()
-            if context.is_active():
-                context.abort(grpc.StatusCode.ABORTED, child.obituary())
-        finally:
-            self._sessions.end(child)
-            received, sent = child.transferred_bytes
-            text = "session of %s ends: %s received, %s sent"
-            _LOG.info(text, context.peer(), format_bytes(received), format_bytes(sent))
+    def _status(self, _: bytes, context: Any) -> bytes:
+        self._admit(context)
+        return self.status().SerializeToString()
 
-    def _buffers(self, chunks: Iterator[bytes], context: Any) -> Iterator[bytes]:
-        child = self._sessions.child_of(self._admit(context))
-        if child is None:
+    def _close(self, _: bytes, context: Any) -> bytes:
+        session = self.sessions.find(self._admit(context).get("anytpu-session", ""))
+        if session is not None:
+            self._end(session, "closed")
+        return b""
+
+    def _stream(self, stream: str, frames: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        """Serve one connection of a session's stream."""
+        metadata = self._admit(context)
+        name, received = metadata.get("anytpu-session", ""), metadata.get("anytpu-received", "")
+        session = self.sessions.find(name)
+        if session is None and stream == "control" and received == "0":
+            session = self._begin(name, context)
+        if session is None or not received.isascii() or not received.isdigit():
             context.abort(grpc.StatusCode.NOT_FOUND, "no such session")
             return
-        _forward(chunks, child.buffers.send, lambda: None)
-        yield from child.buffers.received()
-
-
-@final
-class _Sessions:
-    """The child, and the session that uses it."""
-
-    def __init__(self, options: ChildOptions) -> None:
-        self._options = options
-        self._changed = threading.Condition()
-        self._child: WorkerChild | None = None
-        self._name: str | None = None
-        self._is_closed = False
-        self.description = b""
-
-    def prepare(self) -> None:
-        """Start a child, and wait until it describes its system."""
-        child = WorkerChild(self._options)
-        with self._changed:
-            if self._is_closed:
-                child.kill()
-                return
-            self.description, self._child = child.description, child
-            self._changed.notify_all()
-
-    def begin(self, name: str) -> WorkerChild | None:
-        """Give the child to a session; None if another session has it, and keeps it for a while."""
-        with self._changed:
-            if not name or not self._changed.wait_for(lambda: self._name is None, _BUSY_S):
-                return None
-            self._name = name
-            self._changed.wait_for(lambda: self._child is not None or self._is_closed)
-            self._changed.notify_all()
-            return self._child
-
-    def child_of(self, name: str) -> WorkerChild | None:
-        """Return the child of a session; None if there is no such session."""
-        with self._changed:
-            return self._child if self._name == name else None
-
-    def end(self, child: WorkerChild) -> None:
-        """End a session: its child is killed, and another one starts."""
-        child.kill()
-        child.obituary()
-        with self._changed:
-            self._child = self._name = None
-            self._changed.notify_all()
-            if self._is_closed:
-                return
-        threading.Thread(target=self._replace, name="anytpu worker child", daemon=True).start()
-
-    def _replace(self) -> None:
         try:
-            self.prepare()
-        except WorkerError as error:
-            _LOG.error("%s", error)
+            connection, received_here = session.attach(stream, int(received))
+        except DataError as error:
+            self._refuse(session, error, context)
+            return
+        context.add_callback(lambda: session.detach(stream, connection))
+        context.send_initial_metadata((("anytpu-received", str(received_here)),))
+        threading.Thread(
+            target=self._take, args=(session, stream, connection, frames), name="anytpu worker stream", daemon=True
+        ).start()
+        yield from session.links[stream].frames(connection)
+        if session.links[stream].is_closed and context.is_active():
+            obituary = session.child.obituary()
+            self._end(session, "child")
+            context.abort(grpc.StatusCode.ABORTED, obituary)
 
-    def close(self) -> None:
-        """End the child."""
-        with self._changed:
-            self._is_closed = True
-            child, self._child = self._child, None
-            self._changed.notify_all()
-        if child is not None:
-            child.kill()
+    def _begin(self, name: str, context: Any) -> WorkerSession | None:
+        session = self.sessions.begin(name, context.peer(), context.is_active)
+        if session is None:
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "busy")
+        _LOG.info("session of %s begins", context.peer())
+        return session
 
-
-def _forward(messages: Iterator[bytes], send: Any, stop: Any) -> None:
-    """Send a client's messages to the child in a thread of their own."""
-
-    def forward() -> None:
+    def _take(self, session: WorkerSession, stream: str, connection: int, frames: Iterator[bytes]) -> None:
         try:
-            for message in messages:
-                send(message)
+            session.take(stream, connection, frames)
+        except DataError as error:
+            _LOG.warning("session of %s: %s", session.peer, error)
+            self._end(session, "child")
         except (grpc.RpcError, OSError):
             pass
         except Exception:  # grpcio ends the iterator of a cancelled call with a bare Exception.
             _LOG.debug("the stream of a client ended", exc_info=True)
-        stop()
 
-    threading.Thread(target=forward, name="anytpu worker stream", daemon=True).start()
+    def _refuse(self, session: WorkerSession, error: DataError, context: Any) -> None:
+        _LOG.warning("session of %s: %s", session.peer, error)
+        self._end(session, "child")
+        context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+
+    def _end(self, session: WorkerSession, reason: str) -> None:
+        self.sessions.end(session, reason)
+        received, sent = session.child.transferred_bytes
+        text = "session of %s ends: %s received, %s sent"
+        _LOG.info(text, session.peer, format_bytes(received), format_bytes(sent))

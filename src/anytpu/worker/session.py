@@ -1,19 +1,24 @@
 """A client's session with a worker: numbered operations, sent ahead, and their replies.
 
 Idea: the client names every array and every program, so no request waits for an answer. A thread reads the replies, and
-completes the operations. Only `get`, `wait` and a compilation wait.
+completes the operations. Only `get`, `wait` and a compilation wait. A lost connection is opened again, and the session
+continues (`link.py`).
 
 Rule: when the session ends, every open operation fails with the same error, and so does every later one.
 """
 
 from __future__ import annotations
 
+import atexit
 import collections
+import contextlib
 import itertools
-import queue
+import logging
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any, final
 
 import numpy as np
@@ -22,29 +27,46 @@ from anytpu.errors import BackendError, DataError, HandleError, ProgramError, Se
 from anytpu.system.workers import WorkerAddress
 from anytpu.worker.arrays import ChunkStore, chunks
 from anytpu.worker.connection import explained, metadata_of, open_channel
+from anytpu.worker.link import Link
 from anytpu.worker.wire import SERVICE, messages
 
-_CHUNKS_AHEAD = 8
+_LOG = logging.getLogger("anytpu")
 _CALLS_AHEAD = 32
 _ANSWER_S = 120.0
+_CLOSE_S = 3.0
+_RETRY_S = 0.5
+_REFUSED_S = 10.0
+"""Time in which a worker that refuses connections may come back, in seconds."""
 _KINDS = {kind.__name__: kind for kind in (BackendError, DataError, HandleError, ProgramError, SettingError)}
 
 
 def describe_worker(address: WorkerAddress) -> Any:
-    """Return the `Description` of a worker, which also answers while it serves another session.
+    """Return the `Description` of a worker, which also answers while it serves other sessions.
 
     Raises:
         WorkerError: it cannot be reached, or refuses this client.
     """
+    return messages().Description.FromString(_asked(address, "Describe"))
+
+
+def worker_status(address: WorkerAddress) -> Any:
+    """Return the `Status` of a worker: its sessions, and counts of the past.
+
+    Raises:
+        WorkerError: it cannot be reached, or refuses this client.
+    """
+    return messages().Status.FromString(_asked(address, "Status"))
+
+
+def _asked(address: WorkerAddress, question: str) -> bytes:
     with open_channel(address) as channel:
         import grpc
 
-        call = channel.unary_unary(f"/{SERVICE}/Describe")
+        call = channel.unary_unary(f"/{SERVICE}/{question}")
         try:
-            answer = call(b"", metadata=metadata_of(address, ""), timeout=_ANSWER_S)
+            return call(b"", metadata=metadata_of(address, ""), timeout=_ANSWER_S)
         except grpc.RpcError as error:
             raise explained(address, error) from error
-    return messages().Description.FromString(answer)
 
 
 @final
@@ -107,19 +129,18 @@ class Session:
         self._open: dict[int, RemoteOperation] = {}
         self._lock = threading.Lock()
         self._error: Exception | None = None
-        self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._chunks: queue.Queue[bytes | None] = queue.Queue(_CHUNKS_AHEAD)
+        self._requests, self._chunks = Link(), Link()
         self._calls = threading.Semaphore(_CALLS_AHEAD)
         self._unused: collections.deque[tuple[str, int]] = collections.deque()
-        replies = self._stream("Control", iter(self._requests.get, None))
-        self._start(lambda: self._read(replies))
+        self._lost_s: float | None = None
+        self._start("Control", self._requests, self._read)
         try:
             self.send(free=messages().Free()).result()  # Its reply comes when the worker has begun the session.
         except WorkerError:
             self._channel.close()
             raise
-        received = self._stream("Buffers", iter(self._chunks.get, None))
-        self._start(lambda: self._collect(received))
+        self._start("Buffers", self._chunks, self.store.add)
+        atexit.register(self.close)
 
     @property
     def has_ended(self) -> bool:
@@ -153,29 +174,31 @@ class Session:
 
     def close(self) -> None:
         """End the session; a second call does nothing."""
-        self._fail(WorkerLostError(f"the session with the worker at {self.address.target} was closed"))
+        atexit.unregister(self.close)
+        if not self.has_ended:
+            self._fail(WorkerLostError(f"the session with the worker at {self.address.target} was closed"))
+            with contextlib.suppress(Exception):  # The worker ends the session anyway, after its lease.
+                call = self._channel.unary_unary(f"/{SERVICE}/Close")
+                call(b"", metadata=metadata_of(self.address, self._name), timeout=_CLOSE_S)
         self._channel.close()
 
     def _send(self, arrays: Any, is_call: bool, request: dict[str, Any]) -> RemoteOperation:
-        with self._lock:
-            self._check()
-            operation = RemoteOperation(next(self._numbers))
-            self._open[operation.number] = operation
-            if is_call:
-                operation.reply = self._calls
-            message = messages().Request(operation=operation.number, **request)
-            self._requests.put(message.SerializeToString())
-        for index, array in enumerate(arrays):
-            for chunk in chunks(operation.number, index, array):
-                self._send_chunk(chunk)
-        return operation
-
-    def _send_chunk(self, chunk: bytes) -> None:
-        while True:
-            try:
-                return self._chunks.put(chunk, timeout=1.0)
-            except queue.Full:
+        try:
+            with self._lock:
                 self._check()
+                operation = RemoteOperation(next(self._numbers))
+                self._open[operation.number] = operation
+                if is_call:
+                    operation.reply = self._calls
+                message = messages().Request(operation=operation.number, **request)
+                self._requests.send(message.SerializeToString())
+            for index, array in enumerate(arrays):
+                for chunk in chunks(operation.number, index, array):
+                    self._chunks.send(chunk)
+        except OSError:  # The link was closed meanwhile, because the session has ended.
+            self._check()
+            raise
+        return operation
 
     def _free_unused(self) -> None:
         names: dict[str, list[int]] = {"handles": [], "programs": []}
@@ -189,47 +212,90 @@ class Session:
         if self._error is not None:
             raise self._error
 
-    def _stream(self, name: str, sent: Iterator[bytes]) -> Any:
-        call = self._channel.stream_stream(f"/{SERVICE}/{name}")
-        return call(sent, metadata=metadata_of(self.address, self._name), wait_for_ready=False)
+    def _start(self, name: str, link: Link, receive: Callable[[bytes], None]) -> None:
+        """Serve a stream in a thread of its own, over one connection after another."""
 
-    def _start(self, serve: Callable[[], None]) -> None:
-        def guarded() -> None:
+        def serve() -> None:
             import grpc
 
-            try:
-                serve()
-            except grpc.RpcError as error:
-                self._fail(explained(self.address, error))
-            except Exception as error:
-                self._fail(BackendError(f"the replies of the worker cannot be read: {error}"))
+            while not self.has_ended:
+                try:
+                    self._connect(name, link, receive)
+                except grpc.RpcError as error:
+                    if not self._may_return(error):
+                        self._fail(explained(self.address, error))
+                except Exception as error:
+                    self._fail(BackendError(f"the replies of the worker cannot be read: {error}"))
+                if not self.has_ended:
+                    time.sleep(_RETRY_S)
 
-        threading.Thread(target=guarded, name="anytpu worker replies", daemon=True).start()
+        threading.Thread(target=serve, name=f"anytpu worker {name.lower()}", daemon=True).start()
 
-    def _read(self, replies: Any) -> None:
-        for frame in replies:
-            reply = messages().Reply.FromString(frame)
-            operation = self._open.pop(reply.operation, None)
-            if operation is None:
-                continue
-            if operation.reply is self._calls:
-                self._calls.release()
-            failed = reply.failed if reply.WhichOneof("kind") == "failed" else None
-            operation.complete(reply, None if failed is None else _error(failed))
-        self._fail(WorkerLostError(f"the worker at {self.address.target} ended the session"))
+    def _may_return(self, error: Any) -> bool:
+        """Return whether a stream that failed is worth another try."""
+        if error.code().name not in ("UNAVAILABLE", "CANCELLED", "INTERNAL", "UNKNOWN"):
+            return False
+        now_s = time.monotonic()
+        if self._lost_s is None:
+            self._lost_s = now_s
+            text = "the connection to the worker at %s was lost; trying again for %.0f s"
+            _LOG.warning(text, self.address.target, self.description.lease_s)
+        # Where nothing listens any more, the session is gone, unless a tunnel between the machines is made anew.
+        is_refused = "refused" in (error.details() or "")
+        return now_s - self._lost_s < (
+            min(_REFUSED_S, self.description.lease_s) if is_refused else self.description.lease_s
+        )
 
-    def _collect(self, received: Any) -> None:
-        for chunk in received:
-            self.store.add(chunk)
+    def _connect(self, name: str, link: Link, receive: Callable[[bytes], None]) -> None:
+        """Serve one connection of a stream until it ends."""
+        number: Future[int] = Future()
+
+        def frames() -> Iterator[bytes]:
+            if (connection := number.result()) >= 0:
+                yield from link.frames(connection)
+
+        metadata = (*metadata_of(self.address, self._name), ("anytpu-received", str(link.received)))
+        call: Any = self._channel.stream_stream(f"/{SERVICE}/{name}")(frames(), metadata=metadata)
+        connection = -1
+        try:
+            received_there = dict(call.initial_metadata() or ()).get("anytpu-received")
+            if received_there is not None:
+                connection, _ = link.attach(int(received_there))
+                self._reconnected()
+            number.set_result(connection)
+            for frame in call:
+                if message := link.accept(connection, frame):
+                    receive(message)
+        finally:
+            if not number.done():
+                number.set_result(-1)
+            link.detach(connection)
+            call.cancel()
+
+    def _reconnected(self) -> None:
+        if self._lost_s is not None:
+            _LOG.warning("the connection to the worker at %s is back", self.address.target)
+        self._lost_s = None
+
+    def _read(self, message: bytes) -> None:
+        reply = messages().Reply.FromString(message)
+        operation = self._open.pop(reply.operation, None)
+        if operation is None:
+            return
+        if operation.reply is self._calls:
+            self._calls.release()
+        failed = reply.failed if reply.WhichOneof("kind") == "failed" else None
+        operation.complete(reply, None if failed is None else _error(failed))
 
     def _fail(self, error: Exception) -> None:
+        self._error = self._error or error
+        self._requests.close()
+        self._chunks.close()
         with self._lock:
-            self._error = self._error or error
             operations, self._open = list(self._open.values()), {}
         for operation in operations:
             operation.complete(None, self._error)
         self.store.close()
-        self._requests.put(None)
 
 
 def _error(failed: Any) -> Exception:

@@ -1,0 +1,244 @@
+"""The sessions of a front server: each has a child, two links and a lease.
+
+Idea: a session outlives its connection. When the connection is lost, the child goes on, and its replies wait in the
+links. The client continues within the lease; after it, the child is killed.
+
+Rule: a child serves one session, so no session finds anything of another one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import final
+
+from anytpu.errors import WorkerError
+from anytpu.worker.children import ChildOptions, WorkerChild
+from anytpu.worker.frames import FrameSocket
+from anytpu.worker.link import Link
+
+_LOG = logging.getLogger("anytpu")
+_BUSY_S = 5.0
+"""Time that a client waits before it is refused, in seconds: another session may be about to end."""
+_CEDE_S = 15.0
+"""Time without a connection after which a session gives its place to a waiting client, in seconds."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SessionLimits:
+    """How many sessions a worker serves, and how long each is kept.
+
+    Attributes:
+        count: maximum number of sessions at a time.
+        queues: whether further clients wait, instead of being refused.
+        lease_s: time that a session is kept without a connection, in seconds.
+    """
+
+    count: int = 1
+    queues: bool = False
+    lease_s: float = 120.0
+
+
+@final
+class WorkerSession:
+    """A client's session: its child, and the links to its client.
+
+    Args:
+        name: the name that the client chose.
+        peer: the client's address.
+        child: the child that serves it.
+
+    Attributes:
+        links: the link of each stream, "control" and "buffers".
+        began_s: start of the session, in seconds of `time.time`.
+    """
+
+    def __init__(self, name: str, peer: str, child: WorkerChild) -> None:
+        """Pass on what the child sends."""
+        self.name, self.peer, self.child = name, peer, child
+        self.links = {"control": Link(), "buffers": Link()}
+        self.began_s = time.time()
+        self._sockets = {"control": child.control, "buffers": child.buffers}
+        self._order = {"control": threading.Lock(), "buffers": threading.Lock()}
+        self._away_since_s: float | None = None
+        for stream, link in self.links.items():
+            threading.Thread(
+                target=_pass_on, args=(self._sockets[stream], link), name="anytpu worker replies", daemon=True
+            ).start()
+
+    @property
+    def away_s(self) -> float:
+        """Time since the connection was lost, in seconds; 0 with a connection."""
+        return 0.0 if self._away_since_s is None else time.monotonic() - self._away_since_s
+
+    def attach(self, stream: str, received_there: int) -> tuple[int, int]:
+        """Begin a connection of a stream; see `Link.attach`."""
+        self._away_since_s = None
+        return self.links[stream].attach(received_there)
+
+    def detach(self, stream: str, connection: int) -> None:
+        """End a connection of a stream."""
+        if self.links[stream].detach(connection):
+            self._away_since_s = time.monotonic()
+
+    def take(self, stream: str, connection: int, frames: Iterator[bytes]) -> None:
+        """Pass the messages of a client on to the child, until the frames end.
+
+        Raises:
+            DataError: a frame is not of this session.
+            OSError: the child has ended.
+        """
+        for frame in frames:
+            with self._order[stream]:  # The connection before may still wait for the child with its last message.
+                if message := self.links[stream].accept(connection, frame):
+                    self._sockets[stream].send(message)
+
+
+@final
+class Sessions:
+    """All sessions of a worker.
+
+    Args:
+        options: how children run.
+        limits: number of sessions, and their lease.
+
+    Attributes:
+        description: the serialised `Description` of the system.
+        ended: number of sessions that ended, by the reason: "closed", "lease", "child".
+    """
+
+    def __init__(self, options: ChildOptions, limits: SessionLimits) -> None:
+        self._options, self.limits = options, limits
+        self._changed = threading.Condition()
+        self._spare: WorkerChild | None = None
+        self._starting = 0
+        self._sessions: dict[str, WorkerSession] = {}
+        self._waiting = 0
+        self._is_closed = False
+        self.description = b""
+        self.ended = {"closed": 0, "lease": 0, "child": 0}
+
+    def prepare(self) -> None:
+        """Start the first child, and wait until it describes its system.
+
+        Raises:
+            WorkerError: it cannot.
+        """
+        self._starting += 1
+        self._start_child()
+        threading.Thread(target=self._end_old, name="anytpu worker leases", daemon=True).start()
+
+    def all(self) -> list[WorkerSession]:
+        """Return the present sessions."""
+        with self._changed:
+            return list(self._sessions.values())
+
+    def begin(self, name: str, peer: str, is_waiting: Callable[[], bool]) -> WorkerSession | None:
+        """Begin a session; None if the worker is full.
+
+        Args:
+            name: name that the client chose.
+            peer: address of the client.
+            is_waiting: whether the client is still there.
+        """
+        until_s = time.monotonic() + _BUSY_S
+        with self._changed:
+            if not name or name in self._sessions:
+                return None
+            self._waiting += 1
+            try:
+                while self._spare is None and not self._is_closed:
+                    is_full = len(self._sessions) >= self.limits.count
+                    if not is_waiting() or (is_full and not self.limits.queues and time.monotonic() > until_s):
+                        return None
+                    self._changed.wait(0.2)
+            finally:
+                self._waiting -= 1
+            child, self._spare = self._spare, None
+            if child is None:
+                return None
+            session = self._sessions[name] = WorkerSession(name, peer, child)
+        self._keep_a_spare()
+        return session
+
+    def find(self, name: str) -> WorkerSession | None:
+        """Return a session; None if there is none of this name."""
+        with self._changed:
+            return self._sessions.get(name)
+
+    def end(self, session: WorkerSession, reason: str) -> None:
+        """End a session, and kill its child; a second call does nothing."""
+        with self._changed:
+            if self._sessions.pop(session.name, None) is None:
+                return
+            self.ended[reason] += 1
+            self._changed.notify_all()
+        session.child.kill()
+        session.child.obituary()
+        for link in session.links.values():
+            link.close()
+        self._keep_a_spare()
+
+    def close(self) -> None:
+        """End all children."""
+        with self._changed:
+            self._is_closed = True
+            children = [session.child for session in self._sessions.values()]
+            children += [self._spare] if self._spare is not None else []
+            self._changed.notify_all()
+        for child in children:
+            child.kill()
+
+    def _keep_a_spare(self) -> None:
+        """Start the child of the next session, if there may be one more."""
+        with self._changed:
+            children = len(self._sessions) + self._starting + (self._spare is not None)
+            if self._is_closed or self._spare is not None or self._starting or children >= self.limits.count:
+                return
+            self._starting += 1
+        threading.Thread(target=self._start_or_log, name="anytpu worker child", daemon=True).start()
+
+    def _start_or_log(self) -> None:
+        try:
+            self._start_child()
+        except WorkerError as error:
+            _LOG.error("%s", error)
+
+    def _start_child(self) -> None:
+        try:
+            child = WorkerChild(self._options)
+        except WorkerError:
+            with self._changed:
+                self._starting -= 1
+            raise
+        with self._changed:
+            self._starting -= 1
+            self.description = child.description
+            if self._is_closed:
+                child.kill()
+            else:
+                self._spare = child
+            self._changed.notify_all()
+
+    def _end_old(self) -> None:
+        """End the sessions whose lease is over, and those whose place is needed."""
+        while not self._is_closed:
+            time.sleep(0.5)
+            for session in self.all():
+                kept_s = _CEDE_S if self._waiting else self.limits.lease_s
+                if session.away_s > min(kept_s, self.limits.lease_s):
+                    _LOG.info("session of %s ends: no connection for %.0f s", session.peer, session.away_s)
+                    self.end(session, "lease")
+
+
+def _pass_on(child: FrameSocket, link: Link) -> None:
+    """Send what the child sends to the client, until the child ends."""
+    try:
+        for message in child.received():
+            link.send(message)
+    except OSError:
+        pass
+    link.close()
