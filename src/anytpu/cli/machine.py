@@ -40,7 +40,7 @@ EXTRAS = {
     "s3": (("s3fs",), "records and checkpoints in s3:// buckets"),
     "https": (("aiohttp",), "records at https:// addresses"),
     "onnx": (("onnx",), "networks of the chip as ONNX models"),
-    "worker": (("grpc", "cryptography"), "workers on other machines"),
+    "worker": (("grpc", "cryptography", "prometheus_client"), "workers on other machines"),
     "dev": (("pytest", "ruff", "pyright"), "working on anytpu itself"),
 }
 """Extra -> its modules, of which one is enough ("dev": all), and its purpose."""

@@ -12,12 +12,14 @@ from typing import Any
 from anytpu import _env
 from anytpu.cli.command import Command, add_system_arguments, positive_integer
 from anytpu.errors import SettingError, WorkerError
-from anytpu.system.workers import WORKER_PORT, WorkerAddress, is_loopback
+from anytpu.system.workers import WORKER_PORT, WorkerAddress, is_loopback, parse_worker
 from anytpu.units import GIB
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
+    parser.add_argument("question", metavar="status", nargs="?", choices=["status"], help="list a worker's sessions")
+    parser.add_argument("address", metavar="ADDRESS", nargs="?", help="for status: grpc://host:port?...")
     add_system_arguments(parser)
     parser.add_argument(
         "--port",
@@ -48,7 +50,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="seconds that one call or one compilation may take (default: 600)",
     )
 
-
     parser.add_argument(
         "--max-sessions",
         metavar="N",
@@ -70,10 +71,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=120,
         help="seconds for which a session is kept after its connection was lost (default: 120)",
     )
+    parser.add_argument(
+        "--metrics-port", metavar="N", type=int, help="also serve metrics for Prometheus on this port (0: a free one)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until Ctrl-C."""
+    """Serve until Ctrl-C, or list the sessions of a worker."""
+    if arguments.question is not None:
+        return _show_status(arguments.address)
     _check(arguments)
     folder, address = _env.worker_folder(), WorkerAddress(f"{_public_name(arguments.host)}:{arguments.port}")
     front: Any = _front_class()
@@ -103,9 +109,28 @@ def run(arguments: argparse.Namespace) -> int:
         print(f'tpu.connect("{address.url(has_token=is_shown)}")', flush=True)
         if token and not is_shown:
             print(f"anytpu: the token is in {arguments.token_file or folder / 'token'}", file=sys.stderr)
+        if arguments.metrics_port is not None:
+            from anytpu.worker.metrics import serve_metrics
+
+            port = serve_metrics(server.status, arguments.host, arguments.metrics_port)
+            print(f"anytpu: metrics at http://{host}:{port}/metrics", file=sys.stderr)
         server.wait()
     finally:
         server.close()
+    return 0
+
+
+def _show_status(address: str | None) -> int:
+    worker = parse_worker(address or "")
+    if worker is None:
+        raise SettingError(
+            "anytpu worker status needs the address of a worker: anytpu worker status grpc://host:port?cert=...&token=..."
+        )
+    _front_class()
+    from anytpu.report.workers import status_lines
+    from anytpu.worker.session import worker_status
+
+    print("\n".join(status_lines(worker_status(worker))))
     return 0
 
 
@@ -146,7 +171,8 @@ command prints the line that the program uses: tpu.connect("grpc://host:port?...
 Code and data stay on the program's machine; compiled steps and arrays travel.
 
 The first start makes a token and a certificate; the line contains the token and the
-certificate's SHA-256. See `anytpu docs worker`.
+certificate's SHA-256. `anytpu worker status ADDRESS` lists the sessions of a running
+worker. See `anytpu docs worker`.
 """,
     add_arguments=add_arguments,
     run=run,

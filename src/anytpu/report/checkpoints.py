@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from anytpu.errors import DamageError, FileError
+from anytpu.report.wording import aligned
 from anytpu.train.checkpoint import Checkpoints, maker_of
 from anytpu.units import format_bytes
 
@@ -58,9 +59,7 @@ def checkpoint_lines(folder: str) -> list[CheckpointLine]:
 def table_lines(lines: list[CheckpointLine]) -> list[str]:
     """Return the lines of a table, and the reason of each damage below it."""
     rows = [HEADINGS, *(line.cells for line in lines)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
-    table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return [*table, *(f"step {line.step}: {line.fault}" for line in lines if line.fault is not None)]
+    return [*aligned(rows), *(f"step {line.step}: {line.fault}" for line in lines if line.fault is not None)]
 
 
 def _line(checkpoints: Checkpoints, step: int) -> CheckpointLine:

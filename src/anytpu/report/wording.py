@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 UNKNOWN = "-"
 """Text for an unknown number."""
 
@@ -39,3 +41,14 @@ def plural(count: int, noun: str) -> str:
         ('1 chip', '2,048 cores')
     """
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table whose columns are aligned at the left.
+
+    Example:
+        >>> aligned([("step", "size"), ("12", "1 KiB")])
+        ['step  size', '12    1 KiB']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

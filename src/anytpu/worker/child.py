@@ -275,15 +275,11 @@ def main(words: list[str]) -> None:
     """Serve one session.
 
     Args:
-        words: the numbers of two sockets; name of the system; number of cores, bytes of memory (0 chooses each); the
-            deadline in seconds; the number of children that share the memory.
+        words: the numbers of two sockets; then the fields of `ChildOptions`, of which 0 chooses.
     """
     control, buffers = (FrameSocket(socket.socket(fileno=int(number))) for number in words[:2])
     resolver = TPUClusterResolver(words[2], cores=int(words[3]) or None)
-    sharers = int(words[6])
-    if sharers > 1:  # Otherwise the first process takes three quarters of a GPU's memory.
-        os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
-    session = _Session(resolver, int(words[4]), float(words[5]), sharers)
+    session = _Session(resolver, int(words[4]), float(words[5]), int(words[6]))
     awaited = _Awaited(session, control)
 
     def collect() -> None:

@@ -21,16 +21,11 @@ class FrameSocket:
 
     Args:
         connection: the socket.
-
-    Attributes:
-        sent_bytes: bytes of the messages that were sent.
-        received_bytes: bytes of the messages that were received.
     """
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._lock = threading.Lock()
-        self.sent_bytes = self.received_bytes = 0
         self._reader = connection.makefile("rb", buffering=2**18)
 
     def send(self, message: bytes) -> None:
@@ -41,7 +36,6 @@ class FrameSocket:
         """
         with self._lock:
             self._connection.sendall(_LENGTH.pack(len(message)) + message)
-            self.sent_bytes += len(message)
 
     def received(self) -> Iterator[bytes]:
         """Yield the frames until the other side closes, or is killed."""
@@ -49,7 +43,6 @@ class FrameSocket:
             message = self._read(size)
             if len(message) < size:
                 return
-            self.received_bytes += size
             yield message
 
     def _next_size(self) -> int:

@@ -114,25 +114,25 @@ class Front:
 
     def status(self) -> Any:
         """Return the `Status` message: the sessions, and counts of the past."""
-        present = [
-            messages().SessionStatus(
-                client=session.peer,
-                began_s=session.began_s,
-                away_s=session.away_s,
-                received_bytes=sum(link.received_bytes for link in session.links.values()),
-                sent_bytes=sum(link.sent_bytes for link in session.links.values()),
-                memory_bytes=session.child.memory_bytes(),
-            )
-            for session in self.sessions.all()
-        ]
-        ended = self.sessions.ended
+        present = self.sessions.all()
+        received, sent = self.sessions.past_bytes
         return messages().Status(
-            sessions=present,
+            sessions=[
+                messages().SessionStatus(
+                    client=session.peer,
+                    began_s=session.began_s,
+                    away_s=session.away_s,
+                    received_bytes=session.transferred_bytes[0],
+                    sent_bytes=session.transferred_bytes[1],
+                    memory_bytes=session.child.memory_bytes(),
+                )
+                for session in present
+            ],
             max_sessions=self.sessions.limits.count,
-            closed=ended["closed"],
-            lost=ended["lease"],
-            died=ended["child"],
             refused=self.refused,
+            received_bytes=received + sum(session.transferred_bytes[0] for session in present),
+            sent_bytes=sent + sum(session.transferred_bytes[1] for session in present),
+            **self.sessions.ended,
         )
 
     def wait(self) -> None:
@@ -195,7 +195,7 @@ class Front:
         yield from session.links[stream].frames(connection)
         if session.links[stream].is_closed and context.is_active():
             obituary = session.child.obituary()
-            self._end(session, "child")
+            self._end(session, "died")
             context.abort(grpc.StatusCode.ABORTED, obituary)
 
     def _begin(self, name: str, context: Any) -> WorkerSession | None:
@@ -210,7 +210,7 @@ class Front:
             session.take(stream, connection, frames)
         except DataError as error:
             _LOG.warning("session of %s: %s", session.peer, error)
-            self._end(session, "child")
+            self._end(session, "died")
         except (grpc.RpcError, OSError):
             pass
         except Exception:  # grpcio ends the iterator of a cancelled call with a bare Exception.
@@ -218,11 +218,11 @@ class Front:
 
     def _refuse(self, session: WorkerSession, error: DataError, context: Any) -> None:
         _LOG.warning("session of %s: %s", session.peer, error)
-        self._end(session, "child")
+        self._end(session, "died")
         context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
     def _end(self, session: WorkerSession, reason: str) -> None:
         self.sessions.end(session, reason)
-        received, sent = session.child.transferred_bytes
+        received, sent = session.transferred_bytes
         text = "session of %s ends: %s received, %s sent"
         _LOG.info(text, session.peer, format_bytes(received), format_bytes(sent))

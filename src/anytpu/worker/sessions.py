@@ -70,6 +70,12 @@ class WorkerSession:
             ).start()
 
     @property
+    def transferred_bytes(self) -> tuple[int, int]:
+        """Number of bytes from the client, and to it."""
+        links = self.links.values()
+        return sum(link.received_bytes for link in links), sum(link.sent_bytes for link in links)
+
+    @property
     def away_s(self) -> float:
         """Time since the connection was lost, in seconds; 0 with a connection."""
         return 0.0 if self._away_since_s is None else time.monotonic() - self._away_since_s
@@ -107,7 +113,8 @@ class Sessions:
 
     Attributes:
         description: the serialised `Description` of the system.
-        ended: number of sessions that ended, by the reason: "closed", "lease", "child".
+        ended: number of sessions that ended, by the reason: "closed", "lost", "died".
+        past_bytes: bytes that were received and sent in sessions that ended.
     """
 
     def __init__(self, options: ChildOptions, limits: SessionLimits) -> None:
@@ -119,7 +126,8 @@ class Sessions:
         self._waiting = 0
         self._is_closed = False
         self.description = b""
-        self.ended = {"closed": 0, "lease": 0, "child": 0}
+        self.ended = {"closed": 0, "lost": 0, "died": 0}
+        self.past_bytes = [0, 0]
 
     def prepare(self) -> None:
         """Start the first child, and wait until it describes its system.
@@ -175,6 +183,7 @@ class Sessions:
             if self._sessions.pop(session.name, None) is None:
                 return
             self.ended[reason] += 1
+            self.past_bytes = [past + now for past, now in zip(self.past_bytes, session.transferred_bytes, strict=True)]
             self._changed.notify_all()
         session.child.kill()
         session.child.obituary()
@@ -231,7 +240,7 @@ class Sessions:
                 kept_s = _CEDE_S if self._waiting else self.limits.lease_s
                 if session.away_s > min(kept_s, self.limits.lease_s):
                     _LOG.info("session of %s ends: no connection for %.0f s", session.peer, session.away_s)
-                    self.end(session, "lease")
+                    self.end(session, "lost")
 
 
 def _pass_on(child: FrameSocket, link: Link) -> None:
