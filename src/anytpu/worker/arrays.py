@@ -107,7 +107,7 @@ class ChunkStore:
         self._held_bytes = 0
         self._closed = False
 
-    def add(self, message: bytes) -> None:
+    def add(self, message: bytes | memoryview) -> None:
         """Add one chunk.
 
         Raises:

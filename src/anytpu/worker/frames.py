@@ -28,14 +28,18 @@ class FrameSocket:
         self._lock = threading.Lock()
         self._reader = connection.makefile("rb", buffering=2**18)
 
-    def send(self, message: bytes) -> None:
+    def send(self, message: bytes | memoryview) -> None:
         """Send one frame.
 
         Raises:
             OSError: the other side has closed.
         """
         with self._lock:
-            self._connection.sendall(_LENGTH.pack(len(message)) + message)
+            head = _LENGTH.pack(len(message))
+            sent = self._connection.sendmsg([head, message])  # Without a copy of the message.
+            if sent < len(head):
+                self._connection.sendall(head[sent:])
+            self._connection.sendall(memoryview(message)[max(0, sent - len(head)) :])
 
     def received(self) -> Iterator[bytes]:
         """Yield the frames until the other side closes, or is killed."""

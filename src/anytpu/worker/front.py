@@ -222,7 +222,7 @@ class Front:
         context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
     def _end(self, session: WorkerSession, reason: str) -> None:
-        self.sessions.end(session, reason)
-        received, sent = session.transferred_bytes
-        text = "session of %s ends: %s received, %s sent"
-        _LOG.info(text, session.peer, format_bytes(received), format_bytes(sent))
+        if self.sessions.end(session, reason):
+            received, sent = session.transferred_bytes
+            text = "session of %s ends: %s received, %s sent"
+            _LOG.info(text, session.peer, format_bytes(received), format_bytes(sent))

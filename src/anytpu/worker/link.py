@@ -117,7 +117,7 @@ class Link:
                 count = self._received
             yield _COUNT.pack(count) + message
 
-    def accept(self, connection: int, frame: bytes) -> bytes:
+    def accept(self, connection: int, frame: bytes) -> bytes | memoryview:
         """Take a frame that arrived, and return its message; b"" for none, or from a connection that was replaced.
 
         Raises:
@@ -137,7 +137,7 @@ class Link:
                 self._unacknowledged_bytes += size
                 if self._must_acknowledge():
                     self._changed.notify_all()
-        return frame[_COUNT.size :]
+        return memoryview(frame)[_COUNT.size :]
 
     def close(self) -> None:
         """End the link: what was sent before is still sent, then the frames end."""

@@ -212,7 +212,7 @@ class Session:
         if self._error is not None:
             raise self._error
 
-    def _start(self, name: str, link: Link, receive: Callable[[bytes], None]) -> None:
+    def _start(self, name: str, link: Link, receive: Callable[[bytes | memoryview], None]) -> None:
         """Serve a stream in a thread of its own, over one connection after another."""
 
         def serve() -> None:
@@ -246,7 +246,7 @@ class Session:
             min(_REFUSED_S, self.description.lease_s) if is_refused else self.description.lease_s
         )
 
-    def _connect(self, name: str, link: Link, receive: Callable[[bytes], None]) -> None:
+    def _connect(self, name: str, link: Link, receive: Callable[[bytes | memoryview], None]) -> None:
         """Serve one connection of a stream until it ends."""
         number: Future[int] = Future()
 
@@ -277,7 +277,7 @@ class Session:
             _LOG.warning("the connection to the worker at %s is back", self.address.target)
         self._lost_s = None
 
-    def _read(self, message: bytes) -> None:
+    def _read(self, message: bytes | memoryview) -> None:
         reply = messages().Reply.FromString(message)
         operation = self._open.pop(reply.operation, None)
         if operation is None:

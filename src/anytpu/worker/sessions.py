@@ -177,11 +177,11 @@ class Sessions:
         with self._changed:
             return self._sessions.get(name)
 
-    def end(self, session: WorkerSession, reason: str) -> None:
-        """End a session, and kill its child; a second call does nothing."""
+    def end(self, session: WorkerSession, reason: str) -> bool:
+        """End a session, and kill its child; return False if it had ended already."""
         with self._changed:
             if self._sessions.pop(session.name, None) is None:
-                return
+                return False
             self.ended[reason] += 1
             self.past_bytes = [past + now for past, now in zip(self.past_bytes, session.transferred_bytes, strict=True)]
             self._changed.notify_all()
@@ -190,6 +190,7 @@ class Sessions:
         for link in session.links.values():
             link.close()
         self._keep_a_spare()
+        return True
 
     def close(self) -> None:
         """End all children."""
