@@ -21,7 +21,7 @@ def connect(here: Link, there: Link) -> tuple[int, int]:
 
 def carry(source: Link, target: Link, numbers: tuple[int, int], count: int) -> list[bytes]:
     frames = itertools.islice(source.frames(numbers[0]), count)
-    return [message for frame in frames if (message := target.accept(numbers[1], frame))]
+    return [bytes(message) for frame in frames if (message := target.accept(numbers[1], frame))]
 
 
 @pytest.mark.parametrize("seed", range(20))
