@@ -1,0 +1,247 @@
+"""Speed of a worker on the loopback address, in one run.
+
+    python benchmarks/worker_speed.py [--rounds 5] [--parts fit,rates,relay,clients] [--output FILE]
+
+- fit: an MLP at batch 32, the MNIST CNN and an LSTM on a worker, beside virtual cores of this process, alternated.
+- rates: an array of 128 MiB and an empty call, with TLS and without, beside a bare grpcio stream and call.
+- relay: a fit through 100 Mbit/s and 40 ms, beside the larger of its time without a network and its bytes at that rate.
+- clients: 8 programs at once: the slowest beside the fastest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
+import grpc
+import keras
+import numpy as np
+
+import anytpu as tpu
+from anytpu.system.workers import parse_worker
+from anytpu.worker.arrays import describe
+from anytpu.worker.session import Session, content_of
+from anytpu.worker.wire import messages
+from machine import cpu_name
+from worker.relay import Relay
+from worker.worker_process import WorkerProcess
+
+MIB = 2**20
+EPOCHS = 10
+
+
+def mlp() -> tuple[Any, Any, Any]:
+    layers = [keras.Input((784,)), keras.layers.Dense(128, "relu"), keras.layers.Dense(10)]
+    return keras.Sequential(layers), np.random.default_rng(0).random((6400, 784), dtype="float32"), 32
+
+
+def cnn() -> tuple[Any, Any, Any]:
+    layers = [keras.Input((28, 28, 1)), keras.layers.Conv2D(32, 3, activation="relu"), keras.layers.MaxPooling2D()]
+    layers += [keras.layers.Conv2D(64, 3, activation="relu"), keras.layers.Flatten(), keras.layers.Dense(10)]
+    return keras.Sequential(layers), np.random.default_rng(0).random((1280, 28, 28, 1), dtype="float32"), 128
+
+
+def lstm() -> tuple[Any, Any, Any]:
+    layers = [keras.Input((100, 32)), keras.layers.LSTM(100), keras.layers.Dense(10)]
+    return keras.Sequential(layers), np.random.default_rng(0).random((640, 100, 32), dtype="float32"), 64
+
+
+def fitter(address: str, make: Callable[[], tuple[Any, Any, Any]]) -> Callable[[], float]:
+    """Return a function that fits, and returns the seconds that it took."""
+    with tpu.connect(address).scope():
+        model, x, batch = make()
+        model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    y = np.arange(len(x)) % 10
+
+    def fit() -> float:
+        began_s = time.perf_counter()
+        model.fit(x, y, batch_size=batch, epochs=EPOCHS, verbose=0)
+        return time.perf_counter() - began_s
+
+    fit()
+    fit()
+    return fit
+
+
+def fit_part(rounds: int) -> dict[str, Any]:
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        worker = WorkerProcess(Path(folder), "--tpu", "v2-8")
+        for make in (mlp, cnn, lstm):
+            # Connecting to another system shuts the first one down, so each has its turn as a whole.
+            times: dict[str, list[float]] = {"worker": [], "local": []}
+            for _ in range(rounds):
+                for name, address in (("worker", worker.url), ("local", "v2-8")):
+                    times[name].append(fitter(address, make)())
+            found[make.__name__] = {name: statistics.median(taken) for name, taken in times.items()}
+            found[make.__name__]["share"] = found[make.__name__]["local"] / found[make.__name__]["worker"]
+            print(make.__name__, found[make.__name__], flush=True)
+        tpu.shutdown_tpu_system()
+        worker.stop()
+    return found
+
+
+def bare_rates(rounds: int) -> dict[str, float]:
+    """Measure a bare grpcio stream of 1 MiB messages, and an empty call."""
+
+    script = (
+        "import grpc, sys\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "server = grpc.server(ThreadPoolExecutor(4))\n"
+        "take = lambda chunks, _: str(sum(map(len, chunks))).encode()\n"
+        "rpcs = {'Take': grpc.stream_unary_rpc_method_handler(take), 'Empty': grpc.unary_unary_rpc_method_handler("
+        "lambda message, _: b'')}\n"
+        "server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler('bare', rpcs),))\n"
+        "port = server.add_insecure_port('127.0.0.1:0')\n"
+        "server.start()\n"
+        "print(port, flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    content = bytes(MIB)
+    rates, calls = [], []
+    with grpc.insecure_channel(f"127.0.0.1:{process.stdout.readline().strip()}") as channel:
+        stream, empty = channel.stream_unary("/bare/Take"), channel.unary_unary("/bare/Empty")
+        empty(b"")
+        for _ in range(rounds):
+            began_s = time.perf_counter()
+            assert int(stream(iter([content] * 128))) == 128 * MIB
+            rates.append(128 / (time.perf_counter() - began_s))
+            began_s = time.perf_counter()
+            for _ in range(200):
+                empty(b"")
+            calls.append((time.perf_counter() - began_s) / 200)
+    process.kill()
+    process.communicate()
+    return {"put MiB/s": statistics.median(rates), "empty call ms": 1000 * statistics.median(calls)}
+
+
+def worker_rates(rounds: int, *words: str) -> dict[str, float]:
+    puts, gets, calls = [], [], []
+    array = np.ones(32 * MIB, "float32")
+    with tempfile.TemporaryDirectory() as folder:
+        worker = WorkerProcess(Path(folder), "--tpu", "virtual", *words)
+        address = parse_worker(worker.url)
+        assert address is not None
+        session = Session(address)
+        for _ in range(rounds):
+            name, began_s = session.new_name(), time.perf_counter()
+            message = messages().Put(handles=[name], arrays=[describe(array)], axis=-1, cores=8)
+            session.send([array], put=message).result()
+            puts.append(128 / (time.perf_counter() - began_s))
+            began_s = time.perf_counter()
+            content_of(session.store, session.send(get=messages().Get(handles=[name])))
+            gets.append(128 / (time.perf_counter() - began_s))
+            session.send(free=messages().Free(handles=[name])).result()
+            began_s = time.perf_counter()
+            for _ in range(200):
+                session.send(free=messages().Free()).result()
+            calls.append((time.perf_counter() - began_s) / 200)
+        session.close()
+        worker.stop()
+    medians = map(statistics.median, (puts, gets, calls))
+    return dict(zip(("put MiB/s", "get MiB/s", "empty call ms"), medians, strict=True)) | {
+        "empty call ms": 1000 * statistics.median(calls)
+    }
+
+
+def rates_part(rounds: int) -> dict[str, Any]:
+    return {
+        "bare grpcio": bare_rates(rounds),
+        "worker": worker_rates(rounds, "--insecure"),
+        "worker, TLS": worker_rates(rounds),
+    }
+
+
+def relay_part(rounds: int) -> dict[str, Any]:
+    rate = 100e6 / 8
+    with tempfile.TemporaryDirectory() as folder:
+        worker = WorkerProcess(Path(folder), "--tpu", "v2-8")
+        port = int(worker.target.rpartition(":")[2])
+        plain_s = statistics.median([fitter(worker.url, mlp)() for _ in range(rounds)])
+        with Relay(port, delay_s=0.02, bytes_per_s=rate) as relay:
+            fit = fitter(worker.url.replace(f":{port}", f":{relay.port}"), mlp)
+            before = relay.passed_bytes
+            relayed_s = fit()
+            passed = relay.passed_bytes - before
+        tpu.shutdown_tpu_system()
+        worker.stop()
+    bound_s = max(plain_s, passed / rate)
+    return {"plain_s": plain_s, "relayed_s": relayed_s, "bytes": passed, "of the bound": relayed_s / bound_s}
+
+
+def clients_part(_: int) -> dict[str, Any]:
+    program = (
+        "import sys, time, worker_speed as b\n"
+        "fit = b.fitter(sys.argv[1], b.mlp)\n"
+        "print('ready', flush=True)\n"
+        "sys.stdin.readline()\n"
+        "began_s = time.perf_counter()\n"
+        "for _ in range(4): fit()\n"
+        "print(time.perf_counter() - began_s, flush=True)\n"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        words = ("--tpu", "v2-8", "--max-sessions", "8", "--memory-limit", "1")
+        worker = WorkerProcess(Path(folder), *words)
+        clients = [
+            subprocess.Popen(
+                [sys.executable, "-c", program, worker.url],
+                cwd=Path(__file__).parent,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for _ in range(8)
+        ]
+
+        def line(client: Any) -> str:
+            found = client.stdout.readline()
+            assert re.match(r"ready|[\d.]+", found), found
+            return found
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(line, clients))
+            for client in clients:
+                client.stdin.write("go\n")  # pyright: ignore[reportOptionalMemberAccess]
+                client.stdin.flush()  # pyright: ignore[reportOptionalMemberAccess]
+            times = sorted(float(text) for text in pool.map(line, clients))
+        for client in clients:
+            client.communicate()
+        worker.stop()
+    return {"fastest_s": times[0], "slowest_s": times[-1], "ratio": times[-1] / times[0]}
+
+
+PARTS = {"fit": fit_part, "rates": rates_part, "relay": relay_part, "clients": clients_part}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--output", type=Path)
+    arguments = parser.parse_args()
+    record: dict[str, Any] = {"machine": cpu_name(), "rounds": arguments.rounds}
+    for name in arguments.parts.split(","):
+        record[name] = PARTS[name](arguments.rounds)
+        print(name, json.dumps(record[name], indent=1), flush=True)
+        if arguments.output:
+            arguments.output.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
