@@ -152,7 +152,7 @@ def measured(name: str, mib: int) -> dict[str, Any]:
         python = f"{os.environ.get('BENCHMARK_VENVS', '.venv-benchmarks')}/orbax/bin/python"
     with tempfile.TemporaryDirectory(dir=".") as folder:
         command = [python, __file__, "--child", name, "--folder", f"{folder}/run", "--mib", str(mib)]
-        environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+        environment = {**os.environ, "JAX_PLATFORMS": "cpu", "KERAS_BACKEND": "jax"}
         shown = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
     return json.loads(shown.splitlines()[-1])
 
