@@ -47,10 +47,17 @@ class _Failure:
 
 
 @final
-class _Session:
-    """The arrays and programs of one client."""
+class ChildSession:
+    """The arrays and programs of one client.
 
-    def __init__(self, resolver: TPUClusterResolver, memory_bytes: int, deadline_s: float, sharers: int) -> None:
+    Args:
+        resolver: the system.
+        memory_bytes: memory for the arrays and programs; 0 chooses.
+        deadline_s: maximum duration of a compilation, and of a call, in seconds.
+        sharers: number of sessions that share the memory.
+    """
+
+    def __init__(self, resolver: TPUClusterResolver, memory_bytes: int, deadline_s: float, sharers: int = 1) -> None:
         self.system = running_system(resolver.address)
         self.memory_bytes = memory_bytes or _default_memory(backend_of(self.system)) // sharers
         self.store = ChunkStore(self.memory_bytes)
@@ -194,7 +201,7 @@ class _Session:
 class _Awaited:
     """Waits for the results of calls, in their order, and replies."""
 
-    def __init__(self, session: _Session, control: FrameSocket) -> None:
+    def __init__(self, session: ChildSession, control: FrameSocket) -> None:
         self._session, self._control = session, control
         self.began_s: float | None = None
 
@@ -231,7 +238,7 @@ def _default_memory(backend: Backend) -> int:
     return int(_MEMORY_SHARE * (_env.available_memory_bytes() or backend.memory_bytes))
 
 
-def _description(session: _Session, kind: str) -> bytes:
+def _description(session: ChildSession, kind: str) -> bytes:
     topology, minimum = session.system.topology, jax.export.minimum_supported_calling_convention_version
     cores = [
         messages().Core(
@@ -279,7 +286,7 @@ def main(words: list[str]) -> None:
     """
     control, buffers = (FrameSocket(socket.socket(fileno=int(number))) for number in words[:2])
     resolver = TPUClusterResolver(words[2], cores=int(words[3]) or None)
-    session = _Session(resolver, int(words[4]), float(words[5]), int(words[6]))
+    session = ChildSession(resolver, int(words[4]), float(words[5]), int(words[6]))
     awaited = _Awaited(session, control)
 
     def collect() -> None:
