@@ -1,4 +1,4 @@
-"""Lines that list the checkpoints of a folder: step, time, size, whether it is whole, and the run that made it."""
+"""Lines that list the checkpoints of a folder, and a file of the weights in one of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 
 from anytpu.errors import DamageError, FileError
 from anytpu.report.wording import aligned
-from anytpu.train.checkpoint import Checkpoints, maker_of
+from anytpu.train.checkpoint import Checkpoints, checkpoint_at, maker_of
+from anytpu.train.checkpoint.safetensors import write_safetensors
+from anytpu.train.checkpoint.weights import weights_of
 from anytpu.units import format_bytes
 
 
@@ -54,6 +56,31 @@ def checkpoint_lines(folder: str) -> list[CheckpointLine]:
         raise FileError(f"there is no folder {folder!r}: pass the checkpoint_dir of a fit, or a model_dir")
     checkpoints = Checkpoints(folder)
     return [_line(checkpoints, step) for step in checkpoints.numbered()]
+
+
+def export_weights(folder: str, step: int | None, path: Path) -> str:
+    """Write the weights in a checkpoint as a safetensors file, and return a line about it.
+
+    Args:
+        folder: the folder of the checkpoints, or of one.
+        step: step of the checkpoint; None takes the newest whole one.
+        path: path of the file.
+
+    Raises:
+        FileError: there is no whole checkpoint, or the file cannot be written.
+    """
+    checkpoint = checkpoint_at(folder) if step is None else Checkpoints(folder).load(step)
+    weights = weights_of(checkpoint)
+    if not weights:
+        raise FileError(f"the checkpoint {checkpoint.where!r} has no weights")
+    try:
+        write_safetensors(path, weights, {"step": str(checkpoint.step), "made_by": maker_of(checkpoint.host)})
+    except FileError:
+        raise
+    except OSError as error:
+        raise FileError(f"{str(path)!r} cannot be written: {error.strerror or error}") from None
+    size = format_bytes(sum(array.nbytes for array in weights.values()))
+    return f"{path} has the {len(weights)} weights of step {checkpoint.step}: {size}."
 
 
 def table_lines(lines: list[CheckpointLine]) -> list[str]:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, final
 
 from anytpu._calls import explain_methods
 from anytpu.errors import SettingError
-from anytpu.train.checkpoint import Checkpoints, Restored, SavePolicy, Saver, Snapshot
+from anytpu.train.checkpoint import Checkpoints, Restored, SavePolicy, Saver, Snapshot, checkpoint_at
 from anytpu.train.checkpoint.random_state import compact, random_states, restore_random_states
+from anytpu.train.checkpoint.weights import METRICS
 from anytpu.train.stopping import StopSignals
 
 if TYPE_CHECKING:
@@ -110,6 +111,42 @@ class Checkpointer:
             raise SettingError(f"steps must be a range that goes up, not {steps!r}")
         return self._steps(steps, Tracked(objects))
 
+    def load_weights(self, model: Any, step: int | None = None, *, name: str | None = None) -> int:
+        """Set a model's weights to those of a checkpoint, in a strategy's scope or without one.
+
+        The optimizer is not changed. Keras then writes the weights: `model.save_weights("run7.weights.h5")`.
+
+        Args:
+            model: a Keras model, built as the saved one was.
+            step: step of the checkpoint; None takes the newest whole one.
+            name: the name that `steps` had for the model. It is needed if there were several.
+
+        Returns:
+            The step of the checkpoint.
+
+        Raises:
+            FileError: there is no checkpoint, or its weights do not fit the model; the error names them. The model is
+                not changed.
+            DamageError: the checkpoint, or every one of the folder, is damaged.
+            SettingError: the model is not built, or `name` is needed or unknown.
+
+        Example:
+            >>> import keras
+            >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+            >>> for step in Checkpointer(folder).steps(3, model=model):
+            ...     model.layers[0].bias.assign_add([1.0])
+            >>> fresh = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+            >>> Checkpointer(folder).load_weights(fresh)
+            3
+            >>> fresh.layers[0].bias.numpy().tolist()
+            [3.0]
+        """
+        from anytpu.train.loaded_weights import load_weights
+
+        checkpoint = checkpoint_at(self.folder) if step is None else Checkpoints(self.folder).load(step)
+        load_weights(model, checkpoint, name)
+        return checkpoint.step
+
     def report(self, **metrics: float) -> None:
         """Report metrics within a loop of `steps`. A best value of the `best` metric saves after this step.
 
@@ -165,6 +202,7 @@ class Checkpointer:
             optimizer_state=tracked.optimizer_state(),
             host={"positions": tracked.positions(), "random": compact(random_states())},
             metrics=metrics,
+            about={METRICS: tracked.metrics()},
         )
 
 

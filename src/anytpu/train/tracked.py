@@ -81,6 +81,10 @@ class Tracked:
         optimizers = [n for n, each in self._with_variables.items() if isinstance(each, keras.optimizers.Optimizer)]
         return frozenset(name for name in self.named() if name.split("/")[0] in optimizers)
 
+    def metrics(self) -> list[str]:
+        """Return the names of the objects that are metrics."""
+        return [name for name, each in self._with_variables.items() if isinstance(each, keras.metrics.Metric)]
+
     def positions(self) -> dict[str, Any]:
         """Return the state of each iterator, by name."""
         return {name: iterator.get_state() for name, iterator in self._iterators.items()}

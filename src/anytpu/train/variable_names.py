@@ -52,7 +52,7 @@ def named_variables(groups: Mapping[str, Sequence[Any]], owners: Iterable[Any]) 
         groups: the variables of each kind; weights come before the optimizer's.
         owners: the layers, optimizers and metrics whose automatic names are renumbered.
     """
-    renumbering = _Renumbering({_snake_case(type(owner).__name__) for owner in owners} | {"seed_generator"})
+    renumbering = _Renumbering(_automatic(owners))
     named: dict[str, Any] = {}
     # A slot's path has the path of its weight, with underscores: "adam/sequential_1_dense_7_kernel_momentum".
     weights: dict[str, str] = {}
@@ -64,10 +64,19 @@ def named_variables(groups: Mapping[str, Sequence[Any]], owners: Iterable[Any]) 
     return named
 
 
+def renumbered(names: Iterable[str], owners: Iterable[Any]) -> list[str]:
+    """Return names whose automatic numbers restart, in order; `owners` as in `named_variables`."""
+    return list(map(_Renumbering(_automatic(owners)).path, names))
+
+
 def model_variables(model: Any) -> dict[str, Any]:
     """Return all variables of a compiled and built model by name: weights, seeds, the optimizer's and the metrics'."""
     groups = {kind: part.variables for kind, part in zip(PARTS["train"], parts_of(model, "train"), strict=True)}
     return named_variables(groups, [*_keras.layers_of(model), model.optimizer, *model.metrics])
+
+
+def _automatic(owners: Iterable[Any]) -> set[str]:
+    return {_snake_case(type(owner).__name__) for owner in owners} | {"seed_generator"}
 
 
 def _renamed(path: str, weights: dict[str, str]) -> str:
