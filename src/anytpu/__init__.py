@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         check,
         input_shares,
         keras_to_tpu_model,
+        model_step,
         step_logs,
     )
     from anytpu.train.estimator import (
@@ -129,6 +130,7 @@ __all__ = [
     "list_devices",
     "list_logical_devices",
     "max_batch_size",
+    "model_step",
     "outside_compilation",
     "pipeline",
     "plan",
@@ -167,7 +169,7 @@ _NAMES = {
         shutdown_tpu_system
     """,
     "train": """
-        Checkpointer TPUDistributionStrategy check input_shares keras_to_tpu_model step_logs
+        Checkpointer TPUDistributionStrategy check input_shares keras_to_tpu_model model_step step_logs
     """,
     "train.estimator": """
         InputPipelineConfig ModeKeys RunConfig SessionRunHook TPUConfig TPUEstimator TPUEstimatorSpec

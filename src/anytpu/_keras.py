@@ -352,6 +352,21 @@ def returned_logs(model: Any, logs: dict[str, Any], as_dict: bool) -> Any:
     return logs if as_dict else model._flatten_metrics_in_order(logs)
 
 
+def finish_build(model: Any) -> None:
+    """Let Keras record that a model's build has ended."""
+    model._post_build()
+
+
+def add_variables(optimizer: Any, variables: list[Any]) -> None:
+    """Let an optimizer count further variables among its own, so that Keras passes them between steps."""
+    optimizer._variables.extend(variables)
+
+
+def compiled_metrics(model: Any) -> Any | None:
+    """Return the metric that holds all metrics passed to `compile`, or None."""
+    return model._compile_metrics
+
+
 def optimized_variables(optimizer: Any) -> list[Any]:
     """Return the variables that a built optimizer was built for."""
     return optimizer._trainable_variables

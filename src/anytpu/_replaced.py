@@ -432,6 +432,52 @@ _ESTIMATOR = (
         "an example",
     ),
     Replacement(
+        ("estimator.RunConfig",),
+        "config = tf.estimator.RunConfig(model_dir='model', save_checkpoints_steps=100)",
+        "config = tpu.RunConfig(model_dir='model', save_checkpoints_steps=100)",
+        "rename",
+        target="tpu.RunConfig",
+    ),
+    Replacement(
+        ("train.SessionRunHook",),
+        "hook = tf.train.SessionRunHook()",
+        "hook = tpu.SessionRunHook()",
+        "rename",
+        target="tpu.SessionRunHook",
+        note="its methods run once a loop, not once a step",
+    ),
+    Replacement(
+        ("train.SessionRunArgs",),
+        "wanted = tf.train.SessionRunArgs(tf.train.get_global_step())",
+        "step = estimator.get_variable_value('global_step')",
+        "hand",
+        note="a hook fetches no tensors: after a loop it reads variables from the estimator",
+    ),
+    Replacement(
+        (
+            "train.LoggingTensorHook",
+            "train.StepCounterHook",
+            "train.SummarySaverHook",
+            "train.CheckpointSaverHook",
+            "train.ProfilerHook",
+            "train.NanTensorHook",
+            "train.StopAtStepHook",
+        ),
+        "hook = tf.train.LoggingTensorHook({'loss': 'loss'}, every_n_iter=100)",
+        "config = tpu.RunConfig(log_step_count_steps=100, save_checkpoints_steps=1000)",
+        "hand",
+        note="leave the hook out: the config sets when the loss is logged and checkpoints are saved, and train(steps=) "
+        "when it ends",
+    ),
+    Replacement(
+        ("estimator.export", "estimator.FinalExporter", "estimator.LatestExporter", "estimator.BestExporter"),
+        "exporter = tf.estimator.FinalExporter('exporter', serving_input_fn)",
+        "path = estimator.export_saved_model('export', serving_input_fn)",
+        "hand",
+        note="called after the training; serving_input_fn returns the features of a batch: "
+        "`anytpu docs estimator` has an example",
+    ),
+    Replacement(
         ("estimator.inputs", "compat.v1.estimator.inputs"),
         "input_fn = tf.estimator.inputs.numpy_input_fn({'x': x}, y, shuffle=True)",
         "def input_fn(params):\n"
@@ -611,8 +657,16 @@ _LOW_LEVEL_ROWS = (
         keywords={"use_locking": None, "name": None},
     ),
     Replacement(
-        ("train.Saver", "train.Checkpoint", "train.CheckpointManager", "train.latest_checkpoint"),
+        ("train.Checkpoint", "train.CheckpointManager", "train.latest_checkpoint"),
         "tf.train.Checkpoint(model=model).save(path)",
+        "steps = tpu.Checkpointer(path, keep=3).steps(1000, model=model, optimizer=optimizer)",
+        "hand",
+        note="loop over these steps: they restore the named objects, save them at intervals, and continue a killed "
+        "run; fit takes checkpoint_dir=path; model.save_weights('model.weights.h5') saves weights alone",
+    ),
+    Replacement(
+        ("train.Saver",),
+        "saver = tf.train.Saver()",
         "model.save_weights('model.weights.h5')",
         "hand",
         note="model.load_weights reads it back; files are written where the program runs, also from a TPU",
@@ -758,6 +812,15 @@ _LOW_LEVEL_ROWS = (
         for old, rest, new, target, parameters in _SCHEDULES
     ),
     Replacement(
+        ("train.piecewise_constant",),
+        "rate = tf.train.piecewise_constant(tf.train.get_global_step(), [30, 50], [0.1, 0.05, 0.01])",
+        "rate = keras.optimizers.schedules.PiecewiseConstantDecay([30, 50], [0.1, 0.05, 0.01])",
+        "call",
+        target="keras.optimizers.schedules.PiecewiseConstantDecay({boundaries}, {values})",
+        parameters={"x": None, "boundaries": None, "values": None, "name": "None"},
+        note="a function of the step, which optax and Keras call",
+    ),
+    Replacement(
         ("logging.set_verbosity", "get_logger", "autograph.set_verbosity"),
         "tf.logging.set_verbosity(tf.logging.INFO)",
         "",
@@ -784,6 +847,8 @@ _LOW_LEVEL_ROWS = (
         for old, new, call in (
             ("newaxis", "None", ""),
             ("__version__", "keras.__version__", ""),
+            ("VERSION", "keras.__version__", ""),
+            ("Tensor", "jax.Array", ""),
             ("print", "print", "(1)"),
             ("Module", "keras.layers.Layer", "()"),
             ("test.is_gpu_available", "bool", "()"),
@@ -1222,16 +1287,51 @@ _KERAS = (
     Replacement(
         ("keras.backend.function",),
         "probe = tf.keras.backend.function([model.input], [model.output])",
-        "probe = lambda inputs: keras.Model(model.inputs, [model.output])(inputs[0], training=False)",
-        "hand",
-        note="a model from the same inputs to the outputs of the layers",
+        "probe = keras.Function([model.input], [model.output])",
+        "call",
+        target="keras.Function({inputs}, {outputs})",
+        parameters={"inputs": None, "outputs": None},
+        keywords={"name": None},
     ),
     Replacement(
-        ("keras.preprocessing.image.ImageDataGenerator", "keras.wrappers"),
-        "tf.keras.preprocessing.image.ImageDataGenerator(horizontal_flip=True)",
-        "layer = keras.layers.RandomFlip('horizontal')",
+        ("keras.backend.batch_dot",),
+        "c = tf.keras.backend.batch_dot(a, b, axes=[2, 1])",
+        "c = keras.layers.dot([a, b], axes=[2, 1])",
+        "call",
+        target="keras.layers.dot([{x}, {y}], axes={axes})",
+        parameters={"x": None, "y": None, "axes": None},
+    ),
+    Replacement(
+        ("keras.backend.cast_to_floatx",),
+        "rate = tf.keras.backend.cast_to_floatx(0.1)",
+        "rate = np.asarray(0.1, keras.config.floatx())",
+        "call",
+        target="np.asarray({x}, keras.config.floatx())",
+        parameters={"x": None},
+    ),
+    Replacement(
+        ("nn.conv1d",),
+        "c = tf.nn.conv1d(a, kernel, stride=1, padding='SAME')",
+        "c = keras.ops.conv(a, kernel, 1, 'same')",
+        "call",
+        target="keras.ops.conv({input}, {filters}, {stride}, {padding})",
+        parameters={"input": None, "filters": None, "stride": None, "padding": None},
+        keywords={"name": None},
+    ),
+    Replacement(
+        ("keras.preprocessing.image.ImageDataGenerator",),
+        "images = tf.keras.preprocessing.image.ImageDataGenerator(horizontal_flip=True)",
+        "images = keras.src.legacy.preprocessing.image.ImageDataGenerator(horizontal_flip=True)",
+        "rename",
+        target="keras.src.legacy.preprocessing.image.ImageDataGenerator",
+        note="Keras 3 keeps it for TensorFlow's users; shifts and rotations need scipy",
+    ),
+    Replacement(
+        ("keras.wrappers",),
+        "model = tf.keras.wrappers.scikit_learn.KerasClassifier(build)",
+        "model = build()",
         "hand",
-        note="Keras 3 has layers for this",
+        note="the package scikeras wraps Keras models for scikit-learn",
     ),
     *(
         Replacement(
@@ -1253,6 +1353,14 @@ _KERAS = (
             ("substr", "path, 0, 2", "path[0 : 0 + 2]"),
             ("to_number", "'3'", "float('3')"),
         )
+    ),
+    Replacement(
+        ("feature_column",),
+        "column = tf.feature_column.numeric_column('x')",
+        "inputs = keras.Input((1,), name='x')",
+        "hand",
+        note="a model has an input for each column: keras.layers.Normalization scales numbers, keras.layers.Embedding "
+        "takes the numbers of categories, and keras.layers.concatenate joins them",
     ),
     Replacement(
         ("lookup",),
@@ -1286,6 +1394,25 @@ _KERAS = (
     ),
     _rename(("nest",), "c = tf.nest.map_structure(double, [a, b])", "keras.tree"),
     Replacement(
+        ("repeat",),
+        "c = tf.repeat(a, repeats=[2], axis=0)",
+        "c = keras.ops.repeat(a, np.asarray([2]), axis=0)",
+        "call",
+        target="keras.ops.repeat({input}, np.asarray({repeats}), axis={axis})",
+        host="np.repeat({input}, {repeats}, axis={axis})",
+        parameters={"input": None, "repeats": None, "axis": "None"},
+        keywords={"name": None},
+    ),
+    Replacement(
+        ("nn.in_top_k(predictions)",),
+        "is_right = tf.nn.in_top_k(predictions=a, targets=classes, k=2)",
+        "is_right = keras.ops.in_top_k(classes, a, 2)",
+        "call",
+        target="keras.ops.in_top_k({targets}, {predictions}, {k})",
+        parameters={"predictions": None, "targets": None, "k": None},
+        keywords={"name": None},
+    ),
+    Replacement(
         ("nn.in_top_k",),
         "is_right = tf.nn.in_top_k(a, classes, 2)",
         "is_right = keras.ops.in_top_k(classes, a, 2)",
@@ -1301,9 +1428,14 @@ _KERAS = (
     ),
     Replacement(
         ("keras.callbacks.TensorBoard",),
-        "callback = tf.keras.callbacks.TensorBoard('logs')",
+        "callback = tf.keras.callbacks.TensorBoard('logs', histogram_freq=1)",
         "callback = keras.callbacks.CSVLogger('log.csv')",
-        "hand",
+        "call",
+        target="keras.callbacks.CSVLogger('log.csv')",
+        parameters=dict.fromkeys(
+            _words("log_dir histogram_freq batch_size write_graph write_grads write_images update_freq profile_batch"),
+            "None",
+        ),
         note="Keras's TensorBoard writes with TensorFlow",
     ),
     Replacement(
@@ -1319,7 +1451,6 @@ _KERAS = (
             "keras.preprocessing.image_dataset_from_directory",
             "keras.utils.text_dataset_from_directory",
             "keras.preprocessing.text_dataset_from_directory",
-            "keras.utils.timeseries_dataset_from_array",
         ),
         "images = tf.keras.utils.image_dataset_from_directory('images')",
         "images = tpu.pipeline.Dataset.list_files(str(folder) + '/*.txt')",
@@ -1371,7 +1502,7 @@ _KERAS = (
 _IN_NUMPY = _words(
     "abs add ceil cos cumsum cumprod divide einsum equal exp expand_dims expm1 eye floor floor_divide greater "
     "greater_equal less less_equal linspace log log1p logical_and logical_not logical_or logical_xor matmul maximum "
-    "minimum mod multiply negative not_equal ones ones_like power repeat reshape roll round shape sign sin size sort "
+    "minimum mod multiply negative not_equal ones ones_like power reshape roll round shape sign sin size sort "
     "sqrt square squeeze stack subtract tanh "
     "tensordot tile transpose where zeros zeros_like meshgrid outer searchsorted count_nonzero broadcast_to reciprocal "
     "isnan isinf isfinite sinh cosh tan arctan2"
@@ -2036,15 +2167,22 @@ _RANDOM_IMAGES = (
     (
         "random_saturation",
         "image, 0.8, 1.2",
-        "np.mean(image, -1, keepdims=True) + (image - np.mean(image, -1, keepdims=True)) * rng.uniform(0.8, 1.2)",
-        "",
-        {},
+        "tpu.pipeline.random_saturation(image, rng, 0.8, 1.2)",
+        "tpu.pipeline.random_saturation({image}, {rng}, {lower}, {upper})",
+        {"image": None, "lower": None, "upper": None, "seed": "None"},
+    ),
+    (
+        "random_hue",
+        "image, 0.1",
+        "tpu.pipeline.random_hue(image, rng, 0.1)",
+        "tpu.pipeline.random_hue({image}, {rng}, {max_delta})",
+        {"image": None, "max_delta": None, "seed": "None"},
     ),
     (
         "random_crop",
         "image, [8, 8, 3]",
-        "tpu.pipeline.random_crop(image, rng, (8, 8), padding=0)",
-        "tpu.pipeline.random_crop({value}, {rng}, tuple({size})[:2], padding=0)",
+        "tpu.pipeline.random_crop(image, rng, [8, 8, 3], padding=0)",
+        "tpu.pipeline.random_crop({value}, {rng}, {size}, padding=0)",
         {"value": None, "size": None, "seed": "None"},
     ),
 )
@@ -2291,6 +2429,65 @@ _INPUT = (
         "rename",
         target="tpu.pipeline.FixedLenFeature",
     ),
+    *(
+        Replacement(
+            (f"train.{kind}List",),
+            f"values = tf.train.{kind}List(value=[1])",
+            f"values = {new.format(value='[1]')}",
+            "call",
+            target=new,
+            parameters={"value": None},
+        )
+        for kind, new in (
+            ("Int64", "{value}"),
+            ("Bytes", "{value}"),
+            ("Float", "np.asarray({value}, 'float32')"),
+        )
+    ),
+    *(
+        Replacement(
+            (f"train.Feature({kind}_list)",),
+            f"feature = tf.train.Feature({kind}_list=values)",
+            "feature = values",
+            "call",
+            target=f"{{{kind}_list}}",
+            parameters={f"{kind}_list": None},
+        )
+        for kind in ("int64", "bytes", "float")
+    ),
+    Replacement(
+        ("train.Features",),
+        "features = tf.train.Features(feature={'label': feature})",
+        "features = {'label': feature}",
+        "call",
+        target="{feature}",
+        parameters={"feature": None},
+    ),
+    Replacement(
+        ("train.Example",),
+        "record = tf.train.Example(features=features).SerializeToString()",
+        "record = tpu.pipeline.encode_example(features)",
+        "call",
+        target="tpu.pipeline.encode_example({features})",
+        parameters={"features": None},
+    ),
+    Replacement(
+        (".SerializeToString",),
+        "record = tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()",
+        "record = tpu.pipeline.encode_example(features)",
+        "call",
+        target="{self}",
+        parameters={},
+        note="encode_example returns the bytes",
+    ),
+    Replacement(
+        ("io.TFRecordWriter", "python_io.TFRecordWriter"),
+        "writer = tf.io.TFRecordWriter(new_file)",
+        "writer = tpu.pipeline.RecordWriter(new_file)",
+        "call",
+        target="tpu.pipeline.RecordWriter({path})",
+        parameters={"path": None},
+    ),
     _rename(("string",), "kind = tf.string", "bytes"),
     Replacement(
         ("io.VarLenFeature", "VarLenFeature"),
@@ -2314,22 +2511,31 @@ _INPUT = (
         "image = tf.image.decode_jpeg(content, channels=3)",
         "tpu.pipeline.decode_image",
     ),
-    Replacement(
-        ("image.resize",),
-        "image = tf.image.resize(image, [8, 8])",
-        "image = tpu.pipeline.resize(image, [8, 8], antialias=False)",
-        "call",
-        target="tpu.pipeline.resize({images}, {size}, antialias=False)",
-        parameters={"images": None, "size": None},
-        keywords={"method": "method", "name": None},
-    ),
-    Replacement(
-        ("image.resize(antialias)",),
-        "image = tf.image.resize(image, [8, 8], antialias=True)",
-        "image = tpu.pipeline.resize(image, [8, 8], antialias=True)",
-        "rename",
-        target="tpu.pipeline.resize",
-        keywords={"images": "image", "name": None},
+    *(
+        Replacement(
+            (f"image.resize({keywords})" if keywords else "image.resize",),
+            f"image = tf.image.resize(image, [8, 8]{old})",
+            f"image = keras.ops.image.resize(image, [8, 8]{new}, antialias={antialias[0]})",
+            "call",
+            target=f"keras.ops.image.resize({{images}}, {{size}}{method[0]}, antialias={antialias[1]})",
+            host=f"tpu.pipeline.resize({{images}}, {{size}}{method[1]}, antialias={antialias[1]})",
+            parameters={"images": None, "size": None, "method": "'bilinear'", "antialias": "False"}
+            if keywords
+            else {"images": None, "size": None},
+            keywords={"name": None},
+            note="in a function of a data set it is tpu.pipeline.resize, which is faster for one image",
+        )
+        for keywords, old, new, method, antialias in (
+            ("", "", "", ("", ""), ("False", "False")),
+            (
+                "method",
+                ", method='nearest'",
+                ", interpolation='nearest'",
+                (", interpolation={method}", ", method={method}"),
+                ("False", "{antialias}"),
+            ),
+            ("antialias", ", antialias=True", "", ("", ""), ("True", "{antialias}")),
+        )
     ),
     *(
         Replacement(
@@ -2464,10 +2670,17 @@ _INPUT = (
     ),
     Replacement(
         ("data.Dataset.window",),
-        "dataset = pairs.window(2, shift=1, drop_remainder=True)",
-        "dataset = tpu.pipeline.Dataset.from_arrays(np.stack([x[i : i + 2] for i in range(0, len(x) - 1, 1)]))",
-        "hand",
-        note="the windows as rows of one array; the flat_map behind it goes too",
+        "dataset = pairs.window(2, shift=1, drop_remainder=True).flat_map(lambda w: w.batch(2))",
+        "dataset = tpu.pipeline.windows(pairs, 2, 1, 1)",
+        "pattern",
+        target="tpu.pipeline.windows({self}, {size}, {shift}, {stride})",
+        parameters={"size": None, "shift": "None", "stride": "1", "drop_remainder": "False"},
+        note="it takes arrays, too; the windows are views, and only whole ones",
+    ),
+    _rename(
+        ("keras.utils.timeseries_dataset_from_array", "keras.preprocessing.timeseries_dataset_from_array"),
+        "windows = tf.keras.utils.timeseries_dataset_from_array(x, y, 3)",
+        "tpu.pipeline.timeseries_dataset_from_array",
     ),
     Replacement(
         ("data.experimental", "contrib.data"),

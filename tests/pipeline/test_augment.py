@@ -152,3 +152,22 @@ def test_threads_change_no_crop_and_passes_do():
     assert all(np.array_equal(one, other) for one, other in zip(alone, many, strict=True))
     assert not np.array_equal(alone[:3], alone[3:])
     assert len({row.tobytes() for row in alone[0]}) > 1, "each element its own"
+
+
+def test_saturation_and_hue_are_those_of_hsv():
+    import colorsys
+
+    image = np.random.default_rng(1).random((3, 3, 3))
+    saturated = tpu.pipeline.random_saturation(image, np.random.default_rng(0), 1.6, 1.6)
+    turned = tpu.pipeline.random_hue(image, np.random.default_rng(0), 0.2)
+    delta = np.random.default_rng(0).uniform(-0.2, 0.2)
+    for row, column in np.ndindex(3, 3):
+        hue, saturation, value = colorsys.rgb_to_hsv(*image[row, column])
+        wanted = colorsys.hsv_to_rgb(hue, min(saturation * 1.6, 1), value)
+        np.testing.assert_allclose(saturated[row, column], wanted, atol=1e-6)
+        np.testing.assert_allclose(turned[row, column], colorsys.hsv_to_rgb(hue + delta, saturation, value), atol=1e-6)
+
+
+def test_a_window_of_stacked_images():
+    stacked = np.arange(2 * 4 * 4 * 3).reshape(2, 4, 4, 3)
+    assert tpu.pipeline.random_crop(stacked, np.random.default_rng(0), [2, 2, 2, 3], padding=0).shape == (2, 2, 2, 3)

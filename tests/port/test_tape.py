@@ -204,16 +204,29 @@ def test_a_train_step_of_a_keras_model():
         class Model(keras.Model):
             def train_step(self, batch):
                 with tf.GradientTape() as tape:
-                    loss = self.loss(batch)
-                return tape.gradient(loss, self.trainable_variables)
+                    loss = self.compute_loss(None, batch, batch)
+                gradients = tape.gradient(loss, self.trainable_variables)
+                self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
+                return {"loss": loss}
         """)
     outcome = ported(text)
-    assert outcome.new == text
-    (finding,) = outcome.findings
-    assert (finding.line, finding.advice) == (
-        7,
-        f"a train_step of a Keras model has another form on JAX; write a custom training loop; {ADVICE}",
-    )
+    assert outcome.findings == ()
+    assert "    @tpu.model_step\n    def train_step(self, batch):\n" in outcome.new
+    assert "self.compiled_loss(batch, batch)" in outcome.new
+    assert not ported(outcome.new).is_changed
+
+
+def test_two_tapes_of_one_name():
+    body = body_of("""
+        with tf.GradientTape() as tape:
+            loss = f(x, y)
+        grads = tape.gradient(loss, weights)
+        with tf.GradientTape() as tape:
+            other = f(y, x)
+        others = tape.gradient(other, weights)
+        return loss, other
+    """)
+    assert body.count("tpu.value_and_grad(") == 2
 
 
 def test_a_variable_that_the_body_changes_comes_in_as_a_default():

@@ -256,7 +256,7 @@ class Count(tf.keras.metrics.Metric):
     assert "self.add_weight(name='total', shape=(2, 2), initializer='zeros')" in new
 
 
-def test_steps_of_a_model_and_gradients_of_an_optimizer_are_listed():
+def test_gradients_of_an_optimizer_are_listed():
     text = """\
 import tensorflow as tf
 class Mine(tf.keras.Model):
@@ -264,7 +264,43 @@ class Mine(tf.keras.Model):
         return {}
 pairs = tf.train.AdamOptimizer(0.1).compute_gradients(loss)
 """
-    assert listed(text) == [(3, "test_step"), (5, "tf.train.AdamOptimizer(0.1).compute_gradients(loss)")]
+    assert listed(text) == [(5, "tf.train.AdamOptimizer(0.1).compute_gradients(loss)")]
+
+
+def test_an_optimizer_for_keras_2_is_listed():
+    text = """\
+import tensorflow as tf
+class Decay(tf.keras.optimizers.Adam):
+    def _resource_apply_dense(self, gradient, variable):
+        return tf.no_op()
+"""
+    assert listed(text) == [(2, "class Decay")]
+
+
+def test_logs_get_the_names_of_keras_3():
+    text = """\
+import tensorflow as tf
+model = tf.keras.Sequential()
+model.compile("sgd", "mse", metrics=["accuracy"])
+h = model.fit(x, y)
+print(h.history["val_acc"], h.history["lr"], d["acc"])
+stop = tf.keras.callbacks.EarlyStopping(monitor="val_acc")
+"""
+    new = ported(text).new
+    assert 'h.history["val_accuracy"], h.history["learning_rate"], d["acc"]' in new
+    assert 'monitor="val_accuracy"' in new
+
+
+def test_summaries_are_printed():
+    text = """\
+import tensorflow as tf
+writer = tf.summary.create_file_writer("logs")
+with writer.as_default():
+    tf.summary.scalar("loss", loss, step=3)
+"""
+    outcome = ported(text)
+    assert outcome.by_hand == ()
+    assert outcome.new == "print(\"loss\", float(loss), 'at step', int(3))\n"
 
 
 def test_models_without_variables_are_listed_behind_a_variable():

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from anytpu.pipeline.array_record import array_records, to_array_records
-    from anytpu.pipeline.augment import normalize, random_crop, random_flip, resize, standardize
+    from anytpu.pipeline.augment import (
+        normalize,
+        random_crop,
+        random_flip,
+        random_hue,
+        random_saturation,
+        resize,
+        standardize,
+    )
     from anytpu.pipeline.cifar_files import cifar10
     from anytpu.pipeline.dataset import Dataset
     from anytpu.pipeline.example import (
@@ -24,14 +32,23 @@ if TYPE_CHECKING:
     from anytpu.pipeline.named import digits, iris
     from anytpu.pipeline.samples import make_cifar10, make_flowers, make_imdb, make_mnist
     from anytpu.pipeline.sources import RecordSource, RecordStream
-    from anytpu.pipeline.tfrecord import records, write_records
+    from anytpu.pipeline.tfrecord import RecordWriter, records, write_records
+    from anytpu.pipeline.time_windows import timeseries_dataset_from_array, windows
     from anytpu.pipeline.unframed import fixed_records, lines
 
 # A name's module is imported on first use, since protobuf, grain and Pillow are slow to import and not always needed.
 # No module here may share its name with a function here: importing the module would overwrite the function.
 _NAMES = {
     "array_record": ("array_records", "to_array_records"),
-    "augment": ("normalize", "random_crop", "random_flip", "resize", "standardize"),
+    "augment": (
+        "normalize",
+        "random_crop",
+        "random_flip",
+        "random_hue",
+        "random_saturation",
+        "resize",
+        "standardize",
+    ),
     "cifar_files": ("cifar10",),
     "dataset": ("Dataset",),
     "example": (
@@ -48,8 +65,9 @@ _NAMES = {
     "named": ("digits", "iris"),
     "samples": ("make_cifar10", "make_flowers", "make_imdb", "make_mnist"),
     "sources": ("RecordSource", "RecordStream"),
-    "tfrecord": ("records", "write_records"),
+    "tfrecord": ("RecordWriter", "records", "write_records"),
     "unframed": ("fixed_records", "lines"),
+    "time_windows": ("timeseries_dataset_from_array", "windows"),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
@@ -58,6 +76,7 @@ __all__ = [
     "FixedLenFeature",
     "RecordSource",
     "RecordStream",
+    "RecordWriter",
     "VarLenFeature",
     "array_records",
     "cifar10",
@@ -84,10 +103,14 @@ __all__ = [
     "parse_sequence_example",
     "random_crop",
     "random_flip",
+    "random_hue",
+    "random_saturation",
     "records",
     "resize",
     "standardize",
+    "timeseries_dataset_from_array",
     "to_array_records",
+    "windows",
     "write_records",
 ]
 

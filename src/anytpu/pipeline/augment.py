@@ -32,14 +32,14 @@ from anytpu.errors import DataError, SettingError
 
 @explain_arguments
 def random_crop(
-    image: np.ndarray, random: np.random.Generator, size: tuple[int, int] | None = None, padding: int = 4
+    image: np.ndarray, random: np.random.Generator, size: Sequence[int] | None = None, padding: int = 4
 ) -> np.ndarray:
     """Crop a random window from an image padded with black: the image shifted by up to `padding` pixels.
 
     Args:
-        image: `(height, width, channels)`.
+        image: `(height, width, channels)`; with a size for each axis an array of any shape, such as stacked images.
         random: generator of the window's offset.
-        size: height and width of the window, in pixels; None: those of the image.
+        size: height and width of the window, in pixels, or the sizes of all axes; None: those of the image.
         padding: width of the black margin on each side, in pixels.
 
     Raises:
@@ -49,8 +49,10 @@ def random_crop(
         >>> random_crop(np.ones((32, 32, 3)), np.random.default_rng(0), size=(24, 24), padding=0).shape
         (24, 24, 3)
     """
+    if size is not None and len(size) == np.ndim(image) != 2 and padding == 0:
+        return _any_window(np.asarray(image), random, [int(part) for part in size])
     height, width, _ = _shape(image)
-    rows, columns = size or (height, width)
+    rows, columns = (size or (height, width))[:2]
     spare = height + 2 * padding - rows, width + 2 * padding - columns
     if padding < 0 or min(spare) < 0 or min(rows, columns) < 1:
         raise SettingError(
@@ -61,6 +63,65 @@ def random_crop(
     padded = np.zeros((height + 2 * padding, width + 2 * padding, image.shape[2]), image.dtype)
     padded[padding : padding + height, padding : padding + width] = image
     return padded[top : top + rows, left : left + columns]
+
+
+def _any_window(array: np.ndarray, random: np.random.Generator, size: list[int]) -> np.ndarray:
+    """Return a random window of an array, with a size for each axis."""
+    if any(part > whole or part < 1 for part, whole in zip(size, array.shape, strict=True)):
+        raise SettingError(f"a window of {size} does not fit into an array of {list(array.shape)}: use a smaller size")
+    starts = [int(random.integers(0, whole - part + 1)) for part, whole in zip(size, array.shape, strict=True)]
+    return array[tuple(slice(start, start + part) for start, part in zip(starts, size, strict=True))]
+
+
+@explain_arguments
+def random_saturation(image: np.ndarray, random: np.random.Generator, lower: float, upper: float) -> np.ndarray:
+    """Multiply the saturation of a color image by a random factor, as TensorFlow does: the brightest channel stays.
+
+    Args:
+        image: floating-point `(height, width, 3)`.
+        random: generator of the factor.
+        lower: least factor.
+        upper: greatest factor.
+
+    Example:
+        >>> random_saturation(np.full((1, 1, 3), [1.0, 0.5, 0.0]), np.random.default_rng(0), 0.5, 0.5).tolist()
+        [[[1.0, 0.75, 0.5]]]
+    """
+    _shape(image)
+    brightest, least = image.max(-1, keepdims=True), image.min(-1, keepdims=True)
+    # A saturation, the distance of the least channel from the brightest, is at most the brightest.
+    limit = brightest / np.maximum(brightest - least, np.finfo(image.dtype).tiny)
+    factor = np.minimum(image.dtype.type(random.uniform(lower, upper)), limit)
+    return brightest - (brightest - image) * factor
+
+
+@explain_arguments
+def random_hue(image: np.ndarray, random: np.random.Generator, max_delta: float) -> np.ndarray:
+    """Turn the hue of a color image by a random share of the color circle, as TensorFlow does.
+
+    Args:
+        image: floating-point `(height, width, 3)`.
+        random: generator of the angle.
+        max_delta: greatest share of the circle, 0 to 0.5.
+
+    Example:
+        >>> random_hue(np.full((1, 1, 3), [1.0, 0.5, 0.5]), np.random.default_rng(0), 0.0).round(3).tolist()
+        [[[1.0, 0.5, 0.5]]]
+    """
+    _shape(image)
+    red, green, blue = np.moveaxis(image, -1, 0)
+    brightest, chroma = image.max(-1), np.ptp(image, axis=-1)
+    divisor = np.where(chroma == 0, 1, chroma)
+    sixths = np.where(
+        brightest == red,
+        (green - blue) / divisor,
+        np.where(brightest == green, 2 + (blue - red) / divisor, 4 + (red - green) / divisor),
+    )
+    sixths = sixths + 6 * random.uniform(-max_delta, max_delta)
+    # Each channel falls from the brightest value by a piecewise linear function of the hue.
+    places = (np.array([5, 3, 1]) + sixths[..., None]) % 6
+    falls = np.clip(np.minimum(places, 4 - places), 0, 1)
+    return (brightest[..., None] - chroma[..., None] * falls).astype(image.dtype)
 
 
 @explain_arguments

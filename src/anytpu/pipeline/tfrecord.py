@@ -103,6 +103,50 @@ def write_records(
     return names
 
 
+class RecordWriter:
+    """Writes records one by one to a TFRecord file, which appears at its path when the writer is closed.
+
+    Args:
+        path: the file.
+        compression: "gzip", "zlib" or None.
+
+    Example:
+        >>> with RecordWriter("/tmp/two.tfrecord") as writer:
+        ...     writer.write(b"one")
+        ...     writer.write(b"two")
+        >>> len(records("/tmp/two.tfrecord"))
+        2
+    """
+
+    def __init__(self, path: AnyPath, compression: str | None = None) -> None:
+        self._stack = contextlib.ExitStack()
+        (name,) = shard_names(path, 1)
+        self._file = self._stack.enter_context(_writer(name, compression_of(compression)))
+
+    def write(self, record: bytes) -> None:
+        """Append a record, in bytes; `tpu.pipeline.encode_example` makes them.
+
+        Raises:
+            RecordError: the record is not bytes.
+        """
+        if not isinstance(record, bytes):
+            raise RecordError(f"a record must be bytes, not {type(record).__name__}; encode_example makes them")
+        self._file.write(frame(record))
+
+    def flush(self) -> None:
+        """Do nothing: the file appears when it is complete."""
+
+    def close(self) -> None:
+        """Complete the file."""
+        self._stack.close()
+
+    def __enter__(self) -> RecordWriter:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+
 def frame(content: bytes) -> bytes:
     """Return a record in its frame, as stored in a file.
 

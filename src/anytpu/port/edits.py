@@ -16,7 +16,7 @@ from anytpu.port.finding import Finding
 from anytpu.port.tree import Tree
 from anytpu.port.values import Values
 
-IMPORTS = ("tpu", "keras", "logging", "optax", "np", "fsspec", "os", "absl.app", "absl.flags")
+IMPORTS = ("tpu", "keras", "logging", "jax", "optax", "np", "fsspec", "os", "absl.app", "absl.flags")
 """Packages that inserted code may use; each is then imported."""
 
 Edit = Callable[[Any], Any]

@@ -20,10 +20,21 @@ from anytpu.port.resolvers import plan_resolvers
 from anytpu.port.rules import new_name, rule_of, rules
 from anytpu.port.seeds import functions_of_lambdas
 from anytpu.port.sessions import plan_sessions
+from anytpu.port.values import parameter_names
 
 _ORDERING = ("control_dependencies", "Graph", "get_default_graph")
 _SETS_RATE = re.compile(r"LearningRateScheduler|ReduceLROnPlateau|set_value\(|\.(lr|learning_rate)\s*=|keras_to_tpu")
 _STEPS = ("steps", "steps_per_epoch", "validation_steps")
+_BATCHES = m.Call(args=[m.Arg(m.Lambda(body=m.Call(m.Attribute(m.Name(), m.Name("batch")))))])
+"""`flat_map(lambda window: window.batch(size))`."""
+_FIRST_INPUT = m.Attribute(
+    m.Subscript(
+        m.Attribute(m.SaveMatchedNode(m.DoNotCare(), "model"), m.Name("layers")),
+        [m.SubscriptElement(m.Index(m.Integer("0")))],
+    ),
+    m.Name("input"),
+)
+"""`model.layers[0].input`."""
 _LOOSE = cst.BinaryOperation | cst.IfExp | cst.Comparison | cst.BooleanOperation
 _BRANCH = (
     "a step cannot branch on a tensor: write keras.ops.cond(test, lambda: ..., lambda: ...), or "
@@ -49,6 +60,11 @@ def plan_patterns(edits: Edits) -> None:
             _plan_compile(edits, node)
             _plan_steps(edits, node)
             _plan_cache(edits, node)
+            _plan_window(edits, node)
+            _plan_rate(edits, node)
+            _plan_adapt(edits, node)
+            _plan_keywords(edits, node)
+            _plan_mixed_inputs(edits, node)
         elif isinstance(node, cst.If | cst.While | cst.IfExp | cst.Assert):
             _list_branch(edits, node)
         elif isinstance(node, cst.AugAssign):
@@ -57,6 +73,21 @@ def plan_patterns(edits: Edits) -> None:
             _list_foreign(edits, node)
         elif isinstance(node, cst.Attribute) and node.attr.value == "as_dict":
             _plan_specification(edits, node)
+        elif isinstance(node, cst.Attribute) and node.attr.value in ("gpu_options", "graph_options"):
+            edits.drop_statement(node)
+        elif isinstance(node, cst.Attribute) and m.matches(node, _FIRST_INPUT):
+            # Keras 3 gives an InputLayer no input.
+            model = m.extract(node, _FIRST_INPUT)
+            if model is not None:
+                first: Any = model["model"]
+                edits.put(
+                    node, lambda _, first=first: edits.expression("{model}.inputs[0]", model=edits.rebuilt(first))
+                )
+                edits.mark(node)
+        elif isinstance(node, cst.Attribute) and node.attr.value == "metrics_names":
+            # Keras 3 names one metric that holds all of `compile`.
+            edits.put(node, lambda updated: edits.expression("list({model}.get_metrics_result())", model=updated.value))
+            edits.mark(node)
     _plan_unread(edits)
     _plan_registration(edits)
 
@@ -155,7 +186,8 @@ def _plan_compile(edits: Edits, call: cst.Call) -> None:
 
 def _plan_steps(edits: Edits, call: cst.Call) -> None:
     """Round up a number of steps that is a quotient: TensorFlow took 2.5 steps for 3."""
-    is_loop = isinstance(call.func, cst.Attribute) and call.func.attr.value in ("fit", "evaluate", "predict")
+    name = call.func.attr.value.removesuffix("_generator") if isinstance(call.func, cst.Attribute) else ""
+    is_loop = name in ("fit", "evaluate", "predict")
     if is_loop and isinstance(call.func, cst.Attribute) and edits.values.is_a(call.func.value, "keras.Model"):
         for argument in call.args:
             if keyword_of(argument) in _STEPS and _is_quotient(edits, argument.value):
@@ -194,6 +226,73 @@ def _is_repeated(edits: Edits, call: cst.Call) -> bool:
             if is_endless and (node in chain or (is_same and tree.ends_before(node, call))):
                 return True
     return False
+
+
+def _plan_window(edits: Edits, call: cst.Call) -> None:
+    """Turn `window(...)` and the `flat_map(lambda w: w.batch(...))` behind it into `tpu.pipeline.windows`."""
+    if not isinstance(call.func, cst.Attribute) or not edits.values.is_dataset(call.func.value):
+        return
+    whole = argument_of(call, 3, "drop_remainder")
+    if call.func.attr.value == "window" and whole is not None and edits.tree.code(whole.value) == "True":
+        fill(edits, call, rules()["data.Dataset.window"], rules()["data.Dataset.window"].target)
+    elif call.func.attr.value == "flat_map" and m.matches(call, _BATCHES):
+        if not drop_self_assignment(edits, call):
+            edits.put(call, lambda updated: updated.func.value)
+            edits.mark(call.func)
+        edits.cover(call.args[0])
+
+
+def _plan_keywords(edits: Edits, call: cst.Call) -> None:
+    """Write the names of layers without slashes, which Keras 3 refuses, and leave out `period=1`, its default."""
+    name = edits.tree.library_name(call.func) or ""
+    label = argument_of(call, -1, "name") if ".layers." in name or name in ("keras.Input", "keras.Model") else None
+    if label is not None and isinstance(label.value, cst.SimpleString) and "/" in label.value.value:
+        edits.put(label.value, lambda updated: updated.with_changes(value=updated.value.replace("/", "_")))
+    period = argument_of(call, -1, "period") if name.endswith("callbacks.ModelCheckpoint") else None
+    if period is not None and edits.tree.code(period.value) == "1":
+        edits.drop(period)
+
+
+def _plan_adapt(edits: Edits, call: cst.Call) -> None:
+    """Give `adapt` of a layer the values of a data set as an array: Keras 3 takes data sets of TensorFlow only."""
+    data = argument_of(call, 0, "data") if m.matches(call.func, m.Attribute(attr=m.Name("adapt"))) else None
+    if data is not None and edits.values.is_dataset(data.value):
+        edits.put_after(
+            data.value,
+            lambda updated: edits.expression("np.concatenate([np.atleast_1d(part) for part in {data}])", data=updated),
+        )
+
+
+def _plan_rate(edits: Edits, call: cst.Call) -> None:
+    """Give LearningRateScheduler a float: Keras 3 takes no tensor."""
+    is_scheduler = (edits.tree.library_name(call.func) or "").endswith("callbacks.LearningRateScheduler")
+    passed = argument_of(call, 0, "schedule") if is_scheduler else None
+    for function in edits.values.functions(passed.value) if passed is not None else ():
+        names = parameter_names(function.node)
+        if "array" in edits.values.returned(function.node):
+            code = f"lambda {', '.join(names)}: float({{function}}({', '.join(names)}))"
+            edits.put_after(passed.value, lambda updated, code=code: edits.expression(code, function=_alone(updated)))
+            return
+
+
+def _alone(function: Any) -> Any:
+    return in_parentheses(function) if isinstance(function, cst.Lambda) else function
+
+
+def _plan_mixed_inputs(edits: Edits, call: cst.Call) -> None:
+    """Make tensors of a data set's arrays that a model takes in a list: Keras 3 takes no list of both."""
+    inputs = call.args[0].value if call.args else None
+    is_list = isinstance(inputs, cst.List | cst.Tuple) and len(inputs.elements) > 1
+    if not is_list or edits.values.is_traced(call) or not edits.values.is_a(call.func, "keras.layers.Layer"):
+        return
+    assert isinstance(inputs, cst.List | cst.Tuple)
+    kinds = [edits.values.of(element.value) for element in inputs.elements]
+    if any("element" in kind for kind in kinds) and any("element" not in kind for kind in kinds):
+        for element, kind in zip(inputs.elements, kinds, strict=True):
+            if "element" in kind:
+                edits.put_after(
+                    element.value, lambda updated: edits.expression("keras.ops.convert_to_tensor({x})", x=updated)
+                )
 
 
 def _list_branch(edits: Edits, node: cst.If | cst.While | cst.IfExp | cst.Assert) -> None:

@@ -7,13 +7,21 @@ from anytpu.port.calls import plan_calls
 from anytpu.port.file_names import plan_file_names
 from anytpu.port.imports import plan_imports
 from anytpu.port.methods import plan_arguments, plan_methods
+from anytpu.port.metric_names import plan_metric_names
+from anytpu.port.model_steps import plan_model_steps
+from anytpu.port.optimizers import plan_optimizers
 from anytpu.port.patterns import plan_patterns
 from anytpu.port.seeds import plan_seeds
+from anytpu.port.summaries import plan_summaries
 from anytpu.port.tapes import plan_tapes
 from anytpu.port.uses import plan_uses
 
 PLANS = (
+    plan_optimizers,
+    plan_summaries,
     plan_tapes,
+    plan_model_steps,
+    plan_metric_names,
     plan_patterns,
     plan_augmentations,
     plan_arguments,

@@ -18,6 +18,7 @@ from libcst.metadata import ExpressionContext
 
 from anytpu._replaced import advice_of
 from anytpu.port.edits import Edits
+from anytpu.port.model_steps import is_model_step
 from anytpu.port.rules import rules
 from anytpu.port.tree import Tree
 from anytpu.port.values import parameter_names
@@ -28,8 +29,6 @@ _LOSSES_NAMES = ("compute_losses", "losses_of_batch", "losses_to_differentiate")
 _GRADIENT_NAMES = ("gradients", "all_gradients", "gradients_of_loss")
 _LEAVES = (cst.Return, cst.Yield, cst.Await, cst.Break, cst.Continue, cst.Global, cst.Nonlocal, cst.Del)
 _NOTE = "the block runs once for each gradient, so its random numbers are drawn for each"
-_MODEL_STEP = "a train_step of a Keras model has another form on JAX; write a custom training loop"
-_MODEL_STEPS = ("train_step", "test_step", "predict_step")
 _OTHER_USES = "a tape with other uses than one gradient call is not rewritten"
 
 
@@ -102,23 +101,9 @@ def plan_tapes(edits: Edits) -> None:
         except _NotSimple as reason:
             edits.say(calls[0], f"{reason}; {advice_of(rules()['GradientTape'])}")
             edits.leave(calls[0])
-            if is_model_step(tree, function := tree.function(block)):
-                edits.list_whole(function or block)
-    for function in tree.all(cst.FunctionDef):
-        own = tree.class_of_method(function)
-        if function.name.value in _MODEL_STEPS[1:] and own is not None and edits.values.is_layer(own):
-            edits.say(function, _MODEL_STEP.replace("train_step", function.name.value), old=function.name.value)
-
-
-def is_model_step(tree: Tree, function: cst.CSTNode | None) -> bool:
-    """Return whether a function is a `train_step` or `test_step` method."""
-    is_step = isinstance(function, cst.FunctionDef) and function.name.value in _MODEL_STEPS
-    return is_step and function is not None and tree.class_of_method(function) is not None
 
 
 def _read(tree: Tree, block: cst.With, calls: Sequence[cst.Call]) -> _Tape:
-    if is_model_step(tree, tree.function(block)):
-        raise _NotSimple(_MODEL_STEP)
     keywords = [argument.keyword.value if argument.keyword else "" for call in calls for argument in call.args]
     is_other = len(calls) < len(block.items) or any(keyword != "persistent" for keyword in keywords)
     if is_other or not isinstance(block.body, cst.IndentedBlock):
@@ -127,7 +112,8 @@ def _read(tree: Tree, block: cst.With, calls: Sequence[cst.Call]) -> _Tape:
     if len(names) < len(calls):
         raise _NotSimple("a tape without a name is not rewritten")
     uses = [n for n in tree.names(tree.function(block)) if n.value in {name.value for name in names} and n not in names]
-    uses = [n for n in uses if tree.line(n) >= tree.line(block)]
+    last = _line_of_next_tape(tree, block, names)
+    uses = [n for n in uses if tree.line(block) <= tree.line(n) < last]
     deletes = [tree.small_statement(n) or n for n in uses if tree.context(n) is ExpressionContext.DEL]
     if any(not isinstance(getattr(statement, "target", None), cst.Name) for statement in deletes):
         raise _NotSimple(_OTHER_USES)
@@ -147,6 +133,18 @@ def _read(tree: Tree, block: cst.With, calls: Sequence[cst.Call]) -> _Tape:
     between = [line for line in between if line not in moved]
     carried = sorted(reads_before_it_writes(tree, inside[:end]))
     return _Tape(block, inside[:end], inside[end:], moved, between, gradients, deletes, carried)
+
+
+def _line_of_next_tape(tree: Tree, block: cst.With, names: Sequence[cst.Name]) -> float:
+    """Return the line of the next statement of the same suite that binds one of a block's names again."""
+    taken = {name.value for name in names}
+    later = [other for other in tree.following(block) if isinstance(other, cst.With)]
+    bound = [
+        tree.line(other)
+        for other in later
+        if any(n.value in taken and tree.is_stored(n) for item in other.items for n in tree.names(item))
+    ]
+    return min(bound, default=float("inf"))
 
 
 def _gradient(tree: Tree, use: cst.Name, statements: Sequence[cst.CSTNode]) -> _Gradient:
@@ -302,6 +300,9 @@ def _list_unbuilt(edits: Edits, variables: cst.BaseExpression) -> None:
     """List the variables of models that have none before their first call: they are named before it here."""
     assigned = edits.tree.values_assigned_to(variables.value) if isinstance(variables, cst.Name) else []
     for part in (part for value in assigned or [variables] for part in edits.tree.nodes(value)):
+        is_own = edits.tree.code(part) == "self.trainable_variables"
+        if is_own and is_model_step(edits, edits.tree.function(variables)):
+            continue  # `tpu.model_step` builds the model before its step.
         if isinstance(part, cst.Attribute) and edits.values.is_built_later(part.value):
             _list_unbuilt_model(edits, part)
 

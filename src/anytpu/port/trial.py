@@ -97,11 +97,9 @@ def _located(program: Ported, new_line: int, error: str) -> Trial:
 
 def _is_of_tensorflow(program: Ported, error: str) -> bool:
     """Return whether a failure comes from a listed line, though it is at another: an import, or a call by Keras."""
-    if re.search(r"\.(train|test)_step\(\)|Unable to automatically build the model", error):
-        return any(finding.advice.startswith("a train_step") for finding in program.by_hand)
     missing = re.match(r"ImportError: cannot import name '(\w+)'", error)
     if missing is None:
-        return error.startswith("NotPortedError")
+        return " is TensorFlow's" in error
     return any(missing[1] in finding.old for finding in program.by_hand)
 
 

@@ -30,7 +30,12 @@ OWNERS = {
     "anytpu.TPUEstimator": "estimator.tpu.TPUEstimator",
 }
 """Classes whose uses are checked, and the old name that the table's rows for their members start with."""
-_ADDED = {"reset_states": "keras.metrics.Metric", "minimize": "keras.optimizers.Optimizer"}
+_ADDED = {
+    "reset_states": "keras.metrics.Metric",
+    "minimize": "keras.optimizers.Optimizer",
+    "compiled_loss": "keras.Model",
+    "compiled_metrics": "keras.Model",
+}
 """Members that anytpu adds to classes of Keras."""
 _MAX_LISTED = 24
 

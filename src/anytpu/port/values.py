@@ -110,6 +110,10 @@ class Values:
         """Return the program's functions that an expression may be."""
         return [value for value in self.of(node) if isinstance(value, OwnFunction)]
 
+    def returned(self, function: cst.CSTNode) -> Kinds:
+        """Return the possible classes of what a function of the program returns."""
+        return self._held.get(("return", function), UNKNOWN)
+
     def is_host(self, node: cst.CSTNode) -> bool:
         """Return whether a node is in a function that only data sets call, so that its values are NumPy arrays."""
         around = (function for function in self.tree.functions(node) if function in self.traced | self.host)

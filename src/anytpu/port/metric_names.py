@@ -1,0 +1,76 @@
+"""Rename the logs of Keras 2 that have another name in Keras 3: "lr", and "acc" where the metric is "accuracy"."""
+
+from __future__ import annotations
+
+import libcst as cst
+import libcst.matchers as m
+
+from anytpu.port.arguments import argument_of, keyword_of
+from anytpu.port.edits import Edits
+
+_TEXT = m.SimpleString()
+_ACCURACY = ("acc", "val_acc")
+_MIXED = "one model here has the metric 'acc' and one 'accuracy': the log has the name that compile was given"
+
+
+def plan_metric_names(edits: Edits) -> None:
+    """Plan the names of logs: keys of a History and of a callback's logs, and the `monitor` of callbacks."""
+    tree = edits.tree
+    compiled = [argument_of(call, 2, "metrics") for call in tree.all(cst.Call) if _is_compile(call)]
+    metrics = {tree.code(text)[1:-1] for found in compiled if found is not None for text in m.findall(found, _TEXT)}
+    for text in tree.all(cst.SimpleString):
+        old = text.value[1:-1]
+        if old not in ("lr", *_ACCURACY) or not _names_log(edits, text):
+            continue
+        if old == "lr":
+            _rename(edits, text, "learning_rate")
+        elif "accuracy" in metrics and "acc" not in metrics:
+            _rename(edits, text, old.replace("acc", "accuracy"))
+        elif {"acc", "accuracy"} <= metrics:
+            _plan_mixed(edits, text)
+
+
+def _plan_mixed(edits: Edits, text: cst.SimpleString) -> None:
+    """Look a log up under both names, where a program has both; list another use."""
+    item = edits.tree.around(text, cst.Subscript) if isinstance(edits.tree.parent(text), cst.Index) else None
+    other = text.value.replace("acc", "accuracy")
+    if item is None or edits.tree.is_stored(item):
+        edits.say(text, _MIXED, "note")
+        return
+    edits.put(
+        item,
+        lambda updated: edits.expression(
+            f"{{logs}}[{text.value} if {text.value} in {{logs}} else {other}]", logs=updated.value
+        ),
+    )
+
+
+def _is_compile(call: cst.Call) -> bool:
+    return isinstance(call.func, cst.Attribute) and call.func.attr.value == "compile"
+
+
+def _rename(edits: Edits, text: cst.SimpleString, new: str) -> None:
+    quote = text.value[0]
+    edits.put(text, lambda updated: updated.with_changes(value=f"{quote}{new}{quote}"))
+
+
+def _names_log(edits: Edits, text: cst.SimpleString) -> bool:
+    """Return whether a string is the name of a log: a key of `history.history` or `logs`, or a `monitor`."""
+    tree, above = edits.tree, edits.tree.parent(text)
+    if isinstance(above, cst.Arg):
+        call = tree.parent(above)
+        is_get = isinstance(call, cst.Call) and m.matches(call.func, m.Attribute(attr=m.Name("get")))
+        if is_get and isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute):
+            return _holds_logs(edits, call.func.value)
+        return keyword_of(above) == "monitor"
+    item = tree.around(text, cst.Subscript) if isinstance(above, cst.Index) else None
+    return item is not None and _holds_logs(edits, item.value)
+
+
+def _holds_logs(edits: Edits, value: cst.BaseExpression) -> bool:
+    if isinstance(value, cst.Attribute):
+        return value.attr.value == "history"
+    if not isinstance(value, cst.Name):
+        return False
+    assigned = edits.tree.values_assigned_to(value.value)
+    return value.value == "logs" or any(m.matches(one, m.Attribute(attr=m.Name("history"))) for one in assigned)

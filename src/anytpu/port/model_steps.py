@@ -1,0 +1,52 @@
+"""Decorate `train_step`, `test_step` and `predict_step` of Keras models: JAX's form passes the state of the step."""
+
+from __future__ import annotations
+
+import libcst as cst
+import libcst.matchers as m
+
+from anytpu.port import known
+from anytpu.port.arguments import argument_of
+from anytpu.port.edits import Edits
+from anytpu.port.filling import rename_attribute
+from anytpu.port.values import parameter_names
+
+_STEPS = ("train_step", "test_step", "predict_step")
+_SUPER = (
+    "Keras's own step takes the state on JAX: write the forward pass, tpu.value_and_grad and "
+    "self.optimizer.apply_gradients here"
+)
+
+
+def is_model_step(edits: Edits, function: cst.CSTNode | None) -> bool:
+    """Return whether a function is a method `train_step(self, data)` of a Keras model."""
+    if not isinstance(function, cst.FunctionDef) or function.name.value not in _STEPS:
+        return False
+    owner = edits.tree.class_of_method(function)
+    bases = edits.values.bases_of(owner) if owner is not None else []
+    return len(parameter_names(function)) == 2 and any(known.is_below(base, "keras.Model") for base in bases)
+
+
+def plan_model_steps(edits: Edits) -> None:
+    """Plan the decorator `tpu.model_step`, and the loss of `compile` in such a step."""
+    for function in edits.tree.all(cst.FunctionDef):
+        if not is_model_step(edits, function):
+            continue
+        decorator = cst.Decorator(edits.expression("tpu.model_step"))
+        edits.put_after(
+            function, lambda updated, new=decorator: updated.with_changes(decorators=[new, *updated.decorators])
+        )
+        for call in (node for node in edits.tree.nodes(function) if isinstance(node, cst.Call)):
+            _plan_call(edits, call)
+
+
+def _plan_call(edits: Edits, call: cst.Call) -> None:
+    if m.matches(call.func, m.Attribute(m.Call(m.Name("super")), m.OneOf(*map(m.Name, _STEPS)))):
+        edits.say(call, _SUPER)
+    elif m.matches(call.func, m.Attribute(m.Name("self"), m.Name("compute_loss"))):
+        # TensorFlow's compute_loss updates the metric "loss" too, and takes x first.
+        assert isinstance(call.func, cst.Attribute)
+        rename_attribute(edits, call.func.attr, "compiled_loss")
+        x = argument_of(call, 0, "x")
+        if x is not None:
+            edits.drop(x)

@@ -1,0 +1,100 @@
+"""`tpu.model_step`: a train_step in TensorFlow's form trains as Keras's own step does."""
+
+from __future__ import annotations
+
+import contextlib
+
+import keras
+import numpy as np
+import pytest
+
+import anytpu as tpu
+
+X = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
+Y = X.sum(axis=1, keepdims=True)
+
+
+SEEDS = keras.random.SeedGenerator(5)
+
+
+class Net(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1, kernel_initializer="ones")
+
+    def call(self, x):
+        return self.dense(x)
+
+
+class Stepped(Net):
+    @tpu.model_step
+    def train_step(self, data):
+        x, y = data
+
+        def compute_loss():
+            y_pred = self(x, training=True)
+            return self.compiled_loss(y, y_pred), y_pred
+
+        (_, y_pred), gradients = tpu.value_and_grad(compute_loss, self.trainable_variables, has_aux=True)()
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        self.compiled_metrics.update_state(y, y_pred)
+        return {metric.name: metric.result() for metric in self.metrics}
+
+    @tpu.model_step
+    def test_step(self, data):
+        x, y = data
+        return {"loss": keras.ops.mean((self(x) - y) ** 2)}
+
+
+class Pair(keras.Model):
+    """Two parts with an optimizer each, noise of a generator outside, and no `call`."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        self.second = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+
+    def compile(self, first_optimizer, second_optimizer):  # pyright: ignore[reportIncompatibleMethodOverride]
+        super().compile()
+        self.first_optimizer, self.second_optimizer = first_optimizer, second_optimizer
+
+    @tpu.model_step
+    def train_step(self, data):
+        noise = keras.random.normal((1,), seed=SEEDS)
+        losses = {}
+        for name in ("first", "second"):
+            part, optimizer = getattr(self, name), getattr(self, f"{name}_optimizer")
+            loss, gradients = tpu.value_and_grad(
+                lambda part=part: keras.ops.mean(part(data) ** 2), part.trainable_variables
+            )()
+            optimizer.apply_gradients(zip(gradients, part.trainable_variables, strict=True))
+            losses[name] = loss
+        return {**losses, "noise": noise[0]}
+
+
+def fitted(kind, scope):
+    keras.utils.set_random_seed(3)
+    with scope:
+        model = kind()
+        model.compile(keras.optimizers.Adam(0.1), "mse", metrics=["mae"])
+    return model, model.fit(X, Y + 1, batch_size=16, epochs=3, shuffle=False, verbose=0).history
+
+
+@pytest.mark.parametrize("cores", [0, 2])
+def test_it_trains_as_the_step_of_keras(cores):
+    scope = tpu.connect("virtual", cores=cores).scope() if cores else contextlib.nullcontext()
+    (model, mine), (other, wanted) = fitted(Stepped, scope), fitted(Net, scope)
+    np.testing.assert_allclose(mine["loss"], wanted["loss"], rtol=1e-4)
+    np.testing.assert_allclose(model.get_weights()[0], other.get_weights()[0], rtol=1e-4)
+    mine = model.evaluate(X, Y + 1, batch_size=64, verbose=0, return_dict=True)["loss"]
+    np.testing.assert_allclose(mine, other.evaluate(X, Y + 1, batch_size=64, verbose=0)[0], rtol=1e-4)
+
+
+def test_two_optimizers_and_a_generator_outside_keep_their_state():
+    keras.utils.set_random_seed(3)
+    model = Pair()
+    model.compile(keras.optimizers.Adam(0.05), keras.optimizers.SGD(0.05))
+    history = model.fit(X, batch_size=32, epochs=3, verbose=0).history
+    assert int(model.first_optimizer.iterations) == int(model.second_optimizer.iterations) == 6
+    assert history["first"][-1] < history["first"][0]
+    assert len(set(history["noise"])) == 3
