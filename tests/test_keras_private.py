@@ -266,3 +266,8 @@ def test_a_wrapper_is_put_on_once():
     assert Owner().method() == 2
     assert _keras.is_wrapped(Owner.method)
     assert Owner.method.__name__ == "method"
+
+
+def test_the_generator_of_images_is_kept():
+    module, _, name = _keras.IMAGE_GENERATOR.rpartition(".")
+    assert hasattr(importlib.import_module(module), name)

@@ -16,6 +16,8 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+IMAGE_GENERATOR = "keras.src.legacy.preprocessing.image.ImageDataGenerator"
+"""Keras 2's augmentation of images, which Keras 3 keeps and exports to TensorFlow's users only."""
 _WRAPPED = "_anytpu_wrapped"
 
 

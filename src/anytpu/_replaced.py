@@ -12,6 +12,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from anytpu._keras import IMAGE_GENERATOR
+
 How = Literal["rename", "call", "drop", "pattern", "method", "same", "hand"]
 """The porter's way of rewriting the old line.
 
@@ -1321,9 +1323,9 @@ _KERAS = (
     Replacement(
         ("keras.preprocessing.image.ImageDataGenerator",),
         "images = tf.keras.preprocessing.image.ImageDataGenerator(horizontal_flip=True)",
-        "images = keras.src.legacy.preprocessing.image.ImageDataGenerator(horizontal_flip=True)",
+        f"images = {IMAGE_GENERATOR}(horizontal_flip=True)",
         "rename",
-        target="keras.src.legacy.preprocessing.image.ImageDataGenerator",
+        target=IMAGE_GENERATOR,
         note="Keras 3 keeps it for TensorFlow's users; shifts and rotations need scipy",
     ),
     Replacement(

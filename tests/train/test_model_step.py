@@ -82,8 +82,9 @@ def fitted(kind, scope):
 
 @pytest.mark.parametrize("cores", [0, 2])
 def test_it_trains_as_the_step_of_keras(cores):
-    scope = tpu.connect("virtual", cores=cores).scope() if cores else contextlib.nullcontext()
-    (model, mine), (other, wanted) = fitted(Stepped, scope), fitted(Net, scope)
+    strategy = tpu.connect("virtual", cores=cores) if cores else None
+    scopes = [strategy.scope() if strategy else contextlib.nullcontext() for _ in range(2)]
+    (model, mine), (other, wanted) = fitted(Stepped, scopes[0]), fitted(Net, scopes[1])
     np.testing.assert_allclose(mine["loss"], wanted["loss"], rtol=1e-4)
     np.testing.assert_allclose(model.get_weights()[0], other.get_weights()[0], rtol=1e-4)
     mine = model.evaluate(X, Y + 1, batch_size=64, verbose=0, return_dict=True)["loss"]
