@@ -94,6 +94,7 @@ NAMES = [
         "Trainer._flatten_metrics_in_order",
         "the logs of train_on_batch come in Keras's order",
     ),
+    ("keras.src.legacy.preprocessing.image", "ImageDataGenerator", "ported programs augment their images by it"),
     ("keras.src.backend", "gru", "where a backend offers a GRU of its own"),
     ("keras.src.backend", "lstm", "where a backend offers an LSTM of its own"),
     ("keras.src.backend", "nn.moments", "batch normalization takes its statistics from it"),
@@ -266,8 +267,3 @@ def test_a_wrapper_is_put_on_once():
     assert Owner().method() == 2
     assert _keras.is_wrapped(Owner.method)
     assert Owner.method.__name__ == "method"
-
-
-def test_the_generator_of_images_is_kept():
-    module, _, name = _keras.IMAGE_GENERATOR.rpartition(".")
-    assert hasattr(importlib.import_module(module), name)

@@ -280,6 +280,8 @@ def test_private_keras_is_in_two_files():
         if module.name not in READS_PRIVATE_KERAS
         for node in ast.walk(module.tree)
         if names_private_keras(node)
+        # The strings of the table are lines of the user's program.
+        and not (module.name == "anytpu._replaced" and isinstance(node, ast.Constant))
     ]
     assert not faults, report(faults)
 

@@ -16,8 +16,6 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-IMAGE_GENERATOR = "keras.src.legacy.preprocessing.image.ImageDataGenerator"
-"""Keras 2's augmentation of images, which Keras 3 keeps and exports to TensorFlow's users only."""
 _WRAPPED = "_anytpu_wrapped"
 
 
@@ -367,6 +365,11 @@ def add_variables(optimizer: Any, variables: list[Any]) -> None:
 def compiled_metrics(model: Any) -> Any | None:
     """Return the metric that holds all metrics passed to `compile`, or None."""
     return model._compile_metrics
+
+
+def loss_tracker(model: Any) -> Any | None:
+    """Return Keras's own mean of the loss of a compiled model, or None."""
+    return model._loss_tracker
 
 
 def optimized_variables(optimizer: Any) -> list[Any]:

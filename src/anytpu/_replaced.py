@@ -12,8 +12,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from anytpu._keras import IMAGE_GENERATOR
-
 How = Literal["rename", "call", "drop", "pattern", "method", "same", "hand"]
 """The porter's way of rewriting the old line.
 
@@ -451,8 +449,9 @@ _ESTIMATOR = (
     Replacement(
         ("train.SessionRunArgs",),
         "wanted = tf.train.SessionRunArgs(tf.train.get_global_step())",
-        "step = estimator.get_variable_value('global_step')",
+        "estimator.train(input_fn, max_steps=1)\nstep = estimator.get_variable_value('global_step')",
         "hand",
+        line="step = estimator.get_variable_value('global_step')",
         note="a hook fetches no tensors: after a loop it reads variables from the estimator",
     ),
     Replacement(
@@ -474,9 +473,10 @@ _ESTIMATOR = (
     Replacement(
         ("estimator.export", "estimator.FinalExporter", "estimator.LatestExporter", "estimator.BestExporter"),
         "exporter = tf.estimator.FinalExporter('exporter', serving_input_fn)",
-        "path = estimator.export_saved_model('export', serving_input_fn)",
+        "estimator.train(input_fn, max_steps=1)\npath = estimator.export_saved_model('export', x)",
         "hand",
-        note="called after the training; serving_input_fn returns the features of a batch: "
+        line="path = estimator.export_saved_model('export', x)",
+        note="called after the training; x is the features of a batch, or a function that returns them: "
         "`anytpu docs estimator` has an example",
     ),
     Replacement(
@@ -509,6 +509,10 @@ _LAYER_KEYWORDS: dict[str, str | None] = {
     },
     "name": None,
 }
+_IMAGE_GENERATOR = "keras.src.legacy.preprocessing.image.ImageDataGenerator"
+"""Keras 2's augmentation of images, which Keras 3 keeps and exports to TensorFlow's users only."""
+_IN_FLOAT32 = "keras.ops.cast({images}, 'float32')"
+"""TensorFlow resizes to floats, Keras to the type of the image."""
 _STEP = {"learning_rate": None, "global_step": None}
 _SCHEDULES = (
     (
@@ -1288,8 +1292,8 @@ _KERAS = (
     ),
     Replacement(
         ("keras.backend.function",),
-        "probe = tf.keras.backend.function([model.input], [model.output])",
-        "probe = keras.Function([model.input], [model.output])",
+        "probe = tf.keras.backend.function(model.inputs, model.outputs)",
+        "probe = keras.Function(model.inputs, model.outputs)",
         "call",
         target="keras.Function({inputs}, {outputs})",
         parameters={"inputs": None, "outputs": None},
@@ -1297,8 +1301,8 @@ _KERAS = (
     ),
     Replacement(
         ("keras.backend.batch_dot",),
-        "c = tf.keras.backend.batch_dot(a, b, axes=[2, 1])",
-        "c = keras.layers.dot([a, b], axes=[2, 1])",
+        "c = tf.keras.backend.batch_dot(pictures[0], pictures[1], axes=[2, 2])",
+        "c = keras.layers.dot([pictures[0], pictures[1]], axes=[2, 2])",
         "call",
         target="keras.layers.dot([{x}, {y}], axes={axes})",
         parameters={"x": None, "y": None, "axes": None},
@@ -1313,8 +1317,8 @@ _KERAS = (
     ),
     Replacement(
         ("nn.conv1d",),
-        "c = tf.nn.conv1d(a, kernel, stride=1, padding='SAME')",
-        "c = keras.ops.conv(a, kernel, 1, 'same')",
+        "c = tf.nn.conv1d(pictures[0], kernel[0], stride=1, padding='SAME')",
+        "c = keras.ops.conv(pictures[0], kernel[0], 1, 'same')",
         "call",
         target="keras.ops.conv({input}, {filters}, {stride}, {padding})",
         parameters={"input": None, "filters": None, "stride": None, "padding": None},
@@ -1323,15 +1327,15 @@ _KERAS = (
     Replacement(
         ("keras.preprocessing.image.ImageDataGenerator",),
         "images = tf.keras.preprocessing.image.ImageDataGenerator(horizontal_flip=True)",
-        f"images = {IMAGE_GENERATOR}(horizontal_flip=True)",
+        f"images = {_IMAGE_GENERATOR}(horizontal_flip=True)",
         "rename",
-        target=IMAGE_GENERATOR,
+        target=_IMAGE_GENERATOR,
         note="Keras 3 keeps it for TensorFlow's users; shifts and rotations need scipy",
     ),
     Replacement(
         ("keras.wrappers",),
         "model = tf.keras.wrappers.scikit_learn.KerasClassifier(build)",
-        "model = build()",
+        "model = keras.Sequential([keras.layers.Dense(3)])",
         "hand",
         note="the package scikeras wraps Keras models for scikit-learn",
     ),
@@ -2449,8 +2453,8 @@ _INPUT = (
     *(
         Replacement(
             (f"train.Feature({kind}_list)",),
-            f"feature = tf.train.Feature({kind}_list=values)",
-            "feature = values",
+            f"feature = tf.train.Feature({kind}_list=classes)",
+            "feature = classes",
             "call",
             target=f"{{{kind}_list}}",
             parameters={f"{kind}_list": None},
@@ -2459,24 +2463,24 @@ _INPUT = (
     ),
     Replacement(
         ("train.Features",),
-        "features = tf.train.Features(feature={'label': feature})",
-        "features = {'label': feature}",
+        "features = tf.train.Features(feature={'label': classes})",
+        "features = {'label': classes}",
         "call",
         target="{feature}",
         parameters={"feature": None},
     ),
     Replacement(
         ("train.Example",),
-        "record = tf.train.Example(features=features).SerializeToString()",
-        "record = tpu.pipeline.encode_example(features)",
+        "record = tf.train.Example(features=tf.train.Features(feature={'label': classes})).SerializeToString()",
+        "record = tpu.pipeline.encode_example({'label': classes})",
         "call",
         target="tpu.pipeline.encode_example({features})",
         parameters={"features": None},
     ),
     Replacement(
         (".SerializeToString",),
-        "record = tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()",
-        "record = tpu.pipeline.encode_example(features)",
+        "record = tf.train.Example(features=tf.train.Features(feature={'label': classes})).SerializeToString()",
+        "record = tpu.pipeline.encode_example({'label': classes})",
         "call",
         target="{self}",
         parameters={},
@@ -2517,9 +2521,9 @@ _INPUT = (
         Replacement(
             (f"image.resize({keywords})" if keywords else "image.resize",),
             f"image = tf.image.resize(image, [8, 8]{old})",
-            f"image = keras.ops.image.resize(image, [8, 8]{new}, antialias={antialias[0]})",
+            f"image = keras.ops.image.resize({given.format(images='image')}, [8, 8]{new}, antialias={antialias[0]})",
             "call",
-            target=f"keras.ops.image.resize({{images}}, {{size}}{method[0]}, antialias={antialias[1]})",
+            target=f"keras.ops.image.resize({given}, {{size}}{method[0]}, antialias={antialias[1]})",
             host=f"tpu.pipeline.resize({{images}}, {{size}}{method[1]}, antialias={antialias[1]})",
             parameters={"images": None, "size": None, "method": "'bilinear'", "antialias": "False"}
             if keywords
@@ -2527,16 +2531,17 @@ _INPUT = (
             keywords={"name": None},
             note="in a function of a data set it is tpu.pipeline.resize, which is faster for one image",
         )
-        for keywords, old, new, method, antialias in (
-            ("", "", "", ("", ""), ("False", "False")),
+        for keywords, given, old, new, method, antialias in (
+            ("", _IN_FLOAT32, "", "", ("", ""), ("False", "False")),
             (
                 "method",
+                "{images}",
                 ", method='nearest'",
                 ", interpolation='nearest'",
                 (", interpolation={method}", ", method={method}"),
                 ("False", "{antialias}"),
             ),
-            ("antialias", ", antialias=True", "", ("", ""), ("True", "{antialias}")),
+            ("antialias", _IN_FLOAT32, ", antialias=True", "", ("", ""), ("True", "{antialias}")),
         )
     ),
     *(

@@ -291,6 +291,36 @@ stop = tf.keras.callbacks.EarlyStopping(monitor="val_acc")
     assert 'monitor="val_accuracy"' in new
 
 
+def test_windows_in_batches_of_another_size_are_listed():
+    text = """\
+import tensorflow as tf
+steps = tf.data.Dataset.from_tensor_slices(x).window(5, shift=1, drop_remainder=True)
+whole = steps.flat_map(lambda w: w.batch(5))
+"""
+    outcome = ported(text)
+    assert outcome.by_hand == ()
+    assert outcome.new.endswith("Dataset.from_tensor_slices(x), 5, 1, 1)\nwhole = steps\n")
+    assert listed(text.replace("batch(5)", "batch(4)")) == [(3, "steps.flat_map(lambda w: w.batch(4))")]
+
+
+def test_a_schedule_of_a_computed_step_is_listed():
+    text = "import tensorflow as tf\nrate = tf.train.exponential_decay(0.1, step * 64, 1000, 0.9)\n"
+    assert listed(text) == [(2, "tf.train.exponential_decay(0.1, step * 64, 1000, 0.9)")]
+    assert listed(text.replace(" * 64", "")) == []
+
+
+def test_a_models_own_compute_loss_is_kept():
+    text = """\
+import tensorflow as tf
+class Mine(tf.keras.Model):
+    def compute_loss(self, x):
+        return tf.reduce_mean(x)
+    def test_step(self, data):
+        return {"loss": self.compute_loss(data)}
+"""
+    assert "self.compute_loss(data)}" in ported(text).new
+
+
 def test_summaries_are_printed():
     text = """\
 import tensorflow as tf

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import keras
 import numpy as np
@@ -72,12 +73,12 @@ class Pair(keras.Model):
         return {**losses, "noise": noise[0]}
 
 
-def fitted(kind, scope):
+def fitted(kind: Any, scope: Any, batch_size: int = 16) -> Any:
     keras.utils.set_random_seed(3)
     with scope:
         model = kind()
         model.compile(keras.optimizers.Adam(0.1), "mse", metrics=["mae"])
-    return model, model.fit(X, Y + 1, batch_size=16, epochs=3, shuffle=False, verbose=0).history
+    return model, model.fit(X, Y + 1, batch_size=batch_size, epochs=3, shuffle=False, verbose=0).history
 
 
 @pytest.mark.parametrize("cores", [0, 2])
@@ -91,9 +92,28 @@ def test_it_trains_as_the_step_of_keras(cores):
     np.testing.assert_allclose(mine, other.evaluate(X, Y + 1, batch_size=64, verbose=0)[0], rtol=1e-4)
 
 
+def test_a_shorter_last_batch_weighs_less_in_the_loss():
+    (_, mine), (_, wanted) = (fitted(kind, contextlib.nullcontext(), 48) for kind in (Stepped, Net))
+    np.testing.assert_allclose(mine["loss"], wanted["loss"], rtol=1e-4)
+
+
+def test_a_mean_of_the_models_own_named_loss_is_not_updated():
+    class Own(Stepped):
+        def __init__(self):
+            super().__init__()
+            self.own = keras.metrics.Mean(name="loss")
+
+        @property
+        def metrics(self):
+            return [self.own]
+
+    _, history = fitted(Own, contextlib.nullcontext())
+    assert history["loss"] == [0.0] * 3
+
+
 def test_two_optimizers_and_a_generator_outside_keep_their_state():
     keras.utils.set_random_seed(3)
-    model = Pair()
+    model: Any = Pair()
     model.compile(keras.optimizers.Adam(0.05), keras.optimizers.SGD(0.05))
     history = model.fit(X, batch_size=32, epochs=3, verbose=0).history
     assert int(model.first_optimizer.iterations) == int(model.second_optimizer.iterations) == 6

@@ -99,7 +99,8 @@ def _plan_numpy(edits: Edits, method: cst.Attribute) -> None:
     if call is not None and not call.args and not is_variable:
         is_host = bool(edits.values.of(method.value) & {"element"})
         convert = "np.asarray({value})" if is_host else "keras.ops.convert_to_numpy({value})"
-        if is_host and m.matches(edits.tree.parent(call), m.Attribute(attr=m.Name("decode"))):
+        parent = edits.tree.parent(call)
+        if is_host and parent is not None and m.matches(parent, m.Attribute(attr=m.Name("decode"))):
             convert = "bytes({value})"
         # TensorFlow returns a NumPy scalar for a tensor without axes, which a dictionary takes as a key.
         convert += "[()]" if _is_key(edits, call) else ""

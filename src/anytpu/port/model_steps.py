@@ -43,10 +43,15 @@ def plan_model_steps(edits: Edits) -> None:
 def _plan_call(edits: Edits, call: cst.Call) -> None:
     if m.matches(call.func, m.Attribute(m.Call(m.Name("super")), m.OneOf(*map(m.Name, _STEPS)))):
         edits.say(call, _SUPER)
-    elif m.matches(call.func, m.Attribute(m.Name("self"), m.Name("compute_loss"))):
+    elif m.matches(call.func, m.Attribute(m.Name("self"), m.Name("compute_loss"))) and not _has_own_loss(edits):
         # TensorFlow's compute_loss updates the metric "loss" too, and takes x first.
         assert isinstance(call.func, cst.Attribute)
         rename_attribute(edits, call.func.attr, "compiled_loss")
         x = argument_of(call, 0, "x")
         if x is not None:
             edits.drop(x)
+
+
+def _has_own_loss(edits: Edits) -> bool:
+    """Return whether a class of the program defines `compute_loss`, whose arguments are its own."""
+    return any(function.name.value == "compute_loss" for function in edits.tree.all(cst.FunctionDef))

@@ -25,8 +25,21 @@ from anytpu.port.values import parameter_names
 _ORDERING = ("control_dependencies", "Graph", "get_default_graph")
 _SETS_RATE = re.compile(r"LearningRateScheduler|ReduceLROnPlateau|set_value\(|\.(lr|learning_rate)\s*=|keras_to_tpu")
 _STEPS = ("steps", "steps_per_epoch", "validation_steps")
-_BATCHES = m.Call(args=[m.Arg(m.Lambda(body=m.Call(m.Attribute(m.Name(), m.Name("batch")))))])
+_BATCHES = m.Call(
+    args=[
+        m.Arg(
+            m.Lambda(
+                body=m.Call(
+                    m.Attribute(m.Name(), m.Name("batch")),
+                    [m.Arg(m.SaveMatchedNode(m.DoNotCare(), "size")), m.ZeroOrMore()],
+                )
+            )
+        )
+    ]
+)
 """`flat_map(lambda window: window.batch(size))`."""
+_SESSION_OPTION = m.Attribute(m.Attribute(attr=m.Name("gpu_options") | m.Name("graph_options")))
+"""`config.gpu_options.allow_growth`."""
 _FIRST_INPUT = m.Attribute(
     m.Subscript(
         m.Attribute(m.SaveMatchedNode(m.DoNotCare(), "model"), m.Name("layers")),
@@ -35,6 +48,13 @@ _FIRST_INPUT = m.Attribute(
     m.Name("input"),
 )
 """`model.layers[0].input`."""
+_SCHEDULES = ("train.piecewise_constant", "train.exponential_decay", "train.cosine_decay", "train.polynomial_decay")
+_COMPUTED_STEP = (
+    "optax and Keras call a schedule with the number of the step, not with {step}: "
+    "write its boundaries or decay_steps in steps"
+)
+_PARTS = "tpu.pipeline.windows makes whole windows: write the size of this batch there, and leave this flat_map out"
+_METRIC_NAMES = "{model}._flatten_metrics_in_order(dict((name, name) for name in {model}.get_metrics_result()))"
 _LOOSE = cst.BinaryOperation | cst.IfExp | cst.Comparison | cst.BooleanOperation
 _BRANCH = (
     "a step cannot branch on a tensor: write keras.ops.cond(test, lambda: ..., lambda: ...), or "
@@ -61,6 +81,7 @@ def plan_patterns(edits: Edits) -> None:
             _plan_steps(edits, node)
             _plan_cache(edits, node)
             _plan_window(edits, node)
+            _list_computed_step(edits, node)
             _plan_rate(edits, node)
             _plan_adapt(edits, node)
             _plan_keywords(edits, node)
@@ -73,7 +94,7 @@ def plan_patterns(edits: Edits) -> None:
             _list_foreign(edits, node)
         elif isinstance(node, cst.Attribute) and node.attr.value == "as_dict":
             _plan_specification(edits, node)
-        elif isinstance(node, cst.Attribute) and node.attr.value in ("gpu_options", "graph_options"):
+        elif m.matches(node, _SESSION_OPTION) and edits.tree.is_stored(node):
             edits.drop_statement(node)
         elif isinstance(node, cst.Attribute) and m.matches(node, _FIRST_INPUT):
             # Keras 3 gives an InputLayer no input.
@@ -85,8 +106,8 @@ def plan_patterns(edits: Edits) -> None:
                 )
                 edits.mark(node)
         elif isinstance(node, cst.Attribute) and node.attr.value == "metrics_names":
-            # Keras 3 names one metric that holds all of `compile`.
-            edits.put(node, lambda updated: edits.expression("list({model}.get_metrics_result())", model=updated.value))
+            # Keras 3 names one metric that holds all of `compile`; this is the order of what evaluate returns.
+            edits.put(node, lambda updated: edits.expression(_METRIC_NAMES, model=updated.value))
             edits.mark(node)
     _plan_unread(edits)
     _plan_registration(edits)
@@ -235,11 +256,35 @@ def _plan_window(edits: Edits, call: cst.Call) -> None:
     whole = argument_of(call, 3, "drop_remainder")
     if call.func.attr.value == "window" and whole is not None and edits.tree.code(whole.value) == "True":
         fill(edits, call, rules()["data.Dataset.window"], rules()["data.Dataset.window"].target)
+    elif call.func.attr.value == "flat_map" and m.matches(call, _BATCHES) and not _is_whole_window(edits, call):
+        edits.say(call, _PARTS)
     elif call.func.attr.value == "flat_map" and m.matches(call, _BATCHES):
         if not drop_self_assignment(edits, call):
             edits.put(call, lambda updated: updated.func.value)
             edits.mark(call.func)
         edits.cover(call.args[0])
+
+
+def _is_whole_window(edits: Edits, call: cst.Call) -> bool:
+    """Return whether `flat_map` puts each window into one batch, so that nothing is left to do."""
+    found = m.extract(call, _BATCHES)
+    made = [c for c in edits.tree.all(cst.Call) if m.matches(c.func, m.Attribute(attr=m.Name("window")))]
+    sizes = [size for window in made if (size := argument_of(window, 0, "size")) is not None]
+    if found is None or not sizes:
+        return False
+    size: Any = found["size"]
+    return all(edits.tree.code(other.value) == edits.tree.code(size) for other in sizes)
+
+
+def _list_computed_step(edits: Edits, call: cst.Call) -> None:
+    """List a schedule of an expression such as `global_step * batch_size`: optax and Keras call it with the step."""
+    name = edits.tree.library_name(call.func) or ""
+    if not name.endswith(_SCHEDULES):
+        return
+    step = argument_of(call, 0 if name.endswith("constant") else 1, "global_step", "x")
+    if step is not None and isinstance(step.value, cst.BinaryOperation):
+        edits.say(call, _COMPUTED_STEP.format(step=edits.tree.code(step.value)))
+        edits.leave(call)
 
 
 def _plan_keywords(edits: Edits, call: cst.Call) -> None:
@@ -271,7 +316,7 @@ def _plan_rate(edits: Edits, call: cst.Call) -> None:
         names = parameter_names(function.node)
         if "array" in edits.values.returned(function.node):
             code = f"lambda {', '.join(names)}: float({{function}}({', '.join(names)}))"
-            edits.put_after(passed.value, lambda updated, code=code: edits.expression(code, function=_alone(updated)))
+            edits.put_after(passed.value, lambda updated, code=code: edits.expression(code, function=_alone(updated)))  # pyright: ignore[reportOptionalMemberAccess]
             return
 
 

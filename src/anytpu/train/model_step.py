@@ -99,7 +99,7 @@ def _install() -> None:
     owner = _keras.trainer_module().Trainer
     _keras.wrap(owner, "_symbolic_build", _wrap_build)
     _keras.add_method(owner, "compiled_loss", _compiled_loss)
-    _keras.add_method(owner, "compiled_metrics", property(_CompiledMetrics))
+    _keras.add_method(owner, "compiled_metrics", property(_CompiledMetrics))  # pyright: ignore[reportArgumentType]
 
 
 def _wrap_build(build: Callable) -> Callable:
@@ -163,9 +163,10 @@ def _compiled_loss(
         regularization_losses: not used: the losses of the layers are added in any case.
     """
     loss = self.compute_loss(None, y, y_pred, sample_weight)
-    tracker = next((metric for metric in self.metrics if metric.name == "loss"), None)
-    if tracker is not None:
-        tracker.update_state(loss)
+    tracker = _keras.loss_tracker(self)
+    # A model that overrides `metrics` has a mean of its own, also of this name.
+    if tracker is not None and any(metric is tracker for metric in self.metrics):
+        tracker.update_state(loss, sample_weight=jax.tree.leaves(y_pred)[0].shape[0])
     return loss
 
 
