@@ -88,6 +88,8 @@ def _loop(name: str, original: Callable) -> Callable:
         arguments = bound.arguments = with_batches(self, bound.arguments)
         if "_use_cached_eval_dataset" not in kwargs:
             checks.check_call(arguments)
+            if name == "fit":
+                checks.check_callbacks(arguments.get("callbacks"))
             warn_of_labels(self, arguments.get("y"))
             validation = arguments.get("validation_data")
             if isinstance(validation, tuple) and len(validation) > 1:
