@@ -18,7 +18,7 @@ import pytest
 
 import anytpu as tpu
 from anytpu.errors import DamageError, FileError
-from anytpu.train.checkpoint import Checkpoints, bucket, bucket_lock, bucket_store, checkpoint_at
+from anytpu.train.checkpoint import Checkpoints, bucket, bucket_lock, bucket_store, checkpoint_at, saver
 from anytpu.train.checkpoint.bucket import Bucket
 from object_servers import Proxy, server, settings
 
@@ -171,6 +171,7 @@ def test_a_store_that_loses_a_write(url, proxy, lost):
 
 def test_a_store_that_fails_or_hangs_does_not_stop_a_training(url, proxy, monkeypatch, capfd):
     monkeypatch.setattr(bucket, "REQUEST_LIMIT_S", 2.0)
+    monkeypatch.setattr(saver, "_FREE_S", 60.0)  # Saves wait for those that hang, and are not postponed.
     state = {"a": np.zeros(500)}
     for step in tpu.Checkpointer(url, every_steps=1, keep=9).steps(9, state=state):
         # The save after a step is in progress while the next step runs.
