@@ -20,7 +20,7 @@ from typing import IO, Any
 import google_crc32c
 import numpy as np
 
-from anytpu._calls import explain_arguments
+from anytpu._calls import explain_arguments, explain_methods
 from anytpu.errors import RecordError
 from anytpu.pipeline.compression import Deflated, compression_of
 from anytpu.pipeline.shards import Format, RecordLayout, ShardContent, open_shards
@@ -103,6 +103,7 @@ def write_records(
     return names
 
 
+@explain_methods
 class RecordWriter:
     """Writes records one by one to a TFRecord file, which appears at its path when the writer is closed.
 

@@ -126,7 +126,9 @@ def _memory(assignment: str) -> dict[str, Any]:
     sizes = {"parameter": 0, "": 0}
     for size, rest in re.findall(r"^allocation \d+: size (\d+), (.*)$", assignment, re.MULTILINE):
         if "color" not in rest and "thread-local" not in rest:
-            sizes["parameter" if rest.startswith("parameter") else ""] += int(size)
+            # XLA of libtpu 0.0.50 and later writes the allocation's page before its kind.
+            kind = re.match(r"(?:page \d+, )?(parameter)?", rest)
+            sizes[(kind and kind[1]) or ""] += int(size)
     fixed = {"output_bytes": 0, "alias_bytes": 0, "code_bytes": 0, "peak_bytes": None}
     return {"argument_bytes": sizes["parameter"], "temp_bytes": sizes[""], **fixed}
 
