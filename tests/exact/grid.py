@@ -163,11 +163,9 @@ _SAMPLES = {
     ),
     ("local", "float32"): (
         ("cnn", "sgd", 21, 6, 8, None),
-        ("streamed", "adam", 9, 8, 2, None),
         ("weighted", "sgd", 7, 8, 8, None),
     ),
     ("virtual", "float32"): (
-        ("cnn", "sgd", 9, 8, 8, None),
         ("batch-wide", "sgd", 20, 6, 2, 7),
         ("cnn", "adam", 8, 10, 8, None),
     ),

@@ -14,11 +14,9 @@ from anytpu.port.trial_run import cut_program, run_program
 
 SAMPLE = [
     "autograph_steps.py",
-    "dcgan.py",
     "estimator_mnist.py",
     "kaggle_flowers.ipynb",
     "tf_module.py",
-    "keras_vae.py",
 ]
 """A fixed part of the corpus; `scripts/port_corpus` runs all of it."""
 

@@ -37,10 +37,16 @@ def step(loops, state, batch):
     return jax.tree.map(lambda w, g: w - 0.1 * g, state, gradients), {"loss": value}
 
 
+@functools.cache
 def traced(loops):
     spec = functools.partial(jax.ShapeDtypeStruct, dtype="float32")
     state = {"up": spec((LAYERS, WIDTH, 4 * WIDTH)), "down": spec((LAYERS, 4 * WIDTH, WIDTH))}
     return jax.make_jaxpr(functools.partial(step, loops))(state, spec((ROWS, WIDTH)))
+
+
+@functools.cache
+def step_of(kind):
+    return trace_step(programs.of(model(kind), batch_size=8))
 
 
 def model(kind):
@@ -76,9 +82,14 @@ def values_of(trace):
     ]
 
 
+@functools.cache
+def _compiled(jaxpr):
+    return jax.jit(jaxpr_as_fun(jaxpr))
+
+
 def check_equal(trace, again):
     arguments = values_of(trace)
-    wanted, made = jax.jit(jaxpr_as_fun(trace))(*arguments), jax.jit(jaxpr_as_fun(again))(*arguments)
+    wanted, made = (_compiled(jaxpr)(*arguments) for jaxpr in (trace, again))
     for ours, theirs in zip(made, wanted, strict=True):
         largest = float(jnp.abs(theirs).max()) if theirs.size else 0.0
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-5 * largest)
@@ -96,7 +107,7 @@ def test_the_numbers_of_a_step_are_the_same(loops, remat):
 @pytest.mark.parametrize("remat", REMATS)
 @pytest.mark.parametrize("kind", ["transformer", "cnn", "recurrent"])
 def test_the_numbers_of_keras_models_are_the_same_with_their_dropout(kind, remat):
-    step = trace_step(programs.of(model(kind), batch_size=8))
+    step = step_of(kind)
     check_equal(step.trace, step.rematerialised(remat).trace)
 
 

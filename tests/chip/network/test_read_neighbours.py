@@ -21,6 +21,7 @@ from anytpu.chip.network.nodes import HostStep
 from anytpu.chip.network.shapes import restored
 
 Layer = Callable[[Any], Any]
+Way = Callable[..., list[Any]]
 ops: Any = keras.ops
 
 
@@ -142,18 +143,40 @@ def shaken(model: Any) -> Any:
     return model
 
 
-@pytest.mark.parametrize("chip", CHIP)
-def test_every_value_is_what_the_model_predicts(chip: str):
-    """Each step of the host has a branch of the model for itself, with an input and layers of its own.
+def meetings(chip: str) -> dict[Way, list[str]]:
+    """Return the steps that a layer meets in each way.
 
     Averages, of which a node does the most operations, meet every step alone; others every step in some way.
     """
+    names = list(HOST)
+    every = {way: names[number :: len(WAYS)] for number, way in enumerate(WAYS)}
+    return {**every, alone: names} if "average" in chip else every
+
+
+def sampled(chip: str) -> dict[Way, list[str]]:
+    """Return one of these steps for each way, another for the next layer."""
+    turn = list(CHIP).index(chip)
+    return {way: [names[turn % len(names)]] for way, names in meetings(chip).items()}
+
+
+@pytest.mark.parametrize("chip", CHIP)
+def test_values_are_what_the_model_predicts(chip: str):
+    check_values(chip, sampled(chip))
+
+
+@pytest.mark.battery
+@pytest.mark.parametrize("chip", CHIP)
+def test_every_value_is_what_the_model_predicts(chip: str):
+    check_values(chip, meetings(chip))
+
+
+def check_values(chip: str, hosts: dict[Way, list[str]]) -> None:
+    """Give each step of the host a branch of the model for itself, with an input and layers of its own."""
     inputs, outputs, owners = [], [], []
-    hosts = list(HOST.items())
-    for number, way in enumerate(WAYS):
-        for name, host in hosts if way is alone and "average" in chip else hosts[number :: len(WAYS)]:
+    for way, names in hosts.items():
+        for name in names:
             inputs.append(keras.Input((6, 6, 3)))
-            made = way(CHIP[chip](), host, inputs[-1])
+            made = way(CHIP[chip](), HOST[name], inputs[-1])
             outputs += made
             owners += [f"{way.__name__}: {name}"] * len(made)
     model = shaken(keras.Model(inputs, outputs))

@@ -66,7 +66,7 @@ def test_a_step_that_no_mask_mends_is_refused(name):
         check(REFUSED[name], count=10, cores=3)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     name=st.sampled_from(sorted(STEPS)),
     cores=st.sampled_from([2, 3, 8]),
@@ -77,14 +77,28 @@ def test_any_number_of_rows(name, cores, count, seed):
     check(STEPS[name], count if count % cores else count + 1, cores, seed)
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    names=st.lists(st.sampled_from(sorted(LINKS)), min_size=1, max_size=4),
-    cores=st.sampled_from([2, 3]),
-    count=st.integers(3, 13),
-    seed=st.integers(0, 99),
-)
+RANDOM_STEPS = {
+    "names": st.lists(st.sampled_from(sorted(LINKS)), min_size=1, max_size=4),
+    "cores": st.sampled_from([2, 3]),
+    "count": st.integers(3, 13),
+    "seed": st.integers(0, 99),
+}
+
+
+@settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])
+@given(**RANDOM_STEPS)
 def test_random_steps_are_right_or_refused(names, cores, count, seed):
+    check_random(names, cores, count, seed)
+
+
+@pytest.mark.battery
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@given(**RANDOM_STEPS)
+def test_more_random_steps_are_right_or_refused(names, cores, count, seed):
+    check_random(names, cores, count, seed)
+
+
+def check_random(names: list[str], cores: int, count: int, seed: int) -> None:
     step = chained(names)
     count += not count % cores
     for real in {-(-count // cores), count - -(-count // cores) * (cores - 1)}:
