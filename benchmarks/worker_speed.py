@@ -35,6 +35,8 @@ import numpy as np
 import anytpu as tpu
 from anytpu.system.workers import parse_worker
 from anytpu.worker.arrays import describe
+from anytpu.worker.connection import CERTIFICATE_NAME
+from anytpu.worker.credentials import read_certificate
 from anytpu.worker.session import Session, content_of
 from anytpu.worker.wire import messages
 from machine import cpu_name
@@ -96,27 +98,41 @@ def fit_part(rounds: int) -> dict[str, Any]:
     return found
 
 
-def bare_rates(rounds: int) -> dict[str, float]:
+def bare_rates(rounds: int, has_tls: bool) -> dict[str, float]:
     """Measure a bare grpcio stream of 1 MiB messages, and an empty call."""
 
     script = (
         "import grpc, sys\n"
+        "from pathlib import Path\n"
         "from concurrent.futures import ThreadPoolExecutor\n"
         "server = grpc.server(ThreadPoolExecutor(4))\n"
         "take = lambda chunks, _: str(sum(map(len, chunks))).encode()\n"
         "rpcs = {'Take': grpc.stream_unary_rpc_method_handler(take), 'Empty': grpc.unary_unary_rpc_method_handler("
         "lambda message, _: b'')}\n"
         "server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler('bare', rpcs),))\n"
-        "port = server.add_insecure_port('127.0.0.1:0')\n"
+        "pems = [Path(name).read_bytes() for name in sys.argv[1:]]\n"
+        "port = server.add_secure_port('127.0.0.1:0', grpc.ssl_server_credentials([tuple(pems)])) if pems else "
+        "server.add_insecure_port('127.0.0.1:0')\n"
         "server.start()\n"
         "print(port, flush=True)\n"
         "sys.stdin.read()\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
-    assert process.stdout is not None
+    with tempfile.TemporaryDirectory() as folder:
+        key, certificate = Path(folder, "key.pem"), Path(folder, "cert.pem")
+        _, pem = read_certificate(certificate, key)
+        process = subprocess.Popen(
+            [sys.executable, "-c", script, *([str(key), str(certificate)] if has_tls else [])],
+            stdout=subprocess.PIPE,
+            stdin=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        target = f"127.0.0.1:{process.stdout.readline().strip()}"
     content = bytes(MIB)
     rates, calls = [], []
-    with grpc.insecure_channel(f"127.0.0.1:{process.stdout.readline().strip()}") as channel:
+    options = [("grpc.ssl_target_name_override", CERTIFICATE_NAME)]
+    credentials = grpc.ssl_channel_credentials(pem)
+    with grpc.secure_channel(target, credentials, options) if has_tls else grpc.insecure_channel(target) as channel:
         stream, empty = channel.stream_unary("/bare/Take"), channel.unary_unary("/bare/Empty")
         empty(b"")
         for _ in range(rounds):
@@ -148,23 +164,23 @@ def worker_rates(rounds: int, *words: str) -> dict[str, float]:
             began_s = time.perf_counter()
             content_of(session.store, session.send(get=messages().Get(handles=[name])))
             gets.append(128 / (time.perf_counter() - began_s))
-            session.send(free=messages().Free(handles=[name])).result()
+            session.unused("handles", name)
+            session.send().result()
             began_s = time.perf_counter()
             for _ in range(200):
-                session.send(free=messages().Free()).result()
+                session.send().result()
             calls.append((time.perf_counter() - began_s) / 200)
         session.close()
         worker.stop()
-    medians = map(statistics.median, (puts, gets, calls))
-    return dict(zip(("put MiB/s", "get MiB/s", "empty call ms"), medians, strict=True)) | {
-        "empty call ms": 1000 * statistics.median(calls)
-    }
+    median = statistics.median
+    return {"put MiB/s": median(puts), "get MiB/s": median(gets), "empty call ms": 1000 * median(calls)}
 
 
 def rates_part(rounds: int) -> dict[str, Any]:
     return {
-        "bare grpcio": bare_rates(rounds),
+        "bare grpcio": bare_rates(rounds, has_tls=False),
         "worker": worker_rates(rounds, "--insecure"),
+        "bare grpcio, TLS": bare_rates(rounds, has_tls=True),
         "worker, TLS": worker_rates(rounds),
     }
 

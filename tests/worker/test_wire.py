@@ -25,8 +25,10 @@ def test_bytes_of_messages():
 
 def test_a_request_has_one_kind():
     request = messages().Request(get=messages().Get())
+    request.put.SetInParent()
+    assert request.WhichOneof("kind") == "put"
     request.free.SetInParent()
-    assert request.WhichOneof("kind") == "free"
+    assert request.WhichOneof("kind") == "put"
 
 
 @pytest.mark.parametrize("line", ["map<string, bytes> names = 1;", "import public;", "optional int32 x = 1;"])

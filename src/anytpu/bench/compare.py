@@ -17,6 +17,7 @@ from typing import Any
 
 import keras
 
+from anytpu import _env
 from anytpu._calls import explain_arguments
 from anytpu.errors import SettingError
 from anytpu.strategy import TPUStrategy
@@ -24,6 +25,7 @@ from anytpu.system.comparison import Comparison, Measurement
 from anytpu.system.cores import Address
 from anytpu.system.probes import Found, Reason, probe_gpu, probe_tpu, virtual_address
 from anytpu.system.resolver import TPUClusterResolver
+from anytpu.system.workers import parse_worker
 
 Task = tuple[Any, Any, Any, int]
 """`(model, x, y, batch_size)`: a compiled Keras model, its training data, and the examples per step."""
@@ -35,7 +37,7 @@ ROUNDS = 3
 
 @explain_arguments
 def compare(job: Job, rounds: int = ROUNDS, on_epoch: Callable[[str, int], None] | None = None) -> Comparison:
-    """Train one job on each system of this machine: on 1 virtual core, on 8, on its GPU, on its TPU.
+    """Train one job on each system: on 1 virtual core, on 8, on this machine's GPU and TPU, on the worker of TPU_NAME.
 
     The virtual cores run on this machine's CPU, and 8 of them are no faster than 1. They show that a program computes
     the same on 8. Each system trains `rounds + 1` epochs, and Keras's random seed is set before each.
@@ -94,7 +96,10 @@ class LocalSystem:
 
 
 def local_systems() -> tuple[tuple[LocalSystem, ...], tuple[Reason, ...]]:
-    """Return the systems of this machine, the virtual ones first, and the reason why each other one is missing."""
+    """Return the systems of this machine, the virtual ones first, and the reason why each other one is missing.
+
+    A worker that the variable TPU_NAME names is the last one.
+    """
     eight = virtual_address(None)
     systems = [
         LocalSystem("1 virtual core", virtual_address(1)),
@@ -107,6 +112,8 @@ def local_systems() -> tuple[tuple[LocalSystem, ...], tuple[Reason, ...]]:
             systems.append(LocalSystem(_counted(name, answer.address.cores or 1), answer.address))
         else:
             reasons.append(answer)
+    if worker := parse_worker(dict(_env.tpu_settings()).get("TPU_NAME", "")):
+        systems.append(LocalSystem(f"worker at {worker.target}", Address("grpc", worker=worker)))
     return tuple(systems), tuple(reasons)
 
 
@@ -145,7 +152,7 @@ class _SystemRun:
         return Measurement(
             self.system.name,
             self._strategy.num_replicas_in_sync,
-            self.system.address.kind == "virtual",
+            self._strategy.backend.cores[0].virtual,
             first_s,
             tuple(later_s),
             len(self._x),

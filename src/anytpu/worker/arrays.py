@@ -6,6 +6,7 @@ Rule: no pickle. An array is a dtype's name, a shape and bytes. A typed random k
 from __future__ import annotations
 
 import math
+import struct
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -14,10 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from anytpu.engine.feeds import empty_aligned
 from anytpu.errors import DataError
 from anytpu.worker.wire import CHUNK_BYTES, INLINE_BYTES, messages
 
 _MAX_RANK = 64
+_HEAD = struct.Struct("<QIQQ")
+"""The head of a chunk: operation, index of the array in it, offset of the chunk, size of the array."""
 
 
 def is_key(leaf: Any) -> bool:
@@ -47,11 +51,10 @@ def chunks(operation: int, index: int, array: np.ndarray) -> Iterator[bytes]:
     """Yield the chunks of an array that is too large for its message."""
     if array.nbytes <= INLINE_BYTES:
         return
-    content = array.reshape(-1).view(np.uint8)
-    for offset in range(0, len(content), CHUNK_BYTES):
-        part = content[offset : offset + CHUNK_BYTES].tobytes()
-        chunk = messages().Chunk(operation=operation, index=index, offset=offset, content=part)
-        yield chunk.SerializeToString()
+    content = array.reshape(-1).view(np.uint8).data
+    for offset in range(0, array.nbytes, CHUNK_BYTES):
+        head = _HEAD.pack(operation, index, offset, array.nbytes)
+        yield b"".join((head, content[offset : offset + CHUNK_BYTES]))
 
 
 def checked_size(described: Any) -> int:
@@ -93,16 +96,17 @@ def from_wire(described: Any, content: Any) -> Any:
 
 
 class ChunkStore:
-    """Collects the chunks of arrays. One thread adds, another waits.
+    """Collects the chunks of arrays, each in its place. One thread adds, another waits.
 
     Args:
-        max_bytes: maximum number of bytes that wait in the store.
+        max_bytes: maximum size of the arrays that wait in the store.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._arrived = threading.Condition()
-        self._parts: dict[tuple[int, int], bytearray] = {}
+        self._arrays: dict[tuple[int, int], tuple[np.ndarray, int]] = {}
+        """The bytes of each array, and the number of those that arrived."""
         self._refused: set[int] = set()
         self._held_bytes = 0
         self._closed = False
@@ -113,28 +117,42 @@ class ChunkStore:
         Raises:
             DataError: it does not follow the previous chunk of its array.
         """
-        chunk = messages().Chunk.FromString(message)
+        if len(message) < _HEAD.size:
+            raise DataError(f"a chunk has {len(message)} bytes, fewer than its head")
+        operation, index, offset, size_bytes = _HEAD.unpack_from(message)
+        part, key = np.frombuffer(message, np.uint8, offset=_HEAD.size), (operation, index)
         with self._arrived:
-            if chunk.operation in self._refused:
+            if operation not in self._refused and key not in self._arrays:
+                self._begin(key, size_bytes)
+            if operation in self._refused:
                 return
-            part = self._parts.setdefault((chunk.operation, chunk.index), bytearray())
-            if chunk.offset != len(part):
-                raise DataError(f"a chunk starts at byte {chunk.offset}, and byte {len(part)} is next")
-            self._held_bytes += len(chunk.content)
-            part += chunk.content
-            if self._held_bytes > self._max_bytes:
-                self._drop(chunk.operation)
-            self._arrived.notify_all()
+            content, filled = self._arrays[key]
+            if offset != filled:
+                raise DataError(f"a chunk starts at byte {offset}, and byte {filled} is next")
+            if offset + len(part) > len(content):
+                raise DataError(f"a chunk ends at byte {offset + len(part)} of {len(content)}")
+            content[offset : offset + len(part)] = part
+            self._arrays[key] = content, filled + len(part)
+            if filled + len(part) == len(content):
+                self._arrived.notify_all()
 
     def refuse(self, operation: int) -> None:
         """Drop the chunks of a failed operation, also those that come later."""
         with self._arrived:
             self._drop(operation)
 
+    def _begin(self, key: tuple[int, int], size_bytes: int) -> None:
+        if self._held_bytes + size_bytes > self._max_bytes:
+            self._drop(key[0])
+            self._arrived.notify_all()
+            return
+        self._held_bytes += size_bytes
+        self._arrays[key] = empty_aligned((size_bytes,), np.uint8), 0
+
     def _drop(self, operation: int) -> None:
         self._refused.add(operation)
-        for key in [key for key in self._parts if key[0] == operation]:
-            self._held_bytes -= len(self._parts.pop(key))
+        for key in [key for key in self._arrays if key[0] == operation]:
+            self._held_bytes -= len(self._arrays.pop(key)[0])
 
     def close(self) -> None:
         """Wake all waiting threads: no more chunks come."""
@@ -153,11 +171,13 @@ class ChunkStore:
             return from_wire(described, described.content)
         key = (operation, index)
         with self._arrived:
-            self._arrived.wait_for(
-                lambda: self._closed or operation in self._refused or len(self._parts.get(key, b"")) >= size_bytes
-            )
+            self._arrived.wait_for(lambda: self._closed or operation in self._refused or self._is_complete(key))
             if operation in self._refused:
                 raise DataError(f"arrays of more than {self._max_bytes} bytes were sent ahead")
-            content = self._parts.pop(key, bytearray())
+            content, filled = self._arrays.pop(key, (np.empty(0, np.uint8), 0))
             self._held_bytes -= len(content)
-        return from_wire(described, content)
+        return from_wire(described, content[:filled])
+
+    def _is_complete(self, key: tuple[int, int]) -> bool:
+        content, filled = self._arrays.get(key, (b"", -1))
+        return filled == len(content)

@@ -71,6 +71,7 @@ class ChildSession:
         """Execute one request, and reply unless its results are still being computed."""
         kind, began_s = request.WhichOneof("kind"), time.perf_counter()
         self._began_s = began_s
+        self._free(request.free)
         try:
             if kind == "run":
                 results = self._run(request.run)
@@ -79,8 +80,10 @@ class ChildSession:
             if kind == "get":
                 self._get(request, control, buffers)
                 return
-            reply = {"put": self._put, "compile": self._compile, "free": self._free}[kind]
-            reply(request)
+            if kind == "put":
+                self._put(request)
+            elif kind == "compile":
+                self._compile(request)
             done = messages().Done(duration_s=time.perf_counter() - began_s)
             control.send(messages().Reply(operation=request.operation, done=done).SerializeToString())
         except Exception as error:  # Parsers raise many types for bytes of a stranger, and each is the client's to see.
@@ -190,10 +193,10 @@ class ChildSession:
             for chunk in chunks(request.operation, index, array):
                 buffers.send(chunk)
 
-    def _free(self, request: Any) -> None:
-        for handle in request.free.handles:
+    def _free(self, free: Any) -> None:
+        for handle in free.handles:
             self._values.pop(handle, None)
-        for program in request.free.programs:
+        for program in free.programs:
             self._programs.pop(program, None)
 
 

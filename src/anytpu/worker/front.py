@@ -107,11 +107,6 @@ class Front:
             )
         self._server.start()
 
-    @property
-    def description(self) -> bytes:
-        """The serialised `Description` of the system."""
-        return self.sessions.description
-
     def status(self) -> Any:
         """Return the `Status` message: the sessions, and counts of the past."""
         present = self.sessions.all()
@@ -185,8 +180,8 @@ class Front:
         try:
             connection, received_here = session.attach(stream, int(received))
         except DataError as error:
-            self._refuse(session, error, context)
-            return
+            self._refuse(session, error)
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         context.add_callback(lambda: session.detach(stream, connection))
         context.send_initial_metadata((("anytpu-received", str(received_here)),))
         threading.Thread(
@@ -209,17 +204,15 @@ class Front:
         try:
             session.take(stream, connection, frames)
         except DataError as error:
-            _LOG.warning("session of %s: %s", session.peer, error)
-            self._end(session, "died")
+            self._refuse(session, error)
         except (grpc.RpcError, OSError):
             pass
         except Exception:  # grpcio ends the iterator of a cancelled call with a bare Exception.
             _LOG.debug("the stream of a client ended", exc_info=True)
 
-    def _refuse(self, session: WorkerSession, error: DataError, context: Any) -> None:
+    def _refuse(self, session: WorkerSession, error: DataError) -> None:
         _LOG.warning("session of %s: %s", session.peer, error)
         self._end(session, "died")
-        context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
     def _end(self, session: WorkerSession, reason: str) -> None:
         if self.sessions.end(session, reason):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import threading
+import weakref
 from typing import Any, final
 
 import jax
@@ -29,6 +30,9 @@ from anytpu.worker.session import RemoteOperation, Session, content_of, describe
 from anytpu.worker.wire import INLINE_BYTES, messages
 
 _PLATFORMS = {"gpu": "cuda"}
+_SIBLING_BYTES = 64
+"""Maximum size of a result that comes with the first `get` of another result of its call."""
+_MAX_SIBLINGS = 64
 _SESSIONS: dict[WorkerAddress, Session] = {}
 _lock = threading.Lock()
 
@@ -84,12 +88,18 @@ class RemoteArray:
     Attributes:
         name: its number in the session.
         operation: the request that makes it.
+        value: its value, if it came with another one; or None.
+        siblings: small results of the same call, itself perhaps included. They are fetched with it, because each round
+            trip costs more than their bytes.
     """
 
-    __slots__ = ("_session", "name", "operation")
+    __slots__ = ("__weakref__", "_session", "name", "operation", "siblings", "value")
 
-    def __init__(self, session: Session, operation: RemoteOperation | None = None) -> None:
-        self._session, self.name, self.operation = session, session.new_name(), operation
+    def __init__(self, session: Session) -> None:
+        self._session, self.name = session, session.new_name()
+        self.operation: RemoteOperation | None = None
+        self.value: Any = None
+        self.siblings: weakref.WeakSet[RemoteArray] = weakref.WeakSet()
 
     def __del__(self) -> None:
         self._session.unused("handles", self.name)
@@ -154,10 +164,22 @@ class RemoteBackend(Backend):
         asked = [leaf for leaf in leaves if isinstance(leaf, Handle)]
         if not asked:
             return tree
-        handles = [value_of(handle).name for handle in asked]
-        operation = self._session.send(get=messages().Get(handles=handles))
-        fetched = dict(zip(map(id, asked), content_of(self._session.store, operation), strict=True))
-        return structure.unflatten([fetched.get(id(leaf), leaf) for leaf in leaves])
+        arrays = [value_of(handle) for handle in asked]
+        fetched = self._fetch([array for array in arrays if array.value is None])
+        values = {id(handle): fetched.get(array, array.value) for handle, array in zip(asked, arrays, strict=True)}
+        return structure.unflatten([values.get(id(leaf), leaf) for leaf in leaves])
+
+    def _fetch(self, arrays: list[RemoteArray]) -> dict[RemoteArray, Any]:
+        """Return the values of arrays; their siblings keep theirs."""
+        if not arrays:
+            return {}
+        siblings = {sibling for array in arrays for sibling in array.siblings if sibling.value is None}
+        asked = [*arrays, *siblings.difference(arrays)]
+        operation = self._session.send(get=messages().Get(handles=[array.name for array in asked]))
+        fetched = dict(zip(asked, content_of(self._session.store, operation), strict=True))
+        for sibling in siblings:
+            sibling.value = fetched[sibling]
+        return fetched
 
     def is_ready(self, tree: Tree) -> bool:
         """Return whether the worker has reported the calls that compute these arrays."""
@@ -194,6 +216,9 @@ class _RemoteExecutable(Executable):
         self._state = jax.tree.structure(program.state)
         lowered = lower_call(program, loop, target)
         self._outputs, self._results = lowered.outputs, jax.tree.structure(lowered.results)
+        specs = jax.tree.leaves((program.state, lowered.results))
+        small = [index for index, spec in enumerate(specs) if spec.size * spec.dtype.itemsize <= _SIBLING_BYTES]
+        self._is_small = [index in small[-_MAX_SIBLINGS:] for index in range(len(specs))]
         code = np.frombuffer(lowered.code, np.uint8)
         message = messages().Compile(
             program=self._name, manifest=lowered.manifest, code=describe(code), cores=len(target.cores)
@@ -226,9 +251,12 @@ class _RemoteExecutable(Executable):
         operation = self._session.send(is_call=True, run=message)
         for leaf in states:
             if isinstance(leaf, Handle):
+                array = value_of(leaf)
+                array.siblings.discard(array)  # The worker has it no more.
                 consume(leaf)
+        siblings = weakref.WeakSet(array for array, is_small in zip(arrays, self._is_small, strict=True) if is_small)
         for array in arrays:
-            array.operation = operation
+            array.operation, array.siblings = operation, siblings
         handles = list(map(Handle, arrays))
         count = self._state.num_leaves
         return self._state.unflatten(handles[:count]), self._results.unflatten(handles[count:])

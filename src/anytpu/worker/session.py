@@ -135,7 +135,7 @@ class Session:
         self._lost_s: float | None = None
         self._start("Control", self._requests, self._read)
         try:
-            self.send(free=messages().Free()).result()  # Its reply comes when the worker has begun the session.
+            self.send().result()  # Its reply comes when the worker has begun the session.
         except WorkerError:
             self._channel.close()
             raise
@@ -161,12 +161,11 @@ class Session:
         Args:
             arrays: host arrays whose bytes belong to the request; large ones are sent as chunks.
             is_call: True for the call of a program, of which a limited number may be open.
-            request: the kind of the request, and its message.
+            request: the kind of the request, and its message; none for an empty request.
 
         Raises:
             WorkerLostError: the session has ended.
         """
-        self._free_unused()
         if is_call:
             while not self._calls.acquire(timeout=1.0):
                 self._check()
@@ -190,7 +189,7 @@ class Session:
                 self._open[operation.number] = operation
                 if is_call:
                     operation.reply = self._calls
-                message = messages().Request(operation=operation.number, **request)
+                message = messages().Request(operation=operation.number, free=self._freed(), **request)
                 self._requests.send(message.SerializeToString())
             for index, array in enumerate(arrays):
                 for chunk in chunks(operation.number, index, array):
@@ -200,13 +199,13 @@ class Session:
             raise
         return operation
 
-    def _free_unused(self) -> None:
+    def _freed(self) -> Any:
+        """Return a `Free` message of what is not used any more; None for nothing."""
         names: dict[str, list[int]] = {"handles": [], "programs": []}
         while self._unused:
             kind, name = self._unused.popleft()
             names[kind].append(name)
-        if any(names.values()):
-            self._send((), False, {"free": messages().Free(**names)})
+        return messages().Free(**names) if any(names.values()) else None
 
     def _check(self) -> None:
         if self._error is not None:
@@ -235,16 +234,15 @@ class Session:
         """Return whether a stream that failed is worth another try."""
         if error.code().name not in ("UNAVAILABLE", "CANCELLED", "INTERNAL", "UNKNOWN"):
             return False
-        now_s = time.monotonic()
+        now_s, kept_s = time.monotonic(), self.description.lease_s
         if self._lost_s is None:
             self._lost_s = now_s
             text = "the connection to the worker at %s was lost; trying again for %.0f s"
-            _LOG.warning(text, self.address.target, self.description.lease_s)
+            _LOG.warning(text, self.address.target, kept_s)
         # Where nothing listens any more, the session is gone, unless a tunnel between the machines is made anew.
-        is_refused = "refused" in (error.details() or "")
-        return now_s - self._lost_s < (
-            min(_REFUSED_S, self.description.lease_s) if is_refused else self.description.lease_s
-        )
+        if "refused" in (error.details() or ""):
+            kept_s = min(_REFUSED_S, kept_s)
+        return now_s - self._lost_s < kept_s
 
     def _connect(self, name: str, link: Link, receive: Callable[[bytes | memoryview], None]) -> None:
         """Serve one connection of a stream until it ends."""
