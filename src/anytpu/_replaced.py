@@ -424,12 +424,20 @@ _ESTIMATOR = (
         "pattern",
     ),
     Replacement(
-        ("estimator.Estimator", "estimator.DNNClassifier", "estimator.LinearClassifier"),
+        ("estimator.Estimator",),
         "estimator = tf.estimator.Estimator(model_fn=model_fn)",
-        "estimator = tpu.TPUEstimator(model_fn=model_fn, config=config, train_batch_size=16)",
+        "estimator = tpu.TPUEstimator(model_fn=model_fn, use_tpu=False, config=tpu.RunConfig())",
+        "pattern",
+        target="tpu.TPUEstimator",
+        note="it trains on one device, as before. For all cores leave use_tpu=False out, pass train_batch_size, and "
+        "let input_fn(params) make batches of params['batch_size'] rows",
+    ),
+    Replacement(
+        ("estimator.DNNClassifier", "estimator.LinearClassifier"),
+        "estimator = tf.estimator.DNNClassifier([16], columns)",
+        "model = keras.Sequential([keras.layers.Dense(16, 'relu'), keras.layers.Dense(10)])",
         "hand",
-        note="its input_fn takes params, with the batch size in params['batch_size']; `anytpu docs estimator` has "
-        "an example",
+        note="a model of Keras has compile, fit, evaluate and predict in place of input functions",
     ),
     Replacement(
         ("estimator.RunConfig",),
@@ -439,7 +447,7 @@ _ESTIMATOR = (
         target="tpu.RunConfig",
     ),
     Replacement(
-        ("train.SessionRunHook",),
+        ("train.SessionRunHook", "estimator.SessionRunHook"),
         "hook = tf.train.SessionRunHook()",
         "hook = tpu.SessionRunHook()",
         "rename",
@@ -447,7 +455,14 @@ _ESTIMATOR = (
         note="its methods run once a loop, not once a step",
     ),
     Replacement(
-        ("train.SessionRunArgs",),
+        (
+            "train.SessionRunArgs",
+            "estimator.SessionRunArgs",
+            "train.SecondOrStepTimer",
+            "estimator.SecondOrStepTimer",
+            "train.load_variable",
+            "GraphKeys.GLOBAL_STEP",
+        ),
         "wanted = tf.train.SessionRunArgs(tf.train.get_global_step())",
         "estimator.train(input_fn, max_steps=1)\nstep = estimator.get_variable_value('global_step')",
         "hand",
@@ -455,14 +470,10 @@ _ESTIMATOR = (
         note="a hook fetches no tensors: after a loop it reads variables from the estimator",
     ),
     Replacement(
-        (
-            "train.LoggingTensorHook",
-            "train.StepCounterHook",
-            "train.SummarySaverHook",
-            "train.CheckpointSaverHook",
-            "train.ProfilerHook",
-            "train.NanTensorHook",
-            "train.StopAtStepHook",
+        tuple(
+            f"{home}.{kind}Hook"
+            for kind in _words("LoggingTensor StepCounter SummarySaver CheckpointSaver Profiler NanTensor StopAtStep")
+            for home in ("train", "estimator")
         ),
         "hook = tf.train.LoggingTensorHook({'loss': 'loss'}, every_n_iter=100)",
         "config = tpu.RunConfig(log_step_count_steps=100, save_checkpoints_steps=1000)",
@@ -480,15 +491,19 @@ _ESTIMATOR = (
         "`anytpu docs estimator` has an example",
     ),
     Replacement(
-        ("estimator.inputs", "compat.v1.estimator.inputs"),
-        "input_fn = tf.estimator.inputs.numpy_input_fn({'x': x}, y, shuffle=True)",
-        "def input_fn(params):\n"
-        "    return tpu.pipeline.Dataset.from_arrays(({'x': x}, y)).shuffle().repeat().batch(params['batch_size'])",
-        "hand",
-        line="input_fn = lambda params: tpu.pipeline.Dataset.from_arrays((x, y)).repeat().batch(params['batch_size'])",
+        ("estimator.inputs",),
+        "input_fn = tf.estimator.inputs.numpy_input_fn({'x': x}, y, 16, num_epochs=None, shuffle=True)",
+        "input_fn = lambda params: tpu.pipeline.Dataset.from_arrays(({'x': x}, y)).shuffle().repeat().batch(16)",
+        "pattern",
     ),
     Replacement(
-        ("estimator.train_and_evaluate", "estimator.TrainSpec", "estimator.EvalSpec"),
+        (
+            "estimator.train_and_evaluate",
+            "estimator.TrainSpec",
+            "estimator.EvalSpec",
+            "train.checkpoints_iterator",
+            "contrib.training.checkpoints_iterator",
+        ),
         "tf.estimator.train_and_evaluate(estimator, train_spec, eval_spec)",
         "estimator.train(input_fn, max_steps=1)\nestimator.evaluate(input_fn, steps=1)",
         "hand",
@@ -1251,6 +1266,17 @@ _KERAS = (
                 {"condition": None, "then_expression": None, "else_expression": None},
             ),
             (
+                "ctc_batch_cost",
+                "c = tf.keras.backend.ctc_batch_cost(words, probabilities, [[4], [4]], [[2], [2]])",
+                "c = keras.ops.expand_dims(keras.ops.ctc_loss(words, keras.ops.log(probabilities + 1e-7), "
+                "keras.ops.squeeze([[2], [2]], -1), keras.ops.squeeze([[4], [4]], -1), "
+                "mask_index=probabilities.shape[-1] - 1), 1)",
+                "keras.ops.expand_dims(keras.ops.ctc_loss({y_true}, keras.ops.log({y_pred} + 1e-7), "
+                "keras.ops.squeeze({label_length}, -1), keras.ops.squeeze({input_length}, -1), "
+                "mask_index={y_pred}.shape[-1] - 1), 1)",
+                {"y_true": None, "y_pred": None, "input_length": None, "label_length": None},
+            ),
+            (
                 "binary_crossentropy",
                 "c = tf.keras.backend.binary_crossentropy(targets, a)",
                 "c = keras.ops.binary_crossentropy(targets, a, from_logits=False)",
@@ -1373,7 +1399,8 @@ _KERAS = (
         "table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(['a', 'b'], [0, 1]), -1)",
         "table = {word: number for number, word in enumerate(['a', 'b'])}",
         "hand",
-        note="table.get(word, -1) looks a word up, in a function of the data set",
+        note="in a function of the data set, table.get(word, -1) is table.lookup(word); the words of records are "
+        "bytes, such as b'a'",
     ),
     Replacement(
         ("TensorArray",),
@@ -2493,6 +2520,45 @@ _INPUT = (
         "call",
         target="tpu.pipeline.RecordWriter({path})",
         parameters={"path": None},
+    ),
+    Replacement(
+        ("io.TFRecordOptions", "python_io.TFRecordOptions"),
+        "options = tf.io.TFRecordOptions(compression_type='GZIP')",
+        "options = 'gzip'",
+        "call",
+        target="{compression_type}",
+        parameters={"compression_type": None},
+        note="the second argument of RecordWriter",
+    ),
+    Replacement(
+        ("ensure_shape",),
+        "c = tf.ensure_shape(a, [2, 3])",
+        "c = a",
+        "call",
+        target="{x}",
+        parameters={"x": None, "shape": None, "name": "None"},
+        note="an array has its shape",
+    ),
+    Replacement(
+        ("keras.backend.ctc_decode",),
+        "c = tf.keras.backend.ctc_decode(probabilities, [4, 4])",
+        "words, scores = keras.ops.ctc_decode(np.log(probabilities), [4, 4], mask_index=probabilities.shape[-1] - 1)",
+        "hand",
+        note="words[0] has the labels of each row, and -1 behind them",
+    ),
+    Replacement(
+        ("keras.layers.experimental.SyncBatchNormalization",),
+        "c = tf.keras.layers.experimental.SyncBatchNormalization()(pictures)",
+        "c = keras.layers.BatchNormalization()(pictures)",
+        "hand",
+        note="in fit its statistics are those of the whole batch, in strategy.run those of a core's rows",
+    ),
+    Replacement(
+        ("signal.stft",),
+        "c = tf.signal.stft(wave, 128, 64)",
+        "real, imaginary = keras.ops.stft(wave, 128, 64, 128, center=False)",
+        "hand",
+        note="the absolute value is keras.ops.sqrt(real**2 + imaginary**2); the window is TensorFlow's",
     ),
     _rename(("string",), "kind = tf.string", "bytes"),
     Replacement(

@@ -348,3 +348,52 @@ def step(x):
     grads = tape.gradient(loss, weights)
 """
     assert listed(text) == [(10, "first.trainable_variables"), (10, "second.trainable_variables")]
+
+
+def test_modes_that_keras_2_chose_by_the_name():
+    text = "import tensorflow as tf\nstop = tf.keras.callbacks.{}(monitor='{}')\n"
+    for name, monitor, mode in (
+        ("ReduceLROnPlateau", "val_f1", ', mode="min"'),
+        ("EarlyStopping", "val_auc", ', mode="max"'),
+        ("EarlyStopping", "val_loss", ""),
+    ):
+        outcome = ported(text.format(name, monitor))
+        assert outcome.new.splitlines()[-1] == f"stop = keras.callbacks.{name}(monitor='{monitor}'{mode})"
+        assert [one.kind for one in outcome.findings] == ["note"] * bool(mode)
+
+
+def test_the_first_input_of_a_model_with_several():
+    text = "import tensorflow as tf\nmodel = tf.keras.{}\nx = model.layers[0].input\n"
+    for made, new in (
+        ("Model([b, a], c)", "model.layers[0].output"),
+        ("Model(a, c)", "model.inputs[0]"),
+        ("Sequential([layer])", "model.inputs[0]"),
+    ):
+        assert ported(text.format(made)).new.splitlines()[-1] == f"x = {new}"
+
+
+def test_only_an_example_loses_its_serialization():
+    text = (
+        "import tensorflow as tf\nexample = tf.train.Example(features=f)\na = example.SerializeToString()\n"
+        "b = other.SerializeToString()\n"
+    )
+    outcome = ported(text)
+    assert outcome.new.splitlines()[-2:] == ["a = example", "b = other.SerializeToString()"]
+    assert [(one.line, one.old) for one in outcome.by_hand] == [(4, "other.SerializeToString()")]
+    assert ported("import tensorflow as tf\nb = other.SerializeToString()\n").findings == ()
+
+
+def test_a_function_that_is_passed_on_becomes_a_lambda():
+    text = "import tensorflow as tf\nc = apply(tf.image.flip_left_right, x)\n"
+    assert ported(text).new.splitlines()[-1] == "c = apply((lambda image: np.flip(image, -2)), x)"
+
+
+def test_options_of_a_record_writer():
+    text = (
+        "import tensorflow as tf\noptions = tf.io.TFRecordOptions(compression_type='GZIP')\n"
+        "writer = tf.io.TFRecordWriter(path, options)\n"
+    )
+    assert ported(text).new.splitlines()[-2:] == [
+        "options = 'gzip'",
+        "writer = tpu.pipeline.RecordWriter(path, options)",
+    ]

@@ -16,7 +16,7 @@ from anytpu._replaced import Replacement, advice_of
 from anytpu.port import known
 from anytpu.port.arguments import keyword_of
 from anytpu.port.edits import Edits
-from anytpu.port.filling import fill, rename_keyword
+from anytpu.port.filling import fill, fill_as_function, rename_keyword
 from anytpu.port.rules import new_name, rule_of, rules
 from anytpu.port.tree import Tree, head
 from anytpu.port.uses import check_keywords
@@ -83,16 +83,21 @@ def _plan(edits: Edits, node: cst.Name | cst.Attribute, name: str, key: str, row
     call = called if row.how == "call" and key == name else None
     if call is not None and ((host and fill(edits, call, row, host)) or fill(edits, call, row)):
         return
+    is_passed = called is None and row.how == "call" and key == name
+    if is_passed and fill_as_function(edits, node, row, host or row.target):
+        return
     if row.how == "rename":
         _rename(edits, node, name, row, host)
     elif not edits.is_done(node):
         edits.say(node, advice_of(row))
+        if called is not None:
+            _list_once(edits, called, row)
         if tree.around(node, cst.WithItem) is not None and (block := tree.around(node, cst.With)) is not None:
             _list_once(edits, block, row)
 
 
-def _list_once(edits: Edits, block: cst.With, row: Replacement) -> None:
-    """Let one finding stand for all names of a row in a block whose head is listed: the block goes as a whole."""
+def _list_once(edits: Edits, block: cst.With | cst.Call, row: Replacement) -> None:
+    """Let one finding stand for all names of a row in a block or a call that is listed: it goes as a whole."""
     inside = set(edits.tree.nodes(block))
     for node, name in edits.tree.chains():
         rule = rule_of(name)

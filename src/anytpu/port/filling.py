@@ -12,7 +12,7 @@ from anytpu._replaced import Replacement
 from anytpu.port.arguments import in_parentheses, keyword_of
 from anytpu.port.edits import Edits
 
-_LOWER = ("mode", "padding", "compression_type")
+_LOWER = ("mode", "padding", "compression_type", "options")
 _WINDOWS = ("strides", "ksize")
 _ONLY_NUMBERS = ("num_or_size_splits",)
 """Arguments of which a list means something else in Keras."""
@@ -75,6 +75,18 @@ def fill(edits: Edits, call: cst.Call, row: Replacement, target: str = "", **mor
     for name, argument in arguments.items():
         if f"{{{name}}}" not in template:
             edits.cover(argument)
+    return True
+
+
+def fill_as_function(edits: Edits, node: cst.Name | cst.Attribute, row: Replacement, template: str) -> bool:
+    """Put a lambda in place of a function that is passed on, not called; return False if a lambda cannot replace it."""
+    required = [name for name, default in row.parameters.items() if default is None]
+    if not required or f"{{{OWNER}}}" in template:
+        return False
+    code = template
+    for name, default in row.parameters.items():
+        code = code.replace(f"{{{name}}}", name if default is None else default)
+    edits.put(node, lambda _: in_parentheses(edits.expression(f"lambda {', '.join(required)}: {code}")), covers=node)
     return True
 
 

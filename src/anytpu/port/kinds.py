@@ -41,7 +41,7 @@ class Items:
 
 
 Value = OwnFunction | OwnClass | Instance | Items | str
-"""A value's class. Strings: "array" (a tensor), "element" (of a data set), "dataset options", "optax", and so on."""
+"""A value's class. Strings: "array" (a tensor), "element" (of a data set), "dataset options", "example", and so on."""
 
 Kinds = frozenset[Value]
 UNKNOWN: Kinds = frozenset()
@@ -88,6 +88,8 @@ def result_of(old: str) -> Kinds:
     """Return the value of a call of a TensorFlow or Keras name, by the class that its new name makes or promises."""
     if old == "data.Options":
         return frozenset({"dataset options"})
+    if old == "train.Example":
+        return frozenset({"example"})
     if old.startswith("data.") and (old.endswith("Dataset") or old.startswith("data.Dataset.")):
         return instance_of(DATASET)
     name = new_name(old)

@@ -11,7 +11,7 @@ from anytpu._replaced import advice_of
 from anytpu.port.arguments import in_parentheses, keyword_of
 from anytpu.port.edits import Edits
 from anytpu.port.filling import fill, rename_attribute
-from anytpu.port.rules import rule_of, rules
+from anytpu.port.rules import rules
 
 _ARGUMENTS_TO_DROP = {
     "minimize": ("global_step",),
@@ -23,6 +23,9 @@ _ARGUMENTS_TO_DROP = {
 }
 _MOST_POSITIONS = {"map": 1, "interleave": 3}
 """Methods of tf.data with `num_parallel_calls` as the next argument by position, and the number of those before it."""
+_SERIALIZED = (
+    "tpu.pipeline.encode_example returns the bytes of a tf.train.Example: leave .SerializeToString() out for one"
+)
 _UNPACKED = ("map", "filter", "flat_map", "interleave")
 """Methods of tf.data that unpack a tuple element into the parameters of their function."""
 
@@ -38,6 +41,9 @@ def plan_methods(edits: Edits) -> None:
             rename_attribute(edits, node.attr, row.target)
         elif row is not None and node.attr.value == "numpy":
             _plan_numpy(edits, node)
+        elif row is not None and node.attr.value == "SerializeToString" and not _is_example(edits, node.value):
+            if any(name == "train.Example" for _, name in edits.tree.chains()):
+                edits.say(call or node, _SERIALIZED)
         elif row is not None and row.how == "call" and call is not None:
             fill(edits, call, row)
         elif row is not None and row.how == "hand":
@@ -88,9 +94,12 @@ def _spread(edits: Edits, function: cst.BaseExpression) -> cst.BaseExpression:
     return edits.expression("lambda row: {function}(*row)", function=function)
 
 
+def _is_example(edits: Edits, value: cst.BaseExpression) -> bool:
+    return "example" in edits.values.of(value)
+
+
 def _is_old_optimizer(edits: Edits, value: cst.BaseExpression) -> bool:
-    name = edits.tree.old_name(value.func) if isinstance(value, cst.Call) else None
-    return bool(name) and name.startswith("train.") and name.endswith("Optimizer") and rule_of(name) is not None
+    return edits.values.of(value) == {"optax"}
 
 
 def _plan_numpy(edits: Edits, method: cst.Attribute) -> None:

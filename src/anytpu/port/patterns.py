@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from typing import Any
@@ -12,7 +13,7 @@ from libcst.helpers import get_full_name_for_node
 
 from anytpu._replaced import FOREIGN
 from anytpu.port import known
-from anytpu.port.arguments import argument_of, in_parentheses, keyword_of, with_keyword
+from anytpu.port.arguments import argument_of, in_parentheses, keyword_of, with_argument, with_keyword
 from anytpu.port.edits import Edits
 from anytpu.port.filling import OWNER, drop_self_assignment, fill
 from anytpu.port.loops import plan_loops
@@ -53,6 +54,8 @@ _COMPUTED_STEP = (
     "optax and Keras call a schedule with the number of the step, not with {step}: "
     "write its boundaries or decay_steps in steps"
 )
+_MONITORS = ("callbacks.EarlyStopping", "callbacks.ModelCheckpoint", "callbacks.ReduceLROnPlateau")
+_MODE = "Keras 2 took mode={mode} for {metric!r}; check that it is meant"
 _PARTS = "tpu.pipeline.windows makes whole windows: write the size of this batch there, and leave this flat_map out"
 _METRIC_NAMES = "{model}._flatten_metrics_in_order(dict((name, name) for name in {model}.get_metrics_result()))"
 _LOOSE = cst.BinaryOperation | cst.IfExp | cst.Comparison | cst.BooleanOperation
@@ -86,6 +89,7 @@ def plan_patterns(edits: Edits) -> None:
             _plan_adapt(edits, node)
             _plan_keywords(edits, node)
             _plan_mixed_inputs(edits, node)
+            _plan_size(edits, node)
         elif isinstance(node, cst.If | cst.While | cst.IfExp | cst.Assert):
             _list_branch(edits, node)
         elif isinstance(node, cst.AugAssign):
@@ -97,14 +101,7 @@ def plan_patterns(edits: Edits) -> None:
         elif m.matches(node, _SESSION_OPTION) and edits.tree.is_stored(node):
             edits.drop_statement(node)
         elif isinstance(node, cst.Attribute) and m.matches(node, _FIRST_INPUT):
-            # Keras 3 gives an InputLayer no input.
-            model = m.extract(node, _FIRST_INPUT)
-            if model is not None:
-                first: Any = model["model"]
-                edits.put(
-                    node, lambda _, first=first: edits.expression("{model}.inputs[0]", model=edits.rebuilt(first))
-                )
-                edits.mark(node)
+            _plan_first_input(edits, node)
         elif isinstance(node, cst.Attribute) and node.attr.value == "metrics_names":
             # Keras 3 names one metric that holds all of `compile`; this is the order of what evaluate returns.
             edits.put(node, lambda updated: edits.expression(_METRIC_NAMES, model=updated.value))
@@ -296,6 +293,41 @@ def _plan_keywords(edits: Edits, call: cst.Call) -> None:
     period = argument_of(call, -1, "period") if name.endswith("callbacks.ModelCheckpoint") else None
     if period is not None and edits.tree.code(period.value) == "1":
         edits.drop(period)
+    if name.endswith("TFRecordWriter") and len(call.args) == 2:
+        row = dataclasses.replace(rules()["io.TFRecordWriter"], parameters={"path": None, "options": None})
+        fill(edits, call, row, "tpu.pipeline.RecordWriter({path}, {options})")
+    _plan_mode(edits, call, name)
+
+
+def _plan_mode(edits: Edits, call: cst.Call, name: str) -> None:
+    """Write the mode that Keras 2 chose by the name of a metric: Keras 3 asks the metric, and most have none."""
+    is_monitor = name.endswith(_MONITORS)
+    monitor, mode = (argument_of(call, -1, key) for key in ("monitor", "mode"))
+    if not is_monitor or monitor is None or (mode is not None and edits.tree.code(mode.value)[1:-1] != "auto"):
+        return
+    metric = edits.tree.code(monitor.value)[1:-1]
+    is_text = isinstance(monitor.value, cst.SimpleString)
+    if not is_text or metric.removeprefix("val_") in ("loss", "acc", "accuracy"):
+        return
+    is_up = "acc" in metric or (name.endswith("EarlyStopping") and metric.endswith("auc"))
+    new = cst.SimpleString('"max"' if is_up else '"min"')
+    edits.put_after(call, lambda updated: with_argument(updated, "mode", new))
+    edits.say(call, _MODE.format(mode=new.value, metric=metric), "note")
+
+
+def _plan_first_input(edits: Edits, node: cst.Attribute) -> None:
+    """Turn `model.layers[0].input` into the model's input: Keras 3 gives an InputLayer no input.
+
+    The layers of a model with several inputs are in another order than its inputs.
+    """
+    found: Any = m.extract(node, _FIRST_INPUT)
+    made = edits.tree.values_assigned_to(found["model"].value) if isinstance(found["model"], cst.Name) else []
+    inputs = [argument_of(call, 0, "inputs") for call in made if isinstance(call, cst.Call)]
+    is_single = not any(part is not None and isinstance(part.value, cst.List | cst.Tuple | cst.Dict) for part in inputs)
+    is_single |= edits.values.is_a(found["model"], "keras.Sequential")
+    template = "{model}.inputs[0]" if is_single else "{model}.layers[0].output"
+    edits.put(node, lambda _: edits.expression(template, model=edits.rebuilt(found["model"])))
+    edits.mark(node)
 
 
 def _plan_adapt(edits: Edits, call: cst.Call) -> None:
@@ -338,6 +370,15 @@ def _plan_mixed_inputs(edits: Edits, call: cst.Call) -> None:
                 edits.put_after(
                     element.value, lambda updated: edits.expression("keras.ops.convert_to_tensor({x})", x=updated)
                 )
+
+
+def _plan_size(edits: Edits, call: cst.Call) -> None:
+    """Leave out the cast of a size to integers, `tf.cast(tf.shape(x)[0], "int64")`: a size is a Python integer."""
+    size = call.args[0].value if edits.tree.old_name(call.func) == "cast" and len(call.args) == 2 else None
+    shape = size.value if isinstance(size, cst.Subscript) else None
+    is_size = isinstance(shape, cst.Call) and edits.tree.old_name(shape.func) == "shape"
+    if is_size and "int" in edits.tree.code(call.args[1].value):
+        edits.put(call, lambda updated: updated.args[0].value, covers=call.func)
 
 
 def _list_branch(edits: Edits, node: cst.If | cst.While | cst.IfExp | cst.Assert) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from anytpu.port.augmentations import plan_augmentations
+from anytpu.port.branches import plan_branches
 from anytpu.port.calls import plan_calls
+from anytpu.port.estimators import plan_estimators
 from anytpu.port.file_names import plan_file_names
 from anytpu.port.imports import plan_imports
 from anytpu.port.methods import plan_arguments, plan_methods
@@ -23,6 +25,8 @@ PLANS = (
     plan_model_steps,
     plan_metric_names,
     plan_patterns,
+    plan_branches,
+    plan_estimators,
     plan_augmentations,
     plan_arguments,
     plan_file_names,

@@ -10,7 +10,7 @@ from anytpu.port.known import exists
 _MOVED = {
     "engine": ("models", "layers"),
     "preprocessing": ("utils", "layers"),
-    "experimental": ("layers", "optimizers"),
+    "experimental": ("layers", "optimizers", "optimizers.schedules"),
 }
 """Folders of Keras 2 whose names are public elsewhere."""
 

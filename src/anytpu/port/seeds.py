@@ -31,7 +31,7 @@ def plan_seeds(edits: Edits) -> None:
     in_lambdas, first = functions_of_lambdas(edits), None
     for node in tree.all(cst.Name, cst.Attribute):
         call = tree.parent_call(node)
-        if call is None or not _is_random(edits, node) or _has_seed(edits, call):
+        if call is None or not is_random(edits, node) or _has_seed(edits, call):
             continue
         function = tree.function(node)
         if function is None or edits.values.is_host(node) or _is_constructor(function):
@@ -58,7 +58,8 @@ def _is_constructor(function: cst.CSTNode) -> bool:
     return isinstance(function, cst.FunctionDef) and function.name.value in ("__init__", "build")
 
 
-def _is_random(edits: Edits, node: cst.CSTNode) -> bool:
+def is_random(edits: Edits, node: cst.CSTNode) -> bool:
+    """Return whether a name is a random function, which draws from a seed generator in a step."""
     old = edits.tree.library_name(node)
     rule = rule_of(old) if old is not None else None
     if old is None or rule is None:

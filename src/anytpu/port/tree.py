@@ -113,6 +113,12 @@ class Tree:
         names = self._imported(node)
         return min(names) if names and all(name.partition(".")[0] == "keras" for name in names) else None
 
+    def is_numpy(self, node: cst.CSTNode) -> bool:
+        """Return whether an expression is a variable that holds what functions of NumPy return."""
+        values = self.values_assigned_to(node.value) if isinstance(node, cst.Name) else []
+        names = [self._imported(value.func) if isinstance(value, cst.Call) else [] for value in values]
+        return any(name.startswith("numpy.") for found in names for name in found)
+
     def library_name(self, node: cst.CSTNode) -> str | None:
         """Return the canonical name of TensorFlow's, or the full name of Keras's, that a dotted name resolves to."""
         return self.old_name(node) or self.keras_name(node)

@@ -1,0 +1,98 @@
+"""Rewrite plain Estimators: to a `TPUEstimator` on one device, as an Estimator trained.
+
+Idea: the functions of a `TPUEstimator` take `params`. A model function gets the parameter, and an input function that
+lacks it is called in a lambda that has it.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import libcst as cst
+
+from anytpu.port.arguments import argument_of, in_parentheses, with_argument
+from anytpu.port.edits import Edits
+from anytpu.port.values import MODEL_FUNCTION, Function, parameter_names
+
+_VERBS = ("train", "evaluate", "predict")
+_METRICS = (
+    "write eval_metrics=(metric_fn, [labels, logits]): metric_fn(labels, logits) gets the rows of the whole "
+    "evaluation, and returns metrics of Keras or numbers by name"
+)
+_OF_NUMPY = ("x", "y", "batch_size", "num_epochs", "shuffle")
+_NAME = "estimator.Estimator"
+
+
+def plan_estimators(edits: Edits) -> None:
+    """Plan each `tf.estimator.Estimator`, its model function and its input functions."""
+    calls = [call for call in edits.tree.all(cst.Call) if edits.tree.old_name(call.func) == _NAME]
+    for call in edits.tree.all(cst.Call):
+        if (edits.tree.old_name(call.func) or "").endswith("estimator.inputs.numpy_input_fn"):
+            edits.put(call, functools.partial(_from_arrays, edits), covers=call.func)
+        metrics = argument_of(call, -1, "eval_metric_ops")
+        if metrics is not None and edits.tree.old_name(call.func) == "estimator.EstimatorSpec":
+            edits.say(metrics, _METRICS)
+    for call in calls:
+        edits.put(call, functools.partial(_with_one_device, edits))
+        edits.cover(call.func)
+    for function in edits.tree.all(cst.FunctionDef) if calls else ():
+        if set(parameter_names(function)) >= MODEL_FUNCTION and not _takes_params(function):
+            _add_params(edits, function)
+    for call in edits.tree.all(cst.Call) if calls else ():
+        is_verb = isinstance(call.func, cst.Attribute) and call.func.attr.value in _VERBS
+        input_fn = argument_of(call, 0, "input_fn") if is_verb else None
+        if input_fn is not None and isinstance(call.func, cst.Attribute):
+            functions = edits.values.functions(input_fn.value)
+            is_estimator = edits.values.is_a(call.func.value, "anytpu.TPUEstimator")
+            if is_estimator and functions and not any(_takes_params(function.node) for function in functions):
+                edits.put_after(input_fn.value, functools.partial(_with_params, edits))
+
+
+def _with_one_device(edits: Edits, call: cst.Call) -> cst.Call:
+    new = with_argument(call.with_changes(func=edits.expression("tpu.TPUEstimator")), "use_tpu", cst.Name("False"))
+    has_config = argument_of(call, 2, "config") is not None
+    return new if has_config else with_argument(new, "config", edits.expression("tpu.RunConfig()"))
+
+
+def _from_arrays(edits: Edits, call: cst.Call) -> cst.BaseExpression:
+    """Return an input function of a data set that has the rows, order and passes of `numpy_input_fn`."""
+    x, y, batch_size, epochs, shuffle = (argument_of(call, at, name) for at, name in enumerate(_OF_NUMPY))
+    has_labels = y is not None and not _is(y, "None")
+    arrays = "({x}, {y})" if has_labels else "{x}"
+    order = "" if shuffle is None or _is(shuffle, "False") else ".shuffle()"
+    passes = "" if epochs is None or _is(epochs, "1") else ".repeat()" if _is(epochs, "None") else ".repeat({epochs})"
+    template = f"lambda params: tpu.pipeline.Dataset.from_arrays({arrays}){order}{passes}.batch({{batch_size}})"
+    rows = batch_size.value if batch_size is not None else cst.Integer("128")
+    parts = {"x": x, "y": y if has_labels else None, "epochs": epochs if "{epochs}" in passes else None}
+    given = {name: part.value for name, part in parts.items() if part is not None}
+    return edits.expression(template, batch_size=rows, **given)
+
+
+def _is(argument: cst.Arg, code: str) -> bool:
+    return cst.Module([]).code_for_node(argument.value) == code
+
+
+def _takes_params(function: Function) -> bool:
+    every = (*function.params.params, *function.params.kwonly_params)
+    return function.params.star_kwarg is not None or any(parameter.name.value == "params" for parameter in every)
+
+
+def _add_params(edits: Edits, function: cst.FunctionDef) -> None:
+    """Give a model function the parameter `params`, behind those that it has."""
+    has_default = any(parameter.default is not None for parameter in function.params.params)
+    new = cst.Param(cst.Name("params"), default=cst.Name("None") if has_default else None)
+
+    def with_parameter(updated: cst.Parameters) -> cst.Parameters:
+        kept = [*updated.params[:-1], updated.params[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)]
+        return updated.with_changes(params=[*kept, new])
+
+    edits.put_after(function.params, with_parameter)
+
+
+def _with_params(edits: Edits, passed: cst.BaseExpression) -> cst.BaseExpression:
+    if isinstance(passed, cst.Lambda) and not passed.params.params:
+        return passed.with_changes(
+            params=cst.Parameters([cst.Param(cst.Name("params"))]), whitespace_after_lambda=cst.SimpleWhitespace(" ")
+        )
+    function = in_parentheses(passed) if isinstance(passed, cst.Lambda) else passed
+    return edits.expression("lambda params: {function}()", function=function)

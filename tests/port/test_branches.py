@@ -1,0 +1,79 @@
+"""`tf.cond` with random functions, and arrays of NumPy in `tf.while_loop`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import anytpu as tpu
+from anytpu.port import ported
+
+GIVEN = "import numpy as np\nimport tensorflow as tf\n"
+
+
+def names_of(text: str) -> dict:
+    outcome = ported(GIVEN + text)
+    assert outcome.by_hand == ()
+    names: dict = {}
+    exec(outcome.new, names)
+    return names
+
+
+def test_a_condition_of_a_data_set_is_pythons():
+    text = (
+        "def noisy(x):\n    return x + tf.random.normal(tf.shape(x))\n"
+        "def nothing():\n    return None\n"
+        "def augment(x):\n"
+        "    x = tf.cond(tf.random.uniform([]) < 0.5, lambda: noisy(x), lambda: x)\n"
+        "    return tf.cond(tf.random.uniform([]) < 2.0, true_fn=lambda: x, false_fn=nothing) + 0.0\n"
+        "rows = tf.data.Dataset.from_tensor_slices(np.zeros((64, 3), 'float32')).map(augment)\n"
+    )
+    rows = np.stack(list(names_of(text)["rows"]))
+    changed = (rows != 0).any(axis=1)
+    assert 0 < changed.sum() < 64
+    assert "x = noisy(x, rng=rng) if np.float32(rng.uniform(0, 1, [])) < 0.5 else x" in ported(GIVEN + text).new
+    assert "(x if np.float32(rng.uniform(0, 1, [])) < 2.0 else nothing()) + 0.0" in ported(GIVEN + text).new
+
+
+def test_both_branches_of_a_step_draw():
+    text = (
+        "strategy = tf.distribute.get_strategy()\n"
+        "def noisy(x):\n    return x + tf.random.normal(tf.shape(x))\n"
+        "@tf.function\n"
+        "def step(x):\n    return tf.cond(tf.random.uniform([]) < 0.5, lambda: noisy(x), lambda: x)\n"
+        "strategy.run(step, args=(np.zeros(2, 'float32'),))\n"
+    )
+    names = names_of(text)
+    strategy = tpu.connect("virtual", cores=2)
+    with strategy.scope():
+        results = [strategy.run(names["step"], args=(np.zeros(2, "float32"),)).values for _ in range(8)]
+    changed = [bool(np.any(value)) for values in results for value in values]
+    assert any(changed) and not all(changed)
+
+
+def test_a_branch_of_a_step_that_draws_for_a_tuple_is_listed():
+    text = (
+        "strategy = tf.distribute.get_strategy()\n"
+        "def step(x):\n    return tf.cond(x > 0, lambda: (x, tf.random.normal([])), lambda: (x, x))\n"
+        "strategy.run(step, args=(x,))\n"
+    )
+    assert [(one.line, one.advice) for one in ported(GIVEN + text).by_hand] == [
+        (5, "a branch of a step cannot draw random numbers for a tuple: draw them before keras.ops.cond")
+    ]
+
+
+def test_an_array_of_numpy_is_indexed_in_a_loop():
+    text = (
+        "names = np.arange(10)\n"
+        "def body(i, total):\n    return i + 1, total + names[i]\n"
+        "end = tf.while_loop(lambda i, total: i < 10, body, [tf.constant(0), tf.constant(0)])\n"
+    )
+    assert [int(part) for part in names_of(text)["end"]] == [10, 45]
+
+
+@pytest.mark.parametrize("size", ["tf.shape(x)[0]", "tf.shape(x)[1]"])
+def test_a_size_stays_an_integer(size: str):
+    text = f"def ones(x):\n    n = tf.cast({size}, 'int64')\n    return tf.ones((n, 2))\n"
+    assert names_of(text)["ones"](np.zeros((3, 3))).shape == (3, 2)
+    new = ported(GIVEN + "c = tf.cast(tf.shape(x)[0], tf.float32)\n").new
+    assert new.splitlines()[-1] == 'c = keras.ops.cast(keras.ops.shape(x)[0], "float32")'

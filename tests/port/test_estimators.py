@@ -1,0 +1,61 @@
+"""Plain Estimators become a TPUEstimator on one device."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from anytpu.port import ported
+
+PROGRAM = """\
+import numpy as np
+import tensorflow as tf
+
+
+def model_fn(features, labels, mode):
+    logits = tf.layers.dense(features, 3)
+    if mode == tf.estimator.ModeKeys.PREDICT:
+        return tf.estimator.EstimatorSpec(mode=mode, predictions={"classes": tf.argmax(logits, 1)})
+    loss = tf.losses.sparse_softmax_cross_entropy(labels=labels, logits=logits)
+    optimizer = tf.train.GradientDescentOptimizer(0.1)
+    return tf.estimator.EstimatorSpec(mode=mode, loss=loss, train_op=optimizer.minimize(loss))
+
+
+def input_fn(rows):
+    x, y = np.eye(3, dtype="float32"), np.arange(3)
+    return tf.data.Dataset.from_tensor_slices((x, y)).repeat().batch(rows)
+
+
+def train_fn():
+    return input_fn(6)
+
+
+estimator = tf.estimator.Estimator(model_fn=model_fn)
+estimator.train(train_fn, steps=2)
+estimator.train(input_fn=lambda: input_fn(6), steps=2)
+rows = tf.estimator.inputs.numpy_input_fn(np.eye(3, dtype="float32"), batch_size=2, shuffle=False)
+classes = [row["classes"] for row in estimator.predict(rows)]
+"""
+
+
+def test_a_plain_estimator_trains_on_one_device():
+    outcome = ported(PROGRAM)
+    assert outcome.by_hand == ()
+    assert "def model_fn(features, labels, mode, params):" in outcome.new
+    assert "estimator = tpu.TPUEstimator(model_fn=model_fn, use_tpu=False, config=tpu.RunConfig())" in outcome.new
+    assert "estimator.train(lambda params: train_fn(), steps=2)" in outcome.new
+    assert "estimator.train(input_fn=lambda params: input_fn(6), steps=2)" in outcome.new
+    names: dict = {}
+    exec(outcome.new, names)
+    assert len(names["classes"]) == 3
+    assert int(np.asarray(names["estimator"].get_variable_value("global_step"))) == 4
+
+
+def test_metrics_of_an_evaluation_are_listed():
+    text = "import tensorflow as tf\nspec = tf.estimator.EstimatorSpec(mode, loss=loss, eval_metric_ops=metrics)\n"
+    assert [(one.old, one.advice) for one in ported(text).by_hand] == [
+        (
+            "eval_metric_ops=metrics",
+            "write eval_metrics=(metric_fn, [labels, logits]): metric_fn(labels, logits) gets the rows of the whole "
+            "evaluation, and returns metrics of Keras or numbers by name",
+        )
+    ]
