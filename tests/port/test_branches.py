@@ -77,3 +77,17 @@ def test_a_size_stays_an_integer(size: str):
     assert names_of(text)["ones"](np.zeros((3, 3))).shape == (3, 2)
     new = ported(GIVEN + "c = tf.cast(tf.shape(x)[0], tf.float32)\n").new
     assert new.splitlines()[-1] == 'c = keras.ops.cast(keras.ops.shape(x)[0], "float32")'
+
+
+def test_a_random_function_that_is_passed_on_gets_its_generator():
+    text = (
+        "def noisy(x):\n    return x + tf.random.normal(tf.shape(x))\n"
+        "def plain(x):\n    return x\n"
+        "def sometimes(function, x):\n"
+        "    return tf.cond(tf.random.uniform([]) < 2.0, lambda: function(x), lambda: x)\n"
+        "def augment(x):\n    return sometimes(plain, x), sometimes(noisy, x)\n"
+        "rows = tf.data.Dataset.from_tensor_slices(np.zeros((8, 3), 'float32')).map(augment)\n"
+    )
+    plain, noisy = (np.stack(part) for part in zip(*names_of(text)["rows"], strict=True))
+    assert not plain.any()
+    assert noisy.all()

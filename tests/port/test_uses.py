@@ -397,3 +397,14 @@ def test_options_of_a_record_writer():
         "options = 'gzip'",
         "writer = tpu.pipeline.RecordWriter(path, options)",
     ]
+
+
+def test_the_input_of_a_named_layer():
+    text = (
+        "import tensorflow as tf\na = tf.keras.Input((3,), name='a')\nx = model.get_layer(name='a').input\n"
+        "y = model.get_layer('b').input\n"
+    )
+    assert ported(text).new.splitlines()[-2:] == [
+        "x = model.get_layer(name='a').output",
+        "y = model.get_layer('b').input",
+    ]

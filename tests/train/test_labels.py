@@ -52,6 +52,13 @@ def test_labels_of_the_validation_data():
     assert texts(lambda: model.fit(X, right, validation_data=(X, right), verbose=0)) == []
 
 
+def test_a_model_without_an_input():
+    with tpu.connect("virtual", cores=2).scope():
+        model = keras.Sequential([keras.layers.Dense(3), keras.layers.Softmax()], name="classifier")
+        model.compile("sgd", "sparse_categorical_crossentropy")
+    assert texts(lambda: model.fit(X, OUTSIDE, batch_size=4, verbose=0)) == [TEXT]
+
+
 def test_the_warning_points_to_the_call():
     with pytest.warns(UserWarning) as warned:
         classifier().fit(X, OUTSIDE, verbose=0)

@@ -6,6 +6,7 @@ So the numbers depend on the seed, the element and the pass, and not on threads.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import libcst as cst
@@ -15,6 +16,7 @@ from anytpu.port.calls import row_of_call
 from anytpu.port.edits import Edits
 from anytpu.port.filling import fill, rename_attribute
 from anytpu.port.methods import takes_several
+from anytpu.port.values import parameter_names
 
 _NAMES = ("rng", "generator", "random_generator")
 
@@ -60,11 +62,32 @@ def _plan_calls(edits: Edits, random_functions: set[cst.CSTNode], rng: str) -> N
     while before < len(random_functions):
         before = len(random_functions)
         for call in calls:
-            called = {function.node for function in edits.values.functions(call.func)}
             caller = _around(edits, call)
-            if called & random_functions and caller is not None:
+            if caller is None:
+                continue
+            if _is(call.func, random_functions, edits) and not _is_parameter(call.func, caller):
                 edits.put(call, lambda updated: with_argument(updated, rng, cst.Name(rng)))
                 random_functions.add(caller)
+            for argument in call.args:
+                if isinstance(argument.value, cst.Name) and _is(argument.value, random_functions, edits):
+                    if _is_parameter(argument.value, caller):
+                        continue
+                    edits.put(argument.value, functools.partial(_bound, edits, rng))
+                    random_functions.add(caller)
+
+
+def _is(value: cst.BaseExpression, functions: set[cst.CSTNode], edits: Edits) -> bool:
+    """Return whether a value may be one of some functions."""
+    return any(own.node in functions for own in edits.values.functions(value))
+
+
+def _is_parameter(value: cst.BaseExpression, function: Any) -> bool:
+    """Return whether a function was passed in: the generator is bound where it is passed."""
+    return isinstance(value, cst.Name) and value.value in parameter_names(function)
+
+
+def _bound(edits: Edits, rng: str, function: cst.BaseExpression) -> cst.BaseExpression:
+    return edits.expression(f"lambda *args: {{function}}(*args, {rng}={rng})", function=function)
 
 
 def _plan_map(edits: Edits, call: cst.Call, rng: str) -> None:

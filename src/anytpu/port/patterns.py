@@ -15,7 +15,7 @@ from anytpu._replaced import FOREIGN
 from anytpu.port import known
 from anytpu.port.arguments import argument_of, in_parentheses, keyword_of, with_argument, with_keyword
 from anytpu.port.edits import Edits
-from anytpu.port.filling import OWNER, drop_self_assignment, fill
+from anytpu.port.filling import OWNER, drop_self_assignment, fill, rename_attribute
 from anytpu.port.loops import plan_loops
 from anytpu.port.resolvers import plan_resolvers
 from anytpu.port.rules import new_name, rule_of, rules
@@ -49,6 +49,11 @@ _FIRST_INPUT = m.Attribute(
     m.Name("input"),
 )
 """`model.layers[0].input`."""
+_NAMED_INPUT = m.Attribute(
+    m.Call(m.Attribute(attr=m.Name("get_layer")), [m.Arg(m.SaveMatchedNode(m.SimpleString(), "name"))]), m.Name("input")
+)
+"""`model.get_layer("x").input`."""
+_INPUT = m.OneOf(m.Name("Input"), m.Attribute(attr=m.Name("Input")))
 _SCHEDULES = ("train.piecewise_constant", "train.exponential_decay", "train.cosine_decay", "train.polynomial_decay")
 _COMPUTED_STEP = (
     "optax and Keras call a schedule with the number of the step, not with {step}: "
@@ -102,6 +107,8 @@ def plan_patterns(edits: Edits) -> None:
             edits.drop_statement(node)
         elif isinstance(node, cst.Attribute) and m.matches(node, _FIRST_INPUT):
             _plan_first_input(edits, node)
+        elif isinstance(node, cst.Attribute) and m.matches(node, _NAMED_INPUT):
+            _plan_named_input(edits, node)
         elif isinstance(node, cst.Attribute) and node.attr.value == "metrics_names":
             # Keras 3 names one metric that holds all of `compile`; this is the order of what evaluate returns.
             edits.put(node, lambda updated: edits.expression(_METRIC_NAMES, model=updated.value))
@@ -328,6 +335,15 @@ def _plan_first_input(edits: Edits, node: cst.Attribute) -> None:
     template = "{model}.inputs[0]" if is_single else "{model}.layers[0].output"
     edits.put(node, lambda _: edits.expression(template, model=edits.rebuilt(found["model"])))
     edits.mark(node)
+
+
+def _plan_named_input(edits: Edits, node: cst.Attribute) -> None:
+    """Turn `model.get_layer("x").input` into the output of the layer, if the program has an `Input` of that name."""
+    found: Any = m.extract(node, _NAMED_INPUT)
+    inputs = [call for call in edits.tree.all(cst.Call) if m.matches(call.func, _INPUT)]
+    names = [argument_of(call, -1, "name") for call in inputs]
+    if any(name is not None and edits.tree.code(name.value)[1:-1] == found["name"].value[1:-1] for name in names):
+        rename_attribute(edits, node.attr, "output")
 
 
 def _plan_adapt(edits: Edits, call: cst.Call) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from anytpu._calls import users_stacklevel
 
+_KEEP_CLASSES = (keras.layers.Activation, keras.layers.Softmax)
 _NAMES = ("sparse_categorical_crossentropy", "SparseCategoricalCrossentropy")
 
 
@@ -47,7 +48,7 @@ def warn_of_labels(model: Any, y: Any) -> None:
 
 
 def _classes_of(model: Any) -> int | None:
-    """Return the number of classes of a model's sparse cross-entropy; None if it has another loss or is not built."""
+    """Return the number of classes of a model's sparse cross-entropy; None if they are not known."""
     loss = getattr(model, "loss", None)
     is_sparse = loss in _NAMES if isinstance(loss, str) else loss is keras.losses.sparse_categorical_crossentropy
     if isinstance(loss, keras.losses.SparseCategoricalCrossentropy):
@@ -57,5 +58,7 @@ def _classes_of(model: Any) -> int | None:
     try:
         shape = model.output_shape
     except (AttributeError, ValueError):  # The model is not built yet.
-        return None
+        layers = model.layers if isinstance(model, keras.Sequential) else []
+        last = next((layer for layer in reversed(layers) if not isinstance(layer, _KEEP_CLASSES)), None)
+        return last.units if isinstance(last, keras.layers.Dense) else None
     return shape[-1] if isinstance(shape, tuple) and shape and isinstance(shape[-1], int) else None
