@@ -52,39 +52,6 @@ ALLOWED_SIBLINGS = {
 }
 MAX_FAN_OUT = 16  # The command line imports one module for each command.
 
-# Parts whose docstrings are in plain words: no sentence is too long, none opens with What, Who, Where or Which.
-PLAIN_PARTS = {
-    *(
-        "__init__",
-        "__main__",
-        "_by_name",
-        "_calls",
-        "_env",
-        "_jax",
-        "_keras",
-        "_keras_layers",
-        "errors",
-        "showing",
-        "units",
-    ),
-    *(
-        "bench",
-        "cli",
-        "engine",
-        "files",
-        "pipeline",
-        "planning",
-        "port",
-        "program",
-        "report",
-        "sharding",
-        "strategy",
-        "system",
-        "worker",
-    ),
-    "train",
-}
-
 BANNED_NAMES = {
     "util",
     "utils",
@@ -426,12 +393,9 @@ def test_exports_are_what_exists(name: str):
 
 
 def test_sentences_are_plain():
-    faults = [
-        fault
-        for name, module in modules().items()
-        if part_of(name) in PLAIN_PARTS
-        for fault in plain_words.faults(module)
-    ]
+    # The inside of chip/ is to be rewritten.
+    plain = {name: module for name, module in modules().items() if part_of(name) != "chip"}
+    faults = [fault for module in plain.values() for fault in plain_words.faults(module)]
     assert not faults, report(faults)
 
 

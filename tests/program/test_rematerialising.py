@@ -15,6 +15,7 @@ from anytpu.program import rematerialising
 from anytpu.program.jaxprs import inner_jaxprs, level_of
 from anytpu.program.rematerialising import REMATS, REPEATED, live_bytes, rematerialised
 from anytpu.sharding import trace_step
+from engine.kernel_switch import QUICKLY
 
 LAYERS, ROWS, WIDTH = 6, 64, 32
 
@@ -84,7 +85,7 @@ def values_of(trace):
 
 @functools.cache
 def _compiled(jaxpr):
-    return jax.jit(jaxpr_as_fun(jaxpr))
+    return jax.jit(jaxpr_as_fun(jaxpr), compiler_options=QUICKLY)
 
 
 def check_equal(trace, again):
