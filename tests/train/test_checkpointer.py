@@ -132,6 +132,26 @@ for step in tpu.Checkpointer(sys.argv[1]).steps(9, state=state):
     assert f"SIGTERM: step 3 is saved in {tmp_path}. The same command continues there (exit status 75)." in said
 
 
+def test_a_signal_within_the_first_body_ends_the_loop_at_once(tmp_path: Path):
+    program = """
+import sys, threading
+import anytpu as tpu
+for step in tpu.Checkpointer(sys.argv[1]).steps(9, state={"a": 0}):
+    print("waiting", flush=True)
+    threading.Event().wait()
+"""
+    process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=PIPE, stderr=PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waiting\n"
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=100)
+    assert process.returncode == 75
+    assert said == (
+        f"\nanytpu: SIGTERM: nothing is new since step 0, in {tmp_path}. The same command continues there (exit status "
+        "75).\n"
+    )
+
+
 def test_the_best_is_kept(tmp_path: Path):
     saved = tpu.Checkpointer(tmp_path, every_s=None, keep=1, best="val_loss")
     for step in saved.steps(6, state={"a": 1.0}):

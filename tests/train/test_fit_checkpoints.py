@@ -326,6 +326,28 @@ def test_a_new_callback_begins_with_no_state(tmp_path: Path, caplog: pytest.LogC
     )
 
 
+def test_another_program_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    def said() -> list[str]:
+        return [line for line in caplog.messages if "another program" in line]
+
+    fit(tmp_path)
+    fit(tmp_path, epochs=3)
+    assert said() == []
+    model = model_of()
+    with tpu.connect("virtual", cores=2).scope():
+        model.compile(keras.optimizers.SGD(0.01), "mae", steps_per_execution=1)
+    fit(tmp_path, model, epochs=4)
+    then, now = (
+        next(iter(host["programs"].values()))
+        for host in (Checkpoints(tmp_path).load(step).host["state"] for step in (9, 12))
+    )
+    assert then != now
+    assert said() == [
+        f"The checkpoint {tmp_path / '9'} was made by another program: the step's digest was {then}, and is {now} now. "
+        "The run continues with the model, loss and optimizer of now"
+    ]
+
+
 def test_the_list_of_facts_is_plain_json(tmp_path: Path):
     fit(tmp_path)
     host = json.loads((tmp_path / "6" / "manifest.json").read_bytes())["host"]

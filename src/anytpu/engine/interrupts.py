@@ -54,13 +54,15 @@ _PAUSE_S = 0.01
 class _PendingSignal:
     """State of the main thread: the mode of its innermost block, and the number of the stored signal or None.
 
-    `is_repeated` says that the signal in action is the second one. `since_s` is the time of the stored signal.
+    `is_repeated`: whether the signal in action is the second one. `is_resent`: whether it was sent again, since Python
+    discarded the exception of the first. `since_s`: time of the stored signal.
     """
 
     def __init__(self) -> None:
         self.mode: _Mode = None
         self.number: int | None = None
         self.is_repeated = False
+        self.is_resent = False
         self.since_s = 0.0
 
 
@@ -206,6 +208,12 @@ def is_repeated_signal() -> bool:
     return _pending.is_repeated
 
 
+def take_resent() -> bool:
+    """Return whether a signal was sent again, because Python discarded its exception, since the last call."""
+    is_resent, _pending.is_resent = _pending.is_resent, False
+    return is_resent
+
+
 def _act(handler: Any, number: int, frame: Any) -> None:
     """Call a Python handler, or send the signal again with the system's default handler."""
     if callable(handler):
@@ -226,6 +234,7 @@ def _is_main() -> bool:
 def _send_again(number: int) -> None:
     """Send a signal to the main thread after a pause; runs in a thread of its own."""
     time.sleep(_PAUSE_S)
+    _pending.is_resent = True
     if hasattr(signal, "pthread_kill"):
         # This also interrupts a blocking system call of the main thread.
         signal.pthread_kill(threading.main_thread().ident or 0, number)

@@ -166,18 +166,20 @@ class Checkpointer:
                 checkpoints.check_room(tracked.size_bytes)
             else:
                 steps = range(max(restored, steps.start), steps.stop, steps.step)
+            tracked.reserve()
             saver = self._saver = Saver(checkpoints, self.policy, restored or steps.start)
             stack.callback(saver.wait)
             # 2. Between two steps, save if it is due. The body of the loop runs at the `yield`.
             is_between, done = True, saver.step
 
             def save() -> str:
-                if not is_between or done == saver.step:
+                if done == saver.step:
+                    saver.wait()
                     return f"nothing is new since step {saver.step}, in {checkpoints.folder}"
                 is_saved = saver.save_now(lambda: self._snapshot(done, tracked))
                 return f"step {done} {'is' if is_saved else 'could not be'} saved in {checkpoints.folder}"
 
-            stop = stack.enter_context(StopSignals(save, lambda: is_between))
+            stop = stack.enter_context(StopSignals(save, lambda: is_between or done == saver.step))
             for step in steps:
                 is_between = False
                 yield step

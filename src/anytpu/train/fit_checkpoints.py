@@ -24,6 +24,7 @@ import numpy as np
 
 from anytpu import _keras
 from anytpu.errors import SettingError
+from anytpu.planning.runs import digest
 from anytpu.strategy.variables import host_copy
 from anytpu.train.callback_states import CallbackStates
 from anytpu.train.checkpoint import Checkpoints, Restored, SavePolicy, Saver, Snapshot
@@ -35,6 +36,7 @@ from anytpu.train.variable_names import model_variables
 from anytpu.train.variable_values import assign, size_bytes
 
 if TYPE_CHECKING:
+    from anytpu.program.program import Program
     from anytpu.train.epochs import Epochs
     from anytpu.train.trainer import Trainer
 
@@ -97,6 +99,9 @@ class FitRun:
             self._epoch = host["epoch"]
             arguments["initial_epoch"] = self._epochs_count if host["finished"] == "stopped" else self._epoch
         self._states = CallbackStates(_users(self._callbacks))
+        self._programs: dict[str, str] = {}
+        self._saved_programs: dict[str, str] = self._resumed.host.get("programs", {}) if self._resumed else {}
+        self._from = self._resumed.where if self._resumed else ""
         self._has_batch_begin = any(map(_begins_batches, _users(self._callbacks)))
         self._epochs: dict[str, Epochs] = {}
         self._moment: Moment | None = None
@@ -162,6 +167,20 @@ class FitRun:
             moment.metrics = {name: host_copy(variable) for name, variable in metrics.items()}
         self._reach(moment, is_due=not is_end and self.saver.is_due(self._steps))
 
+    def compiled(self, program: Program) -> None:
+        """Record the program of the next steps, and warn if the checkpoint's was another on the same cores."""
+        key = f"{program.replicas} cores, {', '.join(str(leaf.shape) for leaf in jax.tree.leaves(program.batch))}"
+        now = self._programs[key] = digest(program)
+        then = self._saved_programs.pop(key, now)
+        if then != now:
+            LOG.warning(
+                "The checkpoint %s was made by another program: the step's digest was %s, and is %s now. The run "
+                "continues with the model, loss and optimizer of now",
+                self._from,
+                then,
+                now,
+            )
+
     def begin_group(self) -> None:
         """Report that the next call begins; if it calls callbacks before its steps, the last moment ends here."""
         if self._has_batch_begin:
@@ -221,6 +240,7 @@ class FitRun:
             "finished": "stopped" if moment.is_finished else None,
             "inputs": moment.inputs,
             "random": compact(moment.random),
+            "programs": {**self._saved_programs, **self._programs},
             "callbacks": self._states.get() if moment.callbacks is None else moment.callbacks,
             "step_logs": jax.tree.map(np.asarray, logs),
         }
@@ -273,8 +293,8 @@ class FitRun:
             self.saver.finish()
 
 
-class _First(keras.callbacks.Callback):
-    """The first callback of a fit: its methods run before those of the others.
+class _Report(keras.callbacks.Callback):
+    """A callback that reports places to a `FitRun`.
 
     Args:
         run: the fit.
@@ -283,6 +303,10 @@ class _First(keras.callbacks.Callback):
     def __init__(self, run: FitRun) -> None:
         super().__init__()
         self._run = run
+
+
+class _First(_Report):
+    """The first callback of a fit: its methods run before those of the others."""
 
     def on_train_begin(self, logs: Any = None) -> None:
         self._run.begin()
@@ -297,16 +321,8 @@ class _First(keras.callbacks.Callback):
         self._run.end()
 
 
-class _Last(keras.callbacks.Callback):
-    """The last callback of a fit.
-
-    Args:
-        run: the fit.
-    """
-
-    def __init__(self, run: FitRun) -> None:
-        super().__init__()
-        self._run = run
+class _Last(_Report):
+    """The last callback of a fit."""
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self._run.end_epoch(epoch, logs)
@@ -338,7 +354,7 @@ def _callback_list(model: Any, arguments: dict[str, Any], run: FitRun) -> Any:
 
 
 def _users(callbacks: Any) -> list[Any]:
-    return [callback for callback in callbacks.callbacks if not isinstance(callback, _First | _Last)]
+    return [callback for callback in callbacks.callbacks if not isinstance(callback, _Report)]
 
 
 def _begins_batches(callback: Any) -> bool:

@@ -12,11 +12,14 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from anytpu.errors import DataError
 from anytpu.train.checkpoint import Restored
 from anytpu.train.checkpoint.random_state import compact, random_states, restore_random_states
+
+if TYPE_CHECKING:
+    from anytpu.program.program import Program
 
 LOG = logging.getLogger("anytpu")
 
@@ -34,6 +37,10 @@ class FitReports(Protocol):
 
     def reach(self, done: int, is_end: bool = False) -> None:
         """Report a place before a group of steps, or the end of the steps of an epoch."""
+        ...
+
+    def compiled(self, program: Program) -> None:
+        """Record the program of the next steps."""
         ...
 
     def begin_group(self) -> None:

@@ -20,10 +20,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn, Self
 
 from anytpu._restarts import STOPPED_STATUS
-from anytpu.engine.interrupts import is_repeated_signal, is_same_sigterm
-
-_RESENT_S = 0.5
-"""Seconds within which `engine.interrupts` sends a signal again whose exception Python discarded."""
+from anytpu.engine.interrupts import is_repeated_signal, is_same_sigterm, take_resent
 
 
 class StopSignals:
@@ -41,7 +38,7 @@ class StopSignals:
         self._save, self._is_ready = save, is_ready
         self._replaced: dict[int, Any] = {}
         self._owner = os.getpid()
-        self._stopped_s: float | None = None
+        self._is_stopped = False
         self._received_s = 0.0
         self.number: int | None = None
 
@@ -62,9 +59,9 @@ class StopSignals:
     def stop(self) -> NoReturn:
         """Save the run, and end the process with `STOPPED_STATUS`."""
         name = signal.Signals(self.number or signal.SIGTERM).name
-        if self._stopped_s is None:
+        if not self._is_stopped:
             _say(f"{name}: {self._save()}. The same command continues there (exit status {STOPPED_STATUS})")
-        self._stopped_s = time.monotonic()
+        self._is_stopped = True
         if self.number == signal.SIGINT and hasattr(sys, "ps1"):
             raise KeyboardInterrupt
         raise SystemExit(STOPPED_STATUS)
@@ -73,7 +70,7 @@ class StopSignals:
         if os.getpid() != self._owner:  # A forked child has no run.
             _end_by(number)
             return
-        is_resent = self._stopped_s is not None and time.monotonic() - self._stopped_s < _RESENT_S
+        is_resent = take_resent() and self._is_stopped
         if self.number is not None and is_same_sigterm(number, self._received_s) and not is_resent:
             return
         if is_repeated_signal() or (self.number is not None and not is_resent):

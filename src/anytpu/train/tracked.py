@@ -62,14 +62,16 @@ class Tracked:
     @property
     def size_bytes(self) -> int:
         """Size of all values, in bytes."""
-        leaves = jax.tree.leaves(list(self._trees.values()))
-        return size_bytes(self.named()) + sum(np.asarray(leaf).nbytes for leaf in leaves)
+        return size_bytes(self._everything())
+
+    def reserve(self) -> None:
+        """Reserve the host's memory for `values`, in a thread, beside the first steps."""
+        self._memory = HostMemory(self._everything())
 
     def values(self) -> dict[str, np.ndarray]:
-        """Return copies of all arrays, by name."""
-        named = self.named()
-        self._memory = self._memory or HostMemory(named)
-        return self._memory.copies(named) | {name: np.array(leaf) for name, leaf in self._leaves().items()}
+        """Return copies of all arrays, by name; they replace those of the last call."""
+        assert self._memory is not None
+        return self._memory.copies(self._everything())
 
     def trained(self) -> frozenset[str]:
         """Return the names of the trainable weights."""
@@ -95,14 +97,13 @@ class Tracked:
         Raises:
             FileError: the checkpoint has other arrays or iterators. Nothing is changed.
         """
-        leaves = self._leaves()
         positions = resumed.host["positions"]
         if positions.keys() != self._iterators.keys():
             raise FileError(
                 f"the checkpoint {resumed.where!r} has the positions of the iterators {sorted(positions)}, and these "
                 f"are {sorted(self._iterators)}. Pass the same names, or choose another folder"
             )
-        everything = {**self.named(), **{name: _Leaf(leaf) for name, leaf in leaves.items()}}
+        everything = self._everything()
         assign(everything, resumed, "the objects of the loop")
         for name, tree in self._trees.items():
             _replace(
@@ -111,16 +112,17 @@ class Tracked:
         for name, iterator in self._iterators.items():
             iterator.set_state(positions[name])
 
-    def _leaves(self) -> dict[str, Any]:
-        return {
-            _name(name, path): leaf
+    def _everything(self) -> dict[str, Any]:
+        leaves = {
+            _name(name, path): _Leaf(leaf)
             for name, tree in self._trees.items()
             for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
         }
+        return self.named() | leaves
 
 
 class _Leaf:
-    """A leaf of a tree, with the attributes of a variable that `assign` uses.
+    """A leaf of a tree, with the attributes of a variable that `assign` and `HostMemory` use.
 
     Args:
         value: an array or a number.

@@ -194,6 +194,7 @@ class Trainer:
         """Start a fit: epochs count from `initial_epoch`, and `on_nan` treats steps that are not finite."""
         self._initial_epoch, self.on_nan, self._skips = initial_epoch, on_nan, SkippedSteps(self.backend)
         self.input_shares, self.notices = [], None if is_silent else []
+        self._last = None
 
     def begin_epoch(self, number: int) -> None:
         """Start the epoch of this number, from 1, of the fit that runs."""
@@ -262,6 +263,8 @@ class Trainer:
         return self._last[1]
 
     def _find_executable(self, mode: str, parts: tuple[VariableList, ...], segment: FeedSegment) -> _Compiled:
+        if mode == "train" and self.checkpoints is not None:
+            self.checkpoints.compiled(self._programs.program(mode, segment.batch, parts))
         key = (self._programs.key(mode, segment.batch, parts), segment.loop)
         if key not in self._executables:
             program = self._programs.program(mode, segment.batch, parts)

@@ -21,6 +21,7 @@ from anytpu.errors import DamageError, FileError
 from anytpu.train.checkpoint import Checkpoints, bucket, bucket_lock, bucket_store, checkpoint_at, saver
 from anytpu.train.checkpoint.bucket import Bucket
 from object_servers import Proxy, server, settings
+from safetensors_reader import read
 
 VALUES = {"a": np.arange(1000.0), "b": np.ones((3, 4), "float32"), "empty": np.zeros((0, 4), "float16")}
 
@@ -292,6 +293,20 @@ def test_the_command_lists_a_bucket(url, proxies, proxy):
     assert re.fullmatch(r"3 .* verified +fit +loss 0\.5", lines[1])
     assert re.fullmatch(r"4 .* damaged +-", lines[2])
     assert lines[3] == "step 4: its arrays.bin has 8,000 bytes, and 8,048 were written"
+
+
+def test_the_command_exports_from_a_bucket(url, proxies, proxy, tmp_path):
+    Checkpoints(url).save(3, VALUES, trained=["a", "b"], host={"made": {"by": "Checkpointer"}, "metrics": {}})
+    path = tmp_path / "weights.safetensors"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "anytpu", "checkpoints", url, "--export", str(path)]
+    run = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert (run.returncode, run.stderr) == (0, "")
+    arrays, notes = read(path)
+    assert notes["step"] == "3"
+    assert {name: array.tobytes() for name, array in arrays.items()} == {
+        name: VALUES[name].tobytes() for name in ("a", "b")
+    }
 
 
 def test_a_local_path_is_no_url(tmp_path):

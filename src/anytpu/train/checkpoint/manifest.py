@@ -35,6 +35,9 @@ FORMAT = 1
 NAME = "manifest.json"
 """The file of the manifest, in the folder of a checkpoint."""
 
+_PIECE_BYTES = 2**20
+"""Bytes of one call of google_crc32c, which holds Python's lock: the training's thread waits for it."""
+
 Json = Any
 
 
@@ -114,7 +117,10 @@ def digest_of(content: bytes | np.ndarray) -> str:
     if isinstance(content, np.ndarray):
         content = content.reshape(-1).view(np.uint8)
         content.flags.writeable = False  # google_crc32c takes read-only buffers only; `content` is a view.
-    return f"crc32c:{google_crc32c.value(content):08x}"  # pyright: ignore[reportArgumentType]
+    crc = 0
+    for start in range(0, len(content), _PIECE_BYTES):
+        crc = google_crc32c.extend(crc, content[start : start + _PIECE_BYTES])  # pyright: ignore[reportArgumentType]
+    return f"crc32c:{crc:08x}"
 
 
 def is_number(dtype: np.dtype) -> bool:
