@@ -29,7 +29,7 @@ ARRAYS = 16
 SAVES = 4
 BODY_S = 8.0
 STEPS = 1000
-PAIRS = 2
+PAIRS = 1
 
 
 def made_state(mib: int) -> dict[str, Any]:
@@ -129,13 +129,14 @@ def fitted(folder: Path, is_ours: bool) -> dict[str, Any]:
 
     keras.utils.set_random_seed(7)
     with tpu.connect("v2-8").scope() if is_ours else contextlib.nullcontext():
-        model = keras.Sequential([keras.Input((1024,)), *[keras.layers.Dense(1024, "relu") for _ in range(4)]])
+        model: Any = keras.Sequential([keras.Input((1024,)), *[keras.layers.Dense(1024, "relu") for _ in range(4)]])
         model.compile("adam", "mse")
     x = np.random.default_rng(0).random((128 * 100, 1024), dtype="float32")
     model.fit(x, x, batch_size=128, epochs=1, verbose=0)
     found: dict[str, Any] = {"step_s": [], "saving_step_s": [], "ratio": [], "saves": []}
     for pair in range(PAIRS):
-        where, arguments = folder / str(pair), {}
+        where = folder / str(pair)
+        arguments: dict[str, Any] = {}
         for kind in ("step_s", "saving_step_s"):
             if kind == "saving_step_s" and is_ours:
                 arguments["checkpoint_dir"] = tpu.Checkpointer(where, every_s=None, every_steps=100, keep=STEPS)

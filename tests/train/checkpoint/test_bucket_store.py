@@ -305,7 +305,7 @@ def test_the_command_exports_from_a_bucket(url, proxies, proxy, tmp_path):
     arrays, notes = read(path)
     assert notes["step"] == "3"
     assert {name: array.tobytes() for name, array in arrays.items()} == {
-        name: VALUES[name].tobytes() for name in ("a", "b")
+        name: value.tobytes() for name, value in VALUES.items()
     }
 
 

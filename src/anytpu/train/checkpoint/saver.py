@@ -10,6 +10,7 @@ interrupted the main thread inside of a print.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -21,10 +22,10 @@ from anytpu.train.checkpoint.policy import SavePolicy, metrics_in
 from anytpu.train.checkpoint.snapshot import Snapshot
 
 _MAX_SHARE = 1 / 50
-"""Maximum share of the time that training may wait for saves."""
+"""Maximum share of the training's time that saves may cost: the wait for the copy, and the cores that write it."""
 
 _FREE_S = 1.0
-"""Seconds that training may wait beyond that share."""
+"""Seconds that saves may cost beyond that share."""
 
 
 class Saver:
@@ -45,7 +46,7 @@ class Saver:
         self._failure: FileError | None = None
         self._has_reported = False
         self._unsaved: FileError | None = None
-        self._waited_s = self._total_s = 0.0
+        self._cost_s = self._total_s = 0.0
         self._saves, self._has_postponed = 0, False
         self._began_s = now()
         self._saved_s = now()
@@ -55,7 +56,7 @@ class Saver:
         """Step of the newest snapshot that was passed to `save`, or of the checkpoint that the run continues."""
 
     def is_due(self, step: int) -> bool:
-        """Return whether the policy asks for a save at a step, and saves have not stopped the training for too long."""
+        """Return whether the policy asks for a save at a step, and saves have not cost too much time."""
         self._report()
         if not self._policy.is_due(step - self.step, self._now() - self._saved_s):
             return False
@@ -69,14 +70,14 @@ class Saver:
         if not self._has_postponed:
             self._has_postponed = True
             _say(
-                f"a save stops the training for {self._total_s / self._saves:.2g} s. So saves are about "
+                f"a save costs {self._total_s / self._saves:.2g} s of the training. So saves are about "
                 f"{self._total_s / self._saves / _MAX_SHARE:.0f} s apart, {_MAX_SHARE:.0%} of the time"
             )
         return False
 
     def is_affordable(self) -> bool:
         """Return whether a save that no setting asks for costs little, compared with the time since the last one."""
-        return self._waited_s <= _MAX_SHARE * (self._now() - self._saved_s)
+        return self._cost_s <= _MAX_SHARE * (self._now() - self._saved_s)
 
     def is_best(self, metrics: dict[str, float]) -> bool:
         """Return whether these metrics are better than those of every checkpoint."""
@@ -92,17 +93,16 @@ class Saver:
             NaNLossError: a weight is not finite. Training on would not mend it.
         """
         self.wait()
-        began_s = self._now()
+        self._cost_s, began_s = 0.0, self._now()
         snapshot = make()
         bad = self._bad(snapshot)
         if bad is not None:
             raise NaNLossError(f'{bad}. Lower the learning rate, clip the gradients, or pass on_nan="skip" to fit')
         self._accept(snapshot)
         self._thread = threading.Thread(target=self._write, args=(snapshot,), name="anytpu writes a checkpoint")
-        self._thread.start()
-        self._waited_s = self._now() - began_s
-        self._total_s += self._waited_s
         self._saves += 1
+        self._cost(self._now() - began_s)
+        self._thread.start()
 
     def save_first(self, make: Callable[[], Snapshot]) -> None:
         """Copy and write the state before the first step.
@@ -164,12 +164,19 @@ class Saver:
         if self.is_best(snapshot.metrics):
             self._best = snapshot.metrics[self._policy.best or ""]
 
+    def _cost(self, seconds: float) -> None:
+        self._cost_s += seconds
+        self._total_s += seconds
+
     def _write(self, snapshot: Snapshot) -> None:
+        began_s = time.thread_time()
         try:
             self._write_files(snapshot)
             self._has_reported, self._unsaved = False, None
         except FileError as error:
             self._failure = self._unsaved = error
+        # The training may need the core of this thread: all of it on two cores, the less the more there are.
+        self._cost((time.thread_time() - began_s) / max(len(os.sched_getaffinity(0)) - 1, 1))
 
     def _write_files(self, snapshot: Snapshot) -> None:
         arrays, host = snapshot.packed()
