@@ -50,9 +50,10 @@ def test_compiled_again_outside_it_goes_back_to_keras():
     agrees(classifier, train, places=PLACES)
 
 
-def test_what_was_made_in_a_scope_and_is_compiled_outside_is_said():
+@pytest.mark.parametrize("first", [[keras.layers.Input((4,))], []], ids=["built", "not built"])
+def test_what_was_made_in_a_scope_and_is_compiled_outside_is_said(first: list):
     with tpu.connect("virtual", cores=2).scope():
-        model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)], name="lost")
+        model = keras.Sequential([*first, keras.layers.Dense(1)], name="lost")
     with pytest.warns(UserWarning) as told:
         model.compile("sgd", "mse")
     assert [str(one.message) for one in told] == [

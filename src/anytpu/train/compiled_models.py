@@ -27,10 +27,12 @@ from anytpu.train.trainer import Trainer
 
 _TRAINER = "_anytpu_trainer"
 _WARNED = "_anytpu_trainer_warned"
+_MADE_IN = "_anytpu_made_in"
 
 
 def install() -> None:
-    """Install the wrappers on Keras's `compile`, once."""
+    """Install the wrappers on Keras's `compile` and on the constructor of models, once."""
+    _keras.wrap(_keras.trainer_module().Trainer, "__init__", _constructor)
     _keras.wrap(_keras.trainer_module().Trainer, "compile", _compile)
     _keras.wrap(_keras.trainer_module().Trainer, "compile_from_config", _compile_from_config)
     _keras.wrap(_keras.trainer_module(), "model_supports_jit", _supports_jit)
@@ -99,6 +101,16 @@ def refuse_checkpoints(model: Any, checkpoint_dir: Any) -> NoReturn:
     )
 
 
+def _constructor(original: Callable) -> Callable:
+    def wrapper(self: Any) -> None:
+        original(self)
+        # A model without an Input has no variables yet when it is compiled, so they cannot tell its scope.
+        if (strategy := CURRENT.get()) is not None:
+            vars(self)[_MADE_IN] = strategy.system
+
+    return wrapper
+
+
 def _compile(compile_: Callable) -> Callable:
     signature = inspect.signature(compile_)
 
@@ -155,8 +167,8 @@ def _supports_jit(original: Callable) -> Callable:
 
 def _warn_outside_scope(model: Any) -> None:
     """Warn that a model made in a scope but compiled outside of it trains as plain Keras."""
-    home = next((home for home in map(system_of, model.variables) if home is not None and home.is_running), None)
-    if home is not None:
+    homes = [vars(model).get(_MADE_IN), *map(system_of, model.variables)]
+    if any(home is not None and home.is_running for home in homes):
         warnings.warn(
             f"{model.name!r} was made in the scope of a strategy and is compiled outside of it, so it trains as plain "
             "Keras does, on one device. To train on all cores, compile it inside: with strategy.scope(): "
