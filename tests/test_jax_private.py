@@ -110,3 +110,9 @@ def test_psum_of_a_python_number_multiplies_it_by_the_size_of_the_axis():
         f"JAX {jax.__version__} does not convert the size of an axis to the type of the number in _const(example, "
         "size), by which strategy/padded/counts.py finds the numbers that psum multiplies by it"
     )
+
+
+def test_the_settings_of_a_trace_have_those_of_the_thread():
+    with jax.threefry_partitionable(False):
+        changed = _jax.trace_settings()
+    assert changed != _jax.trace_settings() == _jax.trace_settings()

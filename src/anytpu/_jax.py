@@ -55,3 +55,13 @@ def kernel_context() -> Any:
     tpu.register_dialect(context)
     context.allow_unregistered_dialects = True
     return context
+
+
+def trace_settings() -> list[str]:
+    """Return the settings of JAX on which a trace and its lowering depend, those of this thread included.
+
+    Objects that have no text of their own are left out: the environment of mapped axes, which is empty outside traces.
+    """
+    from jax._src import config
+
+    return [text for text in map(repr, config.trace_context()) if " at 0x" not in text]

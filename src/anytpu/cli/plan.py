@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_settings(parser.add_argument_group("settings"))
     add_run(parser.add_argument_group("the run"))
     _add_questions(parser.add_argument_group("other questions"))
-    _add_compiler(parser.add_argument_group("the compiler"))
+    add_compiler(parser.add_argument_group("the compiler"))
     _add_files(parser.add_argument_group("output files"))
 
 
@@ -36,7 +36,7 @@ def _add_settings(group: Any) -> None:
     group.add_argument(
         "--tpu", metavar="NAMES", type=names, default=names(SYSTEMS), help=f"the systems (default: {SYSTEMS})"
     )
-    group.add_argument("--batch", metavar="N", type=positive_integer, help="examples per step, over all devices")
+    add_job_settings(group)
     group.add_argument(
         "--batch-axis",
         metavar="AXES",
@@ -45,9 +45,6 @@ def _add_settings(group: Any) -> None:
         "examples: 3,0,none (default: the axis that a sharding splits over the data, else 0)",
     )
     group.add_argument("--infer", action="store_true", help="plan a prediction, not a training step")
-    group.add_argument(
-        "--precision", choices=("float32", "bfloat16"), help="make the Keras model in this precision, not its own"
-    )
     group.add_argument(
         "--layout",
         metavar="LAYOUT",
@@ -69,6 +66,14 @@ def _add_settings(group: Any) -> None:
         metavar="NUMBERS",
         type=numbers,
         help="indices, from 0, of the arguments of a .mlir file whose rows are split",
+    )
+
+
+def add_job_settings(group: Any) -> None:
+    """Add the options of the step."""
+    group.add_argument("--batch", metavar="N", type=positive_integer, help="examples per step, over all devices")
+    group.add_argument(
+        "--precision", choices=("float32", "bfloat16"), help="make the Keras model in this precision, not its own"
     )
 
 
@@ -114,13 +119,14 @@ def _add_questions(group: Any) -> None:
     )
 
 
-def _add_compiler(group: Any) -> None:
+def add_compiler(group: Any) -> None:
+    """Add the options of each compilation."""
     group.add_argument(
         "--timeout",
         metavar="S",
         type=positive_number,
         default=600.0,
-        help="limit of one compilation; after it the plan has a lower bound, no forecast (default: 600 seconds)",
+        help="limit of one compilation; after it a plan has a lower bound, no forecast (default: 600 seconds)",
     )
     group.add_argument("--no-cache", action="store_true", help="do not reuse compiled programs from the disk")
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from anytpu.cli.command import Command, positive_integer
-from anytpu.cli.plan import add_run, names, positive_number
+from anytpu.cli.plan import add_compiler, add_job_settings, add_run, names
 
 SLICE = "v5e-8"
 NONE_STATUS = 1
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tpu", metavar="NAMES", type=names, default=names(SLICE), help=f"the slices (default: {SLICE})"
     )
-    parser.add_argument("--batch", metavar="N", type=positive_integer, help="examples per step, over all devices")
+    add_job_settings(parser)
     parser.add_argument(
         "--compile",
         metavar="N",
@@ -36,14 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--rank", choices=("time", "cost"), default="time", help="order by step time or by cost (default: %(default)s)"
     )
     parser.add_argument("--infer", action="store_true", help="lay out a prediction, not a training step")
-    parser.add_argument(
-        "--precision", choices=("float32", "bfloat16"), help="make the Keras model in this precision, not its own"
-    )
     add_run(parser)
-    parser.add_argument(
-        "--timeout", metavar="S", type=positive_number, default=600.0, help="limit of one compilation (default: 600 s)"
-    )
-    parser.add_argument("--no-cache", action="store_true", help="do not reuse compiled programs from the disk")
+    add_compiler(parser)
     parser.add_argument("--json", metavar="FILE", type=Path, help="write all layouts and numbers")
 
 

@@ -20,6 +20,7 @@ from anytpu.planning.forecast import completed, predict
 from anytpu.planning.job import PlanJob
 from anytpu.planning.records import Prediction
 from anytpu.planning.settings import PlanSettings
+from anytpu.planning.shardings import known
 from anytpu.planning.target import Target
 from anytpu.program.lowering import TRACING
 from anytpu.program.program import Placement, Program, state_names
@@ -66,12 +67,30 @@ class SearchedJob:
         names = set(state_names(self.traced.program))
         return found if all(names.issuperset(state_names(traced.program)) for traced in found.values()) else {}
 
+    @functools.cached_property
+    def digest(self) -> str | None:
+        """Identity of the steps that are compiled; None if a step has none."""
+        return known.digest_of([self.traced, *self.shallow.values()])
+
     def predict(self, layout: ModelLayout, target: Target, settings: PlanSettings) -> Prediction:
-        """Return the prediction of the step in a layout.
+        """Return the prediction of the step in a layout, from the disk if it is there.
 
         Raises:
             PlanError: the compiler refused the program, crashed or had no answer.
         """
+        digest = self.digest if settings.use_cache else None
+        if digest is None:
+            return self._predict(layout, target, settings)
+        key = known.key_of(digest, layout, target, settings)
+        prediction = known.read(key, target)
+        if prediction is None:
+            prediction = self._predict(layout, target, settings)
+            # LIBTPU_INIT_ARGS may have changed meanwhile.
+            if key == known.key_of(digest, layout, target, settings):
+                known.write(key, prediction)
+        return prediction
+
+    def _predict(self, layout: ModelLayout, target: Target, settings: PlanSettings) -> Prediction:
         if self.shallow and (extrapolated := self._extrapolate(layout, target, settings)):
             return extrapolated
         return predict(PlanJob(place(self.traced.program, layout, self.traced)), None, target, settings)

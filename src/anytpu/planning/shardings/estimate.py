@@ -14,7 +14,9 @@ products). `benchmarks/shard_accuracy.py` compares ranks with compiled layouts.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -72,7 +74,10 @@ def estimate(traced: TracedStep, layout: ModelLayout, target: Target) -> Estimat
     """
     specs = specs_of(traced, layout)
     costs = _Costs(traced, layout, specs, target)
-    for level, equation, times in traced.level.equations():
+    work = _work_of(traced)
+    for axes, size_bytes in work.results.items():
+        costs.add_results(axes, size_bytes)
+    for level, equation, times in work.equations:
         costs.add(level, equation, times)
     costs.add_new_weights()
     leaves = jax.tree.leaves((traced.program.state, traced.program.batch))
@@ -81,6 +86,31 @@ def estimate(traced: TracedStep, layout: ModelLayout, target: Target) -> Estimat
         for leaf, spec in zip(leaves, specs, strict=True)
     )
     return Estimate(costs.computing_s, costs.network_s, state_bytes)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Work:
+    """The work of a step under any layout.
+
+    Attributes:
+        equations: products and gradients of lookups, with their level and number of executions.
+        results: results of all equations but products, bytes by their logical axes.
+    """
+
+    equations: list[tuple[AxisLevel, JaxprEqn, int]]
+    results: dict[Axes, int]
+
+
+@functools.lru_cache(maxsize=8)
+def _work_of(traced: TracedStep) -> _Work:
+    equations, results = [], collections.Counter[Axes]()
+    for level, equation, times in traced.level.equations():
+        if equation.primitive.name in (*_PRODUCTS, *_SCATTERS):
+            equations.append((level, equation, times))
+        if equation.primitive.name not in _PRODUCTS:
+            for result in equation.outvars:
+                results[level.of(result)] += times * _whole_bytes(aval_of(result))
+    return _Work(equations, results)
 
 
 class _Costs:
@@ -117,13 +147,16 @@ class _Costs:
         """Return the number of devices that some mesh axes split an array over."""
         return math.prod(self._sizes[part] for part in parts)
 
+    def add_results(self, axes: Axes, size_bytes: int) -> None:
+        """Add the time to write results; what has the axes of a stored weight lies in its shards."""
+        apart = () if self._rows.intersection(axes) else self._stored.get(frozenset(axes), ())
+        results = size_bytes / self.pieces(self._used(axes).values_of(axes)) / self.pieces(apart)
+        self._others_s += _FUSED_SHARE * results / self._rates.streaming_bytes_per_s
+
     def add(self, level: AxisLevel, equation: JaxprEqn, times: int) -> None:
-        """Add the time of an equation."""
-        if equation.primitive.name not in _PRODUCTS:
-            results = sum(self._stored_bytes(aval_of(result), level.of(result)) for result in equation.outvars)
-            self._others_s += times * _FUSED_SHARE * results / self._rates.streaming_bytes_per_s
-            if equation.primitive.name in _SCATTERS:
-                self._add_scatter(level, equation, times)
+        """Add the time of a product, or of the gradient of a lookup beside that of its results."""
+        if equation.primitive.name in _SCATTERS:
+            self._add_scatter(level, equation, times)
             return
         operands, (result,) = equation.invars[:2], equation.outvars
         axes = [level.of(atom) for atom in (*operands, result)]
@@ -169,15 +202,8 @@ class _Costs:
         else:
             self._waits_s += times * self._collective_s("all-reduce", self._bytes(table, own), rows)
 
-    def _stored_bytes(self, aval: Any, axes: Axes) -> float:
-        """Return the bytes of an array on a device; what has the axes of a stored weight lies in its shards."""
-        apart = () if self._rows.intersection(axes) else self._stored.get(frozenset(axes), ())
-        return self._bytes(aval, axes) / self.pieces(apart)
-
     def _bytes(self, aval: Any, axes: Axes) -> float:
-        if not hasattr(aval, "shape") or not hasattr(aval.dtype, "itemsize"):
-            return 0.0
-        return aval.size * aval.dtype.itemsize / self.pieces(self._used(axes).values_of(axes))
+        return _whole_bytes(aval) / self.pieces(self._used(axes).values_of(axes))
 
     def _used(self, axes: Sequence[int]) -> _Assignment:
         """Return the mesh axes of the logical axes of one operation; each mesh axis is used once, first by rows."""
@@ -234,6 +260,12 @@ class _Assignment(dict[int, tuple[str, ...]]):
     def values_of(self, *groups: Sequence[int]) -> tuple[str, ...]:
         """Return the mesh axes of some logical axes."""
         return tuple(dict.fromkeys(part for axes in groups for axis in axes for part in self.get(axis, ())))
+
+
+def _whole_bytes(aval: Any) -> int:
+    if not hasattr(aval, "shape") or not hasattr(aval.dtype, "itemsize"):
+        return 0
+    return aval.size * aval.dtype.itemsize
 
 
 def _storage(

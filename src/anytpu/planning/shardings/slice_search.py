@@ -86,7 +86,7 @@ class SliceSearch:
 
     def tasks(self) -> list[Callable[[], None]]:
         """Return the compilations of this round, the best estimate first."""
-        _ = self.job.shallow  # Keras traces in one thread only.
+        _ = self.job.digest  # Keras traces in one thread only.
         is_last = self._settings.stage == "code" and len(self._round) == 1 and (not self.fits or self._completes)
         return [functools.partial(self._predict, index, "code" if is_last else "schedule") for index in self._round]
 

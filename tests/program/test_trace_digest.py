@@ -1,0 +1,54 @@
+"""The identity of a traced step."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from anytpu.program.trace_digest import trace_digest
+
+X = np.ones((4, 4), "float32")
+
+
+def digest(function, *arguments):
+    return trace_digest(jax.make_jaxpr(function)(*(arguments or (X,))))
+
+
+def scanned(length):
+    return lambda x: jax.lax.scan(lambda carry, _: (jnp.sin(carry), None), x, length=length)[0]
+
+
+def drawn(x):
+    return jax.nn.relu(x) + jax.random.uniform(jax.random.key(0), x.shape)
+
+
+@pytest.mark.parametrize("function", [scanned(3), drawn, jax.grad(lambda x: jax.nn.gelu(x).sum())])
+def test_an_equal_step_has_an_equal_digest(function):
+    assert digest(function) == digest(lambda x: function(x)) is not None
+
+
+def test_any_difference_changes_the_digest():
+    steps = [
+        lambda x: x @ x,
+        lambda x: x @ x.T,
+        lambda x: x * 2,
+        lambda x: x * 3,
+        lambda x: x * X,
+        lambda x: x * (2 * X),
+        lambda x: x.astype("bfloat16"),
+        scanned(3),
+        scanned(4),
+        drawn,
+        lambda x: (x + 1, x),
+        lambda x: (x, x + 1),
+        jax.jit(lambda x: x + 1),
+    ]
+    digests = [digest(step) for step in steps]
+    digests.append(digest(lambda x: x @ x, X.astype("bfloat16")))
+    assert None not in digests
+    assert len(set(digests)) == len(digests)
+
+
+def test_a_step_with_a_closure_among_its_parameters_has_none():
+    scale = [2.0]
+    assert digest(lambda x: jax.pure_callback(lambda y: y * scale[0], x, x)) is None
