@@ -3,8 +3,8 @@
 Idea: a trace has each operation, its parameters and its operands. Their text, with variables numbered in order, is the
 same in each process that traces the same step.
 
-Rule: an array counts with its contents. A parameter whose text does not tell what it is, such as a closure, gives the
-whole trace no digest: then nothing that is known about an equal step is used.
+Rule: an array counts with its contents. A trace has no digest if the text of a parameter does not identify it, as for a
+closure.
 """
 
 from __future__ import annotations
