@@ -20,6 +20,7 @@ from pathlib import Path
 
 from anytpu.errors import DamageError, FileError
 from anytpu.train.checkpoint.arrays import Sink, Source, write_all
+from anytpu.train.checkpoint.direct_file import DirectFile
 from anytpu.train.checkpoint.lock import FolderLock
 from anytpu.train.checkpoint.manifest import NAME
 from anytpu.train.checkpoint.store import ARRAYS, number_of, parts_in
@@ -79,11 +80,11 @@ class FolderStore:
         temporary = self._path / f"{UNFINISHED}{step}-{os.getpid()}"
         temporary.mkdir()
         try:
-            # Unbuffered: with a buffer, closing the file after an error would write again, and fail again.
-            with (temporary / ARRAYS).open("xb", buffering=0) as file:
-                manifest = write(file)
-                os.fsync(file.fileno())
+            with DirectFile(temporary / ARRAYS) as arrays:
+                manifest = write(arrays)
+                arrays.finish()
             # 2. The manifest comes last, under a temporary name until it is on the disk.
+            # Unbuffered: with a buffer, closing the file after an error would write again, and fail again.
             with (temporary / f"{NAME}.unfinished").open("xb", buffering=0) as file:
                 write_all(file, memoryview(manifest))
                 os.fsync(file.fileno())

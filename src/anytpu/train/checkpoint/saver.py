@@ -176,7 +176,7 @@ class Saver:
         except FileError as error:
             self._failure = self._unsaved = error
         # The training may need the core of this thread: all of it on two cores, the less the more there are.
-        self._cost((time.thread_time() - began_s) / max(len(os.sched_getaffinity(0)) - 1, 1))
+        self._cost((time.thread_time() - began_s) / max((os.cpu_count() or 1) - 1, 1))
 
     def _write_files(self, snapshot: Snapshot) -> None:
         arrays, host = snapshot.packed()
