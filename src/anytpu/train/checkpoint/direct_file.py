@@ -1,7 +1,7 @@
 """`DirectFile`: a new file whose bytes pass the system's page cache by.
 
-Idea: training needs the memory and the cores that the page cache would take. On a virtual machine with 2 cores, a direct
-write of 48 MiB used 0.007 s of a core. A buffered one used 0.02 to 0.13 s.
+Idea: training needs the memory and the cores that the page cache would take. On a virtual machine with 2 cores, a
+direct write of 48 MiB used 0.007 s of a core. A buffered one used 0.02 to 0.13 s.
 
 Rule: direct writes have whole blocks, so the bytes are collected in an aligned buffer. The last block is padded, and
 then the file is cut to its size. Some file systems refuse direct writes. There they are buffered ones.
