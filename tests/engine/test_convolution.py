@@ -106,7 +106,7 @@ def test_every_form_computes_the_same(double, form, strides, groups):
 
 @pytest.mark.parametrize("column_bytes", [1, 1000, 1 << 24])
 def test_columns_are_made_piece_by_piece(double, monkeypatch, column_bytes):
-    monkeypatch.setattr("anytpu.engine.convolution.COLUMN_BYTES", column_bytes)
+    monkeypatch.setattr("anytpu.engine.convolution.MAX_COLUMN_BYTES", column_bytes)
     x, w = arrays("float64", (6, 8, 9, 3), (3, 3, 3, 4))
     train = training(1, "SAME", 1, 1)
     assert_same(compiled(train, x, w, fast=True), compiled(train, x, w, fast=False), "float64")

@@ -156,9 +156,9 @@ def test_a_large_state_that_nobody_lays_is_told():
         return of(lambda state, batch: (state, batch.sum()), (specs, rows)).notes
 
     large, small = (1024, 512), (512,)
-    assert notes(w=(large,)) == ("'w' (2 MiB) is whole on each of 8 devices: no spec says otherwise.",)
+    assert notes(w=(large,)) == ("'w' (2 MiB) is replicated on 8 devices: no spec says otherwise.",)
     assert notes(a=(small,), b=(large,), w=(large, "model")) == (
-        "2 leaves of the state, 2 MiB together, are whole on each of 8 devices: no spec says otherwise. The largest is "
+        "2 leaves of the state, 2 MiB together, are replicated on 8 devices: no spec says otherwise. The largest is "
         "'b' (2 MiB).",
     )
     assert notes(w=(large, None), b=(small,)) == ()  # Whole, as its spec says.

@@ -112,7 +112,7 @@ def test_a_large_weight_that_is_left_whole_is_noted():
     weights = {"a": jnp.zeros((1024, 1024)), "odd": jnp.zeros((1023, 1021))}
     program = programs.of(lambda w, x: (w, (x @ w["a"]).sum()), (weights, jnp.zeros((16, 1024))))
     assert place(program, resolve("fsdp", None, 8)).notes[-1] == (
-        "'odd' (3.98 MiB) is whole on each of 8 devices: the layout fsdp splits no axis of it."
+        "'odd' (3.98 MiB) is replicated on 8 devices: the layout fsdp splits no axis of it."
     )
     assert not any("whole" in note for note in place(program, resolve("data", None, 8)).notes)
 

@@ -78,7 +78,7 @@ def test_auto_chooses_once_for_a_step_in_jax(capsys):
     [
         (
             {"tpu": "virtual", "cores": 3},
-            'layout="auto" is chosen for a slice of a TPU, and 3 virtual cores are none: connect to one, such as '
+            'layout="auto" needs a TPU slice, not 3 virtual cores: connect to one, such as '
             'tpu.connect("v5e-8", layout="auto"), or name the layout: layout="fsdp"',
         ),
         ({"tpu": "v2-8", "mesh": {"data": 8}}, "layout=\"auto\" chooses the mesh too: leave mesh={'data': 8} out"),

@@ -32,7 +32,7 @@ ConvolutionForm = Literal["channels last", "padded", "im2col", "im2col by positi
 
 Sizes = tuple[int, ...]
 
-COLUMN_BYTES = 1 << 24
+MAX_COLUMN_BYTES = 1 << 24
 """Maximum bytes of the columns of an im2col; larger columns are computed and used piece by piece."""
 
 MAX_WINDOWS = 64
@@ -41,7 +41,7 @@ MAX_WINDOWS = 64
 MIN_PADDED_FEATURES = 32
 """From this many input features on, XLA:CPU is 1.1 to 3.4 times faster with a convolution that has some padding."""
 
-CACHE_BYTES = 1 << 22
+MIN_MATMUL_KERNEL_BYTES = 1 << 22
 """Minimum bytes of the second operand from which a kernel's gradient is faster as a product (1.3 to 4 times). That
 operand is the gradient of a whole batch. Everywhere else XLA's own was faster or as fast; see docs/decisions/0004."""
 
@@ -103,7 +103,10 @@ def shape_of(image: Array, kernel: Array, parameters: dict[str, Any]) -> Convolu
     strides, padding = parameters["window_strides"], parameters["padding"]
     groups = parameters["feature_group_count"] * parameters["batch_group_count"]
     sizes = zip(image.shape[1:-1], kernel.shape[:-2], image_dilation, kernel_dilation, strides, padding, strict=True)
-    output = tuple(((n - 1) * s + 1 + sum(p) - ((k - 1) * d + 1)) // step + 1 for n, k, s, d, step, p in sizes)
+    output = tuple(
+        ((size - 1) * dilation + 1 + sum(pad) - ((window - 1) * window_dilation + 1)) // stride + 1
+        for size, window, dilation, window_dilation, stride, pad in sizes
+    )
     return ConvolutionShape(
         batch=image.shape[0],
         groups=groups,
@@ -149,7 +152,7 @@ def is_faster_as_matmuls(shape: ConvolutionShape) -> bool:
         return False
     if shape.dtype == np.float64 or min(shape.taps, shape.positions) == 1:  # XLA:CPU has no fast float64 convolution.
         return True
-    return _is_over_positions(shape) and shape.kernel_bytes >= CACHE_BYTES
+    return _is_over_positions(shape) and shape.kernel_bytes >= MIN_MATMUL_KERNEL_BYTES
 
 
 def is_faster_padded(shape: ConvolutionShape) -> bool:
@@ -316,9 +319,9 @@ def _is_over_positions(shape: ConvolutionShape) -> bool:
 
 
 def _pieces(shape: ConvolutionShape, count: int) -> int:
-    """Return the smallest divisor of `count` for which the columns of one piece fit into COLUMN_BYTES, or `count`."""
+    """Return the smallest divisor of `count` for which a piece's columns fit into MAX_COLUMN_BYTES, or `count`."""
     divisors = (n for n in range(1, count + 1) if count % n == 0)
-    return next(n for n in divisors if shape.column_bytes <= n * COLUMN_BYTES or n == count)
+    return next(n for n in divisors if shape.column_bytes <= n * MAX_COLUMN_BYTES or n == count)
 
 
 def _tap_windows(image: Array, shape: ConvolutionShape) -> list[Array]:

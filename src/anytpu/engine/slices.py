@@ -1,10 +1,10 @@
 """`smallest_slice`: the smallest TPU slice whose cores hold the state and the batch of a placed program.
 
 Idea: a larger slice has more devices along the mesh axes that split the examples. Arrays that are split over these axes
-take less of each core there. All others take as much.
+take less of each core there. Other arrays take the same space.
 
-Rule: activations are not counted, as in the check that asks. A slice that would not divide an axis of the state is no
-answer.
+Rule: activations are not counted, as in the memory check. A slice whose devices do not divide a split axis of the state
+is skipped.
 """
 
 from __future__ import annotations

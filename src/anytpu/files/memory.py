@@ -84,6 +84,7 @@ def left_in_limits() -> list[int]:
         sizes = Path("/proc/self/statm").read_text().split()
     except OSError:
         return []
+    # The fields of statm: 0 is the total size, 5 is data and stack.
     pages = [int(size) * os.sysconf("SC_PAGE_SIZE") for size in sizes]
     limits = ((resource.RLIMIT_AS, pages[0]), (resource.RLIMIT_DATA, pages[5]))
     soft_limits = [(resource.getrlimit(limit)[0], used) for limit, used in limits]

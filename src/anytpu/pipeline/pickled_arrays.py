@@ -285,6 +285,7 @@ class _Resolver:
             raise TypeError(f"a {type(value).__name__} is not a value")
         if isinstance(value, PickledArray):
             self._take(value.length, _LARGE_ARRAYS)
+        # A list of numbers resolves to itself. This branch counts each further reference to it.
         elif isinstance(value, list) and self._resolved.get(id(value)) is value:
             self._take(len(value), _LARGE_LISTS)
         if id(value) not in self._resolved:

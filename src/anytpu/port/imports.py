@@ -36,7 +36,7 @@ def plan_imports(edits: Edits) -> None:
 
 
 def _has_moved(module: str, node: cst.ImportFrom) -> bool:
-    """Return whether an import from Keras 2 names something that Keras 3 has in another place."""
+    """Return whether an import from Keras 2 names something that Keras 3 has under another name."""
     names = [] if isinstance(node.names, cst.ImportStar) else [f"{module}.{_full(alias)}" for alias in node.names]
     return any(name.startswith("keras.") and _in_keras(name) not in (None, name) for name in names)
 

@@ -15,7 +15,7 @@ from anytpu.port.rules import rules
 
 _MAKERS = ("summary.create_file_writer", "contrib.summary.create_file_writer")
 _ENDS = ("flush", "close", "init")
-_NOTE = "printed, where TensorFlow wrote a file of TensorBoard's"
+_NOTE = "printed instead of written to a TensorBoard event file"
 
 
 def plan_summaries(edits: Edits) -> None:

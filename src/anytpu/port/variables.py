@@ -65,5 +65,6 @@ def _follow(tree: Tree, statements: Iterable[cst.CSTNode], certain: set[str]) ->
             early |= _follow(tree, [part for part in (statement.body, statement.orelse) if part is not None], inside)
         else:
             early |= reads(tree, statement) - certain
-            certain |= set() if isinstance(statement, cst.Try | cst.TryStar | cst.Match) else writes(tree, statement)
+            if not isinstance(statement, cst.Try | cst.TryStar | cst.Match):
+                certain |= writes(tree, statement)
     return early

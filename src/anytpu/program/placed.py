@@ -103,9 +103,9 @@ def whole_text(whole: Mapping[str, int], total_bytes: int, devices: int, why: st
     largest = max(whole, key=lambda leaf_name: whole[leaf_name])
     which = f"{largest!r} ({format_bytes(whole[largest])})"
     if len(whole) == 1:
-        return f"{which} is whole on each of {devices} devices: {why}."
+        return f"{which} is replicated on {devices} devices: {why}."
     return (
-        f"{len(whole):,} leaves of the state, {format_bytes(whole_bytes)} together, are whole on each of "
+        f"{len(whole):,} leaves of the state, {format_bytes(whole_bytes)} together, are replicated on "
         f"{devices} devices: {why}. The largest is {which}."
     )
 
@@ -244,7 +244,7 @@ def _merge_requests(name: str, leaf_name: str, own: Ask | None, taken: Ask | Non
         taken: request of the step for its input.
         returned: request of the step for the new state.
     """
-    if taken is not None and returned is not None and taken.by != JIT == returned.by:
+    if taken is not None and returned is not None and taken.by != JIT and returned.by == JIT:
         taken = None  # The step reshards it inside; from the second step on it has the sharding of jax.jit's result.
     for before, after, verb in ((own, taken, "takes"), (own or taken, returned, "returns")):
         if before is not None and after is not None and after.by == JIT and _differ(before, after):
@@ -314,9 +314,7 @@ def check_divides(name: str, state: Tree, batch: Tree, placement: Placement) -> 
                 f"{leaf_name!r} of {name!r} has the shape {leaf.shape}, and its sharding is for {len(spec)} axes."
             )
         for axis, parts in enumerate(spec):
-            pieces = 1
-            for part in parts:
-                pieces *= sizes[part]
+            pieces = math.prod(sizes[part] for part in parts)
             if leaf.shape[axis] % pieces:
                 raise ProgramError(
                     f"{leaf_name!r} of {name!r} has the shape {leaf.shape}, and its sharding splits axis {axis} over "

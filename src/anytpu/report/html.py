@@ -2,9 +2,9 @@
 
 Idea: a page is one HTML file, light or dark by the reader's setting, without network requests.
 
-Rule: everything that is not `Markup` is escaped. Only `element` turns other text than constants into `Markup`. A page's
-content security policy forbids requests and every script except its own, whose hash it contains. So text in a user's
-names cannot run as a script.
+Rule: everything that is not `Markup` is escaped. Only `escape`, `element` and `joined` make `Markup` of other text than
+constants. `whole` and `_style` wrap scripts and styles of this package. A page's content security policy forbids
+requests and every script except its own, whose hash it contains. So text in a user's names cannot run as a script.
 """
 
 from __future__ import annotations

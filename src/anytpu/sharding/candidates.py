@@ -99,7 +99,7 @@ class _Model:
         yield self._layout("zero-1", data, splits_slots=True)
         yield self._layout("fsdp", data, splits_slots=True, splits_weights=True)
         for size in _divisors(devices):
-            axes = tuple((name, count) for name, count in (("data", devices // size), ("model", size)))
+            axes = (("data", devices // size), ("model", size))
             for number, chosen in enumerate(self._axis_sets(size)):
                 title = f"tensor={size}" + (f" ({number + 1})" if number else "")
                 yield self._layout(title, axes, chosen)
@@ -172,7 +172,7 @@ class _Model:
         return frozenset(chosen)
 
     def _sequence_axes(self, size: int) -> list[int]:
-        """Return the positions of batch axes beside the examples that all arrays of the batch may split."""
+        """Return the first position, beside the examples, at which an array of the batch may be split; at most one."""
         traced = self._traced
         found: list[int] = []
         for axes, (leaf, layout) in zip(traced.batch_axes, traced.program.leaves(), strict=True):

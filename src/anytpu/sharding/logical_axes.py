@@ -239,8 +239,11 @@ def _reshape(groups: AxisGroups, equation: JaxprEqn, operands: list[Axes], resul
         return
     while before and after:
         left, right = [before.pop(0)], [after.pop(0)]
-        while (sizes := (math.prod(s for _, s in left), math.prod(s for _, s in right)))[0] != sizes[1]:
-            (left if sizes[0] < sizes[1] else right).append((before if sizes[0] < sizes[1] else after).pop(0))
+        while (left_size := math.prod(s for _, s in left)) != (right_size := math.prod(s for _, s in right)):
+            if left_size < right_size:
+                left.append(before.pop(0))
+            else:
+                right.append(after.pop(0))
         if 1 in (len(left), len(right)) or left[0][1] == right[0][1]:
             groups.join(left[0][0], right[0][0])
 

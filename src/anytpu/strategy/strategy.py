@@ -136,7 +136,7 @@ class TPUStrategy(Strategy):
                 f"{self!r} splits a model over its {count} cores, and a part of it has {cores}: leave layout out"
             )
         if cores not in self._parts:
-            _ = self.backend
+            _ = self.backend  # Raises if the system was shut down.
             backend = backend_of(self._system, cores)
             part = copy.copy(self)
             part._steps, part._parts, part._part_backend, part.compilations = CompiledSteps(), {}, backend, 0
@@ -272,10 +272,13 @@ class TPUStrategy(Strategy):
 
     def variable_sharding(self, name: str, shape: tuple[int, ...]) -> Any:
         """Return the JAX sharding with which a variable is made in its shards; None if it is made whole."""
-        spec = None if self.layout is None else self.layout.spec_of(name, shape)
-        if self.layout is not None and spec:
-            check_spec(name, shape, spec, dict(self.layout.axes))
-        return self.backend.sharding(Layout(None, spec, self.layout.axes)) if self.layout and spec else None
+        if self.layout is None:
+            return None
+        spec = self.layout.spec_of(name, shape)
+        if not spec:
+            return None
+        check_spec(name, shape, spec, dict(self.layout.axes))
+        return self.backend.sharding(Layout(None, spec, self.layout.axes))
 
     def compile(self, program: Program, loop: Loop | None = None) -> Executable:
         """Compile a Program for the cores, placed by the layout, and increment `compilations`."""
@@ -321,7 +324,7 @@ def _resolved(layout: Any, mesh: Mapping[str, int] | None, topology: Topology) -
         raise SettingError(f'layout="auto" chooses the mesh too: leave mesh={mesh!r} out')
     if topology.chip is None or not re.fullmatch(r"\w+-\d+", topology.name):
         raise SettingError(
-            f'layout="auto" is chosen for a slice of a TPU, and {topology.name} are none: connect to one, such as '
+            f'layout="auto" needs a TPU slice, not {topology.name}: connect to one, such as '
             'tpu.connect("v5e-8", layout="auto"), or name the layout: layout="fsdp"'
         )
     return dataclasses.replace(resolve("data", None, cores), name="auto", is_open=True)

@@ -45,6 +45,7 @@ class Chip:
         cmem_bytes: on-chip memory shared by the cores, or 0.
         ici_links: number of links to neighbouring chips, or 0.
         ici_link_bytes_per_s: bandwidth of one link in one direction, or None.
+        dcn_bytes_per_s: a chip's share of its host's network cards, one way, or None.
         torus_rank: number of dimensions of the network between chips, 2 or 3, or 0 if there is none.
         pod_chips: number of chips in the largest pod, or 1.
         usd_per_chip_hour: price on demand, or None if it is not sold or not listed.
@@ -66,6 +67,7 @@ class Chip:
     cmem_bytes: int
     ici_links: int
     ici_link_bytes_per_s: float | None
+    dcn_bytes_per_s: float | None
     torus_rank: int
     pod_chips: int
     usd_per_chip_hour: float | None
@@ -93,6 +95,7 @@ V1 = Chip(
     cmem_bytes=0,
     ici_links=0,  # J17: a PCIe card
     ici_link_bytes_per_s=None,
+    dcn_bytes_per_s=None,
     torus_rank=0,
     pod_chips=1,
     usd_per_chip_hour=None,  # not sold
@@ -115,6 +118,7 @@ V2 = Chip(
     cmem_bytes=0,  # jax
     ici_links=4,  # book: 2D torus
     ici_link_bytes_per_s=62e9,  # J20 (unchecked): 496 Gbit/s
+    dcn_bytes_per_s=3.1e9,  # (unchecked): 100 Gbit/s a host of four chips
     torus_rank=2,  # book
     pod_chips=256,  # J20; v2-512 is the largest slice listed
     usd_per_chip_hour=1.125,  # prices: v2-8 at 4.50
@@ -137,6 +141,7 @@ V3 = Chip(
     cmem_bytes=0,  # jax
     ici_links=4,  # J21
     ici_link_bytes_per_s=82e9,  # J20 (unchecked): 656 Gbit/s; book says 100
+    dcn_bytes_per_s=3.1e9,  # (unchecked): as v2
     torus_rank=2,  # docs
     pod_chips=1024,  # docs
     usd_per_chip_hour=2.00,  # prices: v3-8 at 8.00
@@ -159,6 +164,7 @@ V4I = Chip(
     cmem_bytes=128 * MIB,  # J21
     ici_links=2,  # J21
     ici_link_bytes_per_s=50e9,  # J21 (unchecked): 400 Gbit/s
+    dcn_bytes_per_s=3.1e9,  # (unchecked): as v2
     torus_rank=0,  # J21: four chips on a board
     pod_chips=4,  # J21
     usd_per_chip_hour=None,  # not sold
@@ -181,6 +187,7 @@ V4 = Chip(
     cmem_bytes=128 * MIB,  # jax: 134e6
     ici_links=6,  # book: 3D torus
     ici_link_bytes_per_s=45e9,  # book
+    dcn_bytes_per_s=3.1e9,  # (unchecked): as v2
     torus_rank=3,  # docs
     pod_chips=4096,  # docs
     usd_per_chip_hour=3.22,  # prices
@@ -203,6 +210,7 @@ V5E = Chip(
     cmem_bytes=0,  # jax
     ici_links=4,  # docs
     ici_link_bytes_per_s=50e9,  # docs: 400 GB/s both ways over 4 ports; book agrees
+    dcn_bytes_per_s=3.1e9,  # docs: 6.4 Tbit/s a pod of 256
     torus_rank=2,  # docs
     pod_chips=256,  # docs
     usd_per_chip_hour=1.20,  # prices
@@ -225,6 +233,7 @@ V5P = Chip(
     cmem_bytes=0,  # jax
     ici_links=6,  # book: 3D torus
     ici_link_bytes_per_s=100e9,  # docs: 1200 GB/s both ways over 6 links; book agrees
+    dcn_bytes_per_s=6.25e9,  # docs: 50 Gbit/s a chip
     torus_rank=3,  # docs
     pod_chips=8960,  # docs; the largest job has 6144
     usd_per_chip_hour=4.20,  # prices, book
@@ -247,6 +256,7 @@ V6E = Chip(
     cmem_bytes=0,  # jax
     ici_links=4,  # docs
     ici_link_bytes_per_s=100e9,  # docs: 800 GB/s both ways over 4 ports; book agrees
+    dcn_bytes_per_s=12.5e9,  # docs: 25.6 Tbit/s a pod of 256
     torus_rank=2,  # docs
     pod_chips=256,  # docs
     usd_per_chip_hour=2.70,  # prices
@@ -269,6 +279,7 @@ V7X = Chip(
     cmem_bytes=0,  # jax
     ici_links=6,  # docs: 3D torus, as v5p
     ici_link_bytes_per_s=100e9,  # docs: 1200 GB/s both ways over 6 links
+    dcn_bytes_per_s=12.5e9,  # (unchecked): 100 Gbit/s a chip
     torus_rank=3,  # docs
     pod_chips=9216,  # docs
     usd_per_chip_hour=None,  # not in the catalogue

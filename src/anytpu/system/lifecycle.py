@@ -216,7 +216,6 @@ def _stop(addresses: list[Address]) -> None:
     with _lock:
         stopped = [_running.pop(address) for address in addresses if address in _running]
         callbacks = [callback for system in stopped for callback in system._stop()]
-    # Run every callback before raising the first failure.
     failures = [failure for callback in callbacks if (failure := _run_callback(callback))]
     if failures:
         raise failures[0]

@@ -238,8 +238,9 @@ class Sessions:
         while not self._is_closed:
             time.sleep(0.5)
             for session in self.all():
-                kept_s = _CEDE_S if self._waiting else self.limits.lease_s
-                if session.away_s > min(kept_s, self.limits.lease_s):
+                lease_s = self.limits.lease_s
+                kept_s = min(_CEDE_S, lease_s) if self._waiting else lease_s
+                if session.away_s > kept_s:
                     _LOG.info("session of %s ends: no connection for %.0f s", session.peer, session.away_s)
                     self.end(session, "lost")
 

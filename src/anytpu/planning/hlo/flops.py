@@ -4,9 +4,9 @@ Idea: the matrix units only multiply and add, so each multiplication counts two 
 multiplication for each element of its result and of the contracted size. A convolution has one for each existing pair
 of kernel and input positions.
 
-Rule: positions on the padding of a window, or in a hole of a dilated input, are not counted, as in XLA's own cost
-analysis. A fusion that recomputes a product counts it again. The body of a loop is counted once, a conditional by its
-largest branch.
+Rule: positions on the padding of a window, or between the elements of a dilated input, are not counted. XLA's own cost
+analysis does the same. A fusion that recomputes a product counts it again. The body of a loop is counted once, a
+conditional by its largest branch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WINDOW_FIELDS = {
     "pad": re.compile(r"-?\d{1,18}_-?\d{1,18}"),
 }
 _TRANSPARENT = ("fusion", "call", "while", "async-start", "conditional")
-# How often bfloat16 units run over a float32 product: (for "default") once, with what bfloat16 keeps of the operands.
+# bfloat16 passes for each float32 product, by precision.
 _PASSES = {"default": "bf16", "high": "bf16x3", "highest": "bf16x6"}
 
 
@@ -48,7 +48,7 @@ class WindowDimension:
 
 
 def flops_of(instruction: HloInstruction) -> dict[str, float]:
-    """Return 2 for each multiplication of the products inside an instruction, loops counted once, by the type.
+    """Return the floating-point operations of the products in an instruction, by operand type. Loops count once.
 
     The type is that which the matrix units multiply. For float32 that is "bf16" at the default precision, "bf16x3"
     (three passes) at "high" and "bf16x6" at "highest". Else it is the operands' own: "bf16", "s8", "f8e4m3fn".
@@ -86,6 +86,7 @@ def _dtype(instruction: HloInstruction, left: Shape, right: Shape) -> str:
 
 def _dot_flops(instruction: HloInstruction, left: Shape) -> int:
     match = _CONTRACTING.search(instruction.text)
+    # 18 digits fit in any integer that is compared below; a longer index exists in no array.
     axes = [int(axis[:18]) for axis in match[1].split(",") if axis] if match else []
     if not all(axis < len(left.dims) for axis in axes):
         raise PlanError(
@@ -112,8 +113,8 @@ def _convolution_flops(instruction: HloInstruction, left: Shape, right: Shape) -
             f"the convolution {quoted(instruction.name)} has a window that is not of the size of its kernel {right}"
         )
     useful = 1
-    for number, dimension in enumerate(window):
-        inputs, outputs = left.dims[of_left.index(str(number))], result.dims[of_result.index(str(number))]
+    for index, dimension in enumerate(window):
+        inputs, outputs = left.dims[of_left.index(str(index))], result.dims[of_result.index(str(index))]
         useful *= useful_positions(inputs, outputs, dimension)
     features = right.dims[of_right.index("i")] * right.dims[of_right.index("o")]
     match = _BATCH_GROUPS.search(instruction.text)
@@ -146,9 +147,9 @@ def window_of(text: str) -> tuple[WindowDimension, ...]:
                 f"{quoted(match[0])} in the compiler's text is not a window, such as 'window={{size=3x3 pad=1_1x1_1}}'"
             )
     dimensions = []
-    for place, size in enumerate(sizes):
-        more = {name: int(columns[name][place]) for name in ("stride", "lhs_dilate", "rhs_dilate") if name in columns}
-        pad_low = int(columns["pad"][place].split("_")[0]) if "pad" in columns else 0
+    for index, size in enumerate(sizes):
+        more = {name: int(columns[name][index]) for name in ("stride", "lhs_dilate", "rhs_dilate") if name in columns}
+        pad_low = int(columns["pad"][index].split("_")[0]) if "pad" in columns else 0
         dimensions.append(WindowDimension(int(size), pad_low=pad_low, **more))
     return tuple(dimensions)
 
@@ -168,10 +169,11 @@ def useful_positions(inputs: int, outputs: int, window: WindowDimension) -> int:
     period, last = window.lhs_dilate // common, (inputs - 1) * window.lhs_dilate
     inverse = pow(window.stride // common, -1, period) if period > 1 else 0
     total = 0
-    for place in range(window.size):
-        offset = place * window.rhs_dilate - window.pad_low
+    for position in range(window.size):
+        offset = position * window.rhs_dilate - window.pad_low
         if offset % common:
             continue
+        # Output o meets an element where (o * stride + offset) % lhs_dilate == 0: o is `first` modulo `period`.
         first = -(offset // common) * inverse % period if period > 1 else 0
         low, high = max(0, -(offset // window.stride)), min(outputs - 1, (last - offset) // window.stride)
         if high >= low and high >= first:

@@ -37,20 +37,7 @@ from anytpu.planning.records import OpPrice
 from anytpu.planning.target import Target
 from anytpu.planning.timing.rates import Rates
 
-_POD_SIDES = {"v2": 16, "v3": 32, "v5e": 16, "v6e": 16}
-
-PEAK_BYTES_PER_S = {
-    "v2": 3.1e9,  # (unchecked): 100 Gbit/s a host of four chips
-    "v3": 3.1e9,  # (unchecked): the same
-    "v4": 3.1e9,  # (unchecked): the same
-    "v5e": 3.1e9,  # https://cloud.google.com/tpu/docs/v5e: 6.4 Tbit/s a pod of 256
-    "v5p": 6.25e9,  # https://cloud.google.com/tpu/docs/v5p: 50 Gbit/s a chip
-    "v6e": 12.5e9,  # https://cloud.google.com/tpu/docs/v6e: 25.6 Tbit/s a pod of 256
-    "v7x": 12.5e9,  # (unchecked): 100 Gbit/s a chip
-}
-"""A chip's share of its host's network cards, one way, bytes per second."""
-
-REACHED = 0.33
+ACHIEVED_SHARE = 0.33
 """Share of the peak that an exchange reaches: 4.1 of 12.5 GB/s on two slices of v6e-256."""
 
 START_S = 1e-4
@@ -78,11 +65,11 @@ def collective_price(collective: Collective, target: Target, rates: Rates) -> Op
         # Two cores of one chip exchange through its memory; a group of one only copies.
         moved = collective.operand_bytes + collective.result_bytes
         return _network_price(rates.start_s + moved / rates.streaming_bytes_per_s, 0.0)
-    taken_in = _taken_in(collective, block)
+    received_bytes = _received_bytes(collective, block)
     rounds = 2 if collective.kind == "all-reduce" else 1
     latency_s = rates.collective_start_s + rounds * block.hops * rates.hop_s
     rate = block.links * rates.link_bytes_per_s * _share(collective.kind, rates)
-    return _network_price(latency_s + taken_in / rate, taken_in)
+    return _network_price(latency_s + received_bytes / rate, received_bytes)
 
 
 def _share(kind: str, rates: Rates) -> float:
@@ -91,7 +78,7 @@ def _share(kind: str, rates: Rates) -> float:
     return rates.exchange_share if "all-to-all" in kind else rates.gather_share
 
 
-def _taken_in(collective: Collective, block: TorusBlock) -> float:
+def _received_bytes(collective: Collective, block: TorusBlock) -> float:
     """Return the bytes that a chip receives over all of its links."""
     others = (block.chips - 1) / block.chips
     if collective.kind == "all-reduce":
@@ -107,6 +94,7 @@ def _taken_in(collective: Collective, block: TorusBlock) -> float:
 
 
 def _permute(collective: Collective, target: Target, rates: Rates) -> OpPrice:
+    """Return the price over the median distance in hops, at most the longest side of the slice."""
     per_chip = target.devices // target.chips or 1
     distances = sorted(abs(destination // per_chip - source // per_chip) for source, destination in collective.pairs)
     hops = min(distances[len(distances) // 2], max(target.chip_bounds)) if distances else 1
@@ -116,8 +104,8 @@ def _permute(collective: Collective, target: Target, rates: Rates) -> OpPrice:
     return _network_price(rates.collective_start_s + hops * rates.hop_s + seconds, collective.operand_bytes)
 
 
-def _network_price(time_s: float, sent_bytes: float) -> OpPrice:
-    return OpPrice(time_s, "collective", "network", "network", bytes=sent_bytes)
+def _network_price(time_s: float, moved_bytes: float) -> OpPrice:
+    return OpPrice(time_s, "collective", "network", "network", bytes=moved_bytes)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -173,7 +161,7 @@ def block_of(target: Target, devices: tuple[int, ...]) -> TorusBlock:
 
     Args:
         target: the slice.
-        devices: numbers of the group's devices; () for all of the slice.
+        devices: indices of the group's devices; () for all of the slice.
 
     Example:
         >>> from anytpu.planning.target import target_named
@@ -185,14 +173,14 @@ def block_of(target: Target, devices: tuple[int, ...]) -> TorusBlock:
     whole = tuple(_side(target, chips) for chips in target.chip_bounds if chips > 1)
     if not devices or len(devices) >= target.devices:
         return TorusBlock(whole, per_chip, 1.0)
-    # Neighbouring numbers are the cores of one chip.
-    cores = len(devices) // len({number // per_chip for number in devices})
+    # Neighbouring indices are the cores of one chip.
+    cores = len(devices) // len({index // per_chip for index in devices})
     return TorusBlock(_block_sides(whole, max(1, len(devices) // cores)), cores, cores / per_chip)
 
 
 def _side(target: Target, chips: int) -> TorusSide:
-    pod_side = _POD_SIDES.get(target.chip.name)
-    if pod_side:
+    if target.chip.torus_rank == 2:
+        pod_side = math.isqrt(target.chip.pod_chips)
         return TorusSide(chips, chips == pod_side)
     return TorusSide(chips, all(bound % 4 == 0 for bound in target.chip_bounds))
 
@@ -273,4 +261,4 @@ def dcn_bytes_per_s(target: Target) -> float:
         >>> round(dcn_bytes_per_s(target_named("2xv6e-256")) / 1e9, 1)
         4.1
     """
-    return REACHED * PEAK_BYTES_PER_S.get(target.chip.name, 3.1e9) * target.chips / target.devices
+    return ACHIEVED_SHARE * (target.chip.dcn_bytes_per_s or math.nan) * target.chips / target.devices

@@ -183,7 +183,7 @@ def _price(plan: Plan, prediction: Prediction) -> str:
 
 
 def flags(cost: Cost | None) -> list[str]:
-    """Return short remarks on a chip, of two or three words: "not listed", "an old generation"."""
+    """Return short remarks on a chip, at most 28 characters each: "not listed", "an old generation"."""
     if cost is None:
         return []
     heads = [re.split("[,:(]", part)[0].strip() for part in cost.price.note.split(";")]

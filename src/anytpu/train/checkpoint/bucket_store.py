@@ -58,7 +58,7 @@ class BucketStore:
         return None
 
     def steps(self) -> dict[int, bool]:
-        """Return the steps of all checkpoints: those with a manifest."""
+        """Return each step with a manifest, oldest first, mapped to True."""
         found = [name.removesuffix(f"/{NAME}") for name in self._bucket.sizes() if name.endswith(f"/{NAME}")]
         return dict.fromkeys(sorted(step for name in found if (step := number_of(name)) is not None), True)
 
