@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+from collections.abc import Iterator
 
 # A shell starts what runs in the background with SIGINT ignored, and every child would inherit that.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -12,6 +13,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Plans and runs of the tests are not this user's.
 os.environ["ANYTPU_RECORD_RUNS"] = "0"
 
+import jax
 import pytest
 from hypothesis import settings
 
@@ -25,6 +27,24 @@ _keras_layers.draw_flat()
 # No deadline: a first call compiles. Derandomized: CI fails on a fault, not on luck.
 settings.register_profile("anytpu", deadline=None, derandomize=True)
 settings.load_profile("anytpu")
+
+QUICK = "JAX_DISABLE_MOST_OPTIMIZATIONS"
+
+
+@pytest.fixture(scope="module")
+def quick_compilation() -> Iterator[None]:
+    """Compile without LLVM's optimizations, half of a test's time: for tests of numbers to a tolerance, not of bits.
+
+    JAX_DISABLE_MOST_OPTIMIZATIONS=0 in the environment compiles these tests too as a user's programs are.
+    """
+    if QUICK in os.environ:
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(QUICK, "1")
+        jax.config.update(QUICK.lower(), True)
+        yield
+    jax.config.update(QUICK.lower(), False)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

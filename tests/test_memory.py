@@ -22,6 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
 from memory_doors import DOORS
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 WARM_UP, ROUNDS = 2, 2
 TRIED = (
     "fit",

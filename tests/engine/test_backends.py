@@ -23,6 +23,8 @@ from anytpu.program.lowering import PLATFORMS
 from anytpu.system.topologies import row_of_cores
 from engine import battery, samples
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 TESTS = Path(__file__).parents[1]
 IN_PROCESS = {"virtual": VirtualBackend, "twin": TwinBackend}
 EIGHT_DEVICES = {

@@ -9,15 +9,15 @@ import pytest
 from exact import grid
 from exact.children import run
 
-QUICKLY = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-"""How XLA compiles: the sample is about rows and shards. `scripts/exact_grid.py` compiles as users do."""
+# The sample is about rows and shards; `scripts/exact_grid.py` compiles as users do.
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("backend", "dtype"), list(itertools.product(grid.BACKENDS, grid.DTYPES)))
 def test_sizes_and_layouts_are_exact(backend: str, dtype: str):
     cases = [*grid.sample(backend, dtype), *grid.sharded_sample(backend, dtype)]
-    found = list(run(cases, QUICKLY))
+    found = list(run(cases))
 
     assert [result.case for result in found] == cases
     assert [fault for result in found for fault in result.faults] == []

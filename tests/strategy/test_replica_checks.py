@@ -14,6 +14,8 @@ import anytpu as tpu
 from strategy.loop_checks import LOOP_CHECKS
 from strategy.replica_checks import CHECKS
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 ALL = {**CHECKS, **LOOP_CHECKS}
 
 # Three virtual cores run every check in float64, in a child process.

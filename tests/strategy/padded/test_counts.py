@@ -16,6 +16,8 @@ import anytpu as tpu
 from anytpu.errors import ReplicaError
 from padded_steps import LINKS
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 AXIS = "replica"
 
 

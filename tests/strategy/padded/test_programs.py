@@ -17,6 +17,8 @@ import keras
 from anytpu.errors import ReplicaError
 from padded_steps import LINKS, REFUSED, STEPS, chained
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 def rows_of(count: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     random = np.random.default_rng(seed)

@@ -15,6 +15,8 @@ import pytest
 import anytpu as tpu
 from anytpu.errors import BackendError, DataError, ProgramError, SettingError
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 L = keras.layers
 
 

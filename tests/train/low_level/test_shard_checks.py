@@ -13,6 +13,8 @@ import pytest
 import anytpu as tpu
 from train.low_level.shard_checks import CHECKS
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 SYSTEMS = [("virtual", 8), ("virtual", 1), ("twin", 3)]
 
 
@@ -32,7 +34,6 @@ def mesh_failures() -> dict[str, str]:
         "JAX_ENABLE_X64": "1",
         "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
         "PJRT_NPROC": "16",
-        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # The shards are tested, not LLVM's code.
     }
     child = Path(__file__).with_name("mesh_child.py")
     ran = subprocess.run(
