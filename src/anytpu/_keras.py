@@ -325,13 +325,32 @@ def without_values() -> Iterator[None]:
     """Let variables that are made in a block have shapes but no values, also after the block."""
     import keras
 
+    wrap(variable_class(), "__init__", _wrap_first_value, by="without values")
     before = list(_global("uninitialized_variables") or [])
+    scope = keras.StatelessScope(initialize_variables=False)
+    setattr(scope, _WITHOUT_VALUES, True)
     try:
-        with keras.StatelessScope(initialize_variables=False):
+        with scope:
             yield
     finally:
         pending = _global("uninitialized_variables") or []
         pending[:] = before
+
+
+_WITHOUT_VALUES = "_anytpu_without_values"
+
+
+def _wrap_first_value(init: Callable) -> Callable:
+    """Let a variable be made from a value, as Adafactor makes its placeholders. Keras allows initializers alone."""
+
+    def __init__(self: Any, initializer: Any, shape: Any = None, dtype: Any = None, *args: Any, **kwargs: Any) -> None:
+        is_value = not callable(initializer) and not isinstance(initializer, str)
+        if is_value and hasattr(stateless_scope(), _WITHOUT_VALUES):
+            value = self._convert_to_tensor(initializer, dtype=dtype)
+            initializer, shape, dtype = (lambda shape, dtype: value), value.shape, dtype or value.dtype
+        init(self, initializer, shape, dtype, *args, **kwargs)
+
+    return __init__
 
 
 def layers_of(model: Any) -> list[Any]:

@@ -163,7 +163,7 @@ def test_a_program_with_shardings_of_its_own_keeps_them(mlp):
         ),
         (
             {"^weights/bias": PartitionSpec(None, "model")},
-            "'weights/bias' has the shape (256,), and its partition in the layout is for 2 axes",
+            "'weights/bias' has the shape (256,), and its partition in the layout is for 2 axes: give it at most 1",
         ),
     ],
 )

@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec
 import anytpu as tpu
 from anytpu import _env
 from anytpu.engine.slices import smallest_slice
-from anytpu.errors import BackendError, SettingError
+from anytpu.errors import BackendError, ProgramError, SettingError
 from anytpu.program import REPLICATED, ROWS, Layout, Program
 from anytpu.strategy import variables
 from anytpu.strategy.arguments import split_arguments
@@ -116,6 +116,24 @@ def test_a_slice_divides_the_state():
     layout = {"w": PartitionSpec("data")}
     program = Program("odd/train", lambda s, b: (s, {}), *specs, ROWS, state_names=("w",))
     assert smallest_slice(tpu.connect("v2-8", layout=layout).place(program)) == "v3-8"
+
+
+def test_an_explicit_mesh_in_a_step():
+    explicit = (jax.sharding.AxisType.Explicit,) * 2
+    mesh = jax.sharding.AbstractMesh((4, 2), ("data", "model"), axis_types=explicit)
+
+    def step(state, x):
+        x = jax.sharding.reshard(x, jax.sharding.NamedSharding(mesh, PartitionSpec("data", "model")))
+        return state, (x @ state).sum()
+
+    strategy = tpu.connect("v2-8", layout="data", mesh={"data": 4, "model": 2})
+    with pytest.raises(ProgramError) as caught:
+        strategy.run_steps(step, iter([WIDE]), 1, state=np.zeros((4, 2), "float32"))
+    assert str(caught.value) == (
+        "the step 'step' names a mesh with axes of jax.sharding.AxisType.Explicit, and the mesh of layout='data' "
+        "has axes of AxisType.Auto: make the mesh with axis_types=(jax.sharding.AxisType.Auto,) * 2, and use "
+        "jax.lax.with_sharding_constraint in place of jax.sharding.reshard"
+    )
 
 
 WIDE = np.ones((16, 4), "float32")

@@ -157,6 +157,18 @@ def test_a_model_that_was_compiled_in_the_scope_of_another_layout():
         model.fit(X, Y, 8, verbose=0)
 
 
+def test_a_model_that_was_compiled_in_the_scope_of_another_system():
+    model = model_in(tpu.connect("v2-8", layout="fsdp"))
+    with tpu.connect("v3-8", layout="fsdp").scope(), pytest.raises(StrategyError) as caught:
+        model.fit(X, Y, verbose=0)
+    assert str(caught.value) == (
+        f"fit of {model.name!r} is called in the scope of <TPUStrategy: v3-8, 8 virtual cores, layout fsdp over "
+        "data=8>, and the model was compiled in the scope of <TPUStrategy: v2-8, 8 virtual cores, layout fsdp over "
+        "data=8>, so it would not run on this system. Make and compile it inside: with strategy.scope(): model = "
+        "make_model(); model.compile(...)"
+    )
+
+
 def test_the_scope_of_the_same_layout_made_again():
     """As in a notebook cell that runs twice."""
     model = model_in(tpu.connect("virtual", cores=8, layout={"kernel": (None, None)}))

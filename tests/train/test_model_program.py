@@ -173,3 +173,14 @@ def test_no_memory_for_slots():
 
     assert sketch.name == "small" and sketch is not model
     assert all(_keras.value_of(v) is None for v in sketch.optimizer.variables[2:])
+
+
+@pytest.mark.parametrize("optimizer", ["adafactor", "muon"])
+def test_slots_that_an_optimizer_makes_from_values(optimizer):
+    """Adafactor makes a placeholder with the value 0 for each bias."""
+    model = model_of()
+    model.compile(optimizer, model.loss)
+    program = tpu.program.of(model, batch_size=8)
+    model.optimizer.build(model.trainable_variables)
+    shapes = {leaf.shape for leaf in jax.tree.leaves(program.state)}
+    assert {tuple(variable.shape) for variable in model.optimizer.variables} <= shapes

@@ -258,7 +258,10 @@ def check_spec(name: str, shape: tuple[int, ...], spec: Spec, sizes: Mapping[str
         SettingError: it has more axes than the array, or the cores do not divide an axis.
     """
     if len(spec) > len(shape):
-        raise SettingError(f"{name!r} has the shape {shape}, and its partition in the layout is for {len(spec)} axes")
+        raise SettingError(
+            f"{name!r} has the shape {shape}, and its partition in the layout is for {len(spec)} axes: give it at most "
+            f"{len(shape)}"
+        )
     for axis, parts in enumerate(spec):
         pieces = math.prod(sizes[part] for part in parts)
         if shape[axis] % pieces:

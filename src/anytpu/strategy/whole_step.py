@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 
-from anytpu.errors import DataError, SettingError
+from anytpu.errors import DataError, ProgramError, SettingError
 from anytpu.program.makers import of
 from anytpu.program.placed import inside, placed_specs
 from anytpu.program.program import Placement, Program, Tree
@@ -56,7 +56,17 @@ def whole_program(name: str, fn: Any, form: ArgumentForm, own: Tree, layout: Any
 
     step.__name__ = name
     with inside(Placement(layout.axes, ())):
-        program = of(step, (own, form.specs()))
+        try:
+            program = of(step, (own, form.specs()))
+        except ValueError as error:
+            if "Explicit" not in str(error):
+                raise
+            raise ProgramError(
+                f"the step {name!r} names a mesh with axes of jax.sharding.AxisType.Explicit, and the mesh of "
+                f"layout={layout.name!r} has axes of AxisType.Auto: make the mesh with "
+                f"axis_types=(jax.sharding.AxisType.Auto,) * {len(layout.axes)}, and use "
+                "jax.lax.with_sharding_constraint in place of jax.sharding.reshard"
+            ) from error
     return program if _names_shardings(program) else dataclasses.replace(program, placement=None)
 
 

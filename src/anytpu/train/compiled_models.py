@@ -58,18 +58,20 @@ def refuse_other_layout(model: Any, name: str) -> None:
         name: the called method, "fit".
 
     Raises:
-        StrategyError: the model was compiled outside of the scope, or in that of a strategy with another layout.
+        StrategyError: the model was compiled outside of the scope, or in that of a strategy with another layout or
+            system.
     """
     strategy, trainer = CURRENT.get(), vars(model).get(_TRAINER)
     if strategy is None or strategy.layout is None:
         return
-    if trainer and _is_same(model, trainer.strategy.layout, strategy.layout):
+    is_elsewhere = trainer and trainer.strategy.system is not strategy.system
+    if trainer and not is_elsewhere and _is_same(model, trainer.strategy.layout, strategy.layout):
         return
     where = f"in the scope of {trainer.strategy!r}" if trainer else "outside of its scope"
     raise StrategyError(
         f"{name} of {model.name!r} is called in the scope of {strategy!r}, and the model was compiled {where}, so it "
-        "would not have this layout. Make and compile it inside: with strategy.scope(): model = make_model(); "
-        "model.compile(...)"
+        f"would not {'run on this system' if is_elsewhere else 'have this layout'}. Make and compile it inside: "
+        "with strategy.scope(): model = make_model(); model.compile(...)"
     )
 
 

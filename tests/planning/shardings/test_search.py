@@ -154,7 +154,8 @@ def test_layouts_that_cannot_fit_are_not_compiled_and_the_missing_memory_is_name
     with pytest.raises(SettingError) as error:
         _ = found.best
     assert str(error.value) == (
-        f"no layout of step/infer fits. Of the layouts on v5e-1, data (data=1) needs the least memory: {reason}"
+        f"no layout of step/infer fits. Of the layouts on v5e-1, data (data=1) needs the least memory: {reason} "
+        "The smallest slice that holds its state and batch is v7x-2."
     )
 
 

@@ -68,7 +68,7 @@ def test_every_fault_of_a_layout_is_listed():
         "'up1/bias', 'up0/bias'.",
         "fault: 'first/kernel' matches two patterns of the layout, 'first/ker' (('model',)) and 'st/kernel' "
         "(('data',)). Make one of them narrower",
-        "fault: 'norm0/gamma' has the shape (32,), and its partition in the layout is for 2 axes",
+        "fault: 'norm0/gamma' has the shape (32,), and its partition in the layout is for 2 axes: give it at most 1",
         "fault: 'out/kernel' has the shape (32, 10), and the layout splits axis 1 over 4 cores (model=4), which do not "
         "divide 10. Split another axis, or leave this weight whole",
     ]

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from anytpu._calls import explain_arguments
+from anytpu.engine.slices import smallest_slice
 from anytpu.errors import ProgramError, SettingError
+from anytpu.planning.advice import slices_that_hold
 from anytpu.planning.job import PlanJob, jobs_of
 from anytpu.planning.planner import run_together
 from anytpu.planning.records.shardings import Rank, Sharding, Shardings
@@ -24,7 +26,7 @@ from anytpu.planning.shardings.slice_search import SliceSearch
 from anytpu.planning.shardings.smaller_batch import largest_part
 from anytpu.planning.target import targets_named
 from anytpu.planning.waits import settings_of
-from anytpu.sharding import TracedStep, trace_step
+from anytpu.sharding import TracedStep, place, trace_step
 
 STOPPED = "The search was stopped: layouts that were not compiled yet are only estimated."
 """The note of a search that Ctrl-C ended."""
@@ -115,10 +117,21 @@ def _notes(search: SliceSearch, settings: PlanSettings, stopped: bool) -> Iterat
     least = search.least
     if least is None or search.fits:
         return
-    yield f"Of the layouts on {search.target.name}, {least.title} needs the least memory: {least.reason}"
+    yield f"Of the layouts on {search.target.name}, {least.title} needs the least memory: {least.reason}{_held_by(search, least, settings)}"
     part = None if stopped else largest_part(search.job, least, search.target, settings)
     if part is not None:
         yield part.text
+
+
+def _held_by(search: SliceSearch, least: Sharding, settings: PlanSettings) -> str:
+    """Return a sentence on the smallest slice that holds a layout that does not fit, after a space."""
+    if least.prediction is None:
+        traced = search.job.traced
+        name, held = smallest_slice(place(traced.program, least.layout, traced)), "its state and batch"
+    else:
+        holding = slices_that_hold(least.prediction, None, settings.prices, lambda target: None, is_placed=True)
+        name, held = next((slice_.target.name for slice_ in holding), None), "it over as many devices"
+    return f" The smallest slice that holds {held} is {name}." if name else f" No slice holds {held}."
 
 
 def traced_job(job: PlanJob, batch_size: int | None) -> TracedStep:
