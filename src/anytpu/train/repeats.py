@@ -47,7 +47,7 @@ def repeats_of(model: Any) -> Repeats | None:
     if graph_and_run is None:
         return None
     graph, run = graph_and_run
-    if run.period * run.count < MIN_SHARE * sum(len(each["layers"]) for each in graphs(config)):
+    if count_layers(graph["layers"][run.start : run.end]) < MIN_SHARE * count_layers(config["layers"]):
         return None
     block = graph["layers"][run.start : run.start + run.period]
     names = tuple(layer.get("name") or layer["config"]["name"] for layer in block)
@@ -221,6 +221,11 @@ def shallower(config: Config, count: int) -> Config | None:
     if graph_and_run is None:
         return None
     cut(*graph_and_run, count)
+    for graph in graphs(copied):
+        if "input_layers" not in graph:
+            # A layer that is built before a Sequential adds it has a path without the Sequential's name.
+            for layer in graph["layers"]:
+                layer.pop("build_config", None)
     return copied
 
 
@@ -230,4 +235,11 @@ def longest(config: Config) -> tuple[Config, BlockRun] | None:
     None if no graph has equal blocks.
     """
     runs = [(graph, run) for graph in graphs(config) if (run := run_of(graph)) is not None]
-    return max(runs, key=lambda graph_and_run: graph_and_run[1].period * graph_and_run[1].count, default=None)
+    return max(runs, key=lambda found: count_layers(found[0]["layers"][found[1].start : found[1].end]), default=None)
+
+
+def count_layers(layers: list[Any]) -> int:
+    """Return the number of layers in a list of configurations, with the layers of nested models."""
+    configs = [layer.get("config") if isinstance(layer, dict) else None for layer in layers]
+    nested = (graph for config in configs if isinstance(config, dict) for graph in graphs(config))
+    return len(layers) + sum(len(graph["layers"]) for graph in nested)

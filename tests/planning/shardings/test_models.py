@@ -6,7 +6,9 @@ import pytest
 
 import anytpu as tpu
 from anytpu import program as programs
+from anytpu.planning.job import PlanJob
 from anytpu.planning.shardings import depth
+from anytpu.planning.shardings.search import traced_job
 from anytpu.sharding import trace_step
 from anytpu.sharding.candidates import candidates
 from exact import models
@@ -46,6 +48,15 @@ def test_experts_split_over_virtual_cores_train_as_on_one(expert_layout):
         model.fit(x, y, batch_size=32, epochs=2, shuffle=False, verbose=0)
     for ours, theirs in zip(split.get_weights(), whole.get_weights(), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_a_deep_sequential_has_shallow_models_with_its_names():
+    """Its layout is by name. A layer that is built before a Sequential adds it has another name."""
+    blocks = [keras.layers.Dense(8) for _ in range(depth.DEEP)]
+    model = keras.Sequential([keras.Input((8,)), *blocks, keras.layers.Dense(2)], name="deep")
+    model.compile("adam", "mse")
+    job = PlanJob(model)
+    assert list(depth.SearchedJob(job, traced_job(job, 16), 16).shallow) == [*depth.DEPTHS]
 
 
 def test_a_deep_model_is_predicted_from_two_shallow_ones():

@@ -117,21 +117,22 @@ def _notes(search: SliceSearch, settings: PlanSettings, stopped: bool) -> Iterat
     least = search.least
     if least is None or search.fits:
         return
-    yield f"Of the layouts on {search.target.name}, {least.title} needs the least memory: {least.reason}{_held_by(search, least, settings)}"
+    held_by = _held_by(search, least, settings)
+    yield f"Of the layouts on {search.target.name}, {least.title} needs the least memory: {least.reason} {held_by}"
     part = None if stopped else largest_part(search.job, least, search.target, settings)
     if part is not None:
         yield part.text
 
 
 def _held_by(search: SliceSearch, least: Sharding, settings: PlanSettings) -> str:
-    """Return a sentence on the smallest slice that holds a layout that does not fit, after a space."""
+    """Return a sentence on the smallest slice that holds a layout that does not fit."""
     if least.prediction is None:
         traced = search.job.traced
         name, held = smallest_slice(place(traced.program, least.layout, traced)), "its state and batch"
     else:
         holding = slices_that_hold(least.prediction, None, settings.prices, lambda target: None, is_placed=True)
         name, held = next((slice_.target.name for slice_ in holding), None), "it over as many devices"
-    return f" The smallest slice that holds {held} is {name}." if name else f" No slice holds {held}."
+    return f"The smallest slice that holds {held} is {name}." if name else f"No slice holds {held}."
 
 
 def traced_job(job: PlanJob, batch_size: int | None) -> TracedStep:
