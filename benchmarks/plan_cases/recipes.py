@@ -47,6 +47,8 @@ TRILLIUM = HOST | flags(
     " --xla_tpu_enable_async_collective_fusion_multiple_steps=true --xla_tpu_overlap_compute_collective_tc=true"
     " --xla_enable_async_all_gather=true"
 )
+# The name of the recipe ends in "no-collective-matmul": its last flag.
+UNWINDOWED = TRILLIUM | flags("--xla_jf_spmd_threshold_for_windowed_einsum_mib=1000000")
 
 
 def _trillium(
@@ -157,8 +159,8 @@ CASES = (
         stack="JAX 0.4 to 0.6",
         year=2025,
     ),
-    _trillium(_LLAMA, "llama3_8b", LLAMA_8B, 8, 3, 3.443, OFFLOAD_OUT),
-    _trillium(_LLAMA, "llama3_8b", LLAMA_8B, 32, 3, 3.495, OFFLOAD_OUT),
+    _trillium(_LLAMA, "llama3_8b", LLAMA_8B, 8, 3, 3.443, OFFLOAD_OUT, options=UNWINDOWED),
+    _trillium(_LLAMA, "llama3_8b", LLAMA_8B, 32, 3, 3.495, OFFLOAD_OUT, options=UNWINDOWED),
     _trillium(_LLAMA, "llama3_8b", LLAMA_8B, 256, 4, 4.546, OFFLOAD_OUT),
     _trillium("Mistral-7B-MaxText", "mistral_7b", MISTRAL_7B, 8, 6, 6.320, OFFLOAD_OUT),
     _trillium(
@@ -172,7 +174,7 @@ CASES = (
         length=4096,
         options=ASYNC | flags("--xla_tpu_scoped_vmem_limit_kib=81920"),
     ),
-    _trillium(_LLAMA_70B, "llama3_70b", LLAMA_70B, 32, 2, 17.790, OFFLOAD),
+    _trillium(_LLAMA_70B, "llama3_70b", LLAMA_70B, 32, 2, 17.790, OFFLOAD, options=UNWINDOWED),
     _trillium(_LLAMA_70B, "llama3_70b", LLAMA_70B, 256, 5, 42.656, OFFLOAD),
     _trillium("GPT3-175B-MaxText/bf16", "gpt3_175b", GPT3_175B, 256, 3, 17.182, FULL, length=2048, options=SIMPLE),
     _ironwood("llama3_70b", "llama3.1-70b/8k-bf16-tpu7x-4x4x4", 128, _llama_70b_v7x(128), 12.20),

@@ -40,6 +40,7 @@ from plan_cases.recipes import (
     SIMPLE,
     SMALL_BLOCKS,
     TRILLIUM,
+    UNWINDOWED,
     V7X,
 )
 from plan_cases.remat import FULL, MINIMAL, Remat
@@ -161,8 +162,6 @@ def _v4(target: str, model: Model, per_chip: int, tera: float, kin: bool, slices
 
 
 _DOT = Attention("dot")
-# The recipe's name ends in "no-collective-matmul": its last flag.
-_UNWINDOWED = TRILLIUM | flags("--xla_jf_spmd_threshold_for_windowed_einsum_mib=1000000")
 _22B = Model(48, 6144, 24, 24, 256, 24576, 32768, False, True, True, _DOT, has_rope=False)
 _52B = Model(32, 12288, 32, 32, 256, 49152, 32768, False, True, True, _DOT, has_rope=False)
 _QKV_OFFLOADED = Remat(offloaded=("query_proj", "key_proj", "value_proj"))
@@ -173,7 +172,7 @@ CASES = (
     _v4("2xv4-128", _22B, 16, 152, True, slices=2),
     _v4("v4-384", _52B, 10, 154, True),
     _trillium(
-        "llama3_8b", f"{_8B}/v6e-16", Training(LLAMA_8B, 48, 8192, 16, remat=OFFLOAD_OUT), 3.393, _UNWINDOWED, True
+        "llama3_8b", f"{_8B}/v6e-16", Training(LLAMA_8B, 48, 8192, 16, remat=OFFLOAD_OUT), 3.393, UNWINDOWED, True
     ),
     _table(64, "v5e-256", 2, 118, ASYNC),
     _table(256, "v5p-1024", 1, 308, V5P_FLAGS, tensor=8, remat=MINIMAL),
