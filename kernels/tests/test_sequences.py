@@ -66,13 +66,17 @@ def reference(layer, given, weigh, dtype):
     at = 1 + layer.states
 
     def run(inputs, *operands):
-        states, weights, every = operands[: layer.states], operands[layer.states :], []
-        for t in range(inputs.shape[1]):
-            after = layer.step(states, inputs[:, t], *weights)
-            keep = given[at][:, t, None] if given[at].shape[1] else True
-            states = tuple(jnp.where(keep, new, old) for new, old in zip(after, states, strict=True))
-            every.append(states[0])
-        return *states, jnp.stack(every, 1)
+        states, weights = operands[: layer.states], operands[layer.states :]
+        kept = given[at] if given[at].shape[1] else np.ones(inputs.shape[:2], bool)
+
+        def step(states, row):
+            inputs, keep = row
+            after = layer.step(states, inputs, *weights)
+            states = tuple(jnp.where(keep[:, None], new, old) for new, old in zip(after, states, strict=True))
+            return states, states[0]
+
+        states, every = jax.lax.scan(step, states, (jnp.swapaxes(inputs, 0, 1), kept.T))
+        return *states, jnp.swapaxes(every, 0, 1)
 
     with jax.enable_x64(True):
         operands, weigh = ([jnp.asarray(one, dtype) for one in some] for some in (given[:at] + given[at + 1 :], weigh))
