@@ -1,7 +1,8 @@
-"""`DirectFile`: the bytes on the disk are those that were written, whatever their number and the file system."""
+"""Direct access: bytes are written and read whole, whatever their number and the file system."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from pathlib import Path
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 
 from anytpu.train.checkpoint.arrays import write_all
-from anytpu.train.checkpoint.direct_file import DirectFile
+from anytpu.train.checkpoint.direct_file import DirectFile, direct_pieces
+from anytpu.train.checkpoint.read_ahead import ReadAhead
 from anytpu.units import MIB
 
 SIZES = [0, 1, 4096, 4 * MIB - 1, 4 * MIB, 4 * MIB + 1, 9 * MIB + 77]
@@ -67,3 +69,17 @@ def test_an_existing_file_is_kept(tmp_path: Path):
     with pytest.raises(FileExistsError):
         DirectFile(tmp_path / "file")
     assert (tmp_path / "file").read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("size_bytes", [*SIZES, 40 * MIB + 77])
+def test_pieces_of_files_are_their_bytes(folder: Path, size_bytes: int):
+    content = content_of(size_bytes)
+    with contextlib.ExitStack() as stack:
+        for name, part in (("1", content[: size_bytes // 3]), ("2", b""), ("3", content[size_bytes // 3 :])):
+            (folder / name).write_bytes(part)
+        files = [stack.enter_context((folder / name).open("rb", buffering=0)) for name in "123"]
+        found, buffer = [], bytearray(3 * MIB + 5)
+        source = stack.enter_context(ReadAhead(direct_pieces(files)))
+        while count := source.readinto(memoryview(buffer)):
+            found.append(bytes(buffer[:count]))
+    assert b"".join(found) == content

@@ -10,6 +10,7 @@ Rule: before the manifest is written, the listing must show every part, and the 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -20,14 +21,12 @@ from anytpu.train.checkpoint.arrays import Sink, Source
 from anytpu.train.checkpoint.bucket import Bucket
 from anytpu.train.checkpoint.bucket_lock import BucketLock
 from anytpu.train.checkpoint.manifest import NAME
+from anytpu.train.checkpoint.read_ahead import AT_ONCE, ReadAhead
 from anytpu.train.checkpoint.store import ARRAYS, number_of, part_name, parts_in
 from anytpu.units import MIB
 
 PART_BYTES = 32 * MIB
 """Size of a part: large enough that the time of a request is spent on its bytes."""
-
-_AT_ONCE = 4
-"""Number of parts that are sent or fetched at once."""
 
 
 class BucketStore:
@@ -71,7 +70,7 @@ class BucketStore:
         """Write the parts of a checkpoint, check that they are there, and write the manifest."""
         sent: dict[str, int] = {}
         try:
-            with ThreadPoolExecutor(_AT_ONCE) as pool:
+            with ThreadPoolExecutor(AT_ONCE) as pool:
                 parts = _PartWriter(pool, self._bucket, str(step))
                 manifest = write(parts)
                 sent = parts.close()
@@ -99,12 +98,8 @@ class BucketStore:
         names = parts_in(sizes)
         if not names:
             raise DamageError(f"it has no {ARRAYS} and no part of it")
-        pool = ThreadPoolExecutor(_AT_ONCE)
-        try:
-            reader = _PartReader(pool, self._bucket, [f"{step}/{name}" for name in names])
-            yield reader, sum(sizes[name] for name in names)
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+        with ReadAhead(functools.partial(self._read_part, f"{step}/{name}") for name in names) as parts:
+            yield parts, sum(sizes[name] for name in names)
 
     def set_aside(self, step: int) -> str:
         """Rename the objects of a checkpoint, the manifest last."""
@@ -128,6 +123,12 @@ class BucketStore:
     def empty_steps(self) -> list[int]:
         """Return an empty list: a bucket has no empty folders."""
         return []
+
+    def _read_part(self, name: str) -> bytes:
+        try:
+            return self._bucket.read(name)
+        except FileNotFoundError:
+            raise DamageError("a part of its arrays was deleted while it was read") from None
 
     def _files(self, step: int) -> dict[str, tuple[int, float]]:
         """Return the size and the time of each object of a checkpoint."""
@@ -186,39 +187,9 @@ class _PartWriter:
         return self._sizes
 
     def _send(self) -> None:
-        if len(self._waiting) == _AT_ONCE:
+        if len(self._waiting) == AT_ONCE:
             self._waiting.popleft().result()
         name = part_name(len(self._sizes))
         self._sizes[name] = len(self._buffer)
         self._waiting.append(self._pool.submit(self._bucket.write, f"{self._folder}/{name}", self._buffer))
         self._buffer = bytearray()
-
-
-class _PartReader:
-    """A stream of the bytes of all parts, of which the next are fetched ahead.
-
-    Args:
-        pool: runs the requests.
-        bucket: the bucket.
-        names: names of the parts, in order.
-    """
-
-    def __init__(self, pool: ThreadPoolExecutor, bucket: Bucket, names: list[str]) -> None:
-        self._pool, self._bucket, self._names = pool, bucket, iter(names)
-        self._ahead: deque[Future[bytes]] = deque()
-        self._part = memoryview(b"")
-
-    def readinto(self, buffer: memoryview, /) -> int:
-        """Fill the beginning of a buffer, at most to the end of a part; return 0 at the end."""
-        while not self._part:
-            for name in itertools.islice(self._names, _AT_ONCE - len(self._ahead)):
-                self._ahead.append(self._pool.submit(self._bucket.read, name))
-            if not self._ahead:
-                return 0
-            try:
-                self._part = memoryview(self._ahead.popleft().result())
-            except FileNotFoundError:
-                raise DamageError("a part of its arrays was deleted while it was read") from None
-        count = min(len(buffer), len(self._part))
-        buffer[:count], self._part = self._part[:count], self._part[count:]
-        return count

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import io
 import itertools
 import os
 import re
@@ -20,9 +19,10 @@ from pathlib import Path
 
 from anytpu.errors import DamageError, FileError
 from anytpu.train.checkpoint.arrays import Sink, Source, write_all
-from anytpu.train.checkpoint.direct_file import DirectFile
+from anytpu.train.checkpoint.direct_file import DirectFile, direct_pieces
 from anytpu.train.checkpoint.lock import FolderLock
 from anytpu.train.checkpoint.manifest import NAME
+from anytpu.train.checkpoint.read_ahead import ReadAhead
 from anytpu.train.checkpoint.store import ARRAYS, number_of, parts_in
 
 UNFINISHED, DISCARDED = ".unfinished-", ".discarded-"
@@ -109,7 +109,8 @@ class FolderStore:
         with _reported_damage(ARRAYS), contextlib.ExitStack() as stack:
             names = parts_in(os.listdir(folder)) or [ARRAYS]
             files = [stack.enter_context((folder / name).open("rb", buffering=0)) for name in names]
-            yield _Files(files), sum(os.fstat(file.fileno()).st_size for file in files)
+            pieces = stack.enter_context(ReadAhead(direct_pieces(files)))
+            yield pieces, sum(os.fstat(file.fileno()).st_size for file in files)
 
     def set_aside(self, step: int) -> str:
         """Rename the folder of a checkpoint."""
@@ -164,23 +165,6 @@ class FolderStore:
             # A folder that cannot be listed may be a checkpoint; reading it later reports the reason.
             is_checkpoint = True
         return step if is_checkpoint else None
-
-
-class _Files:
-    """A stream of the bytes of several files.
-
-    Args:
-        files: the open files, in order.
-    """
-
-    def __init__(self, files: list[io.FileIO]) -> None:
-        self._files = files
-
-    def readinto(self, buffer: memoryview, /) -> int | None:
-        """Fill the beginning of a buffer, at most to the end of a file; return 0 at the end."""
-        while len(self._files) > 1 and not (count := self._files[0].readinto(buffer)):
-            del self._files[0]
-        return count if len(self._files) > 1 else self._files[0].readinto(buffer)
 
 
 def _flush_folder(folder: Path) -> None:
