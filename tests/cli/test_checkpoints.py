@@ -26,6 +26,12 @@ def test_a_list_of_checkpoints(tmp_path: Path):
     assert run.returncode == 1
     assert re.search(r"^3 .* damaged +-$", run.stdout, re.MULTILINE)
     assert re.search(r"^step 3: its arrays.bin has 0 bytes, and [\d,]+ were written$", run.stdout, re.MULTILINE)
+    manifest = tmp_path / "run7" / "2" / "manifest.json"
+    manifest.write_text('{"kind": "anytpu checkpoint", "format": 2}')
+    run = anytpu("checkpoints", "run7", folder=tmp_path)
+    assert run.returncode == 1
+    assert re.search(r"^2 .* unreadable +-$", run.stdout, re.MULTILINE)
+    assert "step 2: its manifest.json is of format 2, and this release of anytpu reads formats up to 1" in run.stdout
 
 
 def test_there_is_no_checkpoint(tmp_path: Path):

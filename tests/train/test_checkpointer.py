@@ -104,6 +104,49 @@ def test_a_jax_loop_continues_on_its_devices(tmp_path: Path):
     assert (type(state["count"]), state["count"]) == (int, 8)
 
 
+@pytest.mark.parametrize("kind", ["data set", "loader"])
+def test_iterators_of_grain_continue(tmp_path: Path, kind: str):
+    grain = pytest.importorskip("grain")
+
+    def batches() -> Any:
+        if kind == "data set":
+            return iter(grain.MapDataset.range(40).shuffle(seed=3).repeat().batch(4))
+        order = grain.samplers.IndexSampler(40, grain.sharding.NoSharding(), shuffle=True, seed=1)
+        return iter(grain.DataLoader(data_source=range(40), sampler=order, operations=[grain.transforms.Batch(4)]))
+
+    def loop(folder: Path, last: int) -> Any:
+        state, source = {"seen": np.zeros((10, 4), int)}, batches()
+        for step in tpu.Checkpointer(folder).steps(last, state=state, source=source):
+            state["seen"][step] = next(source)
+        return state["seen"].tolist()
+
+    whole = loop(tmp_path / "whole", 10)
+    loop(tmp_path / "run", 4)
+    assert loop(tmp_path / "run", 10) == whole
+
+
+def test_a_state_that_cannot_be_written_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    class Source:
+        def get_state(self) -> Any:
+            return object()
+
+        def set_state(self, state: Any) -> None: ...
+
+    cause = (
+        "step {} cannot be saved: host/positions/source is a object, and a checkpoint holds numbers, text, bytes, "
+        "arrays, lists and dicts"
+    )
+    with pytest.raises(FileError) as raised:
+        for _ in tpu.Checkpointer(tmp_path, every_steps=1).steps(3, source=Source()):
+            pass
+    assert str(raised.value) == (
+        f"{cause.format(3)}. The run is complete, and its end is only in the memory of this process: save the result "
+        "elsewhere, or run the same command again. It repeats the steps since the newest checkpoint"
+    )
+    said = f"anytpu: {cause.format(1)}. The training goes on, and later saves are tried without another message.\n"
+    assert capsys.readouterr().err == said
+
+
 def test_a_signal_within_the_body_saves_after_it(tmp_path: Path):
     program = """
 import sys, time

@@ -70,7 +70,8 @@ def child(folder: Path, *words: str) -> subprocess.Popen:
 
 
 def test_kill_9_during_fit_and_a_restart(tmp_path: Path):
-    whole = train(tmp_path / "whole", "dataset")
+    # Few saves: each waits for the disk, and a busy one takes seconds.
+    whole = train(tmp_path / "whole", "dataset", every=1000)
     words = ["run", "--", sys.executable, str(PROGRAM), str(tmp_path / "run"), "dataset", "--kill-after", "17"]
     done = anytpu(*words, "--every", "3")
     assert done.returncode == 0
@@ -344,7 +345,7 @@ def test_another_program_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     assert then != now
     assert said() == [
         f"The checkpoint {tmp_path / '9'} was made by another program: the step's digest was {then}, and is {now} now. "
-        "The run continues with the model, loss and optimizer of now"
+        "The run continues with the model, loss, optimizer and layout of now"
     ]
 
 

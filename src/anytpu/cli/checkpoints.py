@@ -8,7 +8,7 @@ from pathlib import Path
 from anytpu.cli.command import Command
 
 DAMAGED_STATUS = 1
-"""Exit status if a checkpoint is damaged."""
+"""Exit status if a checkpoint cannot be used."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +45,7 @@ COMMAND = Command(
     summary="list the checkpoints of a run, and check each",
     description="""\
 List the checkpoints in a folder: step, time, size, whether every digest is correct,
-and the run that made it. The exit status is 1 if one is damaged. Nothing is changed.
+and the run that made it. The exit status is 1 if one cannot be used. Nothing is changed.
 With --export, write the weights of one as a safetensors file instead: without the
 optimizer's state, metrics and seeds, and only if every digest is correct.
 """,

@@ -23,7 +23,8 @@ class CheckpointLine:
         step: step of the checkpoint.
         saved: time when it was saved, as text.
         size_bytes: size of its files.
-        fault: the reason why it cannot be used, or None if every digest is correct.
+        state: "verified" if every digest is correct, else "damaged" or "unreadable", such as one of a newer version.
+        fault: the reason why it cannot be used, or None.
         maker: the run that made it.
         metrics: the metrics saved with it.
     """
@@ -31,6 +32,7 @@ class CheckpointLine:
     step: int
     saved: str
     size_bytes: int
+    state: str
     fault: str | None
     maker: str
     metrics: dict[str, float]
@@ -39,8 +41,7 @@ class CheckpointLine:
     def cells(self) -> tuple[str, ...]:
         """The texts of its row."""
         metrics = ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())
-        state = "verified" if self.fault is None else "damaged"
-        return str(self.step), self.saved, format_bytes(self.size_bytes), state, self.maker, metrics
+        return str(self.step), self.saved, format_bytes(self.size_bytes), self.state, self.maker, metrics
 
 
 HEADINGS = ("step", "saved", "size", "state", "made by", "metrics")
@@ -84,7 +85,7 @@ def export_weights(folder: str, step: int | None, path: Path) -> str:
 
 
 def table_lines(lines: list[CheckpointLine]) -> list[str]:
-    """Return the lines of a table, and the reason of each damage below it."""
+    """Return the lines of a table, and below it why a checkpoint cannot be used."""
     rows = [HEADINGS, *(line.cells for line in lines)]
     return [*aligned(rows), *(f"step {line.step}: {line.fault}" for line in lines if line.fault is not None)]
 
@@ -93,13 +94,13 @@ def _line(checkpoints: Checkpoints, step: int) -> CheckpointLine:
     time_s, size_bytes = checkpoints.saved(step)
     saved = datetime.datetime.fromtimestamp(time_s).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     host: Any = None
-    fault = None
+    state, fault = "verified", None
     try:
-        host = checkpoints.load(step).host
-    except DamageError as error:
-        fault = str(error.__cause__ or error)
+        host = checkpoints.read(step).host
+    except FileError as error:
+        state, fault = "damaged" if isinstance(error, DamageError) else "unreadable", str(error)
     made = host.get("made", {}) if isinstance(host, dict) else {}
     facts = [f"{name} {made[name]}" for name in ("model", "epoch", "cores") if name in made]
     maker = "-" if fault is not None else ", ".join([maker_of(host), *facts])
     metrics = host.get("metrics", {}) if isinstance(host, dict) else {}
-    return CheckpointLine(step, saved, size_bytes, fault, maker, metrics)
+    return CheckpointLine(step, saved, size_bytes, state, fault, maker, metrics)

@@ -175,7 +175,7 @@ class FitRun:
         if then != now:
             LOG.warning(
                 "The checkpoint %s was made by another program: the step's digest was %s, and is %s now. The run "
-                "continues with the model, loss and optimizer of now",
+                "continues with the model, loss, optimizer and layout of now",
                 self._from,
                 then,
                 now,

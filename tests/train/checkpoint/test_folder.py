@@ -258,15 +258,15 @@ def test_damaged_ones_make_room(tmp_path, caplog):
 
 def test_a_step_that_its_writer_deletes_is_not_damaged(tmp_path, caplog, monkeypatch):
     with three_steps(tmp_path) as checkpoints, caplog.at_level(logging.WARNING, logger="anytpu"):
-        load = checkpoints.load
+        read = checkpoints.read
 
         def late(step: int) -> Any:
             if step == 3:
                 checkpoints.save(4, {"a": np.zeros(4)})
                 shutil.rmtree(tmp_path / "3")
-            return load(step)
+            return read(step)
 
-        monkeypatch.setattr(checkpoints, "load", late)
+        monkeypatch.setattr(checkpoints, "read", late)
         found = checkpoints.load_newest()
         assert found is not None
         assert found.step == 4

@@ -181,19 +181,17 @@ class Checkpoints:
             FileError: the checkpoint cannot be read for another reason, or has a newer format.
         """
         try:
-            manifest = self._manifest(step)
-            with self._store.arrays(step) as (source, size_bytes):
-                if size_bytes != manifest.size_bytes:
-                    raise DamageError(
-                        f"its {ARRAYS} has {size_bytes:,} bytes, and {manifest.size_bytes:,} were written"
-                    )
-                values = read_arrays(source, manifest)
+            return self.read(step)
         except FileError as error:
-            existing = ", ".join(map(str, self.steps())) or "none"
-            raise type(error)(
-                f"the checkpoint of step {step} in {self.folder!r} cannot be used: {error!s:.500}. Steps with a "
-                f"checkpoint: {existing}"
-            ) from error
+            raise self._explained_read(step, error) from None
+
+    def read(self, step: int) -> Checkpoint:
+        """Do as `load`, with errors that tell the reason only."""
+        manifest = self._manifest(step)
+        with self._store.arrays(step) as (source, size_bytes):
+            if size_bytes != manifest.size_bytes:
+                raise DamageError(f"its {ARRAYS} has {size_bytes:,} bytes, and {manifest.size_bytes:,} were written")
+            values = read_arrays(source, manifest)
         forms = {array.name: array.form for array in manifest.arrays}
         return Checkpoint(step, values, forms, manifest.host, self.folder)
 
@@ -207,10 +205,12 @@ class Checkpoints:
         damaged: dict[int, str] = {}
         while left := [step for step in self.numbered() if step not in damaged]:
             try:
-                checkpoint = self.load(left[-1])
+                checkpoint = self.read(left[-1])
             except DamageError as error:
-                damaged[left[-1]] = str(error.__cause__)
+                damaged[left[-1]] = str(error)
                 continue
+            except FileError as error:
+                raise self._explained_read(left[-1], error) from None
             # Meanwhile a job that trains here may have deleted one of them as its oldest checkpoint.
             newer = sorted(set(damaged) & set(self.numbered()))
             for step in newer:
@@ -275,6 +275,13 @@ class Checkpoints:
         if manifest.step != step:
             raise DamageError(f"its {NAME} is that of step {manifest.step}")
         return manifest
+
+    def _explained_read(self, step: int, error: FileError) -> FileError:
+        existing = ", ".join(map(str, self.steps())) or "none"
+        return type(error)(
+            f"the checkpoint of step {step} in {self.folder!r} cannot be used: {error!s:.500}. Steps with a "
+            f"checkpoint: {existing}"
+        )
 
     def _warn_of_empty(self, used: int | None) -> None:
         for step in self._store.empty_steps():

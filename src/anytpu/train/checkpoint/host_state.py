@@ -23,7 +23,7 @@ def pack(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Json:
     """Return a value as plain JSON.
 
     Args:
-        value: numbers, text, None, arrays, and lists, tuples, sets and dicts of them.
+        value: numbers, text, bytes, None, arrays, and lists, tuples, sets and dicts of them.
         name: name of the value; its arrays get names below it.
         arrays: gets the arrays by name. They are not copied.
 
@@ -39,6 +39,8 @@ def pack(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Json:
     """
     if value is None or type(value) in (bool, int, float, str):
         return value
+    if type(value) is bytes:
+        return {_KIND: "bytes", "of": value.hex()}
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         return _pack_array(value, name, arrays)
     if type(value) in (list, tuple, set, frozenset):
@@ -50,7 +52,7 @@ def pack(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Json:
         pairs = [list(pair) for pair in value.items()]
         return {_KIND: "dict", "of": pack(pairs, name, arrays)}
     raise TypeError(
-        f"{name} is a {type(value).__name__}, and a checkpoint holds numbers, text, arrays, lists and dicts"
+        f"{name} is a {type(value).__name__}, and a checkpoint holds numbers, text, bytes, arrays, lists and dicts"
     )
 
 
@@ -67,6 +69,8 @@ def unpack(packed: Json, arrays: Mapping[str, np.ndarray]) -> Any:
         return arrays[packed["of"]]
     if kind == "scalar":
         return arrays[packed["of"]][()]
+    if kind == "bytes":
+        return bytes.fromhex(packed["of"])
     if kind == "dict":
         return dict(unpack(packed["of"], arrays))
     return _SEQUENCES[kind](unpack(packed["of"], arrays))

@@ -179,7 +179,10 @@ class Saver:
         self._cost((time.thread_time() - began_s) / max((os.cpu_count() or 1) - 1, 1))
 
     def _write_files(self, snapshot: Snapshot) -> None:
-        arrays, host = snapshot.packed()
+        try:
+            arrays, host = snapshot.packed()
+        except TypeError as error:
+            raise FileError(f"step {snapshot.step} cannot be saved: {error}") from None
         earlier = metrics_in(self._checkpoints)
         best = self._policy.best_of([*earlier, (snapshot.step, snapshot.metrics)])
         kept = self._policy.for_good([*(step for step, _ in earlier), snapshot.step])
