@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -182,3 +185,15 @@ def test_a_data_set_may_have_numbers_of_its_own():
             return iter([np.ones(4)])
 
     assert next(iter(connected(2).distribute_dataset(Numbered()))).values[0].tolist() == [1, 1]
+
+
+def test_a_program_that_ends_within_a_pass_is_quiet():
+    program = """
+import anytpu as tpu, numpy as np
+dataset = tpu.pipeline.Dataset.from_arrays(np.ones(8)).repeat().batch(4)
+batches = iter(tpu.connect("virtual", cores=2).distribute_dataset(dataset))
+next(batches)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    said = "anytpu: the 2 cores are virtual: simulated on this machine's CPU (2 virtual cores).\n"
+    assert (done.returncode, done.stderr) == (0, said)

@@ -96,14 +96,17 @@ class ElementWalk(Iterator):
 
     def leave(self) -> None:
         """End the threads and processes of the walk without waiting: a user's function may never return."""
+        if self._has_ended:  # Also at the interpreter's end, when the names of this module are None.
+            self._iterator = iter(())
+            return
         with deferred_interrupts():
             iterator, self._iterator = self._iterator, iter(())
-            if not self._has_ended and hasattr(iterator, "close"):
+            if hasattr(iterator, "close"):
                 threading.Thread(target=iterator.close, name="anytpu leaves a walk", daemon=True).start()
 
     def _end(self) -> None:
         self.close()
-        self._iterator = iter(())
+        self._iterator, self._has_ended = iter(()), True
 
 
 @atexit.register
