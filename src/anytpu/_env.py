@@ -90,11 +90,8 @@ _CHECKED_FLAGS: set[str] = set()
 
 # First words of JAX's error; jax/_src/xla_bridge.py of jax 0.10 to 0.12.
 _NO_PLATFORM = "Unable to initialize backend"
-
 _NO_HOME = Path(os.devnull) / "no-home"
-
 ROOT = Path("/")
-
 FLAGS_TIMEOUT_S = 60.0
 """Time limit in seconds of the child process that checks XLA_FLAGS; it takes less than one second."""
 
@@ -107,11 +104,8 @@ def tpu_settings() -> tuple[tuple[str, str], ...]:
 
 def settings() -> dict[str, str]:
     """Return the set environment variables that affect anytpu, JAX and Keras, for a bug report."""
-    return {
-        name: re.sub(r"([?&]token=)[^&]*", r"\1...", os.environ[name])
-        for name in _REPORTED_VARIABLES
-        if name in os.environ
-    }
+    names = filter(os.environ.__contains__, _REPORTED_VARIABLES)
+    return {name: re.sub(r"([?&]token=)[^&]*", r"\1...", os.environ[name]) for name in names}
 
 
 def worker_token() -> str | None:
@@ -209,8 +203,8 @@ def compiler_surroundings() -> dict[str, str]:
 
 def compiler_settings() -> dict[str, str]:
     """Return the options of the TPU compiler, such as LIBTPU_INIT_ARGS, without paths."""
-    settings = {name: value for name, value in compiler_environment().items() if name.startswith(_COMPILER_OPTIONS)}
-    return dict(sorted(settings.items()))
+    sorted_settings = sorted(compiler_environment().items())
+    return {name: value for name, value in sorted_settings if name.startswith(_COMPILER_OPTIONS)}
 
 
 def package_folder() -> Path:
@@ -288,7 +282,10 @@ def platforms_error(error: RuntimeError) -> SettingError | None:
     """Return the error to raise where JAX cannot start a platform that JAX_PLATFORMS names; None for other errors."""
     if not str(error).startswith(_NO_PLATFORM):
         return None
-    reason = str(error).partition(" (set JAX_PLATFORMS")[0].partition("\n")[0].rstrip(".")
+    return _platforms_error(str(error).partition(" (set JAX_PLATFORMS")[0].partition("\n")[0].rstrip("."))
+
+
+def _platforms_error(reason: str) -> SettingError:
     return SettingError(
         f"JAX_PLATFORMS is {','.join(jax_platforms())!r}, and JAX cannot start that on this machine: {reason}. "
         "Type: unset JAX_PLATFORMS"
@@ -302,8 +299,11 @@ def check_jax_settings() -> None:
     each jaxlib version and value. Accepted values are recorded in the cache folder.
 
     Raises:
-        SettingError: JAX_ENABLE_X64 is not a boolean, or XLA cannot read XLA_FLAGS.
+        SettingError: JAX_ENABLE_X64 is not a boolean, XLA cannot read XLA_FLAGS, or there is no chip for JAX_PLATFORMS.
     """
+    # Otherwise libtpu prints its errors before JAX raises one.
+    if "tpu" in jax_platforms() and not tpu_chips() and not any(map(_is_set_by_user, _CHOOSES_DEVICES[1:])):
+        raise _platforms_error("it has no TPU chip")
     enable_x64 = os.environ.get("JAX_ENABLE_X64", "")
     if enable_x64 and enable_x64.lower() not in _BOOLEANS:
         raise SettingError(f"JAX_ENABLE_X64 must be 1 or 0, not {enable_x64!r}: unset JAX_ENABLE_X64")

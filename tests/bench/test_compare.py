@@ -52,6 +52,16 @@ def test_rounds_that_are_none(rounds: Any):
     assert str(caught.value) == f"rounds must be a positive integer, not {rounds!r}"
 
 
+@pytest.mark.parametrize(("job", "near"), [("mnits", "mnist"), (3, "digits")])
+def test_a_job_by_name(job: Any, near: str):
+    with pytest.raises(SettingError) as caught:
+        tpu.compare(job)
+    assert str(caught.value) == (
+        "compare takes a function of a strategy that returns (model, x, y, batch_size), not "
+        f"{job!r}; did you mean anytpu.bench.JOBS[{near!r}]?"
+    )
+
+
 @pytest.mark.parametrize("task", [None, (1, 2, 3, 4), (keras.Sequential(), 2, 3, 4)])
 def test_a_job_that_returns_something_else(task: Any):
     with pytest.raises(SettingError) as caught:

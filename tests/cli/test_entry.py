@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from anytpu import _env
 from anytpu.cli.entry import COMMANDS, main
 from cli.commands import anytpu
 
@@ -148,4 +149,16 @@ def test_a_platform_that_jax_cannot_start():
     assert re.sub(r"\['cpu'.*?\]", "[...]", run.stderr.splitlines()[-1]) == (
         "anytpu: JAX_PLATFORMS is 'rocm', and JAX cannot start that on this machine: Unable to initialize backend "
         "'rocm': Backend 'rocm' is not in the list of known backends: [...]. Type: unset JAX_PLATFORMS"
+    )
+
+
+@pytest.mark.skipif(_env.tpu_chips() > 0, reason="this machine has a TPU")
+@pytest.mark.parametrize("command", [("demo",), ("devices",), ("plan", "x.py:f")])
+def test_a_tpu_that_is_not_there(command: tuple[str, ...]):
+    run = anytpu(*command, JAX_PLATFORMS="tpu")
+    assert (run.returncode, run.stdout, run.stderr) == (
+        2,
+        "",
+        "anytpu: JAX_PLATFORMS is 'tpu', and JAX cannot start that on this machine: it has no TPU chip. "
+        "Type: unset JAX_PLATFORMS\n",
     )

@@ -95,3 +95,6 @@ def test_a_misspelt_argument_of_fit():
     with pytest.raises(TypeError) as error:
         model.fit(X, OUTSIDE % 3, epoch=3)
     assert str(error.value) == "fit() has no argument 'epoch'; did you mean 'epochs'?"
+    with pytest.raises(TypeError) as error:
+        model.evaluate(X, OUTSIDE % 3, batchsize=3)
+    assert str(error.value) == "evaluate() has no argument 'batchsize'; did you mean 'batch_size'?"

@@ -10,6 +10,7 @@ it.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import inspect
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ import keras
 
 from anytpu import _env
 from anytpu._calls import explain_arguments
+from anytpu.bench.jobs import JOBS, Job, Task
 from anytpu.errors import SettingError
 from anytpu.strategy import TPUStrategy
 from anytpu.system.comparison import Comparison, Measurement
@@ -26,11 +28,6 @@ from anytpu.system.cores import Address
 from anytpu.system.probes import Found, Reason, probe_gpu, probe_tpu, virtual_address
 from anytpu.system.resolver import TPUClusterResolver
 from anytpu.system.workers import parse_worker
-
-Task = tuple[Any, Any, Any, int]
-"""`(model, x, y, batch_size)`: a compiled Keras model, its training data, and the examples per step."""
-Job = Callable[[Any], Task]
-"""Takes a strategy, and returns the task to train under it."""
 
 ROUNDS = 3
 
@@ -60,9 +57,10 @@ def compare(job: Job, rounds: int = ROUNDS, on_epoch: Callable[[str, int], None]
         [1, 8]
     """
     if not callable(job):
+        near = difflib.get_close_matches(job, JOBS, n=1) if isinstance(job, str) else []
         raise SettingError(
-            "compare takes a function of a strategy that returns (model, x, y, batch_size), such as one of "
-            f"anytpu.bench.JOBS, not {job!r}"
+            "compare takes a function of a strategy that returns (model, x, y, batch_size), not "
+            f"{job!r}; did you mean anytpu.bench.JOBS[{(near or list(JOBS))[0]!r}]?"
         )
     try:
         inspect.signature(job).bind(None)

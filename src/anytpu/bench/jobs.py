@@ -13,8 +13,12 @@ import keras
 import numpy as np
 from keras import layers
 
-from anytpu.bench.compare import Job, Task
 from anytpu.pipeline.named import digits, iris
+
+Task = tuple[Any, Any, Any, int]
+"""`(model, x, y, batch_size)`: a compiled Keras model, its training data, and the examples per step."""
+Job = Callable[[Any], Task]
+"""Takes a strategy, and returns the task to train under it."""
 
 _SEED = 7
 

@@ -66,6 +66,9 @@ def install() -> None:
 
 def _loop(name: str, original: Callable) -> Callable:
     signature = inspect.signature(original)
+    # Keras's `evaluate` has a `**` argument, for its own calls; a user's unknown argument gets the nearest name.
+    named = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
+    users_signature = signature.replace(parameters=named)
 
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
         compiled_models.refuse_other_layout(self, name)
@@ -83,10 +86,12 @@ def _loop(name: str, original: Callable) -> Callable:
                 warn_of_unused(self)
             with _active(None):
                 return original(self, *args, **kwargs)
-        check_arguments(name, signature, kwargs)
+        is_users = "_use_cached_eval_dataset" not in kwargs
+        if is_users:
+            check_arguments(name, users_signature, kwargs)
         bound = signature.bind(self, *args, **kwargs)
         arguments = bound.arguments = with_batches(self, bound.arguments)
-        if "_use_cached_eval_dataset" not in kwargs:
+        if is_users:
             checks.check_call(arguments)
             if name == "fit":
                 checks.check_callbacks(arguments.get("callbacks"))
