@@ -57,6 +57,11 @@ def test_numpy_integers_are_integers(model: Any):
     model.fit(X, Y, batch_size=np.int64(8), steps_per_epoch=np.int32(6), verbose=0)
 
 
+def test_whole_floats_are_numbers_of_steps(model: Any):
+    """`rows / batch // cores` is a float."""
+    model.fit(X, Y, batch_size=8, steps_per_epoch=np.float64(6.0), verbose=0)
+
+
 LENGTHS = {
     "x has 48, y has 47": {"x": X, "y": Y[:47]},
     "x has 48, y has 48, sample_weight has 3": {"x": X, "y": Y, "sample_weight": np.ones(3, "float32")},

@@ -90,7 +90,7 @@ def _loop(name: str, original: Callable) -> Callable:
         if is_users:
             check_arguments(name, users_signature, kwargs)
         bound = signature.bind(self, *args, **kwargs)
-        arguments = bound.arguments = with_batches(self, bound.arguments)
+        arguments = bound.arguments = checks.with_integer_steps(with_batches(self, bound.arguments))
         if is_users:
             checks.check_call(arguments)
             if name == "fit":

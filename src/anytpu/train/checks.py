@@ -24,6 +24,15 @@ _BATCH_METHODS = {
 _BATCH = ("x", "y", "sample_weight")
 
 
+_STEPS = ("steps_per_epoch", "validation_steps", "steps")
+
+
+def with_integer_steps(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments with floats such as 3.0 as integers in numbers of steps: `rows / batch // cores` is one."""
+    floats = {name: arguments[name] for name in _STEPS if isinstance(arguments.get(name), float)}
+    return arguments | {name: int(steps) for name, steps in floats.items() if steps.is_integer()}
+
+
 def check_call(arguments: dict[str, Any]) -> None:
     """Reject invalid arguments of fit, evaluate, predict or of a method for one batch.
 
@@ -38,7 +47,7 @@ def check_call(arguments: dict[str, Any]) -> None:
     """
     for name in ("batch_size", "validation_batch_size"):
         _check_count(name, arguments.get(name), "32" if name == "batch_size" else "the batch_size")
-    for name in ("steps_per_epoch", "validation_steps", "steps"):
+    for name in _STEPS:
         _check_count(name, arguments.get(name), "all of the data")
     validation = {"validation_data": arguments.get("validation_data")}
     columns = [*check_columns({name: arguments.get(name) for name in _BATCH}), *check_columns(validation)]
