@@ -114,12 +114,13 @@ def _notes(search: SliceSearch, settings: PlanSettings, stopped: bool) -> Iterat
     """Yield notes on a system where nothing fits: the layout with the least memory, and the batch that fits."""
     if stopped:
         search.stop()
+        return  # A layout that was not compiled yet may fit.
     least = search.least
     if least is None or search.fits:
         return
     held_by = _held_by(search, least, settings)
     yield f"Of the layouts on {search.target.name}, {least.title} needs the least memory: {least.reason} {held_by}"
-    part = None if stopped else largest_part(search.job, least, search.target, settings)
+    part = largest_part(search.job, least, search.target, settings)
     if part is not None:
         yield part.text
 
