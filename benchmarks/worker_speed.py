@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -98,17 +99,21 @@ def fit_part(rounds: int) -> dict[str, Any]:
     return found
 
 
-def bare_rates(rounds: int, has_tls: bool) -> dict[str, float]:
-    """Measure a bare grpcio stream of 1 MiB messages, and an empty call."""
+@contextlib.contextmanager
+def bare_server(has_tls: bool) -> Iterator[Callable[[], dict[str, float]]]:
+    """Start a bare grpcio server; yield a function that measures a stream of 1 MiB messages, and an empty call."""
 
     script = (
         "import grpc, sys\n"
         "from pathlib import Path\n"
         "from concurrent.futures import ThreadPoolExecutor\n"
         "server = grpc.server(ThreadPoolExecutor(4))\n"
-        "take = lambda chunks, _: str(sum(map(len, chunks))).encode()\n"
-        "rpcs = {'Take': grpc.stream_unary_rpc_method_handler(take), 'Empty': grpc.unary_unary_rpc_method_handler("
-        "lambda message, _: b'')}\n"
+        "content = bytes(2**20)\n"
+        "rpcs = {\n"
+        "    'Take': grpc.stream_unary_rpc_method_handler(lambda chunks, _: str(sum(map(len, chunks))).encode()),\n"
+        "    'Give': grpc.unary_stream_rpc_method_handler(lambda message, _: iter([content] * 128)),\n"
+        "    'Empty': grpc.unary_unary_rpc_method_handler(lambda message, _: b''),\n"
+        "}\n"
         "server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler('bare', rpcs),))\n"
         "pems = [Path(name).read_bytes() for name in sys.argv[1:]]\n"
         "port = server.add_secure_port('127.0.0.1:0', grpc.ssl_server_credentials([tuple(pems)])) if pems else "
@@ -129,60 +134,67 @@ def bare_rates(rounds: int, has_tls: bool) -> dict[str, float]:
         assert process.stdout is not None
         target = f"127.0.0.1:{process.stdout.readline().strip()}"
     content = bytes(MIB)
-    rates, calls = [], []
     options = [("grpc.ssl_target_name_override", CERTIFICATE_NAME)]
     credentials = grpc.ssl_channel_credentials(pem)
     with grpc.secure_channel(target, credentials, options) if has_tls else grpc.insecure_channel(target) as channel:
-        stream, empty = channel.stream_unary("/bare/Take"), channel.unary_unary("/bare/Empty")
+        put, get = channel.stream_unary("/bare/Take"), channel.unary_stream("/bare/Give")
+        empty = channel.unary_unary("/bare/Empty")
         empty(b"")
-        for _ in range(rounds):
-            began_s = time.perf_counter()
-            assert int(stream(iter([content] * 128))) == 128 * MIB
-            rates.append(128 / (time.perf_counter() - began_s))
-            began_s = time.perf_counter()
-            for _ in range(200):
-                empty(b"")
-            calls.append((time.perf_counter() - began_s) / 200)
+        yield lambda: {
+            "put MiB/s": 128 / seconds(lambda: put(iter([content] * 128))),
+            "get MiB/s": 128 / seconds(lambda: sum(map(len, get(b"")))),
+            "empty call ms": 5 * seconds(lambda: [empty(b"") for _ in range(200)]),
+        }
     process.kill()
     process.communicate()
-    return {"put MiB/s": statistics.median(rates), "empty call ms": 1000 * statistics.median(calls)}
 
 
-def worker_rates(rounds: int, *words: str) -> dict[str, float]:
-    puts, gets, calls = [], [], []
+@contextlib.contextmanager
+def worker_server(*words: str) -> Iterator[Callable[[], dict[str, float]]]:
+    """Start a worker; yield a function that measures the same of a session."""
     array = np.ones(32 * MIB, "float32")
     with tempfile.TemporaryDirectory() as folder:
         worker = WorkerProcess(Path(folder), "--tpu", "virtual", *words)
         address = parse_worker(worker.url)
         assert address is not None
         session = Session(address)
-        for _ in range(rounds):
-            name, began_s = session.new_name(), time.perf_counter()
+
+        def measure() -> dict[str, float]:
+            name = session.new_name()
             message = messages().Put(handles=[name], arrays=[describe(array)], axis=-1, cores=8)
-            session.send([array], put=message).result()
-            puts.append(128 / (time.perf_counter() - began_s))
-            began_s = time.perf_counter()
-            content_of(session.store, session.send(get=messages().Get(handles=[name])))
-            gets.append(128 / (time.perf_counter() - began_s))
+            get = messages().Get(handles=[name])
+            put_s = seconds(lambda: session.send([array], put=message).result())
+            get_s = seconds(lambda: content_of(session.store, session.send(get=get)))
             session.unused("handles", name)
             session.send().result()
-            began_s = time.perf_counter()
-            for _ in range(200):
-                session.send().result()
-            calls.append((time.perf_counter() - began_s) / 200)
+            call_s = seconds(lambda: [session.send().result() for _ in range(200)]) / 200
+            return {"put MiB/s": 128 / put_s, "get MiB/s": 128 / get_s, "empty call ms": 1000 * call_s}
+
+        yield measure
         session.close()
         worker.stop()
-    median = statistics.median
-    return {"put MiB/s": median(puts), "get MiB/s": median(gets), "empty call ms": 1000 * median(calls)}
+
+
+def seconds(act: Callable[[], object]) -> float:
+    """Return the duration of a call."""
+    began_s = time.perf_counter()
+    act()
+    return time.perf_counter() - began_s
 
 
 def rates_part(rounds: int) -> dict[str, Any]:
-    return {
-        "bare grpcio": bare_rates(rounds, has_tls=False),
-        "worker": worker_rates(rounds, "--insecure"),
-        "bare grpcio, TLS": bare_rates(rounds, has_tls=True),
-        "worker, TLS": worker_rates(rounds),
-    }
+    """Measure both in turns; "of bare" is the median of the rounds' own ratios, because the machine's speed varies."""
+    found: dict[str, Any] = {}
+    for has_tls in (False, True):
+        with bare_server(has_tls) as bare, worker_server(*([] if has_tls else ["--insecure"])) as worker:
+            bare(), worker()
+            rows = [(bare(), worker()) for _ in range(rounds)]
+        found["TLS" if has_tls else "no TLS"] = {
+            "bare grpcio": {key: statistics.median(row[0][key] for row in rows) for key in rows[0][0]},
+            "worker": {key: statistics.median(row[1][key] for row in rows) for key in rows[0][0]},
+            "of bare": {key: statistics.median(row[1][key] / row[0][key] for row in rows) for key in rows[0][0]},
+        }
+    return found
 
 
 def relay_part(rounds: int) -> dict[str, Any]:
@@ -191,6 +203,7 @@ def relay_part(rounds: int) -> dict[str, Any]:
         worker = WorkerProcess(Path(folder), "--tpu", "v2-8")
         port = int(worker.target.rpartition(":")[2])
         plain_s = statistics.median([fitter(worker.url, mlp)() for _ in range(rounds)])
+        tpu.shutdown_tpu_system()  # Ends the session: the worker serves one at a time.
         with Relay(port, delay_s=0.02, bytes_per_s=rate) as relay:
             fit = fitter(worker.url.replace(f":{port}", f":{relay.port}"), mlp)
             before = relay.passed_bytes

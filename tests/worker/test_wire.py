@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from typing import Any
 
 import jax
@@ -10,8 +12,10 @@ import numpy as np
 import pytest
 
 from anytpu.errors import DataError
-from anytpu.worker.arrays import ChunkStore, chunks, describe, from_wire, to_host
-from anytpu.worker.wire import CHUNK_BYTES, INLINE_BYTES, messages, parse_proto
+from anytpu.worker.arrays import ArrayStore, ChunkStore, chunks, describe, from_wire, to_host
+from anytpu.worker.chunk import CHUNK_BYTES, read_head
+from anytpu.worker.shared import SharedArrays, map_shared, receive_shared
+from anytpu.worker.wire import INLINE_BYTES, messages, parse_proto
 
 
 def test_bytes_of_messages():
@@ -52,9 +56,10 @@ def test_more_of_the_language_is_refused(line: str):
 )
 def test_an_array_travels(array: Any):
     host, generator = to_host(array)
-    described, store = describe(host, generator), ChunkStore(2**30)
-    for chunk in chunks(7, 0, host):
-        store.add(chunk)
+    described, store = describe(host, generator), ArrayStore(2**30)
+    joined = ChunkStore(store)
+    for message in messages_of(7, host):
+        joined.add(message)
     received = store.take(7, 0, described)
     assert received.dtype == array.dtype
     assert received.shape == array.shape
@@ -109,34 +114,89 @@ def large() -> np.ndarray:
     return np.arange(CHUNK_BYTES, dtype="int32")
 
 
+def messages_of(operation: int, array: np.ndarray) -> list[bytes]:
+    return [b"".join(chunk) for chunk in chunks(operation, 0, array)]
+
+
 def test_chunks_in_another_order():
-    first, second, *_ = chunks(1, 0, large())
-    store = ChunkStore(2**30)
+    first, second, third, *_ = messages_of(1, large())
+    store = ChunkStore(ArrayStore(2**30))
     assert text_of(store.add, second) == f"a chunk starts at byte {CHUNK_BYTES}, and byte 0 is next"
     store.add(first)
-    assert text_of(store.add, first) == f"a chunk starts at byte 0, and byte {CHUNK_BYTES} is next"
-
-
-def test_a_missing_chunk():
-    store = ChunkStore(2**30)
-    store.add(next(chunks(1, 0, large())))
-    store.close()
-    assert text_of(store.take, 1, 0, describe(large())) == (
-        f"an array of {4 * CHUNK_BYTES} bytes came with {CHUNK_BYTES} bytes"
+    expected = (1, 0, CHUNK_BYTES, 4 * CHUNK_BYTES)
+    for message, head in [
+        (first, (1, 0, 0)),
+        (third, (1, 0, 2 * CHUNK_BYTES)),
+        (messages_of(2, large())[1], (2, 0, CHUNK_BYTES)),
+    ]:
+        assert text_of(store.add, message) == f"a chunk has the head {(*head, 4 * CHUNK_BYTES)}, and {expected} is next"
+    assert text_of(store.add, b"short") == "a chunk has 5 bytes, and its head takes 28"
+    assert text_of(ChunkStore(ArrayStore(2**30)).add, first[:20] + (9).to_bytes(8, "little") + first[28:]) == (
+        f"a chunk ends at byte {CHUNK_BYTES} of 9"
     )
 
 
+def test_a_missing_chunk():
+    store = ArrayStore(2**30)
+    ChunkStore(store).add(messages_of(1, large())[0])
+    store.close()
+    assert text_of(store.take, 1, 0, describe(large())) == f"an array of {4 * CHUNK_BYTES} bytes came with 0 bytes"
+
+
 def test_more_than_the_store_holds():
-    store = ChunkStore(CHUNK_BYTES)
-    for chunk in chunks(1, 0, large()):
-        store.add(chunk)
+    store = ArrayStore(CHUNK_BYTES)
+    store.add(1, 0, np.zeros(CHUNK_BYTES + 1, np.uint8))
     assert store._held_bytes == 0
     assert text_of(store.take, 1, 0, describe(large())) == f"arrays of more than {CHUNK_BYTES} bytes were sent ahead"
 
 
-def test_chunks_of_a_refused_operation_are_dropped():
-    store = ChunkStore(2**30)
+def test_arrays_of_a_refused_operation_are_dropped():
+    store = ArrayStore(2**30)
+    store.add(1, 0, np.zeros(9, np.uint8))
     store.refuse(1)
-    for chunk in chunks(1, 0, large()):
-        store.add(chunk)
+    store.add(1, 1, np.zeros(9, np.uint8))
     assert store._held_bytes == 0
+
+
+def shared(max_bytes: int, array: np.ndarray, count: int | None = None) -> tuple[SharedArrays, socket.socket]:
+    """Pass the first chunks of an array on, as the front does; return it, and the child's socket."""
+    here, there = socket.socketpair()
+    front = SharedArrays(here)
+    front.max_bytes = max_bytes
+    for message in messages_of(7, array)[:count]:
+        front.send(message)
+    return front, there
+
+
+def test_an_array_through_shared_memory():
+    front, there = shared(2**30, large())
+    received = receive_shared(there)
+    assert received is not None
+    head, file = received
+    assert file is not None
+    assert read_head(head) == (7, 0, large().nbytes)
+    assert map_shared(file, large().nbytes).tobytes() == large().tobytes()
+    front._connection.close()
+    assert receive_shared(there) is None
+    there.close()
+
+
+def test_an_array_larger_than_the_session():
+    front, there = shared(large().nbytes - 1, large())
+    received = receive_shared(there)
+    assert received is not None
+    assert received[1] is None
+    front._connection.close()
+    there.close()
+
+
+def test_memory_of_an_array_that_is_not_complete():
+    before = len(os.listdir("/proc/self/fd"))
+    front, there = shared(2**30, large(), count=2)
+    assert len(os.listdir("/proc/self/fd")) == before + 3
+    front.close()
+    assert len(os.listdir("/proc/self/fd")) == before + 2
+    with pytest.raises(BrokenPipeError):
+        front.send(messages_of(7, large())[2])
+    front._connection.close()
+    there.close()

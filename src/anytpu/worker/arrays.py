@@ -1,4 +1,4 @@
-"""Arrays on the wire: their description, their bytes in chunks, and the store that collects the chunks.
+"""Arrays on the wire: their description, their bytes in chunks, and the store of those that have arrived.
 
 Rule: no pickle. An array is a dtype's name, a shape and bytes. A typed random key is its words and its generator.
 """
@@ -6,10 +6,9 @@ Rule: no pickle. An array is a dtype's name, a shape and bytes. A typed random k
 from __future__ import annotations
 
 import math
-import struct
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, final
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +16,10 @@ import numpy as np
 
 from anytpu.engine.feeds import empty_aligned
 from anytpu.errors import DataError
-from anytpu.worker.wire import CHUNK_BYTES, INLINE_BYTES, messages
+from anytpu.worker.chunk import ChunkOrder, chunks_of
+from anytpu.worker.wire import INLINE_BYTES, messages
 
 _MAX_RANK = 64
-_HEAD = struct.Struct("<QIQQ")
-"""The head of a chunk: operation, index of the array in it, offset of the chunk, size of the array."""
 
 
 def is_key(leaf: Any) -> bool:
@@ -47,14 +45,10 @@ def describe(array: np.ndarray, generator: str = "") -> Any:
     )
 
 
-def chunks(operation: int, index: int, array: np.ndarray) -> Iterator[bytes]:
-    """Yield the chunks of an array that is too large for its message."""
-    if array.nbytes <= INLINE_BYTES:
-        return
-    content = array.reshape(-1).view(np.uint8).data
-    for offset in range(0, array.nbytes, CHUNK_BYTES):
-        head = _HEAD.pack(operation, index, offset, array.nbytes)
-        yield b"".join((head, content[offset : offset + CHUNK_BYTES]))
+def chunks(operation: int, index: int, array: np.ndarray) -> Iterator[tuple[bytes, memoryview]]:
+    """Yield the chunks of an array, none if its message contains its bytes; see `chunks_of`."""
+    if array.nbytes > INLINE_BYTES:
+        yield from chunks_of(operation, index, array.reshape(-1).view(np.uint8).data)
 
 
 def checked_size(described: Any) -> int:
@@ -95,8 +89,8 @@ def from_wire(described: Any, content: Any) -> Any:
         raise DataError(f"there is no random key of {described.generator[:80]!r} with these words") from error
 
 
-class ChunkStore:
-    """Collects the chunks of arrays, each in its place. One thread adds, another waits.
+class ArrayStore:
+    """Large arrays that have arrived, until the request or reply that they belong to takes them.
 
     Args:
         max_bytes: maximum size of the arrays that wait in the store.
@@ -105,57 +99,33 @@ class ChunkStore:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._arrived = threading.Condition()
-        self._arrays: dict[tuple[int, int], tuple[np.ndarray, int]] = {}
-        """The bytes of each array, and the number of those that arrived."""
+        self._arrays: dict[tuple[int, int], np.ndarray] = {}
         self._refused: set[int] = set()
         self._held_bytes = 0
         self._closed = False
 
-    def add(self, message: bytes | memoryview) -> None:
-        """Add one chunk.
-
-        Raises:
-            DataError: it does not follow the previous chunk of its array.
-        """
-        if len(message) < _HEAD.size:
-            raise DataError(f"a chunk has {len(message)} bytes, fewer than its head")
-        operation, index, offset, size_bytes = _HEAD.unpack_from(message)
-        part, key = np.frombuffer(message, np.uint8, offset=_HEAD.size), (operation, index)
+    def add(self, operation: int, index: int, content: np.ndarray | None) -> None:
+        """Add the bytes of an array; None, or more than fits, refuses its operation."""
         with self._arrived:
-            if operation not in self._refused and key not in self._arrays:
-                self._begin(key, size_bytes)
-            if operation in self._refused:
-                return
-            content, filled = self._arrays[key]
-            if offset != filled:
-                raise DataError(f"a chunk starts at byte {offset}, and byte {filled} is next")
-            if offset + len(part) > len(content):
-                raise DataError(f"a chunk ends at byte {offset + len(part)} of {len(content)}")
-            content[offset : offset + len(part)] = part
-            self._arrays[key] = content, filled + len(part)
-            if filled + len(part) == len(content):
-                self._arrived.notify_all()
+            if content is None or self._held_bytes + len(content) > self._max_bytes:
+                self._drop(operation)
+            elif operation not in self._refused and (operation, index) not in self._arrays:
+                self._held_bytes += len(content)
+                self._arrays[operation, index] = content
+            self._arrived.notify_all()
 
     def refuse(self, operation: int) -> None:
-        """Drop the chunks of a failed operation, also those that come later."""
+        """Drop the arrays of a failed operation, also those that come later."""
         with self._arrived:
             self._drop(operation)
-
-    def _begin(self, key: tuple[int, int], size_bytes: int) -> None:
-        if self._held_bytes + size_bytes > self._max_bytes:
-            self._drop(key[0])
-            self._arrived.notify_all()
-            return
-        self._held_bytes += size_bytes
-        self._arrays[key] = empty_aligned((size_bytes,), np.uint8), 0
 
     def _drop(self, operation: int) -> None:
         self._refused.add(operation)
         for key in [key for key in self._arrays if key[0] == operation]:
-            self._held_bytes -= len(self._arrays.pop(key)[0])
+            self._held_bytes -= len(self._arrays.pop(key))
 
     def close(self) -> None:
-        """Wake all waiting threads: no more chunks come."""
+        """Wake all waiting threads: no more arrays come."""
         with self._arrived:
             self._closed = True
             self._arrived.notify_all()
@@ -171,13 +141,35 @@ class ChunkStore:
             return from_wire(described, described.content)
         key = (operation, index)
         with self._arrived:
-            self._arrived.wait_for(lambda: self._closed or operation in self._refused or self._is_complete(key))
+            self._arrived.wait_for(lambda: self._closed or operation in self._refused or key in self._arrays)
             if operation in self._refused:
                 raise DataError(f"arrays of more than {self._max_bytes} bytes were sent ahead")
-            content, filled = self._arrays.pop(key, (np.empty(0, np.uint8), 0))
+            content = self._arrays.pop(key, np.empty(0, np.uint8))
             self._held_bytes -= len(content)
-        return from_wire(described, content[:filled])
+        return from_wire(described, content)
 
-    def _is_complete(self, key: tuple[int, int]) -> bool:
-        content, filled = self._arrays.get(key, (b"", -1))
-        return filled == len(content)
+
+@final
+class ChunkStore:
+    """Puts the chunks of arrays together, each in its place, for an `ArrayStore`.
+
+    Args:
+        store: receives the complete arrays.
+    """
+
+    def __init__(self, store: ArrayStore) -> None:
+        self._store, self._order = store, ChunkOrder()
+        self._content = np.empty(0, np.uint8)
+
+    def add(self, message: bytes | memoryview) -> None:
+        """Add one chunk.
+
+        Raises:
+            DataError: it does not follow the previous one.
+        """
+        chunk = self._order.next(message)
+        if chunk.is_first:
+            self._content = empty_aligned((chunk.size_bytes,), np.uint8)
+        self._content[chunk.offset :][: len(chunk.content)] = chunk.content
+        if chunk.is_last:
+            self._store.add(chunk.operation, chunk.index, self._content)

@@ -30,9 +30,12 @@ from anytpu.program.program import Layout, Program
 from anytpu.system import TPUClusterResolver, running_system
 from anytpu.units import format_bytes
 from anytpu.worker.allowed import check_program
-from anytpu.worker.arrays import ChunkStore, chunks, describe, from_wire, to_host
+from anytpu.worker.arrays import ArrayStore, chunks, describe, from_wire, to_host
 from anytpu.worker.children import DEADLINE_STATUS
+from anytpu.worker.chunk import read_head
 from anytpu.worker.frames import FrameSocket
+from anytpu.worker.link import HEAD
+from anytpu.worker.shared import map_shared, receive_shared
 from anytpu.worker.wire import messages
 
 _MEMORY_SHARE = 0.8
@@ -60,7 +63,7 @@ class ChildSession:
     def __init__(self, resolver: TPUClusterResolver, memory_bytes: int, deadline_s: float, sharers: int = 1) -> None:
         self.system = running_system(resolver.address)
         self.memory_bytes = memory_bytes or _default_memory(backend_of(self.system)) // sharers
-        self.store = ChunkStore(self.memory_bytes)
+        self.store = ArrayStore(self.memory_bytes)
         self._values: dict[int, Any] = {}
         self._programs: dict[int, tuple[Program, Executable, Backend]] = {}
         self._began_s: float | None = None
@@ -85,7 +88,7 @@ class ChildSession:
             elif kind == "compile":
                 self._compile(request)
             done = messages().Done(duration_s=time.perf_counter() - began_s)
-            control.send(messages().Reply(operation=request.operation, done=done).SerializeToString())
+            control.send(HEAD, messages().Reply(operation=request.operation, done=done).SerializeToString())
         except Exception as error:  # Parsers raise many types for bytes of a stranger, and each is the client's to see.
             self.store.refuse(request.operation)
             results = request.run.results if kind == "run" else ()
@@ -100,7 +103,7 @@ class ChildSession:
         name = type(error).__name__ if isinstance(error, AnyTPUError) else "BackendError"
         text = str(error) if isinstance(error, AnyTPUError) else f"{type(error).__name__}: {error}"
         failed = messages().Failed(kind=name, text=text[:4000])
-        control.send(messages().Reply(operation=operation, failed=failed).SerializeToString())
+        control.send(HEAD, messages().Reply(operation=operation, failed=failed).SerializeToString())
 
     def watch(self, awaited: _Awaited) -> None:
         """End this process when a request, or a call that computes, has exceeded the deadline."""
@@ -188,10 +191,10 @@ class ChildSession:
     def _get(self, request: Any, control: FrameSocket, buffers: FrameSocket) -> None:
         arrays = [to_host(self._value(handle)) for handle in request.get.handles]
         described = messages().Arrays(arrays=[describe(*array) for array in arrays])
-        control.send(messages().Reply(operation=request.operation, arrays=described).SerializeToString())
+        control.send(HEAD, messages().Reply(operation=request.operation, arrays=described).SerializeToString())
         for index, (array, _) in enumerate(arrays):
             for chunk in chunks(request.operation, index, array):
-                buffers.send(chunk)
+                buffers.send(HEAD, *chunk)
 
     def _free(self, free: Any) -> None:
         for handle in free.handles:
@@ -228,7 +231,7 @@ class _Awaited:
 
     def _done(self, operation: int, began_s: float) -> None:
         done = messages().Done(duration_s=time.perf_counter() - began_s)
-        self._control.send(messages().Reply(operation=operation, done=done).SerializeToString())
+        self._control.send(HEAD, messages().Reply(operation=operation, done=done).SerializeToString())
 
 
 def _first_line(error: Exception) -> str:
@@ -281,21 +284,26 @@ def kernels_version() -> str:
     return "" if foreign_kernels() is None else importlib.metadata.version("anytpu-kernels")
 
 
+def collect_arrays(connection: socket.socket, store: ArrayStore) -> None:
+    """Move the arrays that the front sends into a store, until it closes the connection."""
+    while received := receive_shared(connection):
+        head, file = received
+        operation, index, size_bytes = read_head(head)
+        store.add(operation, index, None if file is None else map_shared(file, size_bytes))
+    store.close()
+
+
 def main(words: list[str]) -> None:
     """Serve one session.
 
     Args:
         words: the numbers of two sockets; then the fields of `ChildOptions`, of which 0 chooses.
     """
-    control, buffers = (FrameSocket(socket.socket(fileno=int(number))) for number in words[:2])
+    control_socket, array_socket = (socket.socket(fileno=int(number)) for number in words[:2])
+    control, buffers = FrameSocket(control_socket), FrameSocket(array_socket)
     resolver = TPUClusterResolver(words[2], cores=int(words[3]) or None)
     session = ChildSession(resolver, int(words[4]), float(words[5]), int(words[6]))
     awaited = _Awaited(session, control)
-
-    def collect() -> None:
-        for chunk in buffers.received():
-            session.store.add(chunk)
-        session.store.close()
 
     def end_on_error(serve: Any) -> None:
         try:
@@ -306,9 +314,9 @@ def main(words: list[str]) -> None:
             print(f"anytpu worker: {error}", file=sys.stderr)
             os._exit(1)
 
-    for serve in (collect, awaited.serve, lambda: session.watch(awaited)):
+    for serve in (lambda: collect_arrays(array_socket, session.store), awaited.serve, lambda: session.watch(awaited)):
         threading.Thread(target=end_on_error, args=(serve,), daemon=True).start()
-    control.send(_description(session, resolver.address.kind))
+    control.send(HEAD, _description(session, resolver.address.kind))
 
     def execute_all() -> None:
         for frame in control.received():

@@ -18,6 +18,9 @@ from typing import final
 from anytpu import _env
 from anytpu.errors import WorkerError
 from anytpu.worker.frames import FrameSocket
+from anytpu.worker.link import HEAD
+from anytpu.worker.shared import SharedArrays
+from anytpu.worker.wire import messages
 
 DEADLINE_STATUS = 75
 """Exit status of a child that ran longer than its deadline."""
@@ -56,7 +59,8 @@ class WorkerChild:
     Attributes:
         description: the serialised `Description` of its system.
         control: requests and replies.
-        buffers: chunks of arrays.
+        buffers: chunks of arrays to the client.
+        arrays: arrays from the client.
 
     Raises:
         WorkerError: it ended before it described its system.
@@ -81,12 +85,14 @@ class WorkerChild:
                 start_new_session=True,
             )
         self.control, self.buffers = FrameSocket(control), FrameSocket(buffers)
-        self.description = next(self.control.received(), b"")
+        self.arrays = SharedArrays(buffers)
+        self.description = next(self.control.received(), b"")[len(HEAD) :]
         if not self.description:
             raise WorkerError(
                 f"the worker's child ended before it opened its system: {self.obituary()}. Its messages are above; try "
                 f"the same system with: anytpu devices --tpu {options.tpu or 'local'}"
             )
+        self.arrays.max_bytes = messages().Description.FromString(self.description).memory_bytes
 
     def memory_bytes(self) -> int:
         """Return the memory that the process occupies; 0 after its end."""
@@ -100,6 +106,7 @@ class WorkerChild:
         """End the process; a second call does nothing."""
         self.control.close()
         self.buffers.close()
+        self.arrays.close()
         if self._process.poll() is None:
             self._process.kill()
 

@@ -6,6 +6,8 @@ Programs; it can crash. Then the front tells the client how the child ended, and
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import hmac
 import logging
 import threading
@@ -34,8 +36,17 @@ _OPTIONS = [
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
 ]
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 _SERVING = b"\x08\x01"
 """`HealthCheckResponse(status=SERVING)` of grpc.health.v1."""
+
+
+def _keep_freed_memory() -> None:
+    """Let glibc keep freed memory for the next message; else each of 1 MiB costs 256 page faults, half of its time."""
+    with contextlib.suppress(AttributeError):  # Another C library.
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_MMAP_THRESHOLD, MAX_MESSAGE_BYTES // 2)
+        mallopt(_TRIM_THRESHOLD, MAX_MESSAGE_BYTES)
 
 
 @final
@@ -68,6 +79,7 @@ class Front:
         limits: SessionLimits = SessionLimits(),  # noqa: B008
     ) -> None:
         """Listen on the port, and start the first child."""
+        _keep_freed_memory()
         self._token, self.sessions = token, Sessions(options, limits)
         self.refused = 0
         self._server = grpc.server(ThreadPoolExecutor(_THREADS), options=_OPTIONS)

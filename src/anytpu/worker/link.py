@@ -4,8 +4,9 @@ Idea: a sender keeps each message until the other side has acknowledged it. When
 in the metadata of the next one how many messages it has received. The senders continue there, so no message is lost and
 none arrives twice.
 
-A frame on the connection is the number of messages that its sender has received (eight bytes), and then one message. A
-frame without a message only acknowledges.
+A frame on the connection is a count (eight bytes), and then one message. A frame without a message acknowledges: its
+count is the number of messages that its sender has received. In other frames the count is 0: a frame is made once, and
+is sent again as it is.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from collections.abc import Iterator
 from typing import final
 
 from anytpu.errors import DataError
+
+HEAD = bytes(8)
+"""The head of a frame that has a message."""
 
 WINDOW_BYTES = 16 * 2**20
 """Maximum size of the messages that wait for their acknowledgement; then `send` waits, too."""
@@ -59,19 +63,24 @@ class Link:
         """Whether the link was closed on this side."""
         return self._is_closed
 
-    def send(self, message: bytes) -> None:
-        """Send a message, with or without a connection; wait while too many are not acknowledged.
+    def send(self, *parts: bytes | memoryview) -> None:
+        """Send a message, in parts, with or without a connection; wait while too many are not acknowledged.
 
         Raises:
             OSError: the link is closed.
         """
+        self.send_frame(b"".join((HEAD, *parts)))
+
+    def send_frame(self, frame: bytes) -> None:
+        """Send a message that follows `HEAD` already; otherwise as `send`."""
+        size = len(frame) - len(HEAD)
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or self._kept_bytes < WINDOW_BYTES)
             if self._is_closed:
                 raise BrokenPipeError("the link is closed")
-            self._kept.append(message)
-            self._kept_bytes += len(message)
-            self.sent_bytes += len(message)
+            self._kept.append(frame)
+            self._kept_bytes += size
+            self.sent_bytes += size
             self._changed.notify_all()
 
     def attach(self, received_there: int) -> tuple[int, int]:
@@ -109,13 +118,13 @@ class Link:
                 self._changed.wait_for(lambda at=position: self._has_frame(connection, at))
                 if connection != self._connection or (self._is_closed and position >= self._first + len(self._kept)):
                     return
-                message = b""
-                if position < self._first + len(self._kept):
-                    message = self._kept[position - self._first]
+                if self._must_acknowledge() or position == self._first + len(self._kept):
+                    self._unacknowledged = self._unacknowledged_bytes = 0
+                    frame = _COUNT.pack(self._received)
+                else:
+                    frame = self._kept[position - self._first]
                     position += 1
-                self._unacknowledged = self._unacknowledged_bytes = 0
-                count = self._received
-            yield _COUNT.pack(count) + message
+            yield frame
 
     def accept(self, connection: int, frame: bytes) -> bytes | memoryview:
         """Take a frame that arrived, and return its message; b"" for none, or from a connection that was replaced.
@@ -128,9 +137,10 @@ class Link:
         with self._changed:
             if connection != self._connection:
                 return b""
-            self._acknowledge(_COUNT.unpack_from(frame)[0])
             size = len(frame) - _COUNT.size
-            if size:
+            if not size:
+                self._acknowledge(_COUNT.unpack_from(frame)[0])
+            else:
                 self._received += 1
                 self.received_bytes += size
                 self._unacknowledged += 1
@@ -150,7 +160,7 @@ class Link:
             sent = self._first + len(self._kept)
             raise DataError(f"{received_there} messages were acknowledged, and {self._first} to {sent} were sent")
         for _ in range(received_there - self._first):
-            self._kept_bytes -= len(self._kept.popleft())
+            self._kept_bytes -= len(self._kept.popleft()) - len(HEAD)
         if received_there > self._first:
             self._first = received_there
             self._changed.notify_all()

@@ -25,7 +25,7 @@ import numpy as np
 
 from anytpu.errors import BackendError, DataError, HandleError, ProgramError, SettingError, WorkerError, WorkerLostError
 from anytpu.system.workers import WorkerAddress
-from anytpu.worker.arrays import ChunkStore, chunks
+from anytpu.worker.arrays import ArrayStore, ChunkStore, chunks
 from anytpu.worker.connection import explained, metadata_of, open_channel
 from anytpu.worker.link import Link
 from anytpu.worker.wire import SERVICE, messages
@@ -124,10 +124,10 @@ class Session:
         self.address, self._name = address, secrets.token_hex(16)
         self.description = describe_worker(address)
         self._channel = open_channel(address)
-        self.store = ChunkStore(2**62)
+        self.store = ArrayStore(2**62)
         self._numbers, self._names = itertools.count(1), itertools.count(1)
         self._open: dict[int, RemoteOperation] = {}
-        self._lock = threading.Lock()
+        self._lock, self._sending = threading.Lock(), threading.Lock()
         self._error: Exception | None = None
         self._requests, self._chunks = Link(), Link()
         self._calls = threading.Semaphore(_CALLS_AHEAD)
@@ -139,7 +139,7 @@ class Session:
         except WorkerError:
             self._channel.close()
             raise
-        self._start("Buffers", self._chunks, self.store.add)
+        self._start("Buffers", self._chunks, ChunkStore(self.store).add)
         atexit.register(self.close)
 
     @property
@@ -191,9 +191,10 @@ class Session:
                     operation.reply = self._calls
                 message = messages().Request(operation=operation.number, free=self._freed(), **request)
                 self._requests.send(message.SerializeToString())
-            for index, array in enumerate(arrays):
-                for chunk in chunks(operation.number, index, array):
-                    self._chunks.send(chunk)
+            with self._sending:
+                for index, array in enumerate(arrays):
+                    for chunk in chunks(operation.number, index, array):
+                        self._chunks.send(*chunk)
         except OSError:  # The link was closed meanwhile, because the session has ended.
             self._check()
             raise
@@ -232,7 +233,7 @@ class Session:
 
     def _may_return(self, error: Any) -> bool:
         """Return whether a stream that failed is worth another try."""
-        if error.code().name not in ("UNAVAILABLE", "CANCELLED", "INTERNAL", "UNKNOWN"):
+        if self.has_ended or error.code().name not in ("UNAVAILABLE", "CANCELLED", "INTERNAL", "UNKNOWN"):
             return False
         now_s, kept_s = time.monotonic(), self.description.lease_s
         if self._lost_s is None:
@@ -301,7 +302,7 @@ def _error(failed: Any) -> Exception:
     return _KINDS.get(failed.kind, BackendError)(failed.text)
 
 
-def content_of(store: ChunkStore, operation: RemoteOperation) -> list[Any]:
+def content_of(store: ArrayStore, operation: RemoteOperation) -> list[Any]:
     """Return the arrays in the reply to a `Get`, as NumPy arrays, or JAX arrays of random keys."""
     arrays = operation.result().arrays.arrays
     values = [store.take(operation.number, index, array) for index, array in enumerate(arrays)]

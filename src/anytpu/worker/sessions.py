@@ -61,13 +61,11 @@ class WorkerSession:
         self.name, self.peer, self.child = name, peer, child
         self.links = {"control": Link(), "buffers": Link()}
         self.began_s = time.time()
-        self._sockets = {"control": child.control, "buffers": child.buffers}
+        self._targets = {"control": child.control, "buffers": child.arrays}
         self._order = {"control": threading.Lock(), "buffers": threading.Lock()}
         self._away_since_s: float | None = None
-        for stream, link in self.links.items():
-            threading.Thread(
-                target=_pass_on, args=(self._sockets[stream], link), name="anytpu worker replies", daemon=True
-            ).start()
+        for source, link in zip((child.control, child.buffers), self.links.values(), strict=True):
+            threading.Thread(target=_pass_on, args=(source, link), name="anytpu worker replies", daemon=True).start()
 
     @property
     def transferred_bytes(self) -> tuple[int, int]:
@@ -100,7 +98,7 @@ class WorkerSession:
         for frame in frames:
             with self._order[stream]:  # The connection before may still wait for the child with its last message.
                 if message := self.links[stream].accept(connection, frame):
-                    self._sockets[stream].send(message)
+                    self._targets[stream].send(message)
 
 
 @final
@@ -248,8 +246,8 @@ class Sessions:
 def _pass_on(child: FrameSocket, link: Link) -> None:
     """Send what the child sends to the client, until the child ends."""
     try:
-        for message in child.received():
-            link.send(message)
+        for frame in child.received():
+            link.send_frame(frame)
     except OSError:
         pass
     link.close()

@@ -15,13 +15,11 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-PROTOCOL = "1"
+PROTOCOL = "2"
 """Version of the wire; client and worker must have the same one."""
 
 INLINE_BYTES = 64 * 2**10
-"""Maximum size of an array that travels inside its message, and not as chunks."""
-CHUNK_BYTES = 2**20
-"""Maximum number of bytes of an array in one chunk."""
+"""Maximum size of an array that travels inside its message, and not as chunks (`chunk.py`)."""
 MAX_MESSAGE_BYTES = 64 * 2**20
 """Maximum size of a message."""
 

@@ -6,6 +6,7 @@ parser ends the process at some inputs, which ends the session (docs/security.md
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import socket
 import struct
@@ -21,10 +22,11 @@ from anytpu.errors import AnyTPUError
 from anytpu.program import ROWS, Program
 from anytpu.program.file import encode
 from anytpu.system import TPUClusterResolver
-from anytpu.worker.arrays import chunks, describe
-from anytpu.worker.child import ChildSession
+from anytpu.worker.arrays import ArrayStore, chunks, describe
+from anytpu.worker.child import ChildSession, collect_arrays
 from anytpu.worker.frames import FrameSocket
-from anytpu.worker.link import Link
+from anytpu.worker.link import HEAD, Link
+from anytpu.worker.shared import SharedArrays
 from anytpu.worker.wire import messages
 from fuzz.battery import Battery
 
@@ -58,7 +60,11 @@ def requests() -> list[bytes]:
         made.Request(operation=5, get=made.Get(handles=[4, 5, 3])),
         made.Request(operation=6, free=made.Free(handles=[4], programs=[1])),
     ]
-    return [_joined([*(b"c" + chunk for chunk in chunks(3, 0, large)), *(b"r" + r.SerializeToString() for r in sent)])]
+    return [
+        _joined(
+            [*(b"c" + b"".join(chunk) for chunk in chunks(3, 0, large)), *(b"r" + r.SerializeToString() for r in sent)]
+        )
+    ]
 
 
 def read_requests(path: Path) -> list[str]:
@@ -70,14 +76,28 @@ def read_requests(path: Path) -> list[str]:
         compile_it = messages().Compile(program=1, manifest=manifest, code=describe(code), cores=1)
         session.execute(messages().Request(operation=1, compile=compile_it), control, buffers)
         parts = _parts(path.read_bytes())
-        for part in parts:
-            if part.startswith(b"c"):
-                session.store.add(part[1:])
+        _pass_on([part[1:] for part in parts if part.startswith(b"c")], session.store)
         session.store.close()
         for part in parts:
             if not part.startswith(b"c"):
                 session.execute(messages().Request.FromString(part[1:]), control, buffers)
-    return [str(messages().Reply.FromString(reply).WhichOneof("kind")) for reply in replies]
+    return [str(messages().Reply.FromString(reply[len(HEAD) :]).WhichOneof("kind")) for reply in replies]
+
+
+def _pass_on(messages: list[bytes], store: ArrayStore) -> None:
+    """Send chunks as the front does, and receive the arrays as the child does."""
+    here, there = socket.socketpair()
+    arrays = SharedArrays(here)
+    arrays.max_bytes = MEMORY_BYTES
+    with here, there, contextlib.closing(arrays):
+        reader = threading.Thread(target=collect_arrays, args=(there, store))
+        reader.start()
+        try:
+            for message in messages:
+                arrays.send(message)
+        finally:
+            here.shutdown(socket.SHUT_WR)
+            reader.join()
 
 
 @functools.cache
