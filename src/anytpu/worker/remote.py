@@ -173,9 +173,10 @@ class RemoteBackend(Backend):
         """Return the values of arrays; their siblings keep theirs."""
         if not arrays:
             return {}
-        siblings = {sibling for array in arrays for sibling in array.siblings if sibling.value is None}
-        asked = [*arrays, *siblings.difference(arrays)]
-        operation = self._session.send(get=messages().Get(handles=[array.name for array in asked]))
+        with self._session.order:
+            siblings = {sibling for array in arrays for sibling in array.siblings if sibling.value is None}
+            asked = [*arrays, *siblings.difference(arrays)]
+            operation = self._session.send(get=messages().Get(handles=[array.name for array in asked]))
         fetched = dict(zip(asked, content_of(self._session.store, operation), strict=True))
         for sibling in siblings:
             sibling.value = fetched[sibling]
@@ -248,11 +249,14 @@ class _RemoteExecutable(Executable):
             batch=map(_argument, jax.tree.leaves(batch)),
             results=[array.name for array in arrays],
         )
-        operation = self._session.send(is_call=True, run=message)
+        with self._session.order:
+            for leaf in states:
+                if isinstance(leaf, Handle):
+                    array = value_of(leaf)
+                    array.siblings.discard(array)  # The call consumes it.
+            operation = self._session.send(is_call=True, run=message)
         for leaf in states:
             if isinstance(leaf, Handle):
-                array = value_of(leaf)
-                array.siblings.discard(array)  # The worker has it no more.
                 consume(leaf)
         siblings = weakref.WeakSet(array for array, is_small in zip(arrays, self._is_small, strict=True) if is_small)
         for array in arrays:

@@ -128,6 +128,8 @@ class Session:
         self._numbers, self._names = itertools.count(1), itertools.count(1)
         self._open: dict[int, RemoteOperation] = {}
         self._lock, self._sending = threading.Lock(), threading.Lock()
+        self.order = threading.Lock()
+        """Held from the choice of a request's arrays until it is sent: no other request consumes them in between."""
         self._error: Exception | None = None
         self._requests, self._chunks = Link(), Link()
         self._calls = threading.Semaphore(_CALLS_AHEAD)
