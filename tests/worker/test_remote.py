@@ -33,18 +33,6 @@ def backend(worker: WorkerProcess) -> Iterator[Backend]:
     battery.ROUNDING[0] = before
 
 
-@pytest.mark.parametrize("name", battery.CASES)
-def test_backend(backend: Backend, name: str):
-    battery.CASES[name](backend)
-
-
-def test_it_is_the_remote_backend(backend: Backend):
-    assert type(backend) is RemoteBackend
-    assert len(backend.cores) == 8
-    assert backend.memory_bytes == 2 * 2**30
-    assert not backend.is_host
-
-
 def test_a_result_is_read_while_another_thread_calls(backend: Backend, monkeypatch: pytest.MonkeyPatch):
     send = Session.send
 
@@ -78,6 +66,18 @@ def test_a_result_is_read_while_another_thread_calls(backend: Backend, monkeypat
     reader.join()
     assert read == [28.0] * 40
     assert int(backend.get(state)["count"]) == 40
+
+
+@pytest.mark.parametrize("name", battery.CASES)
+def test_backend(backend: Backend, name: str):
+    battery.CASES[name](backend)
+
+
+def test_it_is_the_remote_backend(backend: Backend):
+    assert type(backend) is RemoteBackend
+    assert len(backend.cores) == 8
+    assert backend.memory_bytes == 2 * 2**30
+    assert not backend.is_host
 
 
 def test_kernels_of_this_machine_alone_are_not_used():
