@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.compute_on import compute_on
 
 from anytpu.program.trace_digest import trace_digest
 
@@ -20,6 +21,11 @@ def scanned(length):
 
 def drawn(x):
     return jax.nn.relu(x) + jax.random.uniform(jax.random.key(0), x.shape)
+
+
+def on_host(x: jax.Array) -> jax.Array:
+    with compute_on("device_host"):
+        return x + 1
 
 
 @pytest.mark.parametrize("function", [scanned(3), drawn, jax.grad(lambda x: jax.nn.gelu(x).sum())])
@@ -42,6 +48,8 @@ def test_any_difference_changes_the_digest():
         lambda x: (x + 1, x),
         lambda x: (x, x + 1),
         jax.jit(lambda x: x + 1),
+        lambda x: x + 1,
+        on_host,
     ]
     digests = [digest(step) for step in steps]
     digests.append(digest(lambda x: x @ x, X.astype("bfloat16")))

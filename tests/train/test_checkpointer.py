@@ -176,6 +176,45 @@ for step in tpu.Checkpointer(sys.argv[1]).steps(9, state=state):
     assert f"SIGTERM: step 3 is saved in {tmp_path}. The same command continues there (exit status 75)." in said
 
 
+def test_a_signal_after_a_save_that_failed_saves_after_the_body(tmp_path: Path):
+    program = """
+import resource, sys, threading
+import numpy as np
+import anytpu as tpu
+
+def limit(size):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+state = {"a": np.zeros(2**18)}
+for step in tpu.Checkpointer(sys.argv[1], every_steps=1).steps(9, state=state):
+    state["a"] = state["a"] + 1
+    if step == 2:
+        for thread in threading.enumerate():
+            if thread.name == "anytpu writes a checkpoint":
+                thread.join()
+        limit(2**16)
+    if step == 3:
+        for thread in threading.enumerate():
+            if thread.name == "anytpu writes a checkpoint":
+                thread.join()
+        limit(resource.RLIM_INFINITY)
+        print("waiting", flush=True)
+        sys.stdin.readline()
+"""
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    process = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline() == "waiting\n"
+    process.send_signal(signal.SIGTERM)
+    said = next(line for line in process.stderr if "SIGTERM" in line)
+    assert said == "anytpu: SIGTERM: the step that runs is finished first; send it again to stop at once.\n"
+    _, said = process.communicate("\n")
+    assert process.returncode == 75
+    assert f"SIGTERM: step 4 is saved in {tmp_path}. The same command continues there (exit status 75)." in said
+    assert Checkpoints(tmp_path).steps() == [1, 2, 4]
+
+
 def test_a_signal_within_the_first_body_ends_the_loop_at_once(tmp_path: Path):
     program = """
 import sys, threading
@@ -243,6 +282,12 @@ def test_objects_that_cannot_be_saved_are_named(tmp_path: Path):
     assert str(raised.value) == (
         "model has no variables yet, so a checkpoint cannot hold them: build it first, for example with "
         "model.build(...)"
+    )
+    with pytest.raises(SettingError) as raised:
+        saved.steps(3, state={"key": jax.random.key(0)})
+    assert str(raised.value) == (
+        "state has a random key, which a checkpoint cannot hold. Pass its words, jax.random.key_data(key), and make "
+        "the key again with jax.random.wrap_key_data(words)"
     )
     batches = iter(tpu.connect("virtual", cores=2).distribute_dataset([X]))
     with pytest.raises(DataError) as data_error:

@@ -100,7 +100,8 @@ class _Texts:
         if name in _RULES:
             kept = [each for each, value in params.items() if isinstance(value, ClosedJaxpr | Jaxpr)]
             params = {each: params[each] for each in kept}
-        return f"{name} {self.of(params)}"
+        # The context has `compute_on`, metadata for XLA, and the mesh.
+        return f"{name} {self.of(params)} {_described(equation.ctx)}"
 
 
 def _array(array: Any) -> str:

@@ -173,13 +173,14 @@ class Checkpointer:
             is_between, done = True, saver.step
 
             def save() -> str:
-                if done == saver.step:
-                    saver.wait()
+                if saver.is_saved(done):
                     return f"nothing is new since step {saver.step}, in {checkpoints.folder}"
                 is_saved = saver.save_now(lambda: self._snapshot(done, tracked))
                 return f"step {done} {'is' if is_saved else 'could not be'} saved in {checkpoints.folder}"
 
-            stop = stack.enter_context(StopSignals(save, lambda: is_between or done == saver.step))
+            stop = stack.enter_context(
+                StopSignals(save, lambda: is_between or (done == saver.step and saver.is_written))
+            )
             for step in steps:
                 is_between = False
                 yield step

@@ -261,7 +261,7 @@ class FitRun:
 
     def _save_for_stop(self) -> str:
         moment, folder = self._moment, self._checkpoints.folder
-        if moment is None or moment.steps == 0 or moment.steps == self.saver.step:
+        if moment is None or moment.steps == 0 or self.saver.is_saved(moment.steps):
             self.saver.wait()
             return f"nothing is new since step {self.saver.step}, in {folder}"
         if self.saver.save_now(lambda: self._snapshot(moment)):

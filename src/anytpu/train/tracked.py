@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import keras
 import numpy as np
 
@@ -154,6 +155,11 @@ def _kind(name: str, value: Any) -> str:
     if hasattr(value, "get_state") and hasattr(value, "set_state"):
         return "iterator"
     leaves = jax.tree.leaves(value) if isinstance(value, dict | list) else [None]
+    if any(isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in leaves):
+        raise SettingError(
+            f"{name} has a random key, which a checkpoint cannot hold. Pass its words, jax.random.key_data(key), and "
+            "make the key again with jax.random.wrap_key_data(words)"
+        )
     if leaves and all(isinstance(leaf, np.ndarray | np.generic | jax.Array | bool | int | float) for leaf in leaves):
         return "tree"
     raise SettingError(

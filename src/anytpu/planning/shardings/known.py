@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jaxlib
 
 from anytpu import _env, _jax
 from anytpu.planning.calibration import local_factor
@@ -78,7 +79,12 @@ def key_of(digest: str, layout: ModelLayout, target: Target, settings: PlanSetti
         repr(target),
         {name: repr(getattr(settings, name)) for name in fields},
         repr(local_factor(target)),
-        {"jax": jax.__version__, "libtpu": _env.libtpu_version(), **_env.compiler_settings()},
+        {
+            "jax": jax.__version__,
+            "jaxlib": jaxlib.__version__,
+            "libtpu": _env.libtpu_version(),
+            **_env.compiler_settings(),
+        },
         _jax.trace_settings(),
         _package_digest(),
     ]

@@ -121,7 +121,7 @@ def _buffered_if_refused(file: io.FileIO) -> Iterator[None]:
         yield
     except OSError as error:
         # The file system has no direct access, or the last one ended within a block.
-        if error.errno != errno.EINVAL or not before & _DIRECT:
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP) or not before & _DIRECT:
             raise
         _set_flags(file, 0)
 

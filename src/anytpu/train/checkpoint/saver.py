@@ -135,6 +135,16 @@ class Saver:
             self._thread = None
         self._report()
 
+    @property
+    def is_written(self) -> bool:
+        """Whether the snapshot of `step` is on the disk. Does not wait."""
+        return (self._thread is None or not self._thread.is_alive()) and self._unsaved is None
+
+    def is_saved(self, step: int) -> bool:
+        """Wait until the last snapshot is written, and return whether it is that of a step."""
+        self.wait()
+        return step == self.step and self.is_written
+
     def finish(self) -> None:
         """Wait until the last snapshot is written, at the end of a run.
 
