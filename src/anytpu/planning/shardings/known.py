@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import importlib.metadata
 import json
 import types
 import typing
@@ -20,7 +21,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jaxlib
 
 from anytpu import _env, _jax
 from anytpu.planning.calibration import local_factor
@@ -81,7 +81,7 @@ def key_of(digest: str, layout: ModelLayout, target: Target, settings: PlanSetti
         repr(local_factor(target)),
         {
             "jax": jax.__version__,
-            "jaxlib": jaxlib.__version__,
+            "jaxlib": importlib.metadata.version("jaxlib"),
             "libtpu": _env.libtpu_version(),
             **_env.compiler_settings(),
         },
