@@ -24,6 +24,9 @@ from anytpu.errors import SettingError
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
 _FROM_TERMINAL = 0x80
 """`si_code` of a signal that the kernel sent (SI_KERNEL): Ctrl-C at a terminal, which the program got too."""
+_PASS_ON_S = 0.1
+"""Seconds before a signal is passed on. A scheduler that sends it to both has ended the program by then: a second one
+while Python shuts down would replace the program's exit status by the signal's."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,7 +86,9 @@ def _wait(process_id: int) -> tuple[int, bool]:
         if received.si_signo in _STOPPING:
             is_stopped = True
             if received.si_code != _FROM_TERMINAL:
-                os.kill(process_id, received.si_signo)
+                signal.sigtimedwait((signal.SIGCHLD,), _PASS_ON_S)
+                if os.waitid(os.P_PID, process_id, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                    os.kill(process_id, received.si_signo)
         ended, status = os.waitpid(process_id, os.WNOHANG)
         if ended:
             return os.waitstatus_to_exitcode(status), is_stopped

@@ -10,6 +10,7 @@ KeyboardInterrupt after the save.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
@@ -51,7 +52,9 @@ class StopSignals:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Restore the handlers, unless the program has installed others since."""
+        """Restore the handlers, unless the program has installed others since, or SIGTERM has stopped the run."""
+        if self._is_stopped and self.number == signal.SIGTERM:
+            return
         for number, previous in self._replaced.items():
             if signal.getsignal(number) == self._receive:
                 signal.signal(number, previous)
@@ -64,6 +67,9 @@ class StopSignals:
         self._is_stopped = True
         if self.number == signal.SIGINT and hasattr(sys, "ps1"):
             raise KeyboardInterrupt
+        if self.number == signal.SIGTERM:
+            # Python shuts down with the default handlers. The same SIGTERM, sent again by a parent, changes no status.
+            atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
         raise SystemExit(STOPPED_STATUS)
 
     def _receive(self, number: int, frame: Any) -> None:
