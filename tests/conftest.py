@@ -45,6 +45,7 @@ def quick_compilation() -> Iterator[None]:
         jax.config.update(QUICK.lower(), True)
         yield
     jax.config.update(QUICK.lower(), False)
+    jax.clear_caches()  # Another module's tests may compare bits with a process that optimizes.
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
