@@ -51,15 +51,51 @@ def test_both_branches_of_a_step_draw():
     assert any(changed) and not all(changed)
 
 
-def test_a_branch_of_a_step_that_draws_for_a_tuple_is_listed():
+@pytest.mark.parametrize(
+    ("true", "false"),
+    [
+        ("lambda: (x, tf.random.normal([]))", "lambda: (x, x)"),
+        ("pair", "pair"),
+        ("lambda: pair()", "lambda: pair()"),
+        ("lambda: tf.split(tf.random.normal([2]), 2)", "lambda: tf.split(x, 2)"),
+        ("counted", "lambda: 0.0"),
+        ("checked", "lambda: 0.0"),
+        ("lambda: counted()", "lambda: 0.0"),
+        ("lambda: count.assign_add(tf.random.normal([]))", "lambda: 0.0"),
+        ("lambda: tf.random.normal([])", "lambda: unknown(x)"),
+    ],
+)
+def test_a_branch_that_draws_and_does_more_than_return_one_array_is_listed(true: str, false: str):
     text = (
         "strategy = tf.distribute.get_strategy()\n"
-        "def step(x):\n    return tf.cond(x > 0, lambda: (x, tf.random.normal([])), lambda: (x, x))\n"
-        "strategy.run(step, args=(x,))\n"
+        "count = tf.Variable(0.0)\n"
+        "def pair():\n    return tf.random.normal([]), 1.0\n"
+        "def counted():\n    count.assign_add(1.0)\n    return tf.random.normal([])\n"
+        "def checked():\n    if debug:\n        print(1)\n    return tf.random.normal([])\n"
+        f"def step(x):\n    return tf.cond(x[0] > 0, {true}, {false})\n"
+        "strategy.run(step, args=(np.zeros(2),))\n"
     )
-    assert [(one.line, one.advice) for one in ported(GIVEN + text).by_hand] == [
-        (5, "a branch of a step cannot draw random numbers for a tuple: draw them before keras.ops.cond")
+    outcome = ported(GIVEN + text)
+    assert [(one.line, one.advice) for one in outcome.by_hand] == [
+        (15, "a branch of a step cannot draw random numbers: draw them before keras.ops.cond")
     ]
+    assert "keras.ops.where" not in outcome.new
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("tf.cond(a if b else c, lambda: x, lambda: -x)", "x if (a if b else c) else -x"),
+        ("tf.cond(lambda: b, lambda: x, lambda: -x)", "x if (lambda: b) else -x"),
+        ("tf.cond(a, f if b else g, lambda: x)", "(f if b else g)() if a else x"),
+        ("tf.cond(a >\n        b, lambda: x, lambda: -x)", "(x if a >\n        b else -x)"),
+    ],
+)
+def test_a_condition_on_the_host_stays_whole(old: str, new: str):
+    text = f"def one(x):\n    return {old}\nrows = tf.data.Dataset.from_tensor_slices(np.zeros(3)).map(one)\n"
+    made = ported(GIVEN + text).new
+    compile(made, "made", "exec")
+    assert f"    return {new}\n" in made
 
 
 def test_an_array_of_numpy_is_indexed_in_a_loop():
@@ -77,6 +113,23 @@ def test_a_size_stays_an_integer(size: str):
     assert names_of(text)["ones"](np.zeros((3, 3))).shape == (3, 2)
     new = ported(GIVEN + "c = tf.cast(tf.shape(x)[0], tf.float32)\n").new
     assert new.splitlines()[-1] == 'c = keras.ops.cast(keras.ops.shape(x)[0], "float32")'
+
+
+@pytest.mark.parametrize(
+    ("size", "new"),
+    [
+        ("tf.cast(tf.shape(x)[1:3], tf.int32) * 2", 'keras.ops.cast(keras.ops.shape(x)[1:3], "int32") * 2'),
+        ("tf.cast(tf.shape(x)[0], 'uint8')", "keras.ops.cast(keras.ops.shape(x)[0], 'uint8')"),
+        ("tf.cast(tf.shape(x)[0], point_dtype)", "keras.ops.cast(keras.ops.shape(x)[0], point_dtype)"),
+        ("tf.cast(tf.shape(x)[0], tf.int32)", "keras.ops.shape(x)[0]"),
+    ],
+)
+def test_only_one_size_loses_its_cast_to_integers(size: str, new: str):
+    text = f"point_dtype = 'float32'\nx = np.zeros((2, 3, 4))\nsizes = {size}\n"
+    made = ported(GIVEN + text).new
+    assert made.splitlines()[-1] == f"sizes = {new}"
+    names = names_of(text)
+    assert np.asarray(names["sizes"]).tolist() == ([6, 8] if "1:3" in size else 2)
 
 
 def test_a_random_function_that_is_passed_on_gets_its_generator():

@@ -54,6 +54,7 @@ def test_a_line_becomes(old: str, new: str | None):
         ("x = tf.placeholder('float')", "write `outputs = strategy.run(train_step, args=(x, y))`"),
         ("x = tf.one_hot(*arguments)", "write `c = keras.ops.one_hot([0, 2], 3)`"),
         ("x = tf.gather(y, z, batch_dims=1)", "write `c = keras.ops.take(a, [0, 1], axis=0)`"),
+        ("x = tf.keras.backend.ctc_batch_cost(y, model(z), a, b)", "write `c = keras.ops.expand_dims("),
         ("decorate(tf.function)", "write nothing (strategy.run compiles the step)"),
         ("x = tf.keras.backend.learning_phase()", "write `outputs = model(x, training=False)`"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from anytpu.port import ported
 
@@ -59,3 +60,37 @@ def test_metrics_of_an_evaluation_are_listed():
             "evaluation, and returns metrics of Keras or numbers by name",
         )
     ]
+
+
+ORDER = "write shuffle=True or shuffle=False: tpu.pipeline.Dataset has a method shuffle, which is called or left out"
+LATE = "the rewritten input function would read x only when it is called: make it in a function of its own that takes x"
+
+
+@pytest.mark.parametrize(
+    ("made", "advice"),
+    [
+        ("f = {}(x, shuffle=training)", ORDER),
+        ("f = {}(x)", ORDER),
+        ("f = [{}(x, shuffle=True) for x in parts]", LATE),
+        ("for x in parts:\n    f.append({}(x, shuffle=True))", LATE),
+        ("f = {}(x, shuffle=True)\nx = None", LATE),
+        ("x = {}(x, shuffle=True)", LATE),
+    ],
+)
+def test_arrays_whose_order_or_variables_are_not_known_are_listed(made: str, advice: str):
+    text = "import tensorflow as tf\nx = load()\n" + made.format("tf.estimator.inputs.numpy_input_fn") + "\n"
+    outcome = ported(text)
+    assert [one.advice for one in outcome.by_hand] == [advice]
+    assert outcome.new == text
+
+
+def test_arrays_that_a_function_takes_are_bound():
+    text = (
+        "import tensorflow as tf\ndef rows(x):\n    return tf.estimator.inputs.numpy_input_fn(x, shuffle=False)\n"
+        "made = [rows(x) for x in tables]\n"
+    )
+    outcome = ported(text)
+    assert outcome.by_hand == ()
+    names: dict = {"tables": [np.zeros(1), np.ones(1)]}
+    exec(outcome.new, names)
+    assert [np.asarray(next(iter(one({})))).tolist() for one in names["made"]] == [[0.0], [1.0]]

@@ -354,12 +354,24 @@ def test_modes_that_keras_2_chose_by_the_name():
     text = "import tensorflow as tf\nstop = tf.keras.callbacks.{}(monitor='{}')\n"
     for name, monitor, mode in (
         ("ReduceLROnPlateau", "val_f1", ', mode="min"'),
-        ("EarlyStopping", "val_auc", ', mode="max"'),
+        ("ReduceLROnPlateau", "fmeasure", ', mode="min"'),
+        ("ModelCheckpoint", "fmeasure", ', mode="max"'),
+        ("ModelCheckpoint", "val_auc", ', mode="min"'),
+        ("EarlyStopping", "val_binary_accuracy", ', mode="max"'),
         ("EarlyStopping", "val_loss", ""),
     ):
         outcome = ported(text.format(name, monitor))
         assert outcome.new.splitlines()[-1] == f"stop = keras.callbacks.{name}(monitor='{monitor}'{mode})"
         assert [one.kind for one in outcome.findings] == ["note"] * bool(mode)
+
+
+@pytest.mark.parametrize("monitor", ["val_auc", "acc_top5"])
+def test_a_mode_that_the_versions_of_keras_2_chose_differently_is_listed(monitor: str):
+    outcome = ported(f"import tensorflow as tf\nstop = tf.keras.callbacks.EarlyStopping(monitor='{monitor}')\n")
+    assert outcome.new.splitlines()[-1] == f"stop = keras.callbacks.EarlyStopping(monitor='{monitor}')"
+    assert [one.advice for one in outcome.by_hand] == [
+        f'the versions of Keras 2 took different modes for \'{monitor}\': write mode="max" or mode="min"'
+    ]
 
 
 def test_the_first_input_of_a_model_with_several():

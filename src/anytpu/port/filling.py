@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import libcst as cst
+import libcst.matchers as m
 
 from anytpu._replaced import Replacement
 from anytpu.port.arguments import in_parentheses, keyword_of
@@ -16,6 +17,8 @@ _LOWER = ("mode", "padding", "compression_type", "options")
 _WINDOWS = ("strides", "ksize")
 _ONLY_NUMBERS = ("num_or_size_splits",)
 """Arguments of which a list means something else in Keras."""
+_ONCE = ("y_pred",)
+"""Arguments that a template has twice, of which a call is listed: a model would run twice."""
 OWNER = "self"
 """The template's name for the object whose method is called."""
 
@@ -49,6 +52,9 @@ def fill(edits: Edits, call: cst.Call, row: Replacement, target: str = "", **mor
     if sorted_arguments is None:
         return False
     arguments, kept_keywords = sorted_arguments
+    twice = [arguments[name] for name in _ONCE if name in arguments and template.count(f"{{{name}}}") > 1]
+    if any(m.findall(argument, m.Call()) for argument in twice):
+        return False
     if any(row.keywords[keyword_of(a)] is not None for a in kept_keywords) and not template.endswith(")"):
         return False
     for argument in kept_keywords:

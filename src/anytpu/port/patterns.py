@@ -54,12 +54,15 @@ _NAMED_INPUT = m.Attribute(
 )
 """`model.get_layer("x").input`."""
 _INPUT = m.OneOf(m.Name("Input"), m.Attribute(attr=m.Name("Input")))
+_ONE_ITEM = m.Subscript(slice=[m.SubscriptElement(m.Index())])
+"""`sizes[0]`, not `sizes[1:3]`."""
 _SCHEDULES = ("train.piecewise_constant", "train.exponential_decay", "train.cosine_decay", "train.polynomial_decay")
 _COMPUTED_STEP = (
     "optax and Keras call a schedule with the number of the step, not with {step}: "
     "write its boundaries or decay_steps in steps"
 )
 _MONITORS = ("callbacks.EarlyStopping", "callbacks.ModelCheckpoint", "callbacks.ReduceLROnPlateau")
+_MODES = 'the versions of Keras 2 took different modes for {metric!r}: write mode="max" or mode="min"'
 _MODE = "Keras 2 took mode={mode} for {metric!r}; check that it is meant"
 _PARTS = "tpu.pipeline.windows makes whole windows: write the size of this batch there, and leave this flat_map out"
 _METRIC_NAMES = "{model}._flatten_metrics_in_order(dict((name, name) for name in {model}.get_metrics_result()))"
@@ -316,7 +319,10 @@ def _plan_mode(edits: Edits, call: cst.Call, name: str) -> None:
     is_text = isinstance(monitor.value, cst.SimpleString)
     if not is_text or metric.removeprefix("val_") in ("loss", "acc", "accuracy"):
         return
-    is_up = "acc" in metric or (name.endswith("EarlyStopping") and metric.endswith("auc"))
+    is_up = "acc" in metric or (name.endswith("ModelCheckpoint") and metric.startswith("fmeasure"))
+    if name.endswith("EarlyStopping") and is_up != metric.endswith(("acc", "accuracy", "auc")):  # as later versions did
+        edits.say(call, _MODES.format(metric=metric))
+        return
     new = cst.SimpleString('"max"' if is_up else '"min"')
     edits.put_after(call, lambda updated: with_argument(updated, "mode", new))
     edits.say(call, _MODE.format(mode=new.value, metric=metric), "note")
@@ -389,12 +395,21 @@ def _plan_mixed_inputs(edits: Edits, call: cst.Call) -> None:
 
 
 def _plan_size(edits: Edits, call: cst.Call) -> None:
-    """Leave out the cast of a size to integers, `tf.cast(tf.shape(x)[0], "int64")`: a size is a Python integer."""
+    """Leave out the cast of a size to integers, `tf.cast(tf.shape(x)[0], "int64")`: a size is a Python integer.
+
+    Several sizes, `tf.shape(x)[1:3]`, keep the cast, which makes a tensor of the tuple.
+    """
     size = call.args[0].value if edits.tree.old_name(call.func) == "cast" and len(call.args) == 2 else None
-    shape = size.value if isinstance(size, cst.Subscript) else None
+    shape = size.value if isinstance(size, cst.Subscript) and m.matches(size, _ONE_ITEM) else None
     is_size = isinstance(shape, cst.Call) and edits.tree.old_name(shape.func) == "shape"
-    if is_size and "int" in edits.tree.code(call.args[1].value):
+    if is_size and _is_integer_type(edits, call.args[1].value):
         edits.put(call, lambda updated: updated.args[0].value, covers=call.func)
+
+
+def _is_integer_type(edits: Edits, dtype: cst.BaseExpression) -> bool:
+    """Return whether a type is one of integers that holds each size."""
+    text = dtype.evaluated_value if isinstance(dtype, cst.SimpleString) else edits.tree.old_name(dtype)
+    return text in ("int32", "int64", "dtypes.int32", "dtypes.int64")
 
 
 def _list_branch(edits: Edits, node: cst.If | cst.While | cst.IfExp | cst.Assert) -> None:
