@@ -215,6 +215,21 @@ for step in tpu.Checkpointer(sys.argv[1], every_steps=1).steps(9, state=state):
     assert Checkpoints(tmp_path).steps() == [1, 2, 4]
 
 
+def test_a_snapshot_counts_as_saved_only_when_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    saver, seen = Saver(Checkpoints(tmp_path), SavePolicy(every_steps=1)), []
+    accept = saver._accept
+
+    def interrupted(snapshot: Snapshot) -> None:  # A signal may come before the thread starts.
+        accept(snapshot)
+        seen.append((saver.is_written, saver.is_saved(3), Checkpoints(tmp_path).steps()))
+
+    monkeypatch.setattr(saver, "_accept", interrupted)
+    saver.save(lambda: Snapshot(3, "test", {"a": np.zeros(3)}))
+    assert seen == [(False, False, [])]
+    assert saver.is_saved(3)
+    assert Checkpoints(tmp_path).steps() == [3]
+
+
 def test_a_signal_within_the_first_body_ends_the_loop_at_once(tmp_path: Path):
     program = """
 import sys, threading

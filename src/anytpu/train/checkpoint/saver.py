@@ -52,6 +52,7 @@ class Saver:
         self._saved_s = now()
         best = policy.best_of(metrics_in(checkpoints))
         self._best = None if best is None else best[1]
+        self._written = step
         self.step = step
         """Step of the newest snapshot that was passed to `save`, or of the checkpoint that the run continues."""
 
@@ -99,9 +100,9 @@ class Saver:
         if bad is not None:
             raise NaNLossError(f'{bad}. Lower the learning rate, clip the gradients, or pass on_nan="skip" to fit')
         self._accept(snapshot)
-        self._thread = threading.Thread(target=self._write, args=(snapshot,), name="anytpu writes a checkpoint")
         self._saves += 1
         self._cost(self._now() - began_s)
+        self._thread = threading.Thread(target=self._write, args=(snapshot,), name="anytpu writes a checkpoint")
         self._thread.start()
 
     def save_first(self, make: Callable[[], Snapshot]) -> None:
@@ -138,12 +139,12 @@ class Saver:
     @property
     def is_written(self) -> bool:
         """Whether the snapshot of `step` is on the disk. Does not wait."""
-        return (self._thread is None or not self._thread.is_alive()) and self._unsaved is None
+        return self.step == self._written
 
     def is_saved(self, step: int) -> bool:
         """Wait until the last snapshot is written, and return whether it is that of a step."""
         self.wait()
-        return step == self.step and self.is_written
+        return step == self._written
 
     def finish(self) -> None:
         """Wait until the last snapshot is written, at the end of a run.
@@ -204,6 +205,7 @@ class Saver:
             host=host,
             also_keep=kept if best is None else {*kept, best[0]},
         )
+        self._written = snapshot.step
 
     def _report(self) -> None:
         if self._thread is not None and self._thread.is_alive():
