@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from anytpu.errors import SettingError
+from anytpu.system import TPUClusterResolver
 from anytpu.system.workers import WorkerAddress, is_loopback, parse_worker, worker_target
 
 PRINT = "ab" * 32
@@ -64,12 +65,28 @@ def test_the_token_of_the_environment(monkeypatch: pytest.MonkeyPatch):
             "'xyz'. Copy the line that `anytpu worker` printed",
         ),
         ("grpc://box:0", "the port of the worker 'grpc://box:0' must be from 1 to 65535"),
+        *(
+            (
+                f"{address}?token=1",
+                f"{address!r} is the address of an IFRT proxy, such as a Pathways cluster, and anytpu does not connect "
+                "to one. Start `anytpu worker` on the machine with the TPU, and use the line that it prints: "
+                'tpu.connect("grpc://host:port?cert=...&token=...")',
+            )
+            for address in ("proxy://box:29000", "pathways://10.0.0.2:29000", "Proxy://")
+        ),
     ],
 )
 def test_a_bad_address(url: str, message: str):
-    with pytest.raises(SettingError) as caught:
-        parse_worker(url)
-    assert str(caught.value) == message
+    for read in (parse_worker, TPUClusterResolver):
+        with pytest.raises(SettingError) as caught:
+            read(url)
+        assert str(caught.value) == message
+
+
+def test_an_address_in_the_environment_that_is_refused(bare_machine: pytest.MonkeyPatch):
+    bare_machine.setenv("TPU_NAME", "proxy://box:29000")
+    (reason, *_) = TPUClusterResolver("").reasons
+    assert str(reason).startswith("TPU_NAME: 'proxy://box:29000' is the address of an IFRT proxy")
 
 
 def test_encryption_is_off_on_loopback_only():

@@ -66,7 +66,7 @@ class TPUClusterResolver:
 
         Raises:
             SettingError: `cores` is not a positive integer, or differs from the number of the shape; `numerics` is
-                neither of the two.
+                neither of the two; `tpu` is "pathways://..." or "proxy://...".
             TPUNotFoundError: "local", and this machine has no usable TPU or GPU. A `ValueError`.
             UnknownTPUError: `tpu` is not the name of an existing system.
         """

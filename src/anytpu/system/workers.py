@@ -18,6 +18,7 @@ WORKER_PORT = 8470
 
 _HOST = r"(\[[0-9a-fA-F:.]+\]|[\w.-]+)"
 _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
+_IFRT_PROXY = re.compile(r"(?:pathways|proxy)://[^?]*", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,12 +95,19 @@ def parse_worker(text: str) -> WorkerAddress | None:
     The token is that of the text, or else that of the environment variable ANYTPU_WORKER_TOKEN.
 
     Raises:
-        SettingError: the part after "?" is not of the form that `anytpu worker` prints, or the port does not exist.
+        SettingError: the part after "?" is not of the form that `anytpu worker` prints, or the port does not
+            exist. Also for the address of an IFRT proxy.
 
     Example:
         >>> parse_worker("grpc://box:8470?token=secret")
         WorkerAddress(target='box:8470', fingerprint=None)
     """
+    if proxy := _IFRT_PROXY.match(text):
+        raise SettingError(
+            f"{proxy[0]!r} is the address of an IFRT proxy, such as a Pathways cluster, and anytpu does not connect to "
+            "one. Start `anytpu worker` on the machine with the TPU, and use the line that it prints: "
+            'tpu.connect("grpc://host:port?cert=...&token=...")'
+        )
     target = worker_target(text)
     if target is None:
         return None
