@@ -15,12 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from anytpu.errors import AnyTPUError, BackendError, ProgramError, WorkerLostError
+from anytpu.errors import AnyTPUError, BackendError, DataError, ProgramError, WorkerLostError
 from anytpu.program import ROWS, Program
 from anytpu.program.file import encode
 from anytpu.system.workers import WorkerAddress, parse_worker
 from anytpu.worker.arrays import describe
-from anytpu.worker.session import Session
+from anytpu.worker.session import RemoteOperation, Session
 from anytpu.worker.wire import messages
 from worker.worker_process import WorkerProcess
 
@@ -196,6 +196,15 @@ def test_inputs_of_another_shape(session: Session):
     assert text == "'probe' takes ShapeDtypeStruct(shape=(4,), dtype=float32), not float32[5]"
     assert text_of(run, session, 10**6, state, np.ones(4, "float32")) == ("there is no program 1000000 in this session")
     works(session)
+
+
+def test_a_request_of_an_unknown_kind(session: Session):
+    operation = session._open[10**6] = RemoteOperation(10**6)
+    session._requests.send(messages().Request(operation=10**6).SerializeToString() + b"\x3a\x00")  # Field 7, empty.
+    assert text_of(operation.result, kind=DataError) == (
+        "this worker does not know a request of that kind. Install the same release on both machines: pip install "
+        "--upgrade anytpu"
+    )
 
 
 def test_random_bytes(mortal: WorkerProcess):

@@ -150,12 +150,28 @@ def test_more_than_the_store_holds():
     assert text_of(store.take, 1, 0, describe(large())) == f"arrays of more than {CHUNK_BYTES} bytes were sent ahead"
 
 
-def test_arrays_of_a_refused_operation_are_dropped():
+def test_arrays_of_an_operation_that_is_over_are_dropped():
     store = ArrayStore(2**30)
-    store.add(1, 0, np.zeros(9, np.uint8))
-    store.refuse(1)
+    for operation in (1, 2, 3):
+        store.add(operation, 0, np.zeros(9, np.uint8))
+    store.end(2)
     store.add(1, 1, np.zeros(9, np.uint8))
-    assert store._held_bytes == 0
+    assert list(store._arrays) == [(3, 0)]
+    assert store._held_bytes == 9
+    assert text_of(store.take, 1, 0, describe(large())) == "request 1 came after request 2"
+
+
+def test_operations_between_those_that_did_not_fit_are_refused():
+    store = ArrayStore(20)
+    for operation, size in [(1, 9), (3, 30), (4, 9), (6, 30), (7, 9)]:
+        store.add(operation, 0, np.zeros(size, np.uint8))
+    assert list(store._arrays) == [(1, 0), (7, 0)]
+    assert text_of(store.take, 4, 0, describe(large())) == "arrays of more than 20 bytes were sent ahead"
+    store.end(6)
+    for operation in range(8, 10**5):
+        store.add(operation, 0, None)
+        store.end(operation)
+    assert store._refused == range(operation, operation + 1)
 
 
 def shared(max_bytes: int, array: np.ndarray, count: int | None = None) -> tuple[SharedArrays, socket.socket]:

@@ -92,6 +92,9 @@ def from_wire(described: Any, content: Any) -> Any:
 class ArrayStore:
     """Large arrays that have arrived, until the request or reply that they belong to takes them.
 
+    Rule: nothing grows with the number of operations. So refused operations are a range of numbers, and requests are
+    executed in the order of theirs.
+
     Args:
         max_bytes: maximum size of the arrays that wait in the store.
     """
@@ -100,28 +103,39 @@ class ArrayStore:
         self._max_bytes = max_bytes
         self._arrived = threading.Condition()
         self._arrays: dict[tuple[int, int], np.ndarray] = {}
-        self._refused: set[int] = set()
+        self._over = -1
+        """Number of the last operation that is over."""
+        self._refused = range(0)
+        """Numbers of operations with an array that did not fit; those between them are refused, too."""
         self._held_bytes = 0
         self._closed = False
 
     def add(self, operation: int, index: int, content: np.ndarray | None) -> None:
         """Add the bytes of an array; None, or more than fits, refuses its operation."""
         with self._arrived:
-            if content is None or self._held_bytes + len(content) > self._max_bytes:
-                self._drop(operation)
-            elif operation not in self._refused and (operation, index) not in self._arrays:
-                self._held_bytes += len(content)
-                self._arrays[operation, index] = content
+            if operation > self._over and operation not in self._refused and (operation, index) not in self._arrays:
+                if content is None or self._held_bytes + len(content) > self._max_bytes:
+                    self._refuse(operation)
+                else:
+                    self._held_bytes += len(content)
+                    self._arrays[operation, index] = content
             self._arrived.notify_all()
 
-    def refuse(self, operation: int) -> None:
-        """Drop the arrays of a failed operation, also those that come later."""
+    def end(self, operation: int) -> None:
+        """Drop the arrays of an operation that is over and of those before it, also those that come later."""
         with self._arrived:
-            self._drop(operation)
+            self._over = max(self._over, operation)
+            self._drop(range(self._over + 1))
 
-    def _drop(self, operation: int) -> None:
-        self._refused.add(operation)
-        for key in [key for key in self._arrays if key[0] == operation]:
+    def _refuse(self, operation: int) -> None:
+        first, last = operation, operation
+        if self._refused.stop > self._over + 1:
+            first, last = min(first, self._refused[0]), max(last, self._refused[-1])
+        self._refused = range(first, last + 1)
+        self._drop(self._refused)
+
+    def _drop(self, operations: range) -> None:
+        for key in [key for key in self._arrays if key[0] in operations]:
             self._held_bytes -= len(self._arrays.pop(key))
 
     def close(self) -> None:
@@ -141,6 +155,8 @@ class ArrayStore:
             return from_wire(described, described.content)
         key = (operation, index)
         with self._arrived:
+            if operation <= self._over:
+                raise DataError(f"request {operation} came after request {self._over}")
             self._arrived.wait_for(lambda: self._closed or operation in self._refused or key in self._arrays)
             if operation in self._refused:
                 raise DataError(f"arrays of more than {self._max_bytes} bytes were sent ahead")

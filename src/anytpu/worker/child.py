@@ -20,6 +20,7 @@ import time
 from typing import Any, final
 
 import jax
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from anytpu import _env
 from anytpu.engine import Backend, Executable, backend_of
@@ -87,13 +88,18 @@ class ChildSession:
                 self._put(request)
             elif kind == "compile":
                 self._compile(request)
+            elif len(UnknownFieldSet(request)):
+                raise DataError(
+                    "this worker does not know a request of that kind. Install the same release on both machines: "
+                    "pip install --upgrade anytpu"
+                )
             done = messages().Done(duration_s=time.perf_counter() - began_s)
             control.send(HEAD, messages().Reply(operation=request.operation, done=done).SerializeToString())
         except Exception as error:  # Parsers raise many types for bytes of a stranger, and each is the client's to see.
-            self.store.refuse(request.operation)
             results = request.run.results if kind == "run" else ()
             self.fail(request.operation, results, error, control)
         finally:
+            self.store.end(request.operation)
             self._began_s = None
 
     def fail(self, operation: int, results: Any, error: Exception, control: FrameSocket) -> None:
