@@ -21,7 +21,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 
 from anytpu.errors import ProgramError
 from anytpu.program.program import Placement, Program, Tree, leaf_names, spec_of
-from anytpu.program.step_shardings import JIT, Ask, StepShardings
+from anytpu.program.step_shardings import JIT, ShardingRequest, StepShardings
 from anytpu.units import MIB, format_bytes
 
 _SPECS = "its spec"
@@ -53,11 +53,11 @@ def placement_of(
             meshes.
     """
     names = (*leaf_names(state, "state"), *leaf_names(batch, "batch"))
-    asks = _asks(name, state, batch, step)
-    requests = [(leaf_name, ask) for leaf_name, ask in zip(names, asks, strict=True) if ask is not None]
-    for leaf_name, ask in requests:
-        _check(name, leaf_name, ask)
-    named = [ask.sharding.mesh.abstract_mesh for _, ask in requests]  # type: ignore[attr-defined]
+    requests = _requests(name, state, batch, step)
+    made = [(leaf_name, request) for leaf_name, request in zip(names, requests, strict=True) if request is not None]
+    for leaf_name, request in made:
+        _check(name, leaf_name, request)
+    named = [request.sharding.mesh.abstract_mesh for _, request in made]  # type: ignore[attr-defined]
     current = jax.sharding.get_abstract_mesh()
     named += [current] if current.size > 1 else []
     if not named:
@@ -68,7 +68,8 @@ def placement_of(
         listed = " and ".join(_mesh_text(*mesh) for mesh in sorted(meshes))
         raise ProgramError(f"The leaves of {name!r} are on different meshes, {listed}; a program has one.")
     axes, explicit = meshes.pop()
-    specs = tuple(() if ask is None else parts_of(ask.sharding.spec) for ask in asks)  # type: ignore[attr-defined]
+    shardings: list[Any] = [None if request is None else request.sharding for request in requests]
+    specs = tuple(() if sharding is None else parts_of(sharding.spec) for sharding in shardings)
     return Placement(axes, specs, explicit, device)
 
 
@@ -82,9 +83,11 @@ def whole_state(name: str, state: Tree, step: StepShardings, placement: Placemen
         placement: placement of the program.
     """
     sizes = [math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(spec_of(state))]
-    asks = _asks(name, state, (), step)
+    requests = _requests(name, state, (), step)
     names = leaf_names(state, "state")
-    whole = {leaf_name: size for leaf_name, size, ask in zip(names, sizes, asks, strict=True) if ask is None}
+    whole = {
+        leaf_name: size for leaf_name, size, request in zip(names, sizes, requests, strict=True) if request is None
+    }
     return whole_text(whole, sum(sizes), placement.devices, "no spec says otherwise")
 
 
@@ -215,26 +218,32 @@ def axes_text(axes: Sequence[tuple[str, int]]) -> str:
     return ", ".join(f"{name}={size}" for name, size in axes)
 
 
-def _asks(name: str, state: Tree, batch: Tree, step: StepShardings | None) -> list[Ask | None]:
+def _requests(name: str, state: Tree, batch: Tree, step: StepShardings | None) -> list[ShardingRequest | None]:
     """Return the requested sharding of each leaf of the state, then of the batch; None without a request."""
-    asks = [_leaf_request(leaf) for leaf in jax.tree.leaves((state, batch))]
+    requests = [_leaf_request(leaf) for leaf in jax.tree.leaves((state, batch))]
     if step is None:
-        return asks
+        return requests
     names = (*leaf_names(state, "state"), *leaf_names(batch, "batch"))
-    results = [*step.outputs[: len(jax.tree.leaves(state))], *[None] * len(asks)]
-    return [_merge_requests(name, *leaf) for leaf in zip(names, asks, step.inputs, results, strict=False)]
+    results = [*step.outputs[: len(jax.tree.leaves(state))], *[None] * len(requests)]
+    return [_merge_requests(name, *leaf) for leaf in zip(names, requests, step.inputs, results, strict=False)]
 
 
-def _leaf_request(leaf: Any) -> Ask | None:
+def _leaf_request(leaf: Any) -> ShardingRequest | None:
     """Return the sharding of an input's spec or array as a request."""
     sharding = getattr(leaf, "sharding", None) if isinstance(leaf, jax.ShapeDtypeStruct | jax.Array) else None
     if sharding is None:
         return None
     is_whole_array = isinstance(leaf, jax.Array) and len(sharding.device_set) == 1
-    return None if is_whole_array else Ask(sharding, _SPECS)
+    return None if is_whole_array else ShardingRequest(sharding, _SPECS)
 
 
-def _merge_requests(name: str, leaf_name: str, own: Ask | None, taken: Ask | None, returned: Ask | None) -> Ask | None:
+def _merge_requests(
+    name: str,
+    leaf_name: str,
+    own: ShardingRequest | None,
+    taken: ShardingRequest | None,
+    returned: ShardingRequest | None,
+) -> ShardingRequest | None:
     """Return the sharding of one input from up to three requests.
 
     Args:
@@ -244,53 +253,53 @@ def _merge_requests(name: str, leaf_name: str, own: Ask | None, taken: Ask | Non
         taken: request of the step for its input.
         returned: request of the step for the new state.
     """
-    if taken is not None and returned is not None and taken.by != JIT and returned.by == JIT:
+    if taken is not None and returned is not None and taken.source != JIT and returned.source == JIT:
         taken = None  # The step reshards it inside; from the second step on it has the sharding of jax.jit's result.
     for before, after, verb in ((own, taken, "takes"), (own or taken, returned, "returns")):
-        if before is not None and after is not None and after.by == JIT and _differ(before, after):
+        if before is not None and after is not None and after.source == JIT and _differ(before, after):
             raise ProgramError(
-                f"{leaf_name!r} of {name!r} has the sharding {_text(before)} by {before.by}, and the step {verb} it as "
-                f"{_text(after)} by {after.by}: JAX refuses to call it. Give both the same sharding."
+                f"{leaf_name!r} of {name!r} has the sharding {_text(before)} by {before.source}, and the step {verb} "
+                f"it as {_text(after)} by {after.source}: JAX refuses to call it. Give both the same sharding."
             )
     return own or taken or returned
 
 
-def _differ(first: Ask, second: Ask) -> bool:
+def _differ(first: ShardingRequest, second: ShardingRequest) -> bool:
     if not isinstance(first.sharding, NamedSharding) or not isinstance(second.sharding, NamedSharding):
         return False  # `_check` rejects it in any case.
     return _axes(first.sharding.mesh)[0] != _axes(second.sharding.mesh)[0] or _trimmed(first) != _trimmed(second)
 
 
-def _trimmed(ask: Ask) -> tuple[tuple[str, ...], ...]:
-    parts = parts_of(ask.sharding.spec)  # type: ignore[attr-defined]
+def _trimmed(request: ShardingRequest) -> tuple[tuple[str, ...], ...]:
+    parts = parts_of(request.sharding.spec)  # type: ignore[attr-defined]
     used = [index for index, part in enumerate(parts) if part]
     return parts[: used[-1] + 1] if used else ()
 
 
-def _text(ask: Ask) -> str:
-    return str(getattr(ask.sharding, "spec", ask.sharding))
+def _text(request: ShardingRequest) -> str:
+    return str(getattr(request.sharding, "spec", request.sharding))
 
 
-def _check(name: str, leaf_name: str, ask: Ask) -> None:
-    sharding = ask.sharding
+def _check(name: str, leaf_name: str, request: ShardingRequest) -> None:
+    sharding = request.sharding
     if not isinstance(sharding, NamedSharding):
-        by = "" if ask.by == _SPECS else f" by {ask.by}"
-        also = " Leave device= and backend= out of jax.jit." if ask.by == JIT else ""
+        by = "" if request.source == _SPECS else f" by {request.source}"
+        also = " Leave device= and backend= out of jax.jit." if request.source == JIT else ""
         raise ProgramError(
             f"{leaf_name!r} of {name!r} has the sharding {sharding!r}{by}; a program is placed on a mesh with named "
             f"axes: {_NAMED}.{also}"
         )
     if sharding.memory_kind not in _device_memories(sharding):
         raise ProgramError(
-            f"{leaf_name!r} of {name!r} is in the memory {sharding.memory_kind!r} by {ask.by}, and a program's "
+            f"{leaf_name!r} of {name!r} is in the memory {sharding.memory_kind!r} by {request.source}, and a program's "
             "inputs are in the memory of its devices. Leave memory_kind out; what a step keeps on the host "
             "is not planned."
         )
     spec = sharding.spec
     if spec.unreduced or spec.reduced or PartitionSpec.UNCONSTRAINED in spec:
         raise ProgramError(
-            f"{leaf_name!r} of {name!r} has the sharding {spec} by {ask.by}; an input has for each axis names of the "
-            "mesh or None: jax.sharding.PartitionSpec('data', None)."
+            f"{leaf_name!r} of {name!r} has the sharding {spec} by {request.source}; an input has for each axis names "
+            "of the mesh or None: jax.sharding.PartitionSpec('data', None)."
         )
 
 

@@ -34,16 +34,16 @@ _KEEPS = ("convert_element_type", "copy", "copy_p", "name", "reduce_precision", 
 
 
 @dataclasses.dataclass(frozen=True)
-class Ask:
+class ShardingRequest:
     """A sharding that a step requests.
 
     Attributes:
         sharding: the sharding.
-        by: source of the request: "jax.jit", "jax.shard_map" or "a sharding constraint".
+        source: the requester: "jax.jit", "jax.shard_map" or "a sharding constraint".
     """
 
     sharding: Sharding
-    by: str
+    source: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,8 +59,8 @@ class StepShardings:
         meshes: the meshes of more than one device in the step.
     """
 
-    inputs: tuple[Ask | None, ...]
-    outputs: tuple[Ask | None, ...]
+    inputs: tuple[ShardingRequest | None, ...]
+    outputs: tuple[ShardingRequest | None, ...]
     donated: tuple[bool, ...]
     is_jitted: bool
     has_memory_layout: bool
@@ -71,11 +71,11 @@ def step_shardings(traced: ClosedJaxpr) -> StepShardings:
     """Return the shardings that a traced step requests.
 
     Example:
-        >>> step_shardings(jax.make_jaxpr(jax.jit(step, in_shardings=(whole, rows)))(state, batch)).inputs[1].by
+        >>> step_shardings(jax.make_jaxpr(jax.jit(step, in_shardings=(whole, rows)))(state, batch)).inputs[1].source
         'jax.jit'
     """
     jaxpr = traced.jaxpr
-    inputs: dict[int, Ask] = {}
+    inputs: dict[int, ShardingRequest] = {}
     _collect_inputs(jaxpr, {variable: index for index, variable in enumerate(jaxpr.invars)}, inputs)
     outputs = tuple(_output(jaxpr, variable) for variable in jaxpr.outvars)
     requests = tuple(inputs.get(index) for index in range(len(jaxpr.invars)))
@@ -85,7 +85,7 @@ def step_shardings(traced: ClosedJaxpr) -> StepShardings:
     return StepShardings(requests, outputs, flags, is_jitted, _has_memory_layout(jaxpr), tuple(_meshes(jaxpr)))
 
 
-def _collect_inputs(jaxpr: Jaxpr, inputs: Mapping[Any, int], requests: dict[int, Ask]) -> dict[Any, int]:
+def _collect_inputs(jaxpr: Jaxpr, inputs: Mapping[Any, int], requests: dict[int, ShardingRequest]) -> dict[Any, int]:
     """Add the requests of a jaxpr's equations for input variables to `requests`.
 
     Args:
@@ -100,11 +100,11 @@ def _collect_inputs(jaxpr: Jaxpr, inputs: Mapping[Any, int], requests: dict[int,
     for equation in jaxpr.eqns:
         operands = enumerate(equation.invars)
         taken = {at: known[atom] for at, atom in operands if not isinstance(atom, Literal) and atom in known}
-        asks = _asks(equation, len(equation.invars), "in")
+        own = _requests(equation, len(equation.invars), "in")
         for position, index in taken.items():
-            ask = asks[position]
-            if ask is not None:
-                requests.setdefault(index, ask)
+            request = own[position]
+            if request is not None:
+                requests.setdefault(index, request)
         inner = _called(equation)
         if inner is not None:
             inner_inputs = {inner.invars[position]: index for position, index in taken.items()}
@@ -119,17 +119,17 @@ def _collect_inputs(jaxpr: Jaxpr, inputs: Mapping[Any, int], requests: dict[int,
     return known
 
 
-def _output(jaxpr: Jaxpr, variable: Any) -> Ask | None:
+def _output(jaxpr: Jaxpr, variable: Any) -> ShardingRequest | None:
     """Return the request for a result of a jaxpr by the equation that computes it."""
     for equation in jaxpr.eqns:
         if variable in equation.outvars:
             position = equation.outvars.index(variable)
-            ask, inner = _asks(equation, len(equation.outvars), "out")[position], _called(equation)
-            if ask is None and inner is not None:
+            request, inner = _requests(equation, len(equation.outvars), "out")[position], _called(equation)
+            if request is None and inner is not None:
                 return _output(inner, inner.outvars[position])
-            if ask is None and equation.primitive.name in _KEEPS:
+            if request is None and equation.primitive.name in _KEEPS:
                 return _output(jaxpr, equation.invars[position])
-            return ask
+            return request
     return None
 
 
@@ -137,16 +137,18 @@ def _called(equation: JaxprEqn) -> Jaxpr | None:
     return called_jaxpr(equation) if equation.primitive.name in _CALLS else None
 
 
-def _asks(equation: JaxprEqn, count: int, side: str) -> Sequence[Ask | None]:
+def _requests(equation: JaxprEqn, count: int, side: str) -> Sequence[ShardingRequest | None]:
     """Return the request of an equation for each of its operands ("in") or results ("out")."""
     name, params = equation.primitive.name, equation.params
     if name == "jit":
         shardings = params[f"{side}_shardings"]
-        return [Ask(sharding, JIT) if isinstance(sharding, Sharding) else None for sharding in shardings]
+        return [ShardingRequest(sharding, JIT) if isinstance(sharding, Sharding) else None for sharding in shardings]
     if name == "shard_map":
-        return [Ask(NamedSharding(params["mesh"], spec), "jax.shard_map") for spec in params[f"{side}_specs"]]
+        return [
+            ShardingRequest(NamedSharding(params["mesh"], spec), "jax.shard_map") for spec in params[f"{side}_specs"]
+        ]
     if name == "sharding_constraint":
-        return [Ask(params["sharding"], CONSTRAINT)] * count
+        return [ShardingRequest(params["sharding"], CONSTRAINT)] * count
     return [None] * count
 
 
@@ -165,9 +167,13 @@ def _meshes(jaxpr: Jaxpr) -> dict[AbstractMesh, None]:
     meshes: dict[AbstractMesh, None] = {}
     for equation in jaxpr.eqns:
         for side, operands in (("in", equation.invars), ("out", equation.outvars)):
-            for ask in _asks(equation, len(operands), side):
-                if ask is not None and isinstance(ask.sharding, NamedSharding) and ask.sharding.mesh.size > 1:
-                    meshes[ask.sharding.mesh.abstract_mesh] = None
+            for request in _requests(equation, len(operands), side):
+                if (
+                    request is not None
+                    and isinstance(request.sharding, NamedSharding)
+                    and request.sharding.mesh.size > 1
+                ):
+                    meshes[request.sharding.mesh.abstract_mesh] = None
         for inner in inner_jaxprs(equation):
             meshes |= _meshes(level_of(inner))
     return meshes

@@ -74,5 +74,7 @@ def _names_shardings(program: Program) -> bool:
     """Return whether a step names shardings of its inputs or its new state, beside constraints."""
     with inside(program.placement):
         # JAX has this trace already: the maker of the Program made it.
-        asks = step_shardings(jax.make_jaxpr(program.step)(*placed_specs(program)))
-    return any(ask is not None and ask.by != CONSTRAINT for ask in (*asks.inputs, *asks.outputs))
+        requests = step_shardings(jax.make_jaxpr(program.step)(*placed_specs(program)))
+    return any(
+        request is not None and request.source != CONSTRAINT for request in (*requests.inputs, *requests.outputs)
+    )
