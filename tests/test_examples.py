@@ -33,6 +33,14 @@ PRINTS = {
         r"wrote chip.html: \d",
         r"read again, it gives the same integers: True",
     ],
+    "07_everywhere": [
+        r"on v2-8, after 2 epochs: \d+\.\d\d% right",
+        r"Epoch 3/4",
+        r"on grpc://127\.0\.0\.1:\d+, after 4 epochs: \d+\.\d\d% right",
+        r"<Plan of sequential_1/train: v5e-8 ",
+        r"<Shardings of sequential_1/train: ",
+        r"on the first TPU, in 8-bit integers: \d+\.\d\d% right",
+    ],
 }
 EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
 

@@ -161,16 +161,9 @@ def looped(address: str, folder: Path, steps: int) -> np.ndarray:
     return np.asarray(model.weights[0].value)
 
 
-def test_one_model_everywhere(worker: WorkerProcess, tmp_path: Path):
-    """Train on virtual cores, continue on a worker, plan and shard for a v5e-8, run on the first TPU."""
+def test_fit_continues_on_a_worker(worker: WorkerProcess, tmp_path: Path):
     made("v2-8").fit(X, Y, batch_size=16, epochs=2, verbose=0, checkpoint_dir=tmp_path / "run")
-    model = made(worker.url)
-    assert_equal(fitted(model, checkpoint_dir=tmp_path / "run"), fitted(made("v2-8")))
-    assert len(tpu.plan(model, batch_size=64, tpu="v5e-8").predictions) == 1
-    assert "of 15.7 GiB" in str(tpu.shard(model, batch_size=64, tpu="v5e-8"))
-    chip = tpu.chip.compile(model, calibration=X)
-    right = (chip.run(X).argmax(1) == model.predict(X, verbose=0).argmax(1)).mean()
-    assert right > 0.9
+    assert_equal(fitted(made(worker.url), checkpoint_dir=tmp_path / "run"), fitted(made("v2-8")))
 
 
 def test_a_custom_loop_continues_on_a_worker(worker: WorkerProcess, tmp_path: Path):

@@ -322,9 +322,9 @@ def main(words: list[str]) -> None:
 
     for serve in (lambda: collect_arrays(array_socket, session.store), awaited.serve, lambda: session.watch(awaited)):
         threading.Thread(target=end_on_error, args=(serve,), daemon=True).start()
-    control.send(HEAD, _description(session, resolver.address.kind))
 
     def execute_all() -> None:
+        control.send(HEAD, _description(session, resolver.address.kind))
         for frame in control.received():
             session.execute(messages().Request.FromString(frame), control, buffers)
         os._exit(0)
