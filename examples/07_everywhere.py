@@ -3,7 +3,7 @@
     python examples/07_everywhere.py            # a minute
     python examples/07_everywhere.py --smoke    # in seconds
 
-It needs pip install 'anytpu[worker,plan]'. Training begins on virtual cores, and continues on a worker from a checkpoint.
+It needs pip install 'anytpu[worker,plan]'. Training begins on virtual cores; a worker continues from the checkpoint.
 Only the address differs. The worker is started here. For one of another machine: --worker "grpc://box:8470?cert=...".
 """
 
