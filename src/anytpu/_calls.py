@@ -76,11 +76,11 @@ def check_arguments(name: str, signature: inspect.Signature, given: Iterable[str
 
 
 def users_stacklevel() -> int:
-    """Return the `stacklevel` of a warning that points to the first line outside of this package.
+    """Return the `stacklevel` of a warning that points to the first line outside of this package and of Keras.
 
     It is counted from the function that calls this one, which must also call `warnings.warn`.
     """
     level, frame = 0, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("anytpu."):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("anytpu.", "keras.")):
         level, frame = level + 1, frame.f_back
     return level + 1

@@ -60,9 +60,11 @@ def test_a_model_without_an_input():
 
 
 def test_the_warning_points_to_the_call():
+    batches = ((X[:4], OUTSIDE[:4]) for _ in range(2))
     with pytest.warns(UserWarning) as warned:
         classifier().fit(X, OUTSIDE, verbose=0)
-    assert warned[0].filename == __file__
+        classifier().fit(batches, steps_per_epoch=2, shuffle=False, verbose=0)
+    assert [warning.filename for warning in warned] == [__file__, __file__]
 
 
 def test_a_stream():
@@ -90,7 +92,7 @@ def test_forms_of_the_loss(loss: Any):
     assert texts(lambda: warn_of_labels(classifier(loss), OUTSIDE)) == [TEXT]
 
 
-def test_a_misspelt_argument_of_fit():
+def test_misspelt_arguments_of_keras_methods():
     model = classifier()
     with pytest.raises(TypeError) as error:
         model.fit(X, OUTSIDE % 3, epoch=3)
@@ -98,3 +100,6 @@ def test_a_misspelt_argument_of_fit():
     with pytest.raises(TypeError) as error:
         model.evaluate(X, OUTSIDE % 3, batchsize=3)
     assert str(error.value) == "evaluate() has no argument 'batchsize'; did you mean 'batch_size'?"
+    with pytest.raises(TypeError) as error:
+        model.compile("sgd", "mse", metric=["mae"])
+    assert str(error.value) == "compile() has no argument 'metric'; did you mean 'metrics'?"

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from anytpu import _keras
-from anytpu._calls import explain_arguments
+from anytpu._calls import check_arguments, explain_arguments
 from anytpu.errors import SettingError, StrategyError
 from anytpu.sharding import ModelLayout
 from anytpu.strategy.current import CURRENT
@@ -118,6 +118,7 @@ def _compile(compile_: Callable) -> Callable:
 
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
         strategy = CURRENT.get()
+        check_arguments("compile", signature, kwargs)
         steps = signature.bind(self, *args, **kwargs).arguments.get("steps_per_execution", "auto")
         if strategy is None:
             vars(self).pop(_TRAINER, None)
