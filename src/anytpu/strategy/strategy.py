@@ -33,6 +33,9 @@ from anytpu.system.lifecycle import initialize_tpu_system, running_system
 from anytpu.system.resolver import TPUClusterResolver
 from anytpu.system.topologies import Topology
 
+compile_listeners: list[Callable[[int, Program], None]] = []
+"""Functions of higher floors that are called with the number of cores and each Program that a strategy compiled."""
+
 
 @explain_methods
 @final
@@ -284,6 +287,8 @@ class TPUStrategy(Strategy):
         """Compile a Program for the cores, placed by the layout, and increment `compilations`."""
         executable = self.backend.compile(self.place(program), loop)
         self.compilations += 1
+        for listener in compile_listeners:
+            listener(self.num_replicas_in_sync, program)
         return executable
 
     def __repr__(self) -> str:

@@ -16,6 +16,7 @@ from anytpu.train.checkpoint.weights import METRICS
 from anytpu.train.stopping import StopSignals
 
 if TYPE_CHECKING:
+    from anytpu.train.loop_programs import LoopPrograms
     from anytpu.train.tracked import Tracked
 
 LOG = logging.getLogger("anytpu")
@@ -157,17 +158,21 @@ class Checkpointer:
         self._is_best = self._saver is not None and self._saver.is_best(self._metrics)
 
     def _steps(self, steps: range, tracked: Tracked) -> Iterator[int]:
+        from anytpu.train.loop_programs import LoopPrograms
+
         checkpoints = Checkpoints(self.folder, self.policy.keep)
         with contextlib.ExitStack() as stack:
             # 1. Lock the folder, and restore the newest checkpoint.
             stack.enter_context(checkpoints.writing())
-            restored = _restored(checkpoints, tracked)
-            if restored is None:
+            resumed = _restored(checkpoints, tracked)
+            if resumed is None:
                 checkpoints.check_room(tracked.size_bytes)
             else:
-                steps = range(max(restored, steps.start), steps.stop, steps.step)
+                steps = range(max(resumed.step, steps.start), steps.stop, steps.step)
             tracked.reserve()
-            saver = self._saver = Saver(checkpoints, self.policy, restored or steps.start)
+            earlier = ({}, "") if resumed is None else (resumed.host.get("programs", {}), resumed.where)
+            programs = stack.enter_context(LoopPrograms(*earlier))
+            saver = self._saver = Saver(checkpoints, self.policy, resumed.step if resumed else steps.start)
             stack.callback(saver.wait)
             # 2. Between two steps, save if it is due. The body of the loop runs at the `yield`.
             is_between, done = True, saver.step
@@ -175,7 +180,7 @@ class Checkpointer:
             def save() -> str:
                 if saver.is_saved(done):
                     return f"nothing is new since step {saver.step}, in {checkpoints.folder}"
-                is_saved = saver.save_now(lambda: self._snapshot(done, tracked))
+                is_saved = saver.save_now(lambda: self._snapshot(done, tracked, programs))
                 return f"step {done} {'is' if is_saved else 'could not be'} saved in {checkpoints.folder}"
 
             stop = stack.enter_context(
@@ -184,18 +189,19 @@ class Checkpointer:
             for step in steps:
                 is_between = False
                 yield step
+                programs.check()
                 is_between, done = True, min(step + steps.step, steps.stop)
                 if stop.number is not None:
                     stop.stop()
                 if saver.is_due(done) or self._is_best:
-                    saver.save(lambda done=done: self._snapshot(done, tracked))
+                    saver.save(lambda done=done: self._snapshot(done, tracked, programs))
                     self._is_best = False
             # 3. The last step is saved in any case.
             if done != saver.step:
-                saver.save(lambda: self._snapshot(done, tracked))
+                saver.save(lambda: self._snapshot(done, tracked, programs))
             saver.finish()
 
-    def _snapshot(self, step: int, tracked: Tracked) -> Snapshot:
+    def _snapshot(self, step: int, tracked: Tracked, programs: LoopPrograms) -> Snapshot:
         metrics, self._metrics = self._metrics, {}
         return Snapshot(
             step,
@@ -203,14 +209,18 @@ class Checkpointer:
             tracked.values(),
             trained=tracked.trained(),
             optimizer_state=tracked.optimizer_state(),
-            host={"positions": tracked.positions(), "random": compact(random_states())},
+            host={
+                "positions": tracked.positions(),
+                "random": compact(random_states()),
+                "programs": programs.state(),
+            },
             metrics=metrics,
             about={METRICS: tracked.metrics()},
         )
 
 
-def _restored(checkpoints: Checkpoints, tracked: Tracked) -> int | None:
-    """Restore the newest checkpoint, and return its step, or None if there is no checkpoint."""
+def _restored(checkpoints: Checkpoints, tracked: Tracked) -> Restored | None:
+    """Restore the newest checkpoint, and return it, or None if there is none."""
     checkpoint = checkpoints.load_newest()
     if checkpoint is None:
         return None
@@ -219,4 +229,4 @@ def _restored(checkpoints: Checkpoints, tracked: Tracked) -> int | None:
     restore_random_states(resumed.host["random"])
     checkpoints.set_aside(after=resumed.step)
     LOG.info("The loop continues from %s", resumed.where)
-    return resumed.step
+    return resumed
