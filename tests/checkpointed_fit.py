@@ -148,7 +148,12 @@ def arguments(variant: str, wait_at: str) -> dict[str, Any]:
     if variant == "stream":
         return {"x": tpu.pipeline.Dataset.from_generator(batches), "validation_data": held_out}
     if variant == "spanning":
-        return {"x": rows.shuffle(seed=5).repeat().batch(8), "steps_per_epoch": 5, "validation_data": held_out}
+        return {
+            "x": rows.shuffle(seed=5).repeat().batch(8),
+            "steps_per_epoch": 5,
+            "validation_data": held_out,
+            "validation_steps": 3,  # of 4: each evaluation begins a new pass
+        }
     if variant == "generator":
         return {"x": endless(), "steps_per_epoch": 7}
     if variant == "sequences":

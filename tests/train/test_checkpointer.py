@@ -76,6 +76,37 @@ def test_a_keras_loop_continues(tmp_path: Path, stride: int):
     assert Checkpoints(tmp_path / "run").latest() == 12
 
 
+def test_other_programs_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    def loop(last: int, change: Any, cores: int = 2, rows: int = 4) -> list[str]:
+        strategy = tpu.connect("virtual", cores=cores)
+        with strategy.scope():
+            weight = keras.Variable(1.0, aggregation="only_first_replica")
+
+        def step(x: Any) -> Any:
+            weight.assign(change(weight.value))
+            return x.sum()
+
+        for _ in tpu.Checkpointer(tmp_path, every_steps=1).steps(last, weight=weight):
+            strategy.run(step, args=(np.ones(rows, "float32"),))
+        said = [message for message in caplog.messages if "other programs" in message]
+        caplog.clear()
+        return said
+
+    assert loop(1, jnp.sin) == loop(2, jnp.sin) == []
+    assert loop(3, jnp.sin, rows=5) == []  # It may be the last batch of an epoch.
+    programs = Checkpoints(tmp_path).load(3).host["state"]["programs"]
+    (said,) = loop(4, jnp.tanh)
+    (now,) = Checkpoints(tmp_path).load(4).host["state"]["programs"]
+    then = ", ".join(f"{digest} on 2 cores" for digest in programs)
+    assert said == (
+        f"The checkpoint {tmp_path / '3'} was made by other programs: the digests of the steps were {then}, and are "
+        f"{now} on 2 cores now. The loop continues with the programs of now"
+    )
+    (said,) = loop(5, jnp.tanh, cores=4)
+    assert f"were {now} on 2 cores, and are " in said
+    assert said.count(" on 4 cores now") == 1
+
+
 def test_a_jax_loop_continues_on_its_devices(tmp_path: Path):
     @jax.jit
     def step(params: Any, momentum: Any) -> Any:

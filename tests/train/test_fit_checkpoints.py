@@ -327,6 +327,19 @@ def test_a_new_callback_begins_with_no_state(tmp_path: Path, caplog: pytest.LogC
     )
 
 
+def test_validation_by_a_generator_starts_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    def batches() -> Any:
+        while True:
+            yield X[:4], Y[:4]
+
+    fit(tmp_path, validation_data=batches(), validation_steps=1)
+    fit(tmp_path, epochs=3, validation_data=batches(), validation_steps=1)
+    assert (
+        "The validation data is a generator, which starts anew. An uninterrupted run would validate with its later "
+        "batches"
+    ) in caplog.messages
+
+
 def test_another_program_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     def said() -> list[str]:
         return [line for line in caplog.messages if "another program" in line]

@@ -185,10 +185,12 @@ class Epochs(_KerasEpochIterator):
     def end_epoch(self) -> None:
         """Report that the epoch is over, with its evaluation and callbacks."""
         self._input.end_epoch()
+        if self._mode != "train":
+            self.close()  # The next evaluation begins a new pass, also if `validation_steps` cut this one.
 
     def continue_at(self, position: dict[str, Any]) -> None:
         """Continue at a position that `position` returned, perhaps in another process."""
-        self._input.continue_at(position)
+        self._input.continue_at(position, is_validation=self._mode == "test")
 
     def _begin_epoch(self, wanted: int | None) -> tuple[int, int, Restored | None]:
         """Begin an epoch, or continue it where a checkpoint was taken.

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
+from anytpu import _keras
 from anytpu.errors import DataError
 from anytpu.train.checkpoint import Restored
 from anytpu.train.checkpoint.random_state import compact, random_states, restore_random_states
@@ -114,10 +115,15 @@ class PassPlace:
         self._place = {**self._place, "step": 0, "steps_run": 0}
         self.has_ended = False
 
-    def continue_at(self, position: dict[str, Any]) -> None:
-        """Continue at a position when the next epoch begins."""
+    def continue_at(self, position: dict[str, Any], is_validation: bool) -> None:
+        """Continue at a position when the next epoch begins; validation data begin a pass then."""
         self._next = position
         self._start = position["dataset"] if self._has_position else None
+        if is_validation and _keras.is_one_shot(self._adapter):
+            LOG.warning(
+                "The validation data is a generator, which starts anew. An uninterrupted run would validate with its "
+                "later batches"
+            )
 
     def take(self, wanted: int | None) -> dict[str, Any] | None:
         """Return the place in the epoch that begins, or None if it begins with a new pass.
