@@ -54,7 +54,7 @@ def test_labels_of_the_validation_data():
 
 def test_a_model_without_an_input():
     with tpu.connect("virtual", cores=2).scope():
-        model = keras.Sequential([keras.layers.Dense(3), keras.layers.Softmax()], name="classifier")
+        model: Any = keras.Sequential([keras.layers.Dense(3), keras.layers.Softmax()], name="classifier")
         model.compile("sgd", "sparse_categorical_crossentropy")
     assert texts(lambda: model.fit(X, OUTSIDE, batch_size=4, verbose=0)) == [TEXT]
 
