@@ -258,7 +258,8 @@ def cached(recipe: Recipe, path: str | None) -> Recipe:
     def make(before: Make, pass_index: int) -> Node:
         return Cached(before(0), computed) if has_index else CachedStream(before(0), store)
 
-    return recipe.then(DatasetStep("cache()" if path is None else "cache(file)", make))
+    text = "cache()" if path is None else "cache(file)"
+    return recipe.then(DatasetStep(text, make, computes=path is not None))
 
 
 def prefetched(recipe: Recipe, buffer: int | None, threads: int | None, workers: int) -> Recipe:
