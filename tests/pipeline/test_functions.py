@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 from typing import Any
 
@@ -144,6 +145,20 @@ def test_a_function_that_keeps_a_jax_value_is_called_as_it_is():
     function = BatchFunction(splitting)
     assert len({float(function(X[:2])[0, 0]) for _ in range(4)}) == 4
     assert not isinstance(KEY, jax.core.Tracer)
+
+
+def test_a_map_that_counts_its_calls_is_called_as_it_is():
+    calls = 0
+
+    def counting(batch: Any, scale: float = 2.0) -> Any:
+        nonlocal calls
+        calls += 1
+        return keras.ops.multiply(batch, scale)
+
+    batches = Dataset.from_tensor_slices(X[:8]).batch(2)
+    for function in (counting, functools.partial(counting, scale=3.0)):
+        list(batches.map(function))
+    assert calls == 8
 
 
 def test_variables_of_keras_keep_their_values():

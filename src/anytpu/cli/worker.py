@@ -81,6 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.question is not None:
         return _show_status(arguments.address)
     _check(arguments)
+    _env.check_jax_settings()
     folder, address = _env.worker_folder(), WorkerAddress(f"{_public_name(arguments.host)}:{arguments.port}")
     front: Any = _front_class()
     token = certificate = fingerprint = None

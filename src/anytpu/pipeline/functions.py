@@ -123,6 +123,10 @@ class BatchFunction:
 
 def _keeps_values(function: Any) -> bool:
     """Return whether a function assigns to names or attributes outside of it, where a trace would leave its tracers."""
+    if isinstance(function, ElementFunction):
+        function = function.function
+    if isinstance(function, functools.partial):
+        function = function.func
     code = getattr(function, "__code__", None)
     if code is None:
         return False
