@@ -18,7 +18,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ def is_large(row: np.ndarray) -> bool:
     return bool(row[0] > 0.5)
 
 
-def padded(rows: list[np.ndarray]) -> np.ndarray:
+def padded(rows: Sequence[np.ndarray]) -> np.ndarray:
     """Return a batch padded with zeros at the end, for grain, whose `batch` takes such a function."""
     batch = np.zeros((len(rows), max(map(len, rows))), rows[0].dtype)
     for target, row in zip(batch, rows, strict=True):
