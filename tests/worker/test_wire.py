@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
+import zlib
 from typing import Any
 
 import jax
@@ -12,8 +14,8 @@ import numpy as np
 import pytest
 
 from anytpu.errors import DataError
-from anytpu.worker.arrays import ArrayStore, ChunkStore, chunks, describe, from_wire, to_host
-from anytpu.worker.chunk import CHUNK_BYTES, read_head
+from anytpu.worker.arrays import ArrayStore, ChunkStore, bytes_apart, describe, from_wire, to_host
+from anytpu.worker.chunk import CHUNK_BYTES, HEAD_BYTES, ChunkWriter, read_head
 from anytpu.worker.shared import SharedArrays, map_shared, receive_shared
 from anytpu.worker.wire import INLINE_BYTES, messages, parse_proto
 
@@ -114,8 +116,9 @@ def large() -> np.ndarray:
     return np.arange(CHUNK_BYTES, dtype="int32")
 
 
-def messages_of(operation: int, array: np.ndarray) -> list[bytes]:
-    return [b"".join(chunk) for chunk in chunks(operation, 0, array)]
+def messages_of(operation: int, array: np.ndarray, rate: float | None = None) -> list[bytes]:
+    writer = ChunkWriter(None if rate is None else lambda: rate)
+    return [b"".join(chunk) for chunk in writer.chunks(operation, 0, bytes_apart(array))]
 
 
 def test_chunks_in_another_order():
@@ -130,10 +133,70 @@ def test_chunks_in_another_order():
         (messages_of(2, large())[1], (2, 0, CHUNK_BYTES)),
     ]:
         assert text_of(store.add, message) == f"a chunk has the head {(*head, 4 * CHUNK_BYTES)}, and {expected} is next"
-    assert text_of(store.add, b"short") == "a chunk has 5 bytes, and its head takes 28"
-    assert text_of(ChunkStore(ArrayStore(2**30)).add, first[:20] + (9).to_bytes(8, "little") + first[28:]) == (
-        f"a chunk ends at byte {CHUNK_BYTES} of 9"
-    )
+    assert text_of(store.add, b"short") == "a chunk has 5 bytes, and its head takes 29"
+    for size, text in [
+        (9, f"a chunk of {CHUNK_BYTES} bytes and coding 0 is not a part of 9 bytes"),
+        (0, "a chunk belongs to an array of no bytes"),
+    ]:
+        message = first[:21] + size.to_bytes(8, "little") + first[HEAD_BYTES:]
+        assert text_of(ChunkStore(ArrayStore(2**30)).add, message) == text
+
+
+def padded() -> np.ndarray:
+    """Return an array whose last two of three and a half chunks are zeros."""
+    array = np.zeros(7 * CHUNK_BYTES // 2, np.uint8)
+    array[: CHUNK_BYTES + 3] = np.random.default_rng(0).integers(1, 256, CHUNK_BYTES + 3)
+    return array
+
+
+def sent_bytes(array: np.ndarray, rate: float | None = None) -> list[int]:
+    """Return the bytes of each chunk; they are checked to be those of the array."""
+    store = ArrayStore(2**30)
+    joined, messages_ = ChunkStore(store), messages_of(7, array, rate)
+    for message in messages_:
+        joined.add(message)
+    assert np.array_equal(store.take(7, 0, describe(array)), array)
+    return [len(message) - HEAD_BYTES for message in messages_]
+
+
+def test_zeros_at_the_end_of_a_chunk_are_not_sent():
+    assert sent_bytes(padded()) == [CHUNK_BYTES, 1024, 0, 0]
+    assert sent_bytes(np.zeros(2 * CHUNK_BYTES, np.uint8)) == [0, 0]
+
+
+def test_only_a_slow_connection_compresses():
+    image = np.tile(np.arange(64, dtype="uint8"), CHUNK_BYTES // 32)
+    assert sent_bytes(image, 1e9) == [CHUNK_BYTES] * 2
+    assert max(sent_bytes(image, 1e7)) < CHUNK_BYTES // 50
+
+
+def test_bytes_that_compression_does_not_make_smaller_are_sent_as_they_are():
+    noise = np.random.default_rng(0).integers(1, 256, 4 * CHUNK_BYTES, np.uint8)
+    began = sent_bytes(noise, 1e7)
+    assert began == [CHUNK_BYTES] * 4
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        zlib.compress(bytes(CHUNK_BYTES + 1)),
+        zlib.compress(bytes(9))[:-1],
+        zlib.compress(bytes(9)) + b"more",
+    ],
+    ids=["too large", "cut", "more"],
+)
+def test_a_compressed_chunk_that_is_none(content: bytes):
+    head = struct.pack("<QIBQQ", 1, 0, 1, 0, 4 * CHUNK_BYTES)
+    text = f"a chunk of {len(content)} bytes and coding 1 is not a part of {CHUNK_BYTES} bytes"
+    assert text_of(ChunkStore(ArrayStore(2**30)).add, head + content) == text
+
+
+def test_a_compressed_chunk_with_a_changed_byte():
+    content = bytearray(zlib.compress(bytes(1000)))
+    content[-1] ^= 1
+    head = struct.pack("<QIBQQ", 1, 0, 1, 0, 4 * CHUNK_BYTES)
+    text = "a chunk cannot be decompressed: Error -3 while decompressing data: incorrect data check"
+    assert text_of(ChunkStore(ArrayStore(2**30)).add, head + content) == text
 
 
 def test_a_missing_chunk():

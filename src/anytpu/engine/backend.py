@@ -115,9 +115,11 @@ class Backend(abc.ABC):
 
     Attributes:
         is_host: whether the cores compute in the memory of this process, so that host arrays need no transfer.
+        is_far: whether a transfer goes through a network, so that it may take longer than the steps.
     """
 
     is_host: bool = False
+    is_far: bool = False
 
     @property
     def abstract_device(self) -> Any:

@@ -42,12 +42,14 @@ class _Running:
         mode: mode of the next epoch iterator: "train", "test" or "predict".
         passes: closes the passes over the loop's data when the loop ends.
         run: the checkpoints of a fit, or None.
+        is_single_pass: whether the loop reads its data once.
     """
 
     trainer: Trainer
     mode: str
     passes: contextlib.ExitStack
-    run: FitRun | None = None
+    run: FitRun | None
+    is_single_pass: bool
 
 
 @functools.cache
@@ -103,7 +105,7 @@ def _loop(name: str, original: Callable) -> Callable:
             arguments["callbacks"] = _keras.no_callbacks()
         with (
             checkpointed(trainer, checkpoint_dir, arguments) as run,
-            _running(trainer, name, arguments.get("callbacks"), run),
+            _running(trainer, name, arguments, run),
         ):
             if name == "fit":
                 is_silent = arguments.get("verbose", "auto") == 0
@@ -150,17 +152,18 @@ def _adopting(trainer: Trainer, name: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _running(trainer: Trainer, name: str, callbacks: Any, run: FitRun | None = None) -> Iterator[None]:
+def _running(trainer: Trainer, name: str, arguments: dict[str, Any], run: FitRun | None) -> Iterator[None]:
     """Return a context in which a Keras loop ("fit", "evaluate" or "predict") runs on a trainer.
 
     Args:
         trainer: the trainer.
         name: name of the loop.
-        callbacks: the callbacks as the user passed them.
+        arguments: arguments of the call, by name.
         run: the checkpoints of a fit, or None.
     """
-    mode = _MODES[name]
-    running = _Running(trainer, mode, contextlib.ExitStack(), run)
+    mode, callbacks = _MODES[name], arguments.get("callbacks")
+    is_single_pass = name != "fit" or arguments.get("epochs", 1) - arguments.get("initial_epoch", 0) <= 1
+    running = _Running(trainer, mode, contextlib.ExitStack(), run, is_single_pass)
     with _active(running), deferred_interrupts(), _adopting(trainer, name):
         previous, trainer.one_step_calls = trainer.one_step_calls, checks.wants_every_step(callbacks, mode)
         if mode == "train":
@@ -194,7 +197,8 @@ def _epochs(original: Any) -> Callable:
             return original(*args, **kwargs)
         # The second iterator that fit makes is for its validation data.
         mode, running.mode = running.mode, "test" if running.mode == "train" else running.mode
-        epochs = Epochs(running.trainer, mode, signature.bind(*args, **kwargs).arguments)
+        keras_arguments = signature.bind(*args, **kwargs).arguments
+        epochs = Epochs(running.trainer, mode, keras_arguments, running.is_single_pass)
         if running.run is not None:
             running.run.adopt(mode, epochs)
         running.passes.push(lambda kind, *_: epochs.close(waits=kind is not KeyboardInterrupt))

@@ -57,9 +57,10 @@ class Epochs(_KerasEpochIterator):
         trainer: the trainer of the model.
         mode: "train", "test" or "predict".
         arguments: arguments of Keras's epoch iterator, by name.
+        is_single_pass: whether the data are read once.
     """
 
-    def __init__(self, trainer: Trainer, mode: str, arguments: dict[str, Any]) -> None:
+    def __init__(self, trainer: Trainer, mode: str, arguments: dict[str, Any], is_single_pass: bool = False) -> None:
         super().__init__(**{**arguments, "steps_per_execution": 1})
         self._trainer = trainer
         self._mode = mode
@@ -87,7 +88,9 @@ class Epochs(_KerasEpochIterator):
                 checks.check_strict(trainer.strategy, rows)
         # Keeping arrays resident on the device does not pay off for a single batch.
         self._single = arrays if arrays is not None and self._is_single() else None
-        if arrays is not None and self._single is None and trainer.fits(arrays):
+        # Over a network, the first steps run while later rows are on their way.
+        is_streamed = is_single_pass and trainer.backend.is_far
+        if arrays is not None and self._single is None and not is_streamed and trainer.fits(arrays):
             padded = trainer.padding.padded(arrays, may_stay=True)
             self._resident = ResidentArrays(trainer.backend, padded, trainer.layout_of(mode))
         else:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
 from typing import Any, final
 
 import jax
@@ -16,7 +15,7 @@ import numpy as np
 
 from anytpu.engine.feeds import empty_aligned
 from anytpu.errors import DataError
-from anytpu.worker.chunk import ChunkOrder, chunks_of
+from anytpu.worker.chunk import ChunkReader, ChunkWriter
 from anytpu.worker.wire import INLINE_BYTES, messages
 
 _MAX_RANK = 64
@@ -45,10 +44,9 @@ def describe(array: np.ndarray, generator: str = "") -> Any:
     )
 
 
-def chunks(operation: int, index: int, array: np.ndarray) -> Iterator[tuple[bytes, memoryview]]:
-    """Yield the chunks of an array, none if its message contains its bytes; see `chunks_of`."""
-    if array.nbytes > INLINE_BYTES:
-        yield from chunks_of(operation, index, array.reshape(-1).view(np.uint8).data)
+def bytes_apart(array: np.ndarray) -> memoryview:
+    """Return the bytes of an array that are sent in chunks: none if its message contains them."""
+    return memoryview(b"") if array.nbytes <= INLINE_BYTES else array.reshape(-1).view(np.uint8).data
 
 
 def checked_size(described: Any) -> int:
@@ -174,7 +172,7 @@ class ChunkStore:
     """
 
     def __init__(self, store: ArrayStore) -> None:
-        self._store, self._order = store, ChunkOrder()
+        self._store, self._order = store, ChunkReader()
         self._content = np.empty(0, np.uint8)
 
     def add(self, message: bytes | memoryview) -> None:
@@ -185,7 +183,7 @@ class ChunkStore:
         """
         chunk = self._order.next(message)
         if chunk.is_first:
-            self._content = empty_aligned((chunk.size_bytes,), np.uint8)
-        self._content[chunk.offset :][: len(chunk.content)] = chunk.content
+            self._content = empty_aligned((chunk.size_bytes,), np.uint8, np.zeros)
+        self._content[chunk.offset :][: len(chunk.content)] = np.frombuffer(chunk.content, np.uint8)
         if chunk.is_last:
             self._store.add(chunk.operation, chunk.index, self._content)

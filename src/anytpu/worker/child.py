@@ -31,9 +31,9 @@ from anytpu.program.program import Layout, Program
 from anytpu.system import TPUClusterResolver, running_system
 from anytpu.units import format_bytes
 from anytpu.worker.allowed import check_program
-from anytpu.worker.arrays import ArrayStore, chunks, describe, from_wire, to_host
+from anytpu.worker.arrays import ArrayStore, bytes_apart, describe, from_wire, to_host
 from anytpu.worker.children import DEADLINE_STATUS
-from anytpu.worker.chunk import read_head
+from anytpu.worker.chunk import ChunkWriter, read_head
 from anytpu.worker.frames import FrameSocket
 from anytpu.worker.link import HEAD
 from anytpu.worker.shared import map_shared, receive_shared
@@ -199,7 +199,7 @@ class ChildSession:
         described = messages().Arrays(arrays=[describe(*array) for array in arrays])
         control.send(HEAD, messages().Reply(operation=request.operation, arrays=described).SerializeToString())
         for index, (array, _) in enumerate(arrays):
-            for chunk in chunks(request.operation, index, array):
+            for chunk in ChunkWriter().chunks(request.operation, index, bytes_apart(array)):
                 buffers.send(HEAD, *chunk)
 
     def _free(self, free: Any) -> None:

@@ -12,8 +12,10 @@ is sent again as it is.
 from __future__ import annotations
 
 import collections
+import math
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from typing import final
 
@@ -24,6 +26,10 @@ HEAD = bytes(8)
 
 WINDOW_BYTES = 16 * 2**20
 """Maximum size of the messages that wait for their acknowledgement; then `send` waits, too."""
+
+_BACKLOG_BYTES = 2 * 2**20
+"""Minimum size of the messages that wait, for their acknowledgement to tell the rate of the connection."""
+_RATE_S = 0.1
 
 _COUNT = struct.Struct("<Q")
 _ACKNOWLEDGE_BYTES = 2**20
@@ -39,6 +45,7 @@ class Link:
     Attributes:
         sent_bytes: bytes of the messages that were sent.
         received_bytes: bytes of the messages that were received.
+        bytes_per_s: bytes per second that the connection carried when messages last waited for it.
     """
 
     def __init__(self) -> None:
@@ -52,6 +59,9 @@ class Link:
         self._connection = 0
         self._is_closed = False
         self.sent_bytes = self.received_bytes = 0
+        self.bytes_per_s = math.inf
+        self._measured: tuple[float, int] | None = None
+        """Since when messages have waited, and the bytes that were acknowledged since then; None if none wait."""
 
     @property
     def received(self) -> int:
@@ -97,6 +107,7 @@ class Link:
         """
         with self._changed:
             self._acknowledge(received_there)
+            self._measured = None
             self._connection += 1
             self._changed.notify_all()
             return self._connection, self._received
@@ -159,11 +170,27 @@ class Link:
         if not self._first <= received_there <= self._first + len(self._kept):
             sent = self._first + len(self._kept)
             raise DataError(f"{received_there} messages were acknowledged, and {self._first} to {sent} were sent")
+        waiting_bytes = self._kept_bytes
         for _ in range(received_there - self._first):
             self._kept_bytes -= len(self._kept.popleft()) - len(HEAD)
         if received_there > self._first:
             self._first = received_there
+            self._measure(waiting_bytes)
             self._changed.notify_all()
+
+    def _measure(self, waiting_bytes: int) -> None:
+        """Measure the rate, from how many bytes waited before an acknowledgement and how many wait after it."""
+        now_s = time.monotonic()
+        if waiting_bytes < _BACKLOG_BYTES:
+            self._measured = None
+        elif self._measured is None:
+            self._measured = now_s, 0
+        else:
+            began_s, size = self._measured
+            size += waiting_bytes - self._kept_bytes
+            self._measured = began_s, size
+            if now_s - began_s >= _RATE_S:
+                self.bytes_per_s, self._measured = size / (now_s - began_s), (now_s, 0)
 
     def _has_frame(self, connection: int, position: int) -> bool:
         is_over = connection != self._connection or self._is_closed

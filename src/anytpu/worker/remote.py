@@ -118,6 +118,8 @@ class RemoteBackend(Backend):
         WorkerError: the worker's JAX cannot read what this process's JAX writes.
     """
 
+    is_far = True
+
     def __init__(self, cores: tuple[Core, ...], session: Session, numerics: Numerics = "machine") -> None:
         self._cores, self._session = cores, session
         described = session.description

@@ -25,7 +25,8 @@ import numpy as np
 
 from anytpu.errors import BackendError, DataError, HandleError, ProgramError, SettingError, WorkerError, WorkerLostError
 from anytpu.system.workers import WorkerAddress
-from anytpu.worker.arrays import ArrayStore, ChunkStore, chunks
+from anytpu.worker.arrays import ArrayStore, ChunkStore, bytes_apart
+from anytpu.worker.chunk import ChunkWriter
 from anytpu.worker.connection import explained, metadata_of, open_channel
 from anytpu.worker.link import Link
 from anytpu.worker.wire import SERVICE, messages
@@ -132,6 +133,7 @@ class Session:
         """Held from the choice of a request's arrays until it is sent: no other request consumes them in between."""
         self._error: Exception | None = None
         self._requests, self._chunks = Link(), Link()
+        self._writer = ChunkWriter(lambda: self._chunks.bytes_per_s)
         self._calls = threading.Semaphore(_CALLS_AHEAD)
         self._unused: collections.deque[tuple[str, int]] = collections.deque()
         self._lost_s: float | None = None
@@ -195,7 +197,7 @@ class Session:
                 self._requests.send(message.SerializeToString())
             with self._sending:
                 for index, array in enumerate(arrays):
-                    for chunk in chunks(operation.number, index, array):
+                    for chunk in self._writer.chunks(operation.number, index, bytes_apart(array)):
                         self._chunks.send(*chunk)
         except OSError:  # The link was closed meanwhile, because the session has ended.
             self._check()

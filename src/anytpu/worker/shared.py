@@ -18,7 +18,7 @@ from typing import final
 import numpy as np
 
 from anytpu.errors import DataError
-from anytpu.worker.chunk import HEAD_BYTES, ChunkOrder
+from anytpu.worker.chunk import HEAD_BYTES, ChunkReader
 
 
 @final
@@ -34,7 +34,7 @@ class SharedArrays:
 
     def __init__(self, connection: socket.socket) -> None:
         self.max_bytes = 0
-        self._connection, self._order = connection, ChunkOrder()
+        self._connection, self._order = connection, ChunkReader()
         self._lock, self._is_closed = threading.Lock(), False
         self._file: int | None = None
 
@@ -52,8 +52,8 @@ class SharedArrays:
             if chunk.is_first and chunk.size_bytes <= self.max_bytes:
                 self._file = _memory_file()
                 os.truncate(self._file, chunk.size_bytes)
-            if self._file is not None:
-                _write(self._file, chunk.content, chunk.offset)
+            if self._file is not None:  # A new file is all zeros.
+                _write(self._file, memoryview(chunk.content), chunk.offset)
             if chunk.is_last:
                 files = [] if self._file is None else [self._file]
                 socket.send_fds(self._connection, [message[:HEAD_BYTES]], files)

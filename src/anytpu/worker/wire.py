@@ -15,7 +15,7 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-PROTOCOL = "2"
+PROTOCOL = "3"
 """Version of the wire; client and worker must have the same one."""
 
 INLINE_BYTES = 64 * 2**10
