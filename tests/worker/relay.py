@@ -88,8 +88,9 @@ class Relay:
                 arrived_s, part = await parts.get()
                 if not part:
                     break
-                free_s = max(free_s, loop.time()) + (len(part) / self._bytes_per_s if self._bytes_per_s else 0.0)
-                await asyncio.sleep(max(0.0, arrived_s + self._delay_s - loop.time(), free_s - loop.time()))
+                # A part that this loop wakes up too late for does not make the next ones late.
+                free_s = max(free_s, arrived_s) + (len(part) / self._bytes_per_s if self._bytes_per_s else 0.0)
+                await asyncio.sleep(max(0.0, free_s + self._delay_s - loop.time()))
                 while not self._passing.is_set():
                     await asyncio.sleep(0.05)
                 self.passed_bytes += len(part)

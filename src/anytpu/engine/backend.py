@@ -169,6 +169,14 @@ class Backend(abc.ABC):
         A caller that keeps a value of the state must copy it (`np.array`), because the next call consumes the state.
         """
 
+    def get_later(self, tree: Tree) -> Tree:
+        """Return arrays that may still be computed or on their way: NumPy and `float` wait for them.
+
+        Raises:
+            BackendError: (when they are read) a call that computes them failed.
+        """
+        return self.get(tree)
+
     @abc.abstractmethod
     def is_ready(self, tree: Tree) -> bool:
         """Return whether the arrays of all handles are computed. Never waits."""

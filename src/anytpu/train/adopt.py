@@ -171,6 +171,7 @@ def _running(trainer: Trainer, name: str, arguments: dict[str, Any], run: FitRun
         try:
             with immediate_interrupts(), running.passes:
                 yield
+                trainer.wait_for_logs()
         finally:
             trainer.one_step_calls = previous
             if mode == "train":

@@ -163,6 +163,7 @@ class Epochs(_KerasEpochIterator):
                 self._report_group()
                 yield step, last, group
                 step, steps_run, resumed = last + 1, steps_run + group.steps, None
+        self._trainer.wait_for_logs()
         if resumed is not None and self.run is not None:
             # Keras needs logs to end an epoch; the callbacks that it calls with them have seen them before.
             yield step - 1, step - 1, PastSteps(resumed.host["step_logs"])

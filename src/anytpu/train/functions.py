@@ -64,7 +64,7 @@ def _logging(mode: str) -> Callable[[Trainer], Callable]:
             if isinstance(group, PastSteps):
                 trainer.newest_logs = group.logs
                 return group.logs, state
-            logs = trainer.backend.get(trainer.run(mode, state, group)[-1].last)
+            logs = trainer.later(trainer.run(mode, state, group)[-1].last)
             if mode == "train":
                 trainer.newest_logs = logs
             return logs, state

@@ -89,6 +89,7 @@ class Trainer:
         self.checkpoints: FitReports | None = None
         """The checkpoints of the fit that runs, or None."""
         self.newest_logs: Tree = None
+        self._logs: Tree = None
         """Logs of the newest training call, perhaps still being computed."""
         self.input_shares: list[float] = []
         """For each epoch of the newest fit, the share of time that the device waited for batches, from 0 to 1."""
@@ -206,6 +207,21 @@ class Trainer:
         self.input_shares.append(input_share)
         if notice and self.notices is not None:
             self.notices.append(f"anytpu: {notice.format(epoch=self._epoch)}")
+
+    def later(self, logs: Tree) -> Tree:
+        """Return the logs of a call, which may still be on their way; `wait_for_logs` raises the errors of the call."""
+        self._logs = self.backend.get_later(logs)
+        return self._logs
+
+    def wait_for_logs(self) -> None:
+        """Wait for the logs of the newest call if they come over a network: Keras hides errors of reading them.
+
+        Raises:
+            BackendError: the call failed.
+        """
+        logs, self._logs = self._logs, None
+        if self.backend.is_far:
+            jax.tree.map(np.asarray, logs)
 
     def print_notices(self) -> None:
         """Print the collected notices on stderr."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from anytpu.engine.feeds import empty_aligned
 from anytpu.errors import DataError
-from anytpu.worker.chunk import ChunkReader, ChunkWriter
+from anytpu.worker.chunk import ChunkReader
 from anytpu.worker.wire import INLINE_BYTES, messages
 
 _MAX_RANK = 64

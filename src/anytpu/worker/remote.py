@@ -106,6 +106,49 @@ class RemoteArray:
 
 
 @final
+class _Fetch:
+    """A request for the values of arrays, and of their siblings."""
+
+    def __init__(self, session: Session, arrays: list[RemoteArray]) -> None:
+        self._session, self._lock = session, threading.Lock()
+        self._values: dict[RemoteArray, Any] = {}
+        with session.order:
+            self._siblings = {sibling for array in arrays for sibling in array.siblings if sibling.value is None}
+            self._asked = [*arrays, *self._siblings.difference(arrays)]
+            self.operation = session.send(get=messages().Get(handles=[array.name for array in self._asked]))
+
+    def values(self) -> dict[RemoteArray, Any]:
+        """Wait for the values of the arrays, and return them; the siblings keep theirs."""
+        with self._lock:
+            if not self._values:
+                contents = content_of(self._session.store, self.operation)
+                self._values = dict(zip(self._asked, contents, strict=True))
+                for sibling in self._siblings:
+                    sibling.value = self._values[sibling]
+            return self._values
+
+
+@final
+class LaterArray:
+    """A small array that may still be on its way; whoever reads it waits, and gets the error of its call."""
+
+    __slots__ = ("_array", "_fetch")
+
+    def __init__(self, fetch: _Fetch, array: RemoteArray) -> None:
+        self._fetch, self._array = fetch, array
+
+    def is_ready(self) -> bool:
+        """Return whether the array is here."""
+        return self._fetch.operation.is_done
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self._fetch.values()[self._array], dtype=dtype, copy=copy)
+
+    def __float__(self) -> float:
+        return float(np.asarray(self))
+
+
+@final
 class RemoteBackend(Backend):
     """The cores of a worker.
 
@@ -171,18 +214,17 @@ class RemoteBackend(Backend):
         values = {id(handle): fetched.get(array, array.value) for handle, array in zip(asked, arrays, strict=True)}
         return structure.unflatten([values.get(id(leaf), leaf) for leaf in leaves])
 
+    def get_later(self, tree: Tree) -> Tree:
+        """Ask for arrays, and return at once if all are small; otherwise as `get`."""
+        leaves, structure = jax.tree.flatten(tree)
+        arrays = [value_of(leaf) if isinstance(leaf, Handle) else None for leaf in leaves]
+        if not arrays or any(array is None or array not in array.siblings for array in arrays):
+            return self.get(tree)
+        fetch = _Fetch(self._session, arrays)
+        return structure.unflatten([LaterArray(fetch, array) for array in arrays])
+
     def _fetch(self, arrays: list[RemoteArray]) -> dict[RemoteArray, Any]:
-        """Return the values of arrays; their siblings keep theirs."""
-        if not arrays:
-            return {}
-        with self._session.order:
-            siblings = {sibling for array in arrays for sibling in array.siblings if sibling.value is None}
-            asked = [*arrays, *siblings.difference(arrays)]
-            operation = self._session.send(get=messages().Get(handles=[array.name for array in asked]))
-        fetched = dict(zip(asked, content_of(self._session.store, operation), strict=True))
-        for sibling in siblings:
-            sibling.value = fetched[sibling]
-        return fetched
+        return _Fetch(self._session, arrays).values() if arrays else {}
 
     def is_ready(self, tree: Tree) -> bool:
         """Return whether the worker has reported the calls that compute these arrays."""
