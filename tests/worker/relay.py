@@ -71,7 +71,8 @@ class Relay:
             return
         there, back = await asyncio.open_connection("127.0.0.1", self._target)
         self._writers |= {writer, back}
-        with contextlib.suppress(OSError):
+        # The server asks a task that was cancelled for its error.
+        with contextlib.suppress(OSError, asyncio.CancelledError):
             await asyncio.gather(self._pass(reader, back), self._pass(there, writer))
         for side in (writer, back):
             self._writers.discard(side)

@@ -114,3 +114,21 @@ def wait_for_no_session(worker: WorkerProcess) -> None:
 
 def test_the_lease_is_told(leased: WorkerProcess):
     assert describe_worker(address_of(leased)).lease_s == 6
+
+
+def test_the_bytes_of_a_generator(leased: WorkerProcess):
+    """A stack of batches has room for 64 MiB; only its batches are sent, once and compressed where that pays."""
+    x = np.random.default_rng(1).random((640, 1000), dtype="float32")
+
+    def batches() -> Iterator[Any]:
+        while True:
+            for start in range(0, 640, 32):
+                yield x[start : start + 32], Y[start : start + 32]
+
+    with Relay(port_of(leased)) as relay:
+        with tpu.connect(leased.url.replace(f":{port_of(leased)}", f":{relay.port}")).scope():
+            model = keras.Sequential([keras.Input((1000,)), keras.layers.Dense(1)])
+            model.compile("sgd", "mse")
+        model.fit(batches(), steps_per_epoch=20, epochs=2, shuffle=False, verbose="0")
+        assert x.nbytes * 2 < relay.passed_bytes < x.nbytes * 2 + 300_000
+        shutdown_tpu_system()

@@ -135,7 +135,7 @@ def test_chunks_in_another_order():
         assert text_of(store.add, message) == f"a chunk has the head {(*head, 4 * CHUNK_BYTES)}, and {expected} is next"
     assert text_of(store.add, b"short") == "a chunk has 5 bytes, and its head takes 29"
     for size, text in [
-        (9, f"a chunk of {CHUNK_BYTES} bytes and coding 0 is not a part of 9 bytes"),
+        (9, f"a chunk of {CHUNK_BYTES - 1} bytes and coding 0 is not a part of 9 bytes"),
         (0, "a chunk belongs to an array of no bytes"),
     ]:
         message = first[:21] + size.to_bytes(8, "little") + first[HEAD_BYTES:]

@@ -1,7 +1,7 @@
 """A chunk: a part of a large array on the wire. A fixed head, and then the bytes, as they are or compressed.
 
-Idea: zeros at the end of a chunk are not sent, so the unused end of a stack of batches costs nothing. Where the
-connection is slower than zlib, chunks are compressed, as long as that makes them smaller.
+Idea: zeros at the end of a chunk are not sent, so the unused end of a stack of batches costs nothing. On a
+connection that is slower than zlib, chunks are compressed, as long as that makes them smaller.
 
 Rule: the chunks of an array come in order, and those of two arrays are never mixed. So a receiver has one array that is
 not complete, at most.
