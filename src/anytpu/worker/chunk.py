@@ -94,25 +94,25 @@ class ChunkWriter:
             yield _HEAD.pack(operation, index, coding, offset, len(content)), part
 
     def _coded(self, part: memoryview) -> tuple[int, bytes | memoryview]:
-        part = _without_zeros(part)
+        content = _without_zeros(part)
         if self._rate is None or self._rate() > _SLOW_BYTES_PER_S:
-            return _PLAIN, part
+            return _PLAIN, content
         if self._plain_left:
             self._plain_left -= 1
-            return _PLAIN, part
-        coded = zlib.compress(part, 1)
-        if len(coded) <= _WORTHWHILE * len(part):
+            return _PLAIN, content
+        coded = zlib.compress(content, 1)
+        if len(coded) <= _WORTHWHILE * len(content):
             return _ZLIB, coded
         self._plain_left = _PAUSE
-        return _PLAIN, part
+        return _PLAIN, content
 
 
-def _without_zeros(part: memoryview) -> bytes | memoryview:
+def _without_zeros(part: memoryview) -> memoryview:
     """Return a chunk without the zeros at its end."""
     if part[-1]:
         return part
     # The first test is the faster one, and most stacks end with many chunks of zeros.
-    return part[: len(bytes(part).rstrip(b"\0"))] if np.frombuffer(part, np.uint8).any() else b""
+    return part[: len(bytes(part).rstrip(b"\0"))] if np.frombuffer(part, np.uint8).any() else part[:0]
 
 
 @final

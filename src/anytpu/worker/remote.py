@@ -217,8 +217,8 @@ class RemoteBackend(Backend):
     def get_later(self, tree: Tree) -> Tree:
         """Ask for arrays, and return at once if all are small; otherwise as `get`."""
         leaves, structure = jax.tree.flatten(tree)
-        arrays = [value_of(leaf) if isinstance(leaf, Handle) else None for leaf in leaves]
-        if not arrays or any(array is None or array not in array.siblings for array in arrays):
+        arrays: list[RemoteArray] = [value_of(leaf) for leaf in leaves if isinstance(leaf, Handle)]
+        if not arrays or len(arrays) < len(leaves) or any(array not in array.siblings for array in arrays):
             return self.get(tree)
         fetch = _Fetch(self._session, arrays)
         return structure.unflatten([LaterArray(fetch, array) for array in arrays])
