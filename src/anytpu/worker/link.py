@@ -181,16 +181,13 @@ class Link:
     def _measure(self, waiting_bytes: int) -> None:
         """Measure the rate, from how many bytes waited before an acknowledgement and how many wait after it."""
         now_s = time.monotonic()
-        if waiting_bytes < _BACKLOG_BYTES:
-            self._measured = None
-        elif self._measured is None:
-            self._measured = now_s, 0
-        else:
-            began_s, size = self._measured
-            size += waiting_bytes - self._kept_bytes
-            self._measured = began_s, size
-            if now_s - began_s >= _RATE_S:
-                self.bytes_per_s, self._measured = size / (now_s - began_s), (now_s, 0)
+        began_s, size = self._measured or (now_s, 0)
+        size += waiting_bytes - self._kept_bytes if self._measured else 0
+        if now_s - began_s >= _RATE_S:
+            self.bytes_per_s = size / (now_s - began_s)
+            began_s, size = now_s, 0
+        # With less than that, the sender may have had nothing to send.
+        self._measured = (began_s, size) if self._kept_bytes >= _BACKLOG_BYTES else None
 
     def _has_frame(self, connection: int, position: int) -> bool:
         is_over = connection != self._connection or self._is_closed
