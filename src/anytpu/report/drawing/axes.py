@@ -185,7 +185,7 @@ def place_labels(
         points: the points to label.
         others: further points (x, y) that must remain visible.
         size: font size.
-        lines: points along lines, which a label crosses only if no other position is free.
+        lines: points along lines; a label covers as few of them as possible.
         bounds: smallest left edge and largest right edge of a label.
 
     A label without a free position is left out; the plot's tooltips still name the point.
@@ -201,8 +201,8 @@ def place_labels(
             for left, base, box in candidates
             if left >= bounds[0] and box[2] <= bounds[1] and not any(_overlap(box, other) for other in occupied)
         ]
-        clear = [candidate for candidate in free if not any(_overlap(candidate[2], box) for box in avoided)]
-        for left, base, box in (clear or free)[:1]:
+        crossed = [sum(_overlap(box, other) for other in avoided) for _, _, box in free]
+        for left, base, box in [free[crossed.index(min(crossed))]] if free else []:
             occupied.append(box)
             labels.append(Label(left, base, text, "start", colour, size))
     return labels
