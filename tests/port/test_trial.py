@@ -73,19 +73,26 @@ def test_a_process_that_dies(tmp_path: Path):
 
 def test_loops_that_train_are_cut():
     text = (
+        "def step(x):\n    optimizer.apply_gradients(x)\n"
         "def train():\n    strategy.run(step)\n"
+        "def predict():\n    return strategy.run(lambda: model(x))\n"
         "for i in range(9):\n    train()\n"
         "while count < 9:\n    train()\n"
-        "for i in range(9):\n    print(i)\n"
+        "for i in range(9):\n    print(i, predict())\n"
+        "for i in range(9):\n    strategy.run(steps[i])\n"
         "model.fit(x, epochs=3)\n"
     )
-    assert ast.unparse(cut_program(ast.parse(text))) == (
+    cut = (
+        "def step(x):\n    optimizer.apply_gradients(x)\n"
         "def train():\n    strategy.run(step)\n"
+        "def predict():\n    return strategy.run(lambda: model(x))\n"
         "for i in __cut__(range(9)):\n    train()\n"
         "for __round__ in __while__(lambda: count < 9):\n    train()\n"
-        "for i in range(9):\n    print(i)\n"
+        "for i in range(9):\n    print(i, predict())\n"
+        "for i in __cut__(range(9)):\n    strategy.run(steps[i])\n"
         "__short__(model.fit, x, epochs=3)"
     )
+    assert ast.unparse(cut_program(ast.parse(text))) == ast.unparse(ast.parse(cut))
 
 
 def test_fit_gets_fewer_rows_and_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -21,8 +21,10 @@ ROUNDS = 2
 """Number of rounds of a loop that trains, and of batches of a `fit`."""
 MAX_EPOCHS = 10
 _TRAINING = frozenset(
-    ["run", "run_steps", "train_on_batch", "apply_gradients", "fit", "train", "minimize", "fit_generator"]
+    ["train_on_batch", "apply_gradients", "apply", "apply_updates", "assign_sub", "fit", "train", "minimize"]
 )
+_RUNS = ("run", "run_steps")
+"""Methods of a strategy that train if the function that they get trains."""
 _WRAPPED = frozenset(["fit", "train", "evaluate"])
 
 
@@ -38,27 +40,38 @@ def cut_program(tree: ast.Module) -> ast.Module:
     return ast.fix_missing_locations(_Cutter(_training_functions(tree)).visit(tree))
 
 
-def _training_functions(tree: ast.Module) -> set[str]:
-    """Return the names of the functions that train, also through other functions."""
+def _training_functions(tree: ast.Module) -> dict[str, bool]:
+    """Map each function of a program to whether it trains, also through other functions."""
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    names: set[str] = set()
+    own = {function.name: False for function in functions}
     for _ in range(len(functions) + 1):
-        found = {function.name for function in functions if _trains(function, names)}
-        if found == names:
+        found = own | {function.name: True for function in functions if _trains(function, own)}
+        if found == own:
             break
-        names = found
-    return names
+        own = found
+    return own
 
 
-def _trains(node: ast.AST, functions: set[str]) -> bool:
-    calls = [part.func for part in ast.walk(node) if isinstance(part, ast.Call)]
-    methods = {call.attr for call in calls if isinstance(call, ast.Attribute)}
-    names = methods | {call.id for call in calls if isinstance(call, ast.Name)}
-    return bool(methods & _TRAINING or names & functions)
+def _trains(node: ast.AST, functions: dict[str, bool]) -> bool:
+    """Return whether code updates weights, itself or by a function that it calls or passes on."""
+    for call in [part for part in ast.walk(node) if isinstance(part, ast.Call)]:
+        if isinstance(call.func, ast.Attribute) and call.func.attr in _TRAINING:
+            return True
+        if any(functions.get(_last_name(part)) for part in (call.func, *call.args)):
+            return True
+        is_run = isinstance(call.func, ast.Attribute) and call.func.attr in _RUNS
+        passed = call.args[0] if is_run and call.args else None
+        if passed is not None and not isinstance(passed, ast.Lambda) and _last_name(passed) not in functions:
+            return True  # The function is not known: it may train.
+    return False
+
+
+def _last_name(node: ast.AST) -> str:
+    return getattr(node, "attr", "") or getattr(node, "id", "")
 
 
 class _Cutter(ast.NodeTransformer):
-    def __init__(self, functions: set[str]) -> None:
+    def __init__(self, functions: dict[str, bool]) -> None:
         self._functions = functions
 
     def visit_For(self, node: ast.For) -> ast.AST:
