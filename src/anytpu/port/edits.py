@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import libcst as cst
+import libcst.matchers as m
 from libcst.helpers import parse_template_expression, parse_template_statement
 
 from anytpu.port.finding import Finding
@@ -18,6 +19,9 @@ from anytpu.port.values import Values
 
 IMPORTS = ("tpu", "keras", "logging", "jax", "optax", "np", "fsspec", "os", "absl.app", "absl.flags")
 """Packages that inserted code may use; each is then imported."""
+
+_RUNS = m.Call() | m.NamedExpr() | m.Await() | m.Yield()
+"""Code that may do or return something else when it runs again."""
 
 Edit = Callable[[Any], Any]
 """Maps a node, whose descendants are already edited, to its replacement."""
@@ -129,12 +133,22 @@ class Edits:
     def expression(self, template: str, /, **parts: cst.BaseExpression) -> cst.BaseExpression:
         """Return new code as a node, and record the packages that it uses for import.
 
+        A part with a call that the template has several times is evaluated once: a lambda takes it.
+
         Args:
             template: the code; `tpu` stands for anytpu, and `{name}` for a part.
             parts: the nodes to substitute, by name.
         """
         code = self._own_names(template)
-        return parse_template_expression(code, **parts)  # pyright: ignore[reportArgumentType]
+        once = [name for name, part in parts.items() if code.count(f"{{{name}}}") > 1 and m.findall(part, _RUNS)]
+        taken = self.tree.taken() if once else set()
+        variables = {name: next(n for n in (name, f"{name}_", f"old_{name}") if n not in taken) for name in once}
+        used = {**parts, **{name: cst.Name(variable) for name, variable in variables.items()}}
+        new = parse_template_expression(code, **used)  # pyright: ignore[reportArgumentType]
+        if not once:
+            return new
+        made = cst.Lambda(cst.Parameters([cst.Param(cst.Name(variable)) for variable in variables.values()]), new)
+        return cst.Call(made.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()]), [cst.Arg(parts[name]) for name in once])
 
     def statement(self, template: str, **parts: Any) -> Any:
         """Return a new statement as a node; see `expression`."""

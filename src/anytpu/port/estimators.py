@@ -21,11 +21,6 @@ _METRICS = (
 )
 _OF_NUMPY = ("x", "y", "batch_size", "num_epochs", "shuffle")
 _ORDER = "write shuffle=True or shuffle=False: tpu.pipeline.Dataset has a method shuffle, which is called or left out"
-_LATE = (
-    "the rewritten input function would read {names} only when it is called: make it in a function of its own that "
-    "takes {names}"
-)
-_REPEATED = (cst.For, cst.While, cst.ListComp, cst.SetComp, cst.DictComp, cst.GeneratorExp)
 _NAME = "estimator.Estimator"
 
 
@@ -61,46 +56,32 @@ def _with_one_device(edits: Edits, call: cst.Call) -> cst.Call:
 
 
 def _plan_arrays(edits: Edits, call: cst.Call) -> None:
-    """Plan an input function of arrays; list one whose order or whose variables are not known."""
+    """Plan an input function of arrays; list one whose order is not known."""
     shuffle = argument_of(call, _OF_NUMPY.index("shuffle"), "shuffle")
-    late = _rebound(edits, call)
-    if late:
-        edits.say(call, _LATE.format(names=", ".join(late)))
-    elif shuffle is None or not (_is(shuffle, "True") or _is(shuffle, "False")):
+    if shuffle is None or not (_is(shuffle, "True") or _is(shuffle, "False")):
         edits.say(call, _ORDER)
+        edits.leave(call.func)
     else:
         edits.put(call, functools.partial(_from_arrays, edits), covers=call.func)
-        return
-    edits.leave(call.func)
-
-
-def _rebound(edits: Edits, call: cst.Call) -> list[str]:
-    """Return the variables of a call's arguments that may change behind it: a lambda reads them late."""
-    tree = edits.tree
-    is_repeated = tree.around(call, *_REPEATED) is not None
-    names = [n for argument in call.args for n in tree.names(argument.value) if tree.library_name(n) is None]
-    own = [n for n in names if tree.scopes_of(n)]
-    stored = [n for n in tree.names() if tree.is_stored(n)]
-
-    def changes(name: cst.Name) -> bool:
-        stores = [n for n in stored if n.value == name.value and tree.scopes_of(n) & tree.scopes_of(name)]
-        return any(is_repeated or not tree.ends_before(tree.small_statement(n) or n, call) for n in stores)
-
-    return sorted({name.value for name in own if changes(name)})
 
 
 def _from_arrays(edits: Edits, call: cst.Call) -> cst.BaseExpression:
-    """Return an input function of a data set that has the rows, order and passes of `numpy_input_fn`."""
+    """Return an input function of a data set that has the rows, order and passes of `numpy_input_fn`.
+
+    Its arguments are default values of the lambda: they are evaluated once, and before their variables change.
+    """
     x, y, batch_size, epochs, shuffle = (argument_of(call, at, name) for at, name in enumerate(_OF_NUMPY))
-    has_labels = y is not None and not _is(y, "None")
-    arrays = "({x}, {y})" if has_labels else "{x}"
     order = ".shuffle()" if shuffle is not None and _is(shuffle, "True") else ""
     passes = "" if epochs is None or _is(epochs, "1") else ".repeat()" if _is(epochs, "None") else ".repeat({epochs})"
-    template = f"lambda params: tpu.pipeline.Dataset.from_arrays({arrays}){order}{passes}.batch({{batch_size}})"
-    rows = batch_size.value if batch_size is not None else cst.Integer("128")
-    parts = {"x": x, "y": y if has_labels else None, "epochs": epochs if "{epochs}" in passes else None}
-    given = {name: part.value for name, part in parts.items() if part is not None}
-    return edits.expression(template, batch_size=rows, **given)
+    used = {"x": x, "y": y, "epochs": epochs if "{epochs}" in passes else None, "batch_size": batch_size}
+    given = {name: part.value for name, part in used.items() if part is not None and not _is(part, "None")}
+    given.setdefault("batch_size", cst.Integer("128"))
+    early = [name for name, part in given.items() if not isinstance(part, cst.Integer)]
+    body = f"from_arrays({'({x}, {y})' if 'y' in given else '{x}'}){order}{passes}.batch({{batch_size}})"
+    for name in early:
+        body = body.replace(f"{{{name}}}", name)
+    parameters = ", ".join(["params", *(f"{name}={{{name}}}" for name in early)])
+    return edits.expression(f"lambda {parameters}: tpu.pipeline.Dataset.{body}", **given)
 
 
 def _is(argument: cst.Arg, code: str) -> bool:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import libcst as cst
-import libcst.matchers as m
 
 from anytpu._replaced import Replacement
 from anytpu.port.arguments import in_parentheses, keyword_of
@@ -17,8 +16,6 @@ _LOWER = ("mode", "padding", "compression_type", "options")
 _WINDOWS = ("strides", "ksize")
 _ONLY_NUMBERS = ("num_or_size_splits",)
 """Arguments of which a list means something else in Keras."""
-_ONCE = ("y_pred",)
-"""Arguments that a template has twice, of which a call is listed: a model would run twice."""
 OWNER = "self"
 """The template's name for the object whose method is called."""
 
@@ -52,9 +49,6 @@ def fill(edits: Edits, call: cst.Call, row: Replacement, target: str = "", **mor
     if sorted_arguments is None:
         return False
     arguments, kept_keywords = sorted_arguments
-    twice = [arguments[name] for name in _ONCE if name in arguments and template.count(f"{{{name}}}") > 1]
-    if any(m.findall(argument, m.Call()) for argument in twice):
-        return False
     if any(row.keywords[keyword_of(a)] is not None for a in kept_keywords) and not template.endswith(")"):
         return False
     for argument in kept_keywords:
@@ -146,6 +140,8 @@ def _adapted(part: Any, name: str) -> Any:
 def _with_keywords(new_call: Any, keywords: list[Any]) -> Any:
     """Return a call with more keyword arguments: on the class that is made, if the template calls what it makes."""
     kept = [a.with_changes(comma=cst.MaybeSentinel.DEFAULT) for a in keywords if isinstance(a, cst.Arg)]
+    if kept and isinstance(new_call.func, cst.Lambda):
+        return new_call.with_changes(func=new_call.func.with_changes(body=_with_keywords(new_call.func.body, kept)))
     if kept and isinstance(new_call.func, cst.Call):
         return new_call.with_changes(func=_with_keywords(new_call.func, kept))
     return new_call.with_changes(args=[*new_call.args, *kept]) if kept else new_call

@@ -1,14 +1,16 @@
-"""Rename the logs of Keras 2 that have another name in Keras 3: "lr", and "acc" where the metric is "accuracy"."""
+"""Keep the names of Keras 2's logs: "lr", "acc" where the metric is "accuracy", and "auc" of the metric "AUC"."""
 
 from __future__ import annotations
+
+import re
 
 import libcst as cst
 import libcst.matchers as m
 
+from anytpu.port import known
 from anytpu.port.arguments import argument_of, keyword_of
 from anytpu.port.edits import Edits
 
-_TEXT = m.SimpleString()
 _ACCURACY = ("acc", "val_acc")
 _MIXED = "one model here has the metric 'acc' and one 'accuracy': the log has the name that compile was given"
 
@@ -16,8 +18,10 @@ _MIXED = "one model here has the metric 'acc' and one 'accuracy': the log has th
 def plan_metric_names(edits: Edits) -> None:
     """Plan the names of logs: keys of a History and of a callback's logs, and the `monitor` of callbacks."""
     tree = edits.tree
-    compiled = [argument_of(call, 2, "metrics") for call in tree.all(cst.Call) if _is_compile(call)]
-    metrics = {tree.code(text)[1:-1] for found in compiled if found is not None for text in m.findall(found, _TEXT)}
+    texts = _metric_texts(edits)
+    metrics = {text.value[1:-1] for text in texts}
+    for text in texts:
+        _plan_class(edits, text)
     for text in tree.all(cst.SimpleString):
         old = text.value[1:-1]
         if old not in ("lr", *_ACCURACY) or not _names_log(edits, text):
@@ -28,6 +32,34 @@ def plan_metric_names(edits: Edits) -> None:
             _rename(edits, text, old.replace("acc", "accuracy"))
         elif {"acc", "accuracy"} <= metrics:
             _plan_mixed(edits, text)
+
+
+def _metric_texts(edits: Edits) -> list[cst.SimpleString]:
+    """Return the strings that name metrics in calls of `compile`, also through a variable."""
+    compiled = [call for call in edits.tree.all(cst.Call) if _is_compile(call)]
+    passed = [argument_of(call, at, key) for call in compiled for at, key in ((2, "metrics"), (-1, "weighted_metrics"))]
+    values = [argument.value for argument in passed if argument is not None]
+    for value in values:  # It grows meanwhile.
+        held = edits.tree.values_assigned_to(value.value) if isinstance(value, cst.Name) else []
+        values += [other for other in held if other not in values]
+    found = [text for value in values for text in edits.tree.nodes(value) if isinstance(text, cst.SimpleString)]
+    return [text for text in found if _is_metric(edits, text)]
+
+
+def _is_metric(edits: Edits, text: cst.SimpleString) -> bool:
+    """Return whether a string is a metric itself: not a key of a dictionary or an argument of a metric's call."""
+    above = edits.tree.parent(text)
+    is_key = isinstance(above, cst.DictElement) and above.key is text
+    call = edits.tree.around(text, cst.Call, cst.Assign)
+    return not is_key and (not isinstance(call, cst.Call) or _is_compile(call))
+
+
+def _plan_class(edits: Edits, text: cst.SimpleString) -> None:
+    """Name the metric of a class: Keras 2 logged "AUC" as "auc", Keras 3 logs it as "AUC"."""
+    name = text.value[1:-1]
+    if name[:1].isupper() and known.is_below(known.find(f"keras.metrics.{name}"), "keras.metrics.Metric"):
+        words = re.sub("([a-z])([A-Z])", r"\1_\2", re.sub("(.)([A-Z][a-z0-9]+)", r"\1_\2", name))
+        edits.put(text, lambda _: edits.expression(f'keras.metrics.{name}(name="{words.lower()}")'))
 
 
 def _plan_mixed(edits: Edits, text: cst.SimpleString) -> None:
