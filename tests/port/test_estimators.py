@@ -86,5 +86,8 @@ def test_the_arguments_of_an_input_function_are_evaluated_once():
     exec(outcome.new, names)
     for _ in range(2):
         rows = [next(iter(one({}))) for one in names["made"]]
-        assert [(np.asarray(x).tolist(), np.asarray(y["y"]).tolist()) for x, y in rows] == [([0.0], [0.0]), ([1.0], [1.0])]
+        assert [(np.asarray(x).tolist(), np.asarray(y["y"]).tolist()) for x, y in rows] == [
+            ([0.0], [0.0]),
+            ([1.0], [1.0]),
+        ]
     assert len(loads) == 2

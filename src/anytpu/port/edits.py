@@ -148,7 +148,9 @@ class Edits:
         if not once:
             return new
         made = cst.Lambda(cst.Parameters([cst.Param(cst.Name(variable)) for variable in variables.values()]), new)
-        return cst.Call(made.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()]), [cst.Arg(parts[name]) for name in once])
+        return cst.Call(
+            made.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()]), [cst.Arg(parts[name]) for name in once]
+        )
 
     def statement(self, template: str, **parts: Any) -> Any:
         """Return a new statement as a node; see `expression`."""
