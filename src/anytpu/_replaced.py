@@ -493,7 +493,8 @@ _ESTIMATOR = (
     Replacement(
         ("estimator.inputs",),
         "input_fn = tf.estimator.inputs.numpy_input_fn({'x': x}, y, 16, num_epochs=None, shuffle=True)",
-        "input_fn = lambda params: tpu.pipeline.Dataset.from_arrays(({'x': x}, y)).shuffle().repeat().batch(16)",
+        "input_fn = lambda params, x={'x': x}, y=y: "
+        "tpu.pipeline.Dataset.from_arrays((x, y)).shuffle().repeat().batch(16)",
         "pattern",
     ),
     Replacement(
