@@ -22,8 +22,9 @@ from anytpu.errors import AnyTPUError
 from anytpu.program import ROWS, Program
 from anytpu.program.file import encode
 from anytpu.system import TPUClusterResolver
-from anytpu.worker.arrays import ArrayStore, chunks, describe
+from anytpu.worker.arrays import ArrayStore, bytes_apart, describe
 from anytpu.worker.child import ChildSession, collect_arrays
+from anytpu.worker.chunk import ChunkWriter
 from anytpu.worker.frames import FrameSocket
 from anytpu.worker.link import HEAD, Link
 from anytpu.worker.shared import SharedArrays
@@ -60,11 +61,8 @@ def requests() -> list[bytes]:
         made.Request(operation=5, get=made.Get(handles=[4, 5, 3])),
         made.Request(operation=6, free=made.Free(handles=[4], programs=[1])),
     ]
-    return [
-        _joined(
-            [*(b"c" + b"".join(chunk) for chunk in chunks(3, 0, large)), *(b"r" + r.SerializeToString() for r in sent)]
-        )
-    ]
+    chunks = ChunkWriter().chunks(3, 0, bytes_apart(large))
+    return [_joined([*(b"c" + b"".join(chunk) for chunk in chunks), *(b"r" + r.SerializeToString() for r in sent)])]
 
 
 def read_requests(path: Path) -> list[str]:
