@@ -322,27 +322,6 @@ def test_the_version_of_libtpu(monkeypatch: pytest.MonkeyPatch):
     assert _env.libtpu_version() is None
 
 
-def test_the_memory_that_is_left(tmp_path: Path):
-    assert _env.available_memory_bytes(tmp_path) is None
-    (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/meminfo").write_text("MemTotal:  2000 kB\nMemAvailable:  1000 kB\n")
-    assert _env.available_memory_bytes(tmp_path) == 1000 * 1024
-    (tmp_path / "proc/self/cgroup").write_text("4:memory:/some/group\n1:cpu:/\n0::/box\n")
-    old, new = tmp_path / "sys/fs/cgroup/memory/some/group", tmp_path / "sys/fs/cgroup/box"
-    old.mkdir(parents=True)
-    new.mkdir(parents=True)
-    (old / "memory.limit_in_bytes").write_text("9000\n")
-    (old / "memory.usage_in_bytes").write_text("5000\n")
-    (old / "memory.stat").write_text("cache 700\ntotal_inactive_file 600\n")
-    assert _env.available_memory_bytes(tmp_path) == 4600
-    (new / "memory.max").write_text("max\n")
-    (new / "memory.current").write_text("7\n")
-    assert _env.available_memory_bytes(tmp_path) == 4600
-    (old.parent / "memory.limit_in_bytes").write_text("50\n")
-    (old.parent / "memory.usage_in_bytes").write_text("60\n")
-    assert _env.available_memory_bytes(tmp_path) == 0
-
-
 READ = "--xla_cpu_enable_fast_math=false"
 
 

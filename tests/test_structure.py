@@ -26,6 +26,7 @@ FLOORS = (
         "_jax",
         "_keras",
         "_keras_layers",
+        "_launched",
         "_replaced",
         "_restarts",
         "showing",
@@ -42,9 +43,10 @@ FLOORS = (
 # show a size, the command line is a client of the public names, and `python -m anytpu` is the command line.
 ALLOWED_SIBLINGS = {
     ("program", "anytpu.system.cores"),
-    *(("_env", module) for module in ("anytpu.errors", "anytpu._jax")),
+    *(("_env", module) for module in ("anytpu.errors", "anytpu._jax", "anytpu._launched")),
     ("showing", "anytpu._by_name"),
     ("_restarts", "anytpu._env"),
+    ("_launched", "anytpu.errors"),
     ("_keras_layers", "anytpu._keras"),
     *(("files", module) for module in ("anytpu.units", "anytpu._env")),
     ("cli", "anytpu"),

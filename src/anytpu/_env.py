@@ -17,10 +17,10 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from anytpu import _jax
+from anytpu._launched import LaunchedProcess, parse_cpu_devices, parse_process
 from anytpu.errors import SettingError
 
 TPU_VARIABLES = ("TPU_NAME", "COLAB_TPU_ADDR", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS")
@@ -79,12 +79,6 @@ _TPU_PCI_DEVICES = {"0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", 
 _GOOGLE_OTHER_PCI_DEVICES = {"0x0042", "0x001f"}
 _NVIDIA_FILES = ("dev/nvidiactl", "dev/nvidia0", "proc/driver/nvidia", "dev/dxg")
 
-# For cgroup v2 and v1: files of the memory limit and of the usage, and the reclaimable part of the usage.
-_CGROUP_FILES = {
-    "": ("memory.max", "memory.current", "inactive_file"),
-    "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-}
-
 _BOOLEANS = ("y", "yes", "t", "true", "on", "1", "n", "no", "f", "false", "off", "0")
 _CHECKED_FLAGS: set[str] = set()
 
@@ -127,6 +121,35 @@ def step_file() -> Path | None:
 def with_step_file(path: Path) -> dict[str, str]:
     """Return this environment with a file for the step of the newest checkpoint."""
     return {**os.environ, "ANYTPU_STEP_FILE": str(path)}
+
+
+def launched_process() -> LaunchedProcess | None:
+    """Return this process's part in a launch by `anytpu launch`, or None if it was started otherwise.
+
+    Raises:
+        SettingError: only some of the launcher's three variables are set, or one has an invalid value.
+    """
+    return parse_process({name: os.environ.get(name, "").strip() for name in LaunchedProcess.VARIABLES})
+
+
+def launched_cpu_devices() -> int | None:
+    """Return the number of CPU devices that `anytpu launch --cores` gives this process, or None.
+
+    Raises:
+        SettingError: ANYTPU_CPU_DEVICES is not a positive integer.
+    """
+    return parse_cpu_devices(os.environ.get("ANYTPU_CPU_DEVICES", "").strip())
+
+
+def with_launched_process(process: LaunchedProcess, cpu_devices: int) -> dict[str, str]:
+    """Return this environment for a process that `anytpu launch` starts, with CPU devices only.
+
+    A pipe takes the output of the process, so Python must not hold it back.
+    """
+    kept = {name: value for name, value in os.environ.items() if name not in _CHOOSES_DEVICES}
+    defaults = {"PJRT_NPROC": str(max(2 * cpu_devices, 16)), "PYTHONUNBUFFERED": "1"}
+    chosen = {"JAX_PLATFORMS": "cpu", "ANYTPU_CPU_DEVICES": str(cpu_devices)}
+    return {**defaults, **kept, **process.variables(), **chosen}
 
 
 def worker_folder() -> Path:
@@ -352,18 +375,6 @@ def tpu_chips(root: Path = ROOT) -> int:
     return sum(device not in _GOOGLE_OTHER_PCI_DEVICES for device in google)
 
 
-def available_memory_bytes(root: Path = ROOT) -> int | None:
-    """Return the memory available to programs, or None if the system does not report it.
-
-    In a container with a memory limit it is the unused part of that limit.
-
-    Args:
-        root: root folder of the machine's file system.
-    """
-    available = re.search(r"^MemAvailable:\s+(\d+) kB$", _read(root / "proc/meminfo"), re.MULTILINE)
-    return max(0, min([int(available[1]) * 1024, *_available_in_cgroups(root)])) if available else None
-
-
 def has_nvidia(root: Path = ROOT) -> bool:
     """Return whether this machine has an NVIDIA GPU whose driver is loaded."""
     return any((root / name).exists() for name in _NVIDIA_FILES)
@@ -468,22 +479,6 @@ def _reserve_threads() -> None:
 def _has_accelerator_files(root: Path) -> bool:
     numbered = [p for p in _children(root / "dev/vfio") if p.name.isdigit()]
     return bool(numbered) or any(p.name.startswith("accel") for p in _children(root / "dev"))
-
-
-def _available_in_cgroups(root: Path) -> Iterator[int]:
-    """Yield the available bytes in each memory-limiting cgroup of this process; inactive page cache is available."""
-    for line in _read(root / "proc/self/cgroup").splitlines():
-        _, kinds, path = line.split(":", 2)
-        if kinds not in ("", "memory"):
-            continue
-        mount = root / "sys/fs/cgroup" / kinds
-        limit_file, usage_file, cache_field = _CGROUP_FILES[kinds]
-        group = mount / path.lstrip("/")
-        for folder in (group, *(parent for parent in group.parents if parent == mount or mount in parent.parents)):
-            limit, usage = _read(folder / limit_file), _read(folder / usage_file)
-            cached = re.search(rf"^{cache_field} (\d+)$", _read(folder / "memory.stat"), re.MULTILINE)
-            if limit.isdigit() and usage.isdigit():
-                yield max(int(limit) - int(usage) + (int(cached[1]) if cached else 0), 0)
 
 
 def _children(folder: Path) -> list[Path]:

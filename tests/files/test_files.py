@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from anytpu import _env
 from anytpu.files import memory, npy
 from anytpu.files.npy import read_npy
 from anytpu.files.replacing import replaced
@@ -56,7 +55,7 @@ def test_examples(module):
 
 @pytest.mark.parametrize("available_bytes", [None, 0, 2**25])
 def test_memory_that_the_machine_has(available_bytes: int | None, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(_env, "available_memory_bytes", lambda: available_bytes)
+    monkeypatch.setattr(memory, "available_memory_bytes", lambda: available_bytes)
     monkeypatch.setattr(memory, "left_in_limits", lambda: [])
     memory.check_memory(2**24)
     if available_bytes is None:
@@ -65,6 +64,27 @@ def test_memory_that_the_machine_has(available_bytes: int | None, monkeypatch: p
     with pytest.raises(ValueError) as caught:
         memory.check_memory(2**25 + 1)
     assert str(caught.value) == f"it needs 32 MiB of memory, and {format_bytes(available_bytes)} are free"
+
+
+def test_the_memory_that_is_left(tmp_path: Path):
+    assert memory.available_memory_bytes(tmp_path) is None
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/meminfo").write_text("MemTotal:  2000 kB\nMemAvailable:  1000 kB\n")
+    assert memory.available_memory_bytes(tmp_path) == 1000 * 1024
+    (tmp_path / "proc/self/cgroup").write_text("4:memory:/some/group\n1:cpu:/\n0::/box\n")
+    old, new = tmp_path / "sys/fs/cgroup/memory/some/group", tmp_path / "sys/fs/cgroup/box"
+    old.mkdir(parents=True)
+    new.mkdir(parents=True)
+    (old / "memory.limit_in_bytes").write_text("9000\n")
+    (old / "memory.usage_in_bytes").write_text("5000\n")
+    (old / "memory.stat").write_text("cache 700\ntotal_inactive_file 600\n")
+    assert memory.available_memory_bytes(tmp_path) == 4600
+    (new / "memory.max").write_text("max\n")
+    (new / "memory.current").write_text("7\n")
+    assert memory.available_memory_bytes(tmp_path) == 4600
+    (old.parent / "memory.limit_in_bytes").write_text("50\n")
+    (old.parent / "memory.usage_in_bytes").write_text("60\n")
+    assert memory.available_memory_bytes(tmp_path) == 0
 
 
 def test_what_unpacks_to_much_more_than_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from anytpu import _env, units
+from anytpu.files.memory import available_memory_bytes
 from anytpu.report.checks import SystemCheck
 from anytpu.system.probes import Reason
 
@@ -81,7 +82,7 @@ def look_at_machine() -> Machine:
     return Machine(
         system=f"{_system_name()}, {platform.release()}, {platform.machine()}",
         cpu=_cpu(),
-        memory_bytes=_env.available_memory_bytes(),
+        memory_bytes=available_memory_bytes(),
         disk_bytes=shutil.disk_usage(folder).free,
         folder=folder,
         ports_taken=tuple(port for port in WORKER_PORTS if is_taken(port)),

@@ -11,9 +11,10 @@ Rule: the comparison comes before the allocation.
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
-from anytpu import _env
 from anytpu.units import GIB, MIB, format_bytes
 
 FREELY_UNPACKED_BYTES = GIB
@@ -23,6 +24,12 @@ MAX_RATIO = 100
 
 _UNCHECKED_BYTES = 16 * MIB
 """Sizes up to this are not checked: the check itself takes a tenth of a millisecond."""
+# For cgroup v2 and v1: files of the memory limit and of the usage, and the reclaimable part of the usage.
+_CGROUP_FILES = {
+    "": ("memory.max", "memory.current", "inactive_file"),
+    "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
+_ROOT = Path("/")
 
 
 def check_memory(needed_bytes: int) -> None:
@@ -41,7 +48,7 @@ def check_memory(needed_bytes: int) -> None:
     """
     if needed_bytes <= _UNCHECKED_BYTES:
         return
-    free = [size for size in (_env.available_memory_bytes(), *left_in_limits()) if size is not None]
+    free = [size for size in (available_memory_bytes(), *left_in_limits()) if size is not None]
     if free and needed_bytes > min(free):
         raise ValueError(f"it needs {format_bytes(needed_bytes)} of memory, and {format_bytes(min(free))} are free")
 
@@ -89,3 +96,38 @@ def left_in_limits() -> list[int]:
     limits = ((resource.RLIMIT_AS, pages[0]), (resource.RLIMIT_DATA, pages[5]))
     soft_limits = [(resource.getrlimit(limit)[0], used) for limit, used in limits]
     return [max(0, limit - used) for limit, used in soft_limits if limit != resource.RLIM_INFINITY]
+
+
+def available_memory_bytes(root: Path = _ROOT) -> int | None:
+    """Return the memory available to programs, or None if the system does not report it.
+
+    In a container with a memory limit it is the unused part of that limit.
+
+    Args:
+        root: root folder of the machine's file system.
+    """
+    available = re.search(r"^MemAvailable:\s+(\d+) kB$", _read(root / "proc/meminfo"), re.MULTILINE)
+    return max(0, min([int(available[1]) * 1024, *_available_in_cgroups(root)])) if available else None
+
+
+def _available_in_cgroups(root: Path) -> Iterator[int]:
+    """Yield the available bytes in each memory-limiting cgroup of this process; inactive page cache is available."""
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, kinds, path = line.split(":", 2)
+        if kinds not in ("", "memory"):
+            continue
+        mount = root / "sys/fs/cgroup" / kinds
+        limit_file, usage_file, cache_field = _CGROUP_FILES[kinds]
+        group = mount / path.lstrip("/")
+        for folder in (group, *(parent for parent in group.parents if parent == mount or mount in parent.parents)):
+            limit, usage = _read(folder / limit_file), _read(folder / usage_file)
+            cached = re.search(rf"^{cache_field} (\d+)$", _read(folder / "memory.stat"), re.MULTILINE)
+            if limit.isdigit() and usage.isdigit():
+                yield max(int(limit) - int(usage) + (int(cached[1]) if cached else 0), 0)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

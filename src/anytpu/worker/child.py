@@ -22,10 +22,10 @@ from typing import Any, final
 import jax
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from anytpu import _env
 from anytpu.engine import Backend, Executable, backend_of
 from anytpu.engine.foreign import foreign_kernels
 from anytpu.errors import AnyTPUError, BackendError, DataError, ProgramError
+from anytpu.files.memory import available_memory_bytes
 from anytpu.program.file import decode
 from anytpu.program.program import Layout, Program
 from anytpu.system import TPUClusterResolver, running_system
@@ -247,7 +247,7 @@ def _first_line(error: Exception) -> str:
 def _default_memory(backend: Backend) -> int:
     if not backend.is_host:
         return backend.memory_bytes
-    return int(_MEMORY_SHARE * (_env.available_memory_bytes() or backend.memory_bytes))
+    return int(_MEMORY_SHARE * (available_memory_bytes() or backend.memory_bytes))
 
 
 def _description(session: ChildSession, kind: str) -> bytes:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from anytpu import _env
 from anytpu.errors import PlanError
+from anytpu.files import memory
 from anytpu.planning.compiler import parent
 from anytpu.planning.compiler.children import ask_child, describe_end
 from anytpu.planning.compiler.parent import EndedError, is_largest_above, memory_limit_bytes, resident_bytes
@@ -56,7 +56,7 @@ def said(folder: Path, size_mib: int, end: str) -> str:
 
 
 def test_a_compiler_that_takes_too_much_is_ended(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(_env, "available_memory_bytes", lambda: 100 * 2**20)
+    monkeypatch.setattr(memory, "available_memory_bytes", lambda: 100 * 2**20)
     text = said(folder, 200, "time.sleep(60)")
     assert text.startswith("The TPU compiler took ") and " to compile 'train' for v3-8, and was ended" in text
     assert text.endswith(f"90 % of the memory that was available. {LESS}")
@@ -78,10 +78,10 @@ def test_a_compiler_that_the_system_ended(folder: Path):
 def test_the_limit_is_a_share_of_what_is_there_and_shared(monkeypatch: pytest.MonkeyPatch):
     ours = resident_bytes(os.getpid())
     assert ours > 2**20
-    monkeypatch.setattr(_env, "available_memory_bytes", lambda: 2**30)
+    monkeypatch.setattr(memory, "available_memory_bytes", lambda: 2**30)
     assert memory_limit_bytes([]) == int(0.9 * 2**30)
     assert memory_limit_bytes([os.getpid()]) > int(0.9 * (2**30 + ours / 2))  # type: ignore[operator]
-    monkeypatch.setattr(_env, "available_memory_bytes", lambda: None)
+    monkeypatch.setattr(memory, "available_memory_bytes", lambda: None)
     assert memory_limit_bytes([]) is None
 
 

@@ -26,6 +26,7 @@ from typing import Any
 
 from anytpu import _env, units
 from anytpu.errors import CompilerMissingError, NoAnswerError
+from anytpu.files import memory
 
 Answer = tuple[dict[str, Any], bytes]
 """A child's answer: a header, and the text of the compiled program."""
@@ -194,7 +195,7 @@ def memory_limit_bytes(pids: Iterable[int]) -> int | None:
     Args:
         pids: process ids of the busy compilers, whose memory is theirs already.
     """
-    available_bytes = _env.available_memory_bytes()
+    available_bytes = memory.available_memory_bytes()
     return None if available_bytes is None else int(_SHARE * (available_bytes + sum(map(resident_bytes, pids))))
 
 
