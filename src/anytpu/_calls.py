@@ -49,13 +49,13 @@ def explain_methods(cls: C) -> C:
     return cls
 
 
-def check_arguments(name: str, signature: inspect.Signature, given: Iterable[str], also: Iterable[str] = ()) -> None:
+def check_arguments(name: str, signature: inspect.Signature, passed: Iterable[str], also: Iterable[str] = ()) -> None:
     """Refuse an argument that a function does not have.
 
     Args:
         name: name of the function, for the error.
         signature: the function's signature.
-        given: the names of a call's named arguments.
+        passed: the names of a call's named arguments.
         also: further names that the function takes.
 
     Raises:
@@ -67,7 +67,7 @@ def check_arguments(name: str, signature: inspect.Signature, given: Iterable[str
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     own = [parameter.name for parameter in parameters if parameter.kind in named]
     known = [known_name for known_name in dict.fromkeys((*own, *also)) if known_name not in ("self", "cls")]
-    for argument in given:
+    for argument in passed:
         if argument not in known:
             near = difflib.get_close_matches(argument, known, n=1)
             listed = f"its arguments are {', '.join(known)}" if known else "it takes no named arguments"

@@ -2588,9 +2588,9 @@ _INPUT = (
         Replacement(
             (f"image.resize({keywords})" if keywords else "image.resize",),
             f"image = tf.image.resize(image, [8, 8]{old})",
-            f"image = keras.ops.image.resize({given.format(images='image')}, [8, 8]{new}, antialias={antialias[0]})",
+            f"image = keras.ops.image.resize({operand.format(images='image')}, [8, 8]{new}, antialias={antialias[0]})",
             "call",
-            target=f"keras.ops.image.resize({given}, {{size}}{method[0]}, antialias={antialias[1]})",
+            target=f"keras.ops.image.resize({operand}, {{size}}{method[0]}, antialias={antialias[1]})",
             host=f"tpu.pipeline.resize({{images}}, {{size}}{method[1]}, antialias={antialias[1]})",
             parameters={"images": None, "size": None, "method": "'bilinear'", "antialias": "False"}
             if keywords
@@ -2598,7 +2598,7 @@ _INPUT = (
             keywords={"name": None},
             note="in a function of a data set it is tpu.pipeline.resize, which is faster for one image",
         )
-        for keywords, given, old, new, method, antialias in (
+        for keywords, operand, old, new, method, antialias in (
             ("", _IN_FLOAT32, "", "", ("", ""), ("False", "False")),
             (
                 "method",

@@ -42,7 +42,7 @@ def test_a_step_that_raises_is_a_check_that_failed(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(doctor, "try_cores", broken)
     *_, check = doctor.system_checks("virtual", 2, look_at_machine())
-    assert (check.status, check.name, check.found) == ("failed", "small step", "the compiler refused")
+    assert (check.status, check.name, check.finding) == ("failed", "small step", "the compiler refused")
     assert check.command == "anytpu env"
 
 

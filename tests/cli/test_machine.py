@@ -149,7 +149,7 @@ def test_an_extra_is_never_more_than_a_hint():
     assert list(checks) == [f"extra {name}" for name in metadata["project"]["optional-dependencies"]]
     assert {check.status for check in checks.values()} <= {"ok", "optional"}
     assert checks["extra plan"].status == "ok"
-    assert checks["extra plan"].found == "installed, for planning without a TPU"
+    assert checks["extra plan"].finding == "installed, for planning without a TPU"
 
 
 def test_a_port_is_taken_while_something_listens():

@@ -22,12 +22,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     from anytpu.report.terminal import open_console
 
-    found = pages()
+    files = pages()
     if arguments.page is None:
-        width = max(map(len, found))
-        print("\n".join(f"{name:<{width}}  {_title(path)}" for name, path in found.items()))
+        width = max(map(len, files))
+        print("\n".join(f"{name:<{width}}  {_title(path)}" for name, path in files.items()))
         return 0
-    text = _page(arguments.page, found).read_text(encoding="utf-8")
+    text = _page(arguments.page, files).read_text(encoding="utf-8")
     console = open_console()
     if console.is_terminal:
         console.print(Markdown(text))
@@ -50,11 +50,11 @@ def pages(package: Path = Path(anytpu.__file__).parent) -> dict[str, Path]:
     }
 
 
-def _page(name: str, found: dict[str, Path]) -> Path:
+def _page(name: str, files: dict[str, Path]) -> Path:
     page = name.removeprefix("docs/").removesuffix(".md")
-    if page in found:
-        return found[page]
-    near = difflib.get_close_matches(page, found, n=1, cutoff=0.4)
+    if page in files:
+        return files[page]
+    near = difflib.get_close_matches(page, files, n=1, cutoff=0.4)
     hint = f"did you mean `anytpu docs {near[0]}`? " if near else ""
     raise SettingError(f"there is no page {name!r}; {hint}`anytpu docs` lists the pages")
 

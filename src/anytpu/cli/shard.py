@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     job, specs = job_named(arguments.job)
     check_batch(job, specs, arguments.batch)
     with StepProgress() as progress:
-        found = anytpu.shard(
+        shardings = anytpu.shard(
             job,
             tpu=arguments.tpu,
             batch_size=arguments.batch,
@@ -74,10 +74,10 @@ def run(arguments: argparse.Namespace) -> int:
             progress=progress,
             name=arguments.job,
         )
-    found.show()
+    shardings.show()
     if arguments.json:
-        say(open_console(), f"Wrote {found.to_json(arguments.json)}")
-    return 0 if any(sharding.step_s is not None for sharding in found) else NONE_STATUS
+        say(open_console(), f"Wrote {shardings.to_json(arguments.json)}")
+    return 0 if any(sharding.step_s is not None for sharding in shardings) else NONE_STATUS
 
 
 COMMAND = Command(

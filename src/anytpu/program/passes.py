@@ -82,7 +82,7 @@ def _source(equation: JaxprEqn, caller: JaxprEqn | None) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class Passes:
+class StepPasses:
     """The passes of a training step.
 
     Attributes:
@@ -120,7 +120,7 @@ class Passes:
         return crossing
 
 
-def passes_of(jaxpr: Jaxpr, states: int) -> Passes:
+def passes_of(jaxpr: Jaxpr, states: int) -> StepPasses:
     """Return the passes of a training step.
 
     Args:
@@ -140,7 +140,7 @@ def passes_of(jaxpr: Jaxpr, states: int) -> Passes:
             forward.append(equation)
         if not growing.isdisjoint(operands):
             growing.update(equation.outvars)
-    return Passes(forward, backward, growing, read_later)
+    return StepPasses(forward, backward, growing, read_later)
 
 
 def best_blocks(inside: dict[int, int], crossing: Sequence[int]) -> tuple[list[int], int]:
@@ -148,7 +148,7 @@ def best_blocks(inside: dict[int, int], crossing: Sequence[int]) -> tuple[list[i
 
     Args:
         inside: bytes that each forward equation keeps for the backward pass, by its index.
-        crossing: bytes that are kept across each forward equation, as `Passes.crossing` returns them.
+        crossing: bytes that are kept across each forward equation, as `StepPasses.crossing` returns them.
     """
     total = sum(inside.values())
     best: tuple[list[int], int] = ([], total)

@@ -21,7 +21,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var, jaxpr_as_fun
 from jax.extend.core import Literal as LiteralAtom
 
 from anytpu.program.jaxprs import aval_of, calling, level_of, scan_arguments
-from anytpu.program.passes import Passes, best_blocks, bytes_of, inlined, passes_of
+from anytpu.program.passes import StepPasses, best_blocks, bytes_of, inlined, passes_of
 
 Remat = Literal["", "products kept", "by block"]
 """What a step computes again: "": nothing. "products kept": all but products with weights and convolutions, as the
@@ -118,7 +118,7 @@ class _Blocks:
         remat: what it computes again.
     """
 
-    def __init__(self, jaxpr: Jaxpr, passes: Passes, remat: Remat) -> None:
+    def __init__(self, jaxpr: Jaxpr, passes: StepPasses, remat: Remat) -> None:
         self._jaxpr, self._passes = jaxpr, passes
         self._remat: Remat = remat
         forward = passes.forward
@@ -261,7 +261,7 @@ def _rematerialised_loops(jaxpr: Jaxpr, states: int, remat: Remat) -> Jaxpr:
     return inlined(jaxpr.replace(eqns=equations))
 
 
-def _pairs(jaxpr: Jaxpr, passes: Passes) -> Iterator[_LoopPair]:
+def _pairs(jaxpr: Jaxpr, passes: StepPasses) -> Iterator[_LoopPair]:
     """Yield loops whose residuals one reverse loop reads, and nothing else does."""
     readers: dict[Any, list[JaxprEqn]] = {}
     for equation in jaxpr.eqns:
@@ -352,9 +352,9 @@ def _reverse_loop(
     """
     reverse = pair.reverse
     body, (constants, carried) = inlined(level_of(reverse.params["jaxpr"])), scan_arguments(reverse)
-    given = [position for _, position in pair.stacked]
+    replaced = [position for _, position in pair.stacked]
     known = {body.invars[position]: first_body.outvars[out] for out, position in pair.stacked}
-    others = [position for position in range(constants + carried, len(body.invars)) if position not in given]
+    others = [position for position in range(constants + carried, len(body.invars)) if position not in replaced]
     # New names: both bodies may be used elsewhere too.
     inside = {variable: Var(aval_of(variable)) for variable, _ in (*fixed, *stacked)}
     new_equations: list[JaxprEqn] = []

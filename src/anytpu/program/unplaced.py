@@ -73,12 +73,12 @@ def unplaced(program: Program) -> Program:
         with inside(placement):
             return plain(state, batch)
 
-    rewriting = _Rewriting(program.name)
-    return dataclasses.replace(program, step=with_rewritten_trace(step, rewriting.rewrite), placement=None)
+    removal = _MeshRemoval(program.name)
+    return dataclasses.replace(program, step=with_rewritten_trace(step, removal.rewrite), placement=None)
 
 
-class _Rewriting:
-    """The rewriting of one program's trace.
+class _MeshRemoval:
+    """The removal of the mesh from the trace of one program.
 
     Args:
         name: name of the program, for errors.

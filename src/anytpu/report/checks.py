@@ -25,13 +25,13 @@ class SystemCheck:
     Attributes:
         status: "ok", "optional", "warning" or "failed".
         name: the subject of the check, in one or two words.
-        found: the finding, as a sentence without its full stop.
+        finding: the finding, as a sentence without its full stop.
         command: the command to type next, or None if there is nothing to do.
     """
 
     status: Status
     name: str
-    found: str
+    finding: str
     command: str | None = None
 
 
@@ -53,7 +53,7 @@ def check_lines(check: SystemCheck, width: int = 80) -> list[Text]:
         ['warning  disk           1 GiB free', '                        type: df -h']
     """
     start = f"{check.status:<{_STATUS_WIDTH}}{check.name:<{_NAME_WIDTH}}"
-    lines = [Text(line) for line in hang(start, check.found, width)]
+    lines = [Text(line) for line in hang(start, check.finding, width)]
     lines[0].stylize(_COLOURS[check.status], 0, len(check.status))
     if check.command:
         lines.append(Text(f"{' ' * len(start)}type: {check.command}"))

@@ -293,7 +293,7 @@ class FitRun:
             self.saver.finish()
 
 
-class _Report(keras.callbacks.Callback):
+class _FitCallback(keras.callbacks.Callback):
     """A callback that reports places to a `FitRun`.
 
     Args:
@@ -305,7 +305,7 @@ class _Report(keras.callbacks.Callback):
         self._run = run
 
 
-class _First(_Report):
+class _First(_FitCallback):
     """The first callback of a fit: its methods run before those of the others."""
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -321,7 +321,7 @@ class _First(_Report):
         self._run.end()
 
 
-class _Last(_Report):
+class _Last(_FitCallback):
     """The last callback of a fit."""
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -354,7 +354,7 @@ def _callback_list(model: Any, arguments: dict[str, Any], run: FitRun) -> Any:
 
 
 def _users(callbacks: Any) -> list[Any]:
-    return [callback for callback in callbacks.callbacks if not isinstance(callback, _Report)]
+    return [callback for callback in callbacks.callbacks if not isinstance(callback, _FitCallback)]
 
 
 def _begins_batches(callback: Any) -> bool:

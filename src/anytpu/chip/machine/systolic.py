@@ -26,7 +26,7 @@ from anytpu.errors import ChipError
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Snapshot:
+class ArraySnapshot:
     """All registers of an array at the end of a cycle; each an array `(rows, columns)`.
 
     Attributes:
@@ -94,7 +94,7 @@ class SystolicArray:
             result[vectors[complete], complete] = self.sums[-1, complete]
         return result
 
-    def snapshots(self, tile: np.ndarray, numbers: np.ndarray) -> Iterator[Snapshot]:
+    def snapshots(self, tile: np.ndarray, numbers: np.ndarray) -> Iterator[ArraySnapshot]:
         """Do what `multiply` does, and show the registers after each cycle: first of the shift, then of the stream."""
         start = self.cycles
         for _ in self._shift(tile):
@@ -136,7 +136,7 @@ class SystolicArray:
         self.sums[0] = 0
         self.sums += self.weights * self.numbers
 
-    def _snapshot(self, start: int, shifting: bool) -> Snapshot:
+    def _snapshot(self, start: int, shifting: bool) -> ArraySnapshot:
         leaving = tuple(
             (int(vector), column, int(self.sums[-1, column]))
             for column, vector in enumerate(self.vectors[-1])
@@ -144,4 +144,4 @@ class SystolicArray:
         )
         registers = ("next_weights", "weights", "numbers", "vectors", "sums")
         copies = {name: getattr(self, name).copy() for name in registers}
-        return Snapshot(self.cycles - start - 1, shifting, leaving=leaving, **copies)
+        return ArraySnapshot(self.cycles - start - 1, shifting, leaving=leaving, **copies)

@@ -323,8 +323,8 @@ def _sources(prediction: Prediction) -> dict[str, str]:
 def _layers_of(prediction: Prediction, kind: str) -> str:
     """Return the layers with most bytes of a kind of collective: " (most by conv1, dense)"; "" if none has a layer."""
     ops = prediction.time.ops if prediction.time else ()
-    found = sorted((op for op in ops if op.layer and collective_name(op) == kind), key=lambda op: -op.bytes)
-    layers = list(dict.fromkeys(layer_name(op) for op in found))[:_MAX_NAMED]
+    collectives = sorted((op for op in ops if op.layer and collective_name(op) == kind), key=lambda op: -op.bytes)
+    layers = list(dict.fromkeys(layer_name(op) for op in collectives))[:_MAX_NAMED]
     return f" (most by {', '.join(layers)})" if layers else ""
 
 

@@ -60,12 +60,12 @@ class SearchedJob:
             return {}
         try:
             with TRACING:
-                found = {count: trace_step(self.job.with_repeats(count).program(self.batch_size)) for count in DEPTHS}
+                steps = {count: trace_step(self.job.with_repeats(count).program(self.batch_size)) for count in DEPTHS}
         except ProgramError:  # A layer without a configuration.
             return {}
         # A Sequential model that is made again may name its arrays anew; then its layouts do not fit.
         names = set(state_names(self.traced.program))
-        return found if all(names.issuperset(state_names(traced.program)) for traced in found.values()) else {}
+        return steps if all(names.issuperset(state_names(traced.program)) for traced in steps.values()) else {}
 
     @functools.cached_property
     def digest(self) -> str | None:

@@ -89,7 +89,7 @@ def estimate(traced: TracedStep, layout: ModelLayout, target: Target) -> Estimat
 
 
 @dataclasses.dataclass(frozen=True)
-class _Work:
+class _StepWork:
     """The work of a step under any layout.
 
     Attributes:
@@ -102,7 +102,7 @@ class _Work:
 
 
 @functools.lru_cache(maxsize=8)
-def _work_of(traced: TracedStep) -> _Work:
+def _work_of(traced: TracedStep) -> _StepWork:
     equations, results = [], collections.Counter[Axes]()
     for level, equation, times in traced.level.equations():
         if equation.primitive.name in (*_PRODUCTS, *_SCATTERS):
@@ -110,7 +110,7 @@ def _work_of(traced: TracedStep) -> _Work:
         if equation.primitive.name not in _PRODUCTS:
             for result in equation.outvars:
                 results[level.of(result)] += times * _whole_bytes(aval_of(result))
-    return _Work(equations, results)
+    return _StepWork(equations, results)
 
 
 class _Costs:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from anytpu import units as written
-from anytpu.chip.machine.systolic import Snapshot, SystolicArray
+from anytpu.chip.machine.systolic import ArraySnapshot, SystolicArray
 from anytpu.report.chip.first_tile import FirstTile
 from anytpu.report.chip.record import ChipPage
 from anytpu.report.html import Markup, element, joined, remark, section, table
@@ -170,7 +170,7 @@ class Wave:
     first_row: int
     weights: np.ndarray
     numbers: np.ndarray
-    snapshots: tuple[Snapshot, ...]
+    snapshots: tuple[ArraySnapshot, ...]
     sums: np.ndarray
     expected: np.ndarray
 
@@ -222,7 +222,7 @@ def scene(wave: Wave) -> dict[str, Any]:
     }
 
 
-def _step(snapshot: Snapshot) -> dict[str, Any]:
+def _step(snapshot: ArraySnapshot) -> dict[str, Any]:
     weights = snapshot.next_weights if snapshot.shifting else snapshot.weights
     return {
         "shifting": snapshot.shifting,
