@@ -80,11 +80,14 @@ class _Inner:
 
 
 class _Sweep:
+    """The walk over a module; an array is an index into its list of all arrays."""
+
     def __init__(self, module: Module) -> None:
         self._module = module
         self._held: list[Held] = []
 
     def entry(self) -> Peak:
+        """Return the peak of the whole module."""
         entry = self._module.entry
         numbered = _parameters(entry)
         arguments = {
@@ -98,8 +101,8 @@ class _Sweep:
         held = [self._held[number] for number in (*always, *inner.held) if self._bytes(number)]
         return Peak(inner.bytes + sum(map(self._bytes, always)), inner.at, tuple(held))
 
-    def _new(self, instruction: HloInstruction, place: int, argument: int | None = None) -> int:
-        self._held.append(Held(instruction, instruction.shapes[place], argument))
+    def _new(self, instruction: HloInstruction, index: int, argument: int | None = None) -> int:
+        self._held.append(Held(instruction, instruction.shapes[index], argument))
         return len(self._held) - 1
 
     def _bytes(self, number: int) -> int:
@@ -114,14 +117,17 @@ class _Sweep:
             arguments: leaves of its parameters.
             placed: for a result's index, the leaf that it has to alias.
         """
+        # 1. The arrays of each result, new or aliased, and the need of the computations that an instruction runs.
         leaves, made, inside = dict(arguments), dict[str, list[int]](), dict[str, _Inner]()
         for instruction in computation.instructions.values():
             if instruction.name not in leaves:
                 leaves[instruction.name], made[instruction.name] = self._results(instruction, leaves)
                 inside[instruction.name] = self._called(instruction, leaves)
+        # 2. The results. A result that aliases an array of the caller takes no room of its own.
         roots = leaves.get(computation.root.name, [])
         self._note_results(computation, roots, placed)
-        free = {number for place, leaf in enumerate(roots) if place in placed for number in leaf}
+        free = {number for index, leaf in enumerate(roots) if index in placed for number in leaf}
+        # 3. The live ranges, and the moment at which the most bytes are live.
         last = self._last_uses(computation, leaves, {number for leaf in roots for number in leaf})
         return self._most(computation, made, inside, last, free)
 
@@ -130,14 +136,15 @@ class _Sweep:
         operands = [leaves.get(operand.name, []) for operand in instruction.operands]
         flat = [leaf for operand in operands for leaf in operand]
         if instruction.call_target == "ConcatBitcast":
+            # Arrays that lie one after another are read as one: all of them are live as long as it.
             return [tuple(number for leaf in flat for number in leaf)], []
         aliases = result_aliases(instruction)
         results, new = list[Leaf](), list[int]()
-        for place in range(len(instruction.shapes)):
-            if place in aliases and aliases[place] < len(flat):
-                results.append(flat[aliases[place]])
+        for index in range(len(instruction.shapes)):
+            if index in aliases and aliases[index] < len(flat):
+                results.append(flat[aliases[index]])
             else:
-                new.append(self._new(instruction, place))
+                new.append(self._new(instruction, index))
                 results.append((new[-1],))
         return results, new
 
@@ -147,7 +154,7 @@ class _Sweep:
         if instruction.opcode == "while":
             runs = [(body, operands[:1]) for body in instruction.bodies]
         elif instruction.opcode == "conditional":
-            runs = [(body, operands[place + 1 : place + 2]) for place, body in enumerate(instruction.bodies)]
+            runs = [(body, operands[branch + 1 : branch + 2]) for branch, body in enumerate(instruction.bodies)]
         elif instruction.opcode == "call":
             runs = [(body, operands) for body in instruction.bodies]
         else:
@@ -163,20 +170,24 @@ class _Sweep:
         """Note the instruction that fills each aliased leaf, and the arrays that are results of the program."""
         root = computation.root
         fillers = root.operands if root.opcode == "tuple" and len(root.operands) == len(roots) else ()
-        for place, leaf in enumerate(roots):
-            if computation.name == self._module.entry_name and place not in placed:
+        for index, leaf in enumerate(roots):
+            if computation.name == self._module.entry_name and index not in placed:
                 for number in leaf:
-                    self._held[number] = dataclasses.replace(self._held[number], result=place)
-            elif place in placed and placed[place] != leaf and fillers:
-                for number in placed[place]:
-                    self._held[number] = dataclasses.replace(self._held[number], writer=fillers[place])
+                    self._held[number] = dataclasses.replace(self._held[number], result=index)
+            elif index in placed and placed[index] != leaf and fillers:
+                for number in placed[index]:
+                    self._held[number] = dataclasses.replace(self._held[number], writer=fillers[index])
 
     def _last_uses(self, computation: Computation, leaves: dict[str, list[Leaf]], roots: set[int]) -> dict[int, int]:
+        """Return the position of the last instruction that reads each array; of a result, the end of the computation.
+
+        The instruction that makes an array counts as a use, so an array that is never read is live for one instruction.
+        """
         last: dict[int, int] = {}
-        for place, instruction in enumerate(computation.instructions.values()):
+        for position, instruction in enumerate(computation.instructions.values()):
             for used in (*instruction.operands, instruction):
                 for leaf in leaves.get(used.name, []):
-                    last.update(dict.fromkeys(leaf, place))
+                    last.update(dict.fromkeys(leaf, position))
         return last | dict.fromkeys(roots, len(computation.instructions))
 
     def _most(
@@ -187,20 +198,23 @@ class _Sweep:
         last: dict[int, int],
         free: set[int],
     ) -> _Inner:
-        most, now, there = _Inner(), 0, dict[int, None]()
+        """Return the largest need, by a sweep over the live ranges."""
+        # Invariant: `live` has the arrays between their making and their last read, and `live_bytes` is their sum.
+        most, live_bytes, live = _Inner(), 0, dict[int, None]()
         ends: dict[int, list[int]] = {}
-        for place, (name, instruction) in enumerate(computation.instructions.items()):
+        for position, (name, instruction) in enumerate(computation.instructions.items()):
             for number in made.get(name, []):
                 if number not in free:
-                    there[number] = None
-                    now += self._bytes(number)
-                    ends.setdefault(last.get(number, place), []).append(number)
+                    live[number] = None
+                    live_bytes += self._bytes(number)
+                    ends.setdefault(last.get(number, position), []).append(number)
             inner = inside.get(name, _Inner())
-            if now + inner.bytes > most.bytes:
-                most = _Inner(now + inner.bytes, inner.at or instruction.name, (*there, *inner.held))
-            for number in ends.pop(place, []):
-                del there[number]
-                now -= self._bytes(number)
+            if live_bytes + inner.bytes > most.bytes:
+                most = _Inner(live_bytes + inner.bytes, inner.at or instruction.name, (*live, *inner.held))
+            # Only now: an instruction has its operands and its results in memory at the same time.
+            for number in ends.pop(position, []):
+                del live[number]
+                live_bytes -= self._bytes(number)
         return most
 
 

@@ -130,21 +130,25 @@ class Clock:
         started, halves = _Started(), _exchanged(home)
         for instruction in home.instructions.values():
             collective = collective_of(instruction)
+            # 1. Instructions that run other computations.
             if instruction.opcode == "while":
                 now_s += self._loop(instruction, count)
             elif instruction.opcode == "conditional":
                 now_s += self._branch(instruction, count)
+            # 2. Starts of asynchronous operations: they take no time here, and their queue is busy until they end.
             elif half := transfer_of(instruction):
                 other = (half.name, "recv" if half.way == "send" else "send")
                 price = transfer_price(half, self.pricer.target)
                 started.exchange(instruction, half, other in halves, price, now_s)
             elif _is_start(instruction, collective) and (price := self.pricer.price(instruction, collective)):
                 started.begin(instruction, collective, price, now_s)
+            # 3. Waits for them: only the exposed rest takes time.
             elif pending := started.ended_by(instruction, collective):
                 now_s += self._wait(instruction, pending, now_s, count)
             elif instruction.opcode == "recv-done" and is_between_slices(instruction):
                 name = user_name(self.module, instruction)
                 self.unpriced.append(f"{name}: an exchange between slices that began elsewhere; taken for hidden")
+            # 4. All others take their time here. A call with a collective in it is priced as the collective.
             elif instruction.opcode == "call" and instruction.called and not collective:
                 now_s += self._walk(instruction.bodies[0], count)
             elif price := self.pricer.price(instruction, collective):
@@ -172,6 +176,7 @@ class Clock:
         return trips * (trip.time_s + self._walk(condition, count * trips) + self._walk(body, count * trips))
 
     def _branch(self, instruction: HloInstruction, count: int) -> float:
+        # Each branch gets a clock of its own: the operations of the shorter ones are dropped.
         branches: list[tuple[float, Clock]] = []
         for body in instruction.bodies:
             inner = Clock(self.module, self.pricer)

@@ -15,6 +15,12 @@ LEFT, RIGHT, TOP, BOTTOM = 70.0, 452.0, 36.0, 242.0
 """Edges of the area between the axes, in points."""
 
 TEXT_SIZE = 13.0
+_MAX_TICKS = 6
+"""Ticks of a logarithmic axis that fit beside each other; the two that enclose the values come on top."""
+
+_DENSE = 3.0
+"""Distance of the points of `along`: less than the width of a letter, in points."""
+
 _WIDE = 8.0
 # Round durations, from a tenth of a microsecond to three years.
 _ROUND_S = (
@@ -67,7 +73,7 @@ def linear(values: Sequence[float], start: float, end: float, max_ticks: int = 5
     return Scale(0.0, ticks[-1], start, end, ticks)
 
 
-def logarithmic(values: Sequence[float], start: float, end: float, max_ticks: int = 6) -> Scale:
+def logarithmic(values: Sequence[float], start: float, end: float) -> Scale:
     """Return a logarithmic scale around positive values, with ticks at 1, 2 and 5 of each decade, or only at 1.
 
     Example:
@@ -77,9 +83,9 @@ def logarithmic(values: Sequence[float], start: float, end: float, max_ticks: in
     lowest, highest = min(values) / 1.08, max(values) * 1.08
     decades = range(math.floor(math.log10(lowest)), math.ceil(math.log10(highest)) + 1)
     fine = [digit * 10.0**decade for decade in decades for digit in (1, 2, 5)]
-    if len(_covering(fine, lowest, highest)) > max_ticks + 2:
+    if len(_covering(fine, lowest, highest)) > _MAX_TICKS + 2:
         fine = [10.0**decade for decade in (*decades, decades.stop)]
-    return _around(fine, values, start, end, max_ticks)
+    return _around(fine, values, start, end)
 
 
 def fitting(values: Sequence[float], start: float, end: float) -> Scale:
@@ -99,7 +105,7 @@ def durations(values_s: Sequence[float], start: float, end: float) -> Scale:
     """
     longest_s = max(values_s)
     if longest_s > _WIDE * min(values_s) > 0:
-        return _around(_ROUND_S, values_s, start, end, max_ticks=6)
+        return _around(_ROUND_S, values_s, start, end)
     unit_s = next((size_s for size_s in (86400.0, 3600.0, 60.0) if longest_s >= 2 * size_s), 1.0)
     scale = linear([value_s / unit_s for value_s in values_s], start, end)
     return Scale(0.0, scale.high * unit_s, start, end, tuple(tick * unit_s for tick in scale.ticks))
@@ -120,10 +126,10 @@ def duration(tick_s: float) -> str:
     return f"{tick_s:,.0f} s" if tick_s >= 60 else units.format_seconds(tick_s)
 
 
-def doubling(values: Sequence[float], start: float, end: float, max_ticks: int = 7) -> Scale:
+def doubling(values: Sequence[float], start: float, end: float) -> Scale:
     """Return a logarithmic scale whose ticks are the values themselves, such as batch sizes or device counts."""
     ticks = sorted(set(values))
-    while len(ticks) > max_ticks:
+    while len(ticks) > _MAX_TICKS + 1:
         ticks = ticks[::2] if ticks[-1] in ticks[::2] else ticks[1::2]
     spread = (max(values) / min(values)) ** 0.06 if max(values) > min(values) else 2.0
     return Scale(min(values) / spread, max(values) * spread, start, end, tuple(ticks), True)
@@ -136,7 +142,7 @@ def horizontal(scale: Scale, y: float, write: Callable[[float], str], title: str
     for tick in scale.ticks:
         x, text = scale(tick), write(tick)
         shapes.append(Polyline(((x, y), (x, lines_to)), "grid"))
-        half = text_width(text, TEXT_SIZE) / 2
+        half = text_width(text) / 2
         if x - half > label_end:
             shapes.append(Label(x, y + 17, text, "middle", "muted", TEXT_SIZE))
             label_end = x + half + 6
@@ -175,7 +181,6 @@ def legend(entries: Sequence[tuple[str, str]]) -> list[Shape]:
 def place_labels(
     points: Sequence[tuple[float, float, str, str]],
     others: Sequence[tuple[float, float]] = (),
-    size: float = 13.0,
     lines: Sequence[tuple[float, float]] = (),
     bounds: tuple[float, float] = (LEFT, RIGHT + 8),
 ) -> list[Label]:
@@ -184,27 +189,31 @@ def place_labels(
     Args:
         points: the points to label.
         others: further points (x, y) that must remain visible.
-        size: font size.
         lines: points along lines; a label covers as few of them as possible.
         bounds: smallest left edge and largest right edge of a label.
 
     A label without a free position is left out; the plot's tooltips still name the point.
     """
+    # Invariant: `occupied` has the boxes of all points and of the labels so far, and no label overlaps one of them.
     occupied = [(x - 6, y - 6, x + 6, y + 6) for x, y in (*((x, y) for x, y, _, _ in points), *others)]
     avoided = [(x - 1, y - 1, x + 1, y + 1) for x, y in lines]
     labels = []
     for x, y, text, colour in points:
-        width = text_width(text, size)
-        candidates = [(left, base, (left, base - size, left + width, base + 3)) for left, base in _beside(x, y, width)]
+        width = text_width(text)
+        # 1. The positions inside the plot that cover nothing.
+        candidates = [
+            (left, base, (left, base - TEXT_SIZE, left + width, base + 3)) for left, base in _beside(x, y, width)
+        ]
         free = [
             (left, base, box)
             for left, base, box in candidates
             if left >= bounds[0] and box[2] <= bounds[1] and not any(_overlap(box, other) for other in occupied)
         ]
+        # 2. Of these the one that covers the least of the lines; the first such position of `_beside`.
         crossed = [sum(_overlap(box, other) for other in avoided) for _, _, box in free]
         for left, base, box in [free[crossed.index(min(crossed))]] if free else []:
             occupied.append(box)
-            labels.append(Label(left, base, text, "start", colour, size))
+            labels.append(Label(left, base, text, "start", colour))
     return labels
 
 
@@ -215,12 +224,12 @@ def _beside(x: float, y: float, width: float) -> list[tuple[float, float]]:
     return [*sides, (x - width, above), (x, below), (x, above), (x - width, below), (x - width / 2, y + 36)]
 
 
-def along(lines: Iterable[Sequence[tuple[float, float]]], every: float = 3.0) -> list[tuple[float, float]]:
+def along(lines: Iterable[Sequence[tuple[float, float]]]) -> list[tuple[float, float]]:
     """Return points along polylines, so dense that no letter fits between two of them."""
     dense: list[tuple[float, float]] = []
     for points in lines:
         for (x, y), (end_x, end_y) in itertools.pairwise(points):
-            steps = max(round(max(abs(end_x - x), abs(end_y - y)) / every), 1)
+            steps = max(round(max(abs(end_x - x), abs(end_y - y)) / _DENSE), 1)
             dense += [(x + (end_x - x) * n / steps, y + (end_y - y) * n / steps) for n in range(steps + 1)]
     return dense
 
@@ -229,11 +238,11 @@ def _overlap(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
-def _around(candidates: Sequence[float], values: Sequence[float], start: float, end: float, max_ticks: int) -> Scale:
+def _around(candidates: Sequence[float], values: Sequence[float], start: float, end: float) -> Scale:
     """Return a logarithmic scale around values, with ticks chosen from candidates."""
     lowest, highest = min(values) / 1.08, max(values) * 1.08
     ticks = _covering(candidates, lowest, highest)
-    ticks = ticks[:: math.ceil(len(ticks) / (max_ticks + 2))]
+    ticks = ticks[:: math.ceil(len(ticks) / (_MAX_TICKS + 2))]
     return Scale(min(ticks[0], lowest), max(ticks[-1], highest), start, end, tuple(ticks), True)
 
 
