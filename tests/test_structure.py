@@ -27,6 +27,7 @@ FLOORS = (
         "_keras",
         "_keras_layers",
         "_launched",
+        "_pci",
         "_replaced",
         "_restarts",
         "showing",
@@ -43,7 +44,7 @@ FLOORS = (
 # show a size, the command line is a client of the public names, and `python -m anytpu` is the command line.
 ALLOWED_SIBLINGS = {
     ("program", "anytpu.system.cores"),
-    *(("_env", module) for module in ("anytpu.errors", "anytpu._jax", "anytpu._launched")),
+    *(("_env", module) for module in ("anytpu.errors", "anytpu._jax", "anytpu._launched", "anytpu._pci")),
     ("showing", "anytpu._by_name"),
     ("_restarts", "anytpu._env"),
     ("_launched", "anytpu.errors"),

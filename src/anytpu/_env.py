@@ -21,6 +21,7 @@ from pathlib import Path
 
 from anytpu import _jax
 from anytpu._launched import LaunchedProcess, parse_cpu_devices, parse_process
+from anytpu._pci import has_nvidia, tpu_chips
 from anytpu.errors import SettingError
 
 TPU_VARIABLES = ("TPU_NAME", "COLAB_TPU_ADDR", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS")
@@ -56,6 +57,8 @@ _CHILD_VARIABLES = re.compile(
     r"HOME|LANG|LC_ALL|LD_LIBRARY_PATH|PATH|TMPDIR|USER|XDG_CACHE_HOME|ANYTPU_CACHE_DIR|ANYTPU_KERNELS|KERAS_BACKEND"
     r"|OMP_NUM_THREADS|(JAX|XLA|PJRT|TPU|LIBTPU|CUDA|NVIDIA|NCCL)_.*"
 )
+# Prefixes of the variables by which launchers and TPU machines describe a job of several processes.
+_JOB_PREFIXES = ("SLURM_", "OMPI_", "TPU_", "MEGASCALE_", "JAX_COORDINATOR_PORT")
 _TRIAL_EXCLUDED = ("JAX_", "PYTHONWARNINGS", "PYTHONDEVMODE")
 # Prefixes of the compiler's own options.
 _COMPILER_OPTIONS = ("LIBTPU_", "XLA_", "MEGASCALE_")
@@ -73,19 +76,12 @@ _COMPILER_DEFAULTS = {
     "TPU_LOG_DIR": "disabled",
 }
 
-_GOOGLE_PCI_VENDOR = "0x1ae0"
-# Google's network card and disk have the same vendor id. From jax/_src/hardware_utils.py of jax 0.12.0.
-_TPU_PCI_DEVICES = {"0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076", "0x007c", "0x0083"}
-_GOOGLE_OTHER_PCI_DEVICES = {"0x0042", "0x001f"}
-_NVIDIA_FILES = ("dev/nvidiactl", "dev/nvidia0", "proc/driver/nvidia", "dev/dxg")
-
 _BOOLEANS = ("y", "yes", "t", "true", "on", "1", "n", "no", "f", "false", "off", "0")
 _CHECKED_FLAGS: set[str] = set()
 
 # First words of JAX's error; jax/_src/xla_bridge.py of jax 0.10 to 0.12.
 _NO_PLATFORM = "Unable to initialize backend"
 _NO_HOME = Path(os.devnull) / "no-home"
-ROOT = Path("/")
 FLAGS_TIMEOUT_S = 60.0
 """Time limit in seconds of the child process that checks XLA_FLAGS; it takes less than one second."""
 
@@ -150,6 +146,22 @@ def with_launched_process(process: LaunchedProcess, cpu_devices: int) -> dict[st
     defaults = {"PJRT_NPROC": str(max(2 * cpu_devices, 16)), "PYTHONUNBUFFERED": "1"}
     chosen = {"JAX_PLATFORMS": "cpu", "ANYTPU_CPU_DEVICES": str(cpu_devices)}
     return {**defaults, **kept, **process.variables(), **chosen}
+
+
+def job_variables() -> dict[str, str]:
+    """Return the set environment variables by which Slurm, Open MPI and TPU machines describe a job of processes."""
+    return {name: value for name, value in os.environ.items() if name.startswith(_JOB_PREFIXES)}
+
+
+def job_token() -> str | None:
+    """Return the secret that the hosts of a job share, of ANYTPU_JOB_TOKEN, or None."""
+    return os.environ.get("ANYTPU_JOB_TOKEN", "").strip() or None
+
+
+def rendezvous_environment() -> dict[str, str]:
+    """Return the environment of the process at which the hosts of a job meet: without the token."""
+    kept = {name: value for name, value in os.environ.items() if name != "ANYTPU_JOB_TOKEN"}
+    return {**kept, "PYTHONPATH": _with_our_sources()}
 
 
 def worker_folder() -> Path:
@@ -360,26 +372,6 @@ def _accepts_xla_flags(flags: str) -> bool:
     )
 
 
-def tpu_chips(root: Path = ROOT) -> int:
-    """Return the number of TPU chips on this machine's PCI bus, without starting JAX.
-
-    Args:
-        root: root folder of the machine's file system.
-    """
-    ids = [(_read(d / "vendor"), _read(d / "device")) for d in _children(root / "sys/bus/pci/devices")]
-    google = [device for vendor, device in ids if vendor == _GOOGLE_PCI_VENDOR]
-    known = sum(device in _TPU_PCI_DEVICES for device in google)
-    if known or not _has_accelerator_files(root):
-        return known
-    # A chip newer than this table: a Google device with a device file that is neither network card nor disk.
-    return sum(device not in _GOOGLE_OTHER_PCI_DEVICES for device in google)
-
-
-def has_nvidia(root: Path = ROOT) -> bool:
-    """Return whether this machine has an NVIDIA GPU whose driver is loaded."""
-    return any((root / name).exists() for name in _NVIDIA_FILES)
-
-
 def has_cuda_plugin() -> bool:
     """Return whether a CUDA plugin of JAX is installed."""
     return any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13, 14))
@@ -474,22 +466,3 @@ def _reserve_threads() -> None:
     counts = re.findall(r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
     if counts and "PJRT_NPROC" not in os.environ:
         os.environ["PJRT_NPROC"] = str(max(2 * int(counts[-1]), 16))
-
-
-def _has_accelerator_files(root: Path) -> bool:
-    numbered = [p for p in _children(root / "dev/vfio") if p.name.isdigit()]
-    return bool(numbered) or any(p.name.startswith("accel") for p in _children(root / "dev"))
-
-
-def _children(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except OSError:
-        return []
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""

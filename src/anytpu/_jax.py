@@ -65,3 +65,99 @@ def trace_settings() -> list[str]:
     from jax._src import config
 
     return [text for text in map(repr, config.trace_context()) if " at 0x" not in text]
+
+
+def coordination_service(address: str, processes: int, heartbeat_s: int) -> Any:
+    """Start JAX's coordination service in this process, for clients that survive the death of others.
+
+    Args:
+        address: "host:port" to listen at. A port that is in use ends the process.
+        processes: number of clients.
+        heartbeat_s: time in seconds after which a silent client is taken for dead.
+    """
+    from jaxlib import _jax  # pyright: ignore[reportAttributeAccessIssue]
+
+    return _jax.get_distributed_runtime_service(
+        address, processes, heartbeat_timeout=heartbeat_s, cluster_register_timeout=heartbeat_s, recoverable=True
+    )
+
+
+def connect_client(address: str, processes: int, index: int, timeout_s: int, heartbeat_s: int) -> Any:
+    """Make this process one of several of a job, before JAX starts its devices, and return its client.
+
+    `jax.distributed.initialize` does the same, and starts the coordination service in process 0.
+
+    Args:
+        address: "host:port" of the coordination service.
+        processes: number of processes.
+        index: index of this one.
+        timeout_s: time limit in seconds of the connection.
+        heartbeat_s: as in `coordination_service`.
+    """
+    import jax
+    from jax._src import distributed
+    from jaxlib import _jax  # pyright: ignore[reportAttributeAccessIssue]
+
+    jax.config.update("jax_enable_recoverability", True)
+    # Otherwise JAX takes SIGTERM.
+    jax.config.update("jax_enable_preemption_service", False)
+    state = distributed.global_state
+    client = _jax.get_distributed_runtime_client(
+        address,
+        index,
+        init_timeout=timeout_s,
+        heartbeat_timeout=heartbeat_s,
+        shutdown_on_destruction=False,
+        use_compression=True,
+    )
+    client.connect()
+    state.coordinator_address, state.num_processes, state.process_id, state.client = address, processes, index, client
+    return client
+
+
+def forget_client() -> None:
+    """Disconnect this process's client."""
+    from jax._src import distributed
+
+    client, distributed.global_state.client = distributed.global_state.client, None
+    if client is not None:
+        client.shutdown()
+
+
+def listen_for_collectives(host: str) -> None:
+    """Make the CPU's collectives listen at an address of this machine.
+
+    Without it they listen at the address of the machine's name, which on Debian is 127.0.1.1.
+    """
+    from jax._src import distributed, xla_bridge
+    from jaxlib import _jax  # pyright: ignore[reportAttributeAccessIssue]
+
+    def cpu_client() -> Any:
+        client = distributed.global_state.client
+        return xla_bridge.make_cpu_client(_jax.make_gloo_tcp_collectives(distributed_client=client, hostname=host))
+
+    xla_bridge.register_backend_factory("cpu", cpu_client, priority=0, fail_quietly=False)
+
+
+def cluster(name: str, port: str | None, timeout_s: int) -> tuple[str, int, int, int | None] | None:
+    """Return the address, process count, process index and index on its machine, as JAX finds them in a cluster.
+
+    Args:
+        name: JAX's name of the cluster: "slurm", "ompi", "gcetpu", "gketpu".
+        port: port of the coordinator; None is the cluster's default.
+        timeout_s: time limit in seconds for the name of the coordinator to be known.
+
+    Returns:
+        None if JAX does not find this cluster.
+    """
+    from jax._src import clusters
+
+    environment = next((kind for kind in clusters.ClusterEnv._cluster_types if kind.name == name), None)
+    if environment is None or not environment.is_env_present():
+        return None
+    return (
+        environment.get_coordinator_address(timeout_secs=timeout_s, override_coordinator_port=port),
+        environment.get_process_count(),
+        environment.get_process_id(),
+        environment.get_local_process_id(),
+    )

@@ -84,6 +84,10 @@ class WorkerLostError(WorkerError):
     """A session with a worker ended, because the worker, its child or the connection failed; its values are lost."""
 
 
+class HostsError(AnyTPUError, RuntimeError):
+    """The hosts of a job cannot join, do not answer one another, or run different programs."""
+
+
 class HandleError(BackendError, TypeError):
     """A backend handle is used as an array. Only `backend.get` returns the array."""
 

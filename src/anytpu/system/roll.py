@@ -1,0 +1,144 @@
+"""The rules by which the hosts of a job join and are judged: the greeting of a host, refusals, and texts.
+
+Idea: one process, the rendezvous, decides for all hosts. This module holds its decisions, as functions of what it
+received.
+
+Rule: a connection that does not send a greeting of this form is a stranger's. It is closed, and decides nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hmac
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+MAX_LINE_BYTES = 4096
+"""Maximum length of a line that a host sends."""
+
+_MAX_TEXT = 500
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """The time limits of a job, in seconds.
+
+    Attributes:
+        join_s: until all hosts have come.
+        greeting_s: from a connection to its greeting.
+        beat_s: between two heartbeats.
+        silence_s: from the last heartbeat until a host is taken for frozen.
+        words_s: between the exception of a host and the verdict. A host that was killed makes others raise.
+        verdict_s: from the verdict to the end of the rendezvous.
+        notice_s: from the first goodbye until the hosts that still run are told.
+        goodbye_s: from the first goodbye until the job ends with an error.
+    """
+
+    join_s: float = 300.0
+    greeting_s: float = 10.0
+    beat_s: float = 2.0
+    silence_s: float = 30.0
+    words_s: float = 1.0
+    verdict_s: float = 20.0
+    notice_s: float = 60.0
+    goodbye_s: float = 1800.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Greeting:
+    """The first line of a host.
+
+    Attributes:
+        index: index of the host.
+        processes: number of hosts that this one expects.
+        name: name of its machine.
+        versions: version of each package on which hosts must agree, and of Python.
+        token: the secret of the job, or None.
+    """
+
+    index: int
+    processes: int
+    name: str
+    versions: Mapping[str, str]
+    token: str | None = dataclasses.field(default=None, repr=False)
+
+    def line(self) -> bytes:
+        """Return the greeting as a line of JSON."""
+        return json.dumps({"anytpu": 1, **dataclasses.asdict(self)}).encode() + b"\n"
+
+
+def parse_greeting(line: bytes) -> Greeting | None:
+    """Return the greeting in a line, or None for a stranger's line."""
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(fields, dict) or fields.pop("anytpu", None) != 1:
+        return None
+    kinds: dict[str, Any] = {"index": int, "processes": int, "name": str, "versions": dict, "token": str | None}
+    if fields.keys() != kinds.keys() or not all(isinstance(fields[key], kind) for key, kind in kinds.items()):
+        return None
+    return Greeting(**{**fields, "name": printable(fields["name"])})
+
+
+def has_token(greeting: Greeting, token: str | None) -> bool:
+    """Return whether a greeting has the token of the job."""
+    return token is None or hmac.compare_digest((greeting.token or "").encode(), token.encode())
+
+
+def refusal(greeting: Greeting, first: Greeting, taken: Mapping[int, str]) -> str | None:
+    """Return the reason why a host cannot join, or None.
+
+    Args:
+        greeting: greeting of the host.
+        first: greeting of host 0.
+        taken: name of the machine of each host that has come, by index.
+    """
+    host, zero = f"host {greeting.index} ({greeting.name})", f"host 0 ({first.name})"
+    if greeting.processes != first.processes:
+        return (
+            f"{host} was started for {greeting.processes} hosts, and {zero} for {first.processes}. Start every host "
+            "with the same number of processes"
+        )
+    if not 0 <= greeting.index < first.processes:
+        return f"the index of a host ({greeting.name}) is {greeting.index}; it must be 0 to {first.processes - 1}"
+    if greeting.index in taken:
+        return (
+            f"two hosts have the index {greeting.index}: {taken[greeting.index]} and {greeting.name}. Start each host "
+            f"with its own index, 0 to {first.processes - 1}"
+        )
+    for name, version in first.versions.items():
+        if (other := greeting.versions.get(name)) != version:
+            return (
+                f"{host} has {name} {printable(str(other))}, and {zero} has {name} {version}. Install the same "
+                "versions on every host"
+            )
+    return None
+
+
+def missing_text(missing: Iterable[int], processes: int, limit_s: float) -> str:
+    """Return the error for hosts that did not come."""
+    indices = sorted(missing)
+    return (
+        f"{hosts(indices)} of {processes} did not come within {limit_s:g} s. Start every host with the same address, "
+        "and each with its own index"
+    )
+
+
+def hosts(indices: Iterable[int]) -> str:
+    """Return the indices of hosts as text.
+
+    Example:
+        >>> hosts([2]), hosts([1, 2]), hosts([0, 1, 2])
+        ('host 2', 'hosts 1 and 2', 'hosts 0, 1 and 2')
+    """
+    texts = [str(index) for index in indices]
+    if len(texts) == 1:
+        return f"host {texts[0]}"
+    return f"hosts {', '.join(texts[:-1])} and {texts[-1]}"
+
+
+def printable(text: str) -> str:
+    """Return the start of a text, of printable characters only."""
+    return "".join(character if character.isprintable() else " " for character in text[:_MAX_TEXT])

@@ -1,0 +1,144 @@
+"""The connection of a host to the rendezvous, after it joined: heartbeats, last words, the verdict and the goodbye.
+
+Idea: a host whose peer died may hang in a collective for half an hour, where Python cannot interrupt it. So a thread
+listens. On a verdict it prints one error and ends the process, with the status of a program that can be started again.
+
+Rule: at most one error is printed for the failure of another host. A host whose own exception is the cause prints its
+own traceback.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from anytpu._restarts import STOPPED_STATUS
+from anytpu.system.job import HostJob
+from anytpu.system.roll import MAX_LINE_BYTES, Limits, printable
+
+ADVICE = "Start the job again; a fit with checkpoint_dir continues from its last checkpoint"
+"""End of a message about a job that ended because of one host."""
+
+_FLUSH_S = 1.0
+
+
+class Watch:
+    """The connection to the rendezvous, and the thread that listens.
+
+    Args:
+        connection: the connection, on which the job has started.
+        job: the job.
+        limits: the time limits.
+        leave: called once all hosts have come to their end.
+    """
+
+    def __init__(self, connection: socket.socket, job: HostJob, limits: Limits, leave: Callable[[], None]) -> None:
+        self._connection = connection
+        self._job = job
+        self._limits = limits
+        self._leave = leave
+        self._words: str | None = None
+        self._is_judged = threading.Event()
+        self._is_done = threading.Event()
+        self._hook: Callable[..., Any] = sys.excepthook
+        self._thread = threading.Thread(target=self._listen, name="anytpu-hosts", daemon=True)
+
+    def start(self) -> None:
+        """Start to listen, and send this process's last words and its goodbye when it ends."""
+        self._hook, sys.excepthook = sys.excepthook, self._tell
+        atexit.register(self._part)
+        # A forked child has a copy of the connection, and would hide the death of this process.
+        os.register_at_fork(after_in_child=self._disown)
+        self._thread.start()
+
+    def _send(self, message: dict[str, Any] | None) -> None:
+        with contextlib.suppress(OSError):
+            self._connection.sendall((json.dumps(message) if message else "").encode() + b"\n")
+
+    def _listen(self) -> None:
+        received, heard_s, beaten_s = b"", time.monotonic(), 0.0
+        self._connection.settimeout(self._limits.beat_s / 4)
+        while not self._is_done.is_set():
+            if time.monotonic() - beaten_s > self._limits.beat_s:
+                self._send(None)
+                beaten_s = time.monotonic()
+            try:
+                arrived = self._connection.recv(MAX_LINE_BYTES)
+            except TimeoutError:
+                if time.monotonic() - heard_s > self._limits.silence_s:
+                    self._lost(f"is silent for {self._limits.silence_s:g} s")
+                continue
+            except OSError:
+                arrived = b""
+            if not arrived:
+                if not self._is_done.is_set():
+                    self._lost("ended")
+                return
+            heard_s = time.monotonic()
+            *lines, received = (received + arrived).split(b"\n")
+            for line in filter(None, lines):
+                self._read(json.loads(line))
+
+    def _read(self, message: dict[str, Any]) -> None:
+        if "notice" in message:
+            print(f"anytpu: {message['notice']}", file=sys.stderr, flush=True)
+        elif "done" in message:
+            self._is_done.set()
+        elif "verdict" in message:
+            # Either this host is the cause, or its own exception is that of the first one. It prints its traceback.
+            is_own = self._words is not None and message["words"] == self._words
+            if not is_own:
+                self._stop(message["verdict"])
+            self._is_judged.set()
+
+    def _lost(self, how: str) -> None:
+        self._stop(f"the connection to host 0, at {self._job.address}, {how}")
+
+    def _stop(self, reason: str) -> None:
+        """End this process."""
+        text = f"anytpu: {reason}; this host, {self._job.index} of {self._job.processes}, stops too. {ADVICE}\n"
+        flush = threading.Thread(target=_flush, daemon=True)
+        flush.start()
+        flush.join(_FLUSH_S)  # The main thread may hold the lock of a stream.
+        with contextlib.suppress(OSError):
+            os.write(2, text.encode(errors="replace"))
+        os._exit(STOPPED_STATUS)
+
+    def _tell(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        """Send an exception that nobody caught, and let the verdict decide whose error is printed."""
+        first = str(error).strip().partition("\n")[0]
+        self._words = printable(f"{kind.__name__}: {first}" if first else kind.__name__)
+        self._send({"words": self._words})
+        self._is_judged.wait(self._limits.words_s + self._limits.beat_s)
+        self._hook(kind, error, traceback)
+
+    def _part(self) -> None:
+        """Say goodbye, and wait for the goodbyes of all others."""
+        if self._words is not None:
+            return
+        self._send({"goodbye": True})
+        with contextlib.suppress(KeyboardInterrupt):
+            self._is_done.wait()
+            self._leave()
+        self._is_done.set()
+        self._connection.close()
+
+    def _disown(self) -> None:
+        self._connection.close()
+        sys.excepthook = self._hook
+        atexit.unregister(self._part)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
