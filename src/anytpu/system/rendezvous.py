@@ -9,8 +9,8 @@ Rule: one thread and no waiting. A line of a stranger is never more than a close
 connections are closed, and soon after a verdict in any case.
 
 Lines of a host: a `Greeting`; then empty lines (heartbeats), `{"words": text}` (its exception), `{"goodbye": true}`.
-Lines to a host: `{"error": text}` or `{"service": port}`; then empty lines, `{"notice": text}`, `{"done": true}` and
-`{"verdict": text, "cause": index, "words": text or null}`.
+Lines to a host while it joins: `{"error": text}` or `{"service": port}`. Later: empty lines, `{"notice": text}`,
+`{"done": true}`, and the verdict with the words of its cause.
 """
 
 from __future__ import annotations
