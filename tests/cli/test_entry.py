@@ -56,9 +56,9 @@ print(sorted({{"jax", "jaxlib", "keras", "numpy", "rich"}} & set(sys.modules)))
     [
         (["dvices"], "there is no command 'dvices'; did you mean `anytpu devices`?"),
         (
-            ["teach"],
-            "there is no command 'teach'; the commands are demo, devices, doctor, env, compare, plan, shard, chip, "
-            "run, checkpoints, port, worker, docs",
+            ["xyz"],
+            "there is no command 'xyz'; the commands are demo, devices, doctor, env, compare, plan, shard, chip, "
+            "run, launch, checkpoints, port, worker, docs",
         ),
         (
             ["demo", "--epochs", "0"],

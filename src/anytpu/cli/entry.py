@@ -18,7 +18,22 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from anytpu import _env
-from anytpu.cli import checkpoints, chip, compare, demo, devices, docs, doctor, env, plan, port, run, shard, worker
+from anytpu.cli import (
+    checkpoints,
+    chip,
+    compare,
+    demo,
+    devices,
+    docs,
+    doctor,
+    env,
+    launch,
+    plan,
+    port,
+    run,
+    shard,
+    worker,
+)
 from anytpu.cli.command import Command
 from anytpu.errors import AnyTPUError, SettingError
 
@@ -28,7 +43,7 @@ INTERRUPTED_STATUS = 130
 CLOSED_PIPE_STATUS = 141
 """Exit status of a command whose reader closed the pipe, as in `anytpu env | head -1`."""
 
-_WITHOUT_JAX = ("docs", "doctor", "env", "port", "run", "worker")
+_WITHOUT_JAX = ("docs", "doctor", "env", "launch", "port", "run", "worker")
 """Commands that need no JAX, or that report its settings themselves."""
 _WITHOUT_KERAS = (*_WITHOUT_JAX, "devices", "worker")
 
@@ -42,6 +57,7 @@ COMMANDS: tuple[Command, ...] = (
     shard.COMMAND,
     chip.COMMAND,
     run.COMMAND,
+    launch.COMMAND,
     checkpoints.COMMAND,
     port.COMMAND,
     worker.COMMAND,

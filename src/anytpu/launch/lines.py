@@ -1,0 +1,53 @@
+"""`LineBuffer`: the lines of a stream of bytes, as a terminal would show them.
+
+Idea: a carriage return starts the line again, as progress bars do. Only the newest state of such a line is kept.
+"""
+
+from __future__ import annotations
+
+MAX_LINE_BYTES = 1 << 20
+"""Size at which a line without an end is cut."""
+
+
+class LineBuffer:
+    """Collects bytes and returns complete lines.
+
+    Example:
+        >>> lines = LineBuffer()
+        >>> lines.feed(b"step 1\\nstep"), lines.feed(b" 2\\r\\n10 %\\r20 %")
+        ([b'step 1'], [b'step 2'])
+        >>> lines.unfinished(), lines.unfinished()
+        (b'20 %', None)
+        >>> lines.feed(b"\\r30 %\\n")
+        [b'30 %']
+    """
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._shown = b""
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Add bytes, and return the lines that they complete, without line ends."""
+        *complete, rest = (self._rest + chunk).split(b"\n")
+        if len(rest) > MAX_LINE_BYTES:
+            complete.append(rest)
+            rest = b""
+        # The last carriage return stays: it may be half of a line end, b"\r\n".
+        before, carriage_return, after = rest.rpartition(b"\r")
+        self._rest = before.rpartition(b"\r")[2] + carriage_return + after
+        if complete:
+            self._shown = b""
+        return list(map(_visible, complete))
+
+    def unfinished(self) -> bytes | None:
+        """Return the line that has no end yet; None if it is empty or was returned before."""
+        visible = _visible(self._rest)
+        if visible in (b"", self._shown):
+            return None
+        self._shown = visible
+        return visible
+
+
+def _visible(line: bytes) -> bytes:
+    """Return the text after the last carriage return that text follows."""
+    return line.rstrip(b"\r").rpartition(b"\r")[2]
