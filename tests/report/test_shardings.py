@@ -1,5 +1,7 @@
 """The report of layouts, on layouts made by hand."""
 
+import dataclasses
+
 import pytest
 
 from anytpu.errors import SettingError
@@ -14,9 +16,21 @@ def test_compiled_layouts_are_rows_and_the_others_have_their_reasons(capsys):
     rows = [line for line in lines if line.lstrip()[:2] in ("1 ", "3 ")]
     assert [row.split()[1] for row in rows] == ["tensor=2", "data"]
     assert "no fit" in rows[1]
-    assert " 1. examples over data; 1 arrays over model; w ('model',)." in lines
+    assert " 1. examples over data; 1 array over model; w ('model',)." in lines
     assert "fsdp (300 ms): not compiled, because 2 layouts have a shorter estimate." in lines
     assert lines[-1] == "A note."
+
+
+def test_layouts_of_which_none_was_compiled_have_no_table(capsys):
+    found = layouts()
+    estimated = [candidate for candidate in found.candidates if candidate.prediction is None]
+    dataclasses.replace(found, candidates=tuple(estimated)).show()
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == [
+        "Layouts of net/train by the time of a step, predicted",
+        "In brackets: estimates without the compiler.",
+        "fsdp (300 ms): not compiled, because 2 layouts have a shorter estimate.",
+        "A note.",
+    ]
 
 
 def test_a_notebook_gets_a_table():

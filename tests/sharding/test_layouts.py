@@ -1,12 +1,14 @@
 """Layouts as users write them, and what is refused."""
 
+import json
+
 import keras
 import pytest
 from jax.sharding import PartitionSpec
 
 from anytpu.errors import SettingError
 from anytpu.sharding.forms import resolve
-from anytpu.sharding.found import found_layout
+from anytpu.sharding.found import found_layout, to_record
 from anytpu.sharding.layouts import ModelLayout, split_largest
 
 MESH = {"data": 4, "model": 2}
@@ -54,6 +56,16 @@ def test_patterns_are_searched_in_names_and_exact_names_come_first():
     assert layout.spec_of("block/dense/kernel", (4, 4)) == ((), ("model",))
     assert layout.spec_of("head/kernel", (4, 4)) == (("model",),)
     assert layout.spec_of("block/dense/bias", (4,)) is None
+    assert str(layout) == "2 patterns over data=4, model=2"
+    assert str(resolve({"kernel": ("model",)}, MESH, 8)) == "1 pattern over data=4, model=2"
+
+
+def test_a_file_is_given_by_its_path(tmp_path):
+    specs, shapes = {"w": (("data",),)}, {"w": (8,)}
+    layout = found_layout("split", (("data", 8),), specs, shapes, ("w",), {})
+    path = tmp_path / "layouts.json"
+    path.write_text(json.dumps({"candidates": [{"layout": to_record(layout)}]}))
+    assert str(resolve(path, None, 8)) == str(resolve(str(path), None, 8)) == "split over data=8"
 
 
 def test_a_function_decides_by_name_and_shape():

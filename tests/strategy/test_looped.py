@@ -64,7 +64,8 @@ def test_plain_batches_are_refused(strategy):
         strategy.run_steps(lambda x: x.sum(), iter([np.ones(4)]), 1)
     assert str(error.value) == (
         "the iterator yields whole batches, and each of the 2 replicas would run on all of their rows: split them with "
-        "iterator = iter(strategy.distribute_dataset(dataset))"
+        "iterator = iter(strategy.distribute_dataset(dataset)). A step of the global batch, as for jax.jit or "
+        'jax.shard_map, needs a strategy with layout="data" or another layout'
     )
 
 

@@ -16,21 +16,24 @@ from anytpu.report.terminal import compact_table, hang, open_console, say
 _TITLES = ("", "layout", "mesh", "step", "interval", "memory", "network", "bound", "cost")
 _REMAT = "remat"
 _TEXT = ("layout", "mesh", _REMAT, "bound")
+_TIMES = ("step", "interval")
 
 
 class ShardingsReport:
     """The renderer of `Shardings`."""
 
     def show(self, record: Shardings) -> None:
-        """Print the compiled layouts as a table, and the others with their reasons."""
+        """Print the compiled layouts as a table, if there is one, and the others with their reasons."""
         console = open_console()
         say(console, f"Layouts of {record.job} by the {record.rank} of a step, predicted", style="bold")
-        table = compact_table()
-        for title in _titles(record):
-            table.add_column(title, justify="left" if title in _TEXT else "right", overflow="fold")
-        for row in _rows(record):
-            table.add_row(*row)
-        console.print(table)
+        if rows := _rows(record):
+            table = compact_table()
+            for title in _titles(record):
+                justify = "left" if title in _TEXT else "right"
+                table.add_column(title, justify=justify, overflow="fold", no_wrap=title in _TIMES)
+            for row in rows:
+                table.add_row(*row)
+            console.print(table)
         for line in _lines(record, console.width):
             console.print(line, soft_wrap=True)
 
@@ -129,13 +132,13 @@ def _basis(sharding: Sharding) -> str:
 
 
 def _lines(record: Shardings, width: int) -> list[Text]:
-    remat = "remat: what the backward pass computes again. " if _has_remat(record) else ""
-    legend = (
+    remat = "remat: computations that the backward pass repeats. " if _has_remat(record) else ""
+    columns = (
         f"{remat}network: share of a step spent on data from other devices. cost: of an epoch if its length is known, "
-        "else of a million examples. ~: by the compiler's schedule, without machine code. In brackets: estimates "
-        "without the compiler."
+        "else of a million examples. ~: by the compiler's schedule, without machine code. "
     )
-    lines = hang("", legend, width)
+    has_rows = any(sharding.prediction for sharding in record.candidates)
+    lines = hang("", f"{columns if has_rows else ''}In brackets: estimates without the compiler.", width)
     for place, sharding in enumerate(record.candidates, 1):
         if sharding.step_s is not None:
             said = [f"{sharding.split}.", sharding.remat_code, _basis(sharding)]

@@ -149,14 +149,14 @@ class _Model:
     def _axis_sets(self, size: int) -> list[frozenset[int]]:
         """Return sets of logical axes, no two of one weight, each without the largest axis of the set before."""
         splittable = [axis for axis, _ in self._covered.most_common() if self._divides(axis, size)]
-        found: list[frozenset[int]] = []
+        axis_sets: list[frozenset[int]] = []
         for first in range(min(MAX_AXIS_SETS, len(splittable))):
             chosen = self._independent(splittable[first:])
             share = sum(self._covered[axis] for axis in chosen) / max(self._weight_bytes, 1)
             # A split of experts alone has a name of its own.
-            if chosen not in found and share >= _MIN_SHARE and not chosen <= self._experts:
-                found.append(chosen)
-        return found
+            if chosen not in axis_sets and share >= _MIN_SHARE and not chosen <= self._experts:
+                axis_sets.append(chosen)
+        return axis_sets
 
     def _divides(self, axis: int, size: int) -> bool:
         return axis not in self._traced.rows and self._traced.level.groups.divisor(axis) % size == 0
@@ -174,13 +174,13 @@ class _Model:
     def _sequence_axes(self, size: int) -> list[int]:
         """Return the first position, beside the examples, at which an array of the batch may be split; at most one."""
         traced = self._traced
-        found: list[int] = []
+        positions: list[int] = []
         for axes, (leaf, layout) in zip(traced.batch_axes, traced.program.leaves(), strict=True):
             for position, axis in enumerate(axes):
                 is_inner = layout.axis is not None and position != layout.axis and leaf.shape[position] > 1
-                if is_inner and position not in found and self._is_sequence(axis) and self._divides(axis, size):
-                    found.append(position)
-        return found[:1]
+                if is_inner and position not in positions and self._is_sequence(axis) and self._divides(axis, size):
+                    positions.append(position)
+        return positions[:1]
 
     def _is_sequence(self, axis: int) -> bool:
         """Return whether an axis indexes positions rather than features, which most weights have as an axis."""

@@ -2,8 +2,8 @@
 
 Idea: every form is a mesh with named axes and a function from a weight's name and shape to its partition.
 
-Rule: a form that is literal, a `keras.distribution.LayoutMap`, means what Keras means by it and no more. With every
-other form the slots of the optimizer and the activations follow the weights (`placing.py`).
+Rule: a `keras.distribution.LayoutMap` is literal: it is read as Keras reads it, and nothing is added. With every other
+form the slots of the optimizer and the activations follow the weights (`placing.py`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import dataclasses
 import difflib
 import inspect
 import math
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -33,13 +34,13 @@ _FORMS = (
 
 
 def resolve(layout: Any, mesh: Mapping[str, int] | None, devices: int) -> ModelLayout:
-    """Return the layout that a user means.
+    """Return the layout that a user wrote.
 
     Args:
         layout: "data" (weights whole on each core) or "fsdp" (weights, slots and batch split over all cores). Or a
             `ModelLayout`, a `keras.distribution.LayoutMap`, `ModelParallel` or `DataParallel`. Or a dictionary
             {pattern: PartitionSpec}, with regular expressions that are searched in the names of weights. Or a function
-            `(name, shape) -> PartitionSpec`.
+            `(name, shape) -> PartitionSpec`. Or the path of a JSON file of a search.
         mesh: {name: size} of each mesh axis, at most one of them -1, which fills the devices. None: one axis "data"
             over all devices, or the mesh of the layout.
         devices: number of devices.
@@ -52,38 +53,7 @@ def resolve(layout: Any, mesh: Mapping[str, int] | None, devices: int) -> ModelL
         >>> resolve("fsdp", None, 8)
         <ModelLayout: fsdp over data=8>
     """
-    found = layout if isinstance(layout, ModelLayout) else getattr(layout, "layout", None)
-    if isinstance(found, ModelLayout):
-        resolved = found
-    elif _is_layout_map(layout):
-        resolved = _of_layout_map(layout)
-    elif _is_distribution(layout):
-        resolved = _of_distribution(layout)
-    else:
-        axes = _axes(mesh, devices)
-        rows = _row_axes(name for name, _ in axes)
-        # Arrays cannot be compared with a name.
-        name = layout if isinstance(layout, str) else ""
-        if name == "data":
-            resolved = ModelLayout("data", axes, rows, lambda name, shape: ())
-        elif name == "fsdp":
-            sizes = dict(axes)
-            resolved = ModelLayout("fsdp", axes, rows, lambda name, shape: split_largest(shape, rows, sizes))
-        elif isinstance(layout, Mapping) and layout:
-            resolved = _of_patterns(layout, axes, rows)
-        elif callable(layout):
-            resolved = _of_function(layout, axes, rows)
-        elif name.endswith(".json"):
-            resolved = read_layout(name)
-        elif isinstance(layout, Mapping):
-            raise SettingError('the layout has no pattern; layout="data" leaves every weight whole')
-        elif name == "auto":
-            raise SettingError(
-                'the best layout is found by compiling: found = tpu.shard(model, tpu="v5e-8", batch_size=64), then '
-                'layout=found. Without a search, "fsdp" needs the least memory of a core and "data" the least exchange'
-            )
-        else:
-            raise SettingError(f"layout must be {_FORMS}, not {layout!r}.{_nearest(layout)}")
+    resolved = _resolved(layout, mesh, devices)
     if resolved.devices != devices:
         raise SettingError(
             f"the mesh {axes_text(resolved.axes)} has {resolved.devices} devices, and the system has {devices}: "
@@ -92,6 +62,50 @@ def resolve(layout: Any, mesh: Mapping[str, int] | None, devices: int) -> ModelL
     if mesh is not None and dict(_axes(mesh, devices)) != dict(resolved.axes):
         raise SettingError(f"the layout has the mesh {axes_text(resolved.axes)}: leave mesh={mesh!r} out")
     return resolved
+
+
+def _resolved(layout: Any, mesh: Mapping[str, int] | None, devices: int) -> ModelLayout:
+    """Return the layout, over its own mesh if it has one, else over the mesh of the caller."""
+    with_mesh = layout if isinstance(layout, ModelLayout) else getattr(layout, "layout", None)
+    if isinstance(with_mesh, ModelLayout):
+        return with_mesh
+    if _is_layout_map(layout):
+        return _of_layout_map(layout)
+    if _is_distribution(layout):
+        return _of_distribution(layout)
+    axes = _axes(mesh, devices)
+    rows = _row_axes(name for name, _ in axes)
+    if isinstance(layout, str | os.PathLike):
+        return _of_name(os.fspath(layout), axes, rows)
+    if isinstance(layout, Mapping):
+        if not layout:
+            raise SettingError('the layout has no pattern; layout="data" leaves every weight whole')
+        return _of_patterns(layout, axes, rows)
+    if callable(layout):
+        return _of_function(layout, axes, rows)
+    raise _unknown(layout)
+
+
+def _of_name(layout: str, axes: tuple[tuple[str, int], ...], rows: tuple[str, ...]) -> ModelLayout:
+    """Return the layout of a name, or of the path of a JSON file."""
+    sizes = dict(axes)
+    if layout == "data":
+        return ModelLayout("data", axes, rows, lambda name, shape: ())
+    if layout == "fsdp":
+        return ModelLayout("fsdp", axes, rows, lambda name, shape: split_largest(shape, rows, sizes))
+    if layout.endswith(".json"):
+        return read_layout(layout)
+    if layout == "auto":
+        raise SettingError(
+            'the best layout is found by compiling: found = tpu.shard(model, tpu="v5e-8", batch_size=64), then '
+            'layout=found. Without a search, "fsdp" needs the least memory of a core and "data" the least exchange'
+        )
+    raise _unknown(layout)
+
+
+def _unknown(layout: Any) -> SettingError:
+    near = _nearest(layout) if isinstance(layout, str) else ""
+    return SettingError(f"layout must be {_FORMS}, not {layout!r}.{near}")
 
 
 def _axes(mesh: Any, devices: int) -> tuple[tuple[str, int], ...]:
@@ -143,7 +157,8 @@ def _of_patterns(layout: Mapping[str, Any], axes: Any, rows: tuple[str, ...]) ->
             raise SettingError(f"{name!r} matches two patterns of the layout, {listed}. Make one of them narrower")
         return specs[matches[0]] if matches else None
 
-    return ModelLayout(f"{len(specs)} patterns", axes, rows, spec_of, tuple(specs))
+    name = "1 pattern" if len(specs) == 1 else f"{len(specs)} patterns"
+    return ModelLayout(name, axes, rows, spec_of, tuple(specs))
 
 
 def _check_pattern(pattern: Any) -> None:

@@ -37,7 +37,7 @@ def found_layout(
         shapes: shape of each of them.
         weights: names of the split weights, which a model must have.
         inner: mesh axes by position for other axes of the batch.
-        remat: what the step computes again in its backward pass.
+        remat: a name of `REMATS`, or "" for a step that computes nothing again.
     """
 
     def spec_of(name: str, shape: Shape) -> Spec | None:

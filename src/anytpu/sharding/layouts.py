@@ -33,7 +33,7 @@ class ModelLayout:
         specs: for a layout that was found for one model, the partition of each array by its name, in order.
         shapes: the shape of each of these arrays.
         is_open: whether a strategy chooses a layout for each model in place of this one, as "auto" does.
-        remat: what the step computes again in its backward pass, "" for nothing; see `anytpu.program.rematerialising`.
+        remat: rematerialisation of the step, a name of `anytpu.program.rematerialising.REMATS`, or "" for none.
     """
 
     name: str

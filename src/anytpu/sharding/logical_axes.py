@@ -1,4 +1,4 @@
-"""Logical axes: the axes of all arrays of a traced step, grouped by what they index.
+"""Logical axes: groups of the array axes of a traced step that index the same things.
 
 Idea: `x @ w` contracts the features of `x` with the rows of `w`, so these two axes index the same things. Flax and
 MaxText users write such names by hand ("embed", "mlp", "heads"); here they are found in the trace. A sharding of a

@@ -1,8 +1,8 @@
 """`place`: a Program over a mesh of cores, as a layout says.
 
 Idea: the layout names partitions of weights. The trace of the step relates their axes to those of every other array
-(`logical_axes.py`). So the optimizer's slots lie like their weights. Examples are split over the row axes,
-and an activation is split like the weight axis that makes it.
+(`logical_axes.py`). So the optimizer's slots are split like their weights. Examples are split over the
+row axes, and an activation is split like the weight axis that makes it.
 
 Rule: results of products, convolutions and lookups that hold examples get a sharding constraint. With the weights'
 partition alone, XLA may reshard activations instead of gathering weights: on v5e-8 a decoder of 8 layers then takes

@@ -136,7 +136,8 @@ class LoopRun:
         ):
             raise DataError(
                 f"the iterator yields whole batches, and each of the {replicas} replicas would run on all of "
-                "their rows: split them with iterator = iter(strategy.distribute_dataset(dataset))"
+                "their rows: split them with iterator = iter(strategy.distribute_dataset(dataset)). A step of the "
+                'global batch, as for jax.jit or jax.shard_map, needs a strategy with layout="data" or another layout'
             )
         arrays = [array.padded() if isinstance(array, PerReplica) else array for array in arrays]
         self._last_arguments = StepArguments(form, arrays)
@@ -243,8 +244,8 @@ def _copied(state: Tree) -> Tree:
         return jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), state)
     except TypeError as error:
         raise SettingError(
-            f"state must be a tree of arrays and numbers, which the steps update: {error} Let the function close over "
-            "anything else"
+            "state must be a tree of arrays and numbers, which the steps update: "
+            f"{str(error).rstrip('.')}. Let the function close over anything else"
         ) from error
 
 

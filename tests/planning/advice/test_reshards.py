@@ -39,6 +39,13 @@ def test_a_moved_activation_is_named_with_its_line_bytes_and_time():
     )
 
 
+def test_data_between_the_cores_of_a_chip_crosses_no_link():
+    found = find_reshards(with_collectives(exchange("all-gather", 0, 2e-6)), FSDP)
+    assert found.evidence == (
+        "50% of a step is 1 such exchange. The longest is an all-gather between the cores of a chip, 2 µs."
+    )
+
+
 def test_gathers_of_stored_weights_and_sums_are_meant():
     meant = [
         exchange("all-gather", 7 * 2**20),

@@ -55,7 +55,7 @@ def test_the_answer_says_what_to_write(rematerialised, capsys):
     rematerialised.show()
     lines = capsys.readouterr().out.splitlines()
     assert any("remat" in line.split() for line in lines[:5])
-    assert "remat: what the backward pass computes again." in " ".join(lines)
+    assert "remat: computations that the backward pass repeats." in " ".join(lines)
 
 
 def test_a_plan_of_the_layout_rematerialises_too(rematerialised, tmp_path):

@@ -31,13 +31,15 @@ def find_reshards(prediction: Prediction, facts: Facts) -> ProposedChange | None
     worst = max(moved, key=lambda op: op.time_s)
     place = " ".join(part for part in (worst.layer, f"({worst.source})" if worst.source else "") if part)
     times = f", {worst.count:,} times" if worst.count > 1 else ""
+    exchanges = "exchange" if len(moved) == 1 else "exchanges"
+    # No link carries data that two cores of one chip exchange.
+    amount = f"of {units.format_bytes(worst.bytes / worst.count)}" if worst.bytes else "between the cores of a chip"
     return ProposedChange(
         "collectives",
         f"Constrain the value at {place or worst.name} with jax.lax.with_sharding_constraint, or split another axis of "
         "its weight: the layout moves it between devices inside the step.",
-        f"{seconds / prediction.step_s:.0%} of a step is {len(moved)} such exchanges. The longest is an "
-        f"{worst.collective} of {units.format_bytes(worst.bytes / worst.count)}{times}, "
-        f"{units.format_seconds(worst.time_s)}.",
+        f"{seconds / prediction.step_s:.0%} of a step is {len(moved)} such {exchanges}. The longest is an "
+        f"{worst.collective} {amount}{times}, {units.format_seconds(worst.time_s)}.",
     )
 
 

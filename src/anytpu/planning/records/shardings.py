@@ -93,7 +93,7 @@ class Sharding:
         for spec in self.layout.specs.values():
             counts.update({part for parts in spec for part in parts})
         inner = [f"axis {axis} of the batch over {'+'.join(parts)}" for axis, parts in self.layout.inner.items()]
-        arrays = [f"{count} arrays over {part}" for part, count in counts.items()]
+        arrays = [f"{count} {'array' if count == 1 else 'arrays'} over {part}" for part, count in counts.items()]
         sizes = dict(self.layout.axes)
         rows = [axis for axis in self.layout.row_axes if sizes[axis] > 1]
         examples = f"examples over {'+'.join(rows)}" if rows else "all examples on each device"
