@@ -41,6 +41,7 @@ def _drawing_flat(original: Callable) -> Callable:
 
 
 _ZEROES_OUTPUT = contextvars.ContextVar("anytpu_zeroes_output", default=False)
+"""`zero_output_for_mask` of the layer that runs its inner loop: Keras does not pass it to the backend."""
 
 
 def offer_recurrent(lstm: Callable, gru: Callable, is_wanted: Callable[[], bool]) -> None:

@@ -130,6 +130,7 @@ class _SystemRun:
         keras.utils.set_random_seed(0)
         self._model, self._x, self._y, self.batch_size = _checked(job(self._strategy))
         self._clock = _EpochClock()
+        self._metrics: dict[str, float] = {}
 
     def train_one_epoch(self) -> None:
         epoch = len(self._clock.epoch_s)
@@ -164,6 +165,7 @@ class _EpochClock(keras.callbacks.Callback):
     def __init__(self) -> None:
         super().__init__()
         self.epoch_s: list[float] = []
+        self._began_s = 0.0
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._began_s = time.perf_counter()

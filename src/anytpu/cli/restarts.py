@@ -80,7 +80,7 @@ class Restarts:
         self._equal = 0
 
     def after(self, end: End) -> Verdict:
-        """Count an end that was not wished for, and return what follows."""
+        """Count an end that was not wished for, and return the decision."""
         last, self._last = self._last, end
         self._equal = self._equal + 1 if end == last else 1
         if self._equal == MAX_EQUAL and end.status != STOPPED_STATUS:

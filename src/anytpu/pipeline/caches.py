@@ -93,10 +93,10 @@ class _CachedElements(Sequence):
 
     def __init__(self, path: str, name: str) -> None:
         self._path, self._records = path, records(path)
-        found = bytes(next(iter(self._records), b"")).decode(errors="replace")
-        if found != name:
+        owner = bytes(next(iter(self._records), b"")).decode(errors="replace")
+        if owner != name:
             raise DataError(
-                f"{path!r} is the cache of another data set, {found[:200]}; this is {name}. Delete the file, or pass "
+                f"{path!r} is the cache of another data set, {owner[:200]}; this is {name}. Delete the file, or pass "
                 "another path"
             )
 

@@ -116,13 +116,13 @@ class PaddedStack:
         return tree.unflatten(map(_padded, columns, shapes, values))
 
 
-def _by_column(given: Tree, tree: Any, is_leaf: Any, name: str) -> list[Any]:
+def _by_column(argument: Tree, tree: Any, is_leaf: Any, name: str) -> list[Any]:
     """Return an argument's values for the columns of a tree: one for each, or the same for all."""
-    leaves, structure = jax.tree.flatten(given, is_leaf=is_leaf)
+    leaves, structure = jax.tree.flatten(argument, is_leaf=is_leaf)
     if structure == tree:
         return leaves
     if len(leaves) != 1 or structure.num_nodes != 1:
-        raise DataError(f"{name} must have the structure of an element, {tree}, or be a single one, not {given!r}")
+        raise DataError(f"{name} must have the structure of an element, {tree}, or be a single one, not {argument!r}")
     return leaves * tree.num_leaves
 
 

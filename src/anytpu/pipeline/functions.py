@@ -222,9 +222,9 @@ def _to_numpy(leaf: Any) -> Any:
     return np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf
 
 
-def _are_same(one: Tree, other: Tree) -> bool:
+def _are_same(result: Tree, other: Tree) -> bool:
     """Return whether two results have the same columns, types and shapes, and values equal to float32's accuracy."""
-    leaves, tree = jax.tree.flatten(one)
+    leaves, tree = jax.tree.flatten(result)
     others, other_tree = jax.tree.flatten(other)
     if tree != other_tree:
         return False

@@ -117,7 +117,7 @@ def _plan_numpy(edits: Edits, method: cst.Attribute) -> None:
 
 
 def _is_key(edits: Edits, call: cst.Call) -> bool:
-    """Return whether a value is looked up with, where it stands or through a variable."""
+    """Return whether a value is used as an index, itself or through a variable that it is assigned to."""
     statement = edits.tree.parent(call)
     targets = [target.target for target in statement.targets] if isinstance(statement, cst.Assign) else []
     reads = [read for target in targets if isinstance(target, cst.Name) for read in edits.tree.reads_of(target)]

@@ -165,9 +165,9 @@ def _cut(inside: dict[int, int], crossing: Sequence[int], most: float) -> tuple[
     block."""
     cuts, largest, start, now = list[int](), 0, 0, 0
     best, before = -1, 0  # The best cut since the block was half full, and the bytes before it.
-    for place, size in inside.items():
-        if now >= most / 2 and place > start and (best < 0 or crossing[place] <= crossing[best]):
-            best, before = place, now
+    for index, size in inside.items():
+        if now >= most / 2 and index > start and (best < 0 or crossing[index] <= crossing[best]):
+            best, before = index, now
         now += size
         if now > most and best >= 0:
             cuts.append(best)

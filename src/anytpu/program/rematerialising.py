@@ -42,7 +42,7 @@ def rematerialised(trace: ClosedJaxpr, states: int, remat: Remat) -> ClosedJaxpr
     Args:
         trace: the trace: the leaves of the state come first, then those of the batch.
         states: number of leaves of the state.
-        remat: what it computes again.
+        remat: the part that it computes again.
 
     Example:
         >>> loss = lambda w, x: jnp.tanh(jnp.tanh(x @ w) @ w).sum()
@@ -115,12 +115,13 @@ class _Blocks:
     Args:
         jaxpr: the step.
         passes: its passes.
-        remat: what it computes again.
+        remat: the part that it computes again.
     """
 
     def __init__(self, jaxpr: Jaxpr, passes: StepPasses, remat: Remat) -> None:
         self._jaxpr, self._passes = jaxpr, passes
         self._remat: Remat = remat
+        # 1. Cut the forward pass where the fewest bytes cross. The part after the last residual has nothing to repeat.
         forward = passes.forward
         kept = {index: sum(map(bytes_of, passes.kept(each))) for index, each in enumerate(forward)}
         cuts, _ = best_blocks(kept, passes.crossing())
@@ -130,6 +131,7 @@ class _Blocks:
             if index in cuts and index <= last:
                 self._blocks.append([])
             self._blocks[-1].append(equation)
+        # 2. The residuals to compute again, each with its block. The last block ends at the loss and is kept.
         self._block_of = {
             variable: number
             for number, block in enumerate(self._blocks[:-1])
@@ -140,6 +142,8 @@ class _Blocks:
 
     def rewritten(self) -> Jaxpr:
         """Return the step with repeated equations."""
+        # Invariants: a block is repeated once, before the first backward equation that reads it; `known` has the new
+        # names of its values, which all later equations read.
         known: dict[Any, Any] = {}
         equations: list[JaxprEqn] = []
         backward = {id(equation) for equation in self._passes.backward}
@@ -298,6 +302,7 @@ def _pairs(jaxpr: Jaxpr, passes: StepPasses) -> Iterator[_LoopPair]:
 def _rewritten_loops(pair: _LoopPair, remat: Remat) -> tuple[list[JaxprEqn], list[JaxprEqn]]:
     """Return the equations of both loops: the first also stacks the inputs of its body, the reverse one repeats it."""
     first = pair.first
+    # 1. The equations of the body to repeat, and the values that they read.
     body = inlined(level_of(first.params["jaxpr"]))
     constants, carried = scan_arguments(first)
     wanted = list(dict.fromkeys(body.outvars[out] for out, _ in pair.stacked))
@@ -306,12 +311,13 @@ def _rewritten_loops(pair: _LoopPair, remat: Remat) -> tuple[list[JaxprEqn], lis
     equations = _needed(repeatable, {variable for variable in wanted if variable in made})
     repeated = {variable for equation in equations for variable in equation.outvars}
     read = dict.fromkeys(atom for each in equations for atom in each.invars if not isinstance(atom, LiteralAtom))
-    # Values of the body that are kept: those that the repeated equations read, and residuals that none of them makes.
+    # 2. The values of the body to keep: those that the repeated equations read, and residuals that none of them makes.
     kept = [variable for variable in wanted if variable not in repeated and not isinstance(variable, LiteralAtom)]
     inputs = [atom for atom in read if atom not in repeated]
     fixed = [atom for atom in inputs if atom in body.invars[:constants]]
     scanned = [atom for atom in inputs if atom in body.invars[constants + carried :]]
     kept = list(dict.fromkeys([*kept, *(atom for atom in inputs if atom not in fixed and atom not in scanned)]))
+    # 3. The forward loop stacks these in place of its residuals.
     residual_outs = {out for out, _ in pair.stacked}
     outs = [out for out in range(len(first.outvars)) if out not in residual_outs]
     kept_stacked = [Var(_stacked_aval(variable, first.params["length"])) for variable in kept]
@@ -319,6 +325,7 @@ def _rewritten_loops(pair: _LoopPair, remat: Remat) -> tuple[list[JaxprEqn], lis
     new_first = _loop(
         new_body, first, first.invars, [*[first.outvars[out] for out in outs], *kept_stacked], constants, carried
     )
+    # 4. The reverse loop reads them, and repeats.
     outer = dict(zip(body.invars, first.invars, strict=True))
     return [new_first], [
         _reverse_loop(

@@ -27,7 +27,7 @@ do not count."""
 
 
 class _UnknownError(Exception):
-    """A parameter has no text that tells what it is."""
+    """A parameter has no text that identifies it."""
 
 
 def trace_digest(trace: ClosedJaxpr) -> str | None:

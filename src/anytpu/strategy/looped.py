@@ -91,12 +91,15 @@ class LoopRun:
         refuse_shared(state)
         # Copy: a call donates its state, and these arrays belong to the user.
         copied = None if state is None else _copied(wrap_static_leaves(state))
+        # The state of a pure step: its specs, and its handles on the cores.
         self._own = None if state is None else spec_of(copied)
         # The state of a whole-batch step is put when its layout is known, before the first call.
         self._is_whole = strategy.layout is not None
         self._own_handles = copied if state is None or self._is_whole else self._backend.put(copied, REPLICATED)
+        # Of the next group of batches: the step of a whole-batch run, which decides their layouts, and the arguments.
         self._found: CompiledStep | None = None
         self._last_arguments: StepArguments | None = None
+        # Of the last call: its step, and the variables whose values are on the cores until `_settle` returns them.
         self._step: CompiledStep | None = None
         self._variables: list[Any] = []
         self._values: list[Any] | None = None

@@ -235,7 +235,7 @@ def longest(config: Config) -> tuple[Config, BlockRun] | None:
     None if no graph has equal blocks.
     """
     runs = [(graph, run) for graph in graphs(config) if (run := run_of(graph)) is not None]
-    return max(runs, key=lambda found: count_layers(found[0]["layers"][found[1].start : found[1].end]), default=None)
+    return max(runs, key=lambda pair: count_layers(pair[0]["layers"][pair[1].start : pair[1].end]), default=None)
 
 
 def count_layers(layers: list[Any]) -> int:

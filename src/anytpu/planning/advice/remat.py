@@ -11,7 +11,7 @@ def how_to_rematerialise(remat: Remat, blocks: int, is_model: bool) -> str:
     """Return the change to a user's code, one sentence.
 
     Args:
-        remat: what is computed again.
+        remat: the part that is computed again.
         blocks: number of blocks for which this keeps the fewest bytes.
         is_model: whether the code is a Keras model.
 

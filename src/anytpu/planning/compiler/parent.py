@@ -5,6 +5,10 @@ slow is lost, and with it only its compilation. The compiler takes up to tens of
 the kernel kills some process of the machine when memory runs out. So the parent polls its children while it waits, and
 ends the largest before that happens.
 
+Protocol, over a pipe: the child sends {"is_ready": True} once it reads, before it has loaded libtpu. Then each request
+(header, code) gets one answer (header, text). A header has "said" if the compiler refused, or "unusable" if it cannot
+be loaded. A child ends by itself when the parent has gone or no request has come for two minutes.
+
 Rule: all children share nine tenths of the memory that was available when the last of them began; without a reported
 size there is no limit. A child's output goes to a file in memory, whose last lines are shown when it ends badly. A
 Ctrl-C of the terminal does not reach it: the parent kills it.

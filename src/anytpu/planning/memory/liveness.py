@@ -136,7 +136,7 @@ class _Sweep:
         operands = [leaves.get(operand.name, []) for operand in instruction.operands]
         flat = [leaf for operand in operands for leaf in operand]
         if instruction.call_target == "ConcatBitcast":
-            # Arrays that lie one after another are read as one: all of them are live as long as it.
+            # Contiguous arrays are read as one, so all of them are live as long as it.
             return [tuple(number for leaf in flat for number in leaf)], []
         aliases = result_aliases(instruction)
         results, new = list[Leaf](), list[int]()

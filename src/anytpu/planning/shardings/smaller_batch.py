@@ -69,7 +69,7 @@ def largest_part(job: SearchedJob, least: Sharding, target: Target, settings: Pl
         job: the job with the whole batch.
         least: the layout with the least memory, compiled, with the whole batch; it does not fit.
         target: the system.
-        settings: settings of every prediction; a schedule tells what fits.
+        settings: settings of every prediction; a schedule is enough for the memory.
     """
     settings = dataclasses.replace(settings, stage="schedule")
     rows, prediction, limit = job.traced.program.rows, least.prediction, limit_bytes(target)

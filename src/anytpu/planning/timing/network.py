@@ -217,7 +217,7 @@ class Transfer(NamedTuple):
     Attributes:
         name: name that both halves share: "all-reduce.9_0".
         way: "send" or "recv".
-        is_sum: whether the slices add up what they send.
+        is_sum: whether the slices add up the arrays that they send.
         bytes: bytes that a device sends or receives, padding included.
     """
 

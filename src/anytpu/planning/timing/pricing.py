@@ -67,14 +67,18 @@ class OpPricer:
             collective: the collective that it is, starts or waits for, or None.
         """
         opcode, target_name = instruction.opcode, instruction.call_target
+        # 1. Work beside the other operations, from its start to its end; the wait for it has no price of its own.
         if collective:
             if collective.stage == "done":
                 return None
             return collective_price(collective, self.target, self.rates)._replace(collective=collective.kind)
+        # 2. No work.
         if opcode in (*FREE, "send-done", "recv-done") or target_name in _FREE_CALLS:
             return None
         if opcode.endswith("-start"):
             return self._offloaded(instruction) if opcode == "call-start" else self._copy(instruction)
+        # 3. The sources of a price, the most exact one first: the compiler's cycles, the code of a kernel, a count of
+        # vector instructions, the bytes of a copy.
         if instruction.cycles is None and _is_scalar(instruction):
             return OpPrice(SCALAR_CYCLES / self.rates.clock_hz, "vector", "compute", "the scalar unit")
         moved = traffic_of(instruction)
@@ -87,6 +91,7 @@ class OpPricer:
         if opcode in _COPIES:
             seconds = self._streamed_s(moved) or self._passed_s(instruction)
             return OpPrice(seconds, "memory", "memory", "bandwidth", bytes=moved.bytes, least_s=self._least_s(moved))
+        # 4. Nothing is known but the bytes.
         is_call = opcode == "custom-call"
         why = f"a custom call to {target_name!r}" if is_call else "the compiler gives no cycles"
         return self._floor(instruction, moved, f"{why}; counted as its bytes, a floor")
@@ -116,6 +121,7 @@ class OpPricer:
         return OpPrice(moved / self.rates.streaming_bytes_per_s, "copy", "memory", "floor", bytes=moved, remark=remark)
 
     def _by_cycles(self, instruction: HloInstruction, moved: Traffic) -> OpPrice:
+        # 1. The compiler's estimate counts only as far as it exceeds the peaks, and of the excess only a share.
         rates, flops = self.rates, _flops(instruction)
         is_product = bool(flops) and ("CLASSIC" in instruction.text or instruction.opcode != "fusion")
         said_s = self._said_s(instruction, moved, is_product)
@@ -124,11 +130,14 @@ class OpPricer:
         needed_s = max(compute_s, memory_s)
         seconds = rates.factor * (needed_s + rates.excess_share * max(0.0, said_s - needed_s))
         priced_by = "cycles" if said_s > needed_s else "roofline" if compute_s > memory_s else "bandwidth"
+        # 2. The bounds: no operation outside of fusions is slower than its streamed arrays, and none is faster than the
+        # peaks of the chip and the latency of its memory.
         ceiling = None if is_product else self._ceiling(instruction, moved)
         if ceiling is not None and (ceiling < seconds or (moved.bytes and said_s > needed_s)):
             seconds, priced_by = min(ceiling, rates.factor * said_s), "bandwidth"
         least_s = max(self._least_s(moved), self._least_compute_s(compute_s))
         seconds = max(seconds, least_s, moved.ways * LATENCY_S)
+        # 3. The unit that limits it, and the kind under which reports count it.
         bound: Literal["compute", "memory"] = "memory" if memory_s > max(compute_s, 0.5 * seconds) else "compute"
         busy: Kind = "matmul" if is_product else "memory" if _moves_only(instruction) else "vector"
         kind: Kind = "memory" if bound == "memory" else busy

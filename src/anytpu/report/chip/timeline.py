@@ -28,9 +28,18 @@ from anytpu.report.html import Markup, element, joined, legend, section
 MAX_STRIPS = 60_000
 """Maximum number of strips on a page."""
 
-_BUCKET, _PATIENCE = 8.0, 6
+_BUCKET = 8.0
+"""Strips are merged inside a bucket of this many resolutions only, so that a merged strip stays narrow."""
+
+_PATIENCE = 6
+"""Rounds that merge only strips of the same layer."""
+
 _WORD = 2**32 - 1
+"""Maximum of the script's integers."""
+
 _MAX_LAYERS = 400
+"""Maximum number of layers in the list to zoom to."""
+
 HOW = (
     "Drag to move, double-click or Ctrl with the wheel to zoom; with the keyboard: + and - zoom, 0 shows all, arrows "
     "go from event to event and from lane to lane, Shift with arrows moves."
@@ -146,7 +155,6 @@ def strips(timing: Timing, most: int = MAX_STRIPS) -> list[Strips]:
     rounds = 0
     # Each round merges strips up to a doubled resolution, until all lanes together are small enough.
     while sum(len(lane.start) for lane in lanes) > max(most, len(LANES)):
-        # The first rounds merge only strips of the same layer.
         lanes = [_merged(lane, resolution, len(kinds), across_parts=rounds >= _PATIENCE) for lane in lanes]
         resolution, rounds = 2 * resolution, rounds + 1
     return lanes
@@ -198,6 +206,7 @@ def _merged(lane: Strips, resolution: float, kinds: int, across_parts: bool) -> 
     """Merge strips shorter than the resolution with neighbours at a distance below the resolution."""
     if len(lane.start) < 2:
         return lane
+    # 1. Whether each strip joins the one before it.
     is_short = lane.stop - lane.start < resolution
     bucket = np.floor(lane.start / (_BUCKET * resolution))
     joins = is_short[1:] & is_short[:-1] & (lane.start[1:] - lane.stop[:-1] < resolution)
@@ -205,7 +214,7 @@ def _merged(lane: Strips, resolution: float, kinds: int, across_parts: bool) -> 
     if not across_parts:
         joins &= lane.tag[1:] == lane.tag[:-1]
     first = np.concatenate([[0], np.flatnonzero(~joins) + 1])
-    # The kind of a merged strip is the one with the most cycles.
+    # 2. The kind of a merged strip is the one with the most cycles. Its part is the common one.
     busy = np.zeros((kinds, len(lane.start)))
     busy[lane.kind, np.arange(len(lane.start))] = lane.stop - lane.start
     return Strips(

@@ -13,6 +13,7 @@ from anytpu.report.drawing.axes import BOTTOM, LEFT, RIGHT, TOP, Scale, along, l
 from anytpu.report.drawing.shapes import Dot, Label, Polyline, Shape
 
 _APART = 16.0
+"""Distance of two labelled points, at least, in points."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -40,13 +40,13 @@ class Bucket:
     def sizes(self) -> dict[str, tuple[int, float]]:
         """Return the size in bytes and the time of each object, by name."""
         try:
-            found = self._ask("list", "", self._system._find, self._root, detail=True)
+            listed = self._ask("list", "", self._system._find, self._root, detail=True)
         except FileNotFoundError:
             return {}
         prefix = self._root.rstrip("/") + "/"
         return {
             name.removeprefix(prefix): (int(facts["size"]), _time_of(facts))
-            for name, facts in found.items()
+            for name, facts in listed.items()
             if name.startswith(prefix) and facts["type"] == "file"
         }
 

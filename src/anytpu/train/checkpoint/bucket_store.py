@@ -43,7 +43,7 @@ class BucketStore:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Take the lock, and delete what killed writers have left."""
+        """Take the lock, and delete the parts that killed writers have left."""
         with BucketLock(self._bucket) as self._lock:
             sizes = self._bucket.sizes()
             for name in sizes:
@@ -58,8 +58,8 @@ class BucketStore:
 
     def steps(self) -> dict[int, bool]:
         """Return each step with a manifest, oldest first, mapped to True."""
-        found = [name.removesuffix(f"/{NAME}") for name in self._bucket.sizes() if name.endswith(f"/{NAME}")]
-        return dict.fromkeys(sorted(step for name in found if (step := number_of(name)) is not None), True)
+        names = [name.removesuffix(f"/{NAME}") for name in self._bucket.sizes() if name.endswith(f"/{NAME}")]
+        return dict.fromkeys(sorted(step for name in names if (step := number_of(name)) is not None), True)
 
     def is_taken(self, step: int) -> bool:
         """Return whether there are objects below the name of a step that are no parts of an interrupted save."""
@@ -145,8 +145,8 @@ class BucketStore:
         Raises:
             FileError: an object is missing or has another size.
         """
-        found = {name.partition("/")[2]: size for name, (size, _) in self._files(step).items()}
-        lost = sorted(name for name, size in sent.items() if found.get(name) != size)
+        sizes = {name.partition("/")[2]: size for name, (size, _) in self._files(step).items()}
+        lost = sorted(name for name, size in sent.items() if sizes.get(name) != size)
         if lost:
             more = f" and {len(lost) - 1} more objects" if len(lost) > 1 else ""
             raise FileError(
