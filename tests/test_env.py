@@ -378,3 +378,10 @@ def test_a_child_that_cannot_start_does_not_say_it_either(flags: Path, monkeypat
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     _env.check_jax_settings()
     assert not flags.exists()
+
+
+def test_the_secret_of_a_job_is_not_in_the_environment_of_its_rendezvous(monkeypatch: pytest.MonkeyPatch):
+    assert _env.job_token() is None
+    monkeypatch.setenv("ANYTPU_JOB_TOKEN", " secret ")
+    assert _env.job_token() == "secret"
+    assert "ANYTPU_JOB_TOKEN" not in _env.rendezvous_environment()

@@ -116,3 +116,60 @@ def test_the_settings_of_a_trace_have_those_of_the_thread():
     with jax.threefry_partitionable(False):
         changed = _jax.trace_settings()
     assert changed != _jax.trace_settings() == _jax.trace_settings()
+
+
+CLIENTS = """
+import socket, sys, threading
+from jaxlib import _jax as native
+from anytpu import _jax
+
+with socket.create_server(("127.0.0.1", 0)) as probe:
+    port = probe.getsockname()[1]
+service = _jax.coordination_service(f"127.0.0.1:{port}", 2, 3600)
+other = native.get_distributed_runtime_client(f"127.0.0.1:{port}", 1, init_timeout=60, shutdown_on_destruction=False)
+thread = threading.Thread(target=other.connect)
+thread.start()
+_jax.listen_for_collectives("127.0.0.1")
+client = _jax.connect_client(f"127.0.0.1:{port}", 2, 0, 60, 3600)
+thread.join()
+client.key_value_set_bytes("folder/a", b"1")
+print(other.blocking_key_value_get_bytes("folder/a", 5000), client.key_value_dir_get_bytes("folder/"))
+client.key_value_delete("folder/")
+print(client.key_value_dir_get_bytes("folder/"))
+try:
+    client.wait_at_barrier("end", 200)
+except Exception as error:
+    print(str(error)[:17], "timed out task names:\\n1\\n" in str(error))
+from jax._src import distributed, xla_bridge
+state = distributed.global_state
+print(state.process_id, state.num_processes, state.client is client)
+print(xla_bridge._backend_factories["cpu"].factory.__name__)
+_jax.forget_client()
+print(state.client)
+other.shutdown()
+"""
+
+
+def test_clients_of_a_coordination_service():
+    # In a process of its own: a client exists once, and this process has started its devices.
+    environment = _env.trial_environment()
+    child = subprocess.run(
+        [sys.executable, "-c", CLIENTS], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert child.returncode == 0, f"JAX {jax.__version__} has other names for its coordination service: {child.stderr}"
+    assert child.stdout.splitlines() == [
+        "b'1' [('folder/a', b'1')]",
+        "[]",
+        "DEADLINE_EXCEEDED True",
+        "0 2 True",
+        "cpu_client",
+        "None",
+    ]
+
+
+def test_the_clusters_of_jax_have_names():
+    from jax._src import clusters
+
+    names = {kind.name for kind in clusters.ClusterEnv._cluster_types}
+    assert {"slurm", "ompi", "gketpu", "gcetpu"} <= names, f"JAX {jax.__version__} names its clusters {names}"
+    assert _jax.cluster("slurm", None, 1) is None

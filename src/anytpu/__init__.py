@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         TPUClusterResolver,
         experimental_connect_to_cluster,
         initialize_tpu_system,
+        join_hosts,
         list_logical_devices,
         shutdown_tpu_system,
     )
@@ -126,6 +127,7 @@ __all__ = [
     "initialize_system",
     "initialize_tpu_system",
     "input_shares",
+    "join_hosts",
     "keras_to_tpu_model",
     "list_devices",
     "list_logical_devices",
@@ -165,7 +167,7 @@ _NAMES = {
         get_strategy has_strategy in_cross_replica_context row_mask scale_regularization_loss value_and_grad
     """,
     "system": """
-        TPUClusterResolver experimental_connect_to_cluster initialize_tpu_system list_logical_devices
+        TPUClusterResolver experimental_connect_to_cluster initialize_tpu_system join_hosts list_logical_devices
         shutdown_tpu_system
     """,
     "train": """

@@ -2,6 +2,8 @@
 
 from anytpu.system.chips import CHIPS, Chip, chip_named, chip_of_kind
 from anytpu.system.cores import Address, Core, Kind, LogicalDevice
+from anytpu.system.job import HostJob, current_job
+from anytpu.system.joining import join_hosts
 from anytpu.system.lifecycle import (
     System,
     current_system,
@@ -21,6 +23,7 @@ __all__ = [
     "Chip",
     "Core",
     "Found",
+    "HostJob",
     "Kind",
     "LogicalDevice",
     "Reason",
@@ -29,9 +32,11 @@ __all__ = [
     "Topology",
     "chip_named",
     "chip_of_kind",
+    "current_job",
     "current_system",
     "experimental_connect_to_cluster",
     "initialize_tpu_system",
+    "join_hosts",
     "known_slices",
     "list_logical_devices",
     "running_system",

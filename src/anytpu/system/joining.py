@@ -21,14 +21,15 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
 from anytpu import _env, _jax
 from anytpu.errors import HostsError, SettingError
 from anytpu.system import job as jobs
+from anytpu.system import roll
 from anytpu.system.job import HostJob, Joined
 from anytpu.system.launchers import find_job
-from anytpu.system.rendezvous import CLIENT_HEARTBEAT_S
-from anytpu.system.roll import MAX_LINE_BYTES, Greeting, Limits
+from anytpu.system.roll import CLIENT_HEARTBEAT_S, MAX_LINE_BYTES, Greeting, Limits
 from anytpu.system.watch import Watch
 
 _PACKAGES = ("anytpu", "jax", "jaxlib")
@@ -108,11 +109,11 @@ def _join(job: HostJob, limits: Limits) -> None:
         target = _start_rendezvous(job.address, target, greeting, limits)
     connection = _connect(job, target, limits.join_s)
     try:
-        port = _greet(connection, job, greeting, limits.join_s + _GRACE_S)
+        port, received = _greet(connection, job, greeting, limits.join_s + _GRACE_S)
     except BaseException:
         connection.close()
         raise
-    Watch(connection, job, limits, _jax.forget_client).start()
+    Watch(connection, job, limits, received, _jax.forget_client).start()
     own, peer = connection.getsockname()[0], connection.getpeername()[0]
     _jax.listen_for_collectives(own)
     _use_devices(job)
@@ -215,32 +216,40 @@ def _connect(job: HostJob, target: tuple[str, int], timeout_s: float) -> socket.
         time.sleep(_RETRY_S)
 
 
-def _greet(connection: socket.socket, job: HostJob, greeting: Greeting, timeout_s: float) -> int:
-    """Send the greeting, wait for all hosts, and return the port of JAX's service."""
+def _greet(connection: socket.socket, job: HostJob, greeting: Greeting, timeout_s: float) -> tuple[int, bytes]:
+    """Send the greeting, wait for all hosts, and return the port of JAX's service and the bytes that follow."""
+    failed = f"host {job.index} of {job.processes} could not join at {job.address}"
+    advice = "Is that the address of host 0 of this job?"
     end_s = time.monotonic() + timeout_s
-    reply = b""
+    received = b""
     try:
         connection.sendall(greeting.line())
-        # Heartbeats, empty lines, come before the reply.
-        while b"\n" not in reply.lstrip(b"\n"):
+        while b"\n" not in received:
             connection.settimeout(max(end_s - time.monotonic(), 0.1))
-            received = connection.recv(MAX_LINE_BYTES)
-            if not received:
-                raise ConnectionResetError(errno.ECONNRESET, "it closed the connection")
-            reply += received
-        message = json.loads(reply.lstrip(b"\n").partition(b"\n")[0])
-        is_ours = isinstance(message, dict) and ("error" in message or isinstance(message.get("service"), int))
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or ("no reply" if isinstance(error, OSError) else "no reply of ours")
-        raise HostsError(
-            f"host {job.index} of {job.processes} could not join at {job.address}: {reason}. Is that the address of "
-            "host 0 of this job?"
-        ) from None
-    if not is_ours:
-        raise HostsError(f"host {job.index} of {job.processes} could not join at {job.address}: no reply of ours")
+            arrived = connection.recv(MAX_LINE_BYTES)
+            if not arrived:
+                raise HostsError(f"{failed}: the connection was closed. {advice}")
+            # Heartbeats, empty lines, come before the reply.
+            received = (received + arrived).lstrip(b"\n")
+    except TimeoutError:
+        raise HostsError(f"{failed}: no reply within {timeout_s:g} s. {advice}") from None
+    except OSError as error:
+        raise HostsError(f"{failed}: {error.strerror}. {advice}") from None
+    reply, _, rest = received.partition(b"\n")
+    message = _parsed(reply)
     if "error" in message:
         raise HostsError(f"the hosts at {job.address} cannot join: {message['error']}")
-    return message["service"]
+    if "service" not in message:
+        raise HostsError(f"{failed}: the reply is {roll.printable(reply[:40].decode(errors='replace'))!r}. {advice}")
+    return int(message["service"]), rest
+
+
+def _parsed(reply: bytes) -> dict[str, Any]:
+    try:
+        message = json.loads(reply)
+    except ValueError:
+        return {}
+    return message if isinstance(message, dict) else {}
 
 
 def _versions() -> dict[str, str]:

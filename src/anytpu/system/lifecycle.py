@@ -113,7 +113,10 @@ def shutdown_tpu_system(resolver: TPUClusterResolver | None = None) -> None:
 
 
 def experimental_connect_to_cluster(resolver: TPUClusterResolver) -> None:
-    """Connect to the resolver's cluster. A system in this process needs no connection, so the call does nothing.
+    """Connect to the resolver's cluster; the resolver has done so, and the call does nothing.
+
+    `TPUClusterResolver` joins the hosts of a job before it looks for devices. `join_hosts`, called before it, takes the
+    address of the job as arguments.
 
     Raises:
         SettingError: `resolver` is not a resolver.

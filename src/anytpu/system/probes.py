@@ -14,7 +14,7 @@ from collections.abc import Callable
 from anytpu import _env
 from anytpu.errors import SettingError, UnknownTPUError
 from anytpu.system.cores import Address
-from anytpu.system.machine import DEFAULT_SHAPE, devices_of
+from anytpu.system.machine import DEFAULT_SHAPE, devices_of, local_devices
 from anytpu.system.topologies import topology_of
 from anytpu.system.workers import WorkerAddress, parse_worker
 
@@ -101,6 +101,17 @@ def probe_gpu(cores: int | None) -> Found | Reason:
     if not _env.has_cuda_plugin():
         return Reason("GPU", 'there is an NVIDIA GPU, but JAX has no CUDA plugin: pip install "anytpu[gpu]"')
     return _probe_jax("gpu", cores)
+
+
+def probe_hosts(cores: int | None) -> Found | Reason:
+    """Return the devices of all hosts of the job: their TPU cores, or else their GPUs, or else their CPU devices."""
+    try:
+        devices = local_devices()
+    except RuntimeError as error:
+        return Reason("hosts", f"JAX cannot use the devices of the hosts: {str(error).splitlines()[0]}")
+    if cores not in (None, len(devices)):
+        return Reason("hosts", f"the hosts have {len(devices)} cores, and a job uses all; {cores} were asked for")
+    return Found(Address("local", len(devices)), "hosts")
 
 
 def probe_virtual(cores: int | None) -> Found | Reason:

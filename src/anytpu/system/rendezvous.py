@@ -28,10 +28,7 @@ from typing import Any
 
 from anytpu import _jax
 from anytpu.system import roll
-from anytpu.system.roll import Greeting, Limits, hosts
-
-CLIENT_HEARTBEAT_S = 3600
-"""Heartbeat limit of JAX's own service, in seconds. It ends a process with a stack trace, so it must be the later."""
+from anytpu.system.roll import CLIENT_HEARTBEAT_S, Greeting, Limits, hosts
 
 _TICK_S = 0.1
 _MAX_STRANGERS = 256
@@ -65,7 +62,7 @@ class Guest:
     def send(self, message: dict[str, Any] | None) -> None:
         """Send a line, or a heartbeat. A host that does not read gets nothing."""
         with contextlib.suppress(OSError):
-            self.socket.send((json.dumps(message) if message else "").encode() + b"\n")
+            self.socket.send(roll.line_of(message))
 
 
 class Rendezvous:
@@ -91,6 +88,7 @@ class Rendezvous:
         self._told: set[int] = set()
         self._is_joined = self._is_noticed = False
         self._ended_s: float | None = None
+        self._verdict: dict[str, Any] | None = None
         self._selector = selectors.DefaultSelector()
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ)
@@ -204,20 +202,33 @@ class Rendezvous:
         if not self._is_joined:
             self._told.add(greeting.index)
             self._refuse(f"{self._named(guest)} ended while the hosts were joining")
-        elif guest.words is None:
-            self._judge(guest, f"{self._named(guest)} ended: it was killed, or crashed, or its machine failed")
         else:
-            self._judge(guest, f"{self._named(guest)} ended: {guest.words}")
+            self._judge(guest, guest.words or "it was killed, or crashed, or its machine failed")
+            self._publish()
 
-    def _judge(self, cause: Guest, text: str) -> None:
-        """End the job: send the verdict to each host that is still here."""
-        if self._ended_s is not None:
-            return
-        self._ended_s = time.monotonic()
-        self._stop_listening()
-        verdict = {"verdict": text, "cause": cause.greeting.index if cause.greeting else None, "words": cause.words}
-        for guest in self._hosts().values():
-            guest.send(verdict)
+    def _judge(self, cause: Guest, reason: str) -> None:
+        """End the job because a host ended."""
+        self._end_job(f"{self._named(cause)} ended: {reason}", cause.words)
+
+    def _end_job(self, text: str, words: str | None) -> None:
+        """Make the verdict, unless there is one; the hosts with the same exception as its cause get it first."""
+        if self._ended_s is None:
+            self._ended_s = time.monotonic()
+            self._stop_listening()
+            self._verdict = {"verdict": text, "words": words}
+            for guest in self._hosts().values():
+                if words is not None and guest.words == words:
+                    guest.send(self._verdict)
+            if words is None:
+                self._publish()
+
+    def _publish(self) -> None:
+        """Send the verdict to all hosts that did not get it. The cause has printed its traceback, and has ended."""
+        verdict, self._verdict = self._verdict, None
+        if verdict is not None:
+            for guest in self._hosts().values():
+                if verdict["words"] is None or guest.words != verdict["words"]:
+                    guest.send(verdict)
 
     def _tick(self, now_s: float) -> None:
         """Act on the clock."""
@@ -227,6 +238,8 @@ class Rendezvous:
                 self._close(guest)
         if self._ended_s is not None and now_s - self._ended_s > limits.verdict_s:
             self._end()
+        elif self._verdict is not None and self._ended_s is not None and now_s - self._ended_s > limits.words_s:
+            self._publish()
         elif not self._is_joined:
             if self._refusal is None and now_s - self._began_s > limits.join_s:
                 missing = set(range(self._first.processes)) - self._hosts().keys()
@@ -243,11 +256,11 @@ class Rendezvous:
         failed = [(guest.words_s, index) for index, guest in present.items() if guest.words_s is not None]
         if failed and now_s - min(failed)[0] > limits.words_s:
             first = present[min(failed)[1]]
-            self._judge(first, f"{self._named(first)} ended: {first.words}")
+            self._judge(first, first.words or "")
             return
         for guest in present.values():
             if (silent_s := now_s - guest.heard_s) > limits.silence_s:
-                self._judge(guest, f"{self._named(guest)} is frozen: it has sent nothing for {silent_s:.0f} s")
+                self._end_job(f"{self._named(guest)} is frozen: it has sent nothing for {silent_s:.0f} s", None)
                 return
         leaving = {index: guest.goodbye_s for index, guest in present.items() if guest.goodbye_s is not None}
         if leaving and len(leaving) == len(present):
@@ -268,7 +281,7 @@ class Rendezvous:
             "the same arguments?"
         )
         if waited_s > self._limits.goodbye_s:
-            self._judge(present[staying[0]], text)
+            self._end_job(text, None)
         elif waited_s > self._limits.notice_s and not self._is_noticed:
             self._is_noticed = True
             for index in staying:

@@ -18,6 +18,7 @@ from anytpu import _env
 from anytpu._calls import explain_methods
 from anytpu.errors import SettingError, TPUNotFoundError, UnknownTPUError
 from anytpu.system.cores import Address, Numerics
+from anytpu.system.joining import join_found_job
 from anytpu.system.machine import topology_at
 from anytpu.system.probes import (
     GETTING_A_TPU,
@@ -25,6 +26,7 @@ from anytpu.system.probes import (
     Probe,
     Reason,
     probe_gpu,
+    probe_hosts,
     probe_tpu,
     probe_variable,
     probe_virtual,
@@ -57,14 +59,17 @@ class TPUClusterResolver:
         Args:
             tpu: "" or None searches, in this order: the environment variables TPU_NAME, COLAB_TPU_ADDR and
                 KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS; this machine's TPU; its GPU. Without any of them it makes a virtual TPU
-                of 8 cores. "local" is only this machine's TPU or GPU. "virtual" is a virtual TPU; "v2-8", "v3-32",
-                "v5e-16" are virtual TPUs of that shape. "grpc://host:port" is the system of a worker on another
-                machine, as `anytpu worker` prints it. "twin" is the tests' in-memory twin.
+                of 8 cores. "local" is only this machine's TPU or GPU. In a job of several processes both are the
+                devices of all hosts: where `anytpu launch`, Slurm, Open MPI or a TPU pod started this process, or after
+                `join_hosts`. "virtual" is a virtual TPU; "v2-8", "v3-32", "v5e-16" are virtual TPUs of that shape.
+                "grpc://host:port" is the system of a worker on another machine, as `anytpu worker` prints it. "twin" is
+                the tests' in-memory twin.
             cores: number of cores to use; None means all existing ones, or those of the shape.
             numerics: "machine" computes float32 products as this machine's compiler does; "tpu" rounds their operands
                 to bfloat16, as a TPU's matrix units do.
 
         Raises:
+            HostsError: the hosts of a job cannot join.
             SettingError: `cores` is not a positive integer, or differs from the number of the shape; `numerics` is
                 neither of the two; `tpu` is "pathways://..." or "proxy://...".
             TPUNotFoundError: "local", and this machine has no usable TPU or GPU. A `ValueError`.
@@ -74,10 +79,14 @@ class TPUClusterResolver:
         _check_numerics(numerics)
         count = _checked_cores(cores, may_be_virtual=name.lower() in ("", "virtual", "twin"))
         self.reasons: tuple[Reason, ...] = ()
+        # JAX starts its devices in the probes, and must know the other hosts before.
+        hosts = [probe_hosts] if name.lower() in ("", "local") and join_found_job() else []
         if name == "":
-            self.address, self.reasons = _first_found([*_variable_probes(), probe_tpu, probe_gpu, probe_virtual], count)
+            self.address, self.reasons = _first_found(
+                hosts or [*_variable_probes(), probe_tpu, probe_gpu, probe_virtual], count
+            )
         elif name.lower() == "local":
-            self.address, self.reasons = _first_found([probe_tpu, probe_gpu], count)
+            self.address, self.reasons = _first_found(hosts or [probe_tpu, probe_gpu], count)
         else:
             self.address = _named_address(name, count)
         self.address = dataclasses.replace(self.address, numerics=numerics)

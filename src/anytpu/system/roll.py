@@ -14,6 +14,9 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+CLIENT_HEARTBEAT_S = 3600
+"""Heartbeat limit of JAX's own service, in seconds. It ends a process with a stack trace, so it must be the later."""
+
 MAX_LINE_BYTES = 4096
 """Maximum length of a line that a host sends."""
 
@@ -29,7 +32,8 @@ class Limits:
         greeting_s: from a connection to its greeting.
         beat_s: between two heartbeats.
         silence_s: from the last heartbeat until a host is taken for frozen.
-        words_s: between the exception of a host and the verdict. A host that was killed makes others raise.
+        words_s: between the exception of a host and the verdict, because a host that was killed makes others raise;
+            then until the others get the verdict, unless the host ends before.
         verdict_s: from the verdict to the end of the rendezvous.
         notice_s: from the first goodbye until the hosts that still run are told.
         goodbye_s: from the first goodbye until the job ends with an error.
@@ -65,7 +69,13 @@ class Greeting:
 
     def line(self) -> bytes:
         """Return the greeting as a line of JSON."""
-        return json.dumps({"anytpu": 1, **dataclasses.asdict(self)}).encode() + b"\n"
+        return line_of({"anytpu": 1, **dataclasses.asdict(self)})
+
+
+def line_of(message: dict[str, Any] | None) -> bytes:
+    """Return a message as a line of JSON; None is a heartbeat, an empty line."""
+    text = json.dumps(message, ensure_ascii=False) if message else ""
+    return text.encode(errors="replace") + b"\n"
 
 
 def parse_greeting(line: bytes) -> Greeting | None:

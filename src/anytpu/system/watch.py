@@ -23,7 +23,7 @@ from typing import Any
 
 from anytpu._restarts import STOPPED_STATUS
 from anytpu.system.job import HostJob
-from anytpu.system.roll import MAX_LINE_BYTES, Limits, printable
+from anytpu.system.roll import MAX_LINE_BYTES, Limits, line_of, printable
 
 ADVICE = "Start the job again; a fit with checkpoint_dir continues from its last checkpoint"
 """End of a message about a job that ended because of one host."""
@@ -38,13 +38,17 @@ class Watch:
         connection: the connection, on which the job has started.
         job: the job.
         limits: the time limits.
+        received: the bytes that followed the reply of the rendezvous.
         leave: called once all hosts have come to their end.
     """
 
-    def __init__(self, connection: socket.socket, job: HostJob, limits: Limits, leave: Callable[[], None]) -> None:
+    def __init__(
+        self, connection: socket.socket, job: HostJob, limits: Limits, received: bytes, leave: Callable[[], None]
+    ) -> None:
         self._connection = connection
         self._job = job
         self._limits = limits
+        self._received = received
         self._leave = leave
         self._words: str | None = None
         self._is_judged = threading.Event()
@@ -62,10 +66,11 @@ class Watch:
 
     def _send(self, message: dict[str, Any] | None) -> None:
         with contextlib.suppress(OSError):
-            self._connection.sendall((json.dumps(message) if message else "").encode() + b"\n")
+            self._connection.sendall(line_of(message))
 
     def _listen(self) -> None:
-        received, heard_s, beaten_s = b"", time.monotonic(), 0.0
+        heard_s, beaten_s = time.monotonic(), 0.0
+        self._take(b"")
         self._connection.settimeout(self._limits.beat_s / 4)
         while not self._is_done.is_set():
             if time.monotonic() - beaten_s > self._limits.beat_s:
@@ -84,9 +89,12 @@ class Watch:
                     self._lost("ended")
                 return
             heard_s = time.monotonic()
-            *lines, received = (received + arrived).split(b"\n")
-            for line in filter(None, lines):
-                self._read(json.loads(line))
+            self._take(arrived)
+
+    def _take(self, arrived: bytes) -> None:
+        *lines, self._received = (self._received + arrived).split(b"\n")
+        for line in filter(None, lines):
+            self._read(json.loads(line))
 
     def _read(self, message: dict[str, Any]) -> None:
         if "notice" in message:
@@ -118,7 +126,7 @@ class Watch:
         first = str(error).strip().partition("\n")[0]
         self._words = printable(f"{kind.__name__}: {first}" if first else kind.__name__)
         self._send({"words": self._words})
-        self._is_judged.wait(self._limits.words_s + self._limits.beat_s)
+        self._is_judged.wait(2 * self._limits.words_s + self._limits.beat_s)
         self._hook(kind, error, traceback)
 
     def _part(self) -> None:
