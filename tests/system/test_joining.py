@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from anytpu import _env
+from anytpu._launched import LaunchedProcess
 from anytpu.errors import HostsError, SettingError
 from anytpu.system import joining
 from anytpu.system.job import HostJob, barrier, broadcast, current_job, gather
@@ -45,6 +47,16 @@ elif mode == "freeze":
     os.kill(os.getpid(), signal.SIGSTOP)
 elif mode == "raise":
     raise ValueError("no rows")
+"""
+LAUNCHED = """
+import anytpu as tpu
+resolver = tpu.TPUClusterResolver("")
+assert tpu.TPUClusterResolver("local").address == resolver.address
+print(resolver, [core.host for core in resolver.topology.cores], tpu.system.current_job().source)
+try:
+    tpu.TPUClusterResolver("", cores=3)
+except tpu.errors.TPUNotFoundError as error:
+    print(str(error).splitlines()[1])
 """
 STOPS = "stops too. Start the job again; a fit with checkpoint_dir continues from its last checkpoint\n"
 
@@ -122,6 +134,29 @@ def test_a_host_that_fails_ends_the_others(tmp_path: Path, mode: str, status: in
     code, _, printed = hosts.result(1)
     assert code == (status or -signal.SIGKILL)
     assert printed.endswith("ValueError: no rows\n") == (mode == "raise")
+
+
+def test_the_resolver_joins_launched_processes(tmp_path: Path):
+    script = tmp_path / "script.py"
+    script.write_text(LAUNCHED)
+    address = free_address()
+    children = [
+        subprocess.Popen(
+            [sys.executable, str(script)],
+            env=_env.with_launched_process(LaunchedProcess(address, 2, index), cpu_devices=2),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for index in range(2)
+    ]
+    for child in children:
+        out, _ = child.communicate(timeout=300)
+        lines = [line for line in out.splitlines() if "Gloo" not in line]
+        assert child.returncode == 0
+        assert lines == [
+            "TPUClusterResolver(local: 4 cores) [0, 0, 1, 1] anytpu launch",
+            "  hosts: the hosts have 4 cores, and a job uses all; 3 were asked for",
+        ]
 
 
 def test_a_program_of_one_process():

@@ -29,6 +29,7 @@ from anytpu.system import job as jobs
 from anytpu.system import roll
 from anytpu.system.job import HostJob, Joined
 from anytpu.system.launchers import find_job
+from anytpu.system.relay import Relay
 from anytpu.system.roll import CLIENT_HEARTBEAT_S, MAX_LINE_BYTES, Greeting, Limits
 from anytpu.system.watch import Watch
 
@@ -117,7 +118,7 @@ def _join(job: HostJob, limits: Limits) -> None:
     own, peer = connection.getsockname()[0], connection.getpeername()[0]
     _jax.listen_for_collectives(own)
     _use_devices(job)
-    service = f"[{peer}]:{port}" if ":" in peer else f"{peer}:{port}"
+    service = Relay((peer, port)).address
     client = _jax.connect_client(service, job.processes, job.index, int(limits.join_s), CLIENT_HEARTBEAT_S)
     jobs.set_joined(Joined(job, client))
     if job.index == 0:

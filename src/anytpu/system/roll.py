@@ -32,8 +32,8 @@ class Limits:
         greeting_s: from a connection to its greeting.
         beat_s: between two heartbeats.
         silence_s: from the last heartbeat until a host is taken for frozen.
-        words_s: between the exception of a host and the verdict, because a host that was killed makes others raise;
-            then until the others get the verdict, unless the host ends before.
+        words_s: between the exception of a host and the verdict, because a host that was killed makes others raise.
+            After the same time the others get the verdict, if the host has not ended before.
         verdict_s: from the verdict to the end of the rendezvous.
         notice_s: from the first goodbye until the hosts that still run are told.
         goodbye_s: from the first goodbye until the job ends with an error.
