@@ -68,23 +68,28 @@ def double():
         yield
 
 
+CHANNELS = [(3, 3, 2, 1), (1, 1, 4, 1), (2, 4, 6, 2), (2, 4, 4, 4)]
+"""Batch, features, filters and groups."""
 KERNELS = [(1, 1), (3, 3), (2, 5)]
 WINDOWS = [(1, 1, "SAME"), (2, 1, "SAME"), (2, 1, "VALID"), (1, 2, "VALID")]
 GRID = [
-    # A third of the grid: each kernel and each window in both dtypes.
-    pytest.param(dtype, kernel, *window, marks=[] if (k + w + d) % 3 == 0 else pytest.mark.battery)
-    for (d, dtype), (k, kernel), (w, window) in itertools.product(
-        enumerate(["float32", "float64"]), enumerate(KERNELS), enumerate(WINDOWS)
+    # A sixth of the grid: each kernel, each window and all channels in both dtypes, and all channels with each window.
+    pytest.param(
+        dtype, kernel, window, channels, marks=[] if (k + w + d) % 3 == 0 == (w + d + c) % 2 else pytest.mark.battery
+    )
+    for (d, dtype), (k, kernel), (w, window), (c, channels) in itertools.product(
+        enumerate(["float32", "float64"]), enumerate(KERNELS), enumerate(WINDOWS), enumerate(CHANNELS)
     )
 ]
 
 
-@pytest.mark.parametrize(("dtype", "kernel", "strides", "dilation", "padding"), GRID)
-def test_a_convolution_and_its_gradients_keep_their_numbers(double, dtype, kernel, strides, dilation, padding):
-    for batch, features, filters, groups in [(3, 3, 2, 1), (1, 1, 4, 1), (2, 4, 6, 2), (2, 4, 4, 4)]:
-        x, w = arrays(dtype, (batch, 7, 10, features), (*kernel, features // groups, filters))
-        train = training(strides, padding, dilation, groups)
-        assert_same(compiled(train, x, w, fast=True), compiled(train, x, w, fast=False), dtype)
+@pytest.mark.parametrize(("dtype", "kernel", "window", "channels"), GRID)
+def test_a_convolution_and_its_gradients_keep_their_numbers(double, dtype, kernel, window, channels):
+    strides, dilation, padding = window
+    batch, features, filters, groups = channels
+    x, w = arrays(dtype, (batch, 7, 10, features), (*kernel, features // groups, filters))
+    train = training(strides, padding, dilation, groups)
+    assert_same(compiled(train, x, w, fast=True), compiled(train, x, w, fast=False), dtype)
 
 
 @pytest.mark.parametrize("form", FORMS)

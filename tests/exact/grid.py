@@ -148,8 +148,7 @@ _SAMPLES = {
         ("cnn", "sgd", 20, 16, 8, None),  # a last batch smaller than the cores
         ("batch-wide", "adam", 21, 6, 8, 3),  # no batch divides; three steps a call
         ("weighted", "sgd", 9, 8, 2, None),  # a last batch of one row
-        ("cnn", "adam", 7, 8, 8, None),  # fewer examples than a batch, and than cores
-        ("batch-wide", "sgd", 1, 10, 8, None),  # one example
+        ("batch-wide", "sgd", 1, 10, 8, None),  # one example: fewer than a batch, and than cores
         ("streamed", "adam", 32, 10, 8, 50),  # batches made on the host; more steps a call than an epoch has
         ("weighted", "adam", 8, 1, 8, None),  # one row a batch
         ("mlp", "sgd", 32, 8, 8, None),  # everything divides
@@ -161,10 +160,7 @@ _SAMPLES = {
         ("weighted", "adam", 7, 8, 8, None),
         ("mlp", "adam", 21, 10, 1, None),
     ),
-    ("local", "float32"): (
-        ("cnn", "sgd", 21, 6, 8, None),
-        ("weighted", "sgd", 7, 8, 8, None),
-    ),
+    ("local", "float32"): (("cnn", "sgd", 21, 6, 8, None),),
     ("virtual", "float32"): (
         ("batch-wide", "sgd", 20, 6, 2, 7),
         ("cnn", "adam", 8, 10, 8, None),
@@ -172,7 +168,7 @@ _SAMPLES = {
 }
 
 
-# Model, layout: each model once on the partitioned devices in float64, and each layout once.
+# Model, layout: each model on the partitioned devices in float64, and each layout once. Two experts share an oracle.
 _SHARDED_SAMPLES = {
     ("local", "float64"): (
         ("wide-mlp", "fsdp-2d"),
@@ -180,8 +176,9 @@ _SHARDED_SAMPLES = {
         ("lstm", "rows"),
         ("transformer", "fsdp-columns"),
         ("experts", "model-only"),
+        ("experts", "map"),
     ),
-    ("virtual", "float64"): (("experts", "map"),),
+    ("virtual", "float64"): (),
     ("local", "float32"): (("wide-mlp", "data"),),
     ("virtual", "float32"): (("lstm", "fsdp"),),
 }

@@ -23,16 +23,19 @@ from program_samples import SAMPLES, assert_same_bits, linear, many_types, neste
 
 RUN_ELSEWHERE = """
 import sys
+from pathlib import Path
 import jax, numpy as np
 from anytpu.program import read
 
-program = read(sys.argv[1], tensors=True)
-given = np.load(sys.argv[2])
-batch = jax.tree.unflatten(jax.tree.structure(program.batch), [given[name] for name in sorted(given.files)])
-leaves = jax.tree.leaves(jax.jit(program.step)(program.tensors, batch))
-is_key = lambda leaf: jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-words = [np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf) for leaf in leaves]
-np.savez(sys.argv[3], **{f"{i:03d}": np.frombuffer(word.tobytes(), "uint8") for i, word in enumerate(words)})
+for path in Path(sys.argv[1]).glob("*.anytpu"):
+    program = read(path, tensors=True)
+    given = np.load(path.with_suffix(".npz"))
+    batch = jax.tree.unflatten(jax.tree.structure(program.batch), [given[name] for name in sorted(given.files)])
+    leaves = jax.tree.leaves(jax.jit(program.step)(program.tensors, batch))
+    is_key = lambda leaf: jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    words = [np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf) for leaf in leaves]
+    results = {f"{i:03d}": np.frombuffer(word.tobytes(), "uint8") for i, word in enumerate(words)}
+    np.savez(path.with_suffix(".results.npz"), **results)
 assert "program_samples" not in sys.modules
 """
 
@@ -70,23 +73,26 @@ def test_round_trip(name: str, tmp_path: Path):
     assert_same_bits(jax.jit(program.step)(program.tensors, sample.batch), expected)
 
 
+@pytest.fixture(scope="module")
+def run_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the results of every sample, which one process without the code made."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    for name, make in SAMPLES.items():
+        sample = make()
+        write(sample.program, folder / f"{name}.anytpu", tensors=sample.state)
+        np.savez(folder / f"{name}.npz", **{f"{i:03d}": x for i, x in enumerate(jax.tree.leaves(sample.batch))})
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": ""}
+    command = [sys.executable, "-c", RUN_ELSEWHERE, str(folder)]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
 @pytest.mark.parametrize("name", SAMPLES)
-def test_another_process_without_the_code(name: str, tmp_path: Path):
+def test_another_process_without_the_code(name: str, run_elsewhere: Path):
     sample = SAMPLES[name]()
     state, outputs = jax.jit(one_device_step(sample.program))(sample.state, sample.batch)
-    write(sample.program, tmp_path / "a.anytpu", tensors=sample.state)
-    np.savez(tmp_path / "batch.npz", **{f"{i:03d}": x for i, x in enumerate(jax.tree.leaves(sample.batch))})
-    files = [tmp_path / name for name in ("a.anytpu", "batch.npz", "result.npz")]
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": ""}
-    done = subprocess.run(
-        [sys.executable, "-c", RUN_ELSEWHERE, *map(str, files)],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    with np.load(files[2]) as result:
+    with np.load(run_elsewhere / f"{name}.results.npz") as result:
         got = [result[name].tobytes() for name in sorted(result.files)]
     assert got == [plain(leaf).tobytes() for leaf in jax.tree.leaves((state, outputs))]
 

@@ -54,7 +54,7 @@ def model(kind):
     layers = keras.layers
     if kind == "transformer":
         x = inputs = keras.Input((16, 32))
-        for _ in range(3):
+        for _ in range(2):
             x = x + layers.MultiHeadAttention(2, 16, dropout=0.2)(x, x)
             x = x + layers.Dense(32)(layers.Dropout(0.3)(layers.Dense(64, "gelu")(layers.LayerNormalization()(x))))
         outputs = layers.Dense(4)(layers.GlobalAveragePooling1D()(x))
@@ -62,7 +62,7 @@ def model(kind):
     elif kind == "cnn":
         blocks = [
             layer
-            for _ in range(3)
+            for _ in range(2)
             for layer in (layers.Conv2D(8, 3, padding="same"), layers.BatchNormalization(), layers.Activation("swish"))
         ]
         made = keras.Sequential([keras.Input((8, 8, 3)), *blocks, layers.Flatten(), layers.Dense(4)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +44,17 @@ def train(folder: Path, variant: str, end_after: int = 0, **others: Any) -> dict
     return checkpointed_fit.run(argparse.Namespace(folder=str(folder), variant=variant, **options))
 
 
+@functools.cache
+def uninterrupted(variant: str) -> dict[str, Any]:
+    """Train without an end in the middle; nothing of the result depends on the folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        return train(Path(folder) / "whole", variant)
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.filterwarnings("ignore:.*ran out of data", "ignore:`shuffle=True` was passed")
 def test_a_fit_continues_bit_for_bit_in_the_middle_of_an_epoch(tmp_path: Path, variant: str):
-    whole = train(tmp_path / "whole", variant)
+    whole = uninterrupted(variant)
     # The second end is after an epoch's last step, and before its evaluation.
     for end_after in (5, 3, 9):
         with pytest.raises(Ended):
@@ -70,8 +79,7 @@ def child(folder: Path, *words: str) -> subprocess.Popen:
 
 
 def test_kill_9_during_fit_and_a_restart(tmp_path: Path):
-    # Few saves: each waits for the disk, and a busy one takes seconds.
-    whole = train(tmp_path / "whole", "dataset", every=1000)
+    whole = uninterrupted("dataset")
     words = ["run", "--", sys.executable, str(PROGRAM), str(tmp_path / "run"), "dataset", "--kill-after", "17"]
     done = anytpu(*words, "--every", "3")
     assert done.returncode == 0
@@ -100,7 +108,7 @@ def test_a_signal_saves_the_last_step(tmp_path: Path, point: str, variant: str, 
         in said
     )
     assert Checkpoints(where).steps() == [steps]
-    assert train(where, variant) == train(tmp_path / "whole", variant)
+    assert train(where, variant) == uninterrupted(variant)
 
 
 def test_a_second_signal_ends_the_process_at_once(tmp_path: Path):
