@@ -88,6 +88,8 @@ def network(hosts: int) -> Iterator[None]:
 def remove_network(hosts: int) -> None:
     """Remove the namespaces and the bridge, where they exist."""
     for index in range(hosts):
+        # The link of a namespace outlives it by a moment.
+        subprocess.run(["ip", "link", "del", f"anytpu-o{index}"], capture_output=True, check=False)
         subprocess.run(["ip", "netns", "del", f"{PREFIX}{index}"], capture_output=True, check=False)
     subprocess.run(["ip", "link", "del", BRIDGE], capture_output=True, check=False)
 

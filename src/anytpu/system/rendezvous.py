@@ -238,7 +238,7 @@ class Rendezvous:
                 self._close(guest)
         if self._ended_s is not None and now_s - self._ended_s > limits.verdict_s:
             self._end()
-        elif self._verdict is not None and self._ended_s is not None and now_s - self._ended_s > limits.words_s:
+        elif self._verdict is not None and self._ended_s is not None and now_s - self._ended_s > limits.exit_s:
             self._publish()
         elif not self._is_joined:
             if self._refusal is None and now_s - self._began_s > limits.join_s:

@@ -33,7 +33,7 @@ class Limits:
         beat_s: between two heartbeats.
         silence_s: from the last heartbeat until a host is taken for frozen.
         words_s: between the exception of a host and the verdict, because a host that was killed makes others raise.
-            After the same time the others get the verdict, if the host has not ended before.
+        exit_s: after that, until the others get the verdict, if the host that raised has not ended before.
         verdict_s: from the verdict to the end of the rendezvous.
         notice_s: from the first goodbye until the hosts that still run are told.
         goodbye_s: from the first goodbye until the job ends with an error.
@@ -44,6 +44,7 @@ class Limits:
     beat_s: float = 2.0
     silence_s: float = 30.0
     words_s: float = 1.0
+    exit_s: float = 5.0
     verdict_s: float = 20.0
     notice_s: float = 60.0
     goodbye_s: float = 1800.0

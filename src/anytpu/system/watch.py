@@ -126,7 +126,7 @@ class Watch:
         first = str(error).strip().partition("\n")[0]
         self._words = printable(f"{kind.__name__}: {first}" if first else kind.__name__)
         self._send({"words": self._words})
-        self._is_judged.wait(2 * self._limits.words_s + self._limits.beat_s)
+        self._is_judged.wait(self._limits.words_s + self._limits.beat_s)
         self._hook(kind, error, traceback)
 
     def _part(self) -> None:
