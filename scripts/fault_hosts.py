@@ -245,9 +245,11 @@ def cases(folder: Path) -> dict[str, Callable[[], dict[str, Any]]]:
         )
 
     def taken() -> dict[str, Any]:
-        listen = f"import socket, time; socket.create_server(('{address(0)}', {PORT})); time.sleep(600)"
-        other = subprocess.Popen(["ip", "netns", "exec", f"{PREFIX}0", sys.executable, "-c", listen])
-        time.sleep(2.0)
+        listen = f"import socket; s = socket.create_server(('{address(0)}', {PORT})); print(s, flush=True); input()"
+        command = ["ip", "netns", "exec", f"{PREFIX}0", sys.executable, "-c", listen]
+        other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert other.stdout is not None
+        other.stdout.readline()
         try:
             text = r"host 0 cannot listen at 10\.77\.0\.1:8476: port 8476 is in use"
             return fails("port in use", [Host(folder, 0, count)], [0], text, 60.0)
