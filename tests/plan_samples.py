@@ -5,7 +5,19 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from anytpu.planning.records import Advice, Buffer, Cost, Holding, MemoryUse, OpTime, Plan, Prediction, Price, StepTime
+from anytpu.planning.records import (
+    Advice,
+    Buffer,
+    Cost,
+    Holding,
+    HostLoad,
+    MemoryUse,
+    OpTime,
+    Plan,
+    Prediction,
+    Price,
+    StepTime,
+)
 from anytpu.planning.records.shardings import Sharding, Shardings
 from anytpu.planning.target import target_named
 from anytpu.sharding import resolve
@@ -216,6 +228,20 @@ def without_run() -> Plan:
         if known is not None
     ]
     return Plan("resnet50/train", tuple(short))
+
+
+def pods() -> Plan:
+    """Return a plan of slices of one host and of several, on one of which the step does not fit, and of joined ones."""
+    loads = {
+        "v6e-8": None,
+        "v6e-64": HostLoad(5e10, 4150.0, 6.25e8, 307_000_000, 0.00614),
+        "v6e-16": HostLoad(5e10, None, None, 307_000_000, 0.00614),
+    }
+    made = [prediction(name, 32768, 4480, 31.25, host=load) for name, load in loads.items()]
+    joined = prediction(
+        "2xv6e-256", 32768, 4480, 31.25, host=HostLoad(5e10, 3900.0, 5.87e8, 307_000_000, 0.00614, 2.5e6)
+    )
+    return Plan("resnet50/train", tuple(made), sweep=(joined,))
 
 
 def hostile() -> Plan:

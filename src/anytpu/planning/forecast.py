@@ -14,6 +14,7 @@ from anytpu.planning.compiled import predict_compiled
 from anytpu.planning.cost import cost_of
 from anytpu.planning.extrapolation import extrapolate_job
 from anytpu.planning.floor import by_floor
+from anytpu.planning.hosts import host_load
 from anytpu.planning.job import PlanJob, batch_rows, for_devices
 from anytpu.planning.records import Prediction
 from anytpu.planning.settings import PlanSettings
@@ -55,7 +56,7 @@ def predict(job: PlanJob, batch_size: int | None, target: Target, settings: Plan
 
 
 def completed(prediction: Prediction, program: Program, target: Target, settings: PlanSettings) -> Prediction:
-    """Return a prediction with its FLOPs, its cost, and the layout of its program."""
+    """Return a prediction with its FLOPs, its cost, its host's load, and the layout of its program."""
     time = prediction.time
     step_s, examples, epochs = prediction.step_s, settings.examples, settings.epochs
     return dataclasses.replace(
@@ -64,6 +65,7 @@ def completed(prediction: Prediction, program: Program, target: Target, settings
         cost=cost_of(target, step_s, prediction.batch_size, examples, epochs, settings.prices),
         notes=(*prediction.notes, *layout_notes(program, target)),
         layout=layout_text(program.placement) if program.placement else "",
+        host=host_load(program, prediction),
     )
 
 

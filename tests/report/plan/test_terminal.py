@@ -81,6 +81,43 @@ To rent a TPU, and to give it back: anytpu docs getting_a_tpu"""
     )
 
 
+def test_the_load_of_a_host():
+    text = printed(plan_samples.pods())
+    assert (
+        """
+load of one host
+
+ system     hosts  examples/s      input  to slices  checkpoint       write
+ ──────────────────────────────────────────────────────────────────────────
+ v6e-64        16       4,150  596 MiB/s          -     293 MiB  >= 6.14 ms
+ v6e-16         4           -          -          -     293 MiB  >= 6.14 ms
+ 2xv6e-256    128       3,900  560 MiB/s   2.38 MiB     293 MiB  >= 6.14 ms
+
+A host supplies the rows of its own devices. of network: share of the peak rate
+of its network cards that the input takes; to slices: bytes that it sends to
+other slices in a step; write: time in which host 0 writes the checkpoint at
+that peak rate.
+
+"""
+        in text
+    )
+
+
+def test_the_network_of_hosts_of_one_slice():
+    pods = plan_samples.pods()
+    text = printed(dataclasses.replace(pods, sweep=()))
+    assert (
+        """
+ system  hosts  examples/s      input  of network  checkpoint       write
+ ────────────────────────────────────────────────────────────────────────
+ v6e-64     16       4,150  596 MiB/s       1.2 %     293 MiB  >= 6.14 ms
+ v6e-16      4           -          -           -     293 MiB  >= 6.14 ms
+"""
+        in text
+    )
+    assert "load of one host" not in printed(dataclasses.replace(pods, predictions=pods.predictions[:1], sweep=()))
+
+
 def test_one_system():
     text = printed(plan_samples.one())
     assert (

@@ -1,6 +1,7 @@
 """The records of a plan: the predictions, their parts and their evidence."""
 
 from anytpu.planning.records.cost import Cost, Holding, Price
+from anytpu.planning.records.host import HostLoad
 from anytpu.planning.records.lock import LockedStep, PlanLock, read_lock
 from anytpu.planning.records.lock_check import LockCheck, StepCheck
 from anytpu.planning.records.plan import Plan
@@ -26,6 +27,7 @@ __all__ = [
     "Buffer",
     "Cost",
     "Holding",
+    "HostLoad",
     "Kind",
     "LockCheck",
     "LockedStep",

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from anytpu import units
 from anytpu.planning.records.cost import Cost, Holding
+from anytpu.planning.records.host import HostLoad
 from anytpu.planning.records.step import BatchPadding, MemoryUse, OpTime, StepTime
 from anytpu.planning.target import Target
 
@@ -71,6 +72,7 @@ class Prediction:
         batch_padding: padding of rows that do not fill the tiles of the memory; None if there is none, or it is not
             known.
         layout: mesh of a program with shardings, and its arrays by their partition; "" for one without.
+        host: the load of one host, for a slice of several hosts; else None.
         layout_name: name of the layout that the plan was made for, such as "fsdp"; "" for the program's own shardings.
     """
 
@@ -94,6 +96,7 @@ class Prediction:
     batch_padding: BatchPadding | None = None
     layout: str = ""
     layout_name: str = ""
+    host: HostLoad | None = None
 
     @property
     def is_floor(self) -> bool:

@@ -47,6 +47,13 @@ MFU_FORMULA = (
 )
 """Definition of the model FLOPs utilisation."""
 
+HOSTS = (
+    "A host supplies the rows of its own devices. of network: share of the peak rate of its network cards that the "
+    "input takes; to slices: bytes that it sends to other slices in a step; write: time in which host 0 writes the "
+    "checkpoint at that peak rate."
+)
+"""Meanings of the columns of the table of hosts."""
+
 RENTING = "To rent a TPU, and to give it back: anytpu docs getting_a_tpu"
 """The next step of a reader who has chosen a system."""
 
@@ -82,6 +89,11 @@ def usd(amount: float | None) -> str:
 def seconds(duration_s: float | None) -> str:
     """Format a duration; `UNKNOWN` for None."""
     return UNKNOWN if duration_s is None else units.format_seconds(duration_s)
+
+
+def size(size_bytes: float | None) -> str:
+    """Format a size; `UNKNOWN` for None."""
+    return UNKNOWN if size_bytes is None else units.format_bytes(size_bytes)
 
 
 def interval(ends_s: tuple[float, float] | None) -> str:

@@ -14,7 +14,15 @@ from rich.text import Text
 from anytpu.planning.records import Plan, Prediction
 from anytpu.report.plan import costs, phrases
 from anytpu.report.plan.details import detail_lines, named_kinds
-from anytpu.report.plan.table import chosen_lines, cost_table, holding_table, remarks, speed_table, sweep_tables
+from anytpu.report.plan.table import (
+    chosen_lines,
+    cost_table,
+    holding_table,
+    host_table,
+    remarks,
+    speed_table,
+    sweep_tables,
+)
 from anytpu.report.terminal import hang, open_console
 
 
@@ -85,10 +93,15 @@ def print_plan(console: Console, plan: Plan) -> None:
             _title(console, prediction)
         for line in lines:
             console.print(line, soft_wrap=True)
-    for title, table in sweep_tables(plan):
+    tables = sweep_tables(plan)
+    if (hosts := host_table(plan)) is not None:
+        tables.append(("load of one host", hosts))
+    for title, table in tables:
         console.print()
         console.print(Text(title, "bold underline"), soft_wrap=True)
         console.print(table)
+    if hosts is not None:
+        _wrapped(console, phrases.HOSTS, "dim")
     console.print()
     for sentence in (*named_kinds(plan), phrases.MFU_FORMULA, costs.price_source(plan), phrases.RENTING):
         _wrapped(console, sentence, "dim")

@@ -134,6 +134,34 @@ def _curve_table(curve: Curve, is_scaling: bool) -> Table:
     return shown
 
 
+def host_table(plan: Plan) -> Table | None:
+    """Return the load of one host of each slice of several hosts; None if there is no such slice.
+
+    Of several batches on a slice the first is shown.
+    """
+    slices: dict[str, Prediction] = {}
+    for prediction in (*plan.predictions, *plan.sweep):
+        slices.setdefault(prediction.target.name, prediction)
+    loads = [(prediction, load) for prediction in slices.values() if (load := prediction.host) is not None]
+    if not loads:
+        return None
+    # A table of 80 columns has room for one of the two.
+    has_slices = any(prediction.target.slices > 1 for prediction, _ in loads)
+    title = "to slices" if has_slices else "of network"
+    shown = _table("system", right=("hosts", "examples/s", "input", title, "checkpoint", "write"))
+    for prediction, load in loads:
+        shown.add_row(
+            prediction.target.name,
+            phrases.count(prediction.target.hosts),
+            phrases.most(prediction, phrases.rate(load.examples_per_s)),
+            phrases.UNKNOWN if load.input_bytes_per_s is None else f"{phrases.size(load.input_bytes_per_s)}/s",
+            phrases.size(load.slices_bytes) if has_slices else phrases.percent(load.input_share),
+            phrases.size(load.checkpoint_bytes),
+            f">= {phrases.seconds(load.checkpoint_s)}" if load.checkpoint_s else phrases.UNKNOWN,
+        )
+    return shown
+
+
 def remarks(plan: Plan) -> list[tuple[str, str]]:
     """Return the remarks on the tables, each as (systems, sentence)."""
     said: dict[str, list[str]] = {}
