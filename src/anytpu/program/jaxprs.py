@@ -31,6 +31,11 @@ def aval_of(atom: Any) -> Any:
     return atom.aval
 
 
+def shape_of(atom: Any) -> tuple[int, ...]:
+    """Return the shape of a variable or literal; () for a value without one, such as a token."""
+    return tuple(getattr(atom.aval, "shape", ()))
+
+
 def inner_jaxprs(equation: JaxprEqn) -> Iterator[ClosedJaxpr | Jaxpr]:
     """Yield each jaxpr among the parameters of an equation: bodies, branches, called functions.
 

@@ -161,11 +161,13 @@ def split_arguments(args: Any, kwargs: Any, replicas: int) -> tuple[ArgumentForm
     """
     if not isinstance(args, tuple | list):
         raise SettingError(
-            f"args must be a tuple with one value for each argument of the function, not {_text(args)}: "
+            f"args must be a tuple with one value for each argument of the function, not {value_text(args)}: "
             "for one argument x type strategy.run(fn, args=(x,))"
         )
     if not isinstance(kwargs, dict | None):
-        raise SettingError(f'kwargs must be a dictionary such as {{"training": True}}, or None, not {_text(kwargs)}')
+        raise SettingError(
+            f'kwargs must be a dictionary such as {{"training": True}}, or None, not {value_text(kwargs)}'
+        )
     values, tree = jax.tree.flatten(
         (tuple(args), kwargs or {}), is_leaf=lambda node: isinstance(node, StaticLeaf) or is_per_replica(node)
     )
@@ -256,5 +258,6 @@ def _name(tree: Any, index: int) -> str:
     return ("args", "kwargs")[path[0].idx] + jax.tree_util.keystr(path[1:])
 
 
-def _text(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """Return a value for an error text; of an array only its shape."""
     return f"an array of shape {value.shape}" if isinstance(value, np.ndarray | jax.Array) else repr(value)

@@ -21,7 +21,7 @@ from anytpu.errors import AnyTPUError
 from anytpu.planning.advice.residuals import Residuals, residuals_of
 from anytpu.planning.compiler.export import traced_jaxpr
 from anytpu.planning.job import batch_parts, weights_of
-from anytpu.program.jaxprs import inner_jaxprs, level_of
+from anytpu.program.jaxprs import inner_jaxprs, level_of, shape_of
 from anytpu.program.program import Program, leaf_names
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -149,17 +149,13 @@ def _is_float32(equation: JaxprEqn) -> bool:
 
 
 def _flops(equation: JaxprEqn) -> int:
-    left, right, result = (_shape(variable) for variable in (*equation.invars[:2], equation.outvars[0]))
+    left, right, result = (shape_of(variable) for variable in (*equation.invars[:2], equation.outvars[0]))
     out = math.prod(result)
     if equation.primitive.name == "dot_general":
         (contracted, _), _ = equation.params["dimension_numbers"]
         return 2 * out * math.prod(left[axis] for axis in contracted)
     features = equation.params["dimension_numbers"].rhs_spec[0]
     return 2 * out * math.prod(right) // max(right[features], 1)
-
-
-def _shape(variable: Any) -> tuple[int, ...]:
-    return getattr(variable.aval, "shape", ())
 
 
 def _bytes(leaf: Any) -> int:

@@ -1,4 +1,4 @@
-"""`odd_features`: the layer whose features leave lanes empty.
+"""`find_odd_features`: the layer whose features leave lanes empty.
 
 Idea: a register has 128 lanes, and features lie along them. The unused lanes of the last register are computed and
 discarded.

@@ -15,7 +15,7 @@ from typing import Any
 
 from jax.extend.core import ClosedJaxpr, JaxprEqn
 
-from anytpu.program.jaxprs import called_jaxpr, scan_arguments
+from anytpu.program.jaxprs import called_jaxpr, scan_arguments, shape_of
 from anytpu.program.passes import best_blocks, bytes_of, inlined, is_inlined, passes_of
 
 LONG = 128
@@ -67,14 +67,16 @@ def residuals_of(jaxpr: ClosedJaxpr, states: int) -> Residuals:
             stacked = [variable for variable in kept if variable in equation.outvars[carried:]]
             inside = _attention_sizes(equation.params["jaxpr"].jaxpr.eqns)
             attention.update(
-                _by_shape((each, _shape(each)[1:]) for each in stacked if _sizes(_shape(each)[1:]) in inside)
+                _by_shape((each, shape_of(each)[1:]) for each in stacked if _sizes(shape_of(each)[1:]) in inside)
             )
             length, size = equation.params["length"], sum(map(bytes_of, stacked))
             if size:
                 looped, turns = looped + size, turns + length
                 looped_kept += sum(map(bytes_of, equation.outvars[:carried])) * length + size // length
             kept = [variable for variable in kept if variable not in stacked]
-        attention.update(_by_shape((each, _shape(each)) for each in kept if _sizes(_shape(each)) in sizes_of_attention))
+        attention.update(
+            _by_shape((each, shape_of(each)) for each in kept if _sizes(shape_of(each)) in sizes_of_attention)
+        )
         outside[index] = sum(map(bytes_of, kept))
     cuts, kept_bytes = best_blocks(outside, passes.crossing())
     total = looped + sum(outside.values())
@@ -88,7 +90,7 @@ def _attention_sizes(equations: Iterable[JaxprEqn]) -> set[tuple[int, ...]]:
     """Return the sizes of products of queries and keys: a batched product that is exponentiated."""
     products, exponents = set[tuple[int, ...]](), set[tuple[int, ...]]()
     for equation in _all(equations):
-        shape = _shape(equation.outvars[0]) if equation.outvars else ()
+        shape = shape_of(equation.outvars[0]) if equation.outvars else ()
         if equation.primitive.name == "exp" and min([size for size in shape if size > 1][-2:], default=0) >= LONG:
             exponents.add(_sizes(shape))
         elif equation.primitive.name == "dot_general" and equation.params["dimension_numbers"][1][0]:
@@ -115,7 +117,3 @@ def _by_shape(kept: Iterable[tuple[Any, tuple[int, ...]]]) -> collections.Counte
     for variable, shape in kept:
         bytes_by_shape[f"{variable.aval.dtype}[{','.join(map(str, shape))}]"] += bytes_of(variable)
     return bytes_by_shape
-
-
-def _shape(variable: Any) -> tuple[int, ...]:
-    return getattr(variable.aval, "shape", ())

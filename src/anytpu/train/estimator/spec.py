@@ -114,7 +114,7 @@ def call_on_host(name: str, pair: HostPair, tensors: Any) -> Any:
         inspect.signature(function).bind(**tensors)
     except TypeError as error:
         raise EstimatorError(
-            f"the tensors of TPUEstimatorSpec.{name} are named {sorted(tensors)}, and {_name(function)} takes "
+            f"the tensors of TPUEstimatorSpec.{name} are named {sorted(tensors)}, and {name_of(function)} takes "
             f"{inspect.signature(function)}: the names of the dictionary must be those of its arguments"
         ) from error
     return function(**tensors)
@@ -144,7 +144,7 @@ def _check_count(name: str, function: Callable, count: int) -> None:
     if takes != count:
         raise EstimatorError(
             f"In TPUEstimatorSpec.{name}, length of tensors {count} does not match method args of the function, which "
-            f"takes {takes}: {_name(function)}{inspect.signature(function)}"
+            f"takes {takes}: {name_of(function)}{inspect.signature(function)}"
         )
 
 
@@ -159,7 +159,8 @@ def _check_loss(mode: str, loss: Any) -> None:
         )
 
 
-def _name(function: Callable) -> str:
+def name_of(function: Callable) -> str:
+    """Return the name of a function, or of the class of a callable object."""
     return getattr(function, "__name__", type(function).__name__)
 
 

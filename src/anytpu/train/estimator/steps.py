@@ -26,7 +26,7 @@ from anytpu.strategy.current import CURRENT
 from anytpu.strategy.gradients import SummedGradient
 from anytpu.strategy.replicas import Replica, ReplicaScope, inside
 from anytpu.train.estimator import optimization
-from anytpu.train.estimator.spec import TPUEstimatorSpec, check_batch_axis
+from anytpu.train.estimator.spec import TPUEstimatorSpec, check_batch_axis, name_of
 from anytpu.train.estimator.variable_store import ModelCall, VariableStore
 
 
@@ -242,13 +242,9 @@ def check_model_fn(model_fn: Any) -> None:
         raise EstimatorError(f"model_fn must be a function (features, labels, mode, params), not {model_fn!r}")
     parameters = parameters_of(model_fn)
     if "features" not in parameters:
-        raise EstimatorError(f"model_fn ({_name(model_fn)}) must include features argument")
+        raise EstimatorError(f"model_fn ({name_of(model_fn)}) must include features argument")
     if "params" not in parameters:
         raise EstimatorError(
-            f"model_fn ({_name(model_fn)}) does not include params argument, required by TPUEstimator to pass batch "
+            f"model_fn ({name_of(model_fn)}) does not include params argument, required by TPUEstimator to pass batch "
             'size as params["batch_size"]: write def model_fn(features, labels, mode, params)'
         )
-
-
-def _name(function: Any) -> str:
-    return getattr(function, "__name__", type(function).__name__)

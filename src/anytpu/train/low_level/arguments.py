@@ -19,6 +19,7 @@ import numpy as np
 from jax.core import Tracer
 
 from anytpu.errors import SettingError, SettingTypeError, StrategyError
+from anytpu.strategy.arguments import value_text
 from anytpu.strategy.current import CURRENT
 from anytpu.strategy.per_replica import PerReplica, is_per_replica
 from anytpu.strategy.replicas import current_replica
@@ -47,8 +48,8 @@ def checked_inputs(inputs: Any, name: str) -> list[Any]:
         return []
     if not isinstance(inputs, list | tuple):
         raise SettingTypeError(
-            f"tpu.{name}()'s inputs must be a list of arrays, or of trees of arrays, or None, not {_describe(inputs)}: "
-            f"for one input x type tpu.{name}(computation, [x])"
+            f"tpu.{name}()'s inputs must be a list of arrays, or of trees of arrays, or None, not "
+            f"{value_text(inputs)}: for one input x type tpu.{name}(computation, [x])"
         )
     return [_checked_tree(tree, f"inputs[{index}]", name) for index, tree in enumerate(inputs)]
 
@@ -63,7 +64,7 @@ def checked_replicas(inputs: Any) -> list[list[Any]]:
     if not isinstance(inputs, list | tuple) or not inputs or not all(isinstance(row, list | tuple) for row in inputs):
         raise SettingTypeError(
             "tpu.replicate() inputs must be a list of lists/tuples, one for each replica, for example "
-            f"[[x0, y0], [x1, y1]], not {_describe(inputs)}"
+            f"[[x0, y0], [x1, y1]], not {value_text(inputs)}"
         )
     counts = [len(trees) for trees in inputs]
     if len(set(counts)) > 1:
@@ -179,10 +180,6 @@ def _types(leaves: Sequence[Any]) -> Iterator[str]:
 
 def _is_axis(value: Any) -> bool:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
-
-
-def _describe(value: Any) -> str:
-    return f"an array of shape {value.shape}" if isinstance(value, np.ndarray | jax.Array) else repr(value)
 
 
 _KEPT: dict[System, TPUStrategy] = {}
