@@ -1,12 +1,11 @@
 """`place`: a Program over a mesh of cores, as a layout says.
 
 Idea: the layout names partitions of weights. The trace of the step relates their axes to those of every other array
-(`logical_axes.py`). So the optimizer's slots are split like their weights. Examples are split over the
-row axes, and an activation is split like the weight axis that makes it.
+(`logical_axes.py`). So the optimizer's slots are split like their weights. Examples are split over the row axes, and an
+activation is split like the weight axis that makes it.
 
-Rule: results of products, convolutions and lookups that hold examples get a sharding constraint. With the weights'
-partition alone, XLA may reshard activations instead of gathering weights: on v5e-8 a decoder of 8 layers then takes
-697 ms a step, and 76 ms with constraints. Constraints only place values; they never change one.
+Rule: activations get sharding constraints (`constraints.py`), except in a literal layout. A placement never changes a
+value.
 """
 
 from __future__ import annotations
@@ -16,26 +15,23 @@ import difflib
 import functools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var, jaxpr_as_fun
-from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from anytpu.errors import SettingError
-from anytpu.program.jaxprs import aval_of, rewrite_jaxprs
 from anytpu.program.lowering import TRACING
 from anytpu.program.placed import axes_text, inside, mesh_of, whole_text
 from anytpu.program.program import Layout, Placement, Program, state_names
 from anytpu.program.rematerialising import Remat, rematerialised
 from anytpu.program.unplaced import ConstrainedStep
+from anytpu.sharding.constraints import Constraints
 from anytpu.sharding.found import fitted
 from anytpu.sharding.layer_outputs import constrained_outputs
 from anytpu.sharding.layouts import ModelLayout, Spec
 from anytpu.sharding.logical_axes import Axes, AxisLevel, logical_axes
-
-_CONSTRAINED = ("dot_general", "conv_general_dilated", "gather", "ragged_dot", "ragged_dot_general")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -133,7 +129,7 @@ def place(program: Program, layout: ModelLayout, traced: TracedStep | None = Non
     placement, trace = Placement(layout.axes, specs_of(traced, layout), device=device), traced.trace
     if not layout.is_literal:
         parts = axis_parts(traced, layout, placement.specs)
-        trace = _Constraining(parts, traced.rows, mesh_of(placement)).rewritten(trace, traced.level)
+        trace = Constraints(parts, traced.rows, mesh_of(placement)).rewritten(trace, traced.level)
     flat = jaxpr_as_fun(trace)
 
     def placed_step(state: Any, batch: Any) -> Any:
@@ -281,62 +277,3 @@ def _batch_spec(layout: ModelLayout, leaf_layout: Layout, rank: int) -> Spec:
             spec[axis] = parts
     spec[leaf_layout.axis] = layout.row_axes
     return tuple(spec)
-
-
-class _Constraining:
-    """Inserts sharding constraints into a trace.
-
-    Args:
-        parts: mesh axes that split each logical axis.
-        rows: logical axes of the examples.
-        mesh: the mesh.
-    """
-
-    def __init__(self, parts: Mapping[int, tuple[str, ...]], rows: set[int], mesh: AbstractMesh) -> None:
-        self._parts, self._rows, self._mesh = parts, rows, mesh
-
-    def rewritten(self, trace: ClosedJaxpr, level: AxisLevel) -> ClosedJaxpr:
-        """Return the trace with constraints."""
-        return trace.replace(jaxpr=self._rewrite(level))
-
-    def _rewrite(self, level: AxisLevel) -> Jaxpr:
-        equations: list[JaxprEqn] = []
-        for index, equation in enumerate(level.jaxpr.eqns):
-            if levels := level.inner.get(index):
-                equations.append(self._with_bodies(equation, iter(levels)))
-            elif equation.primitive.name in _CONSTRAINED:
-                equations += self._constrained(level, equation)
-            else:
-                equations.append(equation)
-        return level.jaxpr.replace(eqns=equations)
-
-    def _with_bodies(self, equation: JaxprEqn, levels: Iterator[AxisLevel]) -> JaxprEqn:
-        """Return an equation whose bodies have constraints; `levels` has them in the order of the parameters."""
-
-        def rewrite(_: Jaxpr) -> Jaxpr:
-            return self._rewrite(next(levels))
-
-        params = {name: rewrite_jaxprs(value, rewrite) for name, value in equation.params.items()}
-        return equation.replace(params=params)
-
-    def _constrained(self, level: AxisLevel, equation: JaxprEqn) -> list[JaxprEqn]:
-        (result,) = equation.outvars
-        groups, used, parts = level.of(result), set[str](), list[Any]()
-        if not self._rows.intersection(groups):
-            return [equation]
-        for group, size in zip(groups, aval_of(result).shape, strict=True):
-            wanted = self._parts.get(group, ())
-            pieces = math.prod(self._mesh.shape[part] for part in wanted)
-            is_free = wanted and not used.intersection(wanted) and (size % pieces == 0 or group in self._rows)
-            parts.append(wanted if is_free else None)
-            used.update(wanted if is_free else ())
-        sharding = NamedSharding(self._mesh, PartitionSpec(*parts))
-        raw = Var(aval_of(result))
-        made = jax.make_jaxpr(lambda x: jax.lax.with_sharding_constraint(x, sharding))(
-            jax.ShapeDtypeStruct(aval_of(result).shape, aval_of(result).dtype)
-        )
-        (constraint,) = made.jaxpr.eqns
-        return [
-            equation.replace(outvars=[raw]),
-            constraint.replace(invars=[raw], outvars=[result], source_info=equation.source_info),
-        ]

@@ -224,3 +224,8 @@ def test_other_systems_and_batches(path: Path):
 def test_tolerances_that_are_none(value: Any, path: Path):
     assert refusal(plan(), path, step_percent=value) == f"step_percent must be a number of 0 or more, not {value!r}"
     assert refusal(plan(), path, memory_percent=value) == f"memory_percent must be a number of 0 or more, not {value!r}"
+
+
+def test_a_large_growth_is_written_out(path: Path):
+    check = plan(op("embed", 0.002), op("dense", 0.195), op("out", 0.002), REDUCED).check_lock(path)
+    assert "  worse: a step takes 200 ms, 1,900 % more than 10 ms\n" in str(check)

@@ -233,8 +233,9 @@ def _collective_changes(
 def _change(before: float, now: float, percent: float, says: str, locked: str) -> Iterator[tuple[bool, str]]:
     """Yield a change beyond the tolerance, as (whether it is a growth, a sentence)."""
     if abs(now - before) * 100 > before * percent:
-        share = f"{100 * abs(now - before) / before:.3g} % " if before else ""
-        yield now > before, f"{says}, {share}{'more' if now > before else 'less'} than {locked}"
+        share = 100 * abs(now - before) / before if before else 0.0
+        said = f"{share:,.0f} % " if share >= 1000 else f"{share:.3g} % " if share else ""
+        yield now > before, f"{says}, {said}{'more' if now > before else 'less'} than {locked}"
 
 
 def _layer_changes(before: LockedStep, now: LockedStep, sources: dict[str, str]) -> Iterator[str]:
