@@ -849,7 +849,7 @@ _LOW_LEVEL_ROWS = (
         "drop",
         note="nothing: what is worth saying is said",
     ),
-    _rename(("logging",), "tf.logging.info('loss %f', 0.5)", "logging", note="the module of the standard library"),
+    _rename(("logging",), "tf.logging.info('loss %f', 0.5)", "absl.logging", note="absl comes with Keras"),
     Replacement(
         (
             "config.experimental.set_memory_growth",
@@ -1661,6 +1661,46 @@ _TENSORS = (
                 {"a": None, "b": None, "transpose_a": None, "name": "None"},
             ),
             (
+                ("matmul(transpose_a, transpose_b)", "linalg.matmul(transpose_a, transpose_b)"),
+                "matmul(a, b, transpose_a=True, transpose_b=True)",
+                "keras.ops.swapaxes(keras.ops.matmul(b, a), -1, -2)",
+                "keras.ops.swapaxes(keras.ops.matmul({b}, {a}), -1, -2)",
+                "np.swapaxes(np.matmul({b}, {a}), -1, -2)",
+                {"a": None, "b": None, "transpose_a": None, "transpose_b": None, "name": "None"},
+            ),
+            (
+                ("constant(shape)",),
+                "constant([1.0, 2.0], shape=[2, 1])",
+                "keras.ops.convert_to_tensor(np.resize([1.0, 2.0], [2, 1]), dtype=None)",
+                "keras.ops.convert_to_tensor(np.resize({value}, {shape}), dtype={dtype})",
+                "np.asarray(np.resize({value}, {shape}), {dtype})",
+                {"value": None, "dtype": "None", "shape": None, "name": "None"},
+            ),
+            (
+                ("argsort",),
+                "argsort(a)",
+                "keras.ops.argsort(a, axis=-1)",
+                "keras.ops.argsort({values}, axis={axis})",
+                "np.argsort({values}, axis={axis})",
+                {"values": None, "axis": "-1"},
+            ),
+            (
+                ("sequence_mask",),
+                "sequence_mask([1, 2], 3)",
+                "keras.ops.arange(3) < keras.ops.expand_dims([1, 2], -1)",
+                "keras.ops.arange({maxlen}) < keras.ops.expand_dims({lengths}, -1)",
+                "np.arange({maxlen}) < np.expand_dims({lengths}, -1)",
+                {"lengths": None, "maxlen": None},
+            ),
+            (
+                ("one_hot(off_value, on_value)",),
+                "one_hot([0, 2], 3, on_value=0.9, off_value=0.1)",
+                "keras.ops.where(keras.ops.one_hot([0, 2], 3, dtype=bool), 0.9, 0.1)",
+                "keras.ops.where(keras.ops.one_hot({indices}, {depth}, dtype=bool), {on_value}, {off_value})",
+                "",
+                {"indices": None, "depth": None, "on_value": None, "off_value": None},
+            ),
+            (
                 ("linalg.band_part(-1, 0)", "matrix_band_part(-1, 0)"),
                 "linalg.band_part(a, -1, 0)",
                 "keras.ops.tril(a)",
@@ -1743,6 +1783,14 @@ _TENSORS = (
                 "keras.ops.split({value}, {num_or_size_splits}, axis={axis})",
                 "np.split({value}, {num_or_size_splits}, axis={axis})",
                 {"value": None, "num_or_size_splits": None, "axis": "0", "name": "None"},
+            ),
+            (
+                ("split(sizes)",),
+                "split(a, [1, 2], axis=0)",
+                "keras.ops.split(a, np.cumsum([1, 2])[:-1], axis=0)",
+                "keras.ops.split({value}, np.cumsum({sizes})[:-1], axis={axis})",
+                "np.split({value}, np.cumsum({sizes})[:-1], axis={axis})",
+                {"value": None, "sizes": None, "axis": "0", "name": "None"},
             ),
             (
                 ("gather_nd",),
@@ -2032,6 +2080,13 @@ _TENSORS = (
         target="keras.ops.take({params}, {indices}, axis={axis})",
         host="np.take({params}, {indices}, axis={axis})",
         parameters={"params": None, "indices": None, "validate_indices": "None", "name": "None", "axis": "0"},
+    ),
+    Replacement(
+        ("gather(batch_dims)",),
+        "c = tf.gather(a, [[1], [0]], axis=1, batch_dims=1)",
+        "c = keras.ops.take_along_axis(a, [[1], [0]], axis=1)",
+        "hand",
+        note="where a and the indices have the same number of axes; first add axes of length 1 to them otherwise",
     ),
     Replacement(
         ("clip_by_value",),
@@ -2399,7 +2454,7 @@ _INPUT = (
     Replacement(
         ("data.Dataset.from_generator",),
         "dataset = tf.data.Dataset.from_generator(rows, output_types=tf.float32)",
-        "dataset = tpu.pipeline.Dataset.from_generator(rows)",
+        'dataset = tpu.pipeline.Dataset.from_generator(rows).map(lambda row: np.asarray(row, "float32"))',
         "rename",
         target="tpu.pipeline.Dataset.from_generator",
         keywords={"output_types": None, "output_shapes": None, "output_signature": None},
@@ -2583,6 +2638,36 @@ _INPUT = (
         ("image.decode_jpeg", "image.decode_png", "image.decode_image", "io.decode_jpeg", "io.decode_png"),
         "image = tf.image.decode_jpeg(content, channels=3)",
         "tpu.pipeline.decode_image",
+    ),
+    *(
+        Replacement(
+            (f"io.{name}", f"image.{name}"),
+            f"content = tf.io.{name}(image)",
+            f"content = tpu.pipeline.{name}(image)",
+            "call",
+            target=f"tpu.pipeline.{name}({{image}})",
+            parameters={"image": None},
+            keywords=keywords,
+        )
+        for name, keywords in (("encode_jpeg", {"quality": "quality", "name": None}), ("encode_png", {"name": None}))
+    ),
+    Replacement(
+        ("sparse.to_dense", "sparse_tensor_to_dense"),
+        "words = tf.sparse.to_dense(words)",
+        "words = words",
+        "call",
+        target="{sp_input}",
+        parameters={"sp_input": None},
+        keywords={"name": None},
+        note="parse_example makes arrays of features of any length",
+    ),
+    Replacement(
+        ("image.resize_with_crop_or_pad", "image.resize_image_with_crop_or_pad"),
+        "image = tf.image.resize_with_crop_or_pad(image, 36, 36)",
+        "image = np.pad(image, [(2, 2), (2, 2), (0, 0)])",
+        "hand",
+        note="before a random crop, tpu.pipeline.random_crop(image, rng, [32, 32, 3], padding=2) does both; the middle "
+        "of an image is image[top:-top, left:-left]",
     ),
     *(
         Replacement(

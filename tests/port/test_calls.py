@@ -35,6 +35,11 @@ def advice(old: str) -> list[str]:
         ("x = [tf.int32, tf.dtypes] if 0 else tf.bool", None),
         ("x = strategy.run(f)[0].numpy().sum()", "x = keras.ops.convert_to_numpy(strategy.run(f)[0]).sum()"),
         ("x = frame.numpy", "x = frame.numpy"),
+        (
+            "x = tf.matmul(a, b, transpose_a=True, transpose_b=True)",
+            "x = keras.ops.swapaxes(keras.ops.matmul(b, a), -1, -2)",
+        ),
+        ("x = tf.split(y, [1, -1], axis=1)", "x = keras.ops.split(y, np.cumsum([1, -1])[:-1], axis=1)"),
         ("for i in tf.range(3): print(i)", "for i in range(3): print(i)"),
         ("print(f'{tf.reduce_max(x)}')", "print(f'{keras.ops.max(x)}')"),
     ],
@@ -53,7 +58,9 @@ def test_a_line_becomes(old: str, new: str | None):
     [
         ("x = tf.placeholder('float')", "write `outputs = strategy.run(train_step, args=(x, y))`"),
         ("x = tf.one_hot(*arguments)", "write `c = keras.ops.one_hot([0, 2], 3)`"),
-        ("x = tf.gather(y, z, batch_dims=1)", "write `c = keras.ops.take(a, [0, 1], axis=0)`"),
+        ("x = tf.gather(y, z, batch_dims=1)", "write `c = keras.ops.take_along_axis(a, [[1], [0]], axis=1)`"),
+        ("x = tf.split(y, [1, -1, 2])", "write `c = keras.ops.split(a, 2, axis=0)`"),
+        ("x = tf.argsort(y, -1, 'DESCENDING')", "write `c = keras.ops.argsort(a, axis=-1)`"),
         ("decorate(tf.function)", "write nothing (strategy.run compiles the step)"),
         ("x = tf.keras.backend.learning_phase()", "write `outputs = model(x, training=False)`"),
     ],

@@ -91,3 +91,14 @@ def test_the_arguments_of_an_input_function_are_evaluated_once():
             ([1.0], [1.0]),
         ]
     assert len(loads) == 2
+
+
+@pytest.mark.parametrize("use", ["a, op = {}", "a = {}[1]", "m = {}; print(m[1])", "m = {}; a, op = m"])
+def test_a_metric_that_is_taken_apart_is_listed(use: str):
+    line = use.format("tf.metrics.accuracy(labels, classes)")
+    outcome = ported(f"import tensorflow as tf\n{line}\n")
+    assert [finding.advice for finding in outcome.by_hand] == [
+        "TensorFlow 1 returned a pair, the value and the operation that updates it. Here a metric is one value, and "
+        "eval_metrics=(metric_fn, [labels, logits]) has the functions that compute it"
+    ]
+    assert line in outcome.new

@@ -82,3 +82,19 @@ def test_cells_that_are_none(tmp_path: Path, cells: Any):
     with pytest.raises(PortError) as caught:
         ported_file(path)
     assert str(caught.value) == f"{path} is not a notebook: it must be JSON with a list of cells, as Jupyter writes it"
+
+
+def test_a_cell_that_is_timed_is_ported(tmp_path: Path):
+    path = tmp_path / "timed.ipynb"
+    cells = [
+        cell("import tensorflow as tf"),
+        cell("%%time", "s = tf.distribute.get_strategy()"),
+        cell("%%writefile a.py", "tf.x"),
+    ]
+    path.write_text(json.dumps({"cells": cells, "nbformat": 4}))
+    file = ported_file(path)
+    assert file.program.new == "# cell 1\nimport anytpu as tpu\n# cell 2\n%%time\ns = tpu.get_strategy()\n"
+    assert [part["source"] for part in json.loads(file.content)["cells"][1:]] == [
+        ["%%time\n", "s = tpu.get_strategy()"],
+        ["%%writefile a.py\n", "tf.x"],
+    ]

@@ -304,3 +304,22 @@ def test_comments_of_the_line_that_asks_stay():
         # c
         loss, grads = tpu.value_and_grad(compute_loss, model.trainable_variables)()  # d
         return grads""")
+
+
+def test_a_tape_in_a_loop_whose_name_is_bound_again_behind_it():
+    outcome = ported(
+        "import tensorflow as tf\ndef step(x):\n"
+        "    for _ in range(3):\n        with tf.GradientTape() as tape:\n            cost = f(x)\n"
+        "        slopes = tape.gradient(cost, a)\n        move(slopes)\n"
+        "    with tf.GradientTape() as tape:\n        loss = g(x)\n"
+        "    return tape.gradient(loss, b), cost\n"
+    )
+    assert outcome.by_hand == ()
+    assert outcome.new == (
+        "import anytpu as tpu\ndef step(x):\n"
+        "    for _ in range(3):\n        def compute_loss():\n            cost = f(x)\n            return cost\n"
+        "        cost, slopes = tpu.value_and_grad(compute_loss, a, local=True)()\n        move(slopes)\n"
+        "    def compute_loss():\n        loss = g(x)\n        return loss\n"
+        "    loss, gradients = tpu.value_and_grad(compute_loss, b)()\n"
+        "    return gradients, cost\n"
+    )

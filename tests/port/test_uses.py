@@ -420,3 +420,39 @@ def test_the_input_of_a_named_layer():
         "x = model.get_layer(name='a').output",
         "y = model.get_layer('b').input",
     ]
+
+
+def test_an_argument_that_asks_for_nothing_is_left_out():
+    assert (
+        last_line("s = tf.distribute.TPUStrategy(resolver, device_assignment=None)") == "s = tpu.TPUStrategy(resolver)"
+    )
+    assert listed(f"{GIVEN}s = tf.distribute.TPUStrategy(resolver, device_assignment=a)\n") == [
+        (7, "device_assignment=a")
+    ]
+
+
+def test_a_layer_of_tensorflow_1_gives_a_tensor():
+    body = "    y = tf.layers.dense(features, 3)\n    return y.shape\n"
+    assert listed(f"import tensorflow as tf\ndef model_fn(features, labels, mode):\n{body}") == []
+
+
+def test_a_signature_that_only_tf_function_reads_goes_with_it():
+    function = "def f(x):\n    return x\n"
+    text = f"import tensorflow as tf\nspec = [tf.TensorSpec([None])]\n@tf.function(input_signature=spec)\n{function}"
+    assert ported(text).new == function
+    assert listed(f"{text}print(spec)\n") == [(2, "tf.TensorSpec")]
+
+
+def test_the_log_keeps_its_level_where_it_hides_lines():
+    text = "import tensorflow as tf\ntf.logging.set_verbosity(tf.logging.INFO)\ntf.logging.info('a')\n"
+    assert (
+        ported(text).new
+        == "import absl.logging\nabsl.logging.set_verbosity(absl.logging.INFO)\nabsl.logging.info('a')\n"
+    )
+
+
+def test_the_inputs_of_a_model_are_known():
+    assert (
+        last_line("m = tf.keras.Model(model.inputs, model.outputs)") == "m = keras.Model(model.inputs, model.outputs)"
+    )
+    assert listed("import tensorflow as tf\nm = tf.keras.Model(x, y)\nprint(m.inputs, m.inputz)\n") == [(3, "m.inputz")]

@@ -7,6 +7,7 @@ it.
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
 
 import libcst as cst
@@ -30,6 +31,10 @@ _RATE = (
     "optax.exponential_decay(0.1, 100, 0.9)"
 )
 _UNKNOWN = "no counterpart is known: write it with keras.ops, or with NumPy in a function of a data set"
+_PART = m.Element(~m.UnaryOperation())
+_PARTS = [m.ZeroOrMore(_PART), m.Element()]
+_TO_SIZES = m.Call(args=[m.Arg(), m.Arg(m.List(_PARTS) | m.Tuple(_PARTS)), m.ZeroOrMore()])
+"""`split(a, [1, 2, -1])`: only the last size may be -1, which is the rest."""
 _INTEGERS = re.compile(r"(^|\.|['\"])int(32|64)\b")
 
 
@@ -55,12 +60,15 @@ def _names_of_keras(tree: Tree) -> list[tuple[cst.Name | cst.Attribute, str]]:
 def row_of_call(tree: Tree, name: str, call: cst.Call | None) -> tuple[str, Replacement] | None:
     """Return the old name and the row for a name that is called; None if there is none.
 
-    A row "matmul(transpose_b)" is for calls with `transpose_b=True`. A row "linalg.band_part(-1, 0)" is for calls whose
-    arguments after the first are these. A row "random.uniform(integers)" is for calls with an integer type, and a row
-    "constant(strings)" for calls with a string in the first argument.
+    A row "matmul(transpose_b)" is for calls with `transpose_b=True`, and "one_hot(off_value, on_value)" for calls with
+    both. A row "split(sizes)" is for calls with a list as the second argument. A row "linalg.band_part(-1, 0)" is for
+    calls whose arguments after the first are these. A row "random.uniform(integers)" is for calls with an integer type,
+    and a row "constant(strings)" for calls with a string in the first argument.
     """
     codes = [(keyword_of(argument), tree.code(argument.value)) for argument in call.args] if call is not None else []
-    variants = [keyword for keyword, code in codes if keyword and code != "False"]
+    given = [keyword for keyword, code in codes if keyword and code != "False"]
+    variants = [*(f"{first}, {second}" for first, second in itertools.combinations(sorted(given), 2)), *given]
+    variants += ["sizes"] if m.matches(call or tree.module, _TO_SIZES) else []
     variants += ["integers"] if any(_INTEGERS.search(code) for _, code in codes) else []
     variants += ["strings"] if call is not None and call.args and m.findall(call.args[0], m.SimpleString()) else []
     variants += [", ".join(code for _, code in codes[1:])] if call is not None else []
@@ -71,7 +79,8 @@ def row_of_call(tree: Tree, name: str, call: cst.Call | None) -> tuple[str, Repl
 
 def _plan(edits: Edits, node: cst.Name | cst.Attribute, name: str, key: str, row: Replacement) -> None:
     tree, called = edits.tree, edits.tree.parent_call(node)
-    host = row.host if edits.values.is_host(node) and "{rng}" not in row.host else ""
+    is_in_numpy = edits.values.is_host(node) or (called is not None and edits.values.is_of_sizes(called))
+    host = row.host if is_in_numpy and "{rng}" not in row.host else ""
     if row.how == "drop" and _drop(edits, node, called):
         return
     if not host and row.target.startswith("keras.ops.") and edits.values.is_host(node):

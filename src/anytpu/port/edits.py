@@ -17,7 +17,7 @@ from anytpu.port.finding import Finding
 from anytpu.port.tree import Tree
 from anytpu.port.values import Values
 
-IMPORTS = ("tpu", "keras", "logging", "jax", "optax", "np", "fsspec", "os", "absl.app", "absl.flags")
+IMPORTS = ("tpu", "keras", "jax", "optax", "np", "fsspec", "os", "absl.app", "absl.flags", "absl.logging")
 """Packages that inserted code may use; each is then imported."""
 
 _RUNS = m.Call() | m.NamedExpr() | m.Await() | m.Yield()

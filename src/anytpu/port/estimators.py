@@ -19,6 +19,10 @@ _METRICS = (
     "write eval_metrics=(metric_fn, [labels, logits]): metric_fn(labels, logits) gets the rows of the whole "
     "evaluation, and returns metrics of Keras or numbers by name"
 )
+_PAIR = (
+    "TensorFlow 1 returned a pair, the value and the operation that updates it. Here a metric is one value, and "
+    "eval_metrics=(metric_fn, [labels, logits]) has the functions that compute it"
+)
 _OF_NUMPY = ("x", "y", "batch_size", "num_epochs", "shuffle")
 _ORDER = "write shuffle=True or shuffle=False: tpu.pipeline.Dataset has a method shuffle, which is called or left out"
 _NAME = "estimator.Estimator"
@@ -30,6 +34,9 @@ def plan_estimators(edits: Edits) -> None:
     for call in edits.tree.all(cst.Call):
         if (edits.tree.old_name(call.func) or "").endswith("estimator.inputs.numpy_input_fn"):
             _plan_arrays(edits, call)
+        if (edits.tree.old_name(call.func) or "").startswith("metrics.") and _is_pair(edits, call):
+            edits.say(call, _PAIR)
+            edits.leave(call.func)
         metrics = argument_of(call, -1, "eval_metric_ops")
         if metrics is not None and edits.tree.old_name(call.func) == "estimator.EstimatorSpec":
             edits.say(metrics, _METRICS)
@@ -47,6 +54,21 @@ def plan_estimators(edits: Edits) -> None:
             is_estimator = edits.values.is_a(call.func.value, "anytpu.TPUEstimator")
             if is_estimator and functions and not any(_takes_params(function.node) for function in functions):
                 edits.put_after(input_fn.value, functools.partial(_with_params, edits))
+
+
+def _is_pair(edits: Edits, call: cst.Call) -> bool:
+    """Return whether a program takes the result of a metric apart, where it stands or through a variable."""
+    tree, above = edits.tree, edits.tree.parent(call)
+    targets = [target.target for target in above.targets] if isinstance(above, cst.Assign) else []
+    if isinstance(above, cst.Subscript) or any(isinstance(target, cst.Tuple | cst.List) for target in targets):
+        return True
+    names = [target for target in targets if isinstance(target, cst.Name)]
+    reads = [(read, tree.parent(read)) for name in names for read in tree.reads_of(name)]
+    return any(
+        (isinstance(use, cst.Subscript) and use.value is read)
+        or (isinstance(use, cst.Assign) and any(isinstance(t.target, cst.Tuple | cst.List) for t in use.targets))
+        for read, use in reads
+    )
 
 
 def _with_one_device(edits: Edits, call: cst.Call) -> cst.Call:

@@ -9,7 +9,7 @@ import libcst as cst
 
 from anytpu.port import known
 from anytpu.port.known import Definition
-from anytpu.port.rules import new_name
+from anytpu.port.rules import new_name, rule_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,13 +41,16 @@ class Items:
 
 
 Value = OwnFunction | OwnClass | Instance | Items | str
-"""A value's class. Strings: "array" (a tensor), "element" (of a data set), "dataset options", "example", and so on."""
+"""A value's class. Strings: "array" (a tensor), "element" (of a data set), "sizes" (a shape, which is a tuple), "size"
+(a number or an array of NumPy that is computed from shapes alone), "dataset options", "example", and so on."""
 
 Kinds = frozenset[Value]
 UNKNOWN: Kinds = frozenset()
 ARRAY: Kinds = frozenset({"array"})
 ELEMENT: Kinds = frozenset({"element"})
 TENSORS = ARRAY | ELEMENT
+SHAPE: Kinds = frozenset({"sizes"})
+SIZE: Kinds = frozenset({"size"})
 
 DATASET = "anytpu.pipeline.Dataset"
 _RETURNS = {
@@ -86,12 +89,17 @@ def item_of(kinds: Kinds, index: int) -> Kinds:
 
 def result_of(old: str) -> Kinds:
     """Return the value of a call of a TensorFlow or Keras name, by the class that its new name makes or promises."""
+    if old in ("shape", "keras.backend.shape"):
+        return SHAPE
     if old == "data.Options":
         return frozenset({"dataset options"})
     if old == "train.Example":
         return frozenset({"example"})
     if old.startswith("data.") and (old.endswith("Dataset") or old.startswith("data.Dataset.")):
         return instance_of(DATASET)
+    rule = rule_of(old)
+    if rule is not None and rule[1].how == "call" and ")({" in rule[1].target:
+        return ARRAY  # a layer that is made and called
     name = new_name(old)
     if name is None:
         return frozenset({"optax"}) if old.startswith("train.") and old.endswith("Optimizer") else UNKNOWN

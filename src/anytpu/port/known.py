@@ -131,9 +131,17 @@ def members(owner: Definition) -> dict[str, Definition | None]:
         for statement in definition.node.body:
             if isinstance(statement, ast.FunctionDef):
                 result[statement.name] = Definition(definition.module, statement)
+                if _is_disabled(statement):
+                    del result[statement.name]
             else:
                 result.update(dict.fromkeys(_assigned_names(statement)))
     return result
+
+
+def _is_disabled(method: ast.FunctionDef) -> bool:
+    """Return whether a method only says that it is gone, such as `add_metric` of a layer of Keras 3."""
+    first = method.body[0]
+    return isinstance(first, ast.Raise) and "deprecated" in ast.unparse(first)
 
 
 @functools.cache

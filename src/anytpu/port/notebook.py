@@ -17,6 +17,8 @@ from anytpu.port.program import Ported, ported
 _MARK = re.compile(r"^__cell__\((\d+)\)\n?", re.MULTILINE)
 MAGIC = re.compile(r"^(\s*)([%!].*)$", re.MULTILINE)
 """Matches the lines of a notebook that are not Python."""
+_RUNS_PYTHON = re.compile(r"\s*%%(time|timeit|capture|prun|memit|mprun|heat)\b")
+"""Matches the magics of a whole cell that run the cell as Python."""
 _ASIDE = re.compile(r"pass  # aside: (.*)$", re.MULTILINE)
 
 
@@ -71,7 +73,9 @@ def _is_text(line: Any) -> bool:
 
 
 def _is_python(cell: dict[str, Any]) -> bool:
-    return cell.get("cell_type") == "code" and not "".join(cell["source"]).lstrip().startswith("%%")
+    code = "".join(cell["source"])
+    is_magic = code.lstrip().startswith("%%") and not _RUNS_PYTHON.match(code)
+    return cell.get("cell_type") == "code" and not is_magic
 
 
 def _code(cell: dict[str, Any]) -> str:

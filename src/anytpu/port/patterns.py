@@ -54,8 +54,6 @@ _NAMED_INPUT = m.Attribute(
 )
 """`model.get_layer("x").input`."""
 _INPUT = m.OneOf(m.Name("Input"), m.Attribute(attr=m.Name("Input")))
-_ONE_ITEM = m.Subscript(slice=[m.SubscriptElement(m.Index())])
-"""`sizes[0]`, not `sizes[1:3]`."""
 _SCHEDULES = ("train.piecewise_constant", "train.exponential_decay", "train.cosine_decay", "train.polynomial_decay")
 _COMPUTED_STEP = (
     "optax and Keras call a schedule with the number of the step, not with {step}: "
@@ -67,11 +65,6 @@ _MODE = "Keras 2 took mode={mode} for {metric!r}; check that it is meant"
 _PARTS = "tpu.pipeline.windows makes whole windows: write the size of this batch there, and leave this flat_map out"
 _METRIC_NAMES = "{model}._flatten_metrics_in_order(dict((name, name) for name in {model}.get_metrics_result()))"
 _LOOSE = cst.BinaryOperation | cst.IfExp | cst.Comparison | cst.BooleanOperation
-_BRANCH = (
-    "a step cannot branch on a tensor: write keras.ops.cond(test, lambda: ..., lambda: ...), or "
-    "keras.ops.where(test, a, b) to choose between two values"
-)
-_LOOP = "a step cannot loop on a tensor: write keras.ops.while_loop(condition, body, variables)"
 
 
 def plan_patterns(edits: Edits) -> None:
@@ -97,9 +90,6 @@ def plan_patterns(edits: Edits) -> None:
             _plan_adapt(edits, node)
             _plan_keywords(edits, node)
             _plan_mixed_inputs(edits, node)
-            _plan_size(edits, node)
-        elif isinstance(node, cst.If | cst.While | cst.IfExp | cst.Assert):
-            _list_branch(edits, node)
         elif isinstance(node, cst.AugAssign):
             _plan_assignment(edits, node)
         elif isinstance(node, cst.ImportFrom | cst.Import):
@@ -118,6 +108,7 @@ def plan_patterns(edits: Edits) -> None:
             edits.mark(node)
     _plan_unread(edits)
     _plan_registration(edits)
+    _plan_verbosity(edits)
 
 
 def _orders(edits: Edits, item: cst.BaseExpression) -> bool:
@@ -394,31 +385,6 @@ def _plan_mixed_inputs(edits: Edits, call: cst.Call) -> None:
                 )
 
 
-def _plan_size(edits: Edits, call: cst.Call) -> None:
-    """Leave out the cast of a size to integers, `tf.cast(tf.shape(x)[0], "int64")`: a size is a Python integer.
-
-    Several sizes, `tf.shape(x)[1:3]`, keep the cast, which makes a tensor of the tuple.
-    """
-    size = call.args[0].value if edits.tree.old_name(call.func) == "cast" and len(call.args) == 2 else None
-    shape = size.value if isinstance(size, cst.Subscript) and m.matches(size, _ONE_ITEM) else None
-    is_size = isinstance(shape, cst.Call) and edits.tree.old_name(shape.func) == "shape"
-    if is_size and _is_integer_type(edits, call.args[1].value):
-        edits.put(call, lambda updated: updated.args[0].value, covers=call.func)
-
-
-def _is_integer_type(edits: Edits, dtype: cst.BaseExpression) -> bool:
-    """Return whether a type is one of integers that holds each size."""
-    text = dtype.evaluated_value if isinstance(dtype, cst.SimpleString) else edits.tree.old_name(dtype)
-    return text in ("int32", "int64", "dtypes.int32", "dtypes.int64")
-
-
-def _list_branch(edits: Edits, node: cst.If | cst.While | cst.IfExp | cst.Assert) -> None:
-    """List a branch on a tensor in a step: autograph compiled it, JAX cannot."""
-    is_tensor = "array" in edits.values.of(node.test)
-    if is_tensor and edits.values.is_traced(node):
-        edits.say(node.test, _LOOP if isinstance(node, cst.While) else _BRANCH)
-
-
 def _plan_assignment(edits: Edits, node: cst.AugAssign) -> None:
     """Turn `image /= 255` in a function of a data set into `image = image / 255`: NumPy would change the source."""
     if not isinstance(node.target, cst.Name) or not edits.values.is_host(node):
@@ -460,7 +426,7 @@ def _plan_registration(edits: Edits) -> None:
 
 
 def _plan_unread(edits: Edits) -> None:
-    """Remove the variables that only the removed lines read: update operations and options of data sets."""
+    """Remove the variables that only removed code reads: update operations, options of data sets, signatures."""
     for node, name in edits.tree.chains():
         call = edits.tree.parent_call(node)
         above = edits.tree.parent(call) if call is not None else None
@@ -468,6 +434,31 @@ def _plan_unread(edits: Edits) -> None:
             targets = [target.target for target in above.targets if isinstance(target.target, cst.Name)]
             if all(_is_left_out(edits, use) for target in targets for use in edits.tree.reads_of(target)):
                 edits.drop_statement(above)
+        elif (
+            name == "TensorSpec"
+            and not edits.is_done(node)
+            and isinstance(made := edits.tree.small_statement(node), cst.Assign)
+        ):
+            targets = [target.target for target in made.targets]
+            uses = [use for t in targets if isinstance(t, cst.Name) for use in edits.tree.reads_of(t)]
+            if uses and all(_is_of_function(edits, use) for use in uses):
+                edits.drop_statement(made)
+
+
+def _plan_verbosity(edits: Edits) -> None:
+    """Keep the level of the log where a program writes lines that the default level hides."""
+    names = [name for _, name in edits.tree.chains()]
+    if not any(re.match(r"logging\.(info|debug|log|vlog)", name) for name in names):
+        return
+    for node, name in edits.tree.chains():
+        if name == "logging.set_verbosity":
+            edits.put(node, lambda _: edits.expression("absl.logging.set_verbosity"), covers=node)
+
+
+def _is_of_function(edits: Edits, use: cst.Name) -> bool:
+    """Return whether a variable's use is an argument of `tf.function`, which is removed."""
+    call = edits.tree.around(use, cst.Call)
+    return call is not None and edits.tree.old_name(call.func) == "function"
 
 
 def _is_left_out(edits: Edits, use: cst.Name) -> bool:

@@ -7,6 +7,7 @@ from anytpu.port.branches import plan_branches
 from anytpu.port.calls import plan_calls
 from anytpu.port.estimators import plan_estimators
 from anytpu.port.file_names import plan_file_names
+from anytpu.port.generators import plan_generators
 from anytpu.port.imports import plan_imports
 from anytpu.port.methods import plan_arguments, plan_methods
 from anytpu.port.metric_names import plan_metric_names
@@ -14,8 +15,10 @@ from anytpu.port.model_steps import plan_model_steps
 from anytpu.port.optimizers import plan_optimizers
 from anytpu.port.patterns import plan_patterns
 from anytpu.port.seeds import plan_seeds
+from anytpu.port.sizes import plan_sizes
 from anytpu.port.summaries import plan_summaries
 from anytpu.port.tapes import plan_tapes
+from anytpu.port.traced import plan_traced
 from anytpu.port.uses import plan_uses
 
 PLANS = (
@@ -24,6 +27,9 @@ PLANS = (
     plan_tapes,
     plan_model_steps,
     plan_metric_names,
+    plan_generators,
+    plan_sizes,
+    plan_traced,
     plan_patterns,
     plan_branches,
     plan_estimators,

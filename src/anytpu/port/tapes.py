@@ -28,7 +28,10 @@ _LOSS_NAMES = ("compute_loss", "loss_of_batch", "loss_to_differentiate")
 _LOSSES_NAMES = ("compute_losses", "losses_of_batch", "losses_to_differentiate")
 _GRADIENT_NAMES = ("gradients", "all_gradients", "gradients_of_loss")
 _LEAVES = (cst.Return, cst.Yield, cst.Await, cst.Break, cst.Continue, cst.Global, cst.Nonlocal, cst.Del)
-_NOTE = "the block runs once for each gradient, so its random numbers are drawn for each"
+_NOTE = (
+    "the block runs once for each gradient: its random numbers are drawn, and metrics and the statistics of "
+    "BatchNormalization updated, for each"
+)
 _OTHER_USES = "a tape with other uses than one gradient call is not rewritten"
 
 
@@ -136,15 +139,15 @@ def _read(tree: Tree, block: cst.With, calls: Sequence[cst.Call]) -> _Tape:
 
 
 def _line_of_next_tape(tree: Tree, block: cst.With, names: Sequence[cst.Name]) -> float:
-    """Return the line of the next statement of the same suite that binds one of a block's names again."""
-    taken = {name.value for name in names}
-    later = [other for other in tree.following(block) if isinstance(other, cst.With)]
+    """Return the line of the next statement behind a block that binds one of the block's names again."""
+    taken, inside = {name.value for name in names}, set(tree.nodes(block))
+    later = [other for other in tree.nodes(tree.function(block)) if isinstance(other, cst.With) and other not in inside]
     bound = [
         tree.line(other)
         for other in later
         if any(n.value in taken and tree.is_stored(n) for item in other.items for n in tree.names(item))
     ]
-    return min(bound, default=float("inf"))
+    return min((line for line in bound if line > tree.line(block)), default=float("inf"))
 
 
 def _gradient(tree: Tree, use: cst.Name, statements: Sequence[cst.CSTNode]) -> _Gradient:

@@ -37,6 +37,8 @@ _ADDED = {
     "compiled_metrics": "keras.Model",
 }
 """Members that anytpu adds to classes of Keras."""
+_OF_BUILT_MODELS = frozenset(["inputs", "outputs", "input_names", "output_names"])
+"""Members of a model that is made of its inputs and outputs; `keras.Model` makes one of a class of its own."""
 _MAX_LISTED = 24
 
 
@@ -61,6 +63,7 @@ def _plan_member(edits: Edits, node: cst.Attribute) -> None:
         return
     has_member = any(name in known.members(owner) for owner in owners)
     is_known = has_member or any(known.is_below(owner, _ADDED.get(name, "")) for owner in owners)
+    is_known |= name in _OF_BUILT_MODELS and any(known.is_below(owner, "keras.Model") for owner in owners)
     if row is not None:
         _apply(edits, node, row, owners, has_member)
     elif not is_known and not edits.tree.is_stored(node) and "model of any class" not in edits.values.of(node.value):
@@ -94,12 +97,18 @@ def _accepted(node: cst.Attribute, owners: list[Definition]) -> frozenset[str] |
 
 
 def check_keywords(edits: Edits, call: cst.Call | None, accepted: frozenset[str] | None, name: str) -> None:
-    """List the keyword arguments that a function of Keras or anytpu does not take; None accepts any."""
+    """List the keyword arguments that a function of Keras or anytpu does not take; None accepts any.
+
+    One that is None is left out: it asked for nothing.
+    """
     if call is None or accepted is None:
         return
     for argument in call.args:
         keyword = argument.keyword
         if keyword is None or keyword.value in accepted or edits.is_done(argument) or edits.is_done(keyword):
+            continue
+        if isinstance(argument.value, cst.Name) and argument.value.value == "None":
+            edits.drop(argument)
             continue
         taken = ", ".join(sorted(accepted - {""})[:_MAX_LISTED])
         edits.say(argument, f"{name} has no argument {keyword.value!r}: leave it out, or use one of its own: {taken}")

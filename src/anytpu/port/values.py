@@ -8,6 +8,7 @@ Rule: a value whose class is not known has the empty set, and is never reported.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ from anytpu.port.kinds import (
     ARRAY,
     DATASET,
     ELEMENT,
+    SHAPE,
+    SIZE,
     TENSORS,
     UNKNOWN,
     Instance,
@@ -59,6 +62,11 @@ _OPERATIONS = (
 _TRACED_METHODS = frozenset(["call", "train_step", "test_step", "predict_step"])
 _WRAPPERS = ("function", "autograph.experimental.do_not_convert")
 _MAPPERS = ("map_and_batch", "parallel_interleave")
+_OF_SIZES = re.compile(
+    r"(math\.)?(concat|stack|reduce_(prod|sum|max|min)|minimum|maximum|add|subtract|multiply|floordiv|floormod|mod)$"
+)
+"""Functions that NumPy computes where all arguments are sizes."""
+_NO_OPERANDS = ("axis", "name", "keepdims", "keep_dims", "dtype")
 _ITERATORS = frozenset(["as_numpy_iterator", "make_one_shot_iterator", "make_initializable_iterator"])
 
 
@@ -141,6 +149,25 @@ class Values:
         """Return the members that the program's own classes add to the classes of an expression's value."""
         owners = [own for value in self.of(node) for own in self._own_classes(value)]
         return {name for own in owners for name in self._members_of(own)}
+
+    def is_of_sizes(self, call: cst.Call) -> bool:
+        """Return whether a call computes with sizes alone, so that its result is known when JAX traces a step."""
+        name = self.tree.library_name(call.func) or ""
+        if name == "cast" and len(call.args) == 2 and is_integer_type(self.tree, call.args[1].value):
+            return self.of(call.args[0].value) == SIZE
+        if not _OF_SIZES.match(name):
+            return False
+        is_list = name.endswith(("concat", "stack"))
+        operands = [argument for argument in call.args if keyword_of(argument) not in _NO_OPERANDS]
+        parts = [self._parts(argument.value) for argument in operands[: 1 if is_list else None]]
+        kinds = frozenset().union(*parts) if parts else UNKNOWN
+        return bool(kinds & (SHAPE | SIZE)) and not kinds & TENSORS
+
+    def _parts(self, node: cst.CSTNode) -> Kinds:
+        """Return the classes of a value, or of the items of a list."""
+        kinds = self.of(node)
+        items = [item for value in kinds if isinstance(value, Items) for item in value.items]
+        return kinds.union(*items)
 
     # Flow of values into variables.
 
@@ -276,7 +303,9 @@ class Values:
         if any(isinstance(target.operator, _IDENTITIES) for target in getattr(node, "comparisons", ())):
             return UNKNOWN
         operands = frozenset().union(*map(self.of, node.children)) if isinstance(node, _OPERATIONS) else UNKNOWN
-        return operands if isinstance(node, cst.BooleanOperation | cst.NamedExpr | cst.Await) else operands & TENSORS
+        if isinstance(node, cst.BooleanOperation | cst.NamedExpr | cst.Await):
+            return operands
+        return operands & TENSORS or (SIZE if operands & (SHAPE | SIZE) else UNKNOWN)
 
     def _name(self, node: cst.Name) -> Kinds:
         if self.tree.library_name(node) is not None:
@@ -309,9 +338,11 @@ class Values:
         kinds = self.of(node.value)
         index = node.slice[0].slice if len(node.slice) == 1 else None
         position = getattr(index.value, "value", None) if isinstance(index, cst.Index) else None
+        one = SIZE if isinstance(index, cst.Index) else SHAPE
+        sizes = (kinds & SIZE) | (one if kinds & SHAPE else UNKNOWN)
         if isinstance(position, str) and position.isdigit():
-            return item_of(kinds, int(position))
-        return kinds & TENSORS
+            return item_of(kinds, int(position)) | sizes
+        return (kinds & TENSORS) | sizes
 
     def _element(self, node: cst.BaseExpression) -> Kinds:
         """Return the values of the elements of an iterable."""
@@ -329,6 +360,8 @@ class Values:
     def _call(self, node: cst.Call) -> Kinds:
         name = self.tree.library_name(node.func)
         if name is not None:
+            if self.is_of_sizes(node):
+                return SIZE
             is_wrapper = name in _WRAPPERS and bool(node.args)
             return self.of(node.args[0].value) if is_wrapper else result_of(name)
         if self.tree.code(node.func) in ("partial", "functools.partial") and node.args:
@@ -414,3 +447,9 @@ class Values:
 def parameter_names(function: Function) -> list[str]:
     """Return the names of a function's parameters that may be passed by position."""
     return [parameter.name.value for parameter in function.params.params]
+
+
+def is_integer_type(tree: Tree, dtype: cst.BaseExpression) -> bool:
+    """Return whether a type is one of integers that holds each size."""
+    text = dtype.evaluated_value if isinstance(dtype, cst.SimpleString) else tree.old_name(dtype)
+    return text in ("int32", "int64", "dtypes.int32", "dtypes.int64")
