@@ -21,7 +21,7 @@ from anytpu._replaced import REPLACEMENTS, Replacement
 # What shuts the system down comes last: the strategy that the others share does not survive it.
 ROWS = sorted((row for rows in REPLACEMENTS.values() for row in rows), key=lambda row: "shutdown" in row.new)
 PRELUDE = """
-import absl.app, absl.flags, fsspec, logging, os, jax, keras, optax, numpy as np, anytpu as tpu
+import absl.app, absl.flags, absl.logging, fsspec, logging, os, jax, keras, optax, numpy as np, anytpu as tpu
 from keras import backend as K
 """
 # Keras 3.15's own `Variable.__array__` has no copy keyword, which NumPy 2 warns of.

@@ -1005,16 +1005,16 @@ _KERAS = (
     *(
         Replacement(
             (f"keras.Model.{old}",),
-            f"{left}model.{old}(x{', y' if new != 'predict' else ''}, workers=4)",
-            f"{left}model.{new}(x{', y' if new != 'predict' else ''})",
+            f"{left}model.{old}(pairs.batch(8), 2, workers=4)",
+            f"{left}model.{new}(pairs.batch(8), {steps}=2)",
             "method",
             target=new,
             keywords={"generator": "x", **_WORKERS},
         )
-        for old, new, left in (
-            ("fit_generator", "fit", "history = "),
-            ("evaluate_generator", "evaluate", "scores = "),
-            ("predict_generator", "predict", "guesses = "),
+        for old, new, left, steps in (
+            ("fit_generator", "fit", "history = ", "steps_per_epoch"),
+            ("evaluate_generator", "evaluate", "scores = ", "steps"),
+            ("predict_generator", "predict", "guesses = ", "steps"),
         )
     ),
     Replacement(

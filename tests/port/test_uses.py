@@ -132,6 +132,7 @@ def test_a_value_of_unknown_class_is_not_listed():
     ("old", "new"),
     [
         ("h = model.fit_generator(rows, workers=2, epochs=3)", "h = model.fit(rows, epochs=3)"),
+        ("h = model.fit_generator(rows, 20, 3)", "h = model.fit(rows, steps_per_epoch=20, epochs=3)"),
         ("model.compile('sgd', experimental_steps_per_execution=2)", "model.compile('sgd', steps_per_execution=2)"),
         ("b = dataset.shard(8, 1)", "b = dataset.shard(1, 8)"),
         ("b = dataset.shuffle(buffer_size=3, reshuffle_each_iteration=True)", "b = dataset.shuffle(buffer=3)"),
