@@ -76,6 +76,10 @@ class BackendError(AnyTPUError, RuntimeError):
     """A backend cannot be opened, or failed while it compiled or ran a Program."""
 
 
+class HostsError(BackendError):
+    """The hosts of a job cannot work together: one is missing, has ended, or runs another program or other data."""
+
+
 class WorkerError(BackendError):
     """A worker cannot be started, cannot be reached, or refuses this client."""
 

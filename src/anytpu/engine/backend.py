@@ -20,6 +20,7 @@ from importlib.metadata import entry_points
 from typing import Any, Literal
 
 from anytpu import _env
+from anytpu.engine.hosts import ONE_HOST, Hosts
 from anytpu.engine.measurements import Listener
 from anytpu.errors import BackendError
 from anytpu.program.program import Layout, Program, Tree
@@ -116,10 +117,12 @@ class Backend(abc.ABC):
     Attributes:
         is_host: whether the cores compute in the memory of this process, so that host arrays need no transfer.
         is_far: whether a transfer goes through a network, so that it may take longer than the steps.
+        hosts: the hosts of the cores, which agree on durations, signals and files.
     """
 
     is_host: bool = False
     is_far: bool = False
+    hosts: Hosts = ONE_HOST
 
     @property
     def abstract_device(self) -> Any:

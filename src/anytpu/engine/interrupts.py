@@ -20,6 +20,9 @@ Python discards an exception that is raised in a garbage-collector callback, in 
 `__del__`, and passes it to `sys.unraisablehook`. `_UnraisableGate` recognizes there the exception of a signal, and
 sends the signal again.
 
+Several hosts stop together: `wait_for_agreement` makes a gate hold every first signal. `engine/hosts.py` tells the
+number of the signal to all hosts, and each acts on it at the same place (`act_on`).
+
 Invariants: only the main thread installs gates, because Python runs signal handlers only there. A signal that the
 program ignores stays ignored. A second signal is never delayed, but a SIGTERM within 0.3 s of the first is the first. A
 forked child has no call to finish, so it restores the previous handlers.
@@ -90,11 +93,11 @@ class _Gate:
         if _pending.number is None:
             _pending.since_s = time.monotonic()
         _pending.number = number
-        if _pending.mode != "hold":
-            raise_if_interrupted()
-        elif is_second:
+        if is_second and (_pending.mode == "hold" or _pending.waits_for_hosts):
             _restore()
             _pending.is_repeated = True
+            _act_on_pending()
+        elif _pending.mode != "hold" and not _pending.waits_for_hosts:
             raise_if_interrupted()
         elif number == signal.SIGINT:
             # The signal may interrupt another print; a second print on the same buffer raises RuntimeError.
@@ -187,10 +190,31 @@ def immediate_interrupts() -> contextlib.AbstractContextManager[Any]:
 def raise_if_interrupted() -> None:
     """Act on a stored signal: raise KeyboardInterrupt, or end the process as SIGTERM does.
 
-    Any thread may call this; only the main thread acts.
+    Any thread may call this; only the main thread acts. A signal that waits for the other hosts stays stored.
     """
-    if _pending.number is None or not _is_main():
-        return
+    if _pending.number is not None and not _pending.waits_for_hosts and _is_main():
+        _act_on_pending()
+
+
+def wait_for_agreement() -> None:
+    """Let each first signal wait, from now on, until all hosts act on it."""
+    _pending.waits_for_hosts = True
+
+
+def pending_signal() -> int:
+    """Return the number of the signal that waits for the other hosts, or 0."""
+    return (_pending.waits_for_hosts and _pending.number) or 0
+
+
+def act_on(number: int) -> None:
+    """Act on a signal that this host or another one has received; only the main thread acts."""
+    if _is_main():
+        _pending.number = number
+        _act_on_pending()
+
+
+def _act_on_pending() -> None:
+    assert _pending.number is not None
     number, _pending.number = _pending.number, None
     handler = _signal.getsignal(number)
     while isinstance(handler, _Gate):

@@ -1,4 +1,4 @@
-"""The local backend: this machine's TPU cores or GPUs, as one mesh.
+"""The local backend: the TPU cores or GPUs of this machine, or of all hosts of a job, as one mesh.
 
 Idea: whole-batch code is compiled once with the batch split over the mesh, and XLA inserts the collectives. Per-replica
 code is the body of a `shard_map`. Both see the same arrays as on one device.
@@ -7,6 +7,9 @@ A program with a placement runs on a mesh of its named axes. Its new state has t
 
 Rule: padding is for the transfer only. `put` pads an axis that its cores do not divide. The compiled program first cuts
 it to its true size, so pad rows never reach a model; XLA handles the uneven split from there. A state is never padded.
+
+On several hosts each process runs the same calls. `put` is given the same array on every host, and each host transfers
+the part of its devices. Outputs are gathered within the program, so every host can read them without the others.
 
 `check_vma` is off in `shard_map`: with it on, `psum(grad(loss)(w))` is too large by a factor of the number of cores.
 With it off, `shard_map` does not detect a state that differs between the cores. So per-replica code is also traced in
@@ -27,6 +30,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from anytpu.engine.backend import Backend, Executable, Loop
 from anytpu.engine.executable import CompiledExecutable, is_ready, wait
+from anytpu.engine.hosts import hosts_of
 from anytpu.engine.loop import Step, cut_padding, feed_specs, make_loop, trace_step, with_checked_state
 from anytpu.engine.numerics import apply_numerics
 from anytpu.engine.shards import check_placement, feed_layouts, row_layout, whole_layout
@@ -39,24 +43,24 @@ from anytpu.system.cores import Core, Numerics
 
 @final
 class LocalBackend(Backend):
-    """The accelerators of this machine.
+    """The accelerators of this machine, or of all hosts of a job.
 
     Args:
         cores: the cores to use; `device_id` of each is the id of its JAX device.
         numerics: "machine" or "tpu": the rounding of float32 products.
 
-    Raises:
-        BackendError: JAX runs on several hosts.
+    Attributes:
+        hosts: the hosts of these cores.
     """
 
     def __init__(self, cores: tuple[Core, ...], numerics: Numerics = "machine") -> None:
-        check_hosts(jax.process_count())
         platforms = {core.platform for core in cores}
         devices = {(device.platform, device.id): device for name in platforms for device in jax.devices(name)}
         self._cores = cores
         self._numerics: Numerics = numerics
         self._devices = [devices[core.platform, core.device_id] for core in cores]
         self._mesh = Mesh(np.array(self._devices), (REPLICA_AXIS,))
+        self.hosts = hosts_of(self._mesh)
         self._named_mesh = functools.cache(functools.partial(_named_mesh, tuple(self._devices)))
 
     @property
@@ -71,12 +75,15 @@ class LocalBackend(Backend):
 
     def put(self, tree: Tree, layout: Layout) -> Tree:
         """Transfer arrays to the mesh; a split axis is padded with copies of its last row."""
-        pieces = layout.pieces(len(self._cores))
-        return jax.device_put(jax.tree.map(lambda leaf: _padded(leaf, pieces), tree), self.sharding(layout))
+        pieces, sharding = layout.pieces(len(self._cores)), self.sharding(layout)
+        padded = jax.tree.map(lambda leaf: _padded(leaf, pieces), tree)
+        if self.hosts.is_alone:
+            return jax.device_put(padded, sharding)
+        return jax.tree.map(lambda leaf: self._put_own_part(leaf, sharding), padded)
 
     def get(self, tree: Tree) -> Tree:
-        """Return the arrays themselves."""
-        return tree
+        """Return the arrays themselves; on several hosts whole copies, which this host can read alone."""
+        return tree if self.hosts.is_alone else jax.tree.map(self._whole, tree)
 
     def is_ready(self, tree: Tree) -> bool:
         """Return whether JAX has computed the arrays."""
@@ -126,6 +133,25 @@ class LocalBackend(Backend):
             return NamedSharding(self._named_mesh(layout.mesh), PartitionSpec(*layout.spec))
         spec = () if layout.axis is None else (*[None] * layout.axis, REPLICA_AXIS)
         return NamedSharding(self._mesh, PartitionSpec(*spec))
+
+    def _put_own_part(self, leaf: Any, sharding: NamedSharding) -> Any:
+        """Transfer the parts of an array that belong to the devices of this host."""
+        if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+            return jax.device_put(leaf, sharding)  # A handle: all hosts exchange their parts.
+        array = np.asarray(leaf)
+        array = array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
+        self.hosts.count_bytes(array)
+        return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+
+    def _whole(self, leaf: Any) -> Any:
+        """Return an array of the mesh as an array of one device of this host; all hosts must gather a split array."""
+        if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable:
+            return leaf
+        return (leaf if leaf.is_fully_replicated else self._gather(leaf)).addressable_data(0)
+
+    @functools.cached_property
+    def _gather(self) -> Any:
+        return jax.jit(lambda leaf: leaf, out_shardings=self.sharding(Layout()))
 
     def _padded_spec(self, spec: jax.ShapeDtypeStruct, layout: Layout) -> jax.ShapeDtypeStruct:
         """Return the spec of an array on the mesh: padded, with the sharding of its layout."""
@@ -180,10 +206,13 @@ class LocalBackend(Backend):
         return jax.shard_map(replica_step, mesh=self._mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
     def _output_shardings(self, program: Program, outputs: Tree, stacked: bool) -> Tree:
-        """Split an output like the rows of the batch if they divide its row axis; replicate the others."""
+        """Split an output like the rows of the batch if they divide its row axis; replicate the others.
+
+        On several hosts all outputs are replicated, so that each host can read them.
+        """
         rows, whole = program.replicas or program.rows, whole_layout(jax.tree.leaves(array_layouts(program)))
         split = row_layout(array_layouts(program)[1]) if program.placement else ROWS
-        divides = rows is not None and rows % split.pieces(len(self._cores)).get(0, 1) == 0
+        divides = self.hosts.is_alone and rows is not None and rows % split.pieces(len(self._cores)).get(0, 1) == 0
 
         def sharding(spec: Any) -> NamedSharding:
             splits = divides and not SharedOutput.is_one(spec) and spec.shape[:1] == (rows,)
@@ -191,22 +220,6 @@ class LocalBackend(Backend):
             return self.sharding(layout.stacked() if stacked else layout)
 
         return jax.tree.map(sharding, outputs, is_leaf=SharedOutput.is_one)
-
-
-def check_hosts(count: int) -> None:
-    """Check that JAX runs on a single host.
-
-    Args:
-        count: number of hosts, one JAX process each.
-
-    Raises:
-        BackendError: there are several hosts.
-    """
-    if count > 1:
-        raise BackendError(
-            f"JAX runs on {count} hosts, and this release of anytpu uses the TPU cores or GPUs of one host only. Start "
-            "the program on one host, without jax.distributed.initialize()"
-        )
 
 
 def _replica_output(form: Any, value: Any) -> Any:

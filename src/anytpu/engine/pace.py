@@ -4,7 +4,8 @@ Idea: each call has a fixed cost on the host, so more steps per call are faster.
 calls, and Ctrl-C waits for the running call. A call should last at most half a second. The target is a quarter, because
 a step may take longer in this call than in the previous one.
 
-Rule: the number of steps in a call never changes the results, so it may depend on the clock.
+Rule: the number of steps in a call never changes the results, so it may depend on the clock. Several hosts must make
+the same choice, so the clock of host 0 decides.
 """
 
 from __future__ import annotations
@@ -97,6 +98,8 @@ class CallWatch:
         waits = not backend.is_ready(results)
         backend.wait(results)
         duration_s = time.perf_counter() - began_s
-        pace.measured(steps, duration_s, is_exact=waits)
+        if pace.fixed is None:
+            agreed = backend.hosts.exchange(duration_s, waits)
+            pace.measured(steps, agreed.duration_s, is_exact=agreed.is_exact)
         if listener is not None and waits:
             listener(steps, duration_s)

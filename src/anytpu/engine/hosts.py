@@ -1,0 +1,172 @@
+"""`Hosts`: the processes whose devices form one mesh, and their agreement on what depends on a clock or a signal.
+
+Idea: every host runs the same program on the same data, so every host makes the same decisions. Exceptions are
+durations, signals and the state of disks. Host 0 decides those, and `exchange` tells all hosts. It is one small
+all-reduce on the mesh, so the hosts call it in the same order as their compiled programs.
+
+A call of a few milliseconds must not wait for an exchange each time. So `is_turn` counts calls, and exchanges at some of
+them, about every 0.25 s. The number of calls between two exchanges is agreed in the exchange before.
+
+Invariant: a host that puts other data or weights on its devices computes other results without an error. So each host
+keeps a digest of the arrays that it puts, and each exchange compares the digests.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any, final
+
+import google_crc32c
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from anytpu.engine import interrupts
+from anytpu.errors import HostsError
+
+_TURN_S = 0.25
+_MAX_CALLS = 256
+_MICROSECONDS = 1e6
+_DIGEST = 4
+"""Index of host 0's digest in a note; before it: signal, duration, exactness, choice."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Agreed:
+    """The result of one exchange, equal on every host.
+
+    Attributes:
+        duration_s: the duration that host 0 measured, in seconds.
+        is_exact: whether that duration is exact, or an upper bound.
+        choice: the integer that host 0 chose, from 0 to 2**32 - 1.
+    """
+
+    duration_s: float
+    is_exact: bool
+    choice: int
+
+
+@final
+class Hosts:
+    """The hosts of a backend.
+
+    Args:
+        count: number of hosts.
+        index: index of this host, from 0.
+        maximum: all-reduce over the hosts: the elementwise maximum of a vector of uint32. None for one host.
+    """
+
+    def __init__(
+        self, count: int = 1, index: int = 0, maximum: Callable[[np.ndarray], np.ndarray] | None = None
+    ) -> None:
+        self.count = count
+        self.index = index
+        self._maximum = maximum
+        self._digest = 0
+        self._calls = 0
+        self._calls_to_turn = 1
+        self._turned_s = time.perf_counter()
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is one host, so that nothing needs an agreement."""
+        return self._maximum is None
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is host 0, which decides, prints and writes."""
+        return self.index == 0
+
+    def count_bytes(self, array: np.ndarray) -> None:
+        """Add an array, which every host must put alike, to the digest of this host."""
+        content = np.atleast_1d(np.ascontiguousarray(array)).view(np.uint8)
+        self._digest = google_crc32c.extend(self._digest, content)
+
+    def exchange(self, duration_s: float = 0.0, is_exact: bool = True, choice: int = 0) -> Agreed:
+        """Agree with the other hosts; every host must call this at the same place of the program.
+
+        A signal that any host has received acts here, on every host.
+
+        Args:
+            duration_s: a duration that this host measured, in seconds; that of host 0 is agreed.
+            is_exact: whether the duration is exact, or an upper bound.
+            choice: an integer from 0 to 2**32 - 1; that of host 0 is agreed.
+
+        Raises:
+            HostsError: the hosts have put different arrays on their devices.
+        """
+        if self._maximum is None:
+            return Agreed(duration_s, is_exact, choice)
+        note = np.zeros(_DIGEST + self.count, np.uint32)
+        note[0] = interrupts.pending_signal()
+        if self.is_first:
+            note[1:_DIGEST] = min(int(duration_s * _MICROSECONDS), 2**32 - 1), is_exact, choice
+        note[_DIGEST + self.index] = self._digest
+        agreed = [int(value) for value in self._maximum(note)]
+        self._check_digests(agreed[_DIGEST:])
+        if agreed[0]:
+            interrupts.act_on(agreed[0])
+        return Agreed(agreed[1] / _MICROSECONDS, bool(agreed[2]), agreed[3])
+
+    def first(self, choice: int) -> int:
+        """Return the integer that host 0 chose, from 0 to 2**32 - 1."""
+        return choice if self.is_alone else self.exchange(choice=choice).choice
+
+    def is_turn(self) -> bool:
+        """Count a call, and return whether the hosts agree before it; always True for one host."""
+        if self.is_alone:
+            return True
+        self._calls += 1
+        if self._calls < self._calls_to_turn:
+            return False
+        now_s = time.perf_counter()
+        elapsed_s = self.exchange(now_s - self._turned_s).duration_s
+        self._calls_to_turn = max(1, min(_MAX_CALLS, int(self._calls * _TURN_S / max(elapsed_s, 1e-6))))
+        self._calls, self._turned_s = 0, time.perf_counter()
+        return True
+
+    def _check_digests(self, digests: list[int]) -> None:
+        others = [index for index, digest in enumerate(digests) if digest != digests[0]]
+        if others:
+            names = ", ".join(map(str, others))
+            raise HostsError(
+                f"host{'s' * (len(others) > 1)} {names} of {self.count} put other data or weights on the cores than "
+                "host 0. Every host must run the same program on the same arrays, with the same random seed: call "
+                "keras.utils.set_random_seed(7) first. Data of their own belong in "
+                "strategy.distribute_datasets_from_function"
+            )
+
+
+ONE_HOST = Hosts()
+
+
+def hosts_of(mesh: Mesh) -> Hosts:
+    """Return the hosts of a mesh.
+
+    Args:
+        mesh: a mesh of one axis.
+    """
+    processes = sorted({device.process_index for device in mesh.devices.flat})
+    if len(processes) == 1:
+        return ONE_HOST
+    interrupts.wait_for_agreement()
+    return Hosts(len(processes), processes.index(jax.process_index()), _maximum_over(mesh))
+
+
+def _maximum_over(mesh: Mesh) -> Callable[[np.ndarray], np.ndarray]:
+    """Return the all-reduce of `Hosts`: each device holds its host's vector, and XLA takes the maximum."""
+    (axis,) = mesh.axis_names
+    split, whole = NamedSharding(mesh, PartitionSpec(axis)), NamedSharding(mesh, PartitionSpec())
+    reduce = jax.jit(lambda notes: notes.max(axis=0), out_shardings=whole)
+    compiled: dict[int, Any] = {}
+
+    def maximum(note: np.ndarray) -> np.ndarray:
+        shape = (mesh.devices.size, len(note))
+        if len(note) not in compiled:
+            compiled[len(note)] = reduce.lower(jax.ShapeDtypeStruct(shape, np.uint32, sharding=split)).compile()
+        notes = jax.make_array_from_callback(shape, split, lambda index: note[None])
+        return np.asarray(compiled[len(note)](notes).addressable_data(0))
+
+    return maximum
