@@ -4,7 +4,7 @@ Idea: every host runs the same program on the same data, so every host makes the
 durations, signals and the state of disks. Host 0 decides those, and `exchange` tells all hosts. It is one small
 all-reduce on the mesh, so the hosts call it in the same order as their compiled programs.
 
-A call of a few milliseconds must not wait for an exchange each time. So `is_turn` counts calls, and exchanges at some of
+A call of a few milliseconds must not wait for an exchange. So `is_turn` counts calls, and exchanges at some of
 them, about every 0.25 s. The number of calls between two exchanges is agreed in the exchange before.
 
 Invariant: a host that puts other data or weights on its devices computes other results without an error. So each host
@@ -68,6 +68,8 @@ class Hosts:
         self._calls = 0
         self._calls_to_turn = 1
         self._turned_s = time.perf_counter()
+        self.has_turn = True
+        """The result of the last `is_turn`."""
 
     @property
     def is_alone(self) -> bool:
@@ -114,18 +116,51 @@ class Hosts:
         """Return the integer that host 0 chose, from 0 to 2**32 - 1."""
         return choice if self.is_alone else self.exchange(choice=choice).choice
 
+    def share(self, content: bytes) -> bytes:
+        """Return the content of host 0; the other hosts may pass b""."""
+        if self._maximum is None:
+            return content
+        size = self.first(len(content))
+        words = np.zeros(-(-size // 4), np.uint32)
+        if self.is_first:
+            words.view(np.uint8)[:size] = np.frombuffer(content, np.uint8)
+        return self._maximum(words).view(np.uint8)[:size].tobytes()
+
     def is_turn(self) -> bool:
         """Count a call, and return whether the hosts agree before it; always True for one host."""
         if self.is_alone:
             return True
         self._calls += 1
-        if self._calls < self._calls_to_turn:
+        self.has_turn = self._calls >= self._calls_to_turn
+        if not self.has_turn:
             return False
         now_s = time.perf_counter()
         elapsed_s = self.exchange(now_s - self._turned_s).duration_s
         self._calls_to_turn = max(1, min(_MAX_CALLS, int(self._calls * _TURN_S / max(elapsed_s, 1e-6))))
         self._calls, self._turned_s = 0, time.perf_counter()
         return True
+
+    def check_program(self, name: str, text: str) -> None:
+        """Check that every host has compiled the same program.
+
+        Args:
+            name: name of the program, for the error.
+            text: text of its lowered module.
+
+        Raises:
+            HostsError: a host has another one.
+        """
+        if self.is_alone or self._is_equal_everywhere(google_crc32c.value(text.encode())):
+            return
+        raise HostsError(
+            f"the hosts have compiled different programs as {name!r}. Every host must run the same script, with the "
+            "same arguments and the same versions of JAX and Keras"
+        )
+
+    def _is_equal_everywhere(self, number: int) -> bool:
+        assert self._maximum is not None
+        maximum, complement = self._maximum(np.array([number, 2**32 - 1 - number], np.uint32))
+        return int(maximum) == 2**32 - 1 - int(complement)
 
     def _check_digests(self, digests: list[int]) -> None:
         others = [index for index, digest in enumerate(digests) if digest != digests[0]]
@@ -140,6 +175,12 @@ class Hosts:
 
 
 ONE_HOST = Hosts()
+_current = ONE_HOST
+
+
+def current_hosts() -> Hosts:
+    """Return the hosts of the job of this process: one host before a backend over several is opened."""
+    return _current
 
 
 def hosts_of(mesh: Mesh) -> Hosts:
@@ -151,8 +192,15 @@ def hosts_of(mesh: Mesh) -> Hosts:
     processes = sorted({device.process_index for device in mesh.devices.flat})
     if len(processes) == 1:
         return ONE_HOST
+    if len(processes) != jax.process_count():
+        raise HostsError(
+            f"the cores belong to {len(processes)} of the {jax.process_count()} hosts, and all hosts of a job run the "
+            "program: use all cores, tpu.connect()"
+        )
+    global _current
     interrupts.wait_for_agreement()
-    return Hosts(len(processes), processes.index(jax.process_index()), _maximum_over(mesh))
+    _current = Hosts(len(processes), jax.process_index(), _maximum_over(mesh))
+    return _current
 
 
 def _maximum_over(mesh: Mesh) -> Callable[[np.ndarray], np.ndarray]:

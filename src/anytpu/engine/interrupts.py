@@ -58,11 +58,14 @@ class _PendingSignal:
     """State of the main thread: the mode of its innermost block, and the number of the stored signal or None.
 
     `is_repeated`: whether the signal in action is the second one. `is_resent`: whether it was sent again, since Python
-    discarded the exception of the first. `since_s`: time of the stored signal.
+    discarded the exception of the first. `since_s`: time of the stored signal. `waits_for_hosts`: whether a first
+    signal waits until all hosts act on it. `is_agreed`: whether the signal in action is one that all hosts act on.
     """
 
     def __init__(self) -> None:
         self.mode: _Mode = None
+        self.waits_for_hosts = False
+        self.is_agreed = False
         self.number: int | None = None
         self.is_repeated = False
         self.is_resent = False
@@ -206,11 +209,25 @@ def pending_signal() -> int:
     return (_pending.waits_for_hosts and _pending.number) or 0
 
 
+def keep_for_hosts(number: int) -> bool:
+    """Store a signal that a handler has received, and return True; False if the handler must act on it now."""
+    is_second = _pending.number is not None and not is_same_sigterm(number, _pending.since_s)
+    if not _pending.waits_for_hosts or _pending.is_agreed or is_second:
+        return False
+    if _pending.number is None:
+        _pending.since_s = time.monotonic()
+    _pending.number = number
+    return True
+
+
 def act_on(number: int) -> None:
     """Act on a signal that this host or another one has received; only the main thread acts."""
     if _is_main():
-        _pending.number = number
-        _act_on_pending()
+        _pending.number, _pending.is_agreed = number, True
+        try:
+            _act_on_pending()
+        finally:
+            _pending.is_agreed = False
 
 
 def _act_on_pending() -> None:

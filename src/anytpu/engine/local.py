@@ -119,10 +119,14 @@ class LocalBackend(Backend):
             feed = jax.tree.map(self._padded_spec, feed_specs(program.batch, loop), feed_layouts(batch_layout, loop))
             arguments = (state, feed, count, count)
         try:
-            return CompiledExecutable(jitted.lower(*arguments))
+            lowered = jitted.lower(*arguments)
+            executable = CompiledExecutable(lowered)
         except jax.errors.JaxRuntimeError as error:
             platform = self._cores[0].platform
             raise BackendError(f"XLA could not compile {program.name!r} for the {platform}: {error}") from error
+        if not self.hosts.is_alone:
+            self.hosts.check_program(program.name, lowered.as_text())
+        return executable
 
     def close(self) -> None:
         """Do nothing, because JAX holds its devices until the process ends."""

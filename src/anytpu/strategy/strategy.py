@@ -21,6 +21,7 @@ import jax
 from anytpu import _by_name
 from anytpu._calls import explain_arguments, explain_methods
 from anytpu.engine.backend import Backend, Executable, Loop, backend_of
+from anytpu.engine.random_state import share_random_states
 from anytpu.errors import SettingError, StrategyError
 from anytpu.program.program import Layout, Program
 from anytpu.sharding import ModelLayout, check_spec, place, resolve
@@ -75,6 +76,8 @@ class TPUStrategy(Strategy):
     ) -> None:
         self._resolver = _checked(tpu_cluster_resolver)
         self._system = running_system(self._resolver.address)
+        if len({core.host for core in self._system.topology.cores}) > 1:
+            share_random_states(backend_of(self._system).hosts)
         self.layout = _resolved(layout, mesh, self._system.topology)
         """The layout of models over the cores, a `sharding.ModelLayout`, or None."""
         self._chosen: dict[Any, ModelLayout] = {}

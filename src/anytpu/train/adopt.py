@@ -25,6 +25,7 @@ from anytpu.train import checks, compiled_models, functions
 from anytpu.train.compiled_models import trainer_of
 from anytpu.train.epochs import Epochs
 from anytpu.train.fit_checkpoints import FitRun, checkpointed
+from anytpu.train.host_callbacks import set_for_host
 from anytpu.train.labels import warn_of_labels
 from anytpu.train.ragged import with_batches
 from anytpu.train.trainer import Trainer
@@ -101,6 +102,9 @@ def _loop(name: str, original: Callable) -> Callable:
             validation = arguments.get("validation_data")
             if isinstance(validation, tuple) and len(validation) > 1:
                 warn_of_labels(self, validation[1])
+        hosts = trainer.backend.hosts
+        if not hosts.is_alone:
+            set_for_host(arguments, hosts, name == "fit", trainer.strategy.layout is not None)
         if name != "fit" and arguments.get("callbacks") is None and arguments.get("verbose", "auto") == 0:
             arguments["callbacks"] = _keras.no_callbacks()
         with (

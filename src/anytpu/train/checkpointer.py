@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, final
 
 from anytpu._calls import explain_methods
+from anytpu.engine.random_state import compact, random_states, restore_random_states
 from anytpu.errors import SettingError
 from anytpu.train.checkpoint import Checkpoints, Restored, SavePolicy, Saver, Snapshot, checkpoint_at
-from anytpu.train.checkpoint.random_state import compact, random_states, restore_random_states
 from anytpu.train.checkpoint.weights import METRICS
 from anytpu.train.stopping import StopSignals
 
@@ -191,6 +191,7 @@ class Checkpointer:
                 yield step
                 programs.check()
                 is_between, done = True, min(step + steps.step, steps.stop)
+                checkpoints.job.is_turn()
                 if stop.number is not None:
                     stop.stop()
                 if saver.is_due(done) or self._is_best:

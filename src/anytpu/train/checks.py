@@ -171,6 +171,8 @@ def _flat(callbacks: Any) -> list[Any]:
 
 
 def _wants_every_step(callback: Any, mode: str) -> bool:
+    # Every host runs as many steps in a call as host 0.
+    callback = getattr(callback, "original", callback)
     if getattr(callback, "async_safe", False) or getattr(callback, "takes_many_steps", False):
         return False
     if isinstance(callback, keras.callbacks.ProgbarLogger):

@@ -23,12 +23,12 @@ import keras
 import numpy as np
 
 from anytpu import _keras
+from anytpu.engine.random_state import compact, random_states, restore_random_states
 from anytpu.errors import SettingError
 from anytpu.planning.runs import digest
 from anytpu.strategy.variables import host_copy
 from anytpu.train.callback_states import CallbackStates
 from anytpu.train.checkpoint import Checkpoints, Restored, SavePolicy, Saver, Snapshot
-from anytpu.train.checkpoint.random_state import compact, random_states, restore_random_states
 from anytpu.train.checkpointer import Checkpointer
 from anytpu.train.host_memory import HostMemory
 from anytpu.train.stopping import StopSignals
@@ -200,7 +200,7 @@ class FitRun:
         moment = Moment(epoch + 1, None, self._steps, self._positions(), random_states(), logs=numbers)
         moment.is_finished = is_stopped
         is_due = is_last or self.saver.is_due(self._steps) or self.saver.is_best(numbers) or self.saver.is_affordable()
-        self._reach(moment, is_due=is_due and self._steps != self.saver.step)
+        self._reach(moment, is_due=self.saver.agreed(is_due) and self._steps != self.saver.step)
 
     def end(self) -> None:
         """Restore the state of a finished run that has no epoch left, before the other callbacks are called."""

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from anytpu import _keras
+from anytpu.engine.random_state import compact, random_states, restore_random_states
 from anytpu.errors import DataError
 from anytpu.train.checkpoint import Restored
-from anytpu.train.checkpoint.random_state import compact, random_states, restore_random_states
 
 if TYPE_CHECKING:
     from anytpu.program.program import Program

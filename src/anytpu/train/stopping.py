@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn, Self
 
 from anytpu._restarts import STOPPED_STATUS
-from anytpu.engine.interrupts import is_repeated_signal, is_same_sigterm, take_resent
+from anytpu.engine.interrupts import is_repeated_signal, is_same_sigterm, keep_for_hosts, take_resent
 
 
 class StopSignals:
@@ -75,6 +75,8 @@ class StopSignals:
     def _receive(self, number: int, frame: Any) -> None:
         if os.getpid() != self._owner:  # A forked child has no run.
             _end_by(number)
+            return
+        if keep_for_hosts(number):  # All hosts stop after the same step.
             return
         is_resent = take_resent() and self._is_stopped
         if self.number is not None and is_same_sigterm(number, self._received_s) and not is_resent:

@@ -122,7 +122,8 @@ class Trainer:
 
     def fits(self, arrays: Tree) -> bool:
         """Return whether a data set may be resident on every core: it takes at most a quarter of a core's memory."""
-        return sum(leaf.nbytes for leaf in jax.tree.leaves(arrays)) <= self.backend.memory_bytes // _RESIDENT_SHARE
+        fits = sum(leaf.nbytes for leaf in jax.tree.leaves(arrays)) <= self.backend.memory_bytes // _RESIDENT_SHARE
+        return bool(self.backend.hosts.first(fits))
 
     def next_steps(self, mode: str, max_steps: int) -> int:
         """Return the number of steps that the next call may run, from 1 to `max_steps`."""

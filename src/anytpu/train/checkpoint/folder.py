@@ -6,7 +6,7 @@ as an uninterrupted run.
 
 Rule: all data read is checked against the digests in the manifest. A damaged checkpoint is reported, and the previous
 one is used. If none is whole, there is an error, never a start from new values. One job at a time writes to a folder.
-Other files in the folder are not touched.
+Other files in the folder are not touched. Of several hosts, host 0 writes, and chooses the checkpoint that all read.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from anytpu._restarts import report_step
+from anytpu.engine.hosts import current_hosts
 from anytpu.errors import DamageError, FileError
 from anytpu.train.checkpoint.arrays import Sink, read_arrays, write_arrays
 from anytpu.train.checkpoint.bucket_store import BucketStore
@@ -67,6 +68,7 @@ class Checkpoints:
 
     Attributes:
         folder: the absolute path, or the URL.
+        job: the hosts of the job; host 0 writes.
 
     Raises:
         FileError: the URL is of an unknown kind, or its package is not installed.
@@ -81,6 +83,7 @@ class Checkpoints:
     def __init__(self, folder: str | Path, keep: int | None = None) -> None:
         self._store = _store_at(folder)
         self.folder = self._store.name
+        self.job = current_hosts()
         self._keep = keep
 
     def steps(self) -> list[int]:
@@ -113,8 +116,9 @@ class Checkpoints:
             FileError: another job writes to the folder, or the folder cannot be written.
         """
         with contextlib.ExitStack() as stack:
-            with self._explained("checkpoints cannot be kept"):
-                stack.enter_context(self._store.writing())
+            if self.job.is_first:
+                with self._explained("checkpoints cannot be kept"):
+                    stack.enter_context(self._store.writing())
             yield
 
     def check_room(self, size_bytes: int) -> None:
@@ -123,7 +127,7 @@ class Checkpoints:
         Raises:
             FileError: the disk has too little room.
         """
-        free_bytes = self._store.free_bytes()
+        free_bytes = self._store.free_bytes() if self.job.is_first else None
         if free_bytes is not None and free_bytes < size_bytes:
             raise FileError(
                 f"the disk of {self.folder!r} has {format_bytes(free_bytes)} free, and a checkpoint takes "
@@ -154,7 +158,7 @@ class Checkpoints:
             FileError: the checkpoint cannot be written, or its path exists and is not a checkpoint. Earlier checkpoints
                 do not change.
         """
-        if step in self.steps():
+        if not self.job.is_first or step in self.steps():
             return
         if self._store.is_taken(step):
             raise FileError(
@@ -200,8 +204,22 @@ class Checkpoints:
 
         Raises:
             DamageError: the folder has checkpoints, and none is whole.
-            FileError: a checkpoint cannot be read or has a newer format. It may be whole, so no earlier one is used.
+            FileError: a checkpoint cannot be read or has a newer format. It may be whole, so no earlier one is used. Or
+                this host does not see the checkpoint that host 0 reads.
         """
+        checkpoint = self._load_newest() if self.job.is_first else None
+        step = self.job.first(0 if checkpoint is None else checkpoint.step + 1) - 1
+        if self.job.is_first or step < 0:
+            return checkpoint
+        try:
+            return self.read(step)
+        except FileError as error:
+            raise FileError(
+                f"host {self.job.index} cannot read the checkpoint of step {step} that host 0 reads: {error}. Every "
+                f"host must see the same folder {self.folder!r}: use a shared file system or a bucket"
+            ) from None
+
+    def _load_newest(self) -> Checkpoint | None:
         damaged: dict[int, str] = {}
         while left := [step for step in self.numbered() if step not in damaged]:
             try:
@@ -242,7 +260,7 @@ class Checkpoints:
         Raises:
             FileError: a checkpoint cannot be read or has a newer format, so it may be whole; or it cannot be renamed.
         """
-        for step in [step for step in self.numbered() if step > after]:
+        for step in [step for step in self.numbered() if step > after and self.job.is_first]:
             with contextlib.suppress(DamageError):
                 self.load(step)
             with self._explained(f"the damaged checkpoint of step {step} cannot be renamed"):

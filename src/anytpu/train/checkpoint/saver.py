@@ -57,7 +57,18 @@ class Saver:
         """Step of the newest snapshot that was passed to `save`, or of the checkpoint that the run continues."""
 
     def is_due(self, step: int) -> bool:
-        """Return whether the policy asks for a save at a step, and saves have not cost too much time."""
+        """Return whether the policy asks for a save at a step, and saves have not cost too much time.
+
+        Several hosts ask at their turns only, and host 0 decides.
+        """
+        hosts = self._checkpoints.job
+        return hosts.has_turn and self.agreed(hosts.is_first and self._is_due(step))
+
+    def agreed(self, is_due: bool) -> bool:
+        """Return whether host 0 decides to save; every host must call this at the same place."""
+        return bool(self._checkpoints.job.first(is_due))
+
+    def _is_due(self, step: int) -> bool:
         self._report()
         if not self._policy.is_due(step - self.step, self._now() - self._saved_s):
             return False
