@@ -136,7 +136,8 @@ def _put(backend: Backend, array: Any) -> Any:
         return backend.put(array, REPLICATED)
     handle = array.handle_on(backend)
     if handle is not None:
-        return handle
+        # The outputs of a program that runs on several hosts are on every core.
+        return handle if backend.hosts.is_alone else backend.put(handle, ROWS)
     return backend.put(array.shared(), REPLICATED) if array.is_shared else backend.put_once(array.padded(), ROWS)
 
 
