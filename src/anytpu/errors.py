@@ -76,10 +76,6 @@ class BackendError(AnyTPUError, RuntimeError):
     """A backend cannot be opened, or failed while it compiled or ran a Program."""
 
 
-class HostsError(BackendError):
-    """The hosts of a job cannot work together: one is missing, has ended, or runs another program or other data."""
-
-
 class WorkerError(BackendError):
     """A worker cannot be started, cannot be reached, or refuses this client."""
 
@@ -89,7 +85,7 @@ class WorkerLostError(WorkerError):
 
 
 class HostsError(AnyTPUError, RuntimeError):
-    """The hosts of a job cannot join, do not answer one another, or run different programs."""
+    """The hosts of a job cannot join, do not answer one another, or run different programs or data."""
 
 
 class HandleError(BackendError, TypeError):

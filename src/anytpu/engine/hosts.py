@@ -25,6 +25,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from anytpu.engine import interrupts
 from anytpu.errors import HostsError
+from anytpu.system import job, roll
 
 _TURN_S = 0.25
 _MAX_CALLS = 256
@@ -150,24 +151,23 @@ class Hosts:
         Raises:
             HostsError: a host has another one.
         """
-        if self.is_alone or self._is_equal_everywhere(google_crc32c.value(text.encode())):
+        digest = google_crc32c.value(text.encode())
+        # The hosts may take very different times to compile. An exchange by JAX's collectives would end after 30 s.
+        digests = [int(each) for each in job.gather(f"the program {name!r}", str(digest).encode())]
+        if len(set(digests)) == 1:
             return
+        others = [index for index, each in enumerate(digests) if each != digests[0]]
         raise HostsError(
-            f"the hosts have compiled different programs as {name!r}. Every host must run the same script, with the "
+            f"{roll.hosts(others)} of {self.count} compiled another program than host 0 as {name!r}. Every host must "
+            "run the same script, with the "
             "same arguments and the same versions of JAX and Keras"
         )
-
-    def _is_equal_everywhere(self, number: int) -> bool:
-        assert self._maximum is not None
-        maximum, complement = self._maximum(np.array([number, 2**32 - 1 - number], np.uint32))
-        return int(maximum) == 2**32 - 1 - int(complement)
 
     def _check_digests(self, digests: list[int]) -> None:
         others = [index for index, digest in enumerate(digests) if digest != digests[0]]
         if others:
-            names = ", ".join(map(str, others))
             raise HostsError(
-                f"host{'s' * (len(others) > 1)} {names} of {self.count} put other data or weights on the cores than "
+                f"{roll.hosts(others)} of {self.count} put other data or weights on the cores than "
                 "host 0. Every host must run the same program on the same arrays, with the same random seed: call "
                 "keras.utils.set_random_seed(7) first. Data of their own belong in "
                 "strategy.distribute_datasets_from_function"

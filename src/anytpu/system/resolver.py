@@ -16,9 +16,10 @@ from typing import Any, get_args
 
 from anytpu import _env
 from anytpu._calls import explain_methods
-from anytpu.errors import SettingError, TPUNotFoundError, UnknownTPUError
+from anytpu.errors import HostsError, SettingError, TPUNotFoundError, UnknownTPUError
 from anytpu.system.cores import Address, Numerics
 from anytpu.system.joining import join_found_job
+from anytpu.system.launchers import find_job
 from anytpu.system.machine import topology_at
 from anytpu.system.probes import (
     GETTING_A_TPU,
@@ -69,7 +70,7 @@ class TPUClusterResolver:
                 to bfloat16, as a TPU's matrix units do.
 
         Raises:
-            HostsError: the hosts of a job cannot join.
+            HostsError: the hosts of a job cannot join, or `tpu` names a system for one process in one of several.
             SettingError: `cores` is not a positive integer, or differs from the number of the shape; `numerics` is
                 neither of the two; `tpu` is "pathways://..." or "proxy://...".
             TPUNotFoundError: "local", and this machine has no usable TPU or GPU. A `ValueError`.
@@ -89,6 +90,7 @@ class TPUClusterResolver:
             self.address, self.reasons = _first_found(hosts or [probe_tpu, probe_gpu], count)
         else:
             self.address = _named_address(name, count)
+            _check_is_alone(name)
         self.address = dataclasses.replace(self.address, numerics=numerics)
 
     @classmethod
@@ -151,6 +153,20 @@ def _checked_cores(cores: Any, may_be_virtual: bool) -> int | None:
     if may_be_virtual and count > MAX_VIRTUAL_CORES:
         raise SettingError(f"cores must be at most {MAX_VIRTUAL_CORES} for a virtual TPU, not {count}")
     return count
+
+
+def _check_is_alone(name: str) -> None:
+    """Reject a system of one process in a process that is one of several.
+
+    Raises:
+        HostsError: each process would train a model of its own.
+    """
+    job = find_job()
+    if job is not None:
+        raise HostsError(
+            f"this process is one of {job.processes} ({job.source}), and {name.partition('?')[0]!r} is a system for "
+            "one process: each would train a model of its own. Write tpu.connect(), which uses the devices of all"
+        )
 
 
 def _check_numerics(numerics: Any) -> None:

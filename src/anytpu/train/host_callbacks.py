@@ -45,7 +45,8 @@ class _SameStop(keras.callbacks.Callback):
         self._hosts = hosts
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self.model.stop_training = bool(self._hosts.first(bool(self.model.stop_training)))
+        model: Any = self.model
+        model.stop_training = bool(self._hosts.first(bool(model.stop_training)))
 
 
 def set_for_host(arguments: dict[str, Any], hosts: Hosts, is_fit: bool, is_split: bool) -> None:
