@@ -159,17 +159,16 @@ class Hosts:
         others = [index for index, each in enumerate(digests) if each != digests[0]]
         raise HostsError(
             f"{roll.hosts(others)} of {self.count} compiled another program than host 0 as {name!r}. Every host must "
-            "run the same script, with the "
-            "same arguments and the same versions of JAX and Keras"
+            "run the same script, with the same arguments and the same versions of JAX and Keras"
         )
 
     def _check_digests(self, digests: list[int]) -> None:
         others = [index for index, digest in enumerate(digests) if digest != digests[0]]
         if others:
             raise HostsError(
-                f"{roll.hosts(others)} of {self.count} put other data or weights on the cores than "
-                "host 0. Every host must run the same program on the same arrays, with the same random seed: call "
-                "keras.utils.set_random_seed(7) first. Data of their own belong in "
+                f"{roll.hosts(others)} of {self.count} put other data or weights on the cores than host 0. Every host "
+                "must run the same program on the same arrays, with the same random seed: call "
+                "keras.utils.set_random_seed(7) first. A data set that each host makes for itself belongs in "
                 "strategy.distribute_datasets_from_function"
             )
 

@@ -97,8 +97,10 @@ class Checkpoints:
                 yield step, self._manifest(step).host
 
     def latest(self) -> int | None:
-        """Return the step of the newest checkpoint, or None."""
-        return next(reversed(self.steps()), None)
+        """Return the step of the newest checkpoint that host 0 sees, or None."""
+        newest = next(reversed(self.steps()), -1) if self.job.is_first else -1
+        step = self.job.first(newest + 1) - 1
+        return None if step < 0 else step
 
     def path(self, step: int) -> str:
         """Return the path or the URL of a checkpoint."""
