@@ -1,0 +1,126 @@
+"""A program for several processes: each front door trains once. `anytpu launch -n 2 tests/hosts_program.py FOLDER`.
+
+Each process writes its results to FOLDER/INDEX.npz. One process on as many virtual cores, `python hosts_program.py
+FOLDER`, writes the expected ones.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import keras
+import numpy as np
+
+import anytpu as tpu
+from anytpu import _env
+
+ROWS, FEATURES, CLASSES = 53, 6, 4
+CORES = 4
+Case = Callable[[tpu.TPUStrategy, Path], np.ndarray]
+
+
+def arrays() -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(0)
+    return random.normal(size=(ROWS, FEATURES)), random.integers(0, CLASSES, ROWS)
+
+
+def batches(rows: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    x, y = arrays()
+    return [(x[first : first + rows], y[first : first + rows]) for first in range(0, ROWS, rows)]
+
+
+def model_in(strategy: tpu.TPUStrategy) -> Any:
+    with strategy.scope():
+        layers = [keras.layers.Dense(8, "relu"), keras.layers.BatchNormalization(), keras.layers.Dropout(0.1)]
+        model = keras.Sequential([keras.Input((FEATURES,)), *layers, keras.layers.Dense(CLASSES)])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(0.1), loss, metrics=["accuracy"])
+    return model
+
+
+def flat(*parts: Any) -> np.ndarray:
+    return np.concatenate([np.ravel(np.asarray(part, "float64")) for part in parts])
+
+
+def fit(strategy: tpu.TPUStrategy, folder: Path) -> np.ndarray:
+    model, (x, y) = model_in(strategy), arrays()
+    history = model.fit(x, y, 8, epochs=2, verbose=0, validation_data=(x[:21], y[:21])).history
+    evaluated = model.evaluate(x, y, verbose=0)
+    return flat(*model.get_weights(), *history.values(), evaluated, model.predict(x[:13], verbose=0))
+
+
+def generator(strategy: tpu.TPUStrategy, folder: Path) -> np.ndarray:
+    model = model_in(strategy)
+    dataset = tpu.pipeline.Dataset.from_arrays(arrays()).shuffle(seed=3).batch(8)
+    history = model.fit(dataset, epochs=2, verbose=0).history
+    return flat(*model.get_weights(), *history.values())
+
+
+def custom_loop(strategy: tpu.TPUStrategy, folder: Path) -> np.ndarray:
+    model = model_in(strategy)
+    with strategy.scope():
+        optimizer, mean = keras.optimizers.SGD(0.1), keras.metrics.Mean()
+
+    def step(batch: Any) -> Any:
+        x, y = batch
+
+        def loss() -> Any:
+            logits = model(x, training=True)
+            return tpu.compute_average_loss(keras.losses.sparse_categorical_crossentropy(y, logits, from_logits=True))
+
+        value, gradients = tpu.value_and_grad(loss, model.trainable_variables)()
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        mean.update_state(value)
+        return value
+
+    losses = [strategy.run(step, args=(batch,)) for batch in strategy.distribute_dataset(batches(8))]
+    doubled = strategy.run(lambda value: value * 2.0, args=(losses[-1],))
+    last = strategy.run_steps(step, iter(strategy.distribute_dataset(batches(8))), steps=5)
+    totals = [strategy.reduce("SUM", loss, axis=None) for loss in [*losses, last]]
+    return flat(*model.get_weights(), totals, doubled.values, mean.result())
+
+
+def estimator(strategy: tpu.TPUStrategy, folder: Path) -> np.ndarray:
+    def model_fn(features: Any, labels: Any, mode: str, params: dict[str, Any]) -> Any:
+        kernel = keras.Variable(np.zeros((FEATURES, CLASSES)), name="kernel")
+        logits = keras.ops.matmul(features, kernel)
+        loss = keras.ops.mean(keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True))
+        optimizer = tpu.CrossShardOptimizer(keras.optimizers.SGD(0.5))
+        return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss, tpu.get_global_step()))
+
+    config = tpu.RunConfig(
+        model_dir=str(folder / "estimator"),
+        tpu_config=tpu.TPUConfig(iterations_per_loop=2),
+        cluster=strategy.cluster_resolver,
+    )
+    trained = tpu.TPUEstimator(model_fn=model_fn, config=config, use_tpu=True, train_batch_size=8)
+    trained.train(
+        lambda params: tpu.pipeline.Dataset.from_arrays(arrays()).batch(params["batch_size"], drop_remainder=True),
+        steps=4,
+    )
+    return flat(trained.get_variable_value("kernel"))
+
+
+CASES: dict[str, Case] = {case.__name__: case for case in (fit, generator, custom_loop, estimator)}
+
+
+def main(folder: Path) -> None:
+    """Run the cases on the devices of all processes, and save the results of this process."""
+    keras.config.set_floatx("float64")
+    strategy = tpu.connect() if _env.launched_process() else tpu.connect("virtual", cores=CORES)
+    assert strategy.num_replicas_in_sync == CORES
+    results = {name: run(strategy, name, folder) for name in CASES}
+    np.savez(folder / f"{jax.process_index()}.npz", **results)
+
+
+def run(strategy: tpu.TPUStrategy, name: str, folder: Path) -> np.ndarray:
+    keras.utils.set_random_seed(5)
+    return CASES[name](strategy, folder)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
