@@ -168,8 +168,7 @@ class Hosts:
             raise HostsError(
                 f"{roll.hosts(others)} of {self.count} put other data or weights on the cores than host 0. Every host "
                 "must run the same program on the same arrays, with the same random seed: call "
-                "keras.utils.set_random_seed(7) first. A data set that each host makes for itself belongs in "
-                "strategy.distribute_datasets_from_function"
+                "keras.utils.set_random_seed(7) first"
             )
 
 

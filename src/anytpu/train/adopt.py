@@ -103,7 +103,7 @@ def _loop(name: str, original: Callable) -> Callable:
             if isinstance(validation, tuple) and len(validation) > 1:
                 warn_of_labels(self, validation[1])
         hosts = trainer.backend.hosts
-        if not hosts.is_alone:
+        if is_users and not hosts.is_alone:
             set_for_host(arguments, hosts, name == "fit", trainer.strategy.layout is not None)
         if name != "fit" and arguments.get("callbacks") is None and arguments.get("verbose", "auto") == 0:
             arguments["callbacks"] = _keras.no_callbacks()
