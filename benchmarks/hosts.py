@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 RESULTS = Path(__file__).parent / "results" / "hosts.json"
 CONTENDERS = {
@@ -39,7 +40,7 @@ def train(result: Path) -> None:
     local = tpu.TPUClusterResolver.from_address(tpu.system.Address("local", 2))
     strategy = tpu.connect() if _env.launched_process() else tpu.TPUStrategy(local)
     with strategy.scope():
-        model = keras.Sequential([Conv2D(32, 3, activation="relu"), Flatten(), Dense(64, "relu"), Dense(10)])
+        model: Any = keras.Sequential([Conv2D(32, 3, activation="relu"), Flatten(), Dense(64, "relu"), Dense(10)])
         model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     model.fit(x, y, batch_size=64, epochs=2, verbose=0)
     began_s = time.perf_counter()

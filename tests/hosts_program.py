@@ -114,7 +114,7 @@ def main(folder: Path) -> None:
     strategy = tpu.connect() if _env.launched_process() else tpu.connect("virtual", cores=CORES)
     assert strategy.num_replicas_in_sync == CORES
     results = {name: run(strategy, name, folder) for name in CASES}
-    np.savez(folder / f"{jax.process_index()}.npz", **results)
+    np.savez(folder / f"{jax.process_index()}.npz", allow_pickle=False, **results)
 
 
 def run(strategy: tpu.TPUStrategy, name: str, folder: Path) -> np.ndarray:

@@ -93,8 +93,8 @@ def test_different_arrays_are_an_error_on_every_host():
     assert (
         together(4, put)
         == [
-            "hosts 2 and 3 of 4 put other data or weights on the cores than host 0. Every host must run the same program "
-            "on the same arrays, with the same random seed: call keras.utils.set_random_seed(7) first"
+            "hosts 2 and 3 of 4 put other data or weights on the cores than host 0. Every host must run the same "
+            "program on the same arrays, with the same random seed: call keras.utils.set_random_seed(7) first"
         ]
         * 4
     )

@@ -30,7 +30,8 @@ def ended(process: subprocess.Popen, status: int = 0) -> str:
 @pytest.mark.timeout(600)
 def test_every_front_door_computes_the_numbers_of_one_process(tmp_path: Path):
     alone, together = tmp_path / "alone", tmp_path / "together"
-    alone.mkdir(), together.mkdir()
+    alone.mkdir()
+    together.mkdir()
     program = TESTS / "hosts_program.py"
     one = start(sys.executable, program, alone, JAX_ENABLE_X64="1")
     several = start(*LAUNCH, program, together, JAX_ENABLE_X64="1")
