@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import keras
 import numpy as np
+from keras.src.backend.common import dtypes
 
 import anytpu as tpu
 from anytpu import _env
@@ -111,6 +112,8 @@ CASES: dict[str, Case] = {case.__name__: case for case in (fit, generator, custo
 def main(folder: Path) -> None:
     """Run the cases on the devices of all processes, and save the results of this process."""
     keras.config.set_floatx("float64")
+    # Keras's `result_type` lowers float64 to float32, also under floatx float64; normalisation asks it.
+    dtypes.BIT64_TO_BIT32_DTYPE["float64"] = "float64"
     strategy = tpu.connect() if _env.launched_process() else tpu.connect("virtual", cores=CORES)
     assert strategy.num_replicas_in_sync == CORES
     results = {name: run(strategy, name, folder) for name in CASES}
