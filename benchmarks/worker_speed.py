@@ -5,7 +5,7 @@
 - fit: an MLP at batch 32, the MNIST CNN and an LSTM on a worker, beside virtual cores of this process, alternated.
 - rates: an array of 128 MiB and an empty call, with TLS and without, beside a bare grpcio stream and call.
 - relay: fits through 100 Mbit/s and 40 ms, beside the larger of the time without a network and the bytes at that rate.
-- clients: 8 programs at once: the slowest beside the fastest.
+- clients: 8 programs at once: the epochs of the fastest beside those of the slowest, within the same window.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from worker.worker_process import WorkerProcess
 
 MIB = 2**20
 EPOCHS = 10
+WINDOW_S = 60.0
 
 
 def mlp() -> tuple[Any, Any, Any]:
@@ -235,14 +236,18 @@ def relay_part(rounds: int) -> dict[str, Any]:
 
 
 def clients_part(_: int) -> dict[str, Any]:
+    """Count the epochs of each client within the same window, so that a busy machine slows all of them down.
+
+    The time that a client and its child had on the processor tells the share of the machine's scheduler.
+    """
     program = (
         "import sys, time, worker_speed as b\n"
-        "fit = b.fitter(sys.argv[1], b.mlp)\n"
+        "fit = b.fitter(sys.argv[1], b.mlp, epochs=1)\n"
         "print('ready', flush=True)\n"
+        "until_s, epochs, began_s = float(sys.stdin.readline()), 0, time.process_time()\n"
+        "while fit() and time.time() < until_s: epochs += 1\n"
+        "print(epochs, time.process_time() - began_s, flush=True)\n"
         "sys.stdin.readline()\n"
-        "began_s = time.perf_counter()\n"
-        "for _ in range(4): fit()\n"
-        "print(time.perf_counter() - began_s, flush=True)\n"
     )
     with tempfile.TemporaryDirectory() as folder:
         words = ("--tpu", "v2-8", "--max-sessions", "8", "--memory-limit", "1")
@@ -258,21 +263,26 @@ def clients_part(_: int) -> dict[str, Any]:
             for _ in range(8)
         ]
 
-        def line(client: Any) -> str:
+        def line(client: Any) -> list[str]:
             found = client.stdout.readline()
             assert re.match(r"ready|[\d.]+", found), found
-            return found
+            return found.split()
+
+        def tell(text: str) -> None:
+            for client in clients:
+                client.stdin.write(text)  # pyright: ignore[reportOptionalMemberAccess]
+                client.stdin.flush()  # pyright: ignore[reportOptionalMemberAccess]
 
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(line, clients))
-            for client in clients:
-                client.stdin.write("go\n")  # pyright: ignore[reportOptionalMemberAccess]
-                client.stdin.flush()  # pyright: ignore[reportOptionalMemberAccess]
-            times = sorted(float(text) for text in pool.map(line, clients))
+            tell(f"{time.time() + WINDOW_S}\n")
+            rows = list(pool.map(line, clients))
+        tell("end\n")
         for client in clients:
             client.communicate()
         worker.stop()
-    return {"fastest_s": times[0], "slowest_s": times[-1], "ratio": times[-1] / times[0]}
+    epochs, cpu_s = [int(row[0]) for row in rows], [float(row[1]) for row in rows]
+    return {"epochs": epochs, "client processor s": cpu_s, "ratio": max(epochs) / min(epochs)}
 
 
 PARTS = {"fit": fit_part, "rates": rates_part, "relay": relay_part, "clients": clients_part}

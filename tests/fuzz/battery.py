@@ -46,6 +46,7 @@ class Battery:
         refusals: the errors that a reader may raise.
         limit_s: the seconds that a case may take.
         share: the part of the cases that are asked for which is run, above 0 and up to 1; for slow readers.
+        parse: reads content that has no file, as `read` does with one. Then cases run in blocks, without files.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Battery:
     refusals: tuple[type[Exception], ...] = (AnyTPUError,)
     limit_s: float = 10.0
     share: float = 1.0
+    parse: Callable[[bytes], Any] | None = None
 
     def count(self, asked: int) -> int:
         """Return the number of cases to run when so many are asked for."""

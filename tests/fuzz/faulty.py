@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,13 @@ def _clean(path: Path) -> Any:
         raise DataError(f"{path} is damaged")
 
 
+class _Content(bytes):
+    """Content that the readers above take for a file."""
+
+    def read_bytes(self) -> bytes:
+        return bytes(self)
+
+
 def _damaged(content: bytes, draw: Any) -> bytes:
     return content + b"!"
 
@@ -67,4 +75,16 @@ BATTERIES = tuple(
         "slow": _slow,
         "refused": _clean,
     }.items()
+)
+
+IN_BLOCKS = tuple(
+    dataclasses.replace(
+        battery,
+        name=f"{battery.name} in blocks",
+        is_checked=False,
+        names_file=False,
+        parse=lambda content, read=battery.read: read(_Content(content)),
+    )
+    for battery in BATTERIES
+    if battery.name in ("foreign", "crash", "refused")
 )

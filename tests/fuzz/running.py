@@ -23,8 +23,12 @@ from fuzz.battery import Battery
 TESTS = Path(__file__).parents[1]
 START_S = 120.0
 """The seconds that a child may take to start and to read the undamaged samples."""
+BLOCK_S = 120.0
+"""The seconds that a block may take; after them its cases run one by one, each with its own limit."""
 FAULTS = ("wrong", "foreign", "unclear", "crash", "memory", "slow")
 """Outcomes that are faults; the others are "right", "read" (its value is not compared) and "refused"."""
+BLOCK = 500
+"""Number of cases in a block, for batteries that need no files."""
 KEPT_A_FAULT = 3
 """Files kept of each kind of fault."""
 
@@ -74,7 +78,12 @@ class Runner:
         """Run the cases 0 to `count` of a battery."""
         result, began_s = Result(battery.name, seed), time.perf_counter()
         while result.cases < count:
-            self._run_on(battery, count, result)
+            if battery.parse is not None and count - result.cases >= BLOCK:
+                self._run_blocks(battery, count, result)
+                # A block with a fault is left, or the rest.
+                self._run_on(battery, min(result.cases + BLOCK, count), result)
+            else:
+                self._run_on(battery, count, result)
         result.elapsed_s = round(time.perf_counter() - began_s, 1)
         return result
 
@@ -89,10 +98,28 @@ class Runner:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
+    def _run_blocks(self, battery: Battery, last: int, result: Result) -> None:
+        """Run blocks of cases until they are done, or one has a fault, which is not counted."""
+        child = self._child = self._child or _Child(self._folder)
+        child.send({"battery": battery.name, "seed": result.seed, "first": result.cases, "last": last, "block": BLOCK})
+        limit_s = START_S
+        while (answer := child.answer(limit_s)) is not None and not answer.get("end"):
+            limit_s = BLOCK_S if "block" in answer else START_S
+            if "outcomes" in answer:
+                outcomes = collections.Counter(answer["outcomes"])
+                if any(outcomes[name] for name in FAULTS):
+                    self._end()
+                    return
+                result.outcomes += outcomes
+                result.cases += outcomes.total()
+                result.largest_growth_mib = max(result.largest_growth_mib, round(answer["grown_bytes"] / 2**20, 1))
+        if answer is None:
+            self._end()
+
     def _run_on(self, battery: Battery, last: int, result: Result) -> None:
         """Run cases until they are done or one of them ends the child."""
         child = self._child = self._child or _Child(self._folder)
-        child.send({"battery": battery.name, "seed": result.seed, "first": result.cases, "last": last})
+        child.send({"battery": battery.name, "seed": result.seed, "first": result.cases, "last": last, "block": 1})
         path = ""
         while True:
             answer = child.answer(battery.limit_s if path else START_S)

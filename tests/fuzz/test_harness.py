@@ -30,6 +30,13 @@ def test_each_fault_is_found(battery: Battery, runner: Runner):
     assert len(summary([result])) == (2 if result.is_clean else 3)
 
 
+@pytest.mark.parametrize("battery", faulty.IN_BLOCKS, ids=lambda battery: battery.name)
+def test_each_fault_is_found_in_blocks(battery: Battery, runner: Runner, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("fuzz.running.BLOCK", 3)
+    result = runner.run(battery, 7)
+    assert result.outcomes == {battery.name.split()[0]: 7}
+
+
 @pytest.mark.parametrize("damage", dict.fromkeys([*BYTES, *TEXT, *JSON, *ZIP]), ids=lambda damage: damage.__name__)
 def test_damage_never_fails(damage: Damage):
     contents = [b"", b"x", b'{"a": [1, {"b": 2}]}', zipped({"a": b"1" * 50, "b.json": b"[1, 2]"}), bytes(300)]

@@ -2,9 +2,10 @@
 
     python -m fuzz.worker NUMBER
 
-It takes jobs as lines of JSON on its standard input, `{"battery", "seed", "first", "last", "folder"}`, and writes to
-the file descriptor NUMBER a line before each case and a line after it. When a case ends the process, the parent knows
-which one it was.
+It takes jobs as lines of JSON on its standard input, `{"battery", "seed", "first", "last", "block", "folder"}`, and
+writes to the file descriptor NUMBER a line before each case and a line after it. When a case ends the process, the
+parent knows which one it was. A battery with `parse` has these lines for each block of cases. A block with a fault is
+not counted: the parent then asks for its cases one by one.
 
 Rule: a case may take 1 GiB more than what the process had before it. A reader that asks for more gets a MemoryError,
 and that counts as a fault whatever the reader makes of it. The readers do not see this cap: they see the memory of the
@@ -13,6 +14,7 @@ machine, as they would without it.
 
 from __future__ import annotations
 
+import collections
 import faulthandler
 import json
 import os
@@ -20,7 +22,7 @@ import resource
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +46,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     memory.left_in_limits = lambda: []
     with os.fdopen(int(sys.argv[1]), "w", buffering=1) as answers:
-        found = {one.name: one for one in faulty.BATTERIES}
+        found = {one.name: one for one in (*faulty.BATTERIES, *faulty.IN_BLOCKS)}
         for line in sys.stdin:
             job = json.loads(line)
             if job["battery"] not in found:
@@ -59,17 +61,33 @@ def _answers(battery: Battery, job: dict[str, Any]) -> Iterator[dict[str, Any]]:
     right = [_prints(battery, _written(battery, folder, content)) for content in samples]
     yield {"samples": len(samples)}
     start_bytes = _data_bytes()
+    if job["block"] > 1:
+        yield from _blocks(battery, job, samples)
+        return
     for number in range(job["first"], job["last"]):
         case = battery.case(job["seed"], number, samples)
         path = _written(battery, folder, case.content)
         yield {"case": number, "path": str(path)}
         before_bytes = _allow_growth()
-        outcome, reason = _outcome(battery, case, path, right)
-        grown_bytes = max(0, _peak_bytes() - before_bytes)
-        resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        outcome, reason = _outcome(battery, case, path.name, lambda at=path: battery.read(at), right)
+        grown_bytes = _grown_bytes(before_bytes)
         # The next case is written over this one before the parent has read the answer.
         kept = "" if outcome in CLEAN else str(path.rename(folder / f"fault{number}{battery.suffix}"))
         yield {"outcome": outcome, "reason": reason, "grown_bytes": grown_bytes, "path": kept}
+        if _data_bytes() - start_bytes > MAX_KEPT_BYTES:
+            os._exit(0)
+
+
+def _blocks(battery: Battery, job: dict[str, Any], samples: Sequence[bytes]) -> Iterator[dict[str, Any]]:
+    assert battery.parse is not None
+    parse, start_bytes = battery.parse, _data_bytes()
+    for first in range(job["first"], job["last"], job["block"]):
+        numbers = range(first, min(first + job["block"], job["last"]))
+        yield {"block": first}
+        before_bytes = _allow_growth()
+        cases = [battery.case(job["seed"], number, samples) for number in numbers]
+        outcomes = [_outcome(battery, case, "", lambda of=case: parse(of.content), [])[0] for case in cases]
+        yield {"outcomes": collections.Counter(outcomes), "grown_bytes": _grown_bytes(before_bytes)}
         if _data_bytes() - start_bytes > MAX_KEPT_BYTES:
             os._exit(0)
 
@@ -84,14 +102,15 @@ def _prints(battery: Battery, path: Path) -> str:
     return fingerprint(battery.read(path))
 
 
-def _outcome(battery: Battery, case: Case, path: Path, right: list[str]) -> tuple[str, str]:
+def _outcome(battery: Battery, case: Case, name: str, read: Callable[[], Any], right: list[str]) -> tuple[str, str]:
+    """Return the outcome of a case, and the reason of a fault. `name` is the file's."""
     try:
-        found = battery.read(path)
+        found = read()
     except battery.refusals as error:
         message = str(error)
         if _is_of_memory(error):
             return "memory", _place(error)
-        if battery.names_file and path.name not in message:
+        if battery.names_file and name not in message:
             return "unclear", f"the refusal does not name the file: {message[:200]}"
         if len(message) > MAX_MESSAGE:
             return "unclear", f"the refusal has {len(message)} characters: {message[:200]}"
@@ -131,6 +150,12 @@ def _allow_growth() -> int:
     resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.RLIM_INFINITY))
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     return _peak_bytes()
+
+
+def _grown_bytes(before_bytes: int) -> int:
+    """Return by how much the resident memory grew, and lift the cap."""
+    resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    return max(0, _peak_bytes() - before_bytes)
 
 
 def _data_bytes() -> int:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,17 @@ def test_the_child_is_killed(mortal: WorkerProcess):
         f"out of memory. {LOST}"
     )
     assert session.has_ended
+    next_session_works(mortal)
+
+
+def test_the_child_of_the_next_session_is_killed(mortal: WorkerProcess):
+    next_session_works(mortal)
+    deadline_s = time.monotonic() + 60
+    while not mortal.children() and time.monotonic() < deadline_s:
+        time.sleep(0.05)  # Until the next child is started.
+    next_session_works(mortal)
+    for child in mortal.children():
+        os.kill(child, signal.SIGKILL)
     next_session_works(mortal)
 
 

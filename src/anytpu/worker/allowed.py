@@ -3,7 +3,7 @@
 Idea: XLA runs any custom call that is registered, and some take an address or an index from the program. So a Program
 of a stranger is walked before it is compiled, and anything that is not listed is refused by name.
 
-Rule: a list of what is allowed, never of what is not. The size of every value is checked too.
+Rule: a list of allowed operations, never of forbidden ones. The size of every value is checked too.
 """
 
 from __future__ import annotations

@@ -169,19 +169,22 @@ class ChunkStore:
 
     Args:
         store: receives the complete arrays.
+        max_bytes: maximum size of one array.
     """
 
-    def __init__(self, store: ArrayStore) -> None:
-        self._store, self._order = store, ChunkReader()
+    def __init__(self, store: ArrayStore, max_bytes: int) -> None:
+        self._store, self._order, self._max_bytes = store, ChunkReader(), max_bytes
         self._content = np.empty(0, np.uint8)
 
     def add(self, message: bytes | memoryview) -> None:
         """Add one chunk.
 
         Raises:
-            DataError: it does not follow the previous one.
+            DataError: it does not follow the previous one, or its array is too large.
         """
         chunk = self._order.next(message)
+        if chunk.is_first and chunk.size_bytes > self._max_bytes:
+            raise DataError(f"a chunk is of an array of {chunk.size_bytes} bytes, and {self._max_bytes} are the most")
         if chunk.is_first:
             self._content = empty_aligned((chunk.size_bytes,), np.uint8, np.zeros)
         self._content[chunk.offset :][: len(chunk.content)] = np.frombuffer(chunk.content, np.uint8)

@@ -94,6 +94,11 @@ class WorkerChild:
             )
         self.arrays.max_bytes = messages().Description.FromString(self.description).memory_bytes
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process has ended."""
+        return self._process.poll() is not None
+
     def memory_bytes(self) -> int:
         """Return the memory that the process occupies; 0 after its end."""
         try:

@@ -1,7 +1,8 @@
 """A chunk: a part of a large array on the wire. A fixed head, and then the bytes, as they are or compressed.
 
 Idea: zeros at the end of a chunk are not sent, so the unused end of a stack of batches costs nothing. On a
-connection that is slower than zlib, chunks are compressed, as long as that makes them smaller.
+connection that is slower than zlib, chunks are compressed, as long as that makes them smaller. Both rates are measured
+by the same clock: on a busy machine both are slow, and compression would cost time there.
 
 Rule: the chunks of an array come in order, and those of two arrays are never mixed. So a receiver has one array that is
 not complete, at most.
@@ -10,7 +11,9 @@ not complete, at most.
 from __future__ import annotations
 
 import dataclasses
+import math
 import struct
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from typing import final
@@ -26,11 +29,11 @@ _HEAD = struct.Struct("<QIBQQ")
 HEAD_BYTES = _HEAD.size
 _PLAIN, _ZLIB = range(2)
 _SLOW_BYTES_PER_S = 40e6
-"""Rate of a connection below which zlib at its fastest level is expected to save time."""
+"""Rate of a connection below which zlib at its fastest level may save time."""
 _WORTHWHILE = 0.9
 """Maximum ratio of sizes at which compression goes on."""
 _PAUSE = 16
-"""Number of chunks sent as they are after one that compression did not make smaller."""
+"""Number of chunks sent as they are after one whose compression did not pay; then zlib is tried again."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,16 +98,18 @@ class ChunkWriter:
 
     def _coded(self, part: memoryview) -> tuple[int, bytes | memoryview]:
         content = _without_zeros(part)
-        if self._rate is None or self._rate() > _SLOW_BYTES_PER_S:
+        rate = math.inf if self._rate is None else self._rate()
+        if rate > _SLOW_BYTES_PER_S:
             return _PLAIN, content
         if self._plain_left:
             self._plain_left -= 1
             return _PLAIN, content
+        began_s = time.perf_counter()
         coded = zlib.compress(content, 1)
-        if len(coded) <= _WORTHWHILE * len(content):
-            return _ZLIB, coded
-        self._plain_left = _PAUSE
-        return _PLAIN, content
+        is_smaller = len(coded) <= _WORTHWHILE * len(content)
+        if not is_smaller or len(content) < rate * (time.perf_counter() - began_s):
+            self._plain_left = _PAUSE
+        return (_ZLIB, coded) if is_smaller else (_PLAIN, content)
 
 
 def _without_zeros(part: memoryview) -> memoryview:

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import hmac
 import logging
+import resource
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,9 @@ from anytpu.worker.wire import MAX_MESSAGE_BYTES, PROTOCOL, SERVICE, messages
 
 _LOG = logging.getLogger("anytpu")
 _THREADS = 64
+"""Number of threads beside the two of each session: for answers, for clients that wait, and for new connections."""
+_MAX_FILES = 2**14
+"""Maximum number of open files; a connection in its handshake takes about 45 KiB of memory."""
 _OPTIONS = [
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -35,18 +39,34 @@ _OPTIONS = [
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
+    # A stranger's connection: 20 seconds for its handshake, and a minute without a call.
+    ("grpc.server_handshake_timeout_ms", 20_000),
+    ("grpc.max_connection_idle_ms", 60_000),
 ]
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # glibc's malloc.h
 _SERVING = b"\x08\x01"
 """`HealthCheckResponse(status=SERVING)` of grpc.health.v1."""
 
 
 def _keep_freed_memory() -> None:
-    """Let glibc keep freed memory for the next message; else each of 1 MiB costs 256 page faults, half of its time."""
+    """Let glibc keep freed memory for the next message; else each of 1 MiB costs 256 page faults, half of its time.
+
+    All threads share one arena. Otherwise each new thread of gRPC has its own, and the front grows with each wave of
+    connections.
+    """
     with contextlib.suppress(AttributeError):  # Another C library.
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_MMAP_THRESHOLD, MAX_MESSAGE_BYTES // 2)
         mallopt(_TRIM_THRESHOLD, MAX_MESSAGE_BYTES)
+        mallopt(_ARENA_MAX, 1)
+
+
+def _allow_connections() -> None:
+    """Raise the number of files that this process may open: each connection is one, and 1024 are soon used up."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = _MAX_FILES if most == resource.RLIM_INFINITY else min(most, _MAX_FILES)
+    with contextlib.suppress(ValueError, OSError):  # macOS has a lower limit than it tells.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, most))
 
 
 @final
@@ -80,18 +100,21 @@ class Front:
     ) -> None:
         """Listen on the port, and start the first child."""
         _keep_freed_memory()
+        _allow_connections()
         self._token, self.sessions = token, Sessions(options, limits)
         self.refused = 0
-        self._server = grpc.server(ThreadPoolExecutor(_THREADS), options=_OPTIONS)
-        unary, streams = grpc.unary_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
+        self._server = grpc.server(ThreadPoolExecutor(_THREADS + 2 * limits.count), options=_OPTIONS)
+        # The request of an answer is empty, and is not read: who never sends it would hold a thread. To send an answer
+        # that is no stream holds none, either.
+        answer, streams = grpc.stream_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
         rpcs = {
-            "Describe": unary(self._describe),
-            "Status": unary(self._status),
-            "Close": unary(self._close),
+            "Describe": answer(self._describe),
+            "Status": answer(self._status),
+            "Close": answer(self._close),
             "Control": streams(lambda frames, context: self._stream("control", frames, context)),
             "Buffers": streams(lambda frames, context: self._stream("buffers", frames, context)),
         }
-        health = {"Check": unary(lambda _, context: _SERVING)}
+        health = {"Check": answer(lambda _, context: _SERVING)}
         self._server.add_generic_rpc_handlers(
             (
                 grpc.method_handlers_generic_handler(SERVICE, rpcs),
@@ -163,17 +186,17 @@ class Front:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"protocol {PROTOCOL}")
         return metadata
 
-    def _describe(self, _: bytes, context: Any) -> bytes:
+    def _describe(self, _: Iterator[bytes], context: Any) -> bytes:
         self._admit(context)
         described = messages().Description.FromString(self.sessions.description)
         described.lease_s = self.sessions.limits.lease_s
         return described.SerializeToString()
 
-    def _status(self, _: bytes, context: Any) -> bytes:
+    def _status(self, _: Iterator[bytes], context: Any) -> bytes:
         self._admit(context)
         return self.status().SerializeToString()
 
-    def _close(self, _: bytes, context: Any) -> bytes:
+    def _close(self, _: Iterator[bytes], context: Any) -> bytes:
         session = self.sessions.find(self._admit(context).get("anytpu-session", ""))
         if session is not None:
             self._end(session, "closed")

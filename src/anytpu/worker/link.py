@@ -161,7 +161,7 @@ class Link:
         return memoryview(frame)[_COUNT.size :]
 
     def close(self) -> None:
-        """End the link: what was sent before is still sent, then the frames end."""
+        """End the link: messages that wait are still sent, then the frames end."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()

@@ -3,7 +3,7 @@
 Idea: a handle is a number that this process has chosen. `put` and calls send their request and return handles at once;
 errors appear at the next `get` or `wait`. Programs are lowered here, for the worker, and compiled there.
 
-Rule: nothing of this process's JAX says what the worker can do: its description does.
+Rule: the worker's description tells its abilities; this process's JAX does not.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class RemoteBackend(Backend):
         numerics: "machine" or "tpu": the rounding of float32 products.
 
     Raises:
-        WorkerError: the worker's JAX cannot read what this process's JAX writes.
+        WorkerError: the worker's JAX cannot read the programs of this process's JAX.
     """
 
     is_far = True

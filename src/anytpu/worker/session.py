@@ -14,6 +14,7 @@ import collections
 import contextlib
 import itertools
 import logging
+import math
 import secrets
 import threading
 import time
@@ -22,6 +23,7 @@ from concurrent.futures import Future
 from typing import Any, final
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from anytpu.errors import BackendError, DataError, HandleError, ProgramError, SettingError, WorkerError, WorkerLostError
 from anytpu.system.workers import WorkerAddress
@@ -47,7 +49,7 @@ def describe_worker(address: WorkerAddress) -> Any:
     Raises:
         WorkerError: it cannot be reached, or refuses this client.
     """
-    return messages().Description.FromString(_asked(address, "Describe"))
+    return _parsed("Description", _asked(address, "Describe"))
 
 
 def worker_status(address: WorkerAddress) -> Any:
@@ -56,7 +58,29 @@ def worker_status(address: WorkerAddress) -> Any:
     Raises:
         WorkerError: it cannot be reached, or refuses this client.
     """
-    return messages().Status.FromString(_asked(address, "Status"))
+    return read_status(_asked(address, "Status"))
+
+
+def read_status(content: bytes) -> Any:
+    """Return the `Status` in an answer.
+
+    Raises:
+        WorkerError: it is none.
+    """
+    status = _parsed("Status", content)
+    if not all(math.isfinite(session.began_s + session.away_s) for session in status.sessions):
+        raise WorkerError("the worker's status has a time that is no number")
+    return status
+
+
+def _parsed(kind: str, content: bytes) -> Any:
+    try:
+        return getattr(messages(), kind).FromString(content)
+    except DecodeError as error:
+        raise WorkerError(
+            f"the worker's answer is no {kind}: {error}. Install the same release on both machines: pip install "
+            "--upgrade anytpu"
+        ) from error
 
 
 def _asked(address: WorkerAddress, question: str) -> bytes:
@@ -143,7 +167,7 @@ class Session:
         except WorkerError:
             self._channel.close()
             raise
-        self._start("Buffers", self._chunks, ChunkStore(self.store).add)
+        self._start("Buffers", self._chunks, ChunkStore(self.store, self.description.memory_bytes).add)
         atexit.register(self.close)
 
     @property
@@ -205,7 +229,7 @@ class Session:
         return operation
 
     def _freed(self) -> Any:
-        """Return a `Free` message of what is not used any more; None for nothing."""
+        """Return a `Free` message of the unused arrays and programs; None if there are none."""
         names: dict[str, list[int]] = {"handles": [], "programs": []}
         while self._unused:
             kind, name = self._unused.popleft()
@@ -227,9 +251,9 @@ class Session:
                     self._connect(name, link, receive)
                 except grpc.RpcError as error:
                     if not self._may_return(error):
-                        self._fail(explained(self.address, error))
+                        self._lose(explained(self.address, error))
                 except Exception as error:
-                    self._fail(BackendError(f"the replies of the worker cannot be read: {error}"))
+                    self._lose(BackendError(f"the replies of the worker cannot be read: {error}"))
                 if not self.has_ended:
                     time.sleep(_RETRY_S)
 
@@ -289,6 +313,12 @@ class Session:
             self._calls.release()
         failed = reply.failed if reply.WhichOneof("kind") == "failed" else None
         operation.complete(reply, None if failed is None else _error(failed))
+
+    def _lose(self, error: Exception) -> None:
+        """End the session by an error, and close its connection: gRPC logs when the worker closes an idle one."""
+        if not self.has_ended:
+            self._fail(error)
+            self._channel.close()
 
     def _fail(self, error: Exception) -> None:
         self._error = self._error or error

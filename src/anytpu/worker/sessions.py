@@ -25,6 +25,8 @@ _BUSY_S = 5.0
 """Time that a client waits before it is refused, in seconds: another session may be about to end."""
 _CEDE_S = 15.0
 """Time without a connection after which a session gives its place to a waiting client, in seconds."""
+_MAX_WAITING = 32
+"""Maximum number of clients that wait at a time; each holds a thread of the server."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +59,7 @@ class WorkerSession:
     """
 
     def __init__(self, name: str, peer: str, child: WorkerChild) -> None:
-        """Pass on what the child sends."""
+        """Begin to pass on the messages of the child."""
         self.name, self.peer, self.child = name, peer, child
         self.links = {"control": Link(), "buffers": Link()}
         self.began_s = time.time()
@@ -152,11 +154,11 @@ class Sessions:
         """
         until_s = time.monotonic() + _BUSY_S
         with self._changed:
-            if not name or name in self._sessions:
+            if not name or name in self._sessions or self._waiting >= _MAX_WAITING:
                 return None
             self._waiting += 1
             try:
-                while self._spare is None and not self._is_closed:
+                while not self._has_spare() and not self._is_closed:
                     is_full = len(self._sessions) >= self.limits.count
                     if not is_waiting() or (is_full and not self.limits.queues and time.monotonic() > until_s):
                         return None
@@ -169,6 +171,16 @@ class Sessions:
             session = self._sessions[name] = WorkerSession(name, peer, child)
         self._keep_a_spare()
         return session
+
+    def _has_spare(self) -> bool:
+        """Return whether a child is ready; start another one if it died, or if its start failed."""
+        if self._spare is not None and self._spare.has_ended:
+            _LOG.warning("the child of the next session died: %s", self._spare.obituary())
+            self._spare.kill()
+            self._spare = None
+        if self._spare is None:
+            self._keep_a_spare()
+        return self._spare is not None
 
     def find(self, name: str) -> WorkerSession | None:
         """Return a session; None if there is none of this name."""
@@ -244,7 +256,7 @@ class Sessions:
 
 
 def _pass_on(child: FrameSocket, link: Link) -> None:
-    """Send what the child sends to the client, until the child ends."""
+    """Pass the child's messages on to the client, until the child ends."""
     try:
         for frame in child.received():
             link.send_frame(frame)

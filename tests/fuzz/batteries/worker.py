@@ -1,4 +1,4 @@
-"""The wire of a worker: the frames of a link, and the messages of a session.
+"""The wire of a worker: frames of a link, chunks of arrays, requests to a child, replies and status to a client.
 
 A child executes the requests, as it does for a client, on one virtual core. The code of programs is left out: MLIR's
 parser ends the process at some inputs, which ends the session (docs/security.md).
@@ -12,7 +12,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -21,18 +21,21 @@ from google.protobuf.message import DecodeError
 from anytpu.errors import AnyTPUError
 from anytpu.program import ROWS, Program
 from anytpu.program.file import encode
+from anytpu.report.workers import status_lines
 from anytpu.system import TPUClusterResolver
-from anytpu.worker.arrays import ArrayStore, bytes_apart, describe
+from anytpu.worker.arrays import ArrayStore, ChunkStore, bytes_apart, describe
 from anytpu.worker.child import ChildSession, collect_arrays
 from anytpu.worker.chunk import ChunkWriter
 from anytpu.worker.frames import FrameSocket
 from anytpu.worker.link import HEAD, Link
+from anytpu.worker.session import RemoteOperation, content_of, read_status
 from anytpu.worker.shared import SharedArrays
-from anytpu.worker.wire import messages
+from anytpu.worker.wire import INLINE_BYTES, messages
 from fuzz.battery import Battery
 
-REFUSALS = (AnyTPUError, DecodeError)
 MEMORY_BYTES = 64 * 2**20
+LARGE = INLINE_BYTES // 4 + 1
+"""Number of float32 values of an array that is sent as chunks."""
 _LENGTH = struct.Struct("<I")
 
 
@@ -41,17 +44,79 @@ def frames() -> list[bytes]:
     return [_joined(struct.pack("<Q", count) + b"x" * 20 * count for count in range(3))]
 
 
-def read_frames(path: Path) -> list[bytes]:
+def parse_frames(content: bytes) -> list[bytes]:
     link = Link()
     for _ in range(3):
         link.send(b"reply")
     connection, _ = link.attach(0)
-    return [bytes(link.accept(connection, frame)) for frame in _parts(path.read_bytes())]
+    return [bytes(link.accept(connection, frame)) for frame in _parts(content)]
+
+
+def chunks() -> list[bytes]:
+    """Return the chunks of two arrays, as they are and compressed."""
+    arrays = np.arange(LARGE, dtype="float32"), np.zeros(LARGE, "float32")
+    return [
+        _joined(
+            [b"".join(chunk) for index in range(2) for chunk in writer.chunks(3, index, bytes_apart(arrays[index]))]
+        )
+        for writer in (ChunkWriter(), ChunkWriter(lambda: 0.0))
+    ]
+
+
+def parse_chunks(content: bytes) -> list[int]:
+    """Put the chunks together as a client does; return the sizes of the arrays."""
+    store = ArrayStore(MEMORY_BYTES)
+    reader = ChunkStore(store, MEMORY_BYTES)
+    for part in _parts(content):
+        reader.add(part)
+    return [len(array) for array in store._arrays.values()]
+
+
+def replies() -> list[bytes]:
+    """Return the replies of a worker, and the chunks of a large array."""
+    made, small, large = messages(), np.ones(4, "float32"), np.ones(LARGE, "float32")
+    sent = [
+        made.Reply(operation=2, done=made.Done(duration_s=0.5)),
+        made.Reply(operation=3, failed=made.Failed(kind="DataError", text="an array of 2 axes")),
+        made.Reply(operation=4, arrays=made.Arrays(arrays=[describe(small), describe(large)])),
+    ]
+    parts = [b"c" + b"".join(chunk) for chunk in ChunkWriter().chunks(4, 1, bytes_apart(large))]
+    return [_joined([*parts, *(b"r" + reply.SerializeToString() for reply in sent)])]
+
+
+def parse_replies(content: bytes) -> list[Any]:
+    """Read replies as a client does; return their kinds and arrays."""
+    store, found = ArrayStore(MEMORY_BYTES), []
+    reader, parts = ChunkStore(store, MEMORY_BYTES), _parts(content)
+    for part in parts:
+        if part.startswith(b"c"):
+            reader.add(part[1:])
+    store.close()
+    for part in parts:
+        if not part.startswith(b"c"):
+            reply = messages().Reply.FromString(part[1:])
+            found.append(reply.WhichOneof("kind"))
+            operation = RemoteOperation(reply.operation)
+            operation.complete(reply)
+            if found[-1] == "arrays":
+                content_of(store, operation)
+    return found
+
+
+def statuses() -> list[bytes]:
+    """Return the answer to `anytpu worker status`."""
+    made = messages()
+    session = made.SessionStatus(client="ipv4:10.0.0.7:39484", began_s=1.7e9, away_s=2.5, received_bytes=10)
+    return [made.Status(sessions=[session, session], max_sessions=2, closed=3).SerializeToString()]
+
+
+def parse_status(content: bytes) -> list[str]:
+    return status_lines(read_status(content))
 
 
 def requests() -> list[bytes]:
     """Return a session: arrays are put, one of them as chunks; a program runs; results are fetched and freed."""
-    made, small, large = messages(), np.ones(4, "float32"), np.zeros(2**15, "float32")
+    made, small, large = messages(), np.ones(4, "float32"), np.zeros(LARGE, "float32")
     argument = made.Argument
     run = made.Run(program=1, state=[argument(handle=2)], batch=[argument(array=describe(small))], results=[4, 5])
     sent = [
@@ -65,15 +130,13 @@ def requests() -> list[bytes]:
     return [_joined([*(b"c" + b"".join(chunk) for chunk in chunks), *(b"r" + r.SerializeToString() for r in sent)])]
 
 
-def read_requests(path: Path) -> list[str]:
-    """Execute the requests in a new session, and return the kinds of the replies."""
+def parse_requests(content: bytes) -> list[str]:
+    """Execute the requests in a new session, which has one program, and return the kinds of the replies."""
     session = ChildSession(TPUClusterResolver("virtual", cores=1), MEMORY_BYTES, deadline_s=60.0)
+    session._programs.update(_programs())
     replies: list[bytes] = []
     with _drained(replies) as control, _drained([]) as buffers:
-        code, manifest = _program()
-        compile_it = messages().Compile(program=1, manifest=manifest, code=describe(code), cores=1)
-        session.execute(messages().Request(operation=1, compile=compile_it), control, buffers)
-        parts = _parts(path.read_bytes())
+        parts = _parts(content)
         _pass_on([part[1:] for part in parts if part.startswith(b"c")], session.store)
         session.store.close()
         for part in parts:
@@ -99,10 +162,16 @@ def _pass_on(messages: list[bytes], store: ArrayStore) -> None:
 
 
 @functools.cache
-def _program() -> tuple[np.ndarray, bytes]:
+def _programs() -> dict[int, Any]:
+    """Return a compiled program, as a session keeps it."""
     spec = jax.ShapeDtypeStruct((4,), "float32")
     manifest, code = encode(Program("probe", lambda state, x: (state + x, x), spec, spec, ROWS), ("cpu",))
-    return np.frombuffer(code, np.uint8), manifest
+    described = describe(np.frombuffer(code, np.uint8))
+    session = ChildSession(TPUClusterResolver("virtual", cores=1), MEMORY_BYTES, deadline_s=60.0)
+    compile_it = messages().Compile(program=1, manifest=manifest, code=described, cores=1)
+    with _drained([]) as control, _drained([]) as buffers:
+        session.execute(messages().Request(operation=1, compile=compile_it), control, buffers)
+    return session._programs
 
 
 class _drained:
@@ -139,7 +208,22 @@ def _parts(content: bytes) -> list[bytes]:
     return parts
 
 
+def _battery(name: str, samples: Any, parse: Any, share: float = 1.0) -> Battery:
+    return Battery(
+        name,
+        samples,
+        read=lambda path: parse(path.read_bytes()),
+        names_file=False,
+        refusals=(AnyTPUError, DecodeError),
+        share=share,
+        parse=parse,
+    )
+
+
 BATTERIES = (
-    Battery("worker_frames", frames, read_frames, names_file=False, refusals=REFUSALS),
-    Battery("worker_requests", requests, read_requests, names_file=False, refusals=REFUSALS, share=0.1),
+    _battery("worker_frames", frames, parse_frames),
+    _battery("worker_chunks", chunks, parse_chunks),
+    _battery("worker_replies", replies, parse_replies),
+    _battery("worker_status", statuses, parse_status),
+    _battery("worker_requests", requests, parse_requests, share=0.1),
 )
