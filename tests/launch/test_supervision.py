@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from anytpu.launch import supervision
-from anytpu.launch.supervision import GRACE_S, SAVE_S, End, Supervision
+from anytpu.launch.supervision import GRACE_S, SAVE_S, ProcessEnd, Supervision
 
 KILL, TERM, INT = signal.SIGKILL, signal.SIGTERM, signal.SIGINT
 
@@ -18,32 +18,32 @@ def test_examples():
 
 def test_all_succeed():
     launch = Supervision(2)
-    assert launch.after_ends([End(1, 0)], 0.0) is None
+    assert launch.after_ends([ProcessEnd(1, 0)], 0.0) is None
     assert (launch.running, launch.deadline_s) == ({0}, None)
-    assert launch.after_ends([End(0, 0)], 100.0) is None
+    assert launch.after_ends([ProcessEnd(0, 0)], 100.0) is None
     assert (launch.running, launch.failure, launch.exit_status) == (set(), None, 0)
 
 
 def test_a_failure_ends_the_others():
     launch = Supervision(3)
-    assert launch.after_ends([End(1, 3)], 10.0) == TERM
+    assert launch.after_ends([ProcessEnd(1, 3)], 10.0) == TERM
     assert launch.deadline_s == 10.0 + GRACE_S
-    assert launch.after_ends([End(0, -TERM)], 11.0) is None
+    assert launch.after_ends([ProcessEnd(0, -TERM)], 11.0) is None
     assert launch.at_deadline(10.0 + GRACE_S) == KILL
     assert launch.deadline_s is None
-    assert launch.after_ends([End(2, -KILL)], 14.0) is None
-    assert (launch.failure, launch.has_failed, launch.exit_status) == (End(1, 3), True, 3)
+    assert launch.after_ends([ProcessEnd(2, -KILL)], 14.0) is None
+    assert (launch.failure, launch.has_failed, launch.exit_status) == (ProcessEnd(1, 3), True, 3)
 
 
 def test_a_run_that_was_saved_lets_the_others_save():
     launch = Supervision(2)
-    assert launch.after_ends([End(0, 75)], 10.0) is None
+    assert launch.after_ends([ProcessEnd(0, 75)], 10.0) is None
     assert launch.deadline_s == 10.0 + SAVE_S
     assert launch.at_deadline(40.0) == TERM
     assert launch.deadline_s == 40.0 + GRACE_S
     assert launch.at_deadline(43.0) == KILL
     assert launch.deadline_s is None
-    assert (launch.failure, launch.has_failed, launch.exit_status) == (End(0, 75), False, 75)
+    assert (launch.failure, launch.has_failed, launch.exit_status) == (ProcessEnd(0, 75), False, 75)
 
 
 @pytest.mark.parametrize("number", [INT, TERM])
@@ -53,7 +53,7 @@ def test_a_signal_is_passed_on_once(number: int, status: int):
     launch = Supervision(2)
     assert launch.after_signal(number) == number
     assert launch.deadline_s is None
-    assert launch.after_ends([End(1, status)], 10.0) is None
+    assert launch.after_ends([ProcessEnd(1, status)], 10.0) is None
     assert launch.deadline_s == 10.0 + SAVE_S
     assert launch.at_deadline(40.0) == KILL
     assert launch.deadline_s is None
@@ -64,8 +64,8 @@ def test_a_signal_is_passed_on_once(number: int, status: int):
 def test_a_failure_after_a_signal_is_a_failure():
     launch = Supervision(2)
     launch.after_signal(TERM)
-    assert launch.after_ends([End(1, 1)], 10.0) is None
-    assert (launch.failure, launch.has_failed, launch.exit_status) == (End(1, 1), True, 1)
+    assert launch.after_ends([ProcessEnd(1, 1)], 10.0) is None
+    assert (launch.failure, launch.has_failed, launch.exit_status) == (ProcessEnd(1, 1), True, 1)
 
 
 def test_a_second_signal_kills():
@@ -77,7 +77,7 @@ def test_a_second_signal_kills():
 
 def test_a_signal_after_a_failure_kills():
     launch = Supervision(2)
-    launch.after_ends([End(1, 1)], 10.0)
+    launch.after_ends([ProcessEnd(1, 1)], 10.0)
     assert launch.after_signal(INT) == KILL
 
 
@@ -94,8 +94,8 @@ def test_a_signal_after_a_failure_kills():
 )
 def test_the_cause_among_ends_that_were_noticed_together(statuses: tuple[int, int], first: int):
     launch = Supervision(3)
-    launch.after_ends([End(index, status) for index, status in enumerate(statuses)], 0.0)
-    assert launch.first == End(first, statuses[first])
+    launch.after_ends([ProcessEnd(index, status) for index, status in enumerate(statuses)], 0.0)
+    assert launch.first == ProcessEnd(first, statuses[first])
 
 
 @pytest.mark.parametrize(
@@ -108,4 +108,4 @@ def test_the_cause_among_ends_that_were_noticed_together(statuses: tuple[int, in
     ],
 )
 def test_the_text_of_an_end(status: int, text: str):
-    assert str(End(0, status)) == text
+    assert str(ProcessEnd(0, status)) == text

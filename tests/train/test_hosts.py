@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -48,20 +49,68 @@ def test_every_front_door_computes_the_numbers_of_one_process(tmp_path: Path):
             np.testing.assert_allclose(found[name], expected[name], rtol=1e-9, atol=1e-9, err_msg=name)
 
 
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
+    """The weights of a run that nothing stopped."""
+    folder = tmp_path_factory.mktemp("whole")
+    ended(start(*LAUNCH, TESTS / "hosts_checkpoints.py", folder / "run", folder / "result", SEED="3"))
+    results = [np.load(folder / f"result.{index}.npz") for index in range(2)]
+    assert [int(each["steps"]) for each in results] == [40, 40]
+    np.testing.assert_array_equal(results[0]["weights"], results[1]["weights"])
+    return results[0]["weights"]
+
+
 @pytest.mark.timeout(600)
-def test_a_signal_to_one_process_stops_all_after_the_same_step_and_the_next_launch_continues(tmp_path: Path):
+@pytest.mark.parametrize(
+    ("number", "status", "saves"),
+    [
+        pytest.param(signal.SIGTERM, 75, 2, id="SIGTERM stops all hosts after the same step"),
+        pytest.param(signal.SIGKILL, 128 + 9, 0, id="SIGKILL ends all hosts"),
+    ],
+)
+def test_a_job_that_a_signal_to_one_process_ended_continues_bit_for_bit(
+    tmp_path: Path, whole_run: np.ndarray, number: int, status: int, saves: int
+):
     program = TESTS / "hosts_checkpoints.py"
-    whole = start(*LAUNCH, program, tmp_path / "whole", tmp_path / "expected", SEED="3")
-    stopped = start(*LAUNCH, program, tmp_path / "run", tmp_path / "stopped", "14", SEED="3")
-    ended(whole)
-    output = ended(stopped, status=75)
+    output = ended(start(*LAUNCH, program, tmp_path / "run", tmp_path / "stopped", "14", number, SEED="3"), status)
 
     # No seed: process 0 chooses the random state, and the checkpoint replaces it.
-    ended(start(*LAUNCH, program, tmp_path / "run", tmp_path / "resumed", "0"))
+    ended(start(*LAUNCH, program, tmp_path / "run", tmp_path / "resumed"))
 
-    assert output.count("is saved in") == 2
-    expected = [np.load(tmp_path / f"expected.{index}.npz") for index in range(2)]
-    resumed = [np.load(tmp_path / f"resumed.{index}.npz") for index in range(2)]
-    assert [int(each["steps"]) for each in [*expected, *resumed]] == [40] * 4
-    for each in [*expected[1:], *resumed]:
-        np.testing.assert_array_equal(each["weights"], expected[0]["weights"])
+    assert output.count("is saved in") == saves
+    for index in range(2):
+        resumed = np.load(tmp_path / f"resumed.{index}.npz")
+        assert int(resumed["steps"]) == 40
+        np.testing.assert_array_equal(resumed["weights"], whole_run)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        (
+            "model.fit(x + jax.process_index(), x, epochs=1, verbose=0)",
+            "anytpu.errors.HostsError: host 1 of 2 put other data or weights on the cores than host 0. Every host must "
+            "run the same program on the same arrays, with the same random seed: call keras.utils.set_random_seed(7) "
+            "first",
+        ),
+        (
+            "model.fit(x[: 8 - 4 * jax.process_index()], x[: 8 - 4 * jax.process_index()], epochs=1, verbose=0)",
+            "anytpu.errors.HostsError: host 1 of 2 compiled another program than host 0 as 'sequential/train'. Every "
+            "host must run the same script, with the same arguments and the same versions of JAX and Keras",
+        ),
+    ],
+    ids=["data", "program"],
+)
+def test_hosts_that_differ_are_refused(tmp_path: Path, program: str, why: str):
+    script = tmp_path / "differs.py"
+    script.write_text(
+        "import anytpu as tpu\nimport jax\nimport keras\nimport numpy as np\n"
+        "strategy = tpu.connect()\nx = np.ones((8, 1), 'float32')\n"
+        "with strategy.scope():\n    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])\n"
+        f"    model.compile('sgd', 'mse')\n{program}\n{program}\n"
+    )
+
+    output = ended(start(*LAUNCH, script), status=1)
+
+    assert why in output

@@ -25,7 +25,7 @@ from rich.console import Console
 
 from anytpu.launch.last_words import last_words
 from anytpu.launch.lines import LineBuffer
-from anytpu.launch.supervision import End, Supervision
+from anytpu.launch.supervision import ProcessEnd, Supervision
 
 PROGRESS_S = 5.0
 """Seconds between two prints of a line that has no end yet, such as a progress bar."""
@@ -139,7 +139,7 @@ class _ChildProcess:
         """Send a signal; SIGKILL also to the processes that it has started."""
         (os.killpg if number == signal.SIGKILL else os.kill)(self._popen.pid, number)
 
-    def end(self) -> End | None:
+    def end(self) -> ProcessEnd | None:
         """Return its end, or None while it runs. Processes that an unsuccessful one has started are killed."""
         # The process keeps its id until `poll`, so the signal cannot reach another group.
         ended = os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -147,7 +147,7 @@ class _ChildProcess:
             return None
         if ended.si_status != 0:
             os.killpg(self._popen.pid, signal.SIGKILL)
-        return End(self.index, self._popen.wait())
+        return ProcessEnd(self.index, self._popen.wait())
 
 
 class _Launch:

@@ -26,7 +26,7 @@ SAVE_S = 30.0
 
 
 @dataclasses.dataclass(frozen=True)
-class End:
+class ProcessEnd:
     """The end of one process.
 
     Attributes:
@@ -58,8 +58,8 @@ class Supervision:
 
     Example:
         >>> supervision = Supervision(processes=3)
-        >>> supervision.after_ends([End(0, 0)], now_s=10.0)
-        >>> supervision.after_ends([End(2, 1)], now_s=20.0)
+        >>> supervision.after_ends([ProcessEnd(0, 0)], now_s=10.0)
+        >>> supervision.after_ends([ProcessEnd(2, 1)], now_s=20.0)
         <Signals.SIGTERM: 15>
         >>> supervision.running, str(supervision.first), supervision.deadline_s
         ({1}, 'failed with exit status 1', 23.0)
@@ -69,7 +69,7 @@ class Supervision:
 
     def __init__(self, processes: int) -> None:
         self.running = set(range(processes))
-        self.first: End | None = None
+        self.first: ProcessEnd | None = None
         self.deadline_s: float | None = None
         self._passed_on: int | None = None
         self._next: tuple[int, ...] = ()
@@ -81,7 +81,7 @@ class Supervision:
             return number
         return signal.SIGKILL
 
-    def after_ends(self, ends: Sequence[End], now_s: float) -> int | None:
+    def after_ends(self, ends: Sequence[ProcessEnd], now_s: float) -> int | None:
         """Return what follows the ends of processes that were noticed together."""
         self.running -= {end.index for end in ends}
         unsuccessful = [end for end in ends if end.status != 0]
@@ -106,7 +106,7 @@ class Supervision:
         return number
 
     @property
-    def failure(self) -> End | None:
+    def failure(self) -> ProcessEnd | None:
         """The end to report as an error; None for a success, and for an end that a signal to the launcher asked for."""
         if self.first is None or self._passed_on is None:
             return self.first
@@ -126,7 +126,7 @@ class Supervision:
         return self.first.status if self.first.status >= 0 else 128 - self.first.status
 
 
-def _order(end: End) -> tuple[int, int]:
+def _order(end: ProcessEnd) -> tuple[int, int]:
     """Return the sort key of ends that were noticed together: causes before consequences.
 
     JAX aborts a process whose peer is gone, and an exception may come from a lost connection. Other signals come from

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anytpu.chip.compiler.jobs import HostJob, Job
+from anytpu.chip.compiler.jobs import HostServiceJob, Job
 from anytpu.chip.compiler.packing import Lifetime, pack
 from anytpu.chip.compiler.planes import Storage
 from anytpu.chip.compiler.residence import FullError, Holes, Move, Residence, Stay, share_out
@@ -65,7 +65,11 @@ def test_what_comes_from_the_host_is_read_for_its_first_use():
 
 
 def test_what_the_host_makes_is_there_after_its_step():
-    jobs = [job(set(), {0}), HostJob(Tag("host"), frozenset(), frozenset(), 0, frozenset({1})), job({0, 1}, set())]
+    jobs = [
+        job(set(), {0}),
+        HostServiceJob(Tag("host"), frozenset(), frozenset(), 0, frozenset({1})),
+        job({0, 1}, set()),
+    ]
     residence = share_out(jobs, storages(4, 4), {1: 320}, 12, spill=False, host_bytes=448)
     assert residence.moves == ((), (), (Move(1, 4, 320, True),)) and residence.host_bytes == 448
 

@@ -6,7 +6,7 @@ back to it.
 
 from __future__ import annotations
 
-from anytpu.chip.compiler.jobs import ExportJob, HostJob, storages_of
+from anytpu.chip.compiler.jobs import ExportJob, HostServiceJob, storages_of
 from anytpu.chip.compiler.lowering import Lowering, lower
 from anytpu.chip.compiler.planes import is_compact, structure_of
 from anytpu.chip.compiler.rearranging import compacted
@@ -48,5 +48,5 @@ def _(node: QHostStep, lowering: Lowering) -> None:
             export(name, node, tag, lowering)
     inputs = tuple(lowering.bindings.get(name) for name in node.inputs)
     results = receive(node.output, layer, lowering) if node.output in known else frozenset[int]()
-    lowering.jobs.append(HostJob(tag, frozenset(), frozenset(), len(lowering.services), results))
+    lowering.jobs.append(HostServiceJob(tag, frozenset(), frozenset(), len(lowering.services), results))
     lowering.services.append(Service(node, inputs, lowering.bindings.get(node.output)))

@@ -186,7 +186,7 @@ class ExportJob(Job):
 
 
 @dataclasses.dataclass(frozen=True)
-class HostJob(Job):
+class HostServiceJob(Job):
     """Let the host do its step `number`; `results` are then in the host's buffer."""
 
     number: int

@@ -13,7 +13,7 @@ import bisect
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from anytpu.chip.compiler.jobs import HostJob, Job
+from anytpu.chip.compiler.jobs import HostServiceJob, Job
 from anytpu.chip.compiler.packing import Lifetime, pack
 from anytpu.chip.compiler.planes import Storage
 from anytpu.chip.design import UNIT_BYTES
@@ -130,7 +130,7 @@ class _Sharing:
     ):
         self.jobs, self.storages, self.from_host = jobs, storages, on_host
         self.uses = _uses(jobs)
-        results = {storage for job in jobs if isinstance(job, HostJob) for storage in job.results}
+        results = {storage for job in jobs if isinstance(job, HostServiceJob) for storage in job.results}
         self.on_host = {storage: at for storage, at in on_host.items() if storage not in results}
         self.host_bytes = host_bytes
         self.capacity, self.holes = units, Holes(units)
@@ -145,7 +145,7 @@ class _Sharing:
         last_writes = {storage: number for number, job in enumerate(self.jobs) for storage in job.writes}
         moves, addresses = [], []
         for number, job in enumerate(self.jobs):
-            if isinstance(job, HostJob):
+            if isinstance(job, HostServiceJob):
                 self.on_host.update({storage: self.from_host[storage] for storage in job.results})
             self.moves = []
             needed = job.reads | job.writes

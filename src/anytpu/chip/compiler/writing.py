@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterator
 
 from anytpu.chip.compiler.emission import Emission, parts_of
-from anytpu.chip.compiler.jobs import Column, ExportJob, Feed, HostJob, Job, ProductJob, Step, StepsJob
+from anytpu.chip.compiler.jobs import Column, ExportJob, Feed, HostServiceJob, Job, ProductJob, Step, StepsJob
 from anytpu.chip.compiler.planes import Layout, Plane
 from anytpu.chip.design import UNIT_BYTES
 from anytpu.chip.isa.instructions import Activate, Convolve, InterruptHost, MatrixMultiply, WriteHostMemory
@@ -203,7 +203,7 @@ def _stretches(layout: Layout, rows: int, emission: Emission) -> list[tuple[int,
 
 
 @write.register
-def _(job: HostJob, emission: Emission) -> None:
+def _(job: HostServiceJob, emission: Emission) -> None:
     emission.flush()
     emission.add(InterruptHost(job.number))
 
