@@ -137,7 +137,9 @@ class Hosts:
             return False
         now_s = time.perf_counter()
         elapsed_s = self.exchange(now_s - self._turned_s).duration_s
-        self._calls_to_turn = max(1, min(_MAX_CALLS, int(self._calls * _TURN_S / max(elapsed_s, 1e-6))))
+        # At most twice as many as last time: a few short calls say little about the next.
+        fitting = int(self._calls * _TURN_S / max(elapsed_s, 1e-6))
+        self._calls_to_turn = max(1, min(2 * self._calls, fitting, _MAX_CALLS))
         self._calls, self._turned_s = 0, time.perf_counter()
         return True
 

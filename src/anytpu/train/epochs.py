@@ -164,6 +164,8 @@ class Epochs(_KerasEpochIterator):
                 self._report_group()
                 yield step, last, group
                 step, steps_run, resumed = last + 1, steps_run + group.steps, None
+        # A signal acts at the latest here.
+        self._trainer.backend.hosts.exchange()
         self._trainer.wait_for_logs()
         if resumed is not None and self.run is not None:
             # Keras needs logs to end an epoch; the callbacks that it calls with them have seen them before.
