@@ -229,6 +229,7 @@ def test_a_convolution_without_padding_gets_some(convolution, expected):
 @pytest.mark.parametrize("strides", [1, 2, 3])
 def test_a_convolution_that_gets_padding_keeps_its_numbers(strides):
     x, w = arrays("float32", (34, 9, 10, 33), (3, 3, 33, 35))
+    w = w * 0.1  # The training takes the sine of the result. The sine of large values would amplify the rounding.
     train = training(strides, "VALID", 1, 1)
     assert "padded" in {choose_form(rewritten_shape(equation)) for equation in convolutions(train, x, w)}
     assert_same(compiled(train, x, w, fast=True), compiled(train, x, w, fast=False), "float32")
