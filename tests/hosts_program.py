@@ -85,6 +85,28 @@ def custom_loop(strategy: tpu.TPUStrategy, folder: Path) -> np.ndarray:
     return flat(*model.get_weights(), totals, doubled.values, mean.result())
 
 
+def own_data(strategy: tpu.TPUStrategy, folder: Path) -> np.ndarray:
+    """Each host makes the batches of its own replicas; the last step has rows for some of them."""
+    every, contexts = batches(4), []
+
+    def dataset(context: tpu.InputContext) -> list[Any]:
+        contexts.append(context)
+        replicas = context.num_replicas_in_sync // context.num_input_pipelines
+        mine = [index // replicas % context.num_input_pipelines == context.input_pipeline_id for index in range(14)]
+        return [batch for batch, is_mine in zip(every, mine, strict=True) if is_mine]
+
+    def step(batch: Any) -> Any:
+        x, y = batch
+        rows = keras.ops.sum(x, axis=1) * keras.ops.cast(y, x.dtype)
+        return tpu.compute_average_loss(rows)
+
+    made = strategy.distribute_datasets_from_function(dataset)
+    totals = [strategy.reduce("SUM", strategy.run(step, args=(batch,)), axis=None) for batch in made]
+    looped = strategy.run_steps(step, iter(strategy.distribute_datasets_from_function(dataset)), steps=3)
+    assert [context.num_replicas_in_sync for context in contexts] == [CORES, CORES]
+    return flat(totals, looped.values)
+
+
 def estimator(strategy: tpu.TPUStrategy, folder: Path) -> np.ndarray:
     def model_fn(features: Any, labels: Any, mode: str, params: dict[str, Any]) -> Any:
         kernel = keras.Variable(np.zeros((FEATURES, CLASSES)), name="kernel")
@@ -106,7 +128,7 @@ def estimator(strategy: tpu.TPUStrategy, folder: Path) -> np.ndarray:
     return flat(trained.get_variable_value("kernel"))
 
 
-CASES: dict[str, Case] = {case.__name__: case for case in (fit, generator, custom_loop, estimator)}
+CASES: dict[str, Case] = {case.__name__: case for case in (fit, generator, custom_loop, own_data, estimator)}
 
 
 def main(folder: Path) -> None:

@@ -71,6 +71,8 @@ class Hosts:
         self._turned_s = time.perf_counter()
         self.has_turn = True
         """The result of the last `is_turn`."""
+        self.has_own_rows = False
+        """Whether each host makes the rows of its own replicas, so that split arrays differ between the hosts."""
 
     @property
     def is_alone(self) -> bool:
@@ -116,6 +118,18 @@ class Hosts:
     def first(self, choice: int) -> int:
         """Return the integer that host 0 chose, from 0 to 2**32 - 1."""
         return choice if self.is_alone else self.exchange(choice=choice).choice
+
+    def gather(self, own: dict[int, int], count: int) -> tuple[int, ...]:
+        """Return integers of which each host knows some.
+
+        Args:
+            own: the integers of this host, from 0 to 2**32 - 1, by index.
+            count: number of integers of all hosts.
+        """
+        values = np.zeros(count, np.uint32)
+        for index, value in own.items():
+            values[index] = value
+        return tuple(int(value) for value in (values if self._maximum is None else self._maximum(values)))
 
     def share(self, content: bytes) -> bytes:
         """Return the content of host 0; the other hosts may pass b""."""

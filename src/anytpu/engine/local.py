@@ -144,7 +144,8 @@ class LocalBackend(Backend):
             return jax.device_put(leaf, sharding)  # A handle: all hosts exchange their parts.
         array = np.asarray(leaf)
         array = array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
-        self.hosts.count_bytes(array)
+        if sharding.is_fully_replicated or not self.hosts.has_own_rows:
+            self.hosts.count_bytes(array)
         return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
     def _whole(self, leaf: Any) -> Any:

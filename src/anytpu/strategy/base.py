@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, final
 
 from anytpu._calls import explain_methods
+from anytpu.engine.hosts import ONE_HOST, Hosts
 from anytpu.errors import DataExhaustedError
 from anytpu.strategy import collectives
 from anytpu.strategy.current import CURRENT
@@ -27,6 +28,11 @@ class Strategy(abc.ABC):
     @abc.abstractmethod
     def num_replicas_in_sync(self) -> int:
         """Number of replicas that run each step together."""
+
+    @property
+    def hosts(self) -> Hosts:
+        """The hosts of the replicas."""
+        return ONE_HOST
 
     @abc.abstractmethod
     def scope(self) -> contextlib.AbstractContextManager[Any]:
@@ -68,7 +74,7 @@ class Strategy(abc.ABC):
 
         Args:
             dataset_fn: takes an `InputContext` and returns a data set that yields batches of the PER-REPLICA size. It
-                is called once, for this host. A step takes one batch for each replica.
+                is called once on each host. A step takes one batch for each replica of this host.
 
         Example:
             >>> strategy = TPUStrategy(TPUClusterResolver("virtual", cores=2))
@@ -79,7 +85,9 @@ class Strategy(abc.ABC):
               1: [1. 1. 1.]
             }
         """
-        dataset = dataset_fn(InputContext(num_replicas_in_sync=self.num_replicas_in_sync))
+        hosts = self.hosts
+        hosts.has_own_rows |= not hosts.is_alone
+        dataset = dataset_fn(InputContext(hosts.count, hosts.index, self.num_replicas_in_sync))
         return DistributedDataset(self, dataset, is_per_replica=True)
 
     def experimental_distribute_dataset(self, dataset: Any) -> Any:

@@ -33,7 +33,7 @@ class InputContext:
     """The argument of a function that makes the data set of one host.
 
     Attributes:
-        num_input_pipelines: number of hosts, each with its own data set.
+        num_input_pipelines: number of hosts, each with its own data set: take every so many batches or files.
         input_pipeline_id: index of this host, from 0.
         num_replicas_in_sync: number of replicas on all hosts.
 
@@ -160,6 +160,11 @@ class DistributedIterator:
         self._batches, self._is_per_replica = batches, is_per_replica
         self._room = 0
         self._dataset = dataset
+        # Several hosts: each makes the batches of its own replicas, and knows the number of rows of all.
+        self._hosts = strategy.hosts
+        is_own = is_per_replica and not self._hosts.is_alone
+        self._own = _own_replicas(strategy) if is_own else None
+        self._last: Any = None
 
     def get_state(self) -> dict[str, Any]:
         """Return the position after the last batch, for `set_state` in this process or another.
@@ -196,6 +201,8 @@ class DistributedIterator:
                 the rows are not divisible by the replicas.
         """
         refuse_inside("distribute_dataset", "use the batch that run was given: strategy.run(fn, args=(next(batches),))")
+        if self._own is not None:
+            return self._next_own(self._own)
         parts = [_arrays(next(self._batches))]
         if self._is_per_replica:
             # At the end of the data the last replicas may have no rows.
@@ -207,6 +214,37 @@ class DistributedIterator:
             each = -(-rows // self._replicas)
             counts = [min(each, max(0, rows - each * replica)) for replica in range(self._replicas)]
         return parts[0] if self._replicas == 1 else self._split(parts, tuple(counts))
+
+    def _next_own(self, own: tuple[int, ...]) -> Any:
+        """Return the next batch, with the values of this host; all hosts come to the end of the data together."""
+        parts = list(map(_arrays, itertools.islice(self._batches, len(own))))
+        self._last = parts[0] if parts else self._last
+        rows = dict(zip(own, map(_rows, parts), strict=False))
+        counts = self._hosts.gather(rows, self._replicas)
+        if not any(counts):
+            raise StopIteration
+        if self._last is None:
+            raise DataError(
+                f"the data set of host {self._hosts.index} has no batch, and those of others have: every host needs at "
+                "least one"
+            )
+        self._room = max(self._room, *counts)
+        is_full = set(counts) == {self._room}
+        if not is_full:
+            self._check_strict(sum(counts))
+        room = self._room if is_full else max(self._room, _MIN_ROOM)
+
+        def stack(like: np.ndarray, *each: np.ndarray) -> PerReplica:
+            # Pages of other hosts' replicas are never written, and so take no memory.
+            values = np.zeros((self._replicas, room, *like.shape[1:]), like.dtype)
+            for replica in own:
+                values[replica] = like[0]
+            for replica, part in zip(own, each, strict=False):
+                values[replica, len(part) :] = part[0]
+                values[replica, : len(part)] = part
+            return PerReplica.of_stack(values, None if is_full else counts, own)
+
+        return jax.tree.map(stack, self._last, *parts)
 
     def get_next(self) -> Any:
         """Return the next batch, like `next(iterator)`."""
@@ -251,6 +289,11 @@ class DistributedIterator:
                 f"({rows} vs {self._replicas}): make batches of a multiple of {self._replicas} and leave the last one "
                 "out, for example with batch(rows, drop_remainder=True), or make the strategy without strict=True"
             )
+
+
+def _own_replicas(strategy: Any) -> tuple[int, ...]:
+    cores = strategy.backend.cores
+    return tuple(index for index, core in enumerate(cores) if core.host == strategy.hosts.index)
 
 
 def _arrays(batch: Any) -> Any:

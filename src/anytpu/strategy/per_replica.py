@@ -57,16 +57,22 @@ class PerReplica:
     _spec: jax.ShapeDtypeStruct | None = None
     _shared_spec: jax.ShapeDtypeStruct | None = None
     _rows: tuple[int, ...] | None = None
+    # The replicas whose values are on this host; None: all.
+    _own: tuple[int, ...] | None = None
 
     @classmethod
-    def of_stack(cls, stack: np.ndarray, rows: tuple[int, ...] | None = None) -> PerReplica:
+    def of_stack(
+        cls, stack: np.ndarray, rows: tuple[int, ...] | None = None, own: tuple[int, ...] | None = None
+    ) -> PerReplica:
         """Return the `PerReplica` of a stacked array, `(replicas, rows, ...)`.
 
         Args:
             stack: the values, stacked along axis 0.
             rows: number of real rows of each value; the rest are pads. None if all rows are real.
+            own: indices of the replicas of this host, if it has only their values; None: all replicas.
         """
         per_replica = cls.__new__(cls)
+        per_replica._own = own
         per_replica._replicas, per_replica._stack, per_replica._rows = len(stack), stack, rows
         return per_replica
 
@@ -113,15 +119,15 @@ class PerReplica:
 
     @property
     def values(self) -> tuple[Any, ...]:
-        """The values, in the order of the replicas, without pads."""
+        """The values, in the order of the replicas, without pads; only those of this host if it has no others."""
         if self._values is None and self.is_shared:
             # Index with () so that a 0-d array becomes a NumPy scalar, like the parts of a stack.
             self._values = (np.asarray(self.shared())[()],) * self._replicas
         if self._values is None:
             stack = self.padded()
             rows = self._rows or (None,) * self._replicas
-            parts = zip(stack, rows, strict=True)
-            self._values = tuple(part if count is None else part[:count] for part, count in parts)
+            parts = [part if count is None else part[:count] for part, count in zip(stack, rows, strict=True)]
+            self._values = tuple(parts if self._own is None else [parts[index] for index in self._own])
         return self._values
 
     @property
@@ -147,6 +153,11 @@ class PerReplica:
         Raises:
             ReplicaError: the values have different shapes.
         """
+        if self._own is not None:
+            raise ReplicaError(
+                f"this batch has the values of {len(self._own)} of {self._replicas} replicas, those of this host: pass "
+                "it to strategy.run, and reduce or gather what that returns"
+            )
         if self._rows is None and (self._backend is not None or self._stack is not None):
             return self.padded()
         if any(is_traced(value) for value in self.values):

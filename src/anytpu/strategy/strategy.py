@@ -21,6 +21,7 @@ import jax
 from anytpu import _by_name
 from anytpu._calls import explain_arguments, explain_methods
 from anytpu.engine.backend import Backend, Executable, Loop, backend_of
+from anytpu.engine.hosts import Hosts
 from anytpu.engine.random_state import share_random_states
 from anytpu.errors import SettingError, StrategyError
 from anytpu.program.program import Layout, Program
@@ -116,6 +117,11 @@ class TPUStrategy(Strategy):
     def num_replicas_in_sync(self) -> int:
         """Number of cores."""
         return len(self._part_backend.cores if self._part_backend else self._system.topology.cores)
+
+    @property
+    def hosts(self) -> Hosts:
+        """The hosts of the cores."""
+        return self.backend.hosts
 
     def part(self, cores: int) -> TPUStrategy:
         """Return a strategy on the first cores of the same system; a repeated call returns the same object.
