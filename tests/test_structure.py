@@ -53,7 +53,7 @@ ALLOWED_SIBLINGS = {
     ("cli", "anytpu"),
     ("__main__", "anytpu.cli"),
 }
-MAX_FAN_OUT = 17  # The command line imports one module for each command.
+MAX_FAN_OUT = 18  # Two registries need that many: the commands, and the rewritings of `anytpu port`.
 
 BANNED_NAMES = {
     "util",
