@@ -84,6 +84,16 @@ def test_names_of_weights_that_a_percent_sign_fills(tmp_path: Path):
     ]
 
 
+def test_the_folder_of_weights_is_made_as_tensorflow_made_it(tmp_path: Path):
+    path = tmp_path / "old.py"
+    path.write_text("import tensorflow as tf\nmodel = tf.keras.Sequential()\nmodel.save_weights('bert/tuned')\n")
+    assert ported_file(path).program.new.splitlines()[-2:] == [
+        "os.makedirs('bert', exist_ok=True)",
+        "model.save_weights('bert/tuned.weights.h5')",
+    ]
+    assert "import os" in ported_file(path).program.new
+
+
 def test_text_that_its_encoding_lacks_leaves_the_file_as_it_was(tmp_path: Path):
     path = tmp_path / "old.py"
     path.write_text(OLD)

@@ -29,8 +29,8 @@ def plan_file_names(edits: Edits) -> None:
     for kind, literal in [*saved, *loaded]:
         new = _new_text(_text(literal), names.get(_text(literal), ""), kind)
         if new != _text(literal):
-            if kind == "model" and "/" in new and isinstance(literal, cst.SimpleString):
-                # TensorFlow made the folder of a saved model; Keras writes into one that exists.
+            if kind in ("model", "weights") and "/" in new and isinstance(literal, cst.SimpleString):
+                # TensorFlow made the folder of a saved model, or of weights; Keras writes into one that exists.
                 line = edits.statement(f"os.makedirs({new.rpartition('/')[0]!r}, exist_ok=True)")
                 edits.put_before(edits.tree.statement(literal), [line])
             edits.put(literal, lambda updated, new=new: _with_text(updated, new))
