@@ -69,10 +69,12 @@ def whole_run(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
     ],
 )
 def test_a_job_that_a_signal_to_one_process_ended_continues_bit_for_bit(
-    tmp_path: Path, whole_run: np.ndarray, number: int, status: int, saves: int
+    tmp_path: Path, whole_run: np.ndarray, number: signal.Signals, status: int, saves: int
 ):
     program = TESTS / "hosts_checkpoints.py"
-    output = ended(start(*LAUNCH, program, tmp_path / "run", tmp_path / "stopped", "14", number, SEED="3"), status)
+    output = ended(
+        start(*LAUNCH, program, tmp_path / "run", tmp_path / "stopped", "14", str(int(number)), SEED="3"), status
+    )
 
     # No seed: process 0 chooses the random state, and the checkpoint replaces it.
     ended(start(*LAUNCH, program, tmp_path / "run", tmp_path / "resumed"))

@@ -262,8 +262,13 @@ class TPUStrategy(Strategy):
         """Choose the layout of a Program for `layout="auto"`, and print it with the reason on stderr.
 
         Raises:
-            SettingError: no layout fits the memory of the slice.
+            SettingError: no layout fits the memory of the slice, or the job has several hosts.
         """
+        if not self.hosts.is_alone:
+            raise SettingError(
+                f'layout="auto" chooses on one host, and this job has {self.hosts.count}: choose before, '
+                "found = tpu.shard(model, tpu=..., batch_size=...), and pass layout=found"
+            )
         name = self._system.topology.name
         chosen = _by_name.load("layout chooser")(program, name, _say)
         mesh = ", ".join(f"{axis}={size}" for axis, size in chosen.layout.axes)

@@ -21,7 +21,7 @@ from anytpu import _keras
 from anytpu._calls import check_arguments
 from anytpu.engine.interrupts import deferred_interrupts, immediate_interrupts
 from anytpu.strategy.scopes import claim, prepare, warn_of_unused
-from anytpu.train import checks, compiled_models, functions
+from anytpu.train import checks, compiled_models, functions, host_files
 from anytpu.train.compiled_models import trainer_of
 from anytpu.train.epochs import Epochs
 from anytpu.train.fit_checkpoints import FitRun, checkpointed
@@ -64,6 +64,7 @@ def install() -> None:
     for name in ("train_on_batch", "test_on_batch", "predict_on_batch"):
         _keras.wrap(trainer, name, functools.partial(_on_batch, name))
     functions.install(trainer, trainer_of)
+    host_files.install(lambda: _ACTIVE.get() is not None)
     _keras.wrap(module, "JAXEpochIterator", _epochs)
 
 
