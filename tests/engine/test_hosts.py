@@ -51,7 +51,7 @@ def together(count: int, act: Callable[[Hosts], Any]) -> list[Any]:
 
 def test_one_host_agrees_with_itself():
     assert current_hosts() is ONE_HOST
-    assert (ONE_HOST.is_alone, ONE_HOST.is_first, ONE_HOST.is_turn(), ONE_HOST.has_turn) == (True, True, True, True)
+    assert (ONE_HOST.is_alone, ONE_HOST.is_first, ONE_HOST.take_turn(), ONE_HOST.take_turn()) == (True,) * 4
     assert ONE_HOST.exchange(0.5, is_exact=False, choice=3) == Agreed(0.5, False, 3)
     assert ONE_HOST.first(2**32 - 1) == 2**32 - 1
     assert ONE_HOST.share(b"seed") == b"seed"
@@ -69,7 +69,14 @@ def test_content_of_any_length_is_shared():
 
 
 def test_turns_are_the_same_on_every_host():
-    first, second = together(2, lambda hosts: [hosts.is_turn() for _ in range(1000)])
+    def turns(hosts: Hosts) -> list[bool]:
+        found = []
+        for _ in range(1000):
+            hosts.count_call()
+            found.append(hosts.take_turn())
+        return found
+
+    first, second = together(2, turns)
 
     assert first == second
     assert first[0]
@@ -98,6 +105,10 @@ def test_different_arrays_are_an_error_on_every_host():
         ]
         * 4
     )
+
+
+def test_integers_of_each_host_are_gathered():
+    assert together(3, lambda hosts: hosts.gather({hosts.index: hosts.index + 5}, 4)) == [(5, 6, 7, 0)] * 3
 
 
 @pytest.mark.parametrize("choice", [0, 1, 2**31, 2**32 - 1])

@@ -583,3 +583,19 @@ def test_a_hook_that_the_program_puts_in_place_meanwhile_stays(monkeypatch: pyte
     with deferred_interrupts(), immediate_interrupts():
         sys.unraisablehook = mine
     assert sys.unraisablehook is mine
+
+
+def test_a_second_signal_ends_a_process_whose_first_waits_for_the_other_hosts():
+    program = (
+        "import os, signal, time\n"
+        "from anytpu.engine import interrupts\n"
+        "from anytpu.train.stopping import StopSignals\n"
+        "interrupts.wait_for_agreement()\n"
+        "with StopSignals(lambda: 'saved', lambda: True), interrupts.deferred_interrupts():\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    print(interrupts.pending_signal(), flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    print('still there', flush=True)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (-signal.SIGINT, "2\n"), done.stderr

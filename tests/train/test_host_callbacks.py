@@ -54,15 +54,23 @@ def test_evaluate_keeps_no_callbacks():
     assert arguments_of(1, is_fit=False) == {"callbacks": None, "verbose": 0}
 
 
-def test_host_0_decides_whether_the_training_stops():
+def test_a_training_stops_at_the_end_of_the_epoch():
     *_, last = arguments_of(0)["callbacks"]
     model = keras.Sequential([keras.layers.Dense(1)])
-    model.stop_training = True
     last.set_model(model)
 
-    last.on_epoch_end(0)
+    seen = []
+    for stops in (True, False):
+        last.on_epoch_begin(0)
+        model.stop_training = stops
+        last.on_train_batch_end(0)
+        seen.append(model.stop_training)
+        last.on_epoch_end(0)
+        seen.append(model.stop_training)
 
-    assert model.stop_training is True
+    # Not within the epoch, where another host may be at another step.
+    assert seen == [False, True, False, False]
+    assert not wants_every_step([last], "train")
 
 
 @pytest.mark.parametrize(
@@ -76,7 +84,12 @@ def test_host_0_decides_whether_the_training_stops():
         (
             keras.callbacks.ModelCheckpoint("best.keras"),
             True,
-            "the callback ModelCheckpoint saves on one host, and the weights are split over 4 hosts",
+            "the callback ModelCheckpoint reads weights on one host, and they are split over 4 hosts",
+        ),
+        (
+            keras.callbacks.TensorBoard("logs"),
+            True,
+            "the callback TensorBoard reads weights on one host, and they are split over 4 hosts",
         ),
     ],
 )

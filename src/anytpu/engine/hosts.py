@@ -4,7 +4,7 @@ Idea: every host runs the same program on the same data, so every host makes the
 durations, signals and the state of disks. Host 0 decides those, and `exchange` tells all hosts. It is one small
 all-reduce on the mesh, so the hosts call it in the same order as their compiled programs.
 
-A call of a few milliseconds must not wait for an exchange. So `is_turn` counts calls, and exchanges at some of
+A call of a few milliseconds must not wait for an exchange. So `count_call` counts calls, and exchanges at some of
 them, about every 0.25 s. The number of calls between two exchanges is agreed in the exchange before.
 
 Invariant: a host that puts other data or weights on its devices computes other results without an error. So each host
@@ -69,8 +69,7 @@ class Hosts:
         self._calls = 0
         self._calls_to_turn = 1
         self._turned_s = time.perf_counter()
-        self.has_turn = True
-        """The result of the last `is_turn`."""
+        self._has_turn = True
         self.has_own_rows = False
         """Whether each host makes the rows of its own replicas, so that split arrays differ between the hosts."""
 
@@ -115,6 +114,12 @@ class Hosts:
             interrupts.act_on(agreed[0])
         return Agreed(agreed[1] / _MICROSECONDS, bool(agreed[2]), agreed[3])
 
+    def agree_on_duration(self, duration_s: float, is_exact: bool = True) -> Agreed:
+        """Return the duration of host 0, as `exchange` does; the calls before the next turn count from here."""
+        agreed = self.exchange(duration_s, is_exact)
+        self._calls, self._turned_s, self._has_turn = 0, time.perf_counter(), True
+        return agreed
+
     def first(self, choice: int) -> int:
         """Return the integer that host 0 chose, from 0 to 2**32 - 1."""
         return choice if self.is_alone else self.exchange(choice=choice).choice
@@ -141,21 +146,24 @@ class Hosts:
             words.view(np.uint8)[:size] = np.frombuffer(content, np.uint8)
         return self._maximum(words).view(np.uint8)[:size].tobytes()
 
-    def is_turn(self) -> bool:
-        """Count a call, and return whether the hosts agree before it; always True for one host."""
+    def take_turn(self) -> bool:
+        """Return whether the hosts have agreed since this was last asked; always True for one host."""
+        has_turn, self._has_turn = self._has_turn, self.is_alone
+        return has_turn
+
+    def count_call(self) -> None:
+        """Count a call of a program, and agree before some of them; every host must count the same calls."""
         if self.is_alone:
-            return True
+            return
         self._calls += 1
-        self.has_turn = self._calls >= self._calls_to_turn
-        if not self.has_turn:
-            return False
-        now_s = time.perf_counter()
-        elapsed_s = self.exchange(now_s - self._turned_s).duration_s
-        # At most twice as many as last time: a few short calls say little about the next.
-        fitting = int(self._calls * _TURN_S / max(elapsed_s, 1e-6))
-        self._calls_to_turn = max(1, min(2 * self._calls, fitting, _MAX_CALLS))
-        self._calls, self._turned_s = 0, time.perf_counter()
-        return True
+        if self._calls < self._calls_to_turn:
+            return
+        calls = self._calls
+        elapsed_s = self.agree_on_duration(time.perf_counter() - self._turned_s).duration_s
+        # At most twice as many as last time: a few short calls say little about the next. At least two: the host waits
+        # for the running call here, and a long call that measures itself agrees anyway.
+        fitting = int(calls * _TURN_S / max(elapsed_s, 1e-6))
+        self._calls_to_turn = max(2, min(2 * calls, fitting, _MAX_CALLS))
 
     def check_program(self, name: str, text: str) -> None:
         """Check that every host has compiled the same program.
@@ -168,7 +176,7 @@ class Hosts:
             HostsError: a host has another one.
         """
         digest = google_crc32c.value(text.encode())
-        # The hosts may take very different times to compile. An exchange by JAX's collectives would end after 30 s.
+        # The hosts may take very different times to compile. Here an error names a host that does not come.
         digests = [int(each) for each in job.gather(f"the program {name!r}", str(digest).encode())]
         if len(set(digests)) == 1:
             return
@@ -204,7 +212,7 @@ def hosts_of(mesh: Mesh) -> Hosts:
         mesh: a mesh of one axis.
     """
     processes = sorted({device.process_index for device in mesh.devices.flat})
-    if len(processes) == 1:
+    if jax.process_count() == 1:
         return ONE_HOST
     if len(processes) != jax.process_count():
         raise HostsError(

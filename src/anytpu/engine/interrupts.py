@@ -212,7 +212,7 @@ def pending_signal() -> int:
 def keep_for_hosts(number: int) -> bool:
     """Store a signal that a handler has received, and return True; False if the handler must act on it now."""
     is_second = _pending.number is not None and not is_same_sigterm(number, _pending.since_s)
-    if not _pending.waits_for_hosts or _pending.is_agreed or is_second:
+    if not _pending.waits_for_hosts or _pending.is_agreed or _pending.is_repeated or is_second:
         return False
     if _pending.number is None:
         _pending.since_s = time.monotonic()

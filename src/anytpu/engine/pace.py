@@ -99,7 +99,7 @@ class CallWatch:
         backend.wait(results)
         duration_s = time.perf_counter() - began_s
         if pace.fixed is None:
-            agreed = backend.hosts.exchange(duration_s, waits)
+            agreed = backend.hosts.agree_on_duration(duration_s, waits)
             pace.measured(steps, agreed.duration_s, is_exact=agreed.is_exact)
         if listener is not None and waits:
             listener(steps, duration_s)

@@ -91,6 +91,7 @@ class CompiledStep:
         Returns:
             The new arrays of the modules, or None, and the outputs of the step.
         """
+        backend.hosts.count_call()
         # Copy: the call donates its inputs, and these arrays belong to the user.
         copies = None if own is None else backend.put(jax.tree.map(lambda a: jnp.array(a, copy=True), own), REPLICATED)
         batch = [_put(backend, array) for array in arrays]

@@ -172,6 +172,11 @@ class DistributedIterator:
         Raises:
             DataError: the data set has no positions.
         """
+        if self._own is not None:
+            raise DataError(
+                "the data set of this host, from distribute_datasets_from_function, has a position of its own, and a "
+                "checkpoint of several hosts holds one position: pass strategy.distribute_dataset(dataset)"
+            )
         if hasattr(self._dataset, "position"):
             return {"room": self._room, "position": self._dataset.position()}
         if hasattr(self._batches, "get_state"):

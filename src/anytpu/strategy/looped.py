@@ -180,6 +180,7 @@ class LoopRun:
         step = self._compiled.find(self._strategy, self._fn, form, segment.loop, self._own)
         # 2. Wait for the previous call, which measures its duration, then start this one. The call donates its state,
         # so an interrupt must not come before the new state is stored.
+        self._backend.hosts.count_call()
         self._watch.wait(self._backend)
         began_s = time.perf_counter()
         with deferred_interrupts():

@@ -77,7 +77,8 @@ class TPUStrategy(Strategy):
     ) -> None:
         self._resolver = _checked(tpu_cluster_resolver)
         self._system = running_system(self._resolver.address)
-        if len({core.host for core in self._system.topology.cores}) > 1:
+        is_real = self._resolver.address.kind == "local"
+        if is_real and len({core.host for core in self._system.topology.cores}) > 1:
             share_random_states(backend_of(self._system).hosts)
         self.layout = _resolved(layout, mesh, self._system.topology)
         """The layout of models over the cores, a `sharding.ModelLayout`, or None."""
@@ -117,6 +118,11 @@ class TPUStrategy(Strategy):
     def num_replicas_in_sync(self) -> int:
         """Number of cores."""
         return len(self._part_backend.cores if self._part_backend else self._system.topology.cores)
+
+    @property
+    def splits_weights(self) -> bool:
+        """Whether the layout may split weights over the cores."""
+        return self.layout is not None and self.layout.name != "data"
 
     @property
     def hosts(self) -> Hosts:

@@ -64,7 +64,7 @@ def install() -> None:
     for name in ("train_on_batch", "test_on_batch", "predict_on_batch"):
         _keras.wrap(trainer, name, functools.partial(_on_batch, name))
     functions.install(trainer, trainer_of)
-    host_files.install(lambda: _ACTIVE.get() is not None)
+    host_files.install()
     _keras.wrap(module, "JAXEpochIterator", _epochs)
 
 
@@ -105,7 +105,7 @@ def _loop(name: str, original: Callable) -> Callable:
                 warn_of_labels(self, validation[1])
         hosts = trainer.backend.hosts
         if is_users and not hosts.is_alone:
-            set_for_host(arguments, hosts, name == "fit", trainer.strategy.layout is not None)
+            set_for_host(arguments, hosts, name == "fit", trainer.strategy.splits_weights)
         if name != "fit" and arguments.get("callbacks") is None and arguments.get("verbose", "auto") == 0:
             arguments["callbacks"] = _keras.no_callbacks()
         with (
@@ -131,6 +131,7 @@ def _on_batch(name: str, original: Callable) -> Callable:
         check_arguments(name, signature, kwargs)
         arguments = signature.bind(self, *args, **kwargs).arguments
         checks.check_call(arguments)
+        trainer.backend.hosts.count_call()
         with deferred_interrupts(), _adopting(trainer, name), immediate_interrupts():
             if functions.can_run_batch(trainer, name, arguments):
                 return functions.run_batch(trainer, name, arguments)

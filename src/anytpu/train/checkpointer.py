@@ -184,17 +184,20 @@ class Checkpointer:
                 return f"step {done} {'is' if is_saved else 'could not be'} saved in {checkpoints.folder}"
 
             stop = stack.enter_context(
-                StopSignals(save, lambda: is_between or (done == saver.step and saver.is_written))
+                StopSignals(
+                    save, lambda: is_between or (checkpoints.job.is_alone and done == saver.step and saver.is_written)
+                )
             )
             for step in steps:
                 is_between = False
                 yield step
                 programs.check()
                 is_between, done = True, min(step + steps.step, steps.stop)
-                checkpoints.job.is_turn()
+                checkpoints.job.count_call()
                 if stop.number is not None:
                     stop.stop()
-                if saver.is_due(done) or self._is_best:
+                is_best = self.policy.best is not None and saver.agreed(self._is_best)
+                if saver.is_due(done) or is_best:
                     saver.save(lambda done=done: self._snapshot(done, tracked, programs))
                     self._is_best = False
             # 3. The last step is saved in any case.

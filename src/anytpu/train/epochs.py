@@ -154,7 +154,7 @@ class Epochs(_KerasEpochIterator):
         has_ended = resumed is not None and self._input.has_ended
         with self._clocked():
             while not has_ended and (wanted is None or step < wanted):
-                self._trainer.backend.hosts.is_turn()
+                self._trainer.backend.hosts.count_call()
                 self._report(step, steps_run)
                 group = None if length and self._steps_seen >= length else self._next_group(step, wanted)
                 if group is None:

@@ -358,6 +358,7 @@ def _users(callbacks: Any) -> list[Any]:
 
 
 def _begins_batches(callback: Any) -> bool:
+    callback = getattr(callback, "original", callback)
     if isinstance(callback, keras.callbacks.ProgbarLogger):
         return False
     return any(_keras.is_overridden(getattr(callback, name)) for name in ("on_train_batch_begin", "on_batch_begin"))

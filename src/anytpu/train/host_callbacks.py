@@ -5,7 +5,7 @@ write files run on host 0 only: `ModelCheckpoint`, `CSVLogger`, `TensorBoard`, a
 host 0 shows progress.
 
 Rule: the hosts must make the same calls. A callback that stops the training on one host stops it on all hosts, at the
-end of the epoch.
+end of the epoch. A callback that runs on host 0 only must not read weights that a layout splits.
 """
 
 from __future__ import annotations
@@ -34,19 +34,32 @@ class OtherHostsCallback(keras.callbacks.Callback):
 
 
 class _SameStop(keras.callbacks.Callback):
-    """Stops the training on every host if a callback has stopped it on host 0.
+    """Stops the training of every host at the end of the epoch, if a callback of any host has stopped it.
 
     Args:
         hosts: the hosts of the job.
     """
 
+    takes_many_steps = True
+
     def __init__(self, hosts: Hosts) -> None:
         super().__init__()
         self._hosts = hosts
+        self._has_wish = False
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._has_wish = False
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        # Keras would leave the epoch here, perhaps on this host only.
+        model: Any = self.model
+        self._has_wish |= bool(model.stop_training)
+        model.stop_training = False
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         model: Any = self.model
-        model.stop_training = bool(self._hosts.first(bool(model.stop_training)))
+        has_wish = self._has_wish or bool(model.stop_training)
+        model.stop_training = any(self._hosts.gather({self._hosts.index: int(has_wish)}, self._hosts.count))
 
 
 def set_for_host(arguments: dict[str, Any], hosts: Hosts, is_fit: bool, is_split: bool) -> None:
@@ -87,10 +100,10 @@ def _check(callback: Any, hosts: Hosts, is_split: bool) -> None:
             f"the callback BackupAndRestore restores one host of {hosts.count}, and the others would train on other "
             f"weights. {_SAVES_INSTEAD}"
         )
-    if is_split and isinstance(callback, keras.callbacks.ModelCheckpoint):
+    if is_split and isinstance(callback, keras.callbacks.ModelCheckpoint | keras.callbacks.TensorBoard):
         raise SettingError(
-            f"the callback ModelCheckpoint saves on one host, and the weights are split over {hosts.count} hosts. "
-            f"{_SAVES_INSTEAD}"
+            f"the callback {type(callback).__name__} reads weights on one host, and they are split over {hosts.count} "
+            f"hosts. {_SAVES_INSTEAD}"
         )
 
 

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn, Self
 
 from anytpu._restarts import STOPPED_STATUS
+from anytpu.engine.hosts import current_hosts
 from anytpu.engine.interrupts import is_repeated_signal, is_same_sigterm, keep_for_hosts, take_resent
 
 
@@ -63,7 +64,9 @@ class StopSignals:
         """Save the run, and end the process with `STOPPED_STATUS`."""
         name = signal.Signals(self.number or signal.SIGTERM).name
         if not self._is_stopped:
-            _say(f"{name}: {self._save()}. The same command continues there (exit status {STOPPED_STATUS})")
+            saved = self._save()
+            if current_hosts().is_first:
+                _say(f"{name}: {saved}. The same command continues there (exit status {STOPPED_STATUS})")
         self._is_stopped = True
         if self.number == signal.SIGINT and hasattr(sys, "ps1"):
             raise KeyboardInterrupt

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from anytpu._restarts import report_step
-from anytpu.engine.hosts import current_hosts
+from anytpu.engine.hosts import Hosts, current_hosts
 from anytpu.errors import DamageError, FileError
 from anytpu.train.checkpoint.arrays import Sink, read_arrays, write_arrays
 from anytpu.train.checkpoint.bucket_store import BucketStore
@@ -68,7 +68,6 @@ class Checkpoints:
 
     Attributes:
         folder: the absolute path, or the URL.
-        job: the hosts of the job; host 0 writes.
 
     Raises:
         FileError: the URL is of an unknown kind, or its package is not installed.
@@ -83,8 +82,12 @@ class Checkpoints:
     def __init__(self, folder: str | Path, keep: int | None = None) -> None:
         self._store = _store_at(folder)
         self.folder = self._store.name
-        self.job = current_hosts()
         self._keep = keep
+
+    @property
+    def job(self) -> Hosts:
+        """The hosts of the job; host 0 writes."""
+        return current_hosts()
 
     def steps(self) -> list[int]:
         """Return the steps of all checkpoints with a manifest, oldest first, without checking them."""
@@ -327,7 +330,8 @@ class Checkpoints:
     def _advice(self, error: OSError) -> str:
         latest = None
         with contextlib.suppress(FileError):
-            latest = self.latest()
+            # Not `latest`, which all hosts must call: this host may be alone in its error, and in a thread.
+            latest = next(reversed(self.steps()), None)
         newest = "" if latest is None else f" The newest checkpoint is that of step {latest}"
         if error.errno in _NO_ROOM:
             return f"Make room, keep fewer checkpoints, or choose another folder.{newest}".rstrip(".")

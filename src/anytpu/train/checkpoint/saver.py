@@ -62,7 +62,7 @@ class Saver:
         Several hosts ask at their turns only, and host 0 decides.
         """
         hosts = self._checkpoints.job
-        return hosts.has_turn and self.agreed(hosts.is_first and self._is_due(step))
+        return hosts.take_turn() and self.agreed(hosts.is_first and self._is_due(step))
 
     def agreed(self, is_due: bool) -> bool:
         """Return whether host 0 decides to save; every host must call this at the same place."""
@@ -155,7 +155,7 @@ class Saver:
     def is_saved(self, step: int) -> bool:
         """Wait until the last snapshot is written, and return whether it is that of a step."""
         self.wait()
-        return step == self._written
+        return self.agreed(step == self._written)
 
     def finish(self) -> None:
         """Wait until the last snapshot is written, at the end of a run.

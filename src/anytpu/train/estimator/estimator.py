@@ -25,10 +25,14 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, final
 import numpy as np
 
 from anytpu._calls import explain_methods
+from anytpu.engine.hosts import current_hosts
 from anytpu.errors import EstimatorError
 from anytpu.program.program import Program
+from anytpu.system.job import current_job
+from anytpu.system.launchers import find_job
 from anytpu.train.checkpoint import checkpoint_at
 from anytpu.train.estimator import arguments, inference, programs
+from anytpu.train.estimator.deployment import strategy_of
 from anytpu.train.estimator.mode_run import Runs, first_of
 from anytpu.train.estimator.run_config import RunConfig
 from anytpu.train.estimator.state import EstimatorSaver, ModelState
@@ -107,6 +111,9 @@ class TPUEstimator:
         assert model_fn is not None and config is not None
         arguments.install_minimize()
         self._model_fn, self._params = model_fn, dict(params or {})
+        if current_job() is not None or find_job() is not None:
+            # The hosts of the job must be known before the folder of the checkpoints is.
+            strategy_of(config, on_tpu=use_tpu)
         folder = str(model_dir or config.model_dir or _temporary())
         self._config = config.replace(model_dir=folder)
         keep = config.keep_checkpoint_max or None
@@ -353,6 +360,7 @@ class TPUEstimator:
 
 
 def _temporary() -> str:
-    folder = tempfile.mkdtemp(prefix="anytpu-estimator-")
+    hosts = current_hosts()
+    folder = hosts.share((tempfile.mkdtemp(prefix="anytpu-estimator-") if hosts.is_first else "").encode()).decode()
     LOG.warning("Using temporary folder as model directory: %s", folder)
     return folder

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from anytpu.engine.hosts import current_hosts
 from anytpu.errors import EstimatorError
 from anytpu.program.file import SUFFIX, write
 from anytpu.program.program import ROWS, Program, Tree, spec_of
@@ -96,7 +97,10 @@ def exported(program: Program, folder: str | Path, step: int, platforms: tuple[s
     """Write a program with its values as `<folder>/<step>.anytpu`, and return the path."""
     path = Path(folder).expanduser() / f"{step}{SUFFIX}"
     path.parent.mkdir(parents=True, exist_ok=True)
-    write(program, path, platforms=platforms)
+    hosts = current_hosts()
+    if hosts.is_first:
+        write(program, path, platforms=platforms)
+    hosts.exchange()
     return str(path)
 
 

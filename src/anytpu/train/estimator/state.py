@@ -191,6 +191,7 @@ class EstimatorSaver:
         LOG.info("Saving the checkpoint of step %d in %s", step, self._checkpoints.path(step))
         if self._listeners:
             self._saver.wait()
+            self._checkpoints.job.exchange()  # The file is there on every host.
         for listener in self._listeners:
             listener.after_save(None, step)
 

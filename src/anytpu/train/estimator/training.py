@@ -72,7 +72,7 @@ class Training:
         batches = itertools.chain([first_batch], self._batches)
         self._logged = (step, time.perf_counter(), self._run.deployment.strategy.compilations)
         self._next_line = step
-        is_first = True
+        is_first, hosts = True, self._run.deployment.strategy.hosts
         while last is None or step < last:
             count = self._length.next_steps() if last is None else min(self._length.next_steps(), last - step)
             self._hooks.before()
@@ -81,9 +81,10 @@ class Training:
             if steps_run == 0:
                 break
             step += steps_run
-            self._length.ran(steps_run, time.perf_counter() - began_s, is_first)
+            # Host 0's clock and hooks decide for all hosts.
+            self._length.ran(steps_run, hosts.exchange(time.perf_counter() - began_s).duration_s, is_first)
             is_first = False
-            stops = self._hooks.after(loss=self.loss, global_step=step)
+            stops = bool(hosts.first(self._hooks.after(loss=self.loss, global_step=step)))
             self._report(step)
             if self._saver.is_due(step):
                 self._saver.save(step, self._batches.position())
