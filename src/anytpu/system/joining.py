@@ -24,6 +24,7 @@ import time
 from typing import Any
 
 from anytpu import _env, _jax
+from anytpu._calls import explain_arguments
 from anytpu.errors import HostsError, SettingError
 from anytpu.system import job as jobs
 from anytpu.system import roll
@@ -42,6 +43,7 @@ _GRACE_S = 30.0
 _lock = threading.Lock()
 
 
+@explain_arguments
 def join_hosts(coordinator: str, processes: int, index: int, timeout_s: float = 300.0) -> HostJob:
     """Make this process one of the hosts of a job, before the first use of a device.
 
