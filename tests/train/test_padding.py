@@ -53,8 +53,11 @@ def attending() -> Any:
 
 
 def nested() -> Any:
+    keras.utils.set_random_seed(3)
+    # The maximum does not follow the normalization: compiled without optimizations, XLA computes the normalized values
+    # once for the maximum and once, differently rounded, for its gradient. Then no value equals it: 1 / 0.
     inner = keras.Sequential(
-        [keras.Input((None, 6)), layers.Conv1D(4, 3, padding="causal"), layers.BatchNormalization()]
+        [keras.Input((None, 6)), layers.BatchNormalization(), layers.Conv1D(4, 3, padding="causal")]
     )
     return sequential(lambda: [words(), inner, layers.GlobalMaxPooling1D(), layers.Dense(1)])
 
@@ -64,6 +67,7 @@ def lstm(*, mask_zero: bool = False) -> Any:
 
 
 def two_way() -> Any:
+    keras.utils.set_random_seed(3)
     first = layers.LSTM(5, return_sequences=True)
     return sequential(
         lambda: [words(), layers.Bidirectional(first), layers.Bidirectional(layers.GRU(4)), layers.Dense(1)]
