@@ -26,15 +26,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental.mesh_utils import create_device_mesh
+from jax.extend.core import ClosedJaxpr
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from anytpu.engine.backend import Backend, Executable, Loop
 from anytpu.engine.executable import CompiledExecutable, is_ready, wait
 from anytpu.engine.hosts import hosts_of
+from anytpu.engine.joint_sums import with_joint_sums
 from anytpu.engine.loop import Step, cut_padding, feed_specs, make_loop, trace_step, with_checked_state
 from anytpu.engine.numerics import apply_numerics
 from anytpu.engine.shards import check_placement, feed_layouts, row_layout, whole_layout
 from anytpu.errors import BackendError
+from anytpu.program.jaxprs import with_rewritten_trace
 from anytpu.program.lowering import one_device_step
 from anytpu.program.placed import inside
 from anytpu.program.program import REPLICA_AXIS, ROWS, Layout, Program, SharedOutput, Tree, array_layouts
@@ -97,6 +100,8 @@ class LocalBackend(Backend):
         """Compile a Program for the mesh."""
         check_placement(program, self._cores)
         step = apply_numerics(self._numerics, with_checked_state(program, self._mesh_step(program)))
+        if self._is_joined_by_tcp and program.replicas is None and program.placement is None:
+            step = with_rewritten_trace(step, functools.partial(self._join_sums, program))
         step, outputs = trace_step(step, program.state, program.batch)
         if program.placement is not None:
             step = self._pinned(step, program)
@@ -147,6 +152,15 @@ class LocalBackend(Backend):
         if sharding.is_fully_replicated or not self.hosts.has_own_rows:
             self.hosts.count_bytes(array)
         return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+
+    @property
+    def _is_joined_by_tcp(self) -> bool:
+        """Whether the cores are CPU devices of several processes. Other platforms join the all-reduces themselves."""
+        return not self.hosts.is_alone and self._cores[0].platform == "cpu"
+
+    def _join_sums(self, program: Program, closed: ClosedJaxpr) -> ClosedJaxpr:
+        layouts = [layout.axis for _, layout in program.leaves()]
+        return with_joint_sums(closed, [None] * (len(closed.jaxpr.invars) - len(layouts)) + layouts, self._mesh)
 
     def _whole(self, leaf: Any) -> Any:
         """Return an array of the mesh as an array of one device of this host; all hosts must gather a split array."""
