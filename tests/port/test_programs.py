@@ -16,6 +16,8 @@ import pytest
 from anytpu._replaced import REPLACEMENTS, Replacement
 from anytpu.port import ported
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 FOLDER = Path(__file__).parent / "programs"
 PROGRAMS = sorted(path.stem for path in FOLDER.glob("*.ported"))
 IMPORTS = """\

@@ -12,10 +12,13 @@ import ported_corpus as corpus
 from anytpu.port import Trial, ported_file, tried
 from anytpu.port.trial_run import cut_program, run_program
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 SAMPLE = [
     "autograph_steps.py",
+    "colab_bert.ipynb",
     "estimator_mnist.py",
-    "kaggle_flowers.ipynb",
+    pytest.param("kaggle_flowers.ipynb", marks=pytest.mark.battery),
     "tf_module.py",
 ]
 """A fixed part of the corpus; `scripts/port_corpus` runs all of it."""
