@@ -12,6 +12,9 @@ import pytest
 
 from source_tree import ROOT
 
+# The text that an example prints is tested, not the speed of its code.
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 PRINTS = {
     "01_cifar10": [r"_DeviceAttributes\(/job:worker/replica:0/task:0/device:TPU:7, TPU", r"epoch 2 took \d"],
     "01_cifar10_estimator": [r"'accuracy': ", r"predicted: \["],
