@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from exact.grid import Case, Result
@@ -31,17 +31,18 @@ def environment(backend: str, dtype: str) -> dict[str, str]:
     }
 
 
-def run(cases: Iterable[Case]) -> Iterator[Result]:
+def run(cases: Iterable[Case], variables: Mapping[str, str] | None = None) -> Iterator[Result]:
     """Run cases of one backend and dtype in a process of their own, and yield each result when it is there.
 
     Args:
         cases: the cases; those of one size that differ in their cores should stand together, then they share an oracle.
+        variables: environment variables of the process besides those of the backend and dtype.
     """
     listed = list(cases)
     (backend,), (dtype,) = {case.backend for case in listed}, {case.dtype for case in listed}
     with subprocess.Popen(
         [sys.executable, "-W", "error", "-m", "exact.child", json.dumps([dataclasses.asdict(case) for case in listed])],
-        env=environment(backend, dtype),
+        env={**environment(backend, dtype), **(variables or {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -147,34 +147,38 @@ _SAMPLES = {
     ("local", "float64"): (
         ("cnn", "sgd", 20, 16, 8, None),  # a last batch smaller than the cores
         ("batch-wide", "adam", 21, 6, 8, 3),  # no batch divides; three steps a call
-        ("weighted", "sgd", 9, 8, 2, None),  # a last batch of one row
         ("batch-wide", "sgd", 1, 10, 8, None),  # one example: fewer than a batch, and than cores
-        ("streamed", "adam", 32, 10, 8, 50),  # batches made on the host; more steps a call than an epoch has
         ("weighted", "adam", 8, 1, 8, None),  # one row a batch
         ("mlp", "sgd", 32, 8, 8, None),  # everything divides
     ),
     ("virtual", "float64"): (
-        ("cnn", "adam", 21, 6, 8, None),
-        ("streamed", "sgd", 20, 16, 8, 3),
-        ("batch-wide", "sgd", 9, 8, 2, None),
+        ("streamed", "sgd", 20, 16, 8, 3),  # batches made on the host
+        ("batch-wide", "sgd", 9, 8, 2, None),  # a last batch of one row
         ("weighted", "adam", 7, 8, 8, None),
+    ),
+    ("local", "float32"): (),
+    ("virtual", "float32"): (("batch-wide", "sgd", 20, 6, 2, 7),),
+}
+_MORE_SAMPLES = {
+    ("local", "float64"): (
+        ("weighted", "sgd", 9, 8, 2, None),
+        ("streamed", "adam", 32, 10, 8, 50),  # more steps a call than an epoch has
+    ),
+    ("virtual", "float64"): (
+        ("cnn", "adam", 21, 6, 8, None),
         ("mlp", "adam", 21, 10, 1, None),
     ),
     ("local", "float32"): (("cnn", "sgd", 21, 6, 8, None),),
-    ("virtual", "float32"): (
-        ("batch-wide", "sgd", 20, 6, 2, 7),
-        ("cnn", "adam", 8, 10, 8, None),
-    ),
+    ("virtual", "float32"): (("cnn", "adam", 8, 10, 8, None),),
 }
 
-
-# Model, layout: each model on the partitioned devices in float64, and each layout once. Two experts share an oracle.
+# Model, layout: each layout once, most on the partitioned devices in float64. Neighbours of one model share an oracle.
 _SHARDED_SAMPLES = {
     ("local", "float64"): (
         ("wide-mlp", "fsdp-2d"),
+        ("wide-mlp", "rows"),
+        ("wide-mlp", "fsdp-columns"),
         ("wide-cnn", "columns"),
-        ("lstm", "rows"),
-        ("transformer", "fsdp-columns"),
         ("experts", "model-only"),
         ("experts", "map"),
     ),
@@ -182,6 +186,7 @@ _SHARDED_SAMPLES = {
     ("local", "float32"): (("wide-mlp", "data"),),
     ("virtual", "float32"): (("lstm", "fsdp"),),
 }
+_MORE_SHARDED_SAMPLES = {("local", "float64"): (("lstm", "rows"), ("transformer", "fsdp-columns"))}
 
 
 def sample(backend: str, dtype: str) -> list[Case]:
@@ -191,8 +196,17 @@ def sample(backend: str, dtype: str) -> list[Case]:
 
 def sharded_sample(backend: str, dtype: str) -> list[Case]:
     """Return the cases with a layout, of one backend and dtype, that the tests run."""
-    pairs = _SHARDED_SAMPLES[backend, dtype]
-    return [Case(backend, dtype, model, "sgd", 20, 16, 8, layout=layout) for model, layout in pairs]
+    return [_sharded(backend, dtype, *pair) for pair in _SHARDED_SAMPLES[backend, dtype]]
+
+
+def larger_sample(backend: str, dtype: str) -> list[Case]:
+    """Return the cases of one backend and dtype, with a layout and without, that the batteries add."""
+    cases = [Case(backend, dtype, *fields) for fields in _MORE_SAMPLES[backend, dtype]]
+    return [*cases, *(_sharded(backend, dtype, *pair) for pair in _MORE_SHARDED_SAMPLES.get((backend, dtype), ()))]
+
+
+def _sharded(backend: str, dtype: str, model: str, layout: str) -> Case:
+    return Case(backend, dtype, model, "sgd", 20, 16, 8, layout=layout)
 
 
 def error(expected: np.ndarray, found: np.ndarray) -> float:

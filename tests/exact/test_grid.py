@@ -21,6 +21,7 @@ from exact.grid import (
     every_case,
     every_layout,
     every_size,
+    larger_sample,
     sample,
     sharded_sample,
     worst,
@@ -91,10 +92,11 @@ def test_every_size_meets_every_model():
 def test_sample_has_every_kind_of_case():
     cases = sample("local", "float64")
     every = [case for backend in BACKENDS for dtype in DTYPES for case in sample(backend, dtype)]
+    larger = [case for backend in BACKENDS for dtype in DTYPES for case in larger_sample(backend, dtype)]
 
-    assert {case.model for case in cases} == {case.model for case in sample("virtual", "float64")} == set(MODELS)
+    assert {case.model for case in every} == set(MODELS)
     assert {case.optimizer for case in cases} == set(OPTIMIZERS)
-    assert {case.cores for case in every} == {1, 2, 8}
+    assert {case.cores for case in every} == {2, 8}
     assert any(case.batch % case.cores for case in cases)
     assert any(0 < case.examples % case.batch < case.cores for case in cases)
     assert any(case.examples < min(case.batch, case.cores) for case in cases)
@@ -102,6 +104,8 @@ def test_sample_has_every_kind_of_case():
     assert any(case.examples == 1 for case in cases)
     assert any(case.examples % case.batch == 0 and case.batch % case.cores == 0 for case in cases)
     assert {case.steps for case in cases} > {None}
+    assert {case.cores for case in larger} == {1, 2, 8}
+    assert not {*larger} & {*every}
 
 
 def test_every_layout_meets_every_model():
@@ -109,6 +113,7 @@ def test_every_layout_meets_every_model():
 
     assert len(cases) == len(set(cases)) == len(BACKENDS) * len(DTYPES) * len(LAYOUTS) * len(SHARDED_MODELS) == 160
     sampled = [case for backend in BACKENDS for dtype in DTYPES for case in sharded_sample(backend, dtype)]
-    assert {case.model for case in sharded_sample("local", "float64")} == set(SHARDED_MODELS)
+    larger = [case for dtype in DTYPES for case in larger_sample("local", dtype) if case.layout]
+    assert {case.model for case in (*sampled, *larger)} == set(SHARDED_MODELS)
     assert sorted(case.layout for case in sampled) == sorted(LAYOUTS)
     assert {case.epochs for case in cases} == {3}
