@@ -54,7 +54,10 @@ assert "engine" not in sys.modules
 """
 
 
-@pytest.fixture(scope="module", params=[("virtual", 8), ("virtual", 1), ("twin", 3)], ids=str)
+ONE_CORE = pytest.param(("virtual", 1), marks=pytest.mark.battery)
+
+
+@pytest.fixture(scope="module", params=[("virtual", 8), ONE_CORE, ("twin", 3)], ids=str)
 def backend(request: pytest.FixtureRequest) -> Backend:
     kind, cores = request.param
     return IN_PROCESS[kind](row_of_cores(cores, kind=kind).cores)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 ALL = {**CHECKS, **LOOP_CHECKS}
 
 # Three virtual cores run every check in float64, in a child process.
-SYSTEMS = [("virtual", 1), ("virtual", 8), ("twin", 2)]
+SYSTEMS = [pytest.param("virtual", 1, marks=pytest.mark.battery), ("virtual", 8), ("twin", 2)]
 
 
 @pytest.mark.parametrize(("kind", "cores"), SYSTEMS, ids=lambda value: str(value))
