@@ -47,6 +47,8 @@ elif mode == "freeze":
     os.kill(os.getpid(), signal.SIGSTOP)
 elif mode == "raise":
     raise ValueError("no rows")
+elif mode == "exit":
+    sys.exit(1)
 """
 LAUNCHED = """
 import anytpu as tpu
@@ -117,6 +119,7 @@ def test_hosts_exchange_values(tmp_path: Path):
     [
         ("kill", -signal.SIGKILL, "ended: it was killed, or crashed, or its machine failed"),
         ("raise", 1, "ended: ValueError: no rows"),
+        ("exit", 1, r"ended: sys\.exit\(1\)"),
         ("freeze", None, r"is frozen: it has sent nothing for 1[2-9] s"),
     ],
 )

@@ -122,7 +122,7 @@ def _all_reduces(parts: Sequence[_Part], mesh: Mesh) -> list[JaxprEqn]:
     (axis_name,) = mesh.axis_names
 
     def add(*parts: Any) -> list[Any]:
-        return _joint_sum([part[0] for part in parts], axis_name, mesh.devices.size)
+        return joint_sum([part[0] for part in parts], axis_name, mesh.devices.size)
 
     split, whole = PartitionSpec(axis_name), PartitionSpec()
     added = jax.shard_map(add, mesh=mesh, in_specs=split, out_specs=whole, check_vma=False)
@@ -132,7 +132,7 @@ def _all_reduces(parts: Sequence[_Part], mesh: Mesh) -> list[JaxprEqn]:
     ]
 
 
-def _joint_sum(arrays: Sequence[Any], axis_name: str, cores: int) -> list[Any]:
+def joint_sum(arrays: Sequence[Any], axis_name: str, cores: int) -> list[Any]:
     """Return the sums of arrays over the cores, by one exchange.
 
     `lax.concatenate` is not used: XLA's CPU backend fuses the reductions before it into it, and then computes them for

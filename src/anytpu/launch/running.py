@@ -236,7 +236,9 @@ class _Launch:
             sys.stderr.flush()
             sys.stderr.buffer.write(b"".join(line + b"\n" for line in lines))
         hidden = sum(process.stderr.hidden_lines for process in self._processes)
-        note = f" ({hidden} later lines of the other processes on stderr are left out)" if hidden else ""
+        later = "1 later line" if hidden == 1 else f"{hidden} later lines"
+        is_are = "is" if hidden == 1 else "are"
+        note = f" ({later} of the other processes on stderr {is_are} left out)" if hidden else ""
         name = f"process {failure.index} of {len(self._processes)}"
         print(f"anytpu launch: {name} {failure}{note}", file=sys.stderr, flush=True)
 

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any
 
 from anytpu._restarts import STOPPED_STATUS
+from anytpu.system.exits import ScriptEnd
 from anytpu.system.job import HostJob
 from anytpu.system.roll import MAX_LINE_BYTES, Limits, line_of, printable
 
@@ -54,11 +55,13 @@ class Watch:
         self._is_judged = threading.Event()
         self._is_done = threading.Event()
         self._hook: Callable[..., Any] = sys.excepthook
+        self._script = ScriptEnd()
         self._thread = threading.Thread(target=self._listen, name="anytpu-hosts", daemon=True)
 
     def start(self) -> None:
         """Start to listen, and send this process's last words and its goodbye when it ends."""
         self._hook, sys.excepthook = sys.excepthook, self._tell
+        self._script.watch()
         atexit.register(self._part)
         # A forked child has a copy of the connection, and would hide the death of this process.
         os.register_at_fork(after_in_child=self._disown)
@@ -124,14 +127,21 @@ class Watch:
     def _tell(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
         """Send an exception that nobody caught, and let the verdict decide whose error is printed."""
         first = str(error).strip().partition("\n")[0]
-        self._words = printable(f"{kind.__name__}: {first}" if first else kind.__name__)
-        self._send({"words": self._words})
-        self._is_judged.wait(self._limits.words_s + self._limits.beat_s)
+        self._say(f"{kind.__name__}: {first}" if first else kind.__name__)
         self._hook(kind, error, traceback)
 
+    def _say(self, words: str) -> None:
+        """Send the last words of this process, and wait for the verdict."""
+        self._words = printable(words)
+        self._send({"words": self._words})
+        self._is_judged.wait(self._limits.words_s + self._limits.beat_s)
+
     def _part(self) -> None:
-        """Say goodbye, and wait for the goodbyes of all others."""
+        """Say goodbye, and wait for the goodbyes of all others; after `sys.exit(1)`, end the job."""
         if self._words is not None:
+            return
+        if failure := self._script.failure():
+            self._say(failure)
             return
         self._send({"goodbye": True})
         with contextlib.suppress(KeyboardInterrupt):

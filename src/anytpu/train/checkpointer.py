@@ -196,7 +196,7 @@ class Checkpointer:
                 checkpoints.job.count_call()
                 if stop.number is not None:
                     stop.stop()
-                is_best = self.policy.best is not None and saver.agreed(self._is_best)
+                is_best = self.policy.best is not None and saver.answer_of_host_0(self._is_best)
                 if saver.is_due(done) or is_best:
                     saver.save(lambda done=done: self._snapshot(done, tracked, programs))
                     self._is_best = False

@@ -15,6 +15,7 @@ import numpy as np
 
 from anytpu import _keras
 from anytpu.errors import DataError, IndivisibleError, NaNLossError, SettingError
+from anytpu.train.host_callbacks import original_of
 
 _BATCH_METHODS = {
     "train": ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end"),
@@ -172,7 +173,7 @@ def _flat(callbacks: Any) -> list[Any]:
 
 def _wants_every_step(callback: Any, mode: str) -> bool:
     # Every host runs as many steps in a call as host 0.
-    callback = getattr(callback, "original", callback)
+    callback = original_of(callback)
     if getattr(callback, "async_safe", False) or getattr(callback, "takes_many_steps", False):
         return False
     if isinstance(callback, keras.callbacks.ProgbarLogger):

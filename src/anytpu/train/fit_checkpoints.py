@@ -30,6 +30,7 @@ from anytpu.strategy.variables import host_copy
 from anytpu.train.callback_states import CallbackStates
 from anytpu.train.checkpoint import Checkpoints, Restored, SavePolicy, Saver, Snapshot
 from anytpu.train.checkpointer import Checkpointer
+from anytpu.train.host_callbacks import original_of
 from anytpu.train.host_memory import HostMemory
 from anytpu.train.stopping import StopSignals
 from anytpu.train.variable_names import model_variables
@@ -200,7 +201,7 @@ class FitRun:
         moment = Moment(epoch + 1, None, self._steps, self._positions(), random_states(), logs=numbers)
         moment.is_finished = is_stopped
         is_due = is_last or self.saver.is_due(self._steps) or self.saver.is_best(numbers) or self.saver.is_affordable()
-        self._reach(moment, is_due=self.saver.agreed(is_due) and self._steps != self.saver.step)
+        self._reach(moment, is_due=self.saver.answer_of_host_0(is_due) and self._steps != self.saver.step)
 
     def end(self) -> None:
         """Restore the state of a finished run that has no epoch left, before the other callbacks are called."""
@@ -358,7 +359,7 @@ def _users(callbacks: Any) -> list[Any]:
 
 
 def _begins_batches(callback: Any) -> bool:
-    callback = getattr(callback, "original", callback)
+    callback = original_of(callback)
     if isinstance(callback, keras.callbacks.ProgbarLogger):
         return False
     return any(_keras.is_overridden(getattr(callback, name)) for name in ("on_train_batch_begin", "on_batch_begin"))

@@ -33,6 +33,11 @@ class OtherHostsCallback(keras.callbacks.Callback):
         self.original = original
 
 
+def original_of(callback: Any) -> Any:
+    """Return the callback whose place an `OtherHostsCallback` takes; any other callback itself."""
+    return callback.original if isinstance(callback, OtherHostsCallback) else callback
+
+
 class _SameStop(keras.callbacks.Callback):
     """Stops the training of every host at the end of the epoch, if a callback of any host has stopped it.
 

@@ -62,11 +62,17 @@ class Saver:
         Several hosts ask at their turns only, and host 0 decides.
         """
         hosts = self._checkpoints.job
-        return hosts.take_turn() and self.agreed(hosts.is_first and self._is_due(step))
+        return hosts.take_turn() and self.answer_of_host_0(hosts.is_first and self._is_due(step))
 
-    def agreed(self, is_due: bool) -> bool:
-        """Return whether host 0 decides to save; every host must call this at the same place."""
-        return bool(self._checkpoints.job.first(is_due))
+    def answer_of_host_0(self, answer: bool) -> bool:
+        """Return host 0's answer to a question about saving, which it alone can answer: it has the clock and the disk.
+
+        Every host must call this at the same place.
+
+        Args:
+            answer: the answer of this host.
+        """
+        return bool(self._checkpoints.job.first(answer))
 
     def _is_due(self, step: int) -> bool:
         self._report()
@@ -155,7 +161,7 @@ class Saver:
     def is_saved(self, step: int) -> bool:
         """Wait until the last snapshot is written, and return whether it is that of a step."""
         self.wait()
-        return self.agreed(step == self._written)
+        return self.answer_of_host_0(step == self._written)
 
     def finish(self) -> None:
         """Wait until the last snapshot is written, at the end of a run.
