@@ -1,11 +1,13 @@
 """A program for several processes: each front door trains once. `anytpu launch -n 2 tests/hosts_program.py FOLDER`.
 
 Each process writes its results to FOLDER/INDEX.npz. One process on as many virtual cores, `python hosts_program.py
-FOLDER`, writes the expected ones.
+FOLDER`, writes the expected ones. CASES=fit in the environment runs only that case, and CORES=8 is another number of
+cores.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +22,7 @@ import anytpu as tpu
 from anytpu import _env
 
 ROWS, FEATURES, CLASSES = 53, 6, 4
-CORES = 4
+CORES = int(os.environ.get("CORES", "4"))
 Case = Callable[[tpu.TPUStrategy, Path], np.ndarray]
 
 
@@ -129,7 +131,32 @@ def estimator(strategy: tpu.TPUStrategy, folder: Path) -> np.ndarray:
     return flat(trained.get_variable_value("kernel"))
 
 
-CASES: dict[str, Case] = {case.__name__: case for case in (fit, generator, custom_loop, own_data, estimator)}
+def low_level(strategy: tpu.TPUStrategy, folder: Path) -> np.ndarray:
+    """TensorFlow 1's functions: shards, replicas, loops, sums over the cores, and an optimizer."""
+    x, _ = arrays()
+    rows, weight = x[: 4 * CORES], keras.Variable(np.zeros((FEATURES, 1)))
+    optimizer = tpu.CrossShardOptimizer(keras.optimizers.SGD(0.1))
+
+    def step(rows: Any) -> Any:
+        def loss() -> Any:
+            predictions: Any = keras.ops.matmul(rows, weight)
+            return keras.ops.mean((predictions - 1.0) ** 2)
+
+        value, gradients = tpu.value_and_grad(loss, [weight])()
+        optimizer.apply_gradients(zip(gradients, [weight], strict=True))
+        return value
+
+    shard: Any = tpu.shard
+    losses = [shard(step, [rows], num_shards=CORES)[0] for _ in range(3)]
+    doubled = tpu.batch_parallel(lambda rows: rows * 2.0, [rows], num_shards=CORES)[0]
+    summed = tpu.replicate(lambda row: tpu.cross_replica_sum(row), [[row] for row in x[:CORES]])
+    repeated = shard(lambda rows: tpu.repeat(3, lambda rows: rows * 2.0, [rows]), [rows], num_shards=CORES)[0]
+    devices = [device.device_type for device in tpu.list_devices()]
+    assert devices.count("TPU") + devices.count("CPU") > CORES
+    return flat(weight, *losses, doubled, *summed, repeated)
+
+
+CASES: dict[str, Case] = {case.__name__: case for case in (fit, generator, custom_loop, own_data, estimator, low_level)}
 
 
 def main(folder: Path) -> None:
@@ -139,7 +166,8 @@ def main(folder: Path) -> None:
     dtypes.BIT64_TO_BIT32_DTYPE["float64"] = "float64"
     strategy = tpu.connect() if _env.launched_process() else tpu.connect("virtual", cores=CORES)
     assert strategy.num_replicas_in_sync == CORES
-    results = {name: run(strategy, name, folder) for name in CASES}
+    names = os.environ.get("CASES", " ".join(CASES)).split()
+    results = {name: run(strategy, name, folder) for name in names}
     np.savez(folder / f"{jax.process_index()}.npz", allow_pickle=False, **results)
 
 

@@ -85,5 +85,9 @@ def test_the_environment_of_a_launched_process(monkeypatch: pytest.MonkeyPatch):
     assert [environment[name] for name in names] == ["cpu", "12", "24", "1", "kept"]
     assert "TPU_LIBRARY_PATH" not in environment
     assert _env.with_launched_process(LaunchedProcess("h:1", 2, 0), cpu_devices=2)["PJRT_NPROC"] == "16"
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    for processes, threads in [(2, "4"), (16, "1")]:
+        process = LaunchedProcess("h:1", processes, 0)
+        assert _env.with_launched_process(process, cpu_devices=1)["PJRT_NPROC"] == threads
     monkeypatch.setenv("PJRT_NPROC", "5")
     assert _env.with_launched_process(LaunchedProcess("h:1", 2, 0), cpu_devices=2)["PJRT_NPROC"] == "5"

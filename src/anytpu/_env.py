@@ -140,10 +140,13 @@ def launched_cpu_devices() -> int | None:
 def with_launched_process(process: LaunchedProcess, cpu_devices: int) -> dict[str, str]:
     """Return this environment for a process that `anytpu launch` starts, with CPU devices only.
 
-    A pipe takes the output of the process, so Python must not hold it back.
+    A pipe takes the output of the process, so Python must not hold it back. XLA's collectives need a thread for each
+    device. With one device, more threads than the process has cores only compete: a step took 1.6 times as long.
     """
+    cores = max(1, (os.cpu_count() or 1) // process.processes)
+    threads = cores if cpu_devices == 1 else max(2 * cpu_devices, 16)
     kept = {name: value for name, value in os.environ.items() if name not in _CHOOSES_DEVICES}
-    defaults = {"PJRT_NPROC": str(max(2 * cpu_devices, 16)), "PYTHONUNBUFFERED": "1"}
+    defaults = {"PJRT_NPROC": str(threads), "PYTHONUNBUFFERED": "1"}
     chosen = {"JAX_PLATFORMS": "cpu", "ANYTPU_CPU_DEVICES": str(cpu_devices)}
     return {**defaults, **kept, **process.variables(), **chosen}
 

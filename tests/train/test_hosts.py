@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +13,13 @@ import numpy as np
 import pytest
 
 TESTS = Path(__file__).parents[1]
-LAUNCH = [sys.executable, "-m", "anytpu", "launch", "-n", "2", "--cores", "2"]
+
+
+def launch(processes: int, cores: int = 2) -> list[str]:
+    return [sys.executable, "-m", "anytpu", "launch", "-n", str(processes), "--cores", str(cores)]
+
+
+LAUNCH = launch(2)
 
 
 def start(*words: str | Path, **variables: str) -> subprocess.Popen:
@@ -48,6 +55,22 @@ def test_every_front_door_computes_the_numbers_of_one_process(tmp_path: Path):
         for name in expected.files:
             # One summation order differs from another in float64.
             np.testing.assert_allclose(found[name], expected[name], rtol=1e-9, atol=1e-9, err_msg=name)
+
+
+@pytest.mark.timeout(900)
+def test_four_processes_compute_the_numbers_of_one(tmp_path: Path):
+    """One case, `fit`, on eight cores: four processes with two each, and one process."""
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    alone.mkdir()
+    together.mkdir()
+    program, variables = TESTS / "hosts_program.py", {"JAX_ENABLE_X64": "1", "CASES": "fit", "CORES": "8"}
+    one = start(sys.executable, program, alone, **variables)
+    ended(start(*launch(4), program, together, **variables))
+    ended(one)
+
+    expected = np.load(alone / "0.npz")["fit"]
+    for index in range(4):
+        np.testing.assert_allclose(np.load(together / f"{index}.npz")["fit"], expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +110,31 @@ def test_a_job_that_a_signal_to_one_process_ended_continues_bit_for_bit(
         np.testing.assert_array_equal(resumed["weights"], whole_run)
 
 
+@pytest.mark.timeout(900)
+def test_the_number_of_hosts_may_change_at_a_resume(tmp_path: Path):
+    program, variables = TESTS / "hosts_checkpoints.py", {"SEED": "3", "COUNTS": "1", "JAX_ENABLE_X64": "1"}
+    whole, run, fewer, more = (tmp_path / name for name in ("whole", "run", "fewer", "more"))
+    ended(start(*launch(2), program, whole / "run", tmp_path / "whole", **variables))
+    ended(start(*launch(2), program, run, tmp_path / "stopped", "14", str(int(signal.SIGTERM)), **variables), 75)
+    for copy in (fewer, more):
+        shutil.copytree(run, copy)
+    resumed = {
+        1: start(sys.executable, program, fewer, tmp_path / "fewer", **variables),
+        4: start(*launch(4, cores=1), program, more, tmp_path / "more", **variables),
+    }
+    for process in resumed.values():
+        ended(process)
+
+    expected = np.load(tmp_path / "whole.0.npz")["weights"]
+    # Each of four epochs trains on each example once.
+    assert np.sum(expected == 4) >= 40
+    for path in [tmp_path / "fewer.0.npz", *(tmp_path / f"more.{index}.npz" for index in range(4))]:
+        found = np.load(path)
+        assert int(found["steps"]) == 40
+        np.testing.assert_allclose(found["weights"], expected, rtol=1e-9, atol=1e-9)
+        np.testing.assert_array_equal(found["weights"] == 4, expected == 4)
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("program", "why"),
@@ -102,10 +150,15 @@ def test_a_job_that_a_signal_to_one_process_ended_continues_bit_for_bit(
             "anytpu.errors.HostsError: host 1 of 2 compiled another program than host 0 as 'sequential/train'. Every "
             "host must run the same script, with the same arguments and the same versions of JAX and Keras",
         ),
+        (
+            "tpu.rewrite(lambda: 1.0)",
+            "anytpu.errors.HostsError: the cores belong to 1 of the 2 hosts, and all hosts of a job run the program: "
+            "use all cores, tpu.connect()",
+        ),
     ],
-    ids=["data", "program"],
+    ids=["data", "program", "one core of all"],
 )
-def test_hosts_that_differ_are_refused(tmp_path: Path, program: str, why: str):
+def test_hosts_that_do_not_run_one_program_are_refused(tmp_path: Path, program: str, why: str):
     script = tmp_path / "differs.py"
     script.write_text(
         "import anytpu as tpu\nimport jax\nimport keras\nimport numpy as np\n"
