@@ -56,6 +56,14 @@ def test_hostile_names_stay_text():
     assert [tag for tag, _ in reader.elements if tag in ("script", "img")] == []
 
 
+def test_the_load_of_a_host():
+    text = Reader(page(plan_samples.pods())).text
+    assert "Load of one host" in text
+    for cells in ["v6e-64 16 4,150 596 MiB/s 1.2 %", "2xv6e-256 128 3,900 560 MiB/s"]:
+        assert re.search(r"\s*".join(map(re.escape, cells.split())), text)
+    assert "Load of one host" not in Reader(page(plan_samples.one())).text
+
+
 def test_what_a_page_says():
     text = Reader(page(plan_samples.five())).text
     for said in (

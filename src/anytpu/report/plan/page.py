@@ -9,7 +9,7 @@ from anytpu import units
 from anytpu.planning.records import Plan, Prediction
 from anytpu.report.drawing import svg
 from anytpu.report.html import Markup, cards, element, joined, meter, piece, predicted, remark, table, whole
-from anytpu.report.plan import costs, phrases
+from anytpu.report.plan import costs, host_loads, phrases
 from anytpu.report.plan.page_system import system
 from anytpu.report.plan.pictures import common_drawings
 from anytpu.report.plan.sweeps import Curve, batch_curves, efficiency, scaling_curves
@@ -34,6 +34,7 @@ def _content(plan: Plan, sections: list[Markup]) -> Markup:
         _systems_table(plan),
         _cost_table(plan),
         _holding_table(plan),
+        _host_table(plan),
         _plots(plan),
         _sweep_table(plan),
         *sections,
@@ -170,6 +171,16 @@ def _holding_table(plan: Plan) -> Markup:
     names = [slice_.target.name for slice_ in slices]
     amounts = _amounts("slice", names, costs.holding_columns(plan))
     return joined(element("h2", "Slices on which it would fit"), remark(costs.HOLDING), amounts)
+
+
+def _host_table(plan: Plan) -> Markup:
+    """Return the load of one host of each slice of several hosts; empty if there is no such slice."""
+    rows = host_loads.rows(plan)
+    if not rows:
+        return joined()
+    titles = host_loads.TITLES
+    shown = table(titles, rows, "hosts", numbers=range(1, len(titles)))
+    return joined(element("h2", "Load of one host"), shown, remark(phrases.HOSTS))
 
 
 def _amounts(title: str, names: list[str], columns: list[costs.CostColumn]) -> Markup:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from anytpu.planning.records import Plan, Prediction
-from anytpu.report.plan import costs, phrases
+from anytpu.report.plan import costs, host_loads, phrases
 from anytpu.report.plan.sweeps import Curve, batch_curves, efficiency, scaling_curves
 from anytpu.report.terminal import bar, compact_table, table_width
 
@@ -135,31 +135,21 @@ def _curve_table(curve: Curve, is_scaling: bool) -> Table:
 
 
 def host_table(plan: Plan) -> Table | None:
-    """Return the load of one host of each slice of several hosts; None if there is no such slice.
-
-    Of several batches on a slice the first is shown.
-    """
-    slices: dict[str, Prediction] = {}
-    for prediction in (*plan.predictions, *plan.sweep):
-        slices.setdefault(prediction.target.name, prediction)
-    loads = [(prediction, load) for prediction in slices.values() if (load := prediction.host) is not None]
-    if not loads:
+    """Return the load of one host of each slice of several hosts; None if there is no such slice."""
+    rows = host_loads.rows(plan)
+    if not rows:
         return None
     # A table of 80 columns has room for one of the two.
-    has_slices = any(prediction.target.slices > 1 for prediction, _ in loads)
-    title = "to slices" if has_slices else "of network"
-    shown = _table("system", right=("hosts", "examples/s", "input", title, "checkpoint", "write"))
-    for prediction, load in loads:
-        shown.add_row(
-            prediction.target.name,
-            phrases.count(prediction.target.hosts),
-            phrases.most(prediction, phrases.rate(load.examples_per_s)),
-            phrases.UNKNOWN if load.input_bytes_per_s is None else f"{phrases.size(load.input_bytes_per_s)}/s",
-            phrases.size(load.slices_bytes) if has_slices else phrases.percent(load.input_share),
-            phrases.size(load.checkpoint_bytes),
-            f">= {phrases.seconds(load.checkpoint_s)}" if load.checkpoint_s else phrases.UNKNOWN,
-        )
+    left_out = host_loads.TITLES.index("of network" if host_loads.has_several_slices(plan) else "to slices")
+    name, *titles = _without(host_loads.TITLES, left_out)
+    shown = _table(name, right=tuple(titles))
+    for row in rows:
+        shown.add_row(*_without(row, left_out))
     return shown
+
+
+def _without(cells: tuple[str, ...], index: int) -> tuple[str, ...]:
+    return (*cells[:index], *cells[index + 1 :])
 
 
 def remarks(plan: Plan) -> list[tuple[str, str]]:
