@@ -13,9 +13,10 @@ keeps a digest of the arrays that it puts, and each exchange compares the digest
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, final
 
 import google_crc32c
@@ -71,7 +72,7 @@ class Hosts:
         self._turned_s = time.perf_counter()
         self._has_turn = True
         self.has_own_rows = False
-        """Whether each host makes the rows of its own replicas, so that split arrays differ between the hosts."""
+        """Whether the arrays that are put now have only the rows of this host, and so differ between the hosts."""
 
     @property
     def is_alone(self) -> bool:
@@ -82,6 +83,19 @@ class Hosts:
     def is_first(self) -> bool:
         """Whether this is host 0, which decides, prints and writes."""
         return self.index == 0
+
+    @contextlib.contextmanager
+    def own_rows(self, is_own: bool = True) -> Iterator[None]:
+        """Return a context in which split arrays are put that have only the rows of this host: they are not compared.
+
+        Args:
+            is_own: False for arrays that are equal on all hosts, which are compared as usual.
+        """
+        before, self.has_own_rows = self.has_own_rows, is_own
+        try:
+            yield
+        finally:
+            self.has_own_rows = before
 
     def count_bytes(self, array: np.ndarray) -> None:
         """Add an array, which every host must put alike, to the digest of this host."""

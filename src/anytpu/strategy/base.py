@@ -86,7 +86,6 @@ class Strategy(abc.ABC):
             }
         """
         hosts = self.hosts
-        hosts.has_own_rows |= not hosts.is_alone
         dataset = dataset_fn(InputContext(hosts.count, hosts.index, self.num_replicas_in_sync))
         return DistributedDataset(self, dataset, is_per_replica=True)
 

@@ -139,7 +139,10 @@ def _put(backend: Backend, array: Any) -> Any:
     if handle is not None:
         # The outputs of a program that runs on several hosts are on every core.
         return handle if backend.hosts.is_alone else backend.put(handle, ROWS)
-    return backend.put(array.shared(), REPLICATED) if array.is_shared else backend.put_once(array.padded(), ROWS)
+    if array.is_shared:
+        return backend.put(array.shared(), REPLICATED)
+    with backend.hosts.own_rows(array.has_own_rows):
+        return backend.put_once(array.padded(), ROWS)
 
 
 class _CacheEntry:

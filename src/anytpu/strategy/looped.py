@@ -98,6 +98,7 @@ class LoopRun:
         self._own_handles = copied if state is None or self._is_whole else self._backend.put(copied, REPLICATED)
         # Of the next group of batches: the step of a whole-batch run, which decides their layouts, and the arguments.
         self._found: CompiledStep | None = None
+        self._has_own_rows = False
         self._last_arguments: StepArguments | None = None
         # Of the last call: its step, and the variables whose values are on the cores until `_settle` returns them.
         self._step: CompiledStep | None = None
@@ -142,6 +143,7 @@ class LoopRun:
                 "their rows: split them with iterator = iter(strategy.distribute_dataset(dataset)). A step of the "
                 'global batch, as for jax.jit or jax.shard_map, needs a strategy with layout="data" or another layout'
             )
+        self._has_own_rows = any(isinstance(array, PerReplica) and array.has_own_rows for array in arrays)
         arrays = [array.padded() if isinstance(array, PerReplica) else array for array in arrays]
         self._last_arguments = StepArguments(form, arrays)
         return self._last_arguments
@@ -159,8 +161,9 @@ class LoopRun:
             group = source.take(1 if self._step is None else self._step.pace.next_steps(limit))
             if group is None:
                 raise DataExhaustedError(exhausted_message(self._steps_run, steps, self._own is not None))
-            for segment in group.segments(self._loop):
-                self._call(segment)
+            with self._backend.hosts.own_rows(self._has_own_rows):
+                for segment in group.segments(self._loop):
+                    self._call(segment)
 
     def _loop(self, batch: StepArguments, loop: Loop) -> Loop:
         loop = dataclasses.replace(loop, keeps_every=self._keeps_every)

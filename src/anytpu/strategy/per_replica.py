@@ -147,6 +147,11 @@ class PerReplica:
             return np.asarray(self._backend.get(self._handle))
         return self.stacked() if self._stack is None else self._stack
 
+    @property
+    def has_own_rows(self) -> bool:
+        """Whether these are the values of this host's replicas only."""
+        return self._own is not None
+
     def stacked(self) -> Any:
         """Return the values as one array without pads, `(replicas, ...)`: of NumPy, or of JAX during a trace.
 
