@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results" / "hosts.json"
-BATCHES = {"digits CNN": 64, "larger CNN": 256}
+BATCHES = {"digits CNN": 64, "larger CNN": 64}
 """Global batch of each model."""
 STRONG = {"1 process, 2 devices": (1, 2), "2 processes, 1 device each": (2, 1), "4 processes, 1 device each": (4, 1)}
 WEAK = {"1 process": (1, 1), "2 processes": (2, 1), "4 processes": (4, 1)}
-FITS = 4
+FITS = 3
 
 
 def model_of(name: str) -> Any:
@@ -38,7 +38,7 @@ def model_of(name: str) -> Any:
     if name == "digits CNN":
         layers = [Conv2D(32, 3, activation="relu"), *head]
     else:
-        convolutions = [Conv2D(width, 3, activation="relu", padding="same") for width in (32, 64, 64)]
+        convolutions = [Conv2D(width, 3, activation="relu", padding="same") for width in (32, 32)]
         layers = [*convolutions, MaxPooling2D(), *head]
     model: Any = keras.Sequential(layers)
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
