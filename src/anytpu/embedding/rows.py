@@ -1,0 +1,167 @@
+"""Lookups in a table, and the update of the rows that a batch uses.
+
+Idea: a bag is a list of ids with weights; its result is the weighted sum of their rows. `look_up` computes the bags.
+Its gradient is not an array of the table's size: the backward pass sums the gradients of each id once, updates these
+rows and their slots, and returns the new table. Keras assigns such a result in place of an optimizer's update
+(`overwrite_with_gradient`). XLA updates the table in place, so a step costs as much as the batch has ids.
+
+Rule: an id outside of the table stands for no row: it adds nothing and changes nothing. A row is updated once for a
+step, by the sum of the gradients of all its ids. `jax.grad` with respect to a table returns the new table, so only
+Keras's optimizers and code that expects it may use it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from anytpu.embedding.row_optimizers import RowOptimizer
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """The arrays of a table in a step.
+
+    Attributes:
+        rows: the table, `(rows, width)`.
+        slots: the slots of its optimizer, of the same shape.
+        learning_rate: the learning rate, a scalar.
+        step: number of the step, from 1, a scalar.
+    """
+
+    rows: Array
+    slots: tuple[Array, ...]
+    learning_rate: Array
+    step: Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Bags:
+    """Bags of one size.
+
+    Attributes:
+        ids: row numbers, `(bags, size)`, int32; a number outside of the table stands for no row.
+        weights: the weight of each row in the sum, `(bags, size)`, of the table's dtype.
+    """
+
+    ids: Array
+    weights: Array
+
+
+for _class, _names in ((Table, ("rows", "slots", "learning_rate", "step")), (Bags, ("ids", "weights"))):
+    jax.tree_util.register_dataclass(_class, data_fields=_names, meta_fields=())
+
+
+def look_up(rows: Array, bags: Bags) -> Array:
+    """Return the weighted sum of the rows of each bag, `(bags, width)`.
+
+    Args:
+        rows: the table, `(rows, width)`.
+        bags: the bags.
+
+    Example:
+        >>> table = jnp.arange(6.0).reshape(3, 2)
+        >>> look_up(table, Bags(jnp.array([[0, 2]]), jnp.array([[1.0, 0.5]]))).tolist()
+        [[2.0, 3.5]]
+    """
+    is_row = (bags.ids >= 0) & (bags.ids < rows.shape[0])
+    found = rows.at[bags.ids].get(mode="clip")
+    # An infinite row that is not used must not become NaN by a weight of 0.
+    return jnp.sum(jnp.where(is_row[..., None], found * bags.weights[..., None], 0), axis=1)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def look_up_to_train(optimizer: RowOptimizer, table: Table, features: list[Bags]) -> list[Array]:
+    """Return `look_up` of each feature; the gradient with respect to the table is the table after the step.
+
+    Args:
+        optimizer: the optimizer of the table.
+        table: the table.
+        features: bags of each feature that uses the table.
+    """
+    del optimizer
+    return [look_up(table.rows, bags) for bags in features]
+
+
+def _forward(optimizer: RowOptimizer, table: Table, features: list[Bags]) -> tuple[list[Array], Any]:
+    return look_up_to_train(optimizer, table, features), (table, features)
+
+
+def _backward(optimizer: RowOptimizer, residuals: Any, gradients: list[Array]) -> tuple[Table, list[Bags]]:
+    table, features = residuals
+    rows, slots = updated(optimizer, table, features, gradients)
+    no_step = np.zeros(table.step.shape, jax.dtypes.float0)
+    new_table = Table(rows, slots, jnp.zeros_like(table.learning_rate), no_step)  # pyright: ignore[reportArgumentType]
+    return new_table, [_gradient_of(table.rows, *pair) for pair in zip(features, gradients, strict=True)]
+
+
+def _gradient_of(rows: Array, bags: Bags, gradient: Array) -> Bags:
+    """Return the gradient of the weights of bags; XLA removes it where the weights are constants."""
+    is_row = (bags.ids >= 0) & (bags.ids < rows.shape[0])
+    found = rows.at[bags.ids].get(mode="clip")
+    weights = jnp.where(is_row, jnp.einsum("bsw,bw->bs", found, gradient.astype(rows.dtype)), 0)
+    return Bags(np.zeros(bags.ids.shape, jax.dtypes.float0), weights)  # pyright: ignore[reportArgumentType]
+
+
+look_up_to_train.defvjp(_forward, _backward)
+
+
+def updated(
+    optimizer: RowOptimizer, table: Table, features: list[Bags], gradients: list[Array]
+) -> tuple[Array, tuple[Array, ...]]:
+    """Return the rows and the slots of a table after a step.
+
+    Args:
+        optimizer: the optimizer of the table.
+        table: the table before the step.
+        features: bags of each feature that uses the table.
+        gradients: gradient of the sums of each feature, `(bags, width)`.
+    """
+    ids, sums = summed_by_row(table.rows, features, gradients)
+    rows, *slots = (array.at[ids].get(mode="clip", indices_are_sorted=True) for array in (table.rows, *table.slots))
+    rows, slots = optimizer.update(rows, tuple(slots), sums, table.learning_rate, table.step)
+    new = [
+        array.at[ids].set(part, mode="drop", indices_are_sorted=True, unique_indices=True)
+        for array, part in zip((table.rows, *table.slots), (rows, *slots), strict=True)
+    ]
+    return new[0], tuple(new[1:])
+
+
+def summed_by_row(rows: Array, features: list[Bags], gradients: list[Array]) -> tuple[Array, Array]:
+    """Return the ids of all features, each once, and the sum of the gradients of each.
+
+    Args:
+        rows: the table, `(rows, width)`.
+        features: bags of each feature.
+        gradients: gradient of the sums of each feature, `(bags, width)`.
+
+    Returns:
+        Ids in ascending order, `(ids,)`, and the sums, `(ids, width)`. There are as many as the features have ids; the
+        last ones, beyond the table and all different, stand for ids that occur again or are no row.
+    """
+    size = rows.shape[0]
+    ids, weights, bag_of = [], [], []
+    first = 0
+    for bags in features:
+        # A weight of 0 marks an id that fills a bag up.
+        is_row = (bags.ids >= 0) & (bags.ids < size) & (bags.weights != 0)
+        ids.append(jnp.where(is_row, bags.ids, size).reshape(-1))
+        weights.append(jnp.where(is_row, bags.weights, 0).reshape(-1))
+        bag_of.append(first + np.repeat(np.arange(len(bags.ids), dtype="int32"), bags.ids.shape[1]))
+        first += len(bags.ids)
+    all_ids, order = jax.lax.sort((jnp.concatenate(ids), np.arange(sum(map(len, ids)), dtype="int32")), num_keys=1)
+    gradient = jnp.concatenate(gradients).astype(rows.dtype)
+    each = gradient[jnp.concatenate(bag_of)[order]] * jnp.concatenate(weights)[order][:, None]
+    is_first = jnp.concatenate([jnp.ones(1, bool), all_ids[1:] != all_ids[:-1]])
+    segment = jnp.cumsum(is_first.astype("int32")) - 1
+    count = len(all_ids)
+    sums = jax.ops.segment_sum(each, segment, count, indices_are_sorted=True)
+    beyond = size + jnp.arange(count, dtype="int32")
+    unique = beyond.at[segment].set(all_ids, indices_are_sorted=True)
+    return jnp.where(unique >= size, beyond, unique), sums

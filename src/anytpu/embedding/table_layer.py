@@ -1,0 +1,139 @@
+"""`TableLayer`: the variables of an embedding table in a Keras model, and its lookups.
+
+Idea: the table and its slots are trainable weights with `overwrite_with_gradient`: Keras assigns them the result of the
+backward pass, which `rows.look_up_to_train` makes of the rows of the batch. The optimizer of `model.compile` skips
+them, so a table has an optimizer of its own.
+
+Rule: a step looks a table up once, for all features that use it, since each lookup returns a new table.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import keras
+
+from anytpu.embedding.row_optimizers import as_optimizer, row_optimizer
+from anytpu.embedding.rows import Bags, Table, look_up_to_train
+from anytpu.errors import ProgramError, ReplicaError
+from anytpu.strategy.replicas import current_replica
+
+ROW_MULTIPLE = 1024
+"""A large table has a number of rows that is a multiple of this, so that slices of up to so many cores split it."""
+
+_MIN_SPLIT_ELEMENTS = 2**20
+
+
+def stored_rows(rows: int, width: int) -> int:
+    """Return the number of rows with which a table is stored: its own, or for a large table the next multiple of 1024.
+
+    Example:
+        >>> stored_rows(1000, 8), stored_rows(1_000_001, 64)
+        (1000, 1000448)
+    """
+    return rows if rows * width < _MIN_SPLIT_ELEMENTS else math.ceil(rows / ROW_MULTIPLE) * ROW_MULTIPLE
+
+
+class TableLayer(keras.layers.Layer):
+    """A Keras layer with the weights of one table.
+
+    Args:
+        rows: number of rows that ids may name.
+        width: number of columns.
+        optimizer: a Keras optimizer or its name; see `row_optimizer`.
+        settings: arguments of `keras.layers.Layer`.
+    """
+
+    def __init__(self, rows: int, width: int, optimizer: Any, **settings: Any) -> None:
+        # Ids must not be cast to a half precision, nor the table.
+        super().__init__(**settings, autocast=False)
+        self.table_optimizer = as_optimizer(optimizer)
+        self._row_optimizer = row_optimizer(self.table_optimizer)
+        self._rows, self._width = rows, width
+        self._looked_up_in: Any = None
+
+    def add_table(self, initializer: Any) -> None:
+        """Make the variables of the table.
+
+        Args:
+            initializer: a Keras initializer of the rows.
+        """
+        shape = stored_rows(self._rows, self._width), self._width
+        common: dict[str, Any] = {"shape": shape, "autocast": False, "overwrite_with_gradient": True}
+        self._table = self.add_weight(name="embeddings", initializer=initializer, **common)
+        self._slots = [
+            self.add_weight(name=f"embeddings_{name}", initializer=keras.initializers.Constant(value), **common)
+            for name, value in self._row_optimizer.slots
+        ]
+        single: dict[str, Any] = {"shape": (), "trainable": False, "autocast": False}
+        self._iterations = self.add_weight(name="iterations", initializer="zeros", dtype="int32", **single)
+        self._learning_rate = None
+        if not isinstance(self._rate_setting, keras.optimizers.schedules.LearningRateSchedule):
+            rate = keras.initializers.Constant(float(self._rate_setting))
+            self._learning_rate = self.add_weight(name="learning_rate", initializer=rate, **single)
+
+    @property
+    def _rate_setting(self) -> Any:
+        """The learning rate of the optimizer: a schedule, or a number."""
+        return self.table_optimizer._learning_rate
+
+    @property
+    def table_variables(self) -> list[Any]:
+        """The variables with a row for each row of the table: the table and its slots."""
+        return [self._table, *self._slots]
+
+    @property
+    def learning_rate(self) -> Any:
+        """The learning rate of the table; assign a number to change it."""
+        if self._learning_rate is None:
+            return self._rate_setting(self._iterations)
+        return self._learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, value: float) -> None:
+        if self._learning_rate is None:
+            raise ProgramError(
+                f"the learning rate of {self.name!r} follows {type(self._rate_setting).__name__}, so it cannot be "
+                "assigned: make the table's optimizer with a number, such as Adam(0.001)"
+            )
+        self._learning_rate.assign(value)
+
+    def look_up(self, features: list[Bags], training: bool) -> list[jax.Array]:
+        """Return the weighted sums of the rows of each feature, `(bags, width)` each, in the layer's compute dtype.
+
+        Args:
+            features: the bags of each feature.
+            training: whether the step counts as one of the table's optimizer.
+
+        Raises:
+            ReplicaError: code of one replica would train the table.
+            ProgramError: the table was looked up in this step before.
+        """
+        rows = self._table.value
+        self._refuse_second_lookup(rows)
+        step = self._iterations.value + 1
+        rate = jnp.asarray(keras.ops.convert_to_tensor(self.learning_rate), rows.dtype)
+        table = Table(rows, tuple(slot.value for slot in self._slots), rate, step)
+        sums = look_up_to_train(self._row_optimizer, table, features)
+        if training:
+            self._iterations.assign(step)
+        return [result.astype(self.compute_dtype) for result in sums]
+
+    def _refuse_second_lookup(self, rows: Any) -> None:
+        if not isinstance(rows, jax.core.Tracer):
+            return
+        if current_replica() is not None and self.trainable:
+            raise ReplicaError(
+                f"the table of {self.name!r} is trained by whole-batch code, and strategy.run runs this step on each "
+                "replica. Train the model with fit, or look the table up with tpu.embedding.TPUEmbedding"
+            )
+        if self._looked_up_in is not None and self._looked_up_in() is rows:
+            raise ProgramError(
+                f"{self.name!r} is called twice in one step, and each call would make a table of its own. Call it once "
+                'with all ids that use this table: liked, seen = layer({"liked": a, "seen": b}).values()'
+            )
+        self._looked_up_in = weakref.ref(rows)
