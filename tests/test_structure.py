@@ -36,6 +36,7 @@ FLOORS = (
     {"program", "system"},
     {"engine", "sharding"},
     {"strategy", "planning", "chip", "pipeline", "port", "worker"},
+    {"embedding"},
     {"train", "launch"},
     {"report", "bench"},
     {"cli", "__init__", "__main__"},

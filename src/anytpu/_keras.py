@@ -443,6 +443,11 @@ def calls_of(graph: Any) -> list[tuple[Any, list[Any], list[Any], list[Any]]]:
     return calls
 
 
+def arguments_of(layer: Any) -> list[tuple[tuple, dict[str, Any]]]:
+    """Return the symbolic arguments of each call of a layer in graphs: (args, kwargs)."""
+    return [(node.arguments.args, node.arguments.kwargs) for node in layer._inbound_nodes]
+
+
 def mask_of(tensor: Any) -> Any | None:
     """Return the mask attached to a tensor, or None."""
     from keras.src.backend.common import masking

@@ -17,9 +17,11 @@ import jax
 import jax.numpy as jnp
 import keras
 
+from anytpu import _keras
 from anytpu.embedding.row_optimizers import as_optimizer, row_optimizer
 from anytpu.embedding.rows import Bags, Table, look_up_to_train
 from anytpu.errors import ProgramError, ReplicaError
+from anytpu.strategy.current import MAKES_TABLE
 from anytpu.strategy.replicas import current_replica
 
 ROW_MULTIPLE = 1024
@@ -36,6 +38,12 @@ def stored_rows(rows: int, width: int) -> int:
         (1000, 1000448)
     """
     return rows if rows * width < _MIN_SPLIT_ELEMENTS else math.ceil(rows / ROW_MULTIPLE) * ROW_MULTIPLE
+
+
+def tables_of(model: Any) -> tuple[str, ...]:
+    """Return the paths of the tables of a Keras model, and of their slots."""
+    layers = [layer for layer in _keras.layers_of(model) if isinstance(layer, TableLayer) and layer.built]
+    return tuple(variable.path for layer in layers for variable in layer.table_variables)
 
 
 class TableLayer(keras.layers.Layer):
@@ -64,11 +72,15 @@ class TableLayer(keras.layers.Layer):
         """
         shape = stored_rows(self._rows, self._width), self._width
         common: dict[str, Any] = {"shape": shape, "autocast": False, "overwrite_with_gradient": True}
-        self._table = self.add_weight(name="embeddings", initializer=initializer, **common)
-        self._slots = [
-            self.add_weight(name=f"embeddings_{name}", initializer=keras.initializers.Constant(value), **common)
-            for name, value in self._row_optimizer.slots
-        ]
+        token = MAKES_TABLE.set(True)
+        try:
+            self._table = self.add_weight(name="embeddings", initializer=initializer, **common)
+            self._slots = [
+                self.add_weight(name=f"embeddings_{name}", initializer=keras.initializers.Constant(value), **common)
+                for name, value in self._row_optimizer.slots
+            ]
+        finally:
+            MAKES_TABLE.reset(token)
         single: dict[str, Any] = {"shape": (), "trainable": False, "autocast": False}
         self._iterations = self.add_weight(name="iterations", initializer="zeros", dtype="int32", **single)
         self._learning_rate = None

@@ -142,6 +142,7 @@ class Program:
         notes: sentences on assumptions of the conversion, for the reader of a plan.
         shares_outputs: for per-replica code, True to return an output that is equal on all replicas once, as a
             `SharedOutput`. Otherwise each output is `(replicas, ...)`.
+        tables: names of the leaves of `state` that are embedding tables or their slots; a layout splits their rows.
         sums_products: True if per-replica code sums products over the replicas, which one device computes as one
             product (`summed_products.py`).
     """
@@ -159,6 +160,7 @@ class Program:
     notes: tuple[str, ...] = dataclasses.field(default=(), compare=False)
     shares_outputs: bool = False
     sums_products: bool = False
+    tables: tuple[str, ...] = ()
 
     @property
     def rows(self) -> int | None:

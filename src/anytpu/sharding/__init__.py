@@ -7,6 +7,7 @@ Program its placement. The batch, the optimizer's slots and the activations foll
 from anytpu.sharding.forms import resolve
 from anytpu.sharding.layouts import ModelLayout
 from anytpu.sharding.placing import TracedStep, check_spec, layout_faults, place, trace_step, unmatched_patterns
+from anytpu.sharding.tables import with_tables
 
 __all__ = [
     "ModelLayout",
@@ -17,4 +18,5 @@ __all__ = [
     "resolve",
     "trace_step",
     "unmatched_patterns",
+    "with_tables",
 ]

@@ -27,6 +27,7 @@ from anytpu.sharding.found import found_layout
 from anytpu.sharding.layouts import ModelLayout, Spec, split_largest
 from anytpu.sharding.logical_axes import Axes
 from anytpu.sharding.placing import TracedStep
+from anytpu.sharding.tables import split_rows_of_table
 
 MAX_AXIS_SETS = 3
 """Number of sets of logical axes that are tried for a size of the "model" axis."""
@@ -136,6 +137,9 @@ class _Model:
         for leaf, shape in enumerate(self._shapes):
             spec: Spec = tuple((inside,) if axis in chosen else () for axis in self._traced.state_axes[leaf])
             spec = spec if any(spec) else ()
+            if self._names[leaf] in self._traced.program.tables:
+                specs[self._names[leaf]] = split_rows_of_table(shape, sizes)
+                continue
             if splits_weights if self._is_weight[leaf] else splits_slots:
                 spec = split_largest(shape, stored, sizes, spec)
             specs[self._names[leaf]] = spec

@@ -32,6 +32,7 @@ from anytpu.sharding.found import fitted
 from anytpu.sharding.layer_outputs import constrained_outputs
 from anytpu.sharding.layouts import ModelLayout, Spec
 from anytpu.sharding.logical_axes import Axes, AxisLevel, logical_axes
+from anytpu.sharding.tables import with_tables
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -119,7 +120,7 @@ def place(program: Program, layout: ModelLayout, traced: TracedStep | None = Non
             "Write whole-batch code: fit of a Keras model, or a function step(state, batch) of the global batch"
         )
     names, leaves = state_names(program), jax.tree.leaves(program.state)
-    layout = fitted(layout, names, [tuple(leaf.shape) for leaf in leaves])
+    layout = with_tables(fitted(layout, names, [tuple(leaf.shape) for leaf in leaves]), program.tables)
     if traced is None:
         # The step may name the axes of the mesh in constraints of its own.
         mesh = Placement(layout.axes, (), device=device)
@@ -221,7 +222,7 @@ def layout_faults(program: Program, layout: ModelLayout) -> list[str]:
         layout: the layout.
     """
     names, leaves = state_names(program), jax.tree.leaves(program.state)
-    layout = fitted(layout, names, [tuple(leaf.shape) for leaf in leaves])
+    layout = with_tables(fitted(layout, names, [tuple(leaf.shape) for leaf in leaves]), program.tables)
     faults = [_unmatched(program.name, pattern, names) for pattern in unmatched_patterns(layout, names)]
     for name, leaf in zip(names, leaves, strict=True):
         try:

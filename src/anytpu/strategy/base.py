@@ -172,14 +172,15 @@ class Strategy(abc.ABC):
         """
         return value.values if isinstance(value, PerReplica) else (value,)
 
-    def variable_sharding(self, name: str, shape: tuple[int, ...]) -> Any:
+    def variable_sharding(self, name: str, shape: tuple[int, ...], is_table: bool = False) -> Any:
         """Return the JAX sharding with which a variable is made in its shards; None if it is made whole.
 
         Args:
             name: path of the variable.
             shape: its shape.
+            is_table: whether it is an embedding table or a slot of one, whose rows are split.
         """
-        del name, shape
+        del name, shape, is_table
 
 
 @explain_methods

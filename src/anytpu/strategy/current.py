@@ -1,4 +1,4 @@
-"""The current strategy: the one whose scope this thread is in."""
+"""What holds for this thread: the strategy in whose scope it is, and whether it makes an embedding table."""
 
 from __future__ import annotations
 
@@ -7,3 +7,6 @@ from typing import Any
 
 CURRENT: contextvars.ContextVar[Any] = contextvars.ContextVar("strategy", default=None)
 """The `TPUStrategy` in scope, or None."""
+
+MAKES_TABLE: contextvars.ContextVar[bool] = contextvars.ContextVar("makes_table", default=False)
+"""Whether new variables are an embedding table and its slots, whose rows a strategy splits."""

@@ -24,7 +24,7 @@ from anytpu import _by_name, _keras, _keras_layers
 from anytpu._calls import users_stacklevel
 from anytpu.errors import ProgramError, ReplicaError, StrategyError
 from anytpu.strategy import assignments, keras_distribution
-from anytpu.strategy.current import CURRENT
+from anytpu.strategy.current import CURRENT, MAKES_TABLE
 from anytpu.strategy.gradients import SummedGradient
 from anytpu.strategy.per_replica import is_traced
 from anytpu.strategy.replicas import Replica, current_replica, inside
@@ -202,7 +202,7 @@ def _wrap_layout(initialize: Callable) -> Callable:
         initialize(self)
         strategy = CURRENT.get()
         if strategy is not None and self._layout is None and current_replica() is None:
-            self._layout = strategy.variable_sharding(self.path, tuple(self.shape))
+            self._layout = strategy.variable_sharding(self.path, tuple(self.shape), MAKES_TABLE.get())
 
     return wrapper
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import functools
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -25,7 +26,7 @@ from anytpu.engine.hosts import Hosts
 from anytpu.engine.random_state import share_random_states
 from anytpu.errors import SettingError, StrategyError
 from anytpu.program.program import Layout, Program
-from anytpu.sharding import ModelLayout, check_spec, place, resolve
+from anytpu.sharding import ModelLayout, check_spec, place, resolve, with_tables
 from anytpu.strategy import scopes
 from anytpu.strategy.base import Strategy
 from anytpu.strategy.compiled_steps import CompiledSteps
@@ -258,11 +259,17 @@ class TPUStrategy(Strategy):
         Raises:
             SettingError: the layout does not fit the program, or the program is code that runs on each replica.
         """
-        if self.layout is None or (program.placement is not None and not program.placement.assumption):
+        is_whole = self.layout is None and not (program.tables and program.replicas is None)
+        if is_whole or (program.placement is not None and not program.placement.assumption):
             return program
         if layout is None:
-            layout = self._layout_for(program)
+            layout = self.default_layout if self.layout is None else self._layout_for(program)
         return place(program, layout, device=self.backend.abstract_device)
+
+    @functools.cached_property
+    def default_layout(self) -> ModelLayout:
+        """The layout of a model with embedding tables on a strategy without one: "data", which splits their rows."""
+        return resolve("data", None, self.num_replicas_in_sync)
 
     def choose(self, program: Program) -> ModelLayout:
         """Choose the layout of a Program for `layout="auto"`, and print it with the reason on stderr.
@@ -293,15 +300,16 @@ class TPUStrategy(Strategy):
             self._chosen[key] = self.choose(program)
         return self._chosen[key]
 
-    def variable_sharding(self, name: str, shape: tuple[int, ...]) -> Any:
+    def variable_sharding(self, name: str, shape: tuple[int, ...], is_table: bool = False) -> Any:
         """Return the JAX sharding with which a variable is made in its shards; None if it is made whole."""
-        if self.layout is None:
+        layout = self.default_layout if self.layout is None and is_table else self.layout
+        if layout is None:
             return None
-        spec = self.layout.spec_of(name, shape)
+        spec = with_tables(layout, [name] if is_table else []).spec_of(name, shape)
         if not spec:
             return None
-        check_spec(name, shape, spec, dict(self.layout.axes))
-        return self.backend.sharding(Layout(None, spec, self.layout.axes))
+        check_spec(name, shape, spec, dict(layout.axes))
+        return self.backend.sharding(Layout(None, spec, layout.axes))
 
     def compile(self, program: Program, loop: Loop | None = None) -> Executable:
         """Compile a Program for the cores, placed by the layout, and increment `compilations`."""

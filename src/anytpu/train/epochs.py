@@ -21,6 +21,7 @@ import keras
 import numpy as np
 
 from anytpu import _keras
+from anytpu.embedding import checked_ids
 from anytpu.engine.feeds import BatchSource, FeedSource, ResidentArrays, RowSource, SingleSource, StepGroup, shapes_of
 from anytpu.engine.interrupts import raise_if_interrupted
 from anytpu.errors import DataExhaustedError
@@ -80,7 +81,7 @@ class Epochs(_KerasEpochIterator):
         self.run: FitReports | None = None
         """The checkpoints of the fit whose data this is, or None."""
         self._input = PassPlace(self.data_adapter)
-        arrays = _keras.row_arrays(self.data_adapter)
+        arrays = self._with_checked_ids(_keras.row_arrays(self.data_adapter))
         # `checks.check_call` and `warn_of_labels` have seen arrays already.
         self._is_checked = arrays is not None
         if arrays is not None:
@@ -304,12 +305,18 @@ class Epochs(_KerasEpochIterator):
 
     def _narrowed(self, batch: Tree) -> Tree:
         """Pad a batch and cast its 64-bit arrays on the host; check the columns of the first batch."""
-        batch = self._trainer.padding.padded(batch, may_stay=not self._is_varied)
+        batch = self._trainer.padding.padded(self._with_checked_ids(batch), may_stay=not self._is_varied)
         self._is_varied |= isinstance(batch, Padded)
         if not self._is_checked:
             self._is_checked = True
             self._check_first(batch)
         return jax.tree.map(narrow, batch)
+
+    def _with_checked_ids(self, batch: Tree) -> Tree:
+        """Return a batch, or arrays, whose ids are in the model's embedding tables."""
+        if not isinstance(batch, tuple) or not batch:
+            return batch
+        return (checked_ids(self._trainer.model, batch[0]), *batch[1:])
 
     def _check_first(self, batch: Tree) -> None:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)

@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 
+from anytpu.embedding import tables_of
 from anytpu.program.program import ROWS, Program, Tree
 from anytpu.train.masking import masked
 from anytpu.train.padding import LENGTHS, Padded, Padding, predicted
@@ -80,6 +81,7 @@ def keras_program(
         layout=jax.tree.map(lambda _: ROWS, batch),
         mode="train" if mode == "train" else "infer",
         state_names=tuple(v.path for part in parts for v in part.variables),
+        tables=tables_of(model),
     )
 
 

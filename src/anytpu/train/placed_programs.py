@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from anytpu.embedding import tables_of
 from anytpu.engine.feeds import split_rows
 from anytpu.program.program import Layout, Program, Tree, array_layouts
 from anytpu.sharding import ModelLayout
@@ -37,6 +38,11 @@ class PlacedPrograms:
         self._programs: OrderedDict[tuple, Program] = OrderedDict()
         self._chosen: dict[str, ModelLayout] = {}
 
+    @property
+    def _is_placed(self) -> bool:
+        """Whether the programs have a layout: that of the strategy, or the one that splits tables."""
+        return self._strategy.layout is not None or bool(tables_of(self._model))
+
     def key(self, mode: str, batch: Tree, parts: Parts) -> tuple:
         """Return the key of a Program: the mode, the shapes of the batch, the variables, and the layout chosen."""
         specs, tree = jax.tree.flatten(batch)
@@ -52,7 +58,7 @@ class PlacedPrograms:
             batch: specs of the global batch.
             parts: the lists of variables that the step takes.
         """
-        if self._strategy.layout is None:
+        if not self._is_placed:
             return keras_program(self._model, mode, batch, parts, self._padding)
         key = self.key(mode, batch, parts)
         if key not in self._programs:
@@ -78,12 +84,10 @@ class PlacedPrograms:
 
     def state_layouts(self, mode: str, batch: Tree, parts: Parts) -> list[Layout] | None:
         """Return the layout of each variable in a step; None if each core holds them whole."""
-        if self._strategy.layout is None:
+        if not self._is_placed:
             return None
         return jax.tree.leaves(array_layouts(self.program(mode, batch, parts))[0])
 
     def batch_layout(self, mode: str, batch: Tree, parts: Parts) -> Tree:
         """Return the layouts of a batch, as a tree of `Layout`."""
-        return (
-            split_rows(batch) if self._strategy.layout is None else array_layouts(self.program(mode, batch, parts))[1]
-        )
+        return array_layouts(self.program(mode, batch, parts))[1] if self._is_placed else split_rows(batch)
