@@ -37,7 +37,7 @@ FLOORS = (
     {"engine", "sharding"},
     {"strategy", "planning", "chip", "pipeline", "port", "worker"},
     {"embedding"},
-    {"train", "launch"},
+    {"train", "launch", "layers"},
     {"report", "bench"},
     {"cli", "__init__", "__main__"},
 )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from anytpu import _env
 
 if TYPE_CHECKING:
-    from anytpu import chip, errors, pipeline, program, system
+    from anytpu import chip, embedding, errors, layers, pipeline, program, system
     from anytpu.bench import compare
     from anytpu.engine import device
     from anytpu.planning.planner import max_batch_size, plan, scaling
@@ -115,6 +115,7 @@ __all__ = [
     "core",
     "cross_replica_sum",
     "device",
+    "embedding",
     "errors",
     "evidence",
     "experimental_connect_to_cluster",
@@ -129,6 +130,7 @@ __all__ = [
     "input_shares",
     "join_hosts",
     "keras_to_tpu_model",
+    "layers",
     "list_devices",
     "list_logical_devices",
     "max_batch_size",

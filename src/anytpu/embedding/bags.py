@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -65,11 +64,8 @@ def bags_of(
     ids = ids.astype("int32").reshape(-1, size)
     is_id = (ids >= 0) & (ids < vocabulary_size)
     is_bad = jnp.any(~is_id & (ids != -1), axis=1, keepdims=True)
-    if weights is None:
-        weights = jnp.ones(ids.shape, dtype)
-    else:
-        weights = jnp.asarray(weights).astype(dtype).reshape(-1, size)
-    weights = _normalized(jnp.where(is_id, weights, 0), combiner)
+    own = jnp.ones(ids.shape, dtype) if weights is None else jnp.asarray(weights).astype(dtype).reshape(-1, size)
+    weights = _normalized(jnp.where(is_id, own, 0), combiner)
     return FeatureBags(Bags(jnp.where(is_id, ids + offset, -1), weights), shape, is_bad)
 
 

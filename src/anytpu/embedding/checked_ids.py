@@ -77,7 +77,7 @@ def checked_array(name: str, ids: Any, layer: ShardedEmbedding) -> Any:
         return ids
     if array.dtype.kind == "f":
         is_bad = ~((array >= -1) & (array < layer.input_dim) & (array == np.floor(array)))
-    elif -1 <= array.min() and array.max() < layer.input_dim:
+    elif array.min() >= -1 and array.max() < layer.input_dim:
         return ids
     else:
         is_bad = (array < -1) | (array >= layer.input_dim)
@@ -90,7 +90,7 @@ def checked_array(name: str, ids: Any, layer: ShardedEmbedding) -> Any:
     more = f" ({count:,} such ids)" if count > 1 else ""
     raise DataError(
         f"{name}, row {first[0]:,}, has the id {array[first].item():,}{more}, and the table {layer.name!r} has the "
-        f"ids 0 to {layer.input_dim - 1:,}; -1 stands for no id. Enlarge input_dim, or pass on_bad_id=\"drop\" to "
+        f'ids 0 to {layer.input_dim - 1:,}; -1 stands for no id. Enlarge input_dim, or pass on_bad_id="drop" to '
         "leave such ids out"
     )
 
@@ -109,7 +109,8 @@ def _names(model: Any, x: Any) -> list[str]:
     """Return the name of the input that each leaf of `x` is for."""
     if isinstance(x, dict):
         return sorted(x)
-    return [tensor.name for tensor in _keras.graph_of(model).inputs]
+    graph: Any = _keras.graph_of(model)
+    return [tensor.name for tensor in graph.inputs]
 
 
 def _fed_inputs(model: Any) -> dict[str, list[_Fed]]:

@@ -39,9 +39,7 @@ class RowOptimizer:
     settings: tuple[tuple[str, Any], ...]
     slots: tuple[tuple[str, float], ...]
 
-    def update(
-        self, rows: Array, slots: tuple[Array, ...], gradient: Array, learning_rate: Array, step: Array
-    ) -> Rows:
+    def update(self, rows: Array, slots: tuple[Array, ...], gradient: Array, learning_rate: Array, step: Array) -> Rows:
         """Return new rows and slots.
 
         Args:

@@ -22,6 +22,7 @@ from anytpu.embedding.row_optimizers import as_optimizer, row_optimizer
 from anytpu.embedding.rows import Bags, Table, look_up_to_train
 from anytpu.errors import ProgramError, ReplicaError
 from anytpu.strategy.current import MAKES_TABLE
+from anytpu.strategy.per_replica import is_traced
 from anytpu.strategy.replicas import current_replica
 
 ROW_MULTIPLE = 1024
@@ -60,7 +61,8 @@ class TableLayer(keras.layers.Layer):
         # Ids must not be cast to a half precision, nor the table.
         super().__init__(**settings, autocast=False)
         self.table_optimizer = as_optimizer(optimizer)
-        self._row_optimizer = row_optimizer(self.table_optimizer)
+        self.row_optimizer = row_optimizer(self.table_optimizer)
+        """The formulas of the optimizer."""
         self._rows, self._width = rows, width
         self._looked_up_in: Any = None
 
@@ -77,7 +79,7 @@ class TableLayer(keras.layers.Layer):
             self._table = self.add_weight(name="embeddings", initializer=initializer, **common)
             self._slots = [
                 self.add_weight(name=f"embeddings_{name}", initializer=keras.initializers.Constant(value), **common)
-                for name, value in self._row_optimizer.slots
+                for name, value in self.row_optimizer.slots
             ]
         finally:
             MAKES_TABLE.reset(token)
@@ -97,6 +99,30 @@ class TableLayer(keras.layers.Layer):
     def table_variables(self) -> list[Any]:
         """The variables with a row for each row of the table: the table and its slots."""
         return [self._table, *self._slots]
+
+    @property
+    def step_variables(self) -> list[Any]:
+        """The variables of `table_of`: the table, its slots, the step count, and a learning rate that is a number."""
+        rate = [] if self._learning_rate is None else [self._learning_rate]
+        return [*self.table_variables, self._iterations, *rate]
+
+    def table_of(self, values: list[Any]) -> Table:
+        """Return the table of the next step, given the values of `step_variables`."""
+        slots = len(self._slots)
+        rows, iterations = values[0], values[1 + slots]
+        rate = self._rate_setting(iterations) if self._learning_rate is None else values[-1]
+        rate = jnp.asarray(_keras.array_of(rate), rows.dtype)
+        return Table(rows, tuple(values[1 : 1 + slots]), rate, iterations + 1)
+
+    def values_of(self, table: Table, is_next: bool) -> list[Any]:
+        """Return the values of `step_variables` after a call.
+
+        Args:
+            table: the table after the call.
+            is_next: whether the call counts as a step of the optimizer.
+        """
+        rate = [] if self._learning_rate is None else [table.learning_rate]
+        return [table.rows, *table.slots, table.step if is_next else table.step - 1, *rate]
 
     @property
     def learning_rate(self) -> Any:
@@ -127,16 +153,14 @@ class TableLayer(keras.layers.Layer):
         """
         rows = self._table.value
         self._refuse_second_lookup(rows)
-        step = self._iterations.value + 1
-        rate = jnp.asarray(keras.ops.convert_to_tensor(self.learning_rate), rows.dtype)
-        table = Table(rows, tuple(slot.value for slot in self._slots), rate, step)
-        sums = look_up_to_train(self._row_optimizer, table, features)
+        table = self.table_of([variable.value for variable in self.step_variables])
+        sums = look_up_to_train(self.row_optimizer, table, features)
         if training:
-            self._iterations.assign(step)
+            self._iterations.assign(table.step)
         return [result.astype(self.compute_dtype) for result in sums]
 
     def _refuse_second_lookup(self, rows: Any) -> None:
-        if not isinstance(rows, jax.core.Tracer):
+        if not is_traced(rows):
             return
         if current_replica() is not None and self.trainable:
             raise ReplicaError(

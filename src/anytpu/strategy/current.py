@@ -1,4 +1,4 @@
-"""What holds for this thread: the strategy in whose scope it is, and whether it makes an embedding table."""
+"""The state of a thread: the strategy in whose scope it is, and whether it makes an embedding table."""
 
 from __future__ import annotations
 

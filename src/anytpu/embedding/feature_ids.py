@@ -1,0 +1,63 @@
+"""The ids of the features of a batch on the host, checked: the input of `TPUEmbedding.enqueue`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from anytpu.embedding.configs import FeatureConfig
+from anytpu.embedding.padded_ids import padded_ids
+from anytpu.errors import DataError
+from anytpu.strategy import PerReplica
+
+FeatureIds = tuple[np.ndarray, np.ndarray | None]
+"""Ids of a feature, int32 `(rows, length)`, -1 for no id, and the weight of each, or None."""
+
+
+def ids_of_feature(feature: FeatureConfig, name: str, ids: Any, weights: Any) -> FeatureIds:
+    """Return the ids of a feature as rectangular arrays. A row of a sequence that is too long is cut, as in TensorFlow.
+
+    Args:
+        feature: the feature.
+        name: its name, for errors.
+        ids: the ids of the global batch, in a form of `pad_ids`, or a `PerReplica` of them.
+        weights: the weights, in the same form, or None.
+
+    Raises:
+        DataError: an id is outside of the table, or a weight is not finite.
+    """
+    table = feature.table
+    weights = None if weights is None else _joined(weights)
+    padded = padded_ids(_joined(ids), weights, feature.max_sequence_length or None, True, name)
+    is_bad = (padded.ids < -1) | (padded.ids >= table.vocabulary_size)
+    if is_bad.any() and feature.validate_weights_and_indices:
+        row, place = (int(index) for index in np.argwhere(is_bad)[0])
+        raise DataError(
+            f"{name!r}, row {row:,}, has the id {padded.ids[row, place].item():,}, and the table {table.name!r} has "
+            f"the ids 0 to {table.vocabulary_size - 1:,}; -1 stands for no id. FeatureConfig("
+            "validate_weights_and_indices=False) leaves such ids out"
+        )
+    return np.where(is_bad, -1, padded.ids).astype("int32"), padded.weights
+
+
+def check_rows(features: Sequence[FeatureIds], replicas: int) -> None:
+    """Check that all features have the same number of rows, which the replicas divide.
+
+    Raises:
+        DataError: they do not.
+    """
+    rows = {len(ids) for ids, _ in features}
+    if len(rows) > 1 or next(iter(rows)) % replicas:
+        raise DataError(
+            f"the features have {' and '.join(map(str, sorted(rows)))} rows, and {replicas} replicas need the same "
+            "number in each, which they divide: pass full batches, batch(rows, drop_remainder=True)"
+        )
+
+
+def _joined(value: Any) -> Any:
+    """Return the ids of the global batch, given those of each replica or all."""
+    if not isinstance(value, PerReplica):
+        return value
+    return np.concatenate([np.asarray(part) for part in value.values])

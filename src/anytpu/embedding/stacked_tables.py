@@ -1,0 +1,108 @@
+"""`StackedTables`: tables of one width with one optimizer, stored as one table.
+
+Idea: each lookup and each update costs a fixed time. A recommender has dozens of small tables, and those of one width
+with the same optimizer are looked up and updated together. The ids of a table are offset by its first row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from anytpu.embedding.bags import FeatureBags
+from anytpu.embedding.configs import TableConfig
+from anytpu.embedding.row_optimizers import RowOptimizer, as_optimizer, row_optimizer
+from anytpu.embedding.table_layer import TableLayer, stored_rows
+from anytpu.errors import SettingError
+
+
+class StackedTables(TableLayer):
+    """Tables of one width with one optimizer.
+
+    Args:
+        tables: the tables.
+        optimizer: their optimizer.
+        settings: arguments of `keras.layers.Layer`.
+    """
+
+    def __init__(self, tables: Sequence[TableConfig], optimizer: Any, **settings: Any) -> None:
+        super().__init__(sum(table.vocabulary_size for table in tables), tables[0].dim, optimizer, **settings)
+        self._tables = tuple(tables)
+        starts = np.cumsum([0, *(table.vocabulary_size for table in tables)])
+        self._first = {id(table): int(start) for table, start in zip(tables, starts, strict=False)}
+
+    def build(self, input_shape: Any = None) -> None:
+        """Make the variables, with the initial embeddings of each table."""
+        del input_shape
+        self.add_table(self._first_rows)
+        self.built = True
+
+    def _first_rows(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        rest = np.zeros((shape[0] - self._rows, shape[1]), dtype)
+        return jnp.concatenate([*(table.first_rows(dtype) for table in self._tables), rest])
+
+    def has(self, table: TableConfig) -> bool:
+        """Return whether a table is in the stack."""
+        return id(table) in self._first
+
+    def offset(self, table: TableConfig) -> int:
+        """Return the row of the first id of a table."""
+        return self._first[id(table)]
+
+    def rows_of(self, table: TableConfig) -> Any:
+        """Return the embeddings of a table now, `(vocabulary_size, dim)`."""
+        first = self.offset(table)
+        return self._table.value[first : first + table.vocabulary_size]
+
+    def assign_rows(self, table: TableConfig, value: Any) -> None:
+        """Replace the embeddings of a table.
+
+        Raises:
+            SettingError: the value has another shape.
+        """
+        array, shape = np.asarray(value), (table.vocabulary_size, table.dim)
+        if array.shape != shape:
+            raise SettingError(f"the table {table.name!r} has the shape {shape}, not {array.shape}")
+        first = self.offset(table)
+        self._table.assign(self._table.value.at[first : first + len(array)].set(array))
+
+    def call(self, features: Sequence[FeatureBags], training: bool = False) -> list[Any]:
+        """Return the embeddings of each feature.
+
+        Args:
+            features: bags of each feature, with the offset of its table.
+            training: whether the step counts for the optimizer.
+        """
+        sums = self.look_up([feature.bags for feature in features], training)
+        return [feature.result(result, is_marked=False) for feature, result in zip(features, sums, strict=True)]
+
+
+def stacks_of(tables: Sequence[TableConfig], optimizer: Any, dtype: str | None = None) -> Iterator[StackedTables]:
+    """Yield stacks of tables, one for each width and optimizer, in the order of their first tables.
+
+    Args:
+        tables: the tables.
+        optimizer: optimizer of tables without one.
+        dtype: dtype of the tables; None is Keras's.
+
+    Raises:
+        SettingError: an optimizer has no update of single rows.
+    """
+    groups: dict[tuple[int, RowOptimizer, Any], list[TableConfig]] = {}
+    optimizers: dict[tuple[int, RowOptimizer, Any], Any] = {}
+    for table in tables:
+        own = as_optimizer(optimizer if table.optimizer is None else table.optimizer)
+        rate = own.get_config()["learning_rate"]
+        key = table.dim, row_optimizer(own), repr(rate)
+        groups.setdefault(key, []).append(table)
+        optimizers.setdefault(key, own)
+    for key, group in groups.items():
+        if stored_rows(sum(table.vocabulary_size for table in group), key[0]) >= 2**31 - 2**24:
+            raise SettingError(f"{len(group)} tables of width {key[0]} have more rows together than ids of 32 bits")
+        name = "_".join(str(table.name) for table in group[:3])
+        stack = StackedTables(group, optimizers[key], dtype=dtype, name=name)
+        stack.build()
+        yield stack
