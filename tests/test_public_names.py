@@ -25,9 +25,8 @@ def test_a_name_is_the_one_of_its_part():
 
 def test_dir_lists_the_public_names():
     assert dir(anytpu) == sorted([*anytpu.__all__, "__version__"])
-    assert sorted(anytpu._MODULES) == sorted(
-        {*anytpu.__all__} - {"chip", "embedding", "errors", "layers", "pipeline", "program", "system"}
-    )
+    submodules = {"chip", "embedding", "errors", "layers", "pipeline", "program", "system"}
+    assert sorted(anytpu._MODULES) == sorted({*anytpu.__all__} - submodules)
 
 
 def test_version_is_that_of_the_package():

@@ -140,6 +140,12 @@ class TPUEmbedding:
         if current_replica() is not None:
             raise ProgramError("enqueue takes ids on the host: call it before strategy.run, not inside")
         self._update()
+        if self._pending is not None:
+            self._pending = None
+            raise ProgramError(
+                "apply_gradients was not called for the batch that was enqueued last. Call it in the step, or "
+                "enqueue(..., training=False)"
+            )
         given = self._flat("features", features)
         weights_of_ids = [None] * len(given) if weights is None else self._flat("weights", weights)
         names = [feature.name or path for feature, path in zip(self._features, self._paths, strict=True)]
@@ -202,15 +208,11 @@ class TPUEmbedding:
     __call__ = dequeue
 
     def _update(self) -> None:
-        """Update the tables with the gradients of the last batch."""
-        ids, self._pending = self._pending, None
-        if ids is None:
+        """Update the tables with the gradients of the last batch, if there are any yet."""
+        ids = self._pending
+        if ids is None or not int(np.asarray(self._has_gradients.value)):
             return
-        if not int(np.asarray(self._has_gradients.value)):
-            raise ProgramError(
-                "apply_gradients was not called for the batch that was enqueued last. Call it in the step, or "
-                "enqueue(..., training=False)"
-            )
+        self._pending = None
         self._has_gradients.assign(0)
         gradients = tuple(np.asarray(variable.value) for variable in self._gradients)
         self._calls.run("update", self._updated, (ids, gradients))

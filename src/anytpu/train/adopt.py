@@ -19,6 +19,7 @@ from typing import Any
 
 from anytpu import _keras
 from anytpu._calls import check_arguments
+from anytpu.embedding import checked_ids
 from anytpu.engine.interrupts import deferred_interrupts, immediate_interrupts
 from anytpu.strategy.scopes import claim, prepare, warn_of_unused
 from anytpu.train import checks, compiled_models, functions, host_files
@@ -129,13 +130,15 @@ def _on_batch(name: str, original: Callable) -> Callable:
         if trainer is None:
             return original(self, *args, **kwargs)
         check_arguments(name, signature, kwargs)
-        arguments = signature.bind(self, *args, **kwargs).arguments
+        bound = signature.bind(self, *args, **kwargs)
+        arguments = bound.arguments
         checks.check_call(arguments)
+        arguments["x"] = checked_ids(self, arguments.get("x"))
         trainer.backend.hosts.count_call()
         with deferred_interrupts(), _adopting(trainer, name), immediate_interrupts():
             if functions.can_run_batch(trainer, name, arguments):
                 return functions.run_batch(trainer, name, arguments)
-            return original(self, *args, **kwargs)
+            return original(*bound.args, **bound.kwargs)
 
     return wrapper
 

@@ -18,7 +18,6 @@ import jax
 import numpy as np
 
 from anytpu import _keras
-from anytpu.embedding import checked_ids
 from anytpu.engine.feeds import one_batch
 from anytpu.train.epochs import PastSteps, narrow
 from anytpu.train.padding import Predicted
@@ -160,7 +159,6 @@ def run_batch(trainer: Trainer, name: str, arguments: dict[str, Any]) -> Any:
     x, y, weight, class_weight = map(arguments.get, ("x", "y", "sample_weight", "class_weight"))
     if class_weight is not None:
         weight = _keras.class_weights(y, class_weight)
-    x = checked_ids(model, x)
     batch = jax.tree.map(narrow, (x,) if mode == "predict" else (x, y, weight))
     if mode != "predict":
         model.reset_metrics()

@@ -1,0 +1,350 @@
+"""`ShardedEmbedding` in fit, beside a dense `keras.layers.Embedding` and NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+import pytest
+
+import anytpu as tpu
+from anytpu.embedding import ShardedEmbedding
+from anytpu.errors import DataError, ProgramError, ReplicaError, SettingError
+
+pytestmark = [
+    pytest.mark.usefixtures("quick_compilation", "float64"),
+    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"),
+]
+
+IDS, WIDTH = 40, 3
+
+
+@pytest.fixture
+def float64() -> Any:
+    before = keras.config.floatx()
+    jax.config.update("jax_enable_x64", True)
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+    yield
+    keras.config.set_floatx(before)
+    keras.config.set_dtype_policy(before)
+    jax.config.update("jax_enable_x64", False)
+
+
+def rows(count: int = 50, size: int = 5) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    # Skewed: most ids occur several times in a batch.
+    return (rng.zipf(1.5, (count, size)) % IDS).astype("int32"), rng.normal(size=(count, 1))
+
+
+class Bags(keras.layers.Layer):
+    """A dense Embedding, combined in the reference's own words."""
+
+    def __init__(self, combiner: str) -> None:
+        super().__init__()
+        self.table = keras.layers.Embedding(IDS, WIDTH)
+        self.combiner = combiner
+
+    def call(self, ids: Any) -> Any:
+        total = keras.ops.sum(self.table(ids), axis=1)
+        size = ids.shape[1]
+        return total / {"sum": 1.0, "mean": size, "sqrtn": size**0.5}[self.combiner]
+
+
+def loss() -> Any:
+    # Keras divides the sum of a loss by a number of float32, so it is not divided here.
+    return keras.losses.MeanSquaredError(reduction="sum")
+
+
+def model_of(layer: Any, size: int = 5) -> Any:
+    ids = keras.Input((size,), dtype="int32")
+    model = keras.Model(ids, keras.layers.Dense(1, kernel_initializer="ones")(layer(ids)))
+    model.compile(keras.optimizers.SGD(0.005), loss())
+    return model
+
+
+def trained(layer: Any, **settings: Any) -> Any:
+    with tpu.connect("virtual", cores=4).scope():
+        model = model_of(layer)
+    model.layers[1].embeddings = np.linspace(-1, 1, IDS * WIDTH).reshape(IDS, WIDTH)
+    model.fit(*rows(), batch_size=10, shuffle=False, verbose=0, **settings)
+    return model
+
+
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+@pytest.mark.parametrize("make", [lambda: keras.optimizers.SGD(0.01), lambda: keras.optimizers.Adagrad(0.1)])
+def test_equal_to_a_dense_embedding(make: Any, combiner: str):
+    dense = model_of(Bags(combiner))
+    dense.compile(make(), loss())
+    dense.layers[1].table.set_weights([np.linspace(-1, 1, IDS * WIDTH).reshape(IDS, WIDTH)])
+    with tpu.connect("virtual", cores=4).scope():
+        ours = model_of(ShardedEmbedding(IDS, WIDTH, combiner, make()))
+        ours.compile(make(), loss())
+    ours.layers[1].embeddings = np.linspace(-1, 1, IDS * WIDTH).reshape(IDS, WIDTH)
+    histories = [
+        model.fit(*rows(), batch_size=10, epochs=2, shuffle=False, verbose=0).history for model in (ours, dense)
+    ]
+    np.testing.assert_allclose(histories[0]["loss"], histories[1]["loss"], rtol=1e-12)
+    np.testing.assert_allclose(ours.layers[1].embeddings, dense.layers[1].table.embeddings.value, rtol=0, atol=1e-12)
+
+
+def by_numpy(optimizer: str, settings: dict[str, float], steps: int) -> np.ndarray:
+    """Train the table of `trained` with a lazy optimizer, the dense layer fixed at ones by a rate of 0."""
+    table = np.linspace(-1, 1, IDS * WIDTH).reshape(IDS, WIDTH)
+    start = 0.1 if optimizer == "Ftrl" else 0.0
+    first, second = np.full_like(table, start), np.zeros_like(table)
+    x, y = rows()
+    for step in range(1, steps + 1):
+        part = slice((step - 1) % 5 * 10, (step - 1) % 5 * 10 + 10)
+        ids, target = x[part], y[part]
+        error = table[ids].sum(1).sum(1, keepdims=True) - target
+        gradient = np.zeros_like(table)
+        np.add.at(gradient, ids, np.repeat(2 * error, ids.shape[1], 1)[..., None] * np.ones(WIDTH))
+        used = np.unique(ids)
+        g, rate = gradient[used], settings["learning_rate"]
+        if optimizer == "SGD":
+            first[used] = settings["momentum"] * first[used] - rate * g
+            nesterov = settings["momentum"] * first[used] - rate * g
+            table[used] += nesterov if settings.get("nesterov") else first[used]
+        elif optimizer == "Adam":
+            first[used] += 0.1 * (g - first[used])
+            second[used] += 0.001 * (g * g - second[used])
+            scaled = rate * np.sqrt(1 - 0.999**step) / (1 - 0.9**step)
+            table[used] -= scaled * first[used] / (np.sqrt(second[used]) + 1e-7)
+        else:
+            total = first[used] + g * g
+            second[used] += g - (np.sqrt(total) - np.sqrt(first[used])) / rate * table[used]
+            shrunk = np.clip(second[used], -settings["l1"], settings["l1"]) - second[used]
+            table[used] = shrunk / (np.sqrt(total) / rate + 2 * settings["l2"])
+            first[used] = total
+    return table
+
+
+LAZY = [
+    ("SGD", {"learning_rate": 0.005, "momentum": 0.9}, {}),
+    ("SGD", {"learning_rate": 0.005, "momentum": 0.9, "nesterov": True}, {}),
+    ("Adam", {"learning_rate": 0.05}, {}),
+    (
+        "Ftrl",
+        {"learning_rate": 0.05, "l1_regularization_strength": 0.01, "l2_regularization_strength": 0.02},
+        {"l1": 0.01, "l2": 0.02},
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "settings", "also"), LAZY, ids=["momentum", "nesterov", "Adam", "Ftrl"])
+def test_lazy_optimizers_beside_numpy(name: str, settings: dict, also: dict):
+    with tpu.connect("virtual", cores=4).scope():
+        model = model_of(ShardedEmbedding(IDS, WIDTH, "sum", getattr(keras.optimizers, name)(**settings)))
+        model.layers[2].trainable = False
+        model.compile("sgd", loss())
+    model.layers[1].embeddings = np.linspace(-1, 1, IDS * WIDTH).reshape(IDS, WIDTH)
+    model.fit(*rows(), batch_size=10, epochs=3, shuffle=False, verbose=0)
+    expected = by_numpy(name, {**settings, **also}, 15)
+    np.testing.assert_allclose(model.layers[1].embeddings, expected, rtol=0, atol=1e-12)
+
+
+def test_clipping_and_a_schedule():
+    # All ids in each batch, so that a dense optimizer sees the same rows.
+    x = np.stack([np.arange(IDS, dtype="int32").reshape(8, 5)] * 3).reshape(24, 5)
+    y = np.random.default_rng(1).normal(size=(24, 1)) * 5
+    results = []
+    for is_ours in (True, False):
+        rate = keras.optimizers.schedules.ExponentialDecay(0.3, 2, 0.5)
+        optimizer = keras.optimizers.Adam(rate, clipnorm=0.2)
+        with tpu.connect("virtual", cores=2).scope():
+            model = model_of(ShardedEmbedding(IDS, WIDTH, "sum", optimizer) if is_ours else Bags("sum"))
+            model.layers[2].trainable = False
+            model.compile("sgd" if is_ours else optimizer, loss())
+        start = np.linspace(-1, 1, IDS * WIDTH).reshape(IDS, WIDTH)
+        if is_ours:
+            model.layers[1].embeddings = start
+        else:
+            model.layers[1].table.set_weights([start])
+        model.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0)
+        results.append(np.array(model.layers[1].embeddings if is_ours else model.layers[1].table.embeddings.value))
+    np.testing.assert_allclose(*results, rtol=0, atol=1e-10)
+
+
+def test_features_that_share_a_table_and_weights():
+    ids = {
+        "liked": keras.Input((3,), dtype="int32", name="liked"),
+        "seen": keras.Input((4,), dtype="int32", name="seen"),
+    }
+    weights = {name: keras.Input(ids[name].shape[1:], name=f"{name}_weights") for name in ids}
+    with tpu.connect("virtual", cores=2).scope():
+        layer = ShardedEmbedding(IDS, WIDTH, "mean", keras.optimizers.Adagrad(0.1))
+        out = layer(ids, weights=weights)
+        model = keras.Model([*ids.values(), *weights.values()], keras.ops.concatenate([out["liked"], out["seen"]], 1))
+        model.compile("sgd", loss())
+    start = np.linspace(-1, 1, IDS * WIDTH).reshape(IDS, WIDTH)
+    layer.embeddings = start
+    rng = np.random.default_rng(3)
+    x = {"liked": rng.integers(0, IDS, (8, 3)), "seen": rng.integers(0, IDS, (8, 4))}
+    w = {name: rng.random(array.shape) for name, array in x.items()}
+    y = rng.normal(size=(8, 2 * WIDTH))
+    x["seen"][0] = -1  # An empty bag.
+    x["liked"][1, 2] = -1
+
+    def squares(table: Any) -> Any:
+        parts = []
+        for name in ("liked", "seen"):
+            real = (x[name] >= 0) * w[name]
+            total = jnp.einsum("bs,bsw->bw", real, table[x[name]])
+            parts.append(total / np.maximum(real.sum(1, keepdims=True), 1e-300))
+        return jnp.sum((jnp.concatenate(parts, 1) - y) ** 2) / (2 * WIDTH)
+
+    value, gradient = jax.value_and_grad(squares)(jnp.asarray(start))
+    expected = start - 0.1 * gradient / np.sqrt(0.1 + gradient**2 + 1e-7)
+    fed = {**x, **{f"{name}_weights": array for name, array in w.items()}}
+    history = model.fit(fed, y, batch_size=8, verbose=0).history
+    np.testing.assert_allclose(history["loss"][0], value, rtol=1e-6)  # Keras adds losses up in float32.
+    np.testing.assert_allclose(layer.embeddings, expected, rtol=0, atol=1e-8)  # Keras divides by float32.
+
+
+def test_sequences_are_not_combined_and_masked():
+    layer = ShardedEmbedding(IDS, WIDTH, mask_padding=True)
+    ids = np.array([[3, 5, -1], [7, -1, -1]])
+    result = np.array(layer(ids))
+    assert result.shape == (2, 3, WIDTH)
+    np.testing.assert_array_equal(result[0, 1], layer.embeddings[5])
+    assert not result[ids == -1].any()
+    assert np.array(layer.compute_mask(jnp.asarray(ids))).tolist() == [[True, True, False], [True, False, False]]
+    assert ShardedEmbedding(IDS, WIDTH)(np.array([1, 2])).shape == (2, WIDTH)
+
+
+def test_a_bad_id_that_the_model_computes_makes_its_bag_nan():
+    layer = ShardedEmbedding(IDS, WIDTH, "sum")
+    result = np.array(layer(np.array([[1, IDS], [2, 3], [-2, 0]])))
+    assert np.isnan(result).all(axis=1).tolist() == [True, False, True]
+    dropping = ShardedEmbedding(IDS, WIDTH, "sum", on_bad_id="drop")
+    dropping.build(None)
+    np.testing.assert_array_equal(dropping(np.array([[1, IDS]]))[0], dropping.embeddings[1])
+
+
+@pytest.mark.parametrize("on_bad_id", ["raise", "drop"])
+def test_bad_ids_of_inputs(on_bad_id: str):
+    with tpu.connect("virtual", cores=2).scope():
+        model = model_of(ShardedEmbedding(IDS, WIDTH, "sum", on_bad_id=on_bad_id, name="movies"))
+    x, y = rows()
+    x = x.astype("int64")
+    x[7, 2], x[9, 0] = 2**32 + 3, -5
+    name = model.inputs[0].name
+    if on_bad_id == "drop":
+        before = np.array(model.layers[1].embeddings)
+        model.fit(np.where((x < 0) | (x >= IDS), -1, x), y, batch_size=10, shuffle=False, verbose=0)
+        expected = np.array(model.layers[1].embeddings)
+        with tpu.connect("virtual", cores=2).scope():
+            model = model_of(ShardedEmbedding(IDS, WIDTH, "sum", on_bad_id="drop"))
+        model.layers[1].embeddings = before
+        model.fit(x, y, batch_size=10, shuffle=False, verbose=0)
+        np.testing.assert_array_equal(model.layers[1].embeddings, expected)
+        return
+    message = (
+        f"x[{name!r}], row 7, has the id 4,294,967,299 (2 such ids), and the table 'movies' has the ids 0 to 39; -1 "
+        'stands for no id. Enlarge input_dim, or pass on_bad_id="drop" to leave such ids out'
+    )
+    for call in (
+        lambda: model.fit(x, y, verbose=0),
+        lambda: model.predict(x, verbose=0),
+        lambda: model.train_on_batch(x, y),
+    ):
+        with pytest.raises(DataError) as caught:
+            call()
+        assert str(caught.value) == message
+
+
+def test_weights_that_are_nan():
+    ids, weights = keras.Input((2,), dtype="int32", name="ids"), keras.Input((2,), name="seconds")
+    with tpu.connect("virtual", cores=2).scope():
+        model = keras.Model([ids, weights], ShardedEmbedding(IDS, WIDTH, "sum")(ids, weights))
+        model.compile("sgd", "mse")
+    with pytest.raises(DataError) as caught:
+        model.predict([np.ones((3, 2), int), np.array([[1.0, 1], [np.nan, 2], [1, 1]])], verbose=0)
+    assert str(caught.value) == (
+        "x['seconds'], row 1, has the weight nan: the weight of an id must be a finite number, and 0 leaves the id out"
+    )
+
+
+def test_two_calls_in_one_step_are_refused():
+    layer = ShardedEmbedding(IDS, WIDTH, "sum", name="movies")
+    first, second = keras.Input((2,), dtype="int32"), keras.Input((2,), dtype="int32")
+    with tpu.connect("virtual", cores=2).scope():
+        model = keras.Model([first, second], layer(first) + layer(second))
+        model.compile("sgd", "mse")
+    with pytest.raises(ProgramError) as caught:
+        model.fit([np.ones((4, 2), int)] * 2, np.ones((4, WIDTH)), verbose=0)
+    assert (
+        "'movies' is called twice in one step, and each call would make a table of its own. Call it once with all ids "
+        'that use this table: liked, seen = layer({"liked": a, "seen": b}).values()'
+    ) in str(caught.value)
+
+
+def test_in_a_step_of_one_replica_it_is_refused():
+    strategy = tpu.connect("virtual", cores=2)
+    with strategy.scope():
+        layer = ShardedEmbedding(IDS, WIDTH, "sum", name="movies")
+        layer.build(None)
+    with pytest.raises(ReplicaError) as caught:
+        strategy.run(lambda ids: layer(ids), args=(jnp.ones((4, 2), "int32"),))
+    assert "the table of 'movies' is trained by whole-batch code" in str(caught.value)
+    assert "tpu.embedding.TPUEmbedding" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"input_dim": 0}, "input_dim must be a positive integer, not 0"),
+        ({"output_dim": 2.5}, "output_dim must be a positive integer, not 2.5"),
+        (
+            {"input_dim": 2**31},
+            "input_dim is 2,147,483,648, and ids are of 32 bits: a table has at most 2,130,706,432 rows. Split it into "
+            "tables of fewer ids, or hash the ids into fewer",
+        ),
+        ({"combiner": "max"}, 'combiner must be "sum", "mean", "sqrtn" or None, not \'max\''),
+        ({"on_bad_id": "skip"}, 'on_bad_id must be "raise" or "drop", not \'skip\''),
+        (
+            {"optimizer": "adamm"},
+            "the optimizer of a table must be SGD, Adagrad, Adam or Ftrl, one of Keras's or its name, not 'adamm'",
+        ),
+        (
+            {"optimizer": "rmsprop"},
+            "RMSprop has no update of single rows here: the optimizer of a table must be SGD, Adagrad, Adam or Ftrl. "
+            "The other weights of the model may have any optimizer, in model.compile",
+        ),
+        (
+            {"optimizer": keras.optimizers.Adam(weight_decay=0.1)},
+            "Adam(weight_decay=0.1) does not fit a table: it changes all rows at each step. Leave it out of the "
+            "table's optimizer",
+        ),
+    ],
+)
+def test_wrong_arguments(arguments: dict, message: str):
+    with pytest.raises(SettingError) as caught:
+        ShardedEmbedding(**{"input_dim": 4, "output_dim": 2, **arguments})
+    assert str(caught.value) == message
+
+
+def test_saved_and_loaded(tmp_path: Any):
+    model = trained(ShardedEmbedding(IDS, WIDTH, "mean", keras.optimizers.Adam(0.01)))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    x, y = rows()
+    np.testing.assert_array_equal(model.predict(x, verbose=0), loaded.predict(x, verbose=0))
+    histories = [one.fit(x, y, batch_size=10, shuffle=False, verbose=0).history["loss"] for one in (model, loaded)]
+    np.testing.assert_allclose(*histories, rtol=1e-12)
+
+
+def test_the_learning_rate_may_change():
+    model = trained(ShardedEmbedding(IDS, WIDTH, "mean", keras.optimizers.SGD(0.5)))
+    before = np.array(model.layers[1].embeddings)
+    model.layers[1].learning_rate = 0.0
+    model.fit(*rows(), batch_size=10, verbose=0)
+    np.testing.assert_array_equal(model.layers[1].embeddings, before)
+    scheduled = ShardedEmbedding(4, 2, optimizer=keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.1, 10)))
+    scheduled.build(None)
+    with pytest.raises(ProgramError, match="follows CosineDecay, so it cannot be assigned"):
+        scheduled.learning_rate = 0.1

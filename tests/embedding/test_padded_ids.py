@@ -1,0 +1,63 @@
+"""Ids in ragged and sparse forms."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from anytpu.embedding import pad_ids
+from anytpu.errors import DataError
+
+
+def test_forms():
+    expected = [[3, 5, 7, -1], [2, -1, -1, -1], [-1, -1, -1, -1]]
+    rows = [[3, 5, 7], [2], []]
+    objects = np.empty(3, object)
+    objects[:] = [np.array(row, "int64") for row in rows]
+    assert pad_ids(rows).tolist() == expected
+    assert pad_ids(objects).tolist() == expected
+    assert pad_ids([np.array(row) for row in rows], length=2, on_long="cut").tolist() == [[3, 5], [2, -1], [-1, -1]]
+    assert pad_ids(np.array([4, 5])).tolist() == [[4], [5]]
+    assert pad_ids(np.array([[4, 5, 6]])).tolist() == [[4, 5, 6]]
+
+
+def test_sparse_matrices():
+    class Coordinates:
+        """The attributes of a `scipy.sparse.coo_array`."""
+
+        row, col, data, shape = np.array([1, 0, 0]), np.array([0, 4, 1]), np.array([9, 8, 7]), (3, 5)
+
+        def tocoo(self):
+            return self
+
+    assert pad_ids(Coordinates()).tolist() == [[7, 8], [9, -1], [-1, -1]]
+
+
+def test_weights():
+    ids, weights = pad_ids([[3, 5], [2]], [[0.5, 2.0], [1.0]])
+    assert ids.tolist() == [[3, 5], [2, -1]]
+    assert weights.tolist() == [[0.5, 2.0], [1.0, 0.0]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"ids": [[1], [2, 3, 4]], "length": 2, "name": "watched"},
+            "'watched', row 1, has 3 ids, and a row has at most 2: raise the limit, or pass on_long=\"cut\" to keep "
+            "the first ids",
+        ),
+        (
+            {"ids": [[1], [2]], "weights": [[1.0], [1.0, 2.0]]},
+            "the weights of 'ids' have other rows than its ids: give one weight for each id",
+        ),
+        (
+            {"ids": [[1], [2]], "weights": [[1.0], [float("inf")]]},
+            "'ids', row 1, has the weight inf for the id 2: a weight must be a finite number",
+        ),
+    ],
+)
+def test_errors(arguments: dict, message: str):
+    with pytest.raises(DataError) as caught:
+        pad_ids(**arguments)
+    assert str(caught.value) == message

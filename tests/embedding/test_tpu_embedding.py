@@ -1,0 +1,183 @@
+"""`TPUEmbedding` in a custom loop, beside dense tables in JAX."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+import pytest
+
+import anytpu as tpu
+from anytpu.embedding import FeatureConfig, TableConfig, TPUEmbedding
+from anytpu.errors import DataError, ProgramError, SettingError, StrategyError
+
+pytestmark = [
+    pytest.mark.usefixtures("quick_compilation"),
+    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"),
+]
+
+IDS, WIDTH, ROWS, STEPS = 50, 4, 8, 6
+RNG = np.random.default_rng(0)
+START = RNG.normal(size=(IDS, WIDTH)).astype("float32")
+KERNEL = RNG.normal(size=(2 * WIDTH, 1)).astype("float32")
+DENSE = RNG.integers(0, IDS, (STEPS, ROWS, 3))
+RAGGED = [[RNG.integers(0, IDS, RNG.integers(1, 4)).tolist() for _ in range(ROWS)] for _ in range(STEPS)]
+TARGETS = RNG.normal(size=(STEPS, ROWS, 1)).astype("float32")
+
+
+def loss_of(embeddings: Any, targets: Any) -> Any:
+    both = jnp.concatenate([embeddings["liked"] + embeddings["seen"], embeddings["user"]], 1)
+    return jnp.sum((both @ KERNEL - targets) ** 2) / ROWS
+
+
+def embedding_of(strategy: Any, **settings: Any) -> TPUEmbedding:
+    items, users = TableConfig(IDS, WIDTH, combiner="sum", name="items"), TableConfig(IDS, WIDTH, name="users")
+    features = {"liked": FeatureConfig(items), "seen": FeatureConfig(items), "user": FeatureConfig(users)}
+    with strategy.scope():
+        embedding = TPUEmbedding(features, keras.optimizers.Adagrad(0.1), **settings)
+    embedding.assign("items", START)
+    embedding.assign("users", START[::-1])
+    return embedding
+
+
+def enqueue(embedding: TPUEmbedding, step: int, **settings: Any) -> None:
+    embedding.enqueue({"liked": DENSE[step], "seen": RAGGED[step], "user": RAGGED[step]}, **settings)
+
+
+def reference() -> tuple[list[float], Any]:
+    def loss(tables: Any, step: int) -> Any:
+        items, users = tables
+        bags = [jnp.stack([f(t[np.array(row)], 0) for row in rows]) for t, rows, f in (
+            (items, DENSE[step], jnp.sum), (items, RAGGED[step], jnp.sum), (users, RAGGED[step], jnp.mean)
+        )]  # fmt: skip
+        return loss_of(dict(zip(("liked", "seen", "user"), bags, strict=True)), TARGETS[step])
+
+    tables, losses = (jnp.asarray(START), jnp.asarray(START[::-1])), []
+    totals = tuple(jnp.full(table.shape, 0.1) for table in tables)
+    for step in range(STEPS):
+        value, gradients = jax.value_and_grad(loss)(tables, step)
+        losses.append(float(value))
+        totals = tuple(total + g * g for total, g in zip(totals, gradients, strict=True))
+        triples = zip(tables, gradients, totals, strict=True)
+        tables = tuple(table - 0.1 * g / jnp.sqrt(total + 1e-7) for table, g, total in triples)
+    return losses, tables
+
+
+@pytest.mark.parametrize("cores", [1, 4])
+def test_in_a_custom_loop(cores: int):
+    strategy = tpu.connect("virtual", cores=cores)
+    embedding = embedding_of(strategy)
+
+    def step(targets: Any) -> Any:
+        value, gradients = jax.value_and_grad(loss_of)(embedding.dequeue(), targets)
+        embedding.apply_gradients(gradients)
+        return value
+
+    losses = []
+    for number, targets in enumerate(strategy.distribute_dataset(list(TARGETS))):
+        enqueue(embedding, number)
+        losses.append(float(strategy.reduce("SUM", strategy.run(step, args=(targets,)))))
+    expected, (items, users) = reference()
+    # Float32: sums in another order.
+    np.testing.assert_allclose(losses, expected, rtol=1e-4)
+    np.testing.assert_allclose(embedding.embedding_tables["items"], items, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(embedding.embedding_tables["users"], users, rtol=0, atol=1e-4)
+
+
+def test_outside_of_a_replica_and_without_training():
+    embedding = embedding_of(tpu.connect("virtual", cores=2))
+    losses = []
+    for number in range(STEPS):
+        enqueue(embedding, number)
+        value, gradients = jax.value_and_grad(loss_of)(embedding.dequeue(), TARGETS[number])
+        embedding.apply_gradients(gradients)
+        losses.append(float(value))
+    np.testing.assert_allclose(losses, reference()[0], rtol=1e-4)
+    before = embedding.embedding_tables["items"]
+    enqueue(embedding, 0, training=False)
+    np.testing.assert_array_equal(embedding.dequeue()["liked"][0], np.asarray(before)[DENSE[0, 0]].sum(0))
+    np.testing.assert_array_equal(embedding.embedding_tables["items"], before)
+
+
+def test_sequences_are_cut_and_filled():
+    table = TableConfig(IDS, WIDTH)
+    with tpu.connect("virtual", cores=2).scope():
+        embedding = TPUEmbedding([FeatureConfig(table, max_sequence_length=3)], "sgd")
+    embedding.enqueue([[[1, 2], [3, 4, 5, 6]]])
+    (result,) = embedding.dequeue()
+    rows = np.asarray(embedding_tables(embedding))
+    np.testing.assert_array_equal(result, [[*rows[[1, 2]], [0] * WIDTH], rows[[3, 4, 5]]])
+
+
+def embedding_tables(embedding: TPUEmbedding) -> Any:
+    embedding.apply_gradients([None])
+    return embedding.embedding_tables["table_0"]
+
+
+def message_of(call: Any, error: type) -> str:
+    with pytest.raises(error) as caught:
+        call()
+    return str(caught.value)
+
+
+def test_what_is_refused():
+    strategy = tpu.connect("virtual", cores=4)
+    embedding = embedding_of(strategy)
+    assert message_of(embedding.dequeue, ProgramError) == (
+        "there is nothing to dequeue: call enqueue(features) before the step"
+    )
+    assert message_of(lambda: embedding.apply_gradients({}), ProgramError) == (
+        "there is nothing to update: call enqueue(features) before the step"
+    )
+    whole = {"liked": DENSE[0], "seen": DENSE[0], "user": DENSE[0]}
+    bad = DENSE[0].copy()
+    bad[3, 1] = IDS
+    assert message_of(lambda: embedding.enqueue({**whole, "seen": bad}), DataError) == (
+        "'seen', row 3, has the id 50, and the table 'items' has the ids 0 to 49; -1 stands for no id. "
+        "FeatureConfig(validate_weights_and_indices=False) leaves such ids out"
+    )
+    assert message_of(lambda: embedding.enqueue({name: ids[:6] for name, ids in whole.items()}), DataError) == (
+        "the features have 6 rows, and 4 replicas need the same number in each, which they divide: pass full batches, "
+        "batch(rows, drop_remainder=True)"
+    )
+    assert message_of(lambda: embedding.enqueue({"liked": DENSE[0]}), DataError).startswith(
+        "features must have the structure of feature_config, PyTreeDef({'liked': *, 'seen': *, 'user': *}): "
+    )
+    weights = {name: np.ones(ids.shape) for name, ids in whole.items()}
+    weights["liked"][2, 0] = np.nan
+    assert message_of(lambda: embedding.enqueue(whole, weights), DataError) == (
+        f"'liked', row 2, has the weight nan for the id {DENSE[0, 2, 0]}: a weight must be a finite number"
+    )
+    embedding.enqueue(whole)
+    assert message_of(lambda: embedding.enqueue(whole), ProgramError) == (
+        "apply_gradients was not called for the batch that was enqueued last. Call it in the step, or "
+        "enqueue(..., training=False)"
+    )
+    embedding.enqueue(whole)
+    wrong = {name: np.zeros((ROWS, WIDTH + 1)) for name in whole}
+    assert message_of(lambda: embedding.apply_gradients(wrong), DataError) == (
+        "the gradient of 'liked' is for embeddings of the shape (8, 5), and those of the batch have (8, 4)"
+    )
+    inside = message_of(lambda: strategy.run(lambda: embedding.enqueue(whole)), ProgramError)
+    assert inside == "enqueue takes ids on the host: call it before strategy.run, not inside"
+    assert message_of(lambda: embedding.assign("movies", START), SettingError) == (
+        "there is no table 'movies'; the tables are 'items', 'users'"
+    )
+    assert message_of(lambda: embedding.assign("items", START[:3]), SettingError) == (
+        "the table 'items' has the shape (50, 4), not (3, 4)"
+    )
+    assert "make it inside, with tpu.connect().scope()" in message_of(
+        lambda: TPUEmbedding(FeatureConfig(TableConfig(3, 2)), "sgd"), StrategyError
+    )
+    for make, text in (
+        (lambda: TableConfig(0, 2), "vocabulary_size of a table must be a positive integer, not 0"),
+        (
+            lambda: TableConfig(3, 2, combiner="max"),
+            'combiner of a table must be "mean", "sum" or "sqrtn", not \'max\'',
+        ),
+        (lambda: FeatureConfig("items"), "table of a FeatureConfig must be a TableConfig, not 'items'"),  # type: ignore
+    ):
+        assert message_of(make, SettingError) == text
