@@ -13,9 +13,14 @@ DEPTH = FEATURES + 1 + UNITS
 
 
 def call(name, results, operands, **attributes):
-    """Run one call with operands of these shapes; a boolean operand has `bool` before its shape."""
+    """Run one call with operands of these shapes; one that is not of floats has `bool` or `int` before its shape."""
     library.load()
-    arrays = [jnp.zeros(s[1:], bool) if s[:1] == (bool,) else jnp.zeros(s, "float32") for s in operands]
+    arrays = [
+        jnp.zeros(shape[1:], "bool" if shape[0] is bool else "int32")
+        if shape[:1] in ((bool,), (int,))
+        else jnp.zeros(shape, "float32")
+        for shape in operands
+    ]
     specs = [jax.ShapeDtypeStruct(shape, np.float32) for shape in results]
     return jax.block_until_ready(jax.ffi.ffi_call(name, specs)(*arrays, **attributes))
 
@@ -94,6 +99,7 @@ CALLS = {
             (UNITS, 3 * UNITS),
         ],
     ),
+    "anytpu_row_sums": ([(BATCH, UNITS)], [(30, UNITS), (int, BATCH, TIME), (BATCH, TIME)]),
 }
 """Shapes of the results and of the operands of calls that are right."""
 
@@ -107,7 +113,8 @@ def smaller(shapes, index):
 
 
 def test_every_kernel_is_here():
-    assert {*CALLS, "anytpu_convolution", "anytpu_sequence_weights"} == set(library.KERNELS)
+    others = {"anytpu_convolution", "anytpu_row_update", "anytpu_sequence_weights"}
+    assert {*CALLS, *others} == set(library.KERNELS)
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -188,3 +195,49 @@ def test_weights_beyond_their_buffers_are_refused(changed):
     with pytest.raises(jax.errors.JaxRuntimeError) as caught:
         weights(**changed)
     assert "sequence_weights: the shapes of its arrays do not fit together" in str(caught.value)
+
+
+TABLE = (30, UNITS)
+BAGS = [(int, BATCH, TIME), (BATCH, TIME), (BATCH, UNITS)]
+
+
+def update(results=3, operands=(TABLE, TABLE, TABLE, (), *BAGS, *BAGS), rule=3, numbers=(9, 0.1, 0.1, 0.1)):
+    shapes = [TABLE] * results if isinstance(results, int) else results
+    return call("anytpu_row_update", shapes, operands, rule=np.int64(rule), numbers=np.array(numbers, "float32"))
+
+
+def test_an_update_of_arrays_that_fit_runs():
+    assert len(update()) == 3
+    assert len(update(operands=(TABLE, TABLE, TABLE, ()))) == 3
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"results": 2},
+        {"results": [TABLE, TABLE, (29, UNITS)]},
+        {"results": [(30, UNITS - 1), TABLE, TABLE]},
+        {"rule": 1},
+        {"rule": 5},
+        {"rule": -1},
+        {"numbers": (9, 0.1, 0.1)},
+        {"operands": ()},
+        {"operands": (TABLE, TABLE, TABLE)},
+        {"operands": ((30 * UNITS,), TABLE, TABLE, ())},
+        {"operands": (TABLE, TABLE, (29, UNITS), ())},
+        {"operands": (TABLE, TABLE, TABLE, (1,))},
+        {"operands": (TABLE, TABLE, TABLE, (int,))},
+        {"operands": (TABLE, TABLE, TABLE, (), *BAGS[:2])},
+        {"operands": (TABLE, TABLE, TABLE, (), (BATCH, TIME), *BAGS[1:])},
+        {"operands": (TABLE, TABLE, TABLE, (), (int, BATCH * TIME), *BAGS[1:])},
+        {"operands": (TABLE, TABLE, TABLE, (), BAGS[0], (BATCH, TIME - 1), BAGS[2])},
+        {"operands": (TABLE, TABLE, TABLE, (), *BAGS[:2], (BATCH - 1, UNITS))},
+        {"operands": (TABLE, TABLE, TABLE, (), *BAGS[:2], (BATCH, UNITS + 1))},
+        {"operands": (TABLE, TABLE, TABLE, (), *BAGS[:2], (BATCH * UNITS,))},
+    ],
+    ids=str,
+)
+def test_an_update_beyond_its_arrays_is_refused(changed):
+    with pytest.raises(jax.errors.JaxRuntimeError) as caught:
+        update(**changed)
+    assert "row_update: the shapes of its arrays do not fit together" in str(caught.value)

@@ -12,6 +12,7 @@ from anytpu_kernels.gru import gru_backward, gru_forward, gru_weights
 from anytpu_kernels.library import onednn_version
 from anytpu_kernels.lstm import lstm_backward, lstm_forward, lstm_weights
 from anytpu_kernels.memory import use_huge_pages
+from anytpu_kernels.rows import row_sums, row_update
 
 __all__ = [
     "column_moments",
@@ -24,6 +25,8 @@ __all__ = [
     "lstm_forward",
     "lstm_weights",
     "onednn_version",
+    "row_sums",
+    "row_update",
     "takes_convolution",
     "use_huge_pages",
 ]

@@ -17,6 +17,8 @@ KERNELS = {
     "anytpu_gru_backward": "AnytpuGruBackward",
     "anytpu_lstm_forward": "AnytpuLstmForward",
     "anytpu_lstm_backward": "AnytpuLstmBackward",
+    "anytpu_row_sums": "AnytpuRowSums",
+    "anytpu_row_update": "AnytpuRowUpdate",
     "anytpu_sequence_weights": "AnytpuSequenceWeights",
 }
 """XLA's name of each kernel, and its symbol in the library."""

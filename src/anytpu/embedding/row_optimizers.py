@@ -54,6 +54,31 @@ class RowOptimizer:
         return _UPDATES[self.name](settings, rows, slots, gradient, learning_rate, step)
 
 
+def kernel_rule(optimizer: RowOptimizer) -> tuple[str, tuple[float, ...]] | None:
+    """Return the rule of `anytpu_kernels.row_update` and its numbers, or None if it has none.
+
+    Clipping by the norm needs the gradients of all rows at once.
+    """
+    settings = dict(optimizer.settings)
+    if settings.get("clipnorm"):
+        return None
+    if optimizer.name == "SGD":
+        numbers = settings.get("momentum", 0.0), float(bool(settings.get("nesterov")))
+        return ("momentum", numbers) if optimizer.slots else ("sgd", ())
+    if optimizer.name == "Adagrad":
+        return "adagrad", (settings["epsilon"],)
+    if optimizer.name == "Adam":
+        return "adam", (1 - settings["beta_1"], 1 - settings["beta_2"], settings["epsilon"])
+    l1, l2 = settings["l1_regularization_strength"], settings["l2_regularization_strength"]
+    shrinkage = settings["l2_shrinkage_regularization_strength"]
+    return "ftrl", (-settings["learning_rate_power"], l1, l2, shrinkage, settings["beta"])
+
+
+def corrected_rate(optimizer: RowOptimizer, rate: Array, step: Array) -> Array:
+    """Return the learning rate of a step: Adam's is corrected for the bias of its means, which begin at 0."""
+    return _adam_rate(dict(optimizer.settings), rate, step) if optimizer.name == "Adam" else rate
+
+
 def row_optimizer(optimizer: Any) -> RowOptimizer:
     """Return the formulas of a Keras optimizer.
 
@@ -130,12 +155,16 @@ def _adagrad(
     return rows - rate * gradient / jnp.sqrt(total + settings["epsilon"]), (total,)
 
 
+def _adam_rate(settings: Mapping[str, Any], rate: Array, step: Array) -> Array:
+    count = step.astype(rate.dtype)
+    return rate * jnp.sqrt(1 - settings["beta_2"] ** count) / (1 - settings["beta_1"] ** count)
+
+
 def _adam(
     settings: Mapping[str, Any], rows: Array, slots: tuple[Array, ...], gradient: Array, rate: Array, step: Array
 ) -> Rows:
     beta_1, beta_2 = settings["beta_1"], settings["beta_2"]
-    count = step.astype(rows.dtype)
-    rate = rate * jnp.sqrt(1 - beta_2**count) / (1 - beta_1**count)
+    rate = _adam_rate(settings, rate.astype(rows.dtype), step)
     mean = slots[0] + (gradient - slots[0]) * (1 - beta_1)
     square = slots[1] + (gradient * gradient - slots[1]) * (1 - beta_2)
     return rows - mean * rate / (jnp.sqrt(square) + settings["epsilon"]), (mean, square)

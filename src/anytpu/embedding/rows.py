@@ -3,7 +3,8 @@
 Idea: a bag is a list of ids with weights; its result is the weighted sum of their rows. `look_up` computes the bags.
 Its gradient is not an array of the table's size: the backward pass sums the gradients of each id once, updates these
 rows and their slots, and returns the new table. Keras assigns such a result in place of an optimizer's update
-(`overwrite_with_gradient`). XLA updates the table in place, so a step costs as much as the batch has ids.
+(`overwrite_with_gradient`). The table is updated in place, so a step costs as much as the batch has ids. On the CPU
+both are kernels of anytpu-kernels, if it is installed (`cpu_calls.py`).
 
 Rule: an id outside of the table stands for no row: it adds nothing and changes nothing. A row is updated once for a
 step, by the sum of the gradients of all its ids. `jax.grad` with respect to a table returns the new table, so only
@@ -14,6 +15,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
+import math
+from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -21,7 +26,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from anytpu.embedding.row_optimizers import RowOptimizer
+from anytpu.embedding.cpu_calls import CpuCall
+from anytpu.embedding.row_optimizers import RowOptimizer, corrected_rate, kernel_rule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,10 +76,26 @@ def look_up(rows: Array, bags: Bags) -> Array:
         >>> look_up(table, Bags(jnp.array([[0, 2]]), jnp.array([[1.0, 0.5]]))).tolist()
         [[2.0, 3.5]]
     """
-    is_row = (bags.ids >= 0) & (bags.ids < rows.shape[0])
-    found = rows.at[bags.ids].get(mode="clip")
+    return _SUMS(rows, bags.ids, bags.weights)[0]
+
+
+def _plain_sums(rows: Array, ids: Array, weights: Array) -> list[Array]:
+    is_row = (ids >= 0) & (ids < rows.shape[0])
+    found = rows.at[ids].get(mode="clip")
     # An infinite row that is not used must not become NaN by a weight of 0.
-    return jnp.sum(jnp.where(is_row[..., None], found * bags.weights[..., None], 0), axis=1)
+    return [jnp.sum(jnp.where(is_row[..., None], found * weights[..., None], 0), axis=1)]
+
+
+def _foreign_sums(kernels: ModuleType, rows: Array, ids: Array, weights: Array) -> list[Array]:
+    return [kernels.row_sums(rows, ids, weights)]
+
+
+def _has_kernel_dtypes(*arrays: Array, **settings: Any) -> bool:
+    del settings
+    return all(array.dtype in (jnp.float32, jnp.int32) for array in arrays)
+
+
+_SUMS = CpuCall(_plain_sums, _foreign_sums, _has_kernel_dtypes)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -123,14 +145,46 @@ def updated(
         features: bags of each feature that uses the table.
         gradients: gradient of the sums of each feature, `(bags, width)`.
     """
-    ids, sums = summed_by_row(table.rows, features, gradients)
-    rows, *slots = (array.at[ids].get(mode="clip", indices_are_sorted=True) for array in (table.rows, *table.slots))
-    rows, slots = optimizer.update(rows, tuple(slots), sums, table.learning_rate, table.step)
-    new = [
-        array.at[ids].set(part, mode="drop", indices_are_sorted=True, unique_indices=True)
-        for array, part in zip((table.rows, *table.slots), (rows, *slots), strict=True)
+    triples = [
+        (bags.ids, bags.weights, gradient.astype(table.rows.dtype))
+        for bags, gradient in zip(features, gradients, strict=True)
     ]
-    return new[0], tuple(new[1:])
+    operands = [table.rows, *table.slots, table.learning_rate, table.step, *itertools.chain(*triples)]
+    rows, *slots = _UPDATE(*operands, optimizer=optimizer)
+    return rows, tuple(slots)
+
+
+def _plain_update(*operands: Array, optimizer: RowOptimizer) -> list[Array]:
+    arrays, rate, step, triples = _parts(operands, optimizer)
+    ids, sums = summed_by_row(arrays[0], [Bags(*triple[:2]) for triple in triples], [triple[2] for triple in triples])
+    rows, *slots = (array.at[ids].get(mode="clip", indices_are_sorted=True) for array in arrays)
+    rows, slots = optimizer.update(rows, tuple(slots), sums, rate, step)
+    return [
+        array.at[ids].set(part, mode="drop", indices_are_sorted=True, unique_indices=True)
+        for array, part in zip(arrays, (rows, *slots), strict=True)
+    ]
+
+
+def _foreign_update(kernels: ModuleType, *operands: Array, optimizer: RowOptimizer) -> list[Array]:
+    arrays, rate, step, triples = _parts(operands, optimizer)
+    rule = kernel_rule(optimizer)
+    assert rule is not None
+    limit = dict(optimizer.settings).get("clipvalue") or math.inf
+    rate = corrected_rate(optimizer, rate, step)
+    return kernels.row_update(arrays, rate, triples, rule=rule[0], numbers=rule[1], limit=limit)
+
+
+def _has_update_kernel(*operands: Array, optimizer: RowOptimizer) -> bool:
+    return kernel_rule(optimizer) is not None and _has_kernel_dtypes(*operands)
+
+
+def _parts(operands: Sequence[Array], optimizer: RowOptimizer) -> tuple[list[Array], Array, Array, list[tuple]]:
+    """Return table and slots, learning rate, step, and for each feature ids, weights and gradients."""
+    arrays, (rate, step, *rest) = operands[: 1 + len(optimizer.slots)], operands[1 + len(optimizer.slots) :]
+    return list(arrays), rate, step, [tuple(rest[i : i + 3]) for i in range(0, len(rest), 3)]
+
+
+_UPDATE = CpuCall(_plain_update, _foreign_update, _has_update_kernel)
 
 
 def summed_by_row(rows: Array, features: list[Bags], gradients: list[Array]) -> tuple[Array, Array]:

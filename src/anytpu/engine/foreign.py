@@ -20,7 +20,7 @@ from anytpu import _env
 REQUIRED_NAMES = {
     *["column_moments", "column_products", "convolution", "takes_convolution"],
     *["gru_backward", "gru_forward", "gru_weights", "lstm_backward", "lstm_forward", "lstm_weights"],
-    *["onednn_version", "use_huge_pages"],
+    *["onednn_version", "row_sums", "row_update", "use_huge_pages"],
 }
 """The names of the module `anytpu_kernels` that anytpu uses."""
 

@@ -20,6 +20,7 @@ import contextvars
 import functools
 import math
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
 import jax.numpy as jnp
@@ -69,11 +70,16 @@ def fast_kernels(layers: bool = True) -> Iterator[None]:
         _ON.reset(before)
 
 
+def kernels_in_use() -> ModuleType | None:
+    """Return the module `anytpu_kernels` if operations are lowered to its calls here and now, or None."""
+    return foreign_kernels() if _ON.get() else None
+
+
 def prepare_memory(temporary_bytes: int) -> None:
-    """Request huge pages from Linux if a call allocates so much that glibc maps memory for it.
+    """Request huge pages from Linux if so much is allocated that glibc maps memory for it.
 
     Args:
-        temporary_bytes: bytes that a call of an executable allocates.
+        temporary_bytes: bytes that a call of an executable, or an array, allocates.
     """
     foreign = foreign_kernels() if temporary_bytes >= _MAPPED_BYTES else None
     if foreign is not None:
@@ -111,7 +117,7 @@ def _lower_loop(plain: Any, context: Any, *operands: Any, **parameters: Any) -> 
 def _lower_convolution(plain: Any, context: Any, image: Any, kernel: Any, **parameters: Any) -> Any:
     """Lower a convolution: as a call of oneDNN, in another form, or by JAX's rule."""
     operands = context.avals_in[0], context.avals_in[1]
-    foreign = foreign_kernels() if _ON.get() else None
+    foreign = kernels_in_use()
     if foreign is not None and foreign.takes_convolution(*operands, parameters):
         computed = foreign.convolution
     elif _ON.get() and needs_rewriting(*operands, parameters):

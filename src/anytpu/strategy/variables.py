@@ -179,7 +179,7 @@ def take(
             # 1. All variables are free: take them.
             if other is None:
                 each = itertools.repeat(REPLICATED, len(variables)) if layouts is None else layouts
-                handles = [_take_variable(backend, *pair) for pair in zip(variables, each, strict=True)]
+                handles = [_take_variable(backend, holder, *pair) for pair in zip(variables, each, strict=True)]
                 _hold(variables, holder)
                 return handles
             # 2. A single step of another thread ends soon: wait for its release.
@@ -276,7 +276,7 @@ def _is_mine(holder: Holder) -> bool:
     return holder.thread is threading.current_thread()
 
 
-def _take_variable(backend: Backend, variable: Any, layout: Layout) -> Any:
+def _take_variable(backend: Backend, holder: Holder | None, variable: Any, layout: Layout) -> Any:
     home = vars(variable).get(_HOME)
     value = _keras.value_of(variable)
     if home is not None and (value is home.unread or (value is home.attached and value is not None)):
@@ -287,7 +287,9 @@ def _take_variable(backend: Backend, variable: Any, layout: Layout) -> Any:
         value = home.read(variable)
     # Copy: the call donates its inputs, and this array belongs to the user.
     handle = _put(backend, value, layout)
-    vars(variable)[_HOME] = _Home(backend, layout, handle, value)
+    home = vars(variable)[_HOME] = _Home(backend, layout, handle, value)
+    if holder is not None and holder.newest is not None:
+        _hide(variable, home)  # Its array is freed before the next variable is copied.
     return handle
 
 

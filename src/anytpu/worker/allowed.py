@@ -34,7 +34,7 @@ CUSTOM_CALLS = re.compile(
 FOREIGN_CALLS = (
     *("anytpu_convolution", "anytpu_column_moments", "anytpu_column_products"),
     *("anytpu_lstm_forward", "anytpu_lstm_backward", "anytpu_gru_forward", "anytpu_gru_backward"),
-    "anytpu_sequence_weights",
+    *("anytpu_sequence_weights", "anytpu_row_sums", "anytpu_row_update"),
 )
 """The custom calls of anytpu-kernels, allowed where they are installed. Each refuses arrays that do not fit."""
 
