@@ -14,6 +14,7 @@ from typing import Any
 
 OBJECTS = {
     "keras scope": "anytpu.train.adopt:install",
+    "keras-rs scope": "anytpu.embedding.keras_rs_tables:install",
     "layout chooser": "anytpu.planning.shardings.automatic:choose_layout",
     "run recorder": "anytpu.planning.run_log:start",
     "worker topology": "anytpu.worker.remote:topology_at",
@@ -21,8 +22,8 @@ OBJECTS = {
     "chip report": "anytpu.report.chip.report:CHIP_REPORT",
     "shardings report": "anytpu.report.shardings:SHARDINGS_REPORT",
 }
-"""Module and attribute of each object: the changes of a Keras scope, the chooser of layouts, the recorder of step
-times, the system of a worker, and the reports."""
+"""Module and attribute of each object: the changes of a scope to Keras and to keras-rs, the chooser of layouts, the
+recorder of step times, the system of a worker, and the reports."""
 
 
 def load(name: str) -> Any:

@@ -69,7 +69,7 @@ class StackedTables(TableLayer):
         first = self.offset(table)
         self._table.assign(self._table.value.at[first : first + len(array)].set(array))
 
-    def call(self, features: Sequence[FeatureBags], training: bool = False) -> list[Any]:
+    def embeddings_of(self, features: Sequence[FeatureBags], training: bool) -> list[Any]:
         """Return the embeddings of each feature.
 
         Args:

@@ -68,6 +68,7 @@ _NAMES = {
     "tfrecord": ("RecordWriter", "records", "write_records"),
     "unframed": ("fixed_records", "lines"),
     "time_windows": ("timeseries_dataset_from_array", "windows"),
+    "vocabulary": ("Vocabulary", "hash_ids"),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
@@ -78,6 +79,7 @@ __all__ = [
     "RecordStream",
     "RecordWriter",
     "VarLenFeature",
+    "Vocabulary",
     "array_records",
     "cifar10",
     "decode_image",
@@ -89,6 +91,7 @@ __all__ = [
     "encode_sequence_example",
     "fixed_records",
     "flowers",
+    "hash_ids",
     "imdb",
     "iris",
     "lines",

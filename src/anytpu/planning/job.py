@@ -177,9 +177,9 @@ def _call(source: Any, devices: int) -> str:
 
 
 def for_devices(program: Program, devices: int) -> Program:
-    """Return per-replica code for that many devices; whole-batch code is unchanged.
+    """Return per-replica code for that many devices, and whole-batch code with its embedding tables split over them.
 
-    The global batch is unchanged, but rows that the devices do not divide are rounded up.
+    The global batch is unchanged, but rows that the devices do not divide are rounded up. Other code is unchanged.
 
     Example:
         >>> spec = jax.ShapeDtypeStruct((8, 16, 3), "float32")
@@ -187,6 +187,8 @@ def for_devices(program: Program, devices: int) -> Program:
         >>> for_devices(program, 4).batch.shape
         (4, 32, 3)
     """
+    if program.tables and program.replicas is None and program.placement is None and devices > 1:
+        return place(program, resolve("data", None, devices))
     if program.replicas in (None, devices):
         return program
     batch = jax.tree.map(

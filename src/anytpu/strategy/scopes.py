@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -169,6 +170,8 @@ def install() -> None:
     # The name of `reset_state` in TensorFlow 2.
     _keras.add_method(keras.metrics.Metric, "reset_states", _reset_states)
     _by_name.load("keras scope")()
+    if "keras_rs" in sys.modules:
+        _by_name.load("keras-rs scope")()
 
 
 def system_of(variable: Any) -> Any | None:
