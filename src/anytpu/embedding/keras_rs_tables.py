@@ -99,7 +99,7 @@ def _bags(stack: StackedTables, table: TableConfig, ids: Any, weights: Any) -> A
 
 def _read(original: Callable) -> Callable:
     @functools.wraps(original)
-    def wrapper(self: Any) -> dict[str, Any]:
+    def wrapper(self: Any) -> dict[Any, Any]:
         ours = {id(table): table for table in _tables(self).values()}.values()
         stacks = getattr(self, _STACKS, ())
         read = {table.name: stack.rows_of(table) for table in ours for stack in stacks if stack.has(table)}

@@ -27,6 +27,7 @@ import numpy as np
 from jax import Array
 
 from anytpu.embedding.cpu_calls import CpuCall
+from anytpu.embedding.partitioned import mesh_for, partitioned_sums, partitioned_update
 from anytpu.embedding.row_optimizers import RowOptimizer, corrected_rate, kernel_rule
 
 
@@ -76,6 +77,9 @@ def look_up(rows: Array, bags: Bags) -> Array:
         >>> look_up(table, Bags(jnp.array([[0, 2]]), jnp.array([[1.0, 0.5]]))).tolist()
         [[2.0, 3.5]]
     """
+    mesh = mesh_for(rows.shape)
+    if mesh is not None:
+        return partitioned_sums(mesh, _plain_sums, rows, bags.ids, bags.weights)
     return _SUMS(rows, bags.ids, bags.weights)[0]
 
 
@@ -149,13 +153,25 @@ def updated(
         (bags.ids, bags.weights, gradient.astype(table.rows.dtype))
         for bags, gradient in zip(features, gradients, strict=True)
     ]
-    operands = [table.rows, *table.slots, table.learning_rate, table.step, *itertools.chain(*triples)]
-    rows, *slots = _UPDATE(*operands, optimizer=optimizer)
+    arrays, others = [table.rows, *table.slots], [table.learning_rate, table.step]
+    mesh = mesh_for(table.rows.shape)
+    # Clipping by the norm needs the gradients of the rows of all devices.
+    if mesh is not None and not dict(optimizer.settings).get("clipnorm"):
+        rows, *slots = partitioned_update(mesh, functools.partial(_new_rows, optimizer), arrays, others, triples)
+    else:
+        rows, *slots = _UPDATE(*arrays, *others, *itertools.chain(*triples), optimizer=optimizer)
     return rows, tuple(slots)
 
 
 def _plain_update(*operands: Array, optimizer: RowOptimizer) -> list[Array]:
     arrays, rate, step, triples = _parts(operands, optimizer)
+    return _new_rows(optimizer, arrays, (rate, step), triples)
+
+
+def _new_rows(
+    optimizer: RowOptimizer, arrays: Sequence[Array], others: Sequence[Array], triples: Sequence[tuple]
+) -> list[Array]:
+    rate, step = others
     ids, sums = summed_by_row(arrays[0], [Bags(*triple[:2]) for triple in triples], [triple[2] for triple in triples])
     rows, *slots = (array.at[ids].get(mode="clip", indices_are_sorted=True) for array in arrays)
     rows, slots = optimizer.update(rows, tuple(slots), sums, rate, step)
@@ -209,7 +225,8 @@ def summed_by_row(rows: Array, features: list[Bags], gradients: list[Array]) -> 
         weights.append(jnp.where(is_row, bags.weights, 0).reshape(-1))
         bag_of.append(first + np.repeat(np.arange(len(bags.ids), dtype="int32"), bags.ids.shape[1]))
         first += len(bags.ids)
-    all_ids, order = jax.lax.sort((jnp.concatenate(ids), np.arange(sum(map(len, ids)), dtype="int32")), num_keys=1)
+    places = jnp.arange(sum(map(len, ids)), dtype="int32")
+    all_ids, order = jax.lax.sort((jnp.concatenate(ids), places), num_keys=1)
     gradient = jnp.concatenate(gradients).astype(rows.dtype)
     each = gradient[jnp.concatenate(bag_of)[order]] * jnp.concatenate(weights)[order][:, None]
     is_first = jnp.concatenate([jnp.ones(1, bool), all_ids[1:] != all_ids[:-1]])

@@ -157,7 +157,7 @@ class TableLayer(keras.layers.Layer):
         rows = self._table.value
         self._refuse_second_lookup(rows)
         table = self.table_of([variable.value for variable in self.step_variables])
-        sums = look_up_to_train(self.row_optimizer, table, features)
+        sums: Any = look_up_to_train(self.row_optimizer, table, features)
         if training:
             self._iterations.assign(table.step)
         return [result.astype(self.compute_dtype) for result in sums]

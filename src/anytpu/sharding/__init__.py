@@ -7,9 +7,10 @@ Program its placement. The batch, the optimizer's slots and the activations foll
 from anytpu.sharding.forms import resolve
 from anytpu.sharding.layouts import ModelLayout
 from anytpu.sharding.placing import TracedStep, check_spec, layout_faults, place, trace_step, unmatched_patterns
-from anytpu.sharding.tables import with_tables
+from anytpu.sharding.tables import SPLIT_TABLES, with_tables
 
 __all__ = [
+    "SPLIT_TABLES",
     "ModelLayout",
     "TracedStep",
     "check_spec",

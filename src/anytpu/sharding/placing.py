@@ -32,7 +32,7 @@ from anytpu.sharding.found import fitted
 from anytpu.sharding.layer_outputs import constrained_outputs
 from anytpu.sharding.layouts import ModelLayout, Spec
 from anytpu.sharding.logical_axes import Axes, AxisLevel, logical_axes
-from anytpu.sharding.tables import with_tables
+from anytpu.sharding.tables import tracing_for, with_tables
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -124,7 +124,9 @@ def place(program: Program, layout: ModelLayout, traced: TracedStep | None = Non
     if traced is None:
         # The step may name the axes of the mesh in constraints of its own.
         mesh = Placement(layout.axes, (), device=device)
-        with inside(mesh), constrained_outputs(layout.outputs, mesh_of(mesh)):
+        shapes = {name: tuple(leaf.shape) for name, leaf in zip(names, leaves, strict=True)}
+        tables = [(name, shapes[name]) for name in program.tables]
+        with inside(mesh), constrained_outputs(layout.outputs, mesh_of(mesh)), tracing_for(layout, tables):
             traced = trace_step(program)
     traced = traced.rematerialised(layout.remat)
     placement, trace = Placement(layout.axes, specs_of(traced, layout), device=device), traced.trace

@@ -5,11 +5,39 @@ Idea: a table may be larger than a core, and a step uses few of its rows. So no 
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import dataclasses
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from anytpu.sharding.layouts import ModelLayout, Spec
+
+SPLIT_TABLES: contextvars.ContextVar[frozenset[tuple[int, ...]]] = contextvars.ContextVar(
+    "split_tables", default=frozenset()
+)
+"""Shapes of the tables whose rows the layout splits over all devices, while a step is traced for it."""
+
+
+@contextlib.contextmanager
+def tracing_for(layout: ModelLayout, tables: Iterable[tuple[str, tuple[int, ...]]]) -> Iterator[None]:
+    """Return a context in which a step is traced for a layout.
+
+    Args:
+        layout: the layout, from `with_tables`.
+        tables: name and shape of each table and slot.
+    """
+    sizes = dict(layout.axes)
+    split = [
+        shape
+        for name, shape in tables
+        if any(spec := layout.spec_of(name, shape) or ()) and spec == split_rows_of_table(shape, sizes)
+    ]
+    token = SPLIT_TABLES.set(frozenset(split))
+    try:
+        yield
+    finally:
+        SPLIT_TABLES.reset(token)
 
 
 def with_tables(layout: ModelLayout, tables: Collection[str]) -> ModelLayout:
