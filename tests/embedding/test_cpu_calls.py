@@ -41,6 +41,7 @@ def step(optimizer: Any, rows: Any, slots: Any, number: Any, features: Any, slop
     """Return the sums of each feature, and the table and the slots after a step."""
     table = Table(rows, tuple(slots), jnp.float32(0.1), number)
     bags = [Bags(*feature) for feature in features]
+    results: Any
     results, pull = jax.vjp(lambda table: look_up_to_train(optimizer, table, bags), table)
     (new,) = pull([slope * result for slope, result in zip(slopes, results, strict=True)])
     return results, new.rows, new.slots
@@ -127,6 +128,7 @@ def test_a_loop_updates_the_table_in_place():
     with fast_kernels():
         lowered = jax.jit(steps, donate_argnums=0).lower([jnp.asarray(table) for _ in range(3)])
     memory = lowered.compile().memory_analysis()
+    assert memory is not None
     assert memory.alias_size_in_bytes >= 3 * table.nbytes
     assert memory.temp_size_in_bytes < table.nbytes
 
