@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import sys
 import threading
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, final
@@ -35,6 +36,8 @@ from anytpu.strategy.occupancy import Occupancy, in_use_error
 _HOME = "_anytpu_home"
 _OCCUPANCY = "_anytpu_occupancy"
 _SMALL_BYTES = 2**10
+_LARGE_BYTES = 2**26
+"""Size above which an array that only its variable holds is moved, not copied: a copy would take as much memory."""
 _FREED = threading.Condition()
 
 
@@ -285,10 +288,13 @@ def _take_variable(backend: Backend, holder: Holder | None, variable: Any, layou
                 home.handle, home.layout = backend.put(home.handle, layout), layout
             return home.handle
         value = home.read(variable)
+    is_hidden = holder is not None and holder.newest is not None
+    # The references are the variable's, this function's and the argument's: nobody else has the array.
+    is_own = is_hidden and value.nbytes >= _LARGE_BYTES and sys.getrefcount(value) <= 3
     # Copy: the call donates its inputs, and this array belongs to the user.
-    handle = _put(backend, value, layout)
+    handle = backend.put(value, layout) if is_own else _put(backend, value, layout)
     home = vars(variable)[_HOME] = _Home(backend, layout, handle, value)
-    if holder is not None and holder.newest is not None:
+    if is_hidden:
         _hide(variable, home)  # Its array is freed before the next variable is copied.
     return handle
 
