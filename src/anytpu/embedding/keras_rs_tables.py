@@ -1,7 +1,7 @@
 """`keras_rs.layers.DistributedEmbedding` in the scope of a strategy: tables that are split, with sparse updates.
 
-Idea: away from SparseCores keras-rs looks tables up with dense Embedding layers, trains them with the optimizer of the
-model, and does not use that of the `TableConfig`. In a scope, tables of the placement "auto" become `StackedTables`.
+Idea: without SparseCores keras-rs looks tables up with dense Embedding layers. The optimizer of the model trains them,
+not that of the `TableConfig`. In a scope, tables of the placement "auto" become `StackedTables`.
 
 Rule: outside of a scope, and for the placements "default_device" and "sparsecore", keras-rs is unchanged.
 """

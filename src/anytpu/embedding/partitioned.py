@@ -1,9 +1,9 @@
 """Lookups and updates on a mesh of devices, each of which holds some rows of the table.
 
-Idea: every device gets the ids of all bags, which are small. It sums the rows that it holds, and the partial sums of a
-bag are added up where its example is: a reduce-scatter of one row for each bag, not for each id. For the update every
-device gets the gradients of all bags, and updates its own rows. XLA's partitioner alone would add up a row for each
-id, five times in a step of Adam.
+Idea: every device gets the ids of all bags, which are small, and sums the rows that it holds. The partial sums of a bag
+are added up on the device of its example. One row travels for each bag, not for each id. For the update
+every device gets the gradients of all bags, and updates its own rows. XLA's partitioner alone would add up a row for
+each id, five times in a step of Adam.
 
 Rule: the results are those of the form for one device, within rounding: partial sums are added in another order.
 """

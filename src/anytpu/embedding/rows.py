@@ -1,7 +1,7 @@
 """Lookups in a table, and the update of the rows that a batch uses.
 
 Idea: a bag is a list of ids with weights; its result is the weighted sum of their rows. `look_up` computes the bags.
-Its gradient is not an array of the table's size: the backward pass sums the gradients of each id once, updates these
+The backward pass does not make a gradient of the table's size. It sums the gradients of each id once, updates these
 rows and their slots, and returns the new table. Keras assigns such a result in place of an optimizer's update
 (`overwrite_with_gradient`). The table is updated in place, so a step costs as much as the batch has ids. On the CPU
 both are kernels of anytpu-kernels, if it is installed (`cpu_calls.py`).
@@ -212,8 +212,8 @@ def summed_by_row(rows: Array, features: list[Bags], gradients: list[Array]) -> 
         gradients: gradient of the sums of each feature, `(bags, width)`.
 
     Returns:
-        Ids in ascending order, `(ids,)`, and the sums, `(ids, width)`. There are as many as the features have ids; the
-        last ones, beyond the table and all different, stand for ids that occur again or are no row.
+        Ids in ascending order, `(ids,)`, and the sums, `(ids, width)`. There are as many as the features have ids. The
+        last ones stand for ids that occur again or are no row: they are beyond the table, and all different.
     """
     size = rows.shape[0]
     ids, weights, bag_of = [], [], []

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from anytpu.pipeline.tfrecord import RecordWriter, records, write_records
     from anytpu.pipeline.time_windows import timeseries_dataset_from_array, windows
     from anytpu.pipeline.unframed import fixed_records, lines
+    from anytpu.pipeline.vocabulary import Vocabulary, hash_ids
 
 # A name's module is imported on first use, since protobuf, grain and Pillow are slow to import and not always needed.
 # No module here may share its name with a function here: importing the module would overwrite the function.

@@ -13,6 +13,7 @@ import collections
 import hashlib
 import os
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,7 @@ class Vocabulary:
 
     def __init__(self, strings: Iterable[str] | str | os.PathLike[str], unknown: str | int = "drop") -> None:
         if isinstance(strings, str | os.PathLike):
-            strings = read_file(os.fspath(strings)).decode().splitlines()
+            strings = read_file(Path(strings)).decode().splitlines()
         self.strings = [text.decode() if isinstance(text, bytes) else str(text) for text in strings]
         """The strings, in the order of their ids."""
         self._ids: Mapping[str, int] = {text: index for index, text in enumerate(self.strings)}

@@ -281,7 +281,7 @@ def _is_mine(holder: Holder) -> bool:
 
 def _take_variable(backend: Backend, holder: Holder | None, variable: Any, layout: Layout) -> Any:
     home = vars(variable).get(_HOME)
-    value = _keras.value_of(variable)
+    value: Any = _keras.value_of(variable)
     if home is not None and (value is home.unread or (value is home.attached and value is not None)):
         if home.backend is backend:
             if home.layout != layout:
