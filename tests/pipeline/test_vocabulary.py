@@ -36,8 +36,8 @@ def test_a_vocabulary(tmp_path):
         (
             lambda: pipeline.Vocabulary(["red"], unknown="raise")(["blue"]),
             DataError,
-            "'blue' is not in the vocabulary of 1 strings. Build it of all data, or pass unknown=\"drop\" or a number of "
-            "ids for unknown strings",
+            "'blue' is not in the vocabulary of 1 strings. Build it of all data, or pass unknown=\"drop\" or a number "
+            "of ids for unknown strings",
         ),
         (
             lambda: pipeline.Vocabulary(["red", "red"]),
