@@ -443,6 +443,11 @@ def calls_of(graph: Any) -> list[tuple[Any, list[Any], list[Any], list[Any]]]:
     return calls
 
 
+def input_structure(graph: Any) -> Any:
+    """Return the inputs of a graph of layers, nested as they were given to `keras.Model`."""
+    return graph._inputs_struct
+
+
 def arguments_of(layer: Any) -> list[tuple[tuple, dict[str, Any]]]:
     """Return the symbolic arguments of each call of a layer in graphs: (args, kwargs)."""
     return [(node.arguments.args, node.arguments.kwargs) for node in layer._inbound_nodes]

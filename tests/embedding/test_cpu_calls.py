@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import pytest
 
+from anytpu.embedding.assigned_tables import BackwardPasses
 from anytpu.embedding.row_optimizers import row_optimizer
 from anytpu.embedding.rows import Bags, Table, look_up, look_up_to_train
 from anytpu.engine.foreign import why_not
@@ -42,7 +43,7 @@ def step(optimizer: Any, rows: Any, slots: Any, number: Any, features: Any, slop
     table = Table(rows, tuple(slots), jnp.float32(0.1), number)
     bags = [Bags(*feature) for feature in features]
     results: Any
-    results, pull = jax.vjp(lambda table: look_up_to_train(optimizer, table, bags), table)
+    results, pull = jax.vjp(lambda table: look_up_to_train(optimizer, BackwardPasses(), table, bags), table)
     (new,) = pull([slope * result for slope, result in zip(slopes, results, strict=True)])
     return results, new.rows, new.slots
 
@@ -56,7 +57,7 @@ def operands(optimizer: Any, dtype: str = "float32") -> tuple:
         weights = random.normal(size=(bags, size)) * (random.random((bags, size)) < 0.8)
         features.append((ids.astype("int32"), weights.astype(dtype)))
     slopes = [random.normal(size=(len(ids), WIDTH)).astype(dtype) for ids, _ in features]
-    return arrays[0], arrays[1:], np.int32(3), features, slopes
+    return arrays[0], arrays[1:], np.asarray(3, dtype), features, slopes
 
 
 def text(function: Any, *arguments: Any) -> str:

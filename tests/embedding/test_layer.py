@@ -61,7 +61,7 @@ def loss() -> Any:
 
 def model_of(layer: Any, size: int = 5) -> Any:
     ids = keras.Input((size,), dtype="int32")
-    model = keras.Model(ids, keras.layers.Dense(1, kernel_initializer="ones")(layer(ids)))
+    model: Any = keras.Model(ids, keras.layers.Dense(1, kernel_initializer="ones")(layer(ids)))
     model.compile(keras.optimizers.SGD(0.005), loss())
     return model
 
@@ -269,18 +269,124 @@ def test_weights_that_are_nan():
     )
 
 
-def test_two_calls_in_one_step_are_refused():
-    layer = ShardedEmbedding(IDS, WIDTH, "sum", name="movies")
+def two_inputs(result: Any, layer: Any, **settings: Any) -> Any:
+    """Return a model `result(layer, first, second)` of two inputs of ids, compiled in a scope."""
     first, second = keras.Input((2,), dtype="int32"), keras.Input((2,), dtype="int32")
     with tpu.connect("virtual", cores=2).scope():
-        model = keras.Model([first, second], layer(first) + layer(second))
-        model.compile("sgd", "mse")
+        model: Any = keras.Model([first, second], result(layer, first, second))
+        model.compile(**{"optimizer": "sgd", "loss": "mse", **settings})
+    return model
+
+
+IDS_OF_TWO = [np.arange(8).reshape(4, 2), np.arange(8, 16).reshape(4, 2)]
+
+
+def test_two_calls_in_a_training_step_are_refused():
+    layer = ShardedEmbedding(IDS, WIDTH, "sum", name="movies")
+    model = two_inputs(lambda layer, a, b: layer(a) + layer(b), layer)
+    assert model.predict(IDS_OF_TWO, verbose=0).shape == (4, WIDTH)
     with pytest.raises(ProgramError) as caught:
-        model.fit([np.ones((4, 2), int)] * 2, np.ones((4, WIDTH)), verbose=0)
-    assert (
-        "'movies' is called twice in one step, and each call would make a table of its own. Call it once with all ids "
-        'that use this table: liked, seen = layer({"liked": a, "seen": b}).values()'
-    ) in str(caught.value)
+        model.fit(IDS_OF_TWO, np.ones((4, WIDTH)), verbose=0)
+    assert str(caught.value) == (
+        "'movies' has 2 backward passes in one step, and each makes a table of its own. Call it once with all ids that "
+        'use this table: liked, seen = layer({"liked": a, "seen": b}).values()'
+    )
+
+
+def test_a_table_that_the_loss_does_not_reach_stays():
+    layer, dense = ShardedEmbedding(IDS, WIDTH, "sum", "adagrad"), keras.layers.Embedding(IDS, WIDTH)
+    model = two_inputs(lambda layer, a, b: [keras.ops.sum(dense(a), 1), layer(b)], layer, loss=["mse", None])
+    before = np.array(layer.embeddings)
+    model.fit(IDS_OF_TWO, [np.ones((4, WIDTH)), np.ones((4, WIDTH))], epochs=2, verbose=0)
+    np.testing.assert_array_equal(layer.embeddings, before)
+    assert float(np.asarray(layer.steps.value)) == 0
+
+
+def test_a_loss_of_the_array_is_refused():
+    layer = ShardedEmbedding(IDS, WIDTH, "sum", name="movies")
+
+    class Scores(keras.layers.Layer):
+        def call(self, vectors: Any) -> Any:
+            return vectors @ layer.embeddings.T
+
+        def compute_output_shape(self, shape: Any) -> Any:
+            return (shape[0], IDS)
+
+    model = two_inputs(lambda layer, a, b: Scores()(layer(a)), layer)
+    with pytest.raises(ProgramError, match="the loss depends on the embeddings of 'movies' as an array"):
+        model.fit(IDS_OF_TWO, np.ones((4, IDS)), verbose=0)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "named"),
+    [
+        (lambda: keras.optimizers.SGD(gradient_accumulation_steps=2), "gradient_accumulation_steps=2"),
+        (lambda: keras.optimizers.SGD(loss_scale_factor=8.0), "loss_scale_factor=8.0"),
+        (lambda: keras.optimizers.SGD(use_ema=True, ema_overwrite_frequency=3), "ema_overwrite_frequency=3"),
+        (
+            lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()),
+            "LossScaleOptimizer, which mixed_float16 adds by itself",
+        ),
+    ],
+)
+def test_optimizers_that_would_change_an_assigned_table_are_refused(optimizer: Any, named: str):
+    with tpu.connect("virtual", cores=2).scope():
+        model = model_of(ShardedEmbedding(IDS, WIDTH, "sum", name="movies"))
+        model.compile(optimizer(), loss())
+    with pytest.raises(SettingError) as caught:
+        model.fit(*rows(), verbose=0)
+    assert str(caught.value) == (
+        f"the table of 'movies' is assigned by the optimizer of the model, and {named} would change that table. Leave "
+        'it out; for half precision use keras.config.set_dtype_policy("mixed_bfloat16")'
+    )
+
+
+def test_passes_that_jax_hides_become_nan():
+    layer = ShardedEmbedding(IDS, WIDTH, "sum", "sgd")
+    layer.build(None)
+    optimizer = keras.optimizers.SGD(0.1)
+    optimizer.build(layer.trainable_variables)
+    fixed = [variable.value for variable in layer.non_trainable_variables]
+
+    def summed(values: Any) -> Any:
+        def body(total: Any, ids: Any) -> Any:
+            return total + layer.stateless_call(values, fixed, ids)[0].sum(), None
+
+        return jax.lax.scan(body, jnp.zeros(()), jnp.arange(6).reshape(3, 1, 2))[0]
+
+    values = [variable.value for variable in layer.trainable_variables]
+    gradients = jax.grad(summed)(values)
+    new, _ = optimizer.stateless_apply([v.value for v in optimizer.variables], gradients, values)
+    # The step count, from which the next update is computed.
+    (count,) = [v for v, variable in zip(new, layer.trainable_variables, strict=True) if variable is layer.steps]
+    assert np.isnan(count)  # pyright: ignore
+
+
+def test_float_ids_that_cannot_hold_all():
+    layer = ShardedEmbedding(2**24 + 8, 1, "sum", "sgd", name="users")
+    with pytest.raises(SettingError) as caught:
+        layer._check_dtype("float32")
+    assert str(caught.value) == (
+        "ids of 'users' are float32, which does not hold every integer below 16,777,224: give the input a type, "
+        'keras.Input(..., dtype="int32")'
+    )
+
+
+def test_integers_beyond_32_bits_of_a_model_that_is_no_graph():
+    class Own(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = ShardedEmbedding(IDS, WIDTH, "sum")
+
+        def call(self, ids: Any) -> Any:
+            return self.table(ids)
+
+    with tpu.connect("virtual", cores=2).scope():
+        model: Any = Own()
+        model.compile("sgd", "mse")
+    model.predict(np.ones((2, 3), int), verbose=0)
+    with pytest.raises(DataError, match=r"an input has the integer 4,294,967,299, which 32 bits do not hold"):
+        model.predict(np.array([[1, 2**32 + 3]]), verbose=0)
 
 
 def test_in_a_step_of_one_replica_it_is_refused():

@@ -19,6 +19,7 @@ import numpy as np
 
 from anytpu import _keras
 from anytpu.embedding.layer import ShardedEmbedding
+from anytpu.embedding.table_layer import tables_of
 from anytpu.errors import DataError
 
 
@@ -45,14 +46,19 @@ def checked_ids(model: Any, x: Any) -> Any:
     Raises:
         DataError: an id is outside of its table, or no integer; or the weight of an id is not finite.
     """
-    fed = _fed_inputs(model)
-    if not fed:
+    if not tables_of(model):
         return x
+    fed = _fed_inputs(model)
     leaves, form = jax.tree.flatten(x)
-    names = _names(model, x)
+    names = _names(model, x) if fed else []
     if len(names) != len(leaves):
-        return x  # Keras raises its own error.
+        # Inputs of a subclassed model, or an error that Keras reports.
+        for array in leaves:
+            _check_range(array)
+        return x
     for place, (name, array) in enumerate(zip(names, leaves, strict=True)):
+        if name not in fed:
+            _check_range(array)
         for reader in fed.get(name, ()):
             if reader.is_weight:
                 _check_weights(name, array)
@@ -95,6 +101,17 @@ def checked_array(name: str, ids: Any, layer: ShardedEmbedding) -> Any:
     )
 
 
+def _check_range(array: Any) -> None:
+    """Refuse integers that a cast to 32 bits would turn into other ids."""
+    if getattr(array, "dtype", np.dtype("int32")).kind in "iu" and array.dtype.itemsize > 4 and array.size:
+        low, high = array.min(), array.max()
+        if low < -(2**31) or high >= 2**31:
+            raise DataError(
+                f"an input has the integer {(high if high >= 2**31 else low).item():,}, which 32 bits do not hold, and "
+                "the model has embedding tables: check the ids, or hash them into fewer (tpu.pipeline.hash_ids)"
+            )
+
+
 def _check_weights(name: str, weights: Any) -> None:
     is_bad = ~np.isfinite(np.asarray(weights))
     if is_bad.any():
@@ -107,9 +124,11 @@ def _check_weights(name: str, weights: Any) -> None:
 
 def _names(model: Any, x: Any) -> list[str]:
     """Return the name of the input that each leaf of `x` is for."""
-    if isinstance(x, dict):
-        return sorted(x)
     graph: Any = _keras.graph_of(model)
+    if isinstance(x, dict):
+        tensors = _keras.input_structure(graph)
+        names = {key: tensor.name for key, tensor in tensors.items()} if isinstance(tensors, dict) else {}
+        return [names.get(key, key) for key in sorted(x)]
     return [tensor.name for tensor in graph.inputs]
 
 

@@ -75,19 +75,19 @@ def _call(original: Callable) -> Callable:
         others = {path: ids for path, ids in inputs.items() if path not in ours}
         rest = None if weights is None else {path: weights[path] for path in others}
         results = original(self, others, rest, training) if others else {}
-        found = _looked_up(self, ours, weights, bool(training))
+        found = _looked_up(self, ours, weights)
         return {path: found[path] if path in found else results[path] for path in inputs}
 
     return wrapper
 
 
-def _looked_up(layer: Any, inputs: dict[str, Any], weights: Any, training: bool) -> dict[str, Any]:
+def _looked_up(layer: Any, inputs: dict[str, Any], weights: Any) -> dict[str, Any]:
     """Return the combined embeddings of each feature in our tables, by its path."""
     tables, results = _tables(layer), {}
     for stack in getattr(layer, _STACKS, ()):
         members = [path for path in inputs if stack.has(tables[path])]
         bags = [_bags(stack, tables[path], inputs[path], weights and weights[path]) for path in members]
-        results.update(zip(members, stack.embeddings_of(bags, training) if members else [], strict=True))
+        results.update(zip(members, stack.embeddings_of(bags) if members else [], strict=True))
     return results
 
 

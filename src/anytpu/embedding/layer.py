@@ -81,7 +81,7 @@ class ShardedEmbedding(TableLayer):
     @property
     def embeddings(self) -> Any:
         """The embeddings now, `(input_dim, output_dim)`. Assign an array of this shape to replace them."""
-        return self._table.value[: self.input_dim]
+        return self.read_rows()[: self.input_dim]
 
     @embeddings.setter
     def embeddings(self, value: Any) -> None:
@@ -93,29 +93,38 @@ class ShardedEmbedding(TableLayer):
         rest = self._table.shape[0] - self.input_dim
         self._table.assign(np.pad(array, ((0, rest), (0, 0))) if rest else array)
 
-    def call(self, inputs: Any, weights: Any = None, training: bool = False) -> Any:
+    def call(self, inputs: Any, weights: Any = None) -> Any:
         """Look ids up.
 
         Args:
             inputs: ids, `(batch,)` or `(batch, ids)`; or a dictionary, list or tuple of them, for several features that
                 share the table.
             weights: the weight of each id, of the shape of the ids, or None; nested like the inputs.
-            training: whether the step counts for the optimizer of the table.
 
         Returns:
             The embeddings `(batch, ids, output_dim)`, or with a combiner `(batch, output_dim)`; nested like the inputs.
         """
         ids = keras.tree.flatten(inputs)
+        for one in ids:
+            self._check_dtype(one.dtype)
         each_weights = [None] * len(ids) if weights is None else keras.tree.flatten(weights)
         features = [
             bags_of(jnp.asarray(one), weight, self.combiner, self.input_dim, self._table.dtype)
             for one, weight in zip(ids, each_weights, strict=True)
         ]
-        sums = self.look_up([feature.bags for feature in features], bool(training))
+        sums = self.look_up([feature.bags for feature in features])
         outputs = [
             feature.result(result, self.on_bad_id == "raise") for feature, result in zip(features, sums, strict=True)
         ]
         return keras.tree.pack_sequence_as(inputs, outputs)
+
+    def _check_dtype(self, dtype: Any) -> None:
+        """Refuse ids of a floating type that cannot hold all of them."""
+        if jnp.issubdtype(dtype, jnp.floating) and self.input_dim > 2 ** (jnp.finfo(dtype).nmant + 1):
+            raise SettingError(
+                f"ids of {self.name!r} are {jnp.dtype(dtype).name}, which does not hold every integer below "
+                f'{self.input_dim:,}: give the input a type, keras.Input(..., dtype="int32")'
+            )
 
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """Return the mask of ids other than -1, with `mask_padding` and no combiner."""

@@ -35,7 +35,7 @@ def pad_ids(ids: Any, weights: Any = None, length: int | None = None, on_long: s
 
     Args:
         ids: a list of lists, an array of arrays, or a dense array `(rows,)` or `(rows, ids)`. Or a `scipy.sparse`
-            matrix whose values are ids, or a ragged or sparse tensor of TensorFlow.
+            matrix whose stored values are ids (id 0 too must be stored), or a ragged or sparse tensor of TensorFlow.
         weights: the weight of each id, in the same form; None if all ids count once.
         length: number of ids of a row; None takes the longest row, rounded up to a power of two.
         on_long: treatment of longer rows: "raise", or "cut" to keep their first ids.
@@ -79,7 +79,7 @@ def padded_ids(ids: Any, weights: Any, length: int | None, cuts: bool, name: str
             'pass on_long="cut" to keep the first ids'
         )
     dtypes = {np.asarray(row).dtype for row in rows if len(row)}
-    filled = _filled(rows, length, -1, np.result_type(*dtypes or {np.dtype("int64")}))
+    filled = _integers(name, _filled(rows, length, -1, np.result_type(*dtypes or {np.dtype("int64")})))
     if row_weights is None:
         return PaddedIds(filled, None)
     filled_weights = _filled(row_weights, length, 0, np.dtype("float32"))
@@ -90,6 +90,17 @@ def padded_ids(ids: Any, weights: Any, length: int | None, cuts: bool, name: str
             f"{filled[row, place].item():,}: a weight must be a finite number"
         )
     return PaddedIds(filled, filled_weights)
+
+
+def _integers(name: str, ids: np.ndarray) -> np.ndarray:
+    """Return ids as integers; refuse numbers that are none, or that a float64 may have rounded."""
+    if ids.dtype.kind in "iu":
+        return ids
+    is_bad = ~((ids == np.floor(ids)) & (np.abs(ids) < 2**53))
+    if is_bad.any():
+        row, place = (int(index) for index in np.argwhere(is_bad)[0])
+        raise DataError(f"{name!r}, row {row:,}, has {ids[row, place].item()}, which is no id: pass integers")
+    return ids.astype("int64")
 
 
 def _filled(rows: Any, length: int, filling: float, dtype: Any) -> np.ndarray:
@@ -108,9 +119,7 @@ def _rows_of(ids: Any) -> Any:
         return _sparse_rows(np.asarray(ids.indices), np.asarray(ids.values), int(ids.dense_shape[0]))
     if hasattr(ids, "tocoo"):
         sparse = ids.tocoo()
-        order = np.lexsort((sparse.col, sparse.row))
-        places = np.stack([sparse.row, sparse.col], axis=1)
-        return _sparse_rows(places[order], sparse.data[order], sparse.shape[0])
+        return _sparse_rows(np.stack([sparse.row, sparse.col], axis=1), sparse.data, sparse.shape[0])
     if isinstance(ids, list | tuple):
         return [np.asarray(row).reshape(-1) for row in ids]
     array = np.asarray(ids)
@@ -118,5 +127,6 @@ def _rows_of(ids: Any) -> Any:
 
 
 def _sparse_rows(places: np.ndarray, values: np.ndarray, count: int) -> list[np.ndarray]:
-    ends = np.searchsorted(places[:, 0], np.arange(count + 1))
-    return [values[first:last] for first, last in itertools.pairwise(ends)]
+    order = np.lexsort((places[:, 1], places[:, 0]))
+    ends = np.searchsorted(places[order, 0], np.arange(count + 1))
+    return [values[order[first:last]] for first, last in itertools.pairwise(ends)]

@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from anytpu.embedding.assigned_tables import BackwardPasses
 from anytpu.embedding.cpu_calls import CpuCall
 from anytpu.embedding.partitioned import mesh_for, partitioned_sums, partitioned_update
 from anytpu.embedding.row_optimizers import RowOptimizer, corrected_rate, kernel_rule
@@ -102,28 +103,35 @@ def _has_kernel_dtypes(*arrays: Array, **settings: Any) -> bool:
 _SUMS = CpuCall(_plain_sums, _foreign_sums, _has_kernel_dtypes)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def look_up_to_train(optimizer: RowOptimizer, table: Table, features: list[Bags]) -> list[Array]:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def look_up_to_train(
+    optimizer: RowOptimizer, passes: BackwardPasses, table: Table, features: list[Bags]
+) -> list[Array]:
     """Return `look_up` of each feature; the gradient with respect to the table is the table after the step.
 
     Args:
         optimizer: the optimizer of the table.
+        passes: counts the backward passes.
         table: the table.
         features: bags of each feature that uses the table.
     """
-    del optimizer
+    del optimizer, passes
     return [look_up(table.rows, bags) for bags in features]
 
 
-def _forward(optimizer: RowOptimizer, table: Table, features: list[Bags]) -> tuple[list[Array], Any]:
-    return look_up_to_train(optimizer, table, features), (table, features)
+def _forward(
+    optimizer: RowOptimizer, passes: BackwardPasses, table: Table, features: list[Bags]
+) -> tuple[list[Array], Any]:
+    return look_up_to_train(optimizer, passes, table, features), (table, features)
 
 
-def _backward(optimizer: RowOptimizer, residuals: Any, gradients: list[Array]) -> tuple[Table, list[Bags]]:
+def _backward(
+    optimizer: RowOptimizer, passes: BackwardPasses, residuals: Any, gradients: list[Array]
+) -> tuple[Table, list[Bags]]:
+    passes.count += 1
     table, features = residuals
     rows, slots = updated(optimizer, table, features, gradients)
-    no_step = np.zeros(table.step.shape, jax.dtypes.float0)
-    new_table = Table(rows, slots, jnp.zeros_like(table.learning_rate), no_step)  # pyright: ignore[reportArgumentType]
+    new_table = Table(rows, slots, jnp.zeros_like(table.learning_rate), table.step)
     return new_table, [_gradient_of(table.rows, *pair) for pair in zip(features, gradients, strict=True)]
 
 

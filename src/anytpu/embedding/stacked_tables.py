@@ -55,7 +55,7 @@ class StackedTables(TableLayer):
     def rows_of(self, table: TableConfig) -> Any:
         """Return the embeddings of a table now, `(vocabulary_size, dim)`."""
         first = self.offset(table)
-        return self._table.value[first : first + table.vocabulary_size]
+        return self.read_rows()[first : first + table.vocabulary_size]
 
     def assign_rows(self, table: TableConfig, value: Any) -> None:
         """Replace the embeddings of a table.
@@ -69,15 +69,14 @@ class StackedTables(TableLayer):
         first = self.offset(table)
         self._table.assign(self._table.value.at[first : first + len(array)].set(array))
 
-    def embeddings_of(self, features: Sequence[FeatureBags], training: bool) -> list[Any]:
-        """Return the embeddings of each feature.
+    def embeddings_of(self, features: Sequence[FeatureBags]) -> list[Any]:
+        """Return the embeddings of each feature; a bag with a bad id is NaN.
 
         Args:
             features: bags of each feature, with the offset of its table.
-            training: whether the step counts for the optimizer.
         """
-        sums = self.look_up([feature.bags for feature in features], training)
-        return [feature.result(result, is_marked=False) for feature, result in zip(features, sums, strict=True)]
+        sums = self.look_up([feature.bags for feature in features])
+        return [feature.result(result, is_marked=True) for feature, result in zip(features, sums, strict=True)]
 
 
 def stacks_of(tables: Sequence[TableConfig], optimizer: Any, dtype: str | None = None) -> Iterator[StackedTables]:

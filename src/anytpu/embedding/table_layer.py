@@ -4,26 +4,27 @@ Idea: the table and its slots are trainable weights with `overwrite_with_gradien
 backward pass, which `rows.look_up_to_train` makes of the rows of the batch. The optimizer of `model.compile` skips
 them, so a table has an optimizer of its own.
 
-Rule: a step looks a table up once, for all features that use it, since each lookup returns a new table.
+Rule: a step looks a table up once, for all features that use it, since each lookup returns a new table
+(`assigned_tables.py`).
 """
 
 from __future__ import annotations
 
+import functools
 import math
-import weakref
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import keras
 
-from anytpu import _keras
+from anytpu import _jax, _keras
+from anytpu.embedding.assigned_tables import BackwardPasses, watch
 from anytpu.embedding.row_optimizers import as_optimizer, row_optimizer
 from anytpu.embedding.rows import Bags, Table, look_up_to_train
 from anytpu.engine.kernels import prepare_memory
 from anytpu.errors import ProgramError, ReplicaError
 from anytpu.strategy.current import MAKES_TABLE
-from anytpu.strategy.per_replica import is_traced
 from anytpu.strategy.replicas import current_replica
 
 ROW_MULTIPLE = 1024
@@ -65,7 +66,8 @@ class TableLayer(keras.layers.Layer):
         self.row_optimizer = row_optimizer(self.table_optimizer)
         """The formulas of the optimizer."""
         self._rows, self._width = rows, width
-        self._looked_up_in: Any = None
+        self.passes = BackwardPasses()
+        """The number of backward passes through the table since its last update."""
 
     def add_table(self, initializer: Any) -> None:
         """Make the variables of the table.
@@ -86,12 +88,15 @@ class TableLayer(keras.layers.Layer):
             ]
         finally:
             MAKES_TABLE.reset(token)
-        single: dict[str, Any] = {"shape": (), "trainable": False, "autocast": False}
-        self._iterations = self.add_weight(name="iterations", initializer="zeros", dtype="int32", **single)
+        single: dict[str, Any] = {"shape": (), "autocast": False}
+        # Of the floating type, since the backward pass makes it too.
+        self.steps = self.add_weight(name="steps", initializer="zeros", overwrite_with_gradient=True, **single)
+        """Number of steps of the table's optimizer."""
         self._learning_rate = None
         if not isinstance(self._rate_setting, keras.optimizers.schedules.LearningRateSchedule):
             rate = keras.initializers.Constant(float(self._rate_setting))
-            self._learning_rate = self.add_weight(name="learning_rate", initializer=rate, **single)
+            self._learning_rate = self.add_weight(name="learning_rate", initializer=rate, trainable=False, **single)
+        watch(self)
 
     @property
     def _rate_setting(self) -> Any:
@@ -107,15 +112,15 @@ class TableLayer(keras.layers.Layer):
     def step_variables(self) -> list[Any]:
         """The variables of `table_of`: the table, its slots, the step count, and a learning rate that is a number."""
         rate = [] if self._learning_rate is None else [self._learning_rate]
-        return [*self.table_variables, self._iterations, *rate]
+        return [*self.table_variables, self.steps, *rate]
 
     def table_of(self, values: list[Any]) -> Table:
         """Return the table of the next step, given the values of `step_variables`."""
         slots = len(self._slots)
-        rows, iterations = values[0], values[1 + slots]
-        rate = self._rate_setting(iterations) if self._learning_rate is None else values[-1]
+        rows, steps = values[0], values[1 + slots]
+        rate = values[-1] if self._learning_rate is not None else self._rate_setting(jax.lax.stop_gradient(steps))
         rate = jnp.asarray(_keras.array_of(rate), rows.dtype)
-        return Table(rows, tuple(values[1 : 1 + slots]), rate, iterations + 1)
+        return Table(rows, tuple(values[1 : 1 + slots]), rate, steps + 1)
 
     def values_of(self, table: Table, is_next: bool) -> list[Any]:
         """Return the values of `step_variables` after a call.
@@ -131,7 +136,7 @@ class TableLayer(keras.layers.Layer):
     def learning_rate(self) -> Any:
         """The learning rate of the table; assign a number to change it."""
         if self._learning_rate is None:
-            return self._rate_setting(self._iterations)
+            return self._rate_setting(self.steps)
         return self._learning_rate
 
     @learning_rate.setter
@@ -143,36 +148,51 @@ class TableLayer(keras.layers.Layer):
             )
         self._learning_rate.assign(value)
 
-    def look_up(self, features: list[Bags], training: bool) -> list[jax.Array]:
+    def look_up(self, features: list[Bags]) -> list[jax.Array]:
         """Return the weighted sums of the rows of each feature, `(bags, width)` each, in the layer's compute dtype.
 
         Args:
             features: the bags of each feature.
-            training: whether the step counts as one of the table's optimizer.
 
         Raises:
             ReplicaError: code of one replica would train the table.
-            ProgramError: the table was looked up in this step before.
+            ProgramError: the ids are those of `jax.vmap`.
         """
-        rows = self._table.value
-        self._refuse_second_lookup(rows)
-        table = self.table_of([variable.value for variable in self.step_variables])
-        sums: Any = look_up_to_train(self.row_optimizer, table, features)
-        if training:
-            self._iterations.assign(table.step)
-        return [result.astype(self.compute_dtype) for result in sums]
-
-    def _refuse_second_lookup(self, rows: Any) -> None:
-        if not is_traced(rows):
-            return
         if current_replica() is not None and self.trainable:
             raise ReplicaError(
                 f"the table of {self.name!r} is trained by whole-batch code, and strategy.run runs this step on each "
                 "replica. Train the model with fit, or look the table up with tpu.embedding.TPUEmbedding"
             )
-        if self._looked_up_in is not None and self._looked_up_in() is rows:
+        if any(_jax.is_mapped(array) for array in jax.tree.leaves(features)):
             raise ProgramError(
-                f"{self.name!r} is called twice in one step, and each call would make a table of its own. Call it once "
-                'with all ids that use this table: liked, seen = layer({"liked": a, "seen": b}).values()'
+                f"{self.name!r} is called inside jax.vmap, where each call would make a table of its own: call it with "
+                "all ids at once"
             )
-        self._looked_up_in = weakref.ref(rows)
+        table = self.table_of([variable.value for variable in self.step_variables])
+        sums: Any = look_up_to_train(self.row_optimizer, self.passes, table, features)
+        return [result.astype(self.compute_dtype) for result in sums]
+
+    def read_rows(self) -> jax.Array:
+        """Return the rows of the table now. Their gradient is refused: it would be added to the new table."""
+        return _read(self.name, self._table.value)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _read(name: str, rows: jax.Array) -> jax.Array:
+    del name
+    return rows
+
+
+def _read_forward(name: str, rows: jax.Array) -> tuple[jax.Array, None]:
+    return _read(name, rows), None
+
+
+def _refuse_gradient(name: str, residuals: None, gradient: jax.Array) -> tuple[jax.Array]:
+    del residuals, gradient
+    raise ProgramError(
+        f"the loss depends on the embeddings of {name!r} as an array, which has no gradient: a step updates the rows "
+        "that it looks up. Call the layer, or stop the gradient: jax.lax.stop_gradient(table.embeddings)"
+    )
+
+
+_read.defvjp(_read_forward, _refuse_gradient)

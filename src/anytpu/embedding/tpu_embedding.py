@@ -153,6 +153,7 @@ class TPUEmbedding:
         check_rows(ids, self._strategy.num_replicas_in_sync)
         embeddings = self._calls.run("look_up", self._looked_up, ids)
         self._store(embeddings)
+        self._has_gradients.assign(0)
         self._pending = ids if training else None
 
     def dequeue(self, name: str | None = None) -> Any:

@@ -51,6 +51,9 @@ def enter_scope(strategy: Any) -> Iterator[Any]:
         )
     _ = strategy.backend
     install()
+    # A notebook may import keras-rs after the first scope.
+    if "keras_rs" in sys.modules:
+        _by_name.load("keras-rs scope")()
     keras_distribution.read_distribution(strategy)
     _UNUSED.clear()
     token = CURRENT.set(strategy)
@@ -170,8 +173,6 @@ def install() -> None:
     # The name of `reset_state` in TensorFlow 2.
     _keras.add_method(keras.metrics.Metric, "reset_states", _reset_states)
     _by_name.load("keras scope")()
-    if "keras_rs" in sys.modules:
-        _by_name.load("keras-rs scope")()
 
 
 def system_of(variable: Any) -> Any | None:

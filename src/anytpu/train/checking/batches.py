@@ -12,6 +12,7 @@ import keras
 import numpy as np
 
 from anytpu import _keras
+from anytpu.embedding import ShardedEmbedding
 from anytpu.errors import DataError
 from anytpu.program.program import Tree, spec_of
 from anytpu.train import checks
@@ -53,7 +54,11 @@ def _first(tree: Any, rows: int) -> Tree:
 
 
 def _inputs(model: Any, rows: int, generator: np.random.Generator) -> Tree:
-    sizes = [layer.input_dim for layer in _keras.layers_of(model) if isinstance(layer, keras.layers.Embedding)]
+    sizes = [
+        layer.input_dim
+        for layer in _keras.layers_of(model)
+        if isinstance(layer, keras.layers.Embedding | ShardedEmbedding)
+    ]
 
     def generate(spec: jax.ShapeDtypeStruct) -> np.ndarray:
         if np.issubdtype(spec.dtype, np.integer) or spec.dtype == bool:
