@@ -434,6 +434,14 @@ def test_wrong_arguments(arguments: dict, message: str):
     assert str(caught.value) == message
 
 
+def test_a_table_that_fits_nowhere():
+    with tpu.connect("virtual", cores=8).scope(), pytest.raises(SettingError) as caught:
+        ShardedEmbedding(2_000_000_000, 64, "sum", name="users").build(None)
+    message = str(caught.value)
+    assert message.startswith("the table of 'users' takes 2.79 TiB with the slots of Adam, 2.79 TiB in this machine, ")
+    assert "hash the ids into fewer (tpu.pipeline.hash_ids). tpu.plan says what fits a TPU slice" in message
+
+
 def test_saved_and_loaded(tmp_path: Any):
     model = trained(ShardedEmbedding(IDS, WIDTH, "mean", keras.optimizers.Adam(0.01)))
     model.save(tmp_path / "model.keras")

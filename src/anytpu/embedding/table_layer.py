@@ -18,13 +18,13 @@ import jax
 import jax.numpy as jnp
 import keras
 
-from anytpu import _jax, _keras
+from anytpu import _jax, _keras, units
 from anytpu.embedding.assigned_tables import BackwardPasses, watch
 from anytpu.embedding.row_optimizers import as_optimizer, row_optimizer
 from anytpu.embedding.rows import Bags, Table, look_up_to_train
 from anytpu.engine.kernels import prepare_memory
-from anytpu.errors import ProgramError, ReplicaError
-from anytpu.strategy.current import MAKES_TABLE
+from anytpu.errors import ProgramError, ReplicaError, SettingError
+from anytpu.strategy.current import CURRENT, MAKES_TABLE
 from anytpu.strategy.replicas import current_replica
 
 ROW_MULTIPLE = 1024
@@ -76,6 +76,8 @@ class TableLayer(keras.layers.Layer):
             initializer: a Keras initializer of the rows.
         """
         shape = stored_rows(self._rows, self._width), self._width
+        if _keras.stateless_scope() is None:
+            self._check_memory(shape)
         common: dict[str, Any] = {"shape": shape, "autocast": False, "overwrite_with_gradient": True}
         # A step reads rows all over the table: with huge pages the processor finds them in half the time.
         prepare_memory(4 * math.prod(shape))
@@ -97,6 +99,26 @@ class TableLayer(keras.layers.Layer):
             rate = keras.initializers.Constant(float(self._rate_setting))
             self._learning_rate = self.add_weight(name="learning_rate", initializer=rate, trainable=False, **single)
         watch(self)
+
+    def _check_memory(self, shape: tuple[int, ...]) -> None:
+        """Refuse a table that the cores of the strategy in scope, or this machine, cannot hold."""
+        strategy = CURRENT.get()
+        if strategy is None:
+            return
+        cores, limit_bytes = strategy.num_replicas_in_sync, strategy.backend.memory_bytes
+        arrays = 1 + len(self.row_optimizer.slots)
+        size_bytes = math.prod(shape) * jnp.dtype(self.variable_dtype).itemsize * arrays
+        is_virtual = strategy.system.topology.is_virtual
+        pieces = 1 if is_virtual or shape[0] % cores else cores
+        if size_bytes <= limit_bytes * pieces:
+            return
+        place = "this machine, whose memory all virtual cores share," if is_virtual else "a core"
+        raise SettingError(
+            f"the table of {self.name!r} takes {units.format_bytes(size_bytes)} with the slots of "
+            f"{self.row_optimizer.name}, {units.format_bytes(size_bytes / pieces)} in {place} which has "
+            f"{units.format_bytes(limit_bytes)}. Use more cores, a smaller output_dim, an optimizer with fewer slots "
+            "(SGD, Adagrad), or hash the ids into fewer (tpu.pipeline.hash_ids). tpu.plan says what fits a TPU slice"
+        )
 
     @property
     def _rate_setting(self) -> Any:
