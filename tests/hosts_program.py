@@ -57,6 +57,16 @@ def fit(strategy: tpu.TPUStrategy, folder: Path) -> np.ndarray:
     return flat(*model.get_weights(), *history.values(), evaluated, model.predict(x[:13], verbose=0))
 
 
+def table(strategy: tpu.TPUStrategy, folder: Path) -> np.ndarray:
+    with strategy.scope():
+        ids = keras.Input((3,), dtype="int32")
+        layer = tpu.layers.ShardedEmbedding(64, 4, "sum", keras.optimizers.Adagrad(0.1))
+        model = keras.Model(ids, keras.layers.Dense(1)(layer(ids)))
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+    history = model.fit(np.arange(3 * ROWS).reshape(ROWS, 3) % 64, arrays()[0][:, :1], batch_size=12, verbose=0).history
+    return flat(history["loss"], np.asarray(layer.embeddings), *(variable.value for variable in model.variables))
+
+
 def generator(strategy: tpu.TPUStrategy, folder: Path) -> np.ndarray:
     model = model_in(strategy)
     dataset = tpu.pipeline.Dataset.from_arrays(arrays()).shuffle(seed=3).batch(8)
@@ -156,7 +166,8 @@ def low_level(strategy: tpu.TPUStrategy, folder: Path) -> np.ndarray:
     return flat(weight, *losses, doubled, *summed, repeated)
 
 
-CASES: dict[str, Case] = {case.__name__: case for case in (fit, generator, custom_loop, own_data, estimator, low_level)}
+_CASES = (fit, table, generator, custom_loop, own_data, estimator, low_level)
+CASES: dict[str, Case] = {case.__name__: case for case in _CASES}
 
 
 def main(folder: Path) -> None:

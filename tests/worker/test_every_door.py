@@ -63,6 +63,21 @@ def test_a_sharded_model(worker: WorkerProcess):
     assert_equal(fitted(made(worker.url, layout="fsdp")), fitted(made("v2-8", layout="fsdp")))
 
 
+def with_table(address: str) -> list[np.ndarray]:
+    keras.utils.set_random_seed(7)
+    with tpu.connect(address).scope():
+        ids = keras.Input((3,), dtype="int32")
+        table = tpu.layers.ShardedEmbedding(1024, 8, "mean")
+        model = keras.Model(ids, keras.layers.Dense(1)(table(ids)))
+        model.compile("adam", "mse", steps_per_execution=2)
+    model.fit(np.arange(3 * 64).reshape(64, 3), X[:64, :1], batch_size=16, epochs=2, verbose=0)
+    return [np.asarray(table.embeddings), *(np.asarray(variable.value) for variable in model.variables)]
+
+
+def test_an_embedding_table(worker: WorkerProcess):
+    assert_equal(with_table(worker.url), with_table("v2-8"))
+
+
 def planned(address: str) -> list[np.ndarray]:
     model = made(address)
     assert len(tpu.plan(model, batch_size=64, tpu="v2-8").predictions) == 1

@@ -15,6 +15,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import keras
+import numpy as np
 from jax import Array
 
 from anytpu.errors import SettingError
@@ -93,7 +94,8 @@ def row_optimizer(optimizer: Any) -> RowOptimizer:
         (('accumulator', 0.1),)
     """
     optimizer = as_optimizer(optimizer)
-    config, name = optimizer.get_config(), type(optimizer).__name__
+    # Not `get_config`: it reads the learning rate by a way of which NumPy warns.
+    config, name = vars(optimizer), type(optimizer).__name__
     for setting, why in _REFUSED.items():
         if config.get(setting):
             raise SettingError(
@@ -123,6 +125,12 @@ def as_optimizer(optimizer: Any) -> Any:
             "other weights of the model may have any optimizer, in model.compile"
         )
     return known
+
+
+def learning_rate_of(optimizer: Any) -> Any:
+    """Return the learning rate of a Keras optimizer: a number, or its schedule."""
+    rate = optimizer._learning_rate
+    return float(np.asarray(rate.value)) if isinstance(rate, keras.Variable) else rate
 
 
 def _clipped(gradient: Array, settings: Mapping[str, Any]) -> Array:

@@ -14,7 +14,7 @@ import numpy as np
 
 from anytpu.embedding.bags import FeatureBags
 from anytpu.embedding.configs import TableConfig
-from anytpu.embedding.row_optimizers import RowOptimizer, as_optimizer, row_optimizer
+from anytpu.embedding.row_optimizers import as_optimizer, learning_rate_of, row_optimizer
 from anytpu.embedding.table_layer import TableLayer, stored_rows
 from anytpu.errors import SettingError
 
@@ -90,12 +90,11 @@ def stacks_of(tables: Sequence[TableConfig], optimizer: Any, dtype: str | None =
     Raises:
         SettingError: an optimizer has no update of single rows.
     """
-    groups: dict[tuple[int, RowOptimizer, Any], list[TableConfig]] = {}
-    optimizers: dict[tuple[int, RowOptimizer, Any], Any] = {}
+    groups: dict[tuple, list[TableConfig]] = {}
+    optimizers: dict[tuple, Any] = {}
     for table in tables:
         own = as_optimizer(optimizer if table.optimizer is None else table.optimizer)
-        rate = own.get_config()["learning_rate"]
-        key = table.dim, row_optimizer(own), repr(rate)
+        key = table.dim, row_optimizer(own), learning_rate_of(own)
         groups.setdefault(key, []).append(table)
         optimizers.setdefault(key, own)
     for key, group in groups.items():

@@ -20,7 +20,7 @@ import keras
 
 from anytpu import _jax, _keras, units
 from anytpu.embedding.assigned_tables import BackwardPasses, watch
-from anytpu.embedding.row_optimizers import as_optimizer, row_optimizer
+from anytpu.embedding.row_optimizers import as_optimizer, learning_rate_of, row_optimizer
 from anytpu.embedding.rows import Bags, Table, look_up_to_train
 from anytpu.engine.kernels import prepare_memory
 from anytpu.errors import ProgramError, ReplicaError, SettingError
@@ -96,7 +96,7 @@ class TableLayer(keras.layers.Layer):
         """Number of steps of the table's optimizer."""
         self._learning_rate = None
         if not isinstance(self._rate_setting, keras.optimizers.schedules.LearningRateSchedule):
-            rate = keras.initializers.Constant(float(self._rate_setting))
+            rate = keras.initializers.Constant(self._rate_setting)
             self._learning_rate = self.add_weight(name="learning_rate", initializer=rate, trainable=False, **single)
         watch(self)
 
@@ -123,7 +123,7 @@ class TableLayer(keras.layers.Layer):
     @property
     def _rate_setting(self) -> Any:
         """The learning rate of the optimizer: a schedule, or a number."""
-        return self.table_optimizer._learning_rate
+        return learning_rate_of(self.table_optimizer)
 
     @property
     def table_variables(self) -> list[Any]:
