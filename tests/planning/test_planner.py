@@ -15,10 +15,11 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 import anytpu as tpu
 from anytpu.errors import ProgramError, SettingError, UnknownTPUError
 from anytpu.planning.compiler import children
-from anytpu.planning.forecast import layout_notes
+from anytpu.planning.forecast import layout_notes, table_notes
 from anytpu.planning.planner import run_together
 from anytpu.planning.target import target_named
 from anytpu.planning.waits import FIT_CALL_S
+from anytpu.program import ROWS, Placement, Program
 
 
 def network(width: int = 512) -> keras.Model:
@@ -378,3 +379,27 @@ def test_no_batch_is_sought_where_the_state_alone_does_not_fit():
         "step/train on v5e-1 (v5e:1x1), 524,288 examples a step",
     ]
     assert any(each.text.startswith("Use v") for each in found.advice)
+
+
+def test_notes_on_embedding_tables():
+    table, other = jax.ShapeDtypeStruct((2**20, 64), "float32"), jax.ShapeDtypeStruct((64, 64), "float32")
+    specs = ((("data",), ()), (), (("data",),))
+    program = Program(
+        name="recommender/train",
+        step=lambda state, batch: (state, {}),
+        state=[table, other],
+        batch=jax.ShapeDtypeStruct((64,), "int32"),
+        layout=ROWS,
+        state_names=("items/embeddings", "dense/kernel"),
+        tables=("items/embeddings",),
+        placement=Placement((("data", 8),), specs),
+    )
+    note = (
+        "The embedding tables and their slots (1 array, 256 MiB) take 32 MiB on a device; a step updates the rows of "
+        "its batch."
+    )
+    assert table_notes(program, target_named("v5e-8")) == [note]
+    assert table_notes(program, target_named("v6e-8")) == [
+        note,
+        "Lookups are planned on the TensorCores: the SparseCores of v6e are not used.",
+    ]

@@ -9,6 +9,9 @@ from __future__ import annotations
 import collections
 import dataclasses
 
+import jax
+
+from anytpu import units
 from anytpu.errors import CompilerMissingError, NoAnswerError
 from anytpu.planning.compiled import predict_compiled
 from anytpu.planning.cost import cost_of
@@ -19,7 +22,7 @@ from anytpu.planning.job import PlanJob, batch_rows, for_devices
 from anytpu.planning.records import Prediction
 from anytpu.planning.settings import PlanSettings
 from anytpu.planning.target import Target
-from anytpu.program.program import Placement, Program
+from anytpu.program.program import Placement, Program, state_names
 
 
 def predict(job: PlanJob, batch_size: int | None, target: Target, settings: PlanSettings) -> Prediction:
@@ -63,7 +66,7 @@ def completed(prediction: Prediction, program: Program, target: Target, settings
         prediction,
         flops=sum(op.flops for op in time.ops if not op.is_recomputed) if time else None,
         cost=cost_of(target, step_s, prediction.batch_size, examples, epochs, settings.prices),
-        notes=(*prediction.notes, *layout_notes(program, target)),
+        notes=(*prediction.notes, *layout_notes(program, target), *table_notes(program, target)),
         layout=layout_text(program.placement) if program.placement else "",
         host=host_load(program, prediction),
     )
@@ -81,6 +84,30 @@ def layout_text(placement: Placement) -> str:
     counts = collections.Counter(sorted(texts))
     counts["whole"] = sum(not any(spec) for spec in placement.specs)
     return "; ".join([f"mesh {mesh}", ", ".join(f"{count} x {text}" for text, count in counts.items() if count)])
+
+
+_WITH_SPARSE_CORES = ("v5p", "v6e", "v7x")
+"""The chips whose SparseCores keras-rs uses through jax-tpu-embedding, or that have them (Google's datasheets)."""
+
+
+def table_notes(program: Program, target: Target) -> list[str]:
+    """Return the notes on the embedding tables of a program on a system."""
+    if not program.tables:
+        return []
+    names, leaves = state_names(program), jax.tree.leaves(program.state)
+    arrays = {name: leaf for name, leaf in zip(names, leaves, strict=True) if name in program.tables}
+    sizes = {name: leaf.size * leaf.dtype.itemsize for name, leaf in arrays.items()}
+    specs = program.placement.specs if program.placement else ()
+    split = [name for name, spec in zip(names, specs, strict=False) if name in arrays and any(spec)]
+    share_bytes = sum(size / (target.devices if name in split else 1) for name, size in sizes.items())
+    count = "1 array" if len(arrays) == 1 else f"{len(arrays)} arrays"
+    note = (
+        f"The embedding tables and their slots ({count}, {units.format_bytes(sum(sizes.values()))}) take "
+        f"{units.format_bytes(share_bytes)} on a device; a step updates the rows of its batch."
+    )
+    if target.chip.name not in _WITH_SPARSE_CORES:
+        return [note]
+    return [note, f"Lookups are planned on the TensorCores: the SparseCores of {target.chip.name} are not used."]
 
 
 def layout_notes(program: Program, target: Target) -> list[str]:
