@@ -20,6 +20,7 @@ import keras
 
 from anytpu import _jax, _keras, units
 from anytpu.embedding.assigned_tables import BackwardPasses, watch
+from anytpu.embedding.first_rows import filled, in_blocks
 from anytpu.embedding.row_optimizers import as_optimizer, learning_rate_of, row_optimizer
 from anytpu.embedding.rows import Bags, Table, look_up_to_train
 from anytpu.engine.kernels import prepare_memory
@@ -81,11 +82,13 @@ class TableLayer(keras.layers.Layer):
         common: dict[str, Any] = {"shape": shape, "autocast": False, "overwrite_with_gradient": True}
         # A step reads rows all over the table: with huge pages the processor finds them in half the time.
         prepare_memory(4 * math.prod(shape))
-        token = MAKES_TABLE.set(True)
+        strategy, token = CURRENT.get(), MAKES_TABLE.set(True)
+        if strategy is None or strategy.system.topology.is_virtual or strategy.num_replicas_in_sync == 1:
+            initializer = in_blocks(initializer)
         try:
             self._table = self.add_weight(name="embeddings", initializer=initializer, **common)
             self._slots = [
-                self.add_weight(name=f"embeddings_{name}", initializer=keras.initializers.Constant(value), **common)
+                self.add_weight(name=f"embeddings_{name}", initializer=filled(value), **common)
                 for name, value in self.row_optimizer.slots
             ]
         finally:

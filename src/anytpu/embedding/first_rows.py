@@ -1,0 +1,67 @@
+"""The first values of a large table, drawn in blocks.
+
+Idea: JAX draws an array of random numbers with three times its memory besides. A table may fill most of the memory, so
+its rows are drawn block by block.
+
+Rule: only initializers whose numbers do not depend on the shape of the array, on one device. The numbers are not those
+that Keras would draw at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import keras
+
+MIN_BYTES = 2**26
+"""Size of a table above which it is drawn in blocks."""
+
+_BLOCK_ROWS = 2**12
+
+_DRAWS: dict[type, Callable[[Any, Any, tuple[int, int], Any], jax.Array]] = {
+    keras.initializers.RandomUniform: lambda of, key, shape, dtype: jax.random.uniform(
+        key, shape, dtype, of.minval, of.maxval
+    ),
+    keras.initializers.RandomNormal: lambda of, key, shape, dtype: (
+        of.mean + of.stddev * jax.random.normal(key, shape, dtype)
+    ),
+    keras.initializers.TruncatedNormal: lambda of, key, shape, dtype: (
+        of.mean + of.stddev * jax.random.truncated_normal(key, -2, 2, shape, dtype)
+    ),
+}
+
+
+def in_blocks(initializer: Any) -> Any:
+    """Return an initializer that draws a large table in blocks of rows; other initializers unchanged.
+
+    Args:
+        initializer: a Keras initializer.
+    """
+    draw = _DRAWS.get(type(initializer))
+    if draw is None or not isinstance(initializer.seed, int):
+        return initializer
+
+    def draw_blocks(shape: tuple[int, int], dtype: Any) -> Any:
+        rows, width = shape
+        if rows * width * jnp.dtype(dtype).itemsize < MIN_BYTES:
+            return initializer(shape, dtype)
+        # A divisor of the rows, so that nothing is cut off: large tables have a multiple of 1024.
+        block = math.gcd(rows, _BLOCK_ROWS)
+
+        @jax.jit
+        def drawn(key: Any) -> jax.Array:
+            keys = jax.random.split(key, rows // block)
+            return jax.lax.map(lambda key: draw(initializer, key, (block, width), dtype), keys).reshape(shape)
+
+        return drawn(jax.random.key(initializer.seed))
+
+    return draw_blocks
+
+
+def filled(value: float) -> Any:
+    """Return the initializer of a constant; Keras's multiplies an array of ones, which takes twice the memory."""
+    return lambda shape, dtype: jnp.full(shape, value, dtype)
