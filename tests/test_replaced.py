@@ -110,6 +110,8 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "image": image,
         "content": tpu.pipeline.encode_png(image),
         "record": tpu.pipeline.encode_example({"image": b"x", "label": 1}),
+        "feature_config": tpu.embedding.FeatureConfig(tpu.embedding.TableConfig(100, 8)),
+        "table": tpu.embedding.TableConfig(100, 8),
         "features": {"label": tpu.pipeline.FixedLenFeature([], "int64")},
         "dataset": tpu.pipeline.Dataset.from_arrays(x),
         "dataset_fn": lambda context: [(x, y)],

@@ -141,6 +141,32 @@ _FIND = (
         also=("experimental", "tpu"),
     ),
     _rename(
+        ("tpu.experimental.embedding.TPUEmbedding",),
+        "with strategy.scope():\n    tf.tpu.experimental.embedding.TPUEmbedding(feature_config, optimizer)",
+        "tpu.embedding.TPUEmbedding",
+        note="its tables can be read and written at any time",
+        also=("TPUEmbedding",),
+    ),
+    _rename(
+        ("tpu.experimental.embedding.TableConfig",),
+        "table = tf.tpu.experimental.embedding.TableConfig(100, 8)",
+        "tpu.embedding.TableConfig",
+    ),
+    _rename(
+        ("tpu.experimental.embedding.FeatureConfig",),
+        "feature = tf.tpu.experimental.embedding.FeatureConfig(table)",
+        "tpu.embedding.FeatureConfig",
+    ),
+    *(
+        _rename(
+            (f"tpu.experimental.embedding.{old}",),
+            f"optimizer = tf.tpu.experimental.embedding.{old}(0.01)",
+            f"keras.optimizers.{new}",
+            note="it is lazy: rows that a batch does not use stay as they are",
+        )
+        for old, new in (("SGD", "SGD"), ("Adagrad", "Adagrad"), ("Adam", "Adam"), ("FTRL", "Ftrl"))
+    ),
+    _rename(
         ("tpu.experimental.shutdown_tpu_system",),
         "tf.tpu.experimental.shutdown_tpu_system(resolver)",
         "tpu.shutdown_tpu_system",
