@@ -22,7 +22,7 @@ def test_a_vocabulary(tmp_path):
     colours = pipeline.Vocabulary.of([["blue", "red", "red"], np.array([b"green", b"blue", b"red"])], max_size=2)
     assert colours.strings == ["red", "blue"]
     assert colours([["blue"], ["green"]]).tolist() == [[1], [-1]]
-    hashed = pipeline.Vocabulary(["red", "blue"], unknown=3)
+    hashed = pipeline.Vocabulary(["red", "blue"], others=3)
     assert len(hashed) == 5
     assert 2 <= hashed(["green"])[0] < 5
     path = tmp_path / "colours.txt"
@@ -34,9 +34,9 @@ def test_a_vocabulary(tmp_path):
     ("call", "error", "message"),
     [
         (
-            lambda: pipeline.Vocabulary(["red"], unknown="raise")(["blue"]),
+            lambda: pipeline.Vocabulary(["red"], others="raise")(["blue"]),
             DataError,
-            "'blue' is not in the vocabulary of 1 strings. Build it of all data, or pass unknown=\"drop\" or a number "
+            "'blue' is not in the vocabulary of 1 strings. Build it of all data, or pass others=\"drop\" or a number "
             "of ids for unknown strings",
         ),
         (
@@ -45,9 +45,9 @@ def test_a_vocabulary(tmp_path):
             "the vocabulary has 'red' 2 times: each string has one id",
         ),
         (
-            lambda: pipeline.Vocabulary(["red"], unknown=0),
+            lambda: pipeline.Vocabulary(["red"], others=0),
             SettingError,
-            'unknown must be "drop", "raise" or a positive number of ids, not 0',
+            'others must be "drop", "raise" or a positive number of ids, not 0',
         ),
         (lambda: pipeline.hash_ids(["red"], 0), SettingError, "size must be a positive integer below 2 ** 31, not 0"),
     ],

@@ -59,11 +59,11 @@ class Vocabulary:
 
     Args:
         strings: the strings, in the order of their ids; or the path of a text file with one on each line.
-        unknown: treatment of other strings: "drop" gives them -1, which stands for no id; "raise" is an error; a
+        others: treatment of other strings: "drop" gives them -1, which stands for no id; "raise" is an error; a
             positive integer hashes them into so many ids after those of the vocabulary.
 
     Raises:
-        SettingError: a string occurs twice, or `unknown` is none of these.
+        SettingError: a string occurs twice, or `others` is none of these.
 
     Example:
         >>> colours = Vocabulary(["red", "blue"])
@@ -71,7 +71,7 @@ class Vocabulary:
         (array([ 1, -1], dtype=int32), 2)
     """
 
-    def __init__(self, strings: Iterable[str] | str | os.PathLike[str], unknown: str | int = "drop") -> None:
+    def __init__(self, strings: Iterable[str] | str | os.PathLike[str], others: str | int = "drop") -> None:
         if isinstance(strings, str | os.PathLike):
             strings = read_file(Path(strings)).decode().splitlines()
         self.strings = [text.decode() if isinstance(text, bytes) else str(text) for text in strings]
@@ -81,19 +81,19 @@ class Vocabulary:
             counts = collections.Counter(self.strings)
             twice = next(text for text in self.strings if counts[text] > 1)
             raise SettingError(f"the vocabulary has {twice!r} {counts[twice]} times: each string has one id")
-        is_count = isinstance(unknown, int) and not isinstance(unknown, bool) and unknown > 0
-        if unknown not in ("drop", "raise") and not is_count:
-            raise SettingError(f'unknown must be "drop", "raise" or a positive number of ids, not {unknown!r}')
-        self._unknown = unknown
+        is_count = isinstance(others, int) and not isinstance(others, bool) and others > 0
+        if others not in ("drop", "raise") and not is_count:
+            raise SettingError(f'others must be "drop", "raise" or a positive number of ids, not {others!r}')
+        self._others = others
 
     @classmethod
-    def of(cls, data: Any, max_size: int | None = None, unknown: str | int = "drop") -> Vocabulary:
+    def of(cls, data: Any, max_size: int | None = None, others: str | int = "drop") -> Vocabulary:
         """Return the vocabulary of data, the most frequent strings first, equal ones in alphabetical order.
 
         Args:
             data: an array of strings, of any shape, or an iterable of such arrays.
             max_size: number of strings to keep; None keeps all.
-            unknown: as for the class.
+            others: as for the class.
 
         Example:
             >>> Vocabulary.of(["b", "a", "b"]).strings
@@ -103,28 +103,28 @@ class Vocabulary:
         for part in data:
             counts.update(text.decode() if isinstance(text, bytes) else str(text) for text in np.asarray(part).flat)
         ordered = sorted(counts, key=lambda text: (-counts[text], text))
-        return cls(ordered[:max_size], unknown)
+        return cls(ordered[:max_size], others)
 
     def __len__(self) -> int:
         """Return the number of ids: `input_dim` of the table."""
-        return len(self.strings) + (self._unknown if isinstance(self._unknown, int) else 0)
+        return len(self.strings) + (self._others if isinstance(self._others, int) else 0)
 
     def __call__(self, strings: Any) -> np.ndarray:
         """Return the int32 id of each string, in an array of the same shape.
 
         Raises:
-            DataError: a string is unknown, with `unknown="raise"`.
+            DataError: a string is unknown, with `others="raise"`.
         """
         array = np.asarray(strings)
         distinct, places = np.unique(array, return_inverse=True)
         texts = [text.decode() if isinstance(text, bytes) else str(text) for text in distinct]
         ids = np.array([self._ids.get(text, -1) for text in texts], "int32")
         missing = np.flatnonzero(ids < 0)
-        if len(missing) and self._unknown == "raise":
+        if len(missing) and self._others == "raise":
             raise DataError(
                 f"{texts[missing[0]]!r} is not in the vocabulary of {len(self.strings):,} strings. Build it of all "
-                'data, or pass unknown="drop" or a number of ids for unknown strings'
+                'data, or pass others="drop" or a number of ids for unknown strings'
             )
-        if len(missing) and isinstance(self._unknown, int):
-            ids[missing] = len(self.strings) + hash_ids([texts[index] for index in missing], self._unknown)
+        if len(missing) and isinstance(self._others, int):
+            ids[missing] = len(self.strings) + hash_ids([texts[index] for index in missing], self._others)
         return ids[places.reshape(array.shape)]
