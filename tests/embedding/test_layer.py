@@ -462,3 +462,25 @@ def test_the_learning_rate_may_change():
     scheduled.build(None)
     with pytest.raises(ProgramError, match="follows CosineDecay, so it cannot be assigned"):
         scheduled.learning_rate = 0.1
+
+
+def test_weights_belong_to_their_features():
+    layer = ShardedEmbedding(IDS, 1, "sum", name="items")
+    layer.embeddings = np.ones((IDS, 1))
+    ids = {"liked": np.array([[1, 2]]), "seen": np.array([[3, 4]])}
+    found = layer(ids, weights={"seen": np.array([[5.0, 1.0]])})
+    assert [float(found[name][0, 0]) for name in ("liked", "seen")] == [2.0, 6.0]
+    for weights, message in (
+        (
+            {"z": np.ones((1, 2))},
+            "the weights of 'items' are for 'z', and the ids for 'liked', 'seen': nest them alike, "
+            'weights={"seen": w} for layer({"liked": a, "seen": b})',
+        ),
+        (
+            {"seen": np.ones(2)},
+            "weights of 'items' have the shape (2,), and the ids (1, 2): give one weight for each id",
+        ),
+    ):
+        with pytest.raises(DataError) as caught:
+            layer(ids, weights=weights)
+        assert message in str(caught.value)

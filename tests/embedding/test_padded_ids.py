@@ -34,7 +34,7 @@ def test_sparse_matrices():
 
 
 def test_weights():
-    ids, weights = pad_ids([[3, 5], [2]], [[0.5, 2.0], [1.0]])
+    ids, weights = pad_ids([[3, 5], [2]], weights=[[0.5, 2.0], [1.0]])
     assert ids.tolist() == [[3, 5], [2, -1]]
     assert weights.tolist() == [[0.5, 2.0], [1.0, 0.0]]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from anytpu.embedding.bags import COMBINERS, bags_of
 from anytpu.embedding.table_layer import TableLayer
-from anytpu.errors import SettingError
+from anytpu.errors import DataError, SettingError
 
 
 @keras.saving.register_keras_serializable("anytpu")
@@ -81,10 +81,12 @@ class ShardedEmbedding(TableLayer):
     @property
     def embeddings(self) -> Any:
         """The embeddings now, `(input_dim, output_dim)`. Assign an array of this shape to replace them."""
+        self._build_once()
         return self.read_rows()[: self.input_dim]
 
     @embeddings.setter
     def embeddings(self, value: Any) -> None:
+        self._build_once()
         array = np.asarray(value)
         if array.shape != (self.input_dim, self.output_dim):
             raise SettingError(
@@ -93,30 +95,60 @@ class ShardedEmbedding(TableLayer):
         rest = self._table.shape[0] - self.input_dim
         self._table.assign(np.pad(array, ((0, rest), (0, 0))) if rest else array)
 
+    def _build_once(self) -> None:
+        if not self.built:
+            self.build(None)
+
     def call(self, inputs: Any, weights: Any = None) -> Any:
         """Look ids up.
 
         Args:
             inputs: ids, `(batch,)` or `(batch, ids)`; or a dictionary, list or tuple of them, for several features that
                 share the table.
-            weights: the weight of each id, of the shape of the ids, or None; nested like the inputs.
+            weights: the weight of each id, of the shape of the ids; nested like the inputs. None, or a feature left out
+                of a dictionary, is a weight of 1.
 
         Returns:
             The embeddings `(batch, ids, output_dim)`, or with a combiner `(batch, output_dim)`; nested like the inputs.
+
+        Raises:
+            DataError: the weights are for other features, or of another shape than the ids.
         """
-        ids = keras.tree.flatten(inputs)
-        for one in ids:
-            self._check_dtype(one.dtype)
-        each_weights = [None] * len(ids) if weights is None else keras.tree.flatten(weights)
+        pairs = self._pairs(inputs, weights)
         features = [
-            bags_of(jnp.asarray(one), weight, self.combiner, self.input_dim, self._table.dtype)
-            for one, weight in zip(ids, each_weights, strict=True)
+            bags_of(jnp.asarray(ids), own, self.combiner, self.input_dim, self._table.dtype) for ids, own in pairs
         ]
         sums = self.look_up([feature.bags for feature in features])
         outputs = [
             feature.result(result, self.on_bad_id == "raise") for feature, result in zip(features, sums, strict=True)
         ]
         return keras.tree.pack_sequence_as(inputs, outputs)
+
+    def _pairs(self, inputs: Any, weights: Any) -> list[tuple[Any, Any]]:
+        """Return the ids of each feature with their weights, or None for weights of 1."""
+        ids = keras.tree.flatten(inputs)
+        if weights is None:
+            own: list[Any] = [None] * len(ids)
+        elif isinstance(inputs, dict) and isinstance(weights, dict) and weights.keys() <= inputs.keys():
+            own = [weights.get(name) for name in sorted(inputs)]
+        elif isinstance(inputs, list | tuple) and isinstance(weights, list | tuple) and len(weights) == len(inputs):
+            own = list(weights)
+        elif not isinstance(inputs, dict | list | tuple) and not isinstance(weights, dict | list | tuple):
+            own = [weights]
+        else:
+            names = [_features_text(tree) for tree in (weights, inputs)]
+            raise DataError(
+                f"the weights of {self.name!r} are for {names[0]}, and the ids for {names[1]}: nest them alike, "
+                'weights={"seen": w} for layer({"liked": a, "seen": b})'
+            )
+        for one, weight in zip(ids, own, strict=True):
+            self._check_dtype(one.dtype)
+            if weight is not None and _shape(weight) != _shape(one):
+                raise DataError(
+                    f"weights of {self.name!r} have the shape {_shape(weight)}, and the ids "
+                    f"{_shape(one)}: give one weight for each id"
+                )
+        return list(zip(ids, own, strict=True))
 
     def _check_dtype(self, dtype: Any) -> None:
         """Refuse ids of a floating type that cannot hold all of them."""
@@ -143,9 +175,10 @@ class ShardedEmbedding(TableLayer):
 
         return keras.tree.map_shape_structure(shape_of, input_shape)
 
-    def compute_output_spec(self, inputs: Any, *others: Any, **settings: Any) -> Any:
+    def compute_output_spec(self, inputs: Any, weights: Any = None, **settings: Any) -> Any:
         """Return the specs of the result, nested like the ids."""
-        del others, settings
+        del settings
+        self._pairs(inputs, weights)
 
         def spec_of(ids: Any) -> Any:
             return keras.KerasTensor(self.compute_output_shape(ids.shape), dtype=self.compute_dtype)
@@ -171,3 +204,13 @@ class ShardedEmbedding(TableLayer):
         config = dict(config)
         config.pop("autocast", None)
         return cls(**{**config, "optimizer": keras.saving.deserialize_keras_object(config["optimizer"])})
+
+
+def _shape(array: Any) -> tuple:
+    return tuple(array.shape if hasattr(array, "shape") else np.shape(array))
+
+
+def _features_text(tree: Any) -> str:
+    if isinstance(tree, dict):
+        return ", ".join(map(repr, sorted(tree)))
+    return f"{len(tree)} features" if isinstance(tree, list | tuple) else "one feature"

@@ -30,7 +30,9 @@ class PaddedIds:
 
 
 @explain_arguments
-def pad_ids(ids: Any, weights: Any = None, length: int | None = None, on_long: str = "raise", name: str = "ids") -> Any:
+def pad_ids(
+    ids: Any, *, weights: Any = None, length: int | None = None, on_long: str = "raise", name: str = "ids"
+) -> Any:
     """Return ids as a rectangular array filled up with -1; with weights a pair of arrays.
 
     Args:
@@ -96,6 +98,11 @@ def _integers(name: str, ids: np.ndarray) -> np.ndarray:
     """Return ids as integers; refuse numbers that are none, or that a float64 may have rounded."""
     if ids.dtype.kind in "iu":
         return ids
+    if ids.dtype.kind not in "fiub":
+        raise DataError(
+            f"{name!r} holds {ids.dtype}: turn strings into ids first, such as "
+            "pad_ids([vocabulary(row) for row in rows]) with a tpu.pipeline.Vocabulary"
+        )
     is_bad = ~((ids == np.floor(ids)) & (np.abs(ids) < 2**53))
     if is_bad.any():
         row, place = (int(index) for index in np.argwhere(is_bad)[0])
