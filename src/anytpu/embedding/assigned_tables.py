@@ -4,7 +4,7 @@ Idea: Keras's optimizers assign to a table its "gradient", the new table (`rows.
 computed the table once in this step. JAX gives zeros for a table that the loss does not depend on, and adds up the
 tables of several backward passes. A step count, which is assigned in the same way, tells these cases apart.
 
-Rule: a table without a gradient stays. A table of several backward passes is refused while the step is traced; if JAX
+Rule: a table without a gradient stays. A table of several backward passes is refused while the step is traced. If JAX
 has hidden a pass in a loop, the step count becomes NaN, and with it the next update. Optimizers that scale, accumulate
 or average assigned values are refused.
 """
