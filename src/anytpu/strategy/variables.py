@@ -290,7 +290,8 @@ def _take_variable(backend: Backend, holder: Holder | None, variable: Any, layou
         value = home.read(variable)
     is_hidden = holder is not None and holder.newest is not None
     # The references are the variable's, this function's and the argument's: nobody else has the array.
-    is_own = is_hidden and value.nbytes >= _LARGE_BYTES and sys.getrefcount(value) <= 3
+    is_large = isinstance(value, jax.Array) and value.nbytes >= _LARGE_BYTES
+    is_own = is_hidden and is_large and sys.getrefcount(value) <= 3
     # Copy: the call donates its inputs, and this array belongs to the user.
     handle = backend.put(value, layout) if is_own else _put(backend, value, layout)
     home = vars(variable)[_HOME] = _Home(backend, layout, handle, value)
