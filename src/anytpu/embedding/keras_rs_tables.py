@@ -8,7 +8,6 @@ Rule: outside of a scope, and for the placements "default_device" and "sparsecor
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +34,6 @@ def install() -> None:
 
 
 def _init(original: Callable) -> Callable:
-    @functools.wraps(original)
     def wrapper(self: Any, feature_configs: dict[str, Any], table_stacking: Any) -> None:
         in_scope = feature_configs if CURRENT.get() is not None else {}
         ours = {path: config for path, config in in_scope.items() if config.table.placement == "auto"}
@@ -61,7 +59,6 @@ def _copy_of(optimizer: Any) -> Any:
 
 
 def _build(original: Callable) -> Callable:
-    @functools.wraps(original)
     def wrapper(self: Any, input_shapes: dict[str, Any]) -> None:
         original(self, {path: shape for path, shape in input_shapes.items() if path not in _tables(self)})
 
@@ -69,7 +66,6 @@ def _build(original: Callable) -> Callable:
 
 
 def _call(original: Callable) -> Callable:
-    @functools.wraps(original)
     def wrapper(self: Any, inputs: dict[str, Any], weights: Any = None, training: bool = False) -> dict[str, Any]:
         ours = {path: ids for path, ids in inputs.items() if path in _tables(self)}
         others = {path: ids for path, ids in inputs.items() if path not in ours}
@@ -98,7 +94,6 @@ def _bags(stack: StackedTables, table: TableConfig, ids: Any, weights: Any) -> A
 
 
 def _read(original: Callable) -> Callable:
-    @functools.wraps(original)
     def wrapper(self: Any) -> dict[Any, Any]:
         ours = {id(table): table for table in _tables(self).values()}.values()
         stacks = getattr(self, _STACKS, ())

@@ -98,7 +98,7 @@ def _integers(name: str, ids: np.ndarray) -> np.ndarray:
     """Return ids as integers; refuse numbers that are none, or that a float64 may have rounded."""
     if ids.dtype.kind in "iu":
         return ids
-    if ids.dtype.kind not in "fiub":
+    if ids.dtype.kind not in "fb":
         raise DataError(
             f"{name!r} holds {ids.dtype}: turn strings into ids first, such as "
             "pad_ids([vocabulary(row) for row in rows]) with a tpu.pipeline.Vocabulary"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import math
+import weakref
 from typing import Any
 
 import jax
@@ -33,6 +34,9 @@ ROW_MULTIPLE = 1024
 
 _MIN_SPLIT_ELEMENTS = 2**20
 
+_LAYERS: weakref.WeakSet[Any] = weakref.WeakSet()
+"""The layers with a table of this process."""
+
 
 def stored_rows(rows: int, width: int) -> int:
     """Return the number of rows with which a table is stored: its own, or for a large table the next multiple of 1024.
@@ -46,6 +50,8 @@ def stored_rows(rows: int, width: int) -> int:
 
 def tables_of(model: Any) -> tuple[str, ...]:
     """Return the paths of the tables of a Keras model, and of their slots."""
+    if not _LAYERS:
+        return ()  # Each call of a step asks, also of models without a table.
     layers = [layer for layer in _keras.layers_of(model) if isinstance(layer, TableLayer) and layer.built]
     return tuple(variable.path for layer in layers for variable in layer.table_variables)
 
@@ -67,6 +73,7 @@ class TableLayer(keras.layers.Layer):
         self.row_optimizer = row_optimizer(self.table_optimizer)
         """The formulas of the optimizer."""
         self._rows, self._width = rows, width
+        _LAYERS.add(self)
         self.passes = BackwardPasses()
         """The number of backward passes through the table since its last update."""
 

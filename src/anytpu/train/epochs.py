@@ -314,8 +314,10 @@ class Epochs(_KerasEpochIterator):
 
     def _with_checked_ids(self, batch: Tree) -> Tree:
         """Return a batch, or arrays, whose ids are in the model's embedding tables."""
-        if batch is None or not isinstance(batch, tuple):
-            return None if batch is None else checked_ids(self._trainer.model, batch)
+        if batch is None:
+            return None
+        if not isinstance(batch, tuple):
+            return checked_ids(self._trainer.model, batch)
         return (checked_ids(self._trainer.model, batch[0]), *batch[1:])
 
     def _check_first(self, batch: Tree) -> None:
