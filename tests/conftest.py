@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 # A shell starts what runs in the background with SIGINT ignored, and every child would inherit that.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -58,6 +59,25 @@ def quick_compilation() -> Iterator[None]:
         yield
     jax.config.update(QUICK.lower(), False)
     jax.clear_caches()  # Another module's tests may compare bits with a process that optimizes.
+
+
+BATTERY = Path(__file__).parent / "battery.txt"
+
+
+@pytest.hookimpl(tryfirst=True)  # Before pytest deselects by marks.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests of battery.txt, and refuse names of tests that are gone."""
+    named = {line for line in BATTERY.read_text().splitlines() if not line.startswith("#")}
+    for item in items:
+        if item.nodeid in named:
+            item.add_marker(pytest.mark.battery)
+    # Files given as arguments are collected whole, except single tests of them.
+    if any("::" in argument for argument in config.args):
+        return
+    files = {item.nodeid.partition("::")[0] for item in items}
+    gone = {name for name in named if name.partition("::")[0] in files} - {item.nodeid for item in items}
+    if gone:
+        raise pytest.UsageError(f"tests/battery.txt names tests that are gone: {', '.join(sorted(gone))}")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
