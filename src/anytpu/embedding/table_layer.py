@@ -82,7 +82,12 @@ class TableLayer(keras.layers.Layer):
 
         Args:
             initializer: a Keras initializer of the rows.
+
+        Raises:
+            ReplicaError: code of one replica would train the table.
+            SettingError: the table is larger than the memory of its cores.
         """
+        self._check_whole_batch()
         shape = stored_rows(self._rows, self._width), self._width
         if _keras.stateless_scope() is None:
             self._check_memory(shape)
@@ -109,6 +114,15 @@ class TableLayer(keras.layers.Layer):
             rate = keras.initializers.Constant(self._rate_setting)
             self._learning_rate = self.add_weight(name="learning_rate", initializer=rate, trainable=False, **single)
         watch(self)
+
+    def _check_whole_batch(self) -> None:
+        """Refuse to train the table by code of one replica, whose gradients would be of its rows alone."""
+        if current_replica() is not None and self.trainable:
+            raise ReplicaError(
+                f"the table of {self.name!r} is trained by whole-batch code, and this step runs on each replica, as "
+                "those of strategy.run and the model_fn of an Estimator do. Train the model with fit, or look the table "
+                "up with tpu.embedding.TPUEmbedding (in strategy.run) or keras.layers.Embedding (small tables)"
+            )
 
     def _check_memory(self, shape: tuple[int, ...]) -> None:
         """Refuse a table that the cores of the strategy in scope, or this machine, cannot hold."""
@@ -190,11 +204,7 @@ class TableLayer(keras.layers.Layer):
             ReplicaError: code of one replica would train the table.
             ProgramError: the ids are those of `jax.vmap`.
         """
-        if current_replica() is not None and self.trainable:
-            raise ReplicaError(
-                f"the table of {self.name!r} is trained by whole-batch code, and strategy.run runs this step on each "
-                "replica. Train the model with fit, or look the table up with tpu.embedding.TPUEmbedding"
-            )
+        self._check_whole_batch()
         if any(_jax.is_mapped(array) for array in jax.tree.leaves(features)):
             raise ProgramError(
                 f"{self.name!r} is called inside jax.vmap, where each call would make a table of its own: call it with "
