@@ -20,6 +20,12 @@ from anytpu import _env, _jax
 from anytpu.strategy.padded.counts import AxisSize
 
 
+def test_a_trace_is_noticed():
+    inside = []
+    jax.eval_shape(lambda x: inside.append(_jax.is_tracing()) or x, jax.ShapeDtypeStruct((), "float32"))
+    assert (inside, _jax.is_tracing()) == ([True], False)
+
+
 def test_a_value_under_vmap_is_a_batch_tracer():
     seen: list[Any] = []
 

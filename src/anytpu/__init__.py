@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from anytpu.bench import compare
     from anytpu.engine import device
     from anytpu.planning.planner import max_batch_size, plan, scaling
+    from anytpu.planning.shapes_only import shapes_only
     from anytpu.strategy import (
         InputContext,
         PerReplica,
@@ -145,6 +146,7 @@ __all__ = [
     "row_mask",
     "scale_regularization_loss",
     "scaling",
+    "shapes_only",
     "shard",
     "shutdown_system",
     "shutdown_tpu_system",
@@ -163,6 +165,9 @@ _NAMES = {
     """,
     "planning.planner": """
         max_batch_size plan scaling
+    """,
+    "planning.shapes_only": """
+        shapes_only
     """,
     "strategy": """
         InputContext PerReplica ReduceOp ReplicaContext TPUStrategy compute_average_loss connect get_replica_context

@@ -29,6 +29,16 @@ def is_mapped(value: Any) -> bool:
     return type(value).__name__ == "BatchTracer" and getattr(value, "batch_dim", 0) is not None
 
 
+def is_tracing() -> bool:
+    """Return whether this code runs in a trace, such as that of `jax.eval_shape`, which computes no values.
+
+    JAX has no public function for this (as of 0.12).
+    """
+    from jax._src import core
+
+    return not core.trace_state_clean()
+
+
 def cpu_lowering(primitive: Any) -> Any:
     """Return the rule by which JAX lowers a primitive for the CPU."""
     from jax.interpreters import mlir

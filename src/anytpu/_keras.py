@@ -321,14 +321,18 @@ def compile_plainly(model: Any, settings: dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def without_values() -> Iterator[None]:
-    """Let variables that are made in a block have shapes but no values, also after the block."""
+def without_values(guarded: Callable[[Any, Callable], Callable] = lambda _, initializer: initializer) -> Iterator[None]:
+    """Let variables that are made in a block have shapes but no values, also after the block.
+
+    Args:
+        guarded: makes the initializer that each read of a variable calls, from the variable and its own.
+    """
     import keras
 
     wrap(variable_class(), "__init__", _wrap_first_value, by="without values")
     before = list(_global("uninitialized_variables") or [])
     scope = keras.StatelessScope(initialize_variables=False)
-    setattr(scope, _WITHOUT_VALUES, True)
+    setattr(scope, _WITHOUT_VALUES, guarded)
     try:
         with scope:
             yield
@@ -344,11 +348,15 @@ def _wrap_first_value(init: Callable) -> Callable:
     """Let a variable be made from a value, as Adafactor makes its placeholders. Keras allows initializers alone."""
 
     def __init__(self: Any, initializer: Any, shape: Any = None, dtype: Any = None, *args: Any, **kwargs: Any) -> None:
+        is_without = hasattr(stateless_scope(), _WITHOUT_VALUES)
         is_value = not callable(initializer) and not isinstance(initializer, str)
-        if is_value and hasattr(stateless_scope(), _WITHOUT_VALUES):
+        if is_value and is_without:
             value = self._convert_to_tensor(initializer, dtype=dtype)
             initializer, shape, dtype = (lambda shape, dtype: value), value.shape, dtype or value.dtype
         init(self, initializer, shape, dtype, *args, **kwargs)
+        # A value that was passed can be read, and so can a number, such as the learning rate.
+        if is_without and not is_value and self.shape != ():
+            self._initializer = getattr(stateless_scope(), _WITHOUT_VALUES)(self, self._initializer)
 
     return __init__
 

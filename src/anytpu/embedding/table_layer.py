@@ -120,8 +120,8 @@ class TableLayer(keras.layers.Layer):
         if current_replica() is not None and self.trainable:
             raise ReplicaError(
                 f"the table of {self.name!r} is trained by whole-batch code, and this step runs on each replica, as "
-                "those of strategy.run and the model_fn of an Estimator do. Train the model with fit, or look the table "
-                "up with tpu.embedding.TPUEmbedding (in strategy.run) or keras.layers.Embedding (small tables)"
+                "those of strategy.run and the model_fn of an Estimator do. Train the model with fit, or look the "
+                "table up with tpu.embedding.TPUEmbedding (in strategy.run) or keras.layers.Embedding (small tables)"
             )
 
     def _check_memory(self, shape: tuple[int, ...]) -> None:

@@ -1,0 +1,46 @@
+"""`shapes_only`: models whose variables have shapes and no values, to plan what this machine cannot hold."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from anytpu import _jax, _keras
+from anytpu.errors import ProgramError
+
+
+@contextlib.contextmanager
+def shapes_only() -> Iterator[None]:
+    """Make Keras models of shapes in a block: their variables take no memory and no time.
+
+    `plan`, `max_batch_size`, `scaling` and `program.of` take the model, in the block or after it. Its layers, its
+    optimizer and its LoRA adapters may be made and compiled in the block. Nothing can read a weight: the model cannot
+    train, predict or be saved.
+
+    Raises:
+        ProgramError: a value of a variable is read, in the block or later.
+
+    Example:
+        >>> with shapes_only():
+        ...     model = keras.Sequential([keras.Input((65536,)), keras.layers.Dense(65536)])
+        ...     model.compile("adam", "mse")
+        >>> model.count_params()
+        4295032832
+    """
+    with _keras.without_values(_readable_in_traces):
+        yield
+
+
+def _readable_in_traces(variable: Any, initializer: Callable) -> Callable:
+    """Return an initializer that raises an error outside of traces, which compute no values."""
+
+    def initialize(*args: Any, **kwargs: Any) -> Any:
+        if _jax.is_tracing():
+            return initializer(*args, **kwargs)
+        raise ProgramError(
+            f"the variable {variable.path!r} has a shape and no value: its model was made in tpu.shapes_only(), for "
+            "tpu.plan. To train, predict, load or save weights, make the model outside of it"
+        )
+
+    return initialize
