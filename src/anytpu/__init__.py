@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from anytpu import chip, embedding, errors, layers, pipeline, program, system
     from anytpu.bench import compare
     from anytpu.engine import device
+    from anytpu.planning.language_models import language_model
     from anytpu.planning.planner import max_batch_size, plan, scaling
     from anytpu.planning.shapes_only import shapes_only
     from anytpu.strategy import (
@@ -131,6 +132,7 @@ __all__ = [
     "input_shares",
     "join_hosts",
     "keras_to_tpu_model",
+    "language_model",
     "layers",
     "list_devices",
     "list_logical_devices",
@@ -165,6 +167,9 @@ _NAMES = {
     """,
     "planning.planner": """
         max_batch_size plan scaling
+    """,
+    "planning.language_models": """
+        language_model
     """,
     "planning.shapes_only": """
         shapes_only

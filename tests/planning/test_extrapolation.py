@@ -143,7 +143,7 @@ def test_a_model_without_equal_blocks_has_a_floor(impatient: list[int]):
     model.compile("sgd", "mse")
     (one,) = tpu.plan(model, 256, "v5e-1", use_cache=False)
     assert (one.basis, one.notes[0]) == ("floor", "It took too long.")
-    assert len(impatient) == 1
+    assert len(impatient) == 2  # The second compilation ends with the schedule.
 
 
 def test_what_the_compiler_refuses_stays_an_error(monkeypatch: pytest.MonkeyPatch):

@@ -41,6 +41,7 @@ EXTRAS = {
     "s3": (("s3fs",), "records and checkpoints in s3:// buckets"),
     "https": (("aiohttp",), "records at https:// addresses"),
     "onnx": (("onnx",), "networks of the chip as ONNX models"),
+    "hub": (("keras_hub",), "planning language models of KerasHub"),
     "tables": (("keras_rs",), "embedding tables of keras-rs"),
     "worker": (("grpc", "cryptography", "prometheus_client"), "workers on other machines"),
     "dev": (("pytest", "ruff", "pyright"), "working on anytpu itself"),

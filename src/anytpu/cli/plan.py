@@ -23,7 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="train.py:create_model, a function in a file that returns a compiled Keras model, a pair (model, "
         "input_specs) if the model does not know its shapes, or a pair (step, input_specs) for a JAX function "
         "step(state, batch); a function with an argument devices is called with each system's number of devices; or a "
-        "program file, .anytpu (written by anytpu.program.write) or .mlir (StableHLO)",
+        "program file, .anytpu (written by anytpu.program.write) or .mlir (StableHLO); or the name of a language model "
+        "of KerasHub, such as gemma3_1b",
     )
     _add_settings(parser.add_argument_group("settings"))
     add_run(parser.add_argument_group("the run"))
@@ -72,6 +73,15 @@ def _add_settings(group: Any) -> None:
 def add_job_settings(group: Any) -> None:
     """Add the options of the step."""
     group.add_argument("--batch", metavar="N", type=positive_integer, help="examples per step, over all devices")
+    group.add_argument(
+        "--sequence",
+        metavar="N",
+        type=positive_integer,
+        help="tokens of an example of a language model (default: 1024)",
+    )
+    group.add_argument(
+        "--lora", metavar="RANK", type=positive_integer, help="train LoRA adapters of this rank of a language model"
+    )
     group.add_argument(
         "--precision", choices=("float32", "bfloat16"), help="make the Keras model in this precision, not its own"
     )

@@ -17,6 +17,7 @@ import anytpu
 from anytpu.cli.script import HOW, check_readable, job_of
 from anytpu.errors import SettingError
 from anytpu.files.opening import read_file
+from anytpu.planning.language_models import language_models, nearest_language_model
 from anytpu.report.steps import StepProgress
 from anytpu.report.terminal import open_console, say
 from anytpu.train.makers import KERAS_MAKER
@@ -79,7 +80,7 @@ def load_request(arguments: argparse.Namespace) -> PlanRequest:
     Raises:
         SettingError: no job is named, or the job cannot be loaded.
     """
-    job, specs = job_named(arguments.job, arguments.split, arguments.batch_axis)
+    job, specs = job_named(arguments, arguments.split, arguments.batch_axis)
     is_file = isinstance(job, str)  # a file's specs are layouts, which have the axes already
     axis = None if is_file else _batch_axis(arguments.batch_axis, specs)
     return PlanRequest(job, arguments, specs, axis)
@@ -196,17 +197,26 @@ def check_batch(job: Any, specs: Any, batch_size: int | None) -> None:
 
 
 def job_named(
-    name: str | None, split: list[int] | None = None, axes: list[int | None] | None = None
+    arguments: argparse.Namespace, split: list[int] | None = None, axes: list[int | None] | None = None
 ) -> tuple[Any, Any]:
     """Return the job that the command line names, and its input specs.
 
     Raises:
         SettingError: no job is named, or it cannot be loaded.
     """
+    name = arguments.job
     if name is None:
         raise SettingError(
-            f"name the job to plan: a function in a file, like {HOW}, or a program file, .anytpu or .mlir"
+            f"name the job to plan: a function in a file, like {HOW}, a program file, .anytpu or .mlir, or a language "
+            "model, like gemma3_1b"
         )
+    if name.replace("_instruct", "") in language_models():
+        return anytpu.language_model(name, arguments.sequence or 1024, lora_rank=arguments.lora)
+    for option in ("sequence", "lora"):
+        if getattr(arguments, option) is not None:
+            raise SettingError(
+                f"--{option} is for the name of a language model, such as gemma3_1b, and {name!r} is none; leave it out"
+            )
     if Path(name).suffix in _FILES:
         return name, _layouts(name, split, axes)
     if split is not None:
@@ -253,7 +263,10 @@ def _axes_mismatch(axes: int, expected: str, noun: str) -> str:
 
 def _no_function(name: str) -> str:
     if Path(name).suffix != ".py":
-        return f"{name!r} cannot be planned; name a function in a file, like {HOW}, or a program file, .anytpu or .mlir"
+        nearest = nearest_language_model(name)
+        hint = f", or a language model, like {nearest}" if nearest else ""
+        wanted = f"a function in a file, like {HOW}, or a program file, .anytpu or .mlir{hint}"
+        return f"{name!r} cannot be planned; name {wanted}"
     check_readable(Path(name))
     names = _functions(Path(name))
     hint = f"; its functions are {', '.join(names)}" if names else ""

@@ -19,7 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "job",
         metavar="JOB",
         help="train.py:create_model, a function in a file that returns a compiled Keras model, a pair (model, "
-        "input_specs), or a pair (step, input_specs) for a JAX function step(state, batch)",
+        "input_specs), or a pair (step, input_specs) for a JAX function step(state, batch); or the name of a language "
+        "model of KerasHub, such as gemma3_1b",
     )
     parser.add_argument(
         "--tpu", metavar="NAMES", type=names, default=names(SLICE), help=f"the slices (default: {SLICE})"
@@ -54,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     from anytpu.report.steps import StepProgress
     from anytpu.report.terminal import open_console, say
 
-    job, specs = job_named(arguments.job)
+    job, specs = job_named(arguments)
     check_batch(job, specs, arguments.batch)
     with StepProgress() as progress:
         shardings = anytpu.shard(

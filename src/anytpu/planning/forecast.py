@@ -1,7 +1,7 @@
 """`predict`: one batch of a job on one system.
 
 Rule: the program is never run. The compiler may have no answer: it is not installed, or took too much time or memory.
-Then there is an extrapolation or a floor, which say so. A changed program that is only tried has neither.
+Then there is an extrapolation, a schedule or a floor, which say so. A changed program that is only tried has neither.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from anytpu import units
 from anytpu.errors import CompilerMissingError, NoAnswerError
 from anytpu.planning.compiled import predict_compiled
 from anytpu.planning.cost import cost_of
-from anytpu.planning.extrapolation import extrapolate_job
+from anytpu.planning.extrapolation import extrapolate_job, why_too_long
 from anytpu.planning.floor import by_floor
 from anytpu.planning.hosts import host_load
 from anytpu.planning.job import PlanJob, batch_rows, for_devices
@@ -45,17 +45,44 @@ def predict(job: PlanJob, batch_size: int | None, target: Target, settings: Plan
     batch = f", {rows:,} examples a step" if rows else ""
     settings.progress(f"{settings.name or program.name} on {target.name} ({target.compiler_name}){batch}")
     program = for_devices(program, target.devices)
+    why = why_too_long(job, batch_size, settings)
+    prediction = _extrapolated(job, batch_size, program, target, settings, why) if why else None
     try:
-        prediction = predict_compiled(program, target, settings)
+        prediction = prediction or predict_compiled(program, target, settings)
     except (CompilerMissingError, NoAnswerError) as error:
         if settings.is_trial:
             raise
-        prediction = by_floor(program, target, settings, str(error))
         if isinstance(error, NoAnswerError):
-            prediction = extrapolate_job(job, batch_size, target, settings, prediction) or prediction
+            prediction = None if why else _extrapolated(job, batch_size, program, target, settings, str(error))
+            prediction = prediction or _scheduled(program, target, settings, str(error))
+        prediction = prediction or by_floor(program, target, settings, str(error))
     return dataclasses.replace(
         completed(prediction, program, target, settings), layout_name=job.layout.name if job.layout else ""
     )
+
+
+def _extrapolated(
+    job: PlanJob, batch_size: int | None, program: Program, target: Target, settings: PlanSettings, why: str
+) -> Prediction | None:
+    """Return the prediction of a program from two with fewer blocks, with the reason; None if there is none."""
+    return extrapolate_job(job, batch_size, target, settings, by_floor(program, target, settings, why))
+
+
+def _scheduled(program: Program, target: Target, settings: PlanSettings, why: str) -> Prediction | None:
+    """Return the prediction of a program from its schedule, with the reason; None if the compiler has none.
+
+    A schedule takes a tenth of the time of a compilation. It has the memory, and no cycles: the interval is wider.
+    """
+    settings.progress(f"compiling {program.name} for {target.name} up to its schedule instead")
+    try:
+        prediction = predict_compiled(program, target, dataclasses.replace(settings, stage="schedule", is_trial=True))
+    except NoAnswerError:
+        return None
+    return dataclasses.replace(prediction, notes=(why, SCHEDULED, *prediction.notes))
+
+
+SCHEDULED = "The compiler made a schedule and no code: it has the memory, but no cycles, so the interval is wider."
+"""The note of a prediction from a schedule."""
 
 
 def completed(prediction: Prediction, program: Program, target: Target, settings: PlanSettings) -> Prediction:

@@ -27,11 +27,13 @@ class Repeats:
         count: number of blocks, at least 2.
         block: names of the layers in the first block.
         with_count: returns the job with a given number of blocks, 1 to `count`; a job for `program.of`.
+        period: number of layers of one class in a block: 6 for five layers with local attention and one with global.
     """
 
     count: int
     block: tuple[str, ...]
     with_count: Callable[[int], Any] = dataclasses.field(repr=False)
+    period: int = 1
 
 
 GROUP = "anytpu.programs"

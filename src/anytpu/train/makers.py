@@ -41,9 +41,10 @@ class KerasMaker:
 
     def repeats_of(self, job: Any) -> Any:
         """Return the equal blocks of a model, or None; see `anytpu.program.makers.repeats_of`."""
+        from anytpu.train.numbered_blocks import numbered_repeats_of
         from anytpu.train.repeats import repeats_of
 
-        return repeats_of(job)
+        return repeats_of(job) or numbered_repeats_of(job)
 
 
 @final

@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -55,12 +55,26 @@ def repeats_of(model: Any) -> Repeats | None:
 
 
 def _with_count(model: Any, config: dict[str, Any], count: int) -> Any:
+    return made_again(model, count, lambda: type(model).from_config(shallower(config, count)))
+
+
+def made_again(model: Any, count: int, make: Callable[[], Any]) -> Any:
+    """Return a model that `make` makes of shapes, compiled like another model.
+
+    Args:
+        model: the model with all of its blocks.
+        count: number of blocks of the new model.
+        make: makes the new model.
+
+    Raises:
+        ProgramError: `make` fails.
+    """
     user_classes = {type(layer).__name__: type(layer) for layer in _keras.layers_of(model)}
     user_classes = {name: cls for name, cls in user_classes.items() if not cls.__module__.startswith("keras.")}
     try:
         settings = clones.settings_of(model) if model.compiled else None
         with _keras.without_values(), keras.saving.custom_object_scope(user_classes):
-            smaller = type(model).from_config(shallower(config, count))
+            smaller = make()
             if settings is not None:
                 _keras.compile_plainly(smaller, settings)
     except Exception as error:
@@ -116,7 +130,7 @@ def run_of(config: Config) -> BlockRun | None:
         BlockRun(start=0, period=1, count=4)
     """
     layers, sources = config["layers"], sources_of(config)
-    kinds = [json.dumps(_kind(layer), sort_keys=True, default=str) for layer in layers]
+    kinds = [json.dumps(comparable(layer), sort_keys=True, default=str) for layer in layers]
     best = None
     for period in range(1, len(layers) // 2 + 1):
         for longest_run in _runs(kinds, sources, period):
@@ -182,18 +196,18 @@ def sources_of(config: Config) -> list[tuple[int, ...]]:
     return [*sources, tuple(indices[name] for name in jax.tree.leaves(config["output_layers"]) if name in indices)]
 
 
-def _kind(layer: Any) -> Any:
+def comparable(layer: Any) -> Any:
     """Return the part of a layer's configuration that equal layers share: all but names, seeds and input sources."""
     if isinstance(layer, list | tuple):
-        return [_kind(part) for part in layer]
+        return [comparable(part) for part in layer]
     if not isinstance(layer, dict):
         return layer
     if _is_tensor(layer):
         return {name: value for name, value in layer["config"].items() if name != "keras_history"}
-    kept = {name: _kind(value) for name, value in layer.items() if name not in _IGNORED_KEYS}
+    kept = {name: comparable(value) for name, value in layer.items() if name not in _IGNORED_KEYS}
     nodes = layer.get("inbound_nodes", ())
     # A layer that is called twice belongs to no block: its name is included, so that it equals no other layer.
-    return kept | {"calls": _kind(nodes), "shared": layer["name"] if len(nodes) > 1 else ""} if nodes else kept
+    return kept | {"calls": comparable(nodes), "shared": layer["name"] if len(nodes) > 1 else ""} if nodes else kept
 
 
 def _is_tensor(value: Any) -> bool:
