@@ -17,7 +17,7 @@ from anytpu import units
 from anytpu.errors import PlanError, ProgramError
 from anytpu.planning.compiled import predict_compiled
 from anytpu.planning.job import PlanJob, for_devices
-from anytpu.planning.records import KINDS, Kind, MemoryUse, OpTime, Prediction, StepTime
+from anytpu.planning.records import KINDS, Kind, MemoryPart, MemoryUse, OpTime, Prediction, StepTime
 from anytpu.planning.settings import PlanSettings
 from anytpu.planning.target import Target
 from anytpu.planning.waits import add_waits
@@ -218,6 +218,8 @@ def _sums(time: StepTime, kind: Kind) -> tuple[float, float, float, float]:
 
 
 def _memory(few: MemoryUse, more: MemoryUse, steps: float) -> MemoryUse:
+    few_parts = {part.kind: part.bytes for part in few.parts}
+
     def at(few_bytes: int, more_bytes: int) -> int:
         return round(more_bytes + steps * max(more_bytes - few_bytes, 0))
 
@@ -226,4 +228,5 @@ def _memory(few: MemoryUse, more: MemoryUse, steps: float) -> MemoryUse:
         peak_bytes=at(few.peak_bytes, more.peak_bytes),
         upper_bound_bytes=None,
         padding_waste_bytes=at(few.padding_waste_bytes, more.padding_waste_bytes),
+        parts=tuple(MemoryPart(part.kind, at(few_parts.get(part.kind, 0), part.bytes)) for part in more.parts),
     )

@@ -75,9 +75,9 @@ def language_model(
 
 def nearest_language_model(name: str) -> str | None:
     """Return the preset with the most similar name, or None if none is similar."""
-    return next(
-        iter(difflib.get_close_matches(name.replace("_instruct", ""), language_models(), n=1, cutoff=0.5)), None
-    )
+    name = name.replace("_instruct", "")
+    longer = [preset for preset in language_models() if preset.startswith(name)]
+    return next(iter(longer or difflib.get_close_matches(name, language_models(), n=1, cutoff=0.5)), None)
 
 
 @functools.cache
@@ -104,7 +104,7 @@ def _entry_of(preset: Any) -> dict[str, Any]:
 
 def _classes_of(family: str) -> tuple[Any, Any]:
     try:
-        from keras_hub import models
+        from keras_hub import models  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise SettingError(
             "language models are made by KerasHub, which is not installed: pip install 'anytpu[hub]'"

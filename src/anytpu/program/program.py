@@ -143,6 +143,8 @@ class Program:
         shares_outputs: for per-replica code, True to return an output that is equal on all replicas once, as a
             `SharedOutput`. Otherwise each output is `(replicas, ...)`.
         tables: names of the leaves of `state` that are embedding tables or their slots; a layout splits their rows.
+        state_kinds: kind of each leaf of `state`: "weights" (trained), "frozen" (weights that are not trained,
+            statistics, random state), "slots" (of the optimizer) or "other"; () if it is not known.
         sums_products: True if per-replica code sums products over the replicas, which one device computes as one
             product (`summed_products.py`).
     """
@@ -161,6 +163,7 @@ class Program:
     shares_outputs: bool = False
     sums_products: bool = False
     tables: tuple[str, ...] = ()
+    state_kinds: tuple[str, ...] = dataclasses.field(default=(), repr=False, compare=False)
 
     @property
     def rows(self) -> int | None:

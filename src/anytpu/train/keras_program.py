@@ -29,6 +29,9 @@ PARTS = {
 }
 """The lists of variables that each step of Keras takes and returns, in order."""
 
+_KINDS = {"trainable": "weights", "non_trainable": "frozen", "optimizer": "slots", "metrics": "other"}
+"""`Program.state_kinds` of the variables of each list."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class VariableList:
@@ -82,6 +85,7 @@ def keras_program(
         mode="train" if mode == "train" else "infer",
         state_names=tuple(v.path for part in parts for v in part.variables),
         tables=tables_of(model),
+        state_kinds=tuple(_KINDS[name] for name, part in zip(PARTS[mode], parts, strict=True) for _ in part.variables),
     )
 
 

@@ -22,7 +22,8 @@ from anytpu.planning.compiler.answer import CompiledProgram, OutOfMemory
 from anytpu.planning.hlo import HloInstruction, Module, layer_of, shapes_of
 from anytpu.planning.memory.arguments import arguments_of, position_of
 from anytpu.planning.memory.liveness import Held, Peak, in_main_memory, peak_of
-from anytpu.planning.records import Buffer, MemoryUse
+from anytpu.planning.memory.parts import parts_of
+from anytpu.planning.records import Buffer, MemoryPart, MemoryUse
 from anytpu.planning.target import Target, limit_bytes
 from anytpu.program.program import Program
 
@@ -51,20 +52,23 @@ def memory_of(
     """
     arguments = arguments_of(program, target)
     if isinstance(answer, OutOfMemory):
-        return _shortage(answer, arguments)
+        memory = _shortage(answer, arguments)
+        return dataclasses.replace(memory, parts=parts_of(memory.peak_bytes, 0, program, target))
     if module is None:
         raise PlanError(f"the memory of {program.name!r} needs its compiled module: hand over hlo.parse(answer.hlo)")
     peak = peak_of(module)
     buffers = [_buffer(held, module, arguments) for held in peak.held]
     buffers.append(Buffer("program code", "code", answer.code_bytes, answer.code_bytes, ""))
     limit = limit_bytes(target)
+    # The compiler accepted it, so it fits, however narrowly.
+    peak_bytes = min(need_bytes(answer), limit)
     return MemoryUse(
-        # The compiler accepted it, so it fits, however narrowly.
-        peak_bytes=min(need_bytes(answer), limit),
+        peak_bytes=peak_bytes,
         limit_bytes=limit,
         upper_bound_bytes=_sum_bytes(answer) + answer.code_bytes,
         buffers=_largest_first(buffers)[:_SHOWN],
         padding_waste_bytes=_waste_bytes(peak, module),
+        parts=parts_of(peak_bytes, answer.code_bytes, program, target, peak.held),
     )
 
 
@@ -99,6 +103,9 @@ def with_next_batch(memory: MemoryUse, program: Program, target: Target) -> Memo
         peak_bytes=memory.peak_bytes + size_bytes,
         upper_bound_bytes=memory.upper_bound_bytes and memory.upper_bound_bytes + size_bytes,
         buffers=_largest_first((*memory.buffers, following)),
+        parts=tuple(
+            MemoryPart(part.kind, part.bytes + (size_bytes if part.kind == "batch" else 0)) for part in memory.parts
+        ),
     )
 
 

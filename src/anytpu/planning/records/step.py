@@ -180,6 +180,28 @@ class BatchPadding:
     largest: str
 
 
+PartKind = Literal["weights", "frozen", "slots", "state", "batch", "gradients", "activations", "code"]
+"""Kinds of the arrays in the memory of a device.
+
+"weights": weights that are trained. "frozen": weights that are not trained, statistics, random state. "slots": of the
+optimizer. "state": state of another kind, such as metrics or caches, or all of it if its kinds are not known. "batch":
+this batch and the next one. "gradients": gradients of weights. "activations": all other temporaries and outputs.
+"""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MemoryPart:
+    """The arrays of one kind in the memory of a device, at the peak.
+
+    Attributes:
+        kind: kind of the arrays.
+        bytes: their size in memory, padding included.
+    """
+
+    kind: PartKind
+    bytes: int
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class MemoryUse:
     """The memory of one device.
@@ -191,6 +213,7 @@ class MemoryUse:
         buffers: the largest buffers, largest first.
         padding_waste_bytes: padding of all arguments, outputs and large temporaries, bytes.
         said: the compiler's message on a program that does not fit; "" for one that does.
+        parts: the peak by kind of arrays; () if it is not known.
     """
 
     peak_bytes: int
@@ -199,6 +222,7 @@ class MemoryUse:
     buffers: tuple[Buffer, ...] = dataclasses.field(default=(), repr=False)
     padding_waste_bytes: int = 0
     said: str = dataclasses.field(default="", repr=False)
+    parts: tuple[MemoryPart, ...] = dataclasses.field(default=(), repr=False)
 
     @property
     def fits(self) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from anytpu import units
-from anytpu.planning.records import KINDS, Advice, Buffer, Plan, Prediction, StepTime
+from anytpu.planning.records import KINDS, Advice, Buffer, MemoryUse, Plan, Prediction, StepTime
 from anytpu.report.plan import phrases
 from anytpu.report.plan.shares import kind_shares, layer_shares, like_ops
 from anytpu.report.terminal import bar, hang
@@ -34,6 +34,8 @@ def detail_lines(prediction: Prediction, width: int = 80, brief: bool = False) -
         yield from _where(prediction.time, width)
         yield from _layers(prediction.time, most, width)
         yield from _ops(prediction, most, width)
+    if prediction.memory is not None:
+        yield from _parts(prediction.memory, width, brief)
     if prediction.memory is not None and (not brief or not prediction.fits):
         yield from _buffers(prediction, most, width)
     yield from _advice(prediction.advice, width, brief)
@@ -95,6 +97,23 @@ def _ops(prediction: Prediction, most: int, width: int) -> Iterator[Text]:
     for name, op in like_ops(ops)[:most]:
         label = f"{name}  {phrases.op_label(op)}" if op.layer else name
         yield _row(label, op.source, phrases.percent(op.time_s / total_s), units.format_seconds(op.time_s), width)
+
+
+def _parts(memory: MemoryUse, width: int, brief: bool) -> Iterator[Text]:
+    """Yield the peak by kind of arrays: a bar for each, or a sentence."""
+    sizes = [(phrases.PART_NAMES[part.kind], part.bytes) for part in memory.parts]
+    if brief and sizes:
+        words = ", ".join(f"{name} {units.format_bytes(size)}" for name, size in sizes)
+        yield from (Text(line) for line in hang("  memory   ", words, width))
+        return
+    if sizes:
+        yield Text("")
+        yield _heading("memory of a device at the peak", width)
+    for name, size in sizes:
+        share = size / max(memory.peak_bytes, 1)
+        line = Text(f"  {name:<16}")
+        line.append(bar(share, width - 42), "cyan")
+        yield line.append(f"  {phrases.percent(share)}  {units.format_bytes(size)}")
 
 
 def _buffers(prediction: Prediction, most: int, width: int) -> Iterator[Text]:

@@ -144,7 +144,7 @@ def _memory(prediction: Prediction) -> Markup:
     assert memory is not None
     whole = max(memory.peak_bytes, memory.limit_bytes, 1)
     parts = [
-        (colour, size / whole, phrases.USE_NAMES.get(use, use), units.format_bytes(size))
+        (colour, size / whole, phrases.PART_NAMES.get(use, use), units.format_bytes(size))
         for colour, use, size in use_shares(memory)
     ]
     peak, limit, waste = map(units.format_bytes, (memory.peak_bytes, memory.limit_bytes, memory.padding_waste_bytes))

@@ -41,6 +41,16 @@ _KIND_MEANINGS: dict[Kind, str] = {
 USE_NAMES = {"state": "state", "batch": "batch", "temporary": "temporaries", "output": "outputs", "code": "code"}
 """Names of the uses of buffers."""
 
+PART_NAMES = USE_NAMES | {
+    "weights": "weights",
+    "frozen": "frozen weights",
+    "slots": "optimizer slots",
+    "state": "other state",
+    "gradients": "gradients",
+    "activations": "activations",
+}
+"""Names of the parts of the memory."""
+
 MFU_FORMULA = (
     "MFU = FLOPs of the matrix products and convolutions, rematerialised ones not counted again / (step time x peak "
     "rate), of one device."

@@ -17,6 +17,7 @@ _NUMBER = re.compile(r"(\.\d+)+$")
 KIND_COLOURS = dict(zip(KINDS, SERIES, strict=True))
 """The colour of each kind of operation."""
 _USE_COLOURS = {"temporary": "c0", "batch": "c1", "state": "c2", "output": "c4", "code": "c7", "peak": "c0"}
+_PART_COLOURS = {"weights": "c2", "frozen": "c5", "slots": "c3", "gradients": "c4", "activations": "c0"}
 
 
 def kind_shares(time: StepTime) -> list[tuple[Kind, float, float]]:
@@ -49,11 +50,14 @@ def _on_device(time: StepTime) -> tuple[OpTime, ...]:
 
 
 def use_shares(memory: MemoryUse) -> list[tuple[str, str, int]]:
-    """Return the peak as (colour, use, bytes); the part outside the listed buffers is "other".
+    """Return the peak as (colour, kind of its arrays, bytes).
 
-    If the buffers add up to more than the peak, they do not all exist at the same time. Then the result is the whole
-    peak as "peak".
+    Without parts: by the use of the listed buffers; the rest of the peak is "other". If the buffers add up to more than
+    the peak, they do not all exist at the same time. Then the result is the whole peak as "peak".
     """
+    if memory.parts:
+        colours = _USE_COLOURS | _PART_COLOURS
+        return [(colours[part.kind], part.kind, part.bytes) for part in memory.parts]
     sums: dict[str, int] = {}
     for buffer in memory.buffers:
         sums[buffer.use] = sums.get(buffer.use, 0) + buffer.bytes

@@ -1,0 +1,76 @@
+"""Language models by the names of their presets. KerasHub is not installed for the tests: scripts/check_hub runs the
+others."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import jax
+import pytest
+
+import anytpu as tpu
+from anytpu.errors import SettingError
+from anytpu.planning.language_models import language_models, nearest_language_model
+
+# `Variable.numpy()` of Keras 3.15 does this with NumPy 2; its `__array__` takes no `copy`.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
+
+HAS_HUB = importlib.util.find_spec("keras_hub") is not None
+with_hub = pytest.mark.skipif(not HAS_HUB, reason="KerasHub is not installed")
+
+KNOWN = ", ".join(language_models())
+
+
+def text_of(*arguments: Any, **settings: Any) -> str:
+    with pytest.raises(SettingError) as error:
+        tpu.language_model(*arguments, **settings)
+    return str(error.value)
+
+
+def test_an_unknown_preset_names_the_nearest():
+    another = "For another one: make KerasHub's model from its sizes in tpu.shapes_only()"
+    assert text_of("gemma3_27b") == (
+        f"'gemma3_27b' is not a known language model. The nearest is 'gemma3_27b_text'. Known: {KNOWN}. {another}"
+    )
+    assert text_of("zzz") == f"'zzz' is not a known language model. Known: {KNOWN}. {another}"
+    assert text_of(7) == "preset must be the name of a language model, such as 'gemma3_1b', not 7"
+    assert nearest_language_model("qwen3_8b_instruct_en") == "qwen3_8b_en"
+
+
+def test_wrong_settings():
+    assert text_of("gemma3_1b", 0) == "sequence_length must be a positive integer, not 0"
+    assert text_of("gemma3_1b", lora_rank=-1) == "lora_rank must be a positive integer, not -1"
+    assert text_of("gemma3_1b", dtype="int8") == "dtype must be 'bfloat16', 'mixed_bfloat16' or 'float32', not 'int8'"
+
+
+@pytest.mark.skipif(HAS_HUB, reason="KerasHub is installed")
+def test_without_keras_hub():
+    assert text_of("gemma3_1b") == (
+        "language models are made by KerasHub, which is not installed: pip install 'anytpu[hub]'"
+    )
+
+
+@with_hub
+@pytest.mark.parametrize("preset", language_models())
+def test_the_sizes_are_those_that_keras_hub_publishes(preset: str):
+    model, (x, y) = tpu.language_model(preset, 16)
+    entry = language_models()[preset]
+    assert model.backbone.count_params() == entry["params"]
+    published = type(model.backbone).presets.get(preset)
+    # KerasHub publishes Qwen 2.5 7B without its output layer.
+    if published is not None and preset != "qwen2.5_7b_en":
+        assert published["metadata"]["params"] == entry["params"]
+    assert x["token_ids"].shape == y.shape == (1, 16)
+
+
+@with_hub
+def test_an_adapted_model_is_planned_with_its_blocks():
+    model, specs = tpu.language_model("gemma3_instruct_270m", 64, lora_rank=4)
+    repeats = tpu.program.makers.repeats_of(model)
+    assert (repeats.count, repeats.period) == (3, 6)
+    small, whole = (tpu.program.of(job, specs, batch_size=2) for job in (repeats.with_count(1), model))
+    assert set(small.state_names) < set(whole.state_names)
+    trained = [v.path for v in model.trainable_variables]
+    assert trained and all("lora" in path for path in trained)
+    assert jax.tree.leaves(whole.batch)[0].shape == (2, 64)
