@@ -16,8 +16,8 @@ from anytpu.program.makers import is_job
 from program_samples import assert_same_bits, linear
 
 GIVE = (
-    "Give a Keras model, a JAX function step(state, batch) with input_specs=(state, batch), the path of a '.anytpu' "
-    "or '.mlir' file, or an anytpu.program.Program."
+    "Give a Keras model, a JAX function step(state, batch) with input_specs=(state, batch), a step compiled by nnx.jit "
+    "or eqx.filter_jit, the path of a '.anytpu' or '.mlir' file, or an anytpu.program.Program."
 )
 
 

@@ -41,6 +41,8 @@ EXTRAS = {
     "s3": (("s3fs",), "records and checkpoints in s3:// buckets"),
     "https": (("aiohttp",), "records at https:// addresses"),
     "onnx": (("onnx",), "networks of the chip as ONNX models"),
+    "flax": (("flax",), "steps of Flax NNX"),
+    "equinox": (("equinox",), "steps of Equinox"),
     "hub": (("keras_hub",), "planning language models of KerasHub"),
     "tables": (("keras_rs",), "embedding tables of keras-rs"),
     "worker": (("grpc", "cryptography", "prometheus_client"), "workers on other machines"),

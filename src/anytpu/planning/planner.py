@@ -61,8 +61,9 @@ def plan(
 
     Args:
         job: a compiled Keras model, a JAX function `step(state, batch) -> (state, outputs)`, a TPUEstimator or a
-            Program. Or the path of a program file or of a StableHLO file (".mlir"). For a step that names a mesh: a
-            function of the number of devices that returns one of these or a pair (job, input_specs).
+            Program. Or a step of Flax NNX or Equinox, as `program.of` takes it. Or the path of a program file or of a
+            StableHLO file (".mlir"). For a step that names a mesh: a function of the number of devices that returns one
+            of these or a pair (job, input_specs).
         batch_size: examples of one step over all devices: one number for all systems or one for each. None for a job
             that brings its own batch.
         tpu: one system or several: "v3-8", "v5e-8", ....

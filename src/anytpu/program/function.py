@@ -39,6 +39,8 @@ class FunctionMaker:
 
     def claims(self, job: Any) -> bool:
         """Return whether the job is a function, a method, a partial or a `jax.jit` result, but no other callable."""
+        if type(job).__module__.partition(".")[0] in ("flax", "equinox"):
+            return False  # Their compiled steps have the attributes of `jax.stages.Wrapped`: see `frameworks`.
         return inspect.isroutine(job) or isinstance(job, functools.partial | jax.stages.Wrapped)
 
     def make(
@@ -141,12 +143,22 @@ def _state_and_batch(name: str, input_specs: Any) -> tuple[Tree, Tree]:
             f"The function of {name!r} does not define the shapes of its inputs. Pass examples of them, arrays or "
             f"jax.ShapeDtypeStruct: {_HOW}."
         )
+    if isinstance(input_specs, tuple | list) and any(map(_is_of_framework, input_specs)):
+        raise ProgramError(
+            f"The function of {name!r} gets modules of Flax NNX or Equinox. Compile it as they do, with nnx.jit or "
+            "eqx.filter_jit: @nnx.jit above it."
+        )
     if not isinstance(input_specs, tuple | list) or len(input_specs) != 2:
         raise ProgramError(
             f"input_specs of {name!r} must be a pair, the tree of the state and the tree of the batch, not "
             f"{_briefly(input_specs)}: {_HOW}. {_STEP}"
         )
     return input_specs[0], input_specs[1]
+
+
+def _is_of_framework(value: Any) -> bool:
+    modules = {cls.__module__ for cls in type(value).__mro__}
+    return bool(modules & {"flax.nnx.module", "equinox._module._module"})
 
 
 def _specs(name: str, examples: tuple[Tree, Tree]) -> tuple[Tree, Tree]:

@@ -92,9 +92,11 @@ def of(
 
     Args:
         job: a Keras model, a JAX function `step(state, batch) -> (state, outputs)`, or the path of a ".anytpu" or a
-            ".mlir" (StableHLO) file. A Program is returned unchanged.
-        input_specs: shapes of the inputs in the form of the job's maker: for a function the pair (state, batch) of
-            trees of arrays or `jax.ShapeDtypeStruct`; None for a job with known shapes.
+            ".mlir" (StableHLO) file. A step compiled by `nnx.jit` or `eqx.filter_jit`, the triple (nnx.Module,
+            nnx.Optimizer, loss), or a module for `mode` "infer". A Program is returned unchanged.
+        input_specs: shapes of the inputs. For a function: the pair (state, batch) of trees of arrays or
+            `jax.ShapeDtypeStruct`. For a compiled step: its arguments. For a triple or a module: those of the batch.
+            None for a job with known shapes.
         mode: "train" or "infer"; None means the mode of the job, which is "train" if the job supports both.
         tensors: include the values of the state, as `program.tensors`.
         batch_size: number of rows of the global batch; it replaces that of `input_specs`. With it, a Keras model with
@@ -193,7 +195,8 @@ def _check_takes(name: str, maker: ProgramMaker, job: Any, options: dict[str, An
 def _no_maker_message(job: Any, broken: list[str]) -> str:
     return (
         f"No Program can be made of {job!r} ({type(job).__name__}). Give a Keras model, a JAX function step(state, "
-        "batch) with input_specs=(state, batch), the path of a '.anytpu' or '.mlir' file, or an anytpu.program.Program."
+        "batch) with input_specs=(state, batch), a step compiled by nnx.jit or eqx.filter_jit, the path of a '.anytpu' "
+        "or '.mlir' file, or an anytpu.program.Program."
         + (f" These makers could not be loaded: {', '.join(broken)}." if broken else "")
     )
 

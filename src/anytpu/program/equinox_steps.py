@@ -1,0 +1,110 @@
+"""`pure_step_of`: a training step of Equinox as a function of (state, batch).
+
+Idea: a step of Equinox returns the new model and optimizer state beside other results. A result with the structure and
+the shapes of an argument is its new value. Of several such arguments it is the first.
+
+Rule: arrays are named by their path, from the step's own parameter: "model/layers/0/weight". An argument without a new
+value is a part of the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+from jax.tree_util import keystr, tree_flatten_with_path
+
+from anytpu.errors import ProgramError
+from anytpu.program.pure_step import PureStep, is_array, names_of_parameters
+
+
+def inference_step(model: Any, *batch: Any) -> Any:
+    """Return the outputs of a model, which computes one example, for each example of a batch."""
+    return jax.vmap(model)(*batch)
+
+
+def pure_step_of(
+    name: str, step: Callable[..., Any], arguments: Sequence[Any], has_fixed_model: bool = False
+) -> PureStep:
+    """Return the pure form of a step.
+
+    Args:
+        name: name of the job, for errors.
+        step: the user's step, not compiled.
+        arguments: its arguments: modules, and trees of arrays or of `jax.ShapeDtypeStruct`.
+        has_fixed_model: whether the first argument is a model that the step does not change.
+
+    Raises:
+        ProgramError: the step returns no argument anew.
+    """
+    parameters = names_of_parameters(step, len(arguments))
+    dynamic, static = zip(*(eqx.partition(argument, is_array) for argument in arguments), strict=True)
+
+    def call(arrays: Sequence[Any]) -> Any:
+        outputs = step(*(eqx.combine(*parts) for parts in zip(arrays, static, strict=True)))
+        return eqx.filter(outputs, eqx.is_array)
+
+    results = jax.eval_shape(call, dynamic)
+    results = list(results) if isinstance(results, tuple | list) else [results]
+    places = {0: None} if has_fixed_model else _places(dynamic, results)
+    if not places:
+        raise ProgramError(
+            f"{name!r} returns none of its arguments anew. Return the new model and optimizer state from the step: "
+            "return model, opt_state, loss"
+        )
+    state, rebuild = {}, {}
+    for place in places:
+        leaves, structure = tree_flatten_with_path(dynamic[place])
+        names = [_array_name(parameters[place], path) for path, _ in leaves]
+        state |= dict(zip(names, (leaf for _, leaf in leaves), strict=True))
+        rebuild[place] = names, structure
+    batch = {parameters[place]: dynamic[place] for place in range(len(arguments)) if place not in places}
+    batch = {parameter: arrays for parameter, arrays in batch.items() if jax.tree.leaves(arrays)}
+
+    def pure(arrays: dict[str, Any], given: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+        merged = [given.get(parameter, part) for parameter, part in zip(parameters, dynamic, strict=True)]
+        for place, (names, structure) in rebuild.items():
+            merged[place] = jax.tree.unflatten(structure, [arrays[array_name] for array_name in names])
+        outputs = call(merged)
+        listed = list(outputs) if isinstance(outputs, tuple | list) else [outputs]
+        new = dict(arrays)
+        for place, index in places.items():
+            if index is not None:
+                new |= dict(zip(rebuild[place][0], jax.tree.leaves(listed[index]), strict=True))
+        return new, [value for index, value in enumerate(listed) if index not in places.values()]
+
+    models = {place for place in places if isinstance(arguments[place], eqx.Module)}
+    kinds = {
+        array_name: ("weights" if place in models else "slots")
+        for place, (names, _) in rebuild.items()
+        for array_name in names
+    }
+    return PureStep(pure, state, batch, kinds)
+
+
+def _places(dynamic: Sequence[Any], results: Sequence[Any]) -> dict[int, int | None]:
+    """Return the index of the result that is the new value of each argument."""
+    free, places = list(range(len(results))), dict[int, int | None]()
+    for place, argument in enumerate(dynamic):
+        leaves = jax.tree.leaves(argument)
+        # A result with the shape of one array, such as the batch, is not its new value.
+        fitting = [index for index in free if leaves and not is_array(argument) and _is_like(results[index], argument)]
+        if fitting:
+            places[place] = fitting[0]
+            free.remove(fitting[0])
+    return places
+
+
+def _is_like(result: Any, argument: Any) -> bool:
+    (new, new_structure), (old, structure) = jax.tree.flatten(result), jax.tree.flatten(argument)
+    return new_structure == structure and _shapes(new) == _shapes(old)
+
+
+def _shapes(leaves: Sequence[Any]) -> list[Any]:
+    return [(leaf.shape, str(leaf.dtype)) for leaf in leaves]
+
+
+def _array_name(parameter: str, path: Any) -> str:
+    return "/".join([parameter, keystr(path, simple=True, separator="/")]) if path else parameter
