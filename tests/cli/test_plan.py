@@ -362,7 +362,8 @@ def test_calibrate_without_runs(folder: Path):
 
 def test_what_is_nothing_to_plan(folder: Path, capsys: pytest.CaptureFixture[str]):
     assert error_of(capsys) == (
-        "name the job to plan: a function in a file, like train.py:create_model, or a program file, .anytpu or .mlir"
+        "name the job to plan: a function in a file, like train.py:create_model, a program file, .anytpu or .mlir, or "
+        "a language model, like gemma3_1b"
     )
     assert error_of(capsys, "resnet") == (
         "'resnet' cannot be planned; name a function in a file, like train.py:create_model, or a program "
@@ -422,3 +423,13 @@ def test_a_sweep_of_what_has_one_batch(folder: Path, capsys: pytest.CaptureFixtu
             "batch_size=32. Give the model or the function instead: anytpu.program.of(model, "
             "batch_size=32)."
         )
+
+
+def test_a_language_model_by_its_name(capsys: pytest.CaptureFixture[str]):
+    assert error_of(capsys, "gemma3_27b") == (
+        "'gemma3_27b' cannot be planned; name a function in a file, like train.py:create_model, or a program file, "
+        ".anytpu or .mlir, or a language model, like gemma3_27b_text"
+    )
+    assert error_of(capsys, "train.py:create_model", "--lora", "8") == (
+        "--lora is for the name of a language model, such as gemma3_1b, and 'train.py:create_model' is none; leave it out"
+    )
