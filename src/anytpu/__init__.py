@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from anytpu.engine import device
     from anytpu.planning.language_models import language_model
     from anytpu.planning.planner import max_batch_size, plan, scaling
+    from anytpu.planning.serving import plan_serving
     from anytpu.planning.shapes_only import shapes_only
     from anytpu.strategy import (
         InputContext,
@@ -141,6 +142,7 @@ __all__ = [
     "outside_compilation",
     "pipeline",
     "plan",
+    "plan_serving",
     "program",
     "repeat",
     "replicate",
@@ -170,6 +172,9 @@ _NAMES = {
     """,
     "planning.language_models": """
         language_model
+    """,
+    "planning.serving": """
+        plan_serving
     """,
     "planning.shapes_only": """
         shapes_only

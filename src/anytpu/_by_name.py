@@ -20,6 +20,7 @@ OBJECTS = {
     "worker topology": "anytpu.worker.remote:topology_at",
     "plan report": "anytpu.report.plan.report:PLAN_REPORT",
     "chip report": "anytpu.report.chip.report:CHIP_REPORT",
+    "serving report": "anytpu.report.serving:SERVING_REPORT",
     "shardings report": "anytpu.report.shardings:SHARDINGS_REPORT",
 }
 """Module and attribute of each object: the changes of a scope to Keras and to keras-rs, the chooser of layouts, the

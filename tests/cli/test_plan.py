@@ -431,5 +431,6 @@ def test_a_language_model_by_its_name(capsys: pytest.CaptureFixture[str]):
         ".anytpu or .mlir, or a language model, like gemma3_27b_text"
     )
     assert error_of(capsys, "train.py:create_model", "--lora", "8") == (
-        "--lora is for the name of a language model, such as gemma3_1b, and 'train.py:create_model' is none; leave it out"
+        "--lora is for the name of a language model, such as gemma3_1b, and 'train.py:create_model' is none; leave it "
+        "out"
     )

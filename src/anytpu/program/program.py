@@ -144,7 +144,8 @@ class Program:
             `SharedOutput`. Otherwise each output is `(replicas, ...)`.
         tables: names of the leaves of `state` that are embedding tables or their slots; a layout splits their rows.
         state_kinds: kind of each leaf of `state`: "weights" (trained), "frozen" (weights that are not trained,
-            statistics, random state), "slots" (of the optimizer) or "other"; () if it is not known.
+            statistics, random state), "slots" (of the optimizer), "cache" (keys and values) or "other"; () if it is not
+            known.
         sums_products: True if per-replica code sums products over the replicas, which one device computes as one
             product (`summed_products.py`).
     """

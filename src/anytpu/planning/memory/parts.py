@@ -21,6 +21,7 @@ _ORDER: tuple[PartKind, ...] = (
     "weights",
     "frozen",
     "slots",
+    "cache",
     "state",
     "batch",
     "gradients",

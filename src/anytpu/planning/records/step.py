@@ -180,12 +180,13 @@ class BatchPadding:
     largest: str
 
 
-PartKind = Literal["weights", "frozen", "slots", "state", "batch", "gradients", "activations", "code"]
+PartKind = Literal["weights", "frozen", "slots", "cache", "state", "batch", "gradients", "activations", "code"]
 """Kinds of the arrays in the memory of a device.
 
 "weights": weights that are trained. "frozen": weights that are not trained, statistics, random state. "slots": of the
-optimizer. "state": state of another kind, such as metrics or caches, or all of it if its kinds are not known. "batch":
-this batch and the next one. "gradients": gradients of weights. "activations": all other temporaries and outputs.
+optimizer. "cache": keys and values of a language model. "state": state of another kind, such as metrics, or all of it
+if its kinds are not known. "batch": this batch and the next one. "gradients": gradients of weights. "activations": all
+other temporaries and outputs.
 """
 
 

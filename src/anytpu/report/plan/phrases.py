@@ -45,6 +45,7 @@ PART_NAMES = USE_NAMES | {
     "weights": "weights",
     "frozen": "frozen weights",
     "slots": "optimizer slots",
+    "cache": "key-value cache",
     "state": "other state",
     "gradients": "gradients",
     "activations": "activations",

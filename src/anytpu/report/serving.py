@@ -1,0 +1,106 @@
+"""The report of the answers of a language model: a table with a row for each slice."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from rich.text import Text
+
+from anytpu import units
+from anytpu.errors import SettingError
+from anytpu.planning.records.prediction import memory_text
+from anytpu.planning.serving import Serving, ServingPlan
+from anytpu.report.html import element
+from anytpu.report.terminal import compact_table, hang, open_console, say
+
+_TITLES = ("system", "first token", "a token", "tokens/s", "between", "memory", "cache", "batch", "$ a million tokens")
+_MEANING = (
+    "Predicted, not measured. first token: time of the prefill of all prompts; a token: time of a decode step with a "
+    "full cache; tokens/s: new tokens of all sequences, prefill included; cache: of one device; batch: sequences of "
+    "this length whose cache fits, computed."
+)
+
+
+class ServingReport:
+    """The renderer of `ServingPlan`."""
+
+    def show(self, record: ServingPlan) -> None:
+        """Print the table and the notes."""
+        console = open_console()
+        say(console, _title(record), style="bold")
+        table = compact_table()
+        for title in _TITLES:
+            table.add_column(title, justify="left" if title == "system" else "right")
+        for serving in record:
+            table.add_row(*_cells(serving))
+        console.print(table)
+        for line in hang("", _MEANING, console.width):
+            console.print(Text(line, "dim"), soft_wrap=True)
+        for serving in record:
+            for line in hang(f"{serving.target.name}  ", _layout(serving), console.width):
+                console.print(Text(line), soft_wrap=True)
+
+    def to_fragment(self, record: ServingPlan) -> str:
+        """Return the table as HTML for a notebook."""
+        head = element("tr", *(element("th", title) for title in _TITLES))
+        rows = [element("tr", *(element("td", cell) for cell in _cells(serving))) for serving in record]
+        caption = element("caption", _title(record))
+        return element("table", caption, element("thead", head), element("tbody", *rows))
+
+    def to_html(self, record: Any, path: str | Path) -> Path:
+        """Refuse: answers have no page of their own."""
+        raise SettingError("a plan of answers has no page; print it: plan.show()")
+
+    def to_images(self, record: Any, folder: str | Path, form: str) -> list[Path]:
+        """Refuse: answers have no plots of their own."""
+        raise SettingError("a plan of answers has no plots; print it: plan.show()")
+
+
+SERVING_REPORT = ServingReport()
+"""The renderer that `showing.report("serving")` returns."""
+
+
+def _title(record: ServingPlan) -> str:
+    first = record.servings[0]
+    return (
+        f"Answers of {record.job}: {first.batch_size:,} sequences at once, prompts of {first.prompt_tokens:,} tokens, "
+        f"{first.new_tokens:,} new tokens"
+    )
+
+
+def _cells(serving: Serving) -> list[str]:
+    memory = serving.decode.memory
+    cost, largest = serving.usd_per_million_tokens, serving.largest_batch
+    return [
+        serving.target.name,
+        _time(serving.prefill.step_s) if serving.prefill.fits else "does not fit",
+        _time(serving.decode.step_s) if serving.decode.fits else "does not fit",
+        f"{serving.tokens_per_s:,.0f}" if serving.tokens_per_s else "-",
+        _between(serving),
+        memory_text(memory) if memory else "-",
+        units.format_bytes(serving.cache_bytes) if serving.cache_bytes else "-",
+        f"<= {largest:,}" if largest is not None else "-",
+        f"${cost:,.2f}" if cost is not None else "-",
+    ]
+
+
+def _between(serving: Serving) -> str:
+    """Return the bounds of the tokens a second."""
+    bounds = serving.answer_interval_s
+    if bounds is None:
+        return "-"
+    most, least = (serving.batch_size * serving.new_tokens / bound_s for bound_s in bounds)
+    return f"{least:,.0f} to {most:,.0f}" if math.isfinite(bounds[1]) else f"at most {most:,.0f}"
+
+
+def _time(time_s: float | None) -> str:
+    return "-" if time_s is None else units.format_seconds(time_s)
+
+
+def _layout(serving: Serving) -> str:
+    layout = serving.decode.layout or "one device"
+    floors = [name for name, step in (("prefill", serving.prefill), ("decode", serving.decode)) if step.is_floor]
+    floor = f" A floor, not a forecast: {' and '.join(floors)}." if floors else ""
+    return f"layout: {layout}.{floor}"
