@@ -12,7 +12,7 @@ import pytest
 import anytpu as tpu
 from anytpu.errors import NoAnswerError, PlanError
 from anytpu.planning.compiler import compilation
-from anytpu.planning.extrapolation import OFF, choose_depths, extrapolate
+from anytpu.planning.extrapolation import MEMORY_ERROR, OFF, choose_depths, extrapolate
 from anytpu.planning.records import MemoryUse, OpTime, Prediction, StepTime
 from planning.predictions import prediction
 
@@ -60,7 +60,7 @@ def test_it_says_that_it_is_extrapolated():
     assert one.notes == (
         "It took too long.",
         "Extrapolated: 2 and 4 of 12 equal blocks were compiled, which take 17.6 ms and 24.2 ms a step. The compiler "
-        "has not seen the whole program: its memory is a guess, its interval wider. It takes at least 1 ms a step.",
+        f"has not seen the whole program, so the interval is wider.{MEMORY_ERROR} It takes at least 1 ms a step.",
     )
     assert one.time is not None
     assert (one.time.unpriced, one.time.evidence) == (("a kernel",), ("fitted",))
@@ -89,8 +89,8 @@ def test_what_will_not_fit_has_no_time():
     one = extrapolate(found(2), found(4), (2, 4), 120, floor())
     assert (one.time, one.fits, one.hbm_bytes) == (None, False, 1300)
     assert one.notes[1] == (
-        "Extrapolated: 2 and 4 of 120 equal blocks were compiled. The compiler has not seen the whole program: its "
-        "memory is a guess, its interval wider. It takes at least 1 ms a step."
+        "Extrapolated: 2 and 4 of 120 equal blocks were compiled. The compiler has not seen the whole program, so "
+        f"the interval is wider.{MEMORY_ERROR} It takes at least 1 ms a step."
     )
 
 
