@@ -107,6 +107,43 @@ def test_the_loss_is_one_number(strategy):
     )
 
 
+@pytest.mark.parametrize("local", [False, True])
+def test_several_losses_of_one_pass(strategy, local):
+    weight, bias = keras.Variable(3.0), keras.Variable(1.0)
+    dropout = keras.layers.Dropout(0.5, seed=1)
+    with strategy.scope():
+        seen = keras.metrics.Sum()
+
+    def losses(x):
+        mask = dropout(jnp.ones(64), training=True)
+        seen.update_state(x)
+        return (weight * x + mask.sum(), bias * mask.sum()), mask
+
+    def step(x):
+        (both, mask), gradients = tpu.value_and_grad(losses, [[weight], (bias,)], has_aux=True, local=local)(x)
+        replica = tpu.get_replica_context()
+        return both, mask.sum(), [g if local else replica.all_reduce("MEAN", g.array) for (g,) in gradients]
+
+    both, mask, gradients = strategy.run(step, args=(tpu.PerReplica([1.0, 2.0]),))
+    own = [float(value) for value in mask.values]
+    assert [float(value) for value in both[0].values] == [3 * x + m for x, m in zip((1.0, 2.0), own, strict=True)]
+    assert [float(value) for value in both[1].values] == own
+    for gradient, expected in zip(gradients, ([1.0, 2.0], own), strict=True):
+        summed = [sum(expected)] * 2
+        assert [float(value) for value in gradient.values] == (expected if local else summed)
+    assert float(seen.result()) == 3.0
+
+
+def test_there_is_one_loss_for_each_list_of_variables():
+    weight = keras.Variable(3.0)
+    for loss, count in ((weight, 1), ((weight, weight, weight), 3)):
+        with pytest.raises(ReplicaError) as caught:
+            tpu.value_and_grad(lambda loss=loss: loss, [[weight], [weight]])()
+        assert str(caught.value) == (
+            f"loss_fn must return a tuple of 2 losses, one for each list of variables, and it returned {count}"
+        )
+
+
 @pytest.mark.parametrize("bad", [3, [], ["kernel"], None, {"count": np.arange(3)}, {"weight": keras.Variable(1.0)}])
 def test_what_cannot_be_differentiated_by(bad):
     with pytest.raises(SettingError) as caught:

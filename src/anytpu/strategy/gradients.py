@@ -18,7 +18,7 @@ import functools
 import math
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -80,7 +80,8 @@ def value_and_grad(
         loss_fn: returns this replica's loss, a scalar; or `(loss, aux)` with `has_aux`. It may update other variables
             (BatchNorm statistics, metrics): the updates are kept. For a tree of arrays it takes the tree first.
         variables: the differentiated values: a Keras variable, or a list of them, such as `model.trainable_variables`;
-            or a tree of arrays, equal on every replica: a dictionary, the state of `nnx.split`, an Equinox module.
+            or a tree of arrays, equal on every replica: a dictionary, the state of `nnx.split`, an Equinox module. For
+            several losses of one pass, as of a GAN, a list with such a list for each: `loss_fn` returns their tuple.
         has_aux: `loss_fn` returns `(loss, aux)`.
         local: return this replica's own gradients, for example to clip them one replica at a time;
             `optimizer.apply_gradients` sums those of Keras variables.
@@ -88,11 +89,11 @@ def value_and_grad(
     Returns:
         `fn(*args, **kwargs) -> (loss, gradients)` or `((loss, aux), gradients)`. The gradients are one array, or a list
         of one for each Keras variable, or a tree like `variables`. A leaf that is not an array of floating-point
-        numbers has None.
+        numbers has None. With several losses, a tuple of losses and one of their lists of gradients.
 
     Raises:
         SettingError: `variables` are neither Keras variables nor a tree with an array of floating-point numbers.
-        ReplicaError: (when it is called) the loss is not a scalar.
+        ReplicaError: (when it is called) the loss is not a scalar, or there is not one for each list of variables.
 
     Example:
         >>> weight = keras.Variable(3.0)
@@ -102,29 +103,98 @@ def value_and_grad(
         >>> loss, gradients = value_and_grad(lambda params, x: params["w"] ** 2 * x, {"w": jnp.array(3.0)})(2.0)
         >>> float(loss), float(gradients["w"])
         (18.0, 12.0)
+        >>> losses, gradients = value_and_grad(lambda: (weight**2, -weight), [[weight], [weight]])()
+        >>> [float(gradient) for (gradient,) in gradients]
+        [6.0, -1.0]
     """
+    if _are_groups(variables):
+        return _several(loss_fn, [_Parameters.of(group) for group in variables], has_aux, local)
     is_one = isinstance(variables, keras.Variable)
     parameters = _Parameters.of([variables] if is_one else variables)
 
     def call(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        loss_of_values = functools.partial(parameters.loss, loss_fn, args, kwargs)
-        loss_of, written = _pure_loss(loss_of_values, parameters.assigned, has_aux)
-        replica = current_replica()
-        if local or replica is None or replica.axis is None:
-            (loss, (aux, updates)), arrays = jax.value_and_grad(loss_of, has_aux=True)(parameters.values())
-        else:
-            (loss, (aux, updates)), arrays = summed_value_and_grad(loss_of, parameters.values())
-            # Mark the gradients of Keras variables, and record the plain gradients of a tree.
-            if parameters.tree is None:
-                arrays = [SummedGradient(array) for array in arrays]
-            else:
-                replica.summed.extend(arrays)
-        gradients = parameters.gradients(arrays)
-        for variable, update in zip(written, updates, strict=True):
+        loss, aux, gradients, updates = _differentiate(loss_fn, parameters, args, kwargs, has_aux, local)
+        for variable, update in updates:
             write_back(variable, update)
         return ((loss, aux) if has_aux else loss), gradients[0] if is_one else gradients
 
     return call
+
+
+def _are_groups(variables: Any) -> bool:
+    """Return whether there are several lists of Keras variables, one for each of several losses."""
+    groups = variables if isinstance(variables, list | tuple) else ()
+    return bool(groups) and all(
+        isinstance(group, list | tuple) and group and all(isinstance(part, keras.Variable) for part in group)
+        for group in groups
+    )
+
+
+def _several(loss_fn: Callable, groups: list[_Parameters], has_aux: bool, local: bool) -> Callable:
+    """Return a function that computes several losses, and the gradients of each by its own variables.
+
+    Each loss is differentiated from the same state, so all see the same random numbers, and the compiler merges the
+    equal forward passes. The updates of other variables are written once.
+    """
+
+    def loss_at(index: int) -> Callable:
+        def loss_of(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+            out = loss_fn(*args, **kwargs)
+            losses = out[0] if has_aux else out
+            count = len(losses) if isinstance(losses, list | tuple) else 1
+            if count != len(groups):
+                raise ReplicaError(
+                    f"loss_fn must return a tuple of {len(groups)} losses, one for each list of variables, and it "
+                    f"returned {count}"
+                )
+            return losses[index], out
+
+        return loss_of
+
+    def call(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        parts = [
+            _differentiate(loss_at(index), group, args, kwargs, has_aux=True, local=local)
+            for index, group in enumerate(groups)
+        ]
+        for variable, update in parts[0].updates:
+            write_back(variable, update)
+        return parts[0].aux, tuple(part.gradients for part in parts)
+
+    return call
+
+
+class _Differentiated(NamedTuple):
+    """The result of one differentiation.
+
+    Attributes:
+        loss: the loss, a scalar.
+        aux: the other output of the loss function.
+        gradients: one for each variable, or a tree of them.
+        updates: pairs of a variable that the loss function wrote, and its new value; nothing is written yet.
+    """
+
+    loss: Any
+    aux: Any
+    gradients: Any
+    updates: list[tuple[Any, Any]]
+
+
+def _differentiate(
+    loss_fn: Callable, parameters: _Parameters, args: tuple, kwargs: dict, has_aux: bool, local: bool
+) -> _Differentiated:
+    loss_of_values = functools.partial(parameters.loss, loss_fn, args, kwargs)
+    loss_of, written = _pure_loss(loss_of_values, parameters.assigned, has_aux)
+    replica = current_replica()
+    if local or replica is None or replica.axis is None:
+        (loss, (aux, updates)), arrays = jax.value_and_grad(loss_of, has_aux=True)(parameters.values())
+    else:
+        (loss, (aux, updates)), arrays = summed_value_and_grad(loss_of, parameters.values())
+        # Mark the gradients of Keras variables, and record the plain gradients of a tree.
+        if parameters.tree is None:
+            arrays = [SummedGradient(array) for array in arrays]
+        else:
+            replica.summed.extend(arrays)
+    return _Differentiated(loss, aux, parameters.gradients(arrays), list(zip(written, updates, strict=True)))
 
 
 def summed_value_and_grad(loss_of: Callable, values: list[Any]) -> tuple[Any, list[Any]]:
