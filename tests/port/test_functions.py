@@ -150,9 +150,8 @@ def test_two_tapes_of_a_block():
             def compute_losses():
                 fake = make(x)
                 first, second = judge(fake), judge(x)
-                return first, (second, fake)
-            (first, (second, fake)), ga = tpu.value_and_grad(compute_losses, u, has_aux=True)()
-            gb = tpu.value_and_grad(lambda: compute_losses()[1][0], v)()[1]
+                return (first, second), fake
+            ((first, second), fake), (ga, gb) = tpu.value_and_grad(compute_losses, [u, v], has_aux=True)()
             apply_gradients(zip(ga, u))
             apply_gradients(zip(gb, v))
             return first, fake

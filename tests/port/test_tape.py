@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import textwrap
 
+import numpy as np
 import pytest
 
 from anytpu.port import ported
@@ -140,8 +141,12 @@ def test_variables_of_a_comprehension_and_a_branch_that_is_complete():
         ),
         ("with tf.GradientTape():\n    loss = f(x)", "a tape without a name is not rewritten"),
         (
-            "with tf.GradientTape() as tape:\n    tape.watch(x)\n    loss = f(x)\ngrads = tape.gradient(loss, x)",
-            "a tape with other uses than one gradient call is not rewritten",
+            "with tf.GradientTape() as tape:\n    tape.watch(x)\n    loss = f(x)\ngrads = tape.gradient(loss, [x, w])",
+            "the gradient is not for the watched tensors alone",
+        ),
+        (
+            "with tf.GradientTape() as tape:\n    tape.watch(x[0])\n    loss = f(x)\ngrads = tape.gradient(loss, x)",
+            "a tape that watches an expression is not rewritten",
         ),
         (
             "with tf.GradientTape() as tape:\n    loss = f(x)\noptimizer.minimize(loss, w, tape=tape)",
@@ -284,10 +289,60 @@ def test_a_persistent_tape_that_is_deleted():
     """) == textwrap.dedent("""\
         def compute_losses():
             first, second = f(x), f(y)
-            return first, (second,)
-        (first, (second,)), a = tpu.value_and_grad(compute_losses, weights, has_aux=True)()
-        b = tpu.value_and_grad(lambda: compute_losses()[1][0], more)()[1]
+            return (first, second)
+        (first, second), (a, b) = tpu.value_and_grad(compute_losses, [weights, more])()
         return a, b""")
+
+
+def test_a_tape_that_watches_a_tensor():
+    assert body_of("""
+        with tf.GradientTape() as tape:
+            # A mixture of both.
+            mixed = mix(x, y)
+            tape.watch(mixed)
+            score = judge(mixed)
+        grads = tape.gradient(score, [mixed])[0]
+        return grads, score
+    """) == textwrap.dedent("""\
+        # A mixture of both.
+        mixed = mix(x, y)
+        def compute_loss(watched):
+            [mixed] = watched
+            score = judge(mixed)
+            return keras.ops.sum(score), score
+        (_, score), gradients = tpu.value_and_grad(compute_loss, [mixed], has_aux=True, local=True)()
+        grads = gradients[0]
+        return grads, score""")
+
+
+def test_a_watched_tensor_and_the_variables_that_a_tape_watches_anyway():
+    assert body_of("""
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            tape.watch(model.trainable_weights)
+            loss = loss_of(y, model(x))
+        slope = tape.gradient(loss, x)
+        return tf.sign(slope)
+    """) == textwrap.dedent("""\
+        def compute_loss(x):
+            loss = loss_of(y, model(x))
+            return keras.ops.sum(loss)
+        _, slope = tpu.value_and_grad(compute_loss, x, local=True)()
+        return keras.ops.sign(slope)""")
+
+
+def test_the_gradient_by_a_watched_tensor_is_the_same():
+    outcome = ported(textwrap.dedent("""\
+        import tensorflow as tf
+        def slopes(x):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                score = tf.reduce_sum(x ** 2, axis=1)
+            return tape.gradient(score, x)
+    """))
+    names: dict = {}
+    exec(outcome.new, names)
+    assert names["slopes"](np.array([[1.0, 2.0], [3.0, 4.0]], "float32")).tolist() == [[2.0, 4.0], [6.0, 8.0]]
 
 
 def test_comments_of_the_line_that_asks_stay():

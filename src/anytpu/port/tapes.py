@@ -2,7 +2,8 @@
 
 Idea: the recorded statements become the body of a function. It returns the loss and, as auxiliary output, the
 variables that are read after the tape, so the lines that follow are unchanged. With several tapes, or a persistent one,
-the function returns all losses and is differentiated once for each gradient. GANs train so.
+the function returns all losses, and one call computes all gradients. GANs train so. A tensor that the tape watches
+becomes the function's argument.
 
 Rule: where a function would behave differently, nothing is changed and the line is listed. Examples: the statements
 return, or the tape has other uses.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import libcst as cst
 from libcst.metadata import ExpressionContext
@@ -27,11 +29,8 @@ from anytpu.port.variables import certain_writes, reads, reads_before_it_writes,
 _LOSS_NAMES = ("compute_loss", "loss_of_batch", "loss_to_differentiate")
 _LOSSES_NAMES = ("compute_losses", "losses_of_batch", "losses_to_differentiate")
 _GRADIENT_NAMES = ("gradients", "all_gradients", "gradients_of_loss")
+_VARIABLES = ("trainable_variables", "trainable_weights", "variables", "weights")
 _LEAVES = (cst.Return, cst.Yield, cst.Await, cst.Break, cst.Continue, cst.Global, cst.Nonlocal, cst.Del)
-_NOTE = (
-    "the block runs once for each gradient: its random numbers are drawn, and metrics and the statistics of "
-    "BatchNormalization updated, for each"
-)
 _OTHER_USES = "a tape with other uses than one gradient call is not rewritten"
 
 
@@ -70,6 +69,8 @@ class _Tape:
 
     Attributes:
         block: the `with` statement.
+        before: the block's statements before `tape.watch(x)`, which is left out.
+        watched: code of the watched tensors, the function's argument; "" if the tape watches variables alone.
         body: the recorded statements: those of the block before the first gradient.
         rest: the block's statements from the first gradient on; empty if it follows the block.
         moved: lines after the block that set the variables of a gradient; they move before the gradients.
@@ -80,6 +81,8 @@ class _Tape:
     """
 
     block: cst.With
+    before: Sequence[cst.CSTNode]
+    watched: str
     body: Sequence[cst.CSTNode]
     rest: Sequence[cst.CSTNode]
     moved: Sequence[cst.SimpleStatementLine]
@@ -122,6 +125,10 @@ def _read(tree: Tree, block: cst.With, calls: Sequence[cst.Call]) -> _Tape:
         raise _NotSimple(_OTHER_USES)
     inside, after = list(block.body.body), tree.following(block)
     loads = [n for n in uses if tree.context(n) is not ExpressionContext.DEL]
+    watches = [watch for use in loads if (watch := _watch(tree, use, inside)) is not None]
+    loads = [use for use in loads if tree.statement(use) not in watches]
+    start = inside.index(watches[-1]) + 1 if watches else 0
+    before, inside = [line for line in inside[:start] if line not in watches], inside[start:]
     gradients = [_gradient(tree, use, [*inside, *after]) for use in loads]
     is_several = len(calls) > 1 or bool(keywords)
     if not gradients or (len(gradients) > 1 and not is_several):
@@ -135,7 +142,42 @@ def _read(tree: Tree, block: cst.With, calls: Sequence[cst.Call]) -> _Tape:
     moved = [line for line in between if isinstance(line, cst.SimpleStatementLine) and writes(tree, line) & needed]
     between = [line for line in between if line not in moved]
     carried = sorted(reads_before_it_writes(tree, inside[:end]))
-    return _Tape(block, inside[:end], inside[end:], moved, between, gradients, deletes, carried)
+    watched = _watched(tree, watches, gradients)
+    return _Tape(block, before, watched, inside[:end], inside[end:], moved, between, gradients, deletes, carried)
+
+
+def _watch(tree: Tree, use: cst.Name, statements: Sequence[cst.CSTNode]) -> cst.SimpleStatementLine | None:
+    """Return the line of a block that is `tape.watch(x)`; None for another use of a tape."""
+    attribute = tree.parent(use)
+    call = tree.parent_call(attribute) if attribute is not None else None
+    line = tree.statement(use)
+    is_watch = call is not None and tree.code(call.func) == f"{use.value}.watch" and len(call.args) == 1
+    return line if is_watch and line in statements and tree.is_alone(line) and tree.is_statement(use) else None
+
+
+def _watched(tree: Tree, watches: Sequence[cst.SimpleStatementLine], gradients: Sequence[_Gradient]) -> str:
+    """Return the code of the watched tensors that the gradient is for; "" for a tape that watches variables alone.
+
+    Raises:
+        _NotSimple: the gradient is for other values than the watched ones.
+    """
+    names: set[str] = set()
+    for watch in watches:
+        value: Any = watch.body[0]
+        value = value.value.args[0].value
+        if isinstance(value, cst.Attribute) and value.attr.value in _VARIABLES:
+            continue  # A tape watches variables anyway.
+        parts = [part.value for part in value.elements] if isinstance(value, cst.List | cst.Tuple) else [value]
+        if not all(isinstance(part, cst.Name) for part in parts):
+            raise _NotSimple("a tape that watches an expression is not rewritten")
+        names |= {part.value for part in parts}
+    if not names:
+        return ""
+    (variables,) = [gradient.variables for gradient in gradients][:1]
+    asked = [e.value for e in variables.elements] if isinstance(variables, cst.List | cst.Tuple) else [variables]
+    if len(gradients) > 1 or {tree.code(part) for part in asked} != names:
+        raise _NotSimple("the gradient is not for the watched tensors alone")
+    return tree.code(variables)
 
 
 def _line_of_next_tape(tree: Tree, block: cst.With, names: Sequence[cst.Name]) -> float:
@@ -178,7 +220,8 @@ def _check(tree: Tree, tape: _Tape) -> None:
         raise _NotSimple("nothing is recorded before the gradient")
     if any(isinstance(part, _LEAVES) for statement in tape.body for part in tree.nodes(statement)):
         raise _NotSimple("the body of the tape leaves the block, or deletes or declares names")
-    early = [name for name in tape.carried if name not in _bound_before(tree, tape.block)]
+    bound = _bound_before(tree, tape.block) | certain_writes(tree, tape.before)
+    early = [name for name in tape.carried if name not in bound]
     if early:
         raise _NotSimple(f"the body of the tape reads {early[0]!r} before it sets it")
     always = certain_writes(tree, tape.body) | set(tape.carried)
@@ -232,45 +275,36 @@ def _kept(tree: Tree, tape: _Tape) -> list[str]:
     outside = [n for n in tree.names(tree.function(tape.block)) if n not in own]
     read = {n.value for n in outside if tree.context(n) is ExpressionContext.LOAD}
     order = dict.fromkeys(n.value for statement in tape.body for n in tree.names(statement))
-    written = writes(tree, *tape.body) & read - {tree.code(gradient.loss) for gradient in tape.gradients}
+    losses = set() if tape.watched else {tree.code(gradient.loss) for gradient in tape.gradients}
+    written = writes(tree, *tape.body) & read - losses
     return [name for name in order if name in written]
 
 
 def _put(edits: Edits, tape: _Tape) -> None:
-    """Replace a block by a function, the calls that differentiate it, and the rest of the block."""
+    """Replace a block by a function, the call that differentiates it, and the rest of the block."""
     tree, kept, taken = edits.tree, _kept(edits.tree, tape), edits.tree.taken()
     first, *others = tape.gradients
     function = next(name for name in (_LOSSES_NAMES if others else _LOSS_NAMES) if name not in taken)
     gradients = first.target or next(name for name in _GRADIENT_NAMES if name not in taken)
-    losses = [tree.code(g.loss) if isinstance(g.loss, cst.Name) else "_" for g in tape.gradients]
-    results = _tuple([*losses[1:], *kept], is_tuple=bool(others))
-    target = f"({losses[0]}, {results}), {gradients}" if results else f"{losses[0]}, {gradients}"
-    returned = _tuple([*(f"{{loss{index + 1}}}" for index in range(len(others))), *kept], is_tuple=bool(others))
-    options = [", local=True" if g.target and changes_gradients(tree, g) else "" for g in tape.gradients]
-    parameters = ", ".join(f"{name}={name}" for name in tape.carried)
 
     def rewritten(_: cst.With) -> cst.FlattenSentinel:
         body = [new for statement in tape.body for new in edits.rebuilt_lines(statement)]
-        parts = {f"loss{index}": edits.rebuilt(gradient.loss) for index, gradient in enumerate(tape.gradients)}
-        last = edits.statement(f"return {{loss0}}, {returned}" if returned else "return {loss0}", **parts)
-        definition = edits.statement(f"def {function}({parameters}):\n    pass").with_changes(
-            body=tape.block.body.with_changes(body=[*body, last]), leading_lines=tape.block.leading_lines
-        )
-        aux = ", has_aux=True" if returned else ""
         moved = [line.with_changes(body=[edits.rebuilt(small) for small in line.body]) for line in tape.moved]
-        lines = [_line(edits, first, f"{target} = tpu.value_and_grad({function}, {{variables}}{aux}{options[0]})()")]
-        for index, gradient in enumerate(others):
-            call = f"tpu.value_and_grad(lambda: {function}()[1][{index}], {{variables}}{options[index + 1]})()[1]"
-            lines.append(_line(edits, gradient, f"{gradient.target} = {call}"))
+        before = [new for statement in tape.before for new in edits.rebuilt_lines(statement)]
+        definition = edits.statement(f"def {function}({_parameters(tape)}):\n    pass").with_changes(
+            body=tape.block.body.with_changes(body=[*_unpacked(edits, tape), *body, _returned(edits, tape, kept)]),
+            leading_lines=tape.block.leading_lines,
+        )
         rest = [new for statement in tape.rest for new in edits.rebuilt_lines(statement)]
-        return cst.FlattenSentinel([definition, *moved, *lines, *rest])
+        return cst.FlattenSentinel([*before, definition, *moved, _call(edits, tape, kept, function, gradients), *rest])
 
     for gradient in tape.gradients:
         if gradient.target is None:
             edits.put(gradient.call, lambda _: cst.Name(gradients), covers=gradient.call.func)
         else:
             edits.put(gradient.line, lambda _: cst.RemoveFromParent(), covers=gradient.call.func)
-        _list_unbuilt(edits, gradient.variables)
+        if not tape.watched:
+            _list_unbuilt(edits, gradient.variables)
     for statement in tape.deletes:
         edits.drop_statement(statement)
     for line in tape.moved:
@@ -279,24 +313,59 @@ def _put(edits: Edits, tape: _Tape) -> None:
     edits.put(tape.block, rewritten)
     for item in tape.block.items:
         edits.cover(item)
-    if others:
-        edits.say(tape.block.items[0].item, _NOTE, "note")
 
 
-def _tuple(names: Sequence[str], is_tuple: bool) -> str:
+def _parameters(tape: _Tape) -> str:
+    """Return the parameters of the function: the watched tensors, and the variables that the body changes."""
+    watched = [_argument(tape)] if tape.watched else []
+    return ", ".join([*watched, *(f"{name}={name}" for name in tape.carried)])
+
+
+def _argument(tape: _Tape) -> str:
+    return tape.watched if tape.watched.isidentifier() else "watched"
+
+
+def _unpacked(edits: Edits, tape: _Tape) -> list[cst.SimpleStatementLine]:
+    """Return the line that takes several watched tensors apart, if there are several."""
+    is_one = not tape.watched or tape.watched.isidentifier()
+    return [] if is_one else [edits.statement(f"{tape.watched} = {_argument(tape)}")]
+
+
+def _returned(edits: Edits, tape: _Tape, kept: Sequence[str]) -> cst.SimpleStatementLine:
+    """Return the last line of the function: the loss or losses, and beside them what is read later."""
+    losses = {f"loss{index}": edits.rebuilt(gradient.loss) for index, gradient in enumerate(tape.gradients)}
+    code = _tuple([f"{{{name}}}" for name in losses], is_tuple=len(losses) > 1)
+    if tape.watched:  # The gradient of several values is that of their sum.
+        edits.roots.add("keras")
+        code = "keras.ops.sum({loss0})"
+    return edits.statement(f"return {code}, {_tuple(kept)}" if kept else f"return {code}", **losses)
+
+
+def _call(edits: Edits, tape: _Tape, kept: Sequence[str], function: str, target: str) -> cst.SimpleStatementLine:
+    """Return the line that computes the loss and the gradients."""
+    tree, is_several = edits.tree, len(tape.gradients) > 1
+    names = [tree.code(g.loss) if isinstance(g.loss, cst.Name) and not tape.watched else "_" for g in tape.gradients]
+    losses = _tuple(names, is_tuple=is_several)
+    targets = [gradient.target or target for gradient in tape.gradients]
+    is_local = bool(tape.watched) or any(g.target and changes_gradients(tree, g) for g in tape.gradients)
+    options = [", has_aux=True"] * bool(kept) + [", local=True"] * is_local
+    variables = {f"variables{index}": edits.rebuilt(g.variables) for index, g in enumerate(tape.gradients)}
+    listed = ", ".join(f"{{{name}}}" for name in variables)
+    result = f"({losses}, {_tuple(kept)})" if kept else losses
+    code = f"tpu.value_and_grad({function}, {f'[{listed}]' if is_several else listed}{''.join(options)})()"
+    line = edits.statement(f"{result}, {_tuple(targets, is_tuple=is_several)} = {code}", **variables)
+    first = tape.gradients[0]
+    if first.target is None:
+        return line
+    above = [line for gradient in tape.gradients for line in gradient.line.leading_lines]
+    return line.with_changes(leading_lines=above, trailing_whitespace=first.line.trailing_whitespace)
+
+
+def _tuple(names: Sequence[str], is_tuple: bool = False) -> str:
     """Return code for several names; one name stands alone unless it must be a tuple."""
     if len(names) == 1:
         return f"({names[0]},)" if is_tuple else names[0]
     return f"({', '.join(names)})" if names else ""
-
-
-def _line(edits: Edits, gradient: _Gradient, code: str) -> cst.SimpleStatementLine:
-    """Return the line that replaces a gradient; the comments of a line that is removed move to it."""
-    line = edits.statement(code, variables=edits.rebuilt(gradient.variables))
-    if gradient.target is None:
-        return line
-    comment = gradient.line.trailing_whitespace
-    return line.with_changes(leading_lines=gradient.line.leading_lines, trailing_whitespace=comment)
 
 
 def _list_unbuilt(edits: Edits, variables: cst.BaseExpression) -> None:
