@@ -154,6 +154,22 @@ def test_threads_change_no_crop_and_passes_do():
     assert len({row.tobytes() for row in alone[0]}) > 1, "each element its own"
 
 
+def test_colors_of_integers_are_changed_as_shares_of_their_range():
+    image = np.random.default_rng(1).integers(0, 256, (4, 5, 3), "uint8")
+    share = image.astype("float32") / 255
+    for change, limits in (
+        (tpu.pipeline.random_brightness, (0.3,)),
+        (tpu.pipeline.random_contrast, (0.5, 1.5)),
+        (tpu.pipeline.random_saturation, (0.5, 1.5)),
+        (tpu.pipeline.random_hue, (0.2,)),
+    ):
+        changed = change(image, np.random.default_rng(2), *limits)
+        expected = change(share, np.random.default_rng(2), *limits)
+        assert (changed.dtype, expected.dtype) == ("uint8", "float32")
+        np.testing.assert_allclose(changed / 255, expected.clip(0, 1), atol=1 / 255)
+    assert (tpu.pipeline.random_brightness(image, np.random.default_rng(0), 0.0) == image).all()
+
+
 def test_saturation_and_hue_are_those_of_hsv():
     import colorsys
 

@@ -23,6 +23,11 @@ def line(old: str) -> str:
         ("a = -tf.shape(x)[:2]", "a = -np.array(keras.ops.shape(x)[:2])"),
         ("a = tf.shape(x)[0] * 2", "a = keras.ops.shape(x)[0] * 2"),
         ("a = x.shape[1:] * 2", "a = x.shape[1:] * 2"),
+        (
+            "a = tf.image.resize(x, tf.shape(x)[1:3] * 2)",
+            "a = keras.ops.image.resize("
+            "keras.ops.cast(x, 'float32'), tuple(map(int, np.array(keras.ops.shape(x)[1:3]) * 2)), antialias=False)",
+        ),
         ("s = tf.shape(x)[1:]; a = s // 2", "s = keras.ops.shape(x)[1:]; a = np.array(s) // 2"),
         ("s = tf.shape(x)[1:]; s *= n + 1", "s = keras.ops.shape(x)[1:]; s = np.array(s) * (n + 1)"),
         ("a = tf.reduce_prod(tf.shape(x)[1:])", "a = np.prod(keras.ops.shape(x)[1:])"),

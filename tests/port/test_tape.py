@@ -331,15 +331,30 @@ def test_a_watched_tensor_and_the_variables_that_a_tape_watches_anyway():
         return keras.ops.sign(slope)""")
 
 
+def test_a_loss_of_several_values_is_summed():
+    assert body_of("""
+        with tf.GradientTape() as tape:
+            top = tf.reduce_max(model(picture), axis=1)
+        return tape.gradient(top, picture)
+    """) == textwrap.dedent("""\
+        def compute_loss():
+            top = keras.ops.max(model(picture), axis=1)
+            return keras.ops.sum(top)
+        _, gradients = tpu.value_and_grad(compute_loss, picture)()
+        return gradients""")
+
+
 def test_the_gradient_by_a_watched_tensor_is_the_same():
-    outcome = ported(textwrap.dedent("""\
+    outcome = ported(
+        textwrap.dedent("""\
         import tensorflow as tf
         def slopes(x):
             with tf.GradientTape() as tape:
                 tape.watch(x)
                 score = tf.reduce_sum(x ** 2, axis=1)
             return tape.gradient(score, x)
-    """))
+    """)
+    )
     names: dict = {}
     exec(outcome.new, names)
     assert names["slopes"](np.array([[1.0, 2.0], [3.0, 4.0]], "float32")).tolist() == [[2.0, 4.0], [6.0, 8.0]]

@@ -41,6 +41,30 @@ def test_where_without_branches_gives_indices():
     ]
 
 
+BOUND = (
+    "a slice of a step or a model has a fixed size: take the whole axis and mask the rest with keras.ops.where, or cut "
+    "the batch with NumPy, before the step"
+)
+
+
+def test_a_slice_whose_bound_is_a_tensor_is_listed():
+    assert listed(STEP.format("y = x[:, : tf.reduce_max(x)]")) == [BOUND]
+    assert listed(STEP.format("y = x[:, : tf.shape(x)[1] // 2]")) == []
+    assert listed(STEP.format("for i in tf.range(3): y = x[i : i + 1]")) == []
+    inputs = "import tensorflow as tf\nx = tf.keras.Input((4,))\n"
+    assert listed(f"{inputs}n = tf.reduce_max(tf.abs(x))\ny = tf.nn.relu(x)[:, :n]\n") == [BOUND]
+    assert listed("import tensorflow as tf\nn = tf.reduce_max(x)\ny = x[:n]\n") == []
+
+
+def test_a_random_function_of_a_model_made_from_inputs_is_listed():
+    inputs = "import tensorflow as tf\nx = tf.keras.layers.Dense(3)(tf.keras.Input((4,)))\n"
+    assert listed(f"{inputs}y = tf.random.categorical(x, 1)\n") == [
+        "a model that is made from inputs takes this function only in a layer: write a class derived from "
+        "keras.layers.Layer whose call uses it"
+    ]
+    assert listed("import tensorflow as tf\ny = tf.random.categorical(tf.zeros((1, 3)), 1)\n") == []
+
+
 def test_a_loss_of_symbolic_tensors_is_listed():
     model = "import tensorflow as tf\nm = tf.keras.Model(x, y)\n"
     assert listed(f"{model}m.add_loss(tf.reduce_mean(y))\n") == [

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from anytpu.pipeline.array_record import array_records, to_array_records
     from anytpu.pipeline.augment import (
         normalize,
+        random_brightness,
+        random_contrast,
         random_crop,
         random_flip,
         random_hue,
@@ -43,6 +45,8 @@ _NAMES = {
     "array_record": ("array_records", "to_array_records"),
     "augment": (
         "normalize",
+        "random_brightness",
+        "random_contrast",
         "random_crop",
         "random_flip",
         "random_hue",
@@ -105,6 +109,8 @@ __all__ = [
     "parse_example",
     "parse_examples",
     "parse_sequence_example",
+    "random_brightness",
+    "random_contrast",
     "random_crop",
     "random_flip",
     "random_hue",

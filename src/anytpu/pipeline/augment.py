@@ -22,7 +22,8 @@ Example:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -74,11 +75,51 @@ def _any_window(array: np.ndarray, random: np.random.Generator, size: list[int])
 
 
 @explain_arguments
+def random_brightness(image: np.ndarray, random: np.random.Generator, max_delta: float) -> np.ndarray:
+    """Add a random number to an image, as TensorFlow does.
+
+    Args:
+        image: floating-point or uint8 `(height, width, channels)`; the result has the same type.
+        random: generator of the number.
+        max_delta: greatest change, as a share of the range of colors: 1 is the distance from black to white.
+
+    Example:
+        >>> random_brightness(np.zeros((1, 1, 1)), np.random.default_rng(0), 0.5).round(2).tolist()
+        [[[0.14]]]
+    """
+    _shape(image)
+    if image.dtype == np.uint8:
+        return _in_float32(random_brightness, image, random, max_delta)
+    return image + image.dtype.type(random.uniform(-max_delta, max_delta))
+
+
+@explain_arguments
+def random_contrast(image: np.ndarray, random: np.random.Generator, lower: float, upper: float) -> np.ndarray:
+    """Multiply the distance of each pixel from its channel's mean by a random factor, as TensorFlow does.
+
+    Args:
+        image: floating-point or uint8 `(height, width, channels)`; the result has the same type.
+        random: generator of the factor.
+        lower: least factor.
+        upper: greatest factor.
+
+    Example:
+        >>> random_contrast(np.array([[[0.0], [1.0]]]), np.random.default_rng(0), 0.5, 0.5).ravel().tolist()
+        [0.25, 0.75]
+    """
+    _shape(image)
+    if image.dtype == np.uint8:
+        return _in_float32(random_contrast, image, random, lower, upper)
+    mean = image.mean((0, 1), keepdims=True)
+    return (image - mean) * image.dtype.type(random.uniform(lower, upper)) + mean
+
+
+@explain_arguments
 def random_saturation(image: np.ndarray, random: np.random.Generator, lower: float, upper: float) -> np.ndarray:
     """Multiply the saturation of a color image by a random factor, as TensorFlow does: the brightest channel stays.
 
     Args:
-        image: floating-point `(height, width, 3)`.
+        image: floating-point or uint8 `(height, width, 3)`; the result has the same type.
         random: generator of the factor.
         lower: least factor.
         upper: greatest factor.
@@ -88,6 +129,8 @@ def random_saturation(image: np.ndarray, random: np.random.Generator, lower: flo
         [[[1.0, 0.75, 0.5]]]
     """
     _shape(image)
+    if image.dtype == np.uint8:
+        return _in_float32(random_saturation, image, random, lower, upper)
     brightest, least = image.max(-1, keepdims=True), image.min(-1, keepdims=True)
     # A saturation, the distance of the least channel from the brightest, is at most the brightest.
     limit = brightest / np.maximum(brightest - least, np.finfo(image.dtype).tiny)
@@ -100,7 +143,7 @@ def random_hue(image: np.ndarray, random: np.random.Generator, max_delta: float)
     """Turn the hue of a color image by a random share of the color circle, as TensorFlow does.
 
     Args:
-        image: floating-point `(height, width, 3)`.
+        image: floating-point or uint8 `(height, width, 3)`; the result has the same type.
         random: generator of the angle.
         max_delta: greatest share of the circle, 0 to 0.5.
 
@@ -109,6 +152,8 @@ def random_hue(image: np.ndarray, random: np.random.Generator, max_delta: float)
         [[[1.0, 0.5, 0.5]]]
     """
     _shape(image)
+    if image.dtype == np.uint8:
+        return _in_float32(random_hue, image, random, max_delta)
     red, green, blue = np.moveaxis(image, -1, 0)
     brightest, chroma = image.max(-1), np.ptp(image, axis=-1)
     divisor = np.where(chroma == 0, 1, chroma)
@@ -223,6 +268,12 @@ def standardize(image: np.ndarray) -> np.ndarray:
     wide = image.astype(np.float32)
     min_deviation = 1 / math.sqrt(wide.size)
     return (wide - wide.mean()) / max(float(wide.std()), min_deviation)
+
+
+def _in_float32(change: Callable, image: np.ndarray, *arguments: Any) -> np.ndarray:
+    """Apply a change of colors from 0 to 1 to an image of integers from 0 to 255, rounded as TensorFlow does."""
+    changed = change(image.astype(np.float32) / np.float32(255), *arguments)
+    return np.clip(np.floor(changed * 255.5), 0, 255).astype(np.uint8)
 
 
 def _shape(image: np.ndarray) -> tuple[int, int, int]:

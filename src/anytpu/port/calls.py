@@ -15,7 +15,7 @@ import libcst.matchers as m
 
 from anytpu._replaced import Replacement, advice_of
 from anytpu.port import known
-from anytpu.port.arguments import keyword_of
+from anytpu.port.arguments import argument_of, keyword_of
 from anytpu.port.edits import Edits
 from anytpu.port.filling import fill, fill_as_function, rename_keyword
 from anytpu.port.rules import new_name, rule_of, rules
@@ -33,8 +33,12 @@ _RATE = (
 _UNKNOWN = "no counterpart is known: write it with keras.ops, or with NumPy in a function of a data set"
 _PART = m.Element(~m.UnaryOperation())
 _PARTS = [m.ZeroOrMore(_PART), m.Element()]
-_TO_SIZES = m.Call(args=[m.Arg(), m.Arg(m.List(_PARTS) | m.Tuple(_PARTS)), m.ZeroOrMore()])
-"""`split(a, [1, 2, -1])`: only the last size may be -1, which is the rest."""
+_SIZES = m.List(_PARTS) | m.Tuple(_PARTS)
+"""`[1, 2, -1]`: only the last size of a split may be -1, which is the rest."""
+_REPEATED = m.BinaryOperation(left=m.List(), operator=m.Multiply() | m.Add()) | m.BinaryOperation(
+    right=m.List(), operator=m.Multiply() | m.Add()
+)
+_DIRECTION = re.compile(r"""['"](ASCENDING|DESCENDING)['"]$""")
 _INTEGERS = re.compile(r"(^|\.|['\"])int(32|64)\b")
 
 
@@ -62,19 +66,29 @@ def row_of_call(tree: Tree, name: str, call: cst.Call | None) -> tuple[str, Repl
 
     A row "matmul(transpose_b)" is for calls with `transpose_b=True`, and "one_hot(off_value, on_value)" for calls with
     both. A row "split(sizes)" is for calls with a list as the second argument. A row "linalg.band_part(-1, 0)" is for
-    calls whose arguments after the first are these. A row "random.uniform(integers)" is for calls with an integer type,
-    and a row "constant(strings)" for calls with a string in the first argument.
+    calls whose arguments after the first are these, and "argsort('ASCENDING')" for those with this direction. A row
+    "random.uniform(integers)" is for calls with an integer type, and a row "constant(strings)" for calls with a string
+    in the first argument.
     """
     codes = [(keyword_of(argument), tree.code(argument.value)) for argument in call.args] if call is not None else []
     given = [keyword for keyword, code in codes if keyword and code != "False"]
     variants = [*(f"{first}, {second}" for first, second in itertools.combinations(sorted(given), 2)), *given]
-    variants += ["sizes"] if m.matches(call or tree.module, _TO_SIZES) else []
+    variants += ["sizes"] if call is not None and _has_sizes(tree, call) else []
+    variants += [f"'{found[1]}'" for _, code in codes if (found := _DIRECTION.match(code))]
     variants += ["integers"] if any(_INTEGERS.search(code) for _, code in codes) else []
     variants += ["strings"] if call is not None and call.args and m.findall(call.args[0], m.SimpleString()) else []
     variants += [", ".join(code for _, code in codes[1:])] if call is not None else []
     rows = (rules().get(f"{name}({variant})") for variant in variants)
     special = next((row for row in rows if row is not None), None)
     return (name, special) if special is not None else rule_of(name)
+
+
+def _has_sizes(tree: Tree, call: cst.Call) -> bool:
+    """Return whether a call splits into parts of given sizes, not into a number of equal parts."""
+    argument = argument_of(call, 1, "num_or_size_splits")
+    value = argument.value if argument is not None else None
+    values = tree.values_assigned_to(value.value) if isinstance(value, cst.Name) else [value]
+    return any(m.matches(part, _SIZES) or m.matches(part, _REPEATED) for part in values if part is not None)
 
 
 def _plan(edits: Edits, node: cst.Name | cst.Attribute, name: str, key: str, row: Replacement) -> None:

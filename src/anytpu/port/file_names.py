@@ -11,9 +11,10 @@ from typing import Any
 
 import libcst as cst
 
-from anytpu.port.arguments import argument_of
+from anytpu.port.arguments import argument_of, with_argument
 from anytpu.port.edits import Edits
 
+_LAMBDA = "safe_mode=False lets the model's file run the code of its Lambda layers: load only files that you trust"
 _WEIGHTS, _MODEL = ".weights.h5", ".keras"
 _OLD_ENDING = re.compile(r"(\.weights)?\.(h5|hdf5|hdf|ckpt|tf)$")
 
@@ -34,6 +35,19 @@ def plan_file_names(edits: Edits) -> None:
                 line = edits.statement(f"os.makedirs({new.rpartition('/')[0]!r}, exist_ok=True)")
                 edits.put_before(edits.tree.statement(literal), [line])
             edits.put(literal, lambda updated, new=new: _with_text(updated, new))
+    _plan_lambdas(edits, calls)
+
+
+def _plan_lambdas(edits: Edits, calls: list[cst.Call]) -> None:
+    """Let Keras load the lambdas of a program that has `Lambda` layers of them, as TensorFlow did."""
+    layers = [call for call in calls if edits.tree.library_name(call.func) == "keras.layers.Lambda" and call.args]
+    if not any(isinstance(layer.args[0].value, cst.Lambda) for layer in layers):
+        return
+    for call in calls:
+        is_load = edits.tree.library_name(call.func) in ("keras.models.load_model", "keras.saving.load_model")
+        if is_load and argument_of(call, -1, "safe_mode") is None:
+            edits.put_after(call, lambda updated: with_argument(updated, "safe_mode", cst.Name("False")))
+            edits.say(call, _LAMBDA, "note")
 
 
 def _file(edits: Edits, call: cst.Call, what: tuple[str, int] | None) -> tuple[str, Any] | None:

@@ -108,7 +108,8 @@ def _sort(edits: Edits, call: cst.Call, row: Replacement) -> tuple[dict[str, cst
         name = argument.keyword.value if argument.keyword else positional_name
         if argument.star or name not in {*row.parameters, *row.keywords}:
             return None
-        if name in _ONLY_NUMBERS and isinstance(argument.value, cst.List | cst.Tuple):
+        is_list = isinstance(argument.value, cst.List | cst.Tuple)
+        if name in _ONLY_NUMBERS and is_list and f"cumsum({{{name}}})" not in row.target:
             return None
         if name in row.parameters:
             arguments[name] = argument

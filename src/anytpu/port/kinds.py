@@ -42,13 +42,15 @@ class Items:
 
 Value = OwnFunction | OwnClass | Instance | Items | str
 """A value's class. Strings: "array" (a tensor), "element" (of a data set), "sizes" (a shape, which is a tuple), "size"
-(a number or an array of NumPy that is computed from shapes alone), "dataset options", "example", and so on."""
+(a number or an array of NumPy that is computed from shapes alone), "symbolic" (beside "array": of a model that is made
+from inputs), "dataset options", "example", and so on."""
 
 Kinds = frozenset[Value]
 UNKNOWN: Kinds = frozenset()
 ARRAY: Kinds = frozenset({"array"})
 ELEMENT: Kinds = frozenset({"element"})
-TENSORS = ARRAY | ELEMENT
+SYMBOLIC: Kinds = frozenset({"symbolic"})
+TENSORS = ARRAY | ELEMENT | SYMBOLIC
 SHAPE: Kinds = frozenset({"sizes"})
 SIZE: Kinds = frozenset({"size"})
 
@@ -108,7 +110,7 @@ def result_of(old: str) -> Kinds:
     if name == "tpu.keras_to_tpu_model":
         return instance_of("keras.Model") | instance_of("anytpu.train.tpu_model.TPUModel") | {"converted"}
     if name in _RETURNS:
-        return ARRAY if _RETURNS[name] == "array" else instance_of(_RETURNS[name])
+        return ARRAY | SYMBOLIC if _RETURNS[name] == "array" else instance_of(_RETURNS[name])
     definition = known.find(name)
     if definition is not None and name.startswith("keras.applications."):
         return instance_of("keras.Model")

@@ -9,7 +9,7 @@ from typing import Any
 
 import libcst as cst
 
-from anytpu.port.arguments import in_parentheses
+from anytpu.port.arguments import argument_of, in_parentheses
 from anytpu.port.edits import Edits
 from anytpu.port.kinds import SHAPE, SIZE
 
@@ -30,6 +30,7 @@ def plan_sizes(edits: Edits) -> None:
             _plan_assignment(edits, node)
         elif isinstance(node, cst.Call):
             _plan_call(edits, node)
+            _plan_resize(edits, node)
 
 
 def _make_arrays(edits: Edits, *parts: cst.BaseExpression) -> None:
@@ -51,6 +52,14 @@ def _plan_assignment(edits: Edits, node: cst.AugAssign) -> None:
         return cst.Assign([cst.AssignTarget(updated.target)], cst.BinaryOperation(array, operator, value))
 
     edits.put(node, assignment)
+
+
+def _plan_resize(edits: Edits, call: cst.Call) -> None:
+    """Make a tuple of a computed size, since a model that is saved takes no arrays as settings."""
+    name = edits.tree.old_name(call.func) or ""
+    size = argument_of(call, 1, "size", "target_height") if name.startswith("image.resize") else None
+    if size is not None and edits.values.of(size.value) == SIZE and not edits.values.is_host(call):
+        edits.put_after(size.value, lambda updated: edits.expression("tuple(map(int, {size}))", size=updated))
 
 
 def _plan_call(edits: Edits, call: cst.Call) -> None:

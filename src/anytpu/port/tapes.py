@@ -19,6 +19,7 @@ import libcst as cst
 from libcst.metadata import ExpressionContext
 
 from anytpu._replaced import advice_of
+from anytpu.port.arguments import argument_of
 from anytpu.port.edits import Edits
 from anytpu.port.model_steps import is_model_step
 from anytpu.port.rules import rules
@@ -268,6 +269,22 @@ def _is_passed_on(tree: Tree, use: cst.CSTNode) -> bool:
     return tree.code(call.func).rpartition(".")[2] in ("zip", "list", "apply_gradients")
 
 
+def _is_per_row(tree: Tree, tape: _Tape) -> bool:
+    """Return whether the only loss has several values, as its last assignment in the body shows."""
+    code = tree.code(tape.gradients[0].loss)
+    assigned = (
+        [part.value for line in tape.body for part in tree.nodes(line) if tree.target_code(part) == code]
+        if len(tape.gradients) == 1
+        else []
+    )
+    value: Any = assigned[-1] if assigned else None
+    if isinstance(value, cst.Call):
+        axis = argument_of(value, 1, "axis")
+        name = tree.old_name(value.func) or ""
+        return name.rpartition(".")[2].startswith("reduce_") and axis is not None and tree.code(axis.value) != "None"
+    return isinstance(value, cst.Subscript) and isinstance(value.slice[0].slice, cst.Slice)
+
+
 def _kept(tree: Tree, tape: _Tape) -> list[str]:
     """Return the variables, without the losses, that the body sets and other code reads, in the order of the body."""
     own = {part for statement in tape.body for part in tree.nodes(statement)}
@@ -275,14 +292,16 @@ def _kept(tree: Tree, tape: _Tape) -> list[str]:
     outside = [n for n in tree.names(tree.function(tape.block)) if n not in own]
     read = {n.value for n in outside if tree.context(n) is ExpressionContext.LOAD}
     order = dict.fromkeys(n.value for statement in tape.body for n in tree.names(statement))
-    losses = set() if tape.watched else {tree.code(gradient.loss) for gradient in tape.gradients}
+    losses = (
+        set() if tape.watched or _is_per_row(tree, tape) else {tree.code(gradient.loss) for gradient in tape.gradients}
+    )
     written = writes(tree, *tape.body) & read - losses
     return [name for name in order if name in written]
 
 
 def _put(edits: Edits, tape: _Tape) -> None:
     """Replace a block by a function, the call that differentiates it, and the rest of the block."""
-    tree, kept, taken = edits.tree, _kept(edits.tree, tape), edits.tree.taken()
+    kept, taken = _kept(edits.tree, tape), edits.tree.taken()
     first, *others = tape.gradients
     function = next(name for name in (_LOSSES_NAMES if others else _LOSS_NAMES) if name not in taken)
     gradients = first.target or next(name for name in _GRADIENT_NAMES if name not in taken)
@@ -333,9 +352,10 @@ def _unpacked(edits: Edits, tape: _Tape) -> list[cst.SimpleStatementLine]:
 
 def _returned(edits: Edits, tape: _Tape, kept: Sequence[str]) -> cst.SimpleStatementLine:
     """Return the last line of the function: the loss or losses, and beside them what is read later."""
+    tree = edits.tree
     losses = {f"loss{index}": edits.rebuilt(gradient.loss) for index, gradient in enumerate(tape.gradients)}
     code = _tuple([f"{{{name}}}" for name in losses], is_tuple=len(losses) > 1)
-    if tape.watched:  # The gradient of several values is that of their sum.
+    if tape.watched or _is_per_row(tree, tape):  # The gradient of several values is that of their sum.
         edits.roots.add("keras")
         code = "keras.ops.sum({loss0})"
     return edits.statement(f"return {code}, {_tuple(kept)}" if kept else f"return {code}", **losses)
@@ -344,7 +364,8 @@ def _returned(edits: Edits, tape: _Tape, kept: Sequence[str]) -> cst.SimpleState
 def _call(edits: Edits, tape: _Tape, kept: Sequence[str], function: str, target: str) -> cst.SimpleStatementLine:
     """Return the line that computes the loss and the gradients."""
     tree, is_several = edits.tree, len(tape.gradients) > 1
-    names = [tree.code(g.loss) if isinstance(g.loss, cst.Name) and not tape.watched else "_" for g in tape.gradients]
+    is_summed = bool(tape.watched) or _is_per_row(tree, tape)
+    names = [tree.code(g.loss) if isinstance(g.loss, cst.Name) and not is_summed else "_" for g in tape.gradients]
     losses = _tuple(names, is_tuple=is_several)
     targets = [gradient.target or target for gradient in tape.gradients]
     is_local = bool(tape.watched) or any(g.target and changes_gradients(tree, g) for g in tape.gradients)

@@ -26,10 +26,21 @@ _WHERE = (
     "in a step all shapes are known, and the number of true values is not: write keras.ops.where(test, a, b), or "
     "multiply by keras.ops.cast(test, a.dtype)"
 )
+_BOUND = (
+    "a slice of a step or a model has a fixed size: take the whole axis and mask the rest with keras.ops.where, or cut "
+    "the batch with NumPy, before the step"
+)
+_RANDOM = (
+    "a model that is made from inputs takes this function only in a layer: write a class derived from "
+    "keras.layers.Layer whose call uses it"
+)
+_RANDOM_OF_TENSORS = ("random.categorical", "multinomial", "random.multinomial", "random.shuffle", "nn.dropout")
 
 
 def plan_traced(edits: Edits) -> None:
     """Plan or list the lines of traced functions."""
+    for node in edits.tree.all(cst.Slice, cst.Call):
+        _list_symbolic(edits, node)
     for node in edits.tree.all(cst.If, cst.While, cst.IfExp, cst.Assert, cst.Call):
         if not edits.values.is_traced(node):
             _plan_where(edits, node)
@@ -42,6 +53,27 @@ def plan_traced(edits: Edits) -> None:
         elif edits.tree.old_name(node.func) == "where" and len(node.args) == 1:
             edits.say(node, _WHERE)
             edits.leave(node.func)
+
+
+def _list_symbolic(edits: Edits, node: cst.Slice | cst.Call) -> None:
+    """List slices with bounds that are tensors, and random functions of tensors in a model made from inputs."""
+    if isinstance(node, cst.Slice):
+        bounds = [part for part in (node.lower, node.upper) if part is not None and not _is_counted(edits, part)]
+        tensors = [kinds for kinds in map(edits.values.of, bounds) if "array" in kinds]
+        if tensors and (edits.values.is_traced(node) or any("symbolic" in kinds for kinds in tensors)):
+            edits.say(edits.tree.around(node, cst.Subscript) or node, _BOUND)
+        return
+    is_symbolic = any("symbolic" in edits.values.of(argument.value) for argument in node.args[:1])
+    if is_symbolic and edits.tree.old_name(node.func) in _RANDOM_OF_TENSORS and not edits.values.is_traced(node):
+        edits.say(node, _RANDOM)
+        edits.leave(node.func)
+
+
+def _is_counted(edits: Edits, bound: cst.BaseExpression) -> bool:
+    """Return whether a bound is computed from the variable of a `for` loop over `tf.range`, which becomes `range`."""
+    loops = [loop for loop in edits.tree.all(cst.For) if isinstance(loop.iter, cst.Call)]
+    counted = {edits.tree.code(x.target) for x in loops if edits.tree.old_name(x.iter.func) == "range"}  # pyright: ignore
+    return any(name.value in counted for name in edits.tree.names(bound))
 
 
 def _plan_where(edits: Edits, node: cst.CSTNode) -> None:

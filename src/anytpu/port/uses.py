@@ -37,7 +37,7 @@ _ADDED = {
     "compiled_metrics": "keras.Model",
 }
 """Members that anytpu adds to classes of Keras."""
-_OF_BUILT_MODELS = frozenset(["inputs", "outputs", "input_names", "output_names"])
+_OF_BUILT_MODELS = frozenset(["inputs", "outputs", "input_names", "output_names", "input_shape", "output_shape"])
 """Members of a model that is made of its inputs and outputs; `keras.Model` makes one of a class of its own."""
 _MAX_LISTED = 24
 

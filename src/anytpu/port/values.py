@@ -22,6 +22,7 @@ from anytpu.port.kinds import (
     ELEMENT,
     SHAPE,
     SIZE,
+    SYMBOLIC,
     TENSORS,
     UNKNOWN,
     Instance,
@@ -363,7 +364,8 @@ class Values:
             if self.is_of_sizes(node):
                 return SIZE
             is_wrapper = name in _WRAPPERS and bool(node.args)
-            return self.of(node.args[0].value) if is_wrapper else result_of(name)
+            result = self.of(node.args[0].value) if is_wrapper else result_of(name)
+            return result | self._symbolic(node) if result & ARRAY else result
         if self.tree.code(node.func) in ("partial", "functools.partial") and node.args:
             return self.of(node.args[0].value)
         kinds = UNKNOWN
@@ -373,12 +375,16 @@ class Values:
             elif isinstance(value, OwnClass):
                 kinds |= frozenset({Instance(value)})
             elif any("__call__" in known.members(definition) for definition in self._definitions(value)):
-                kinds |= ARRAY
+                kinds |= ARRAY | self._symbolic(node)
         if isinstance(node.func, cst.Attribute):
             kinds |= self._method_result(node.func.attr.value, node.func.value)
         elif isinstance(node.func, cst.Name) and node.args:
             kinds |= self._builtin_result(node.func.value, node.args[0].value)
         return kinds
+
+    def _symbolic(self, call: cst.Call) -> Kinds:
+        """Return "symbolic" for a call with a tensor of a model that is made from inputs."""
+        return frozenset().union(*(self._parts(argument.value) for argument in call.args)) & SYMBOLIC
 
     def _builtin_result(self, function: str, argument: cst.BaseExpression) -> Kinds:
         if function == "iter":
