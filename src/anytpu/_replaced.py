@@ -1813,8 +1813,8 @@ _TENSORS = (
             (
                 ("scatter_nd",),
                 "scatter_nd([[0], [2]], [1.0, 2.0], [3])",
-                "keras.ops.scatter(keras.ops.convert_to_tensor([[0], [2]]), [1.0, 2.0], [3])",
-                "keras.ops.scatter(keras.ops.convert_to_tensor({indices}), {updates}, {shape})",
+                "keras.ops.scatter(*map(keras.ops.convert_to_tensor, ([[0], [2]], [1.0, 2.0])), [3])",
+                "keras.ops.scatter(*map(keras.ops.convert_to_tensor, ({indices}, {updates})), {shape})",
                 "",
                 {"indices": None, "updates": None, "shape": None, "name": "None"},
             ),
@@ -2250,6 +2250,15 @@ _TENSORS = (
         host="{rng}.permutation({value})",
         parameters={"value": None, "seed": "None", "name": "None"},
         keywords={"seed": None, "name": None},
+    ),
+    Replacement(
+        ("random.shuffle(files)", "random_shuffle(files)"),
+        "names = tf.random.shuffle(glob('*.wav'))",
+        "names = np.random.permutation(glob('*.wav'))",
+        "call",
+        target="np.random.permutation({value})",
+        parameters={"value": None, "seed": "None", "name": "None"},
+        note="a tensor holds no texts",
     ),
     Replacement(
         ("random.categorical", "multinomial", "random.multinomial"),

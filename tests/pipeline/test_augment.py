@@ -154,6 +154,12 @@ def test_threads_change_no_crop_and_passes_do():
     assert len({row.tobytes() for row in alone[0]}) > 1, "each element its own"
 
 
+def test_several_images_are_resized_alike():
+    images = np.random.default_rng(1).integers(0, 256, (2, 6, 4, 3), "uint8")
+    resized = tpu.pipeline.resize(images, (3, 8), antialias=False)
+    assert (resized == [tpu.pipeline.resize(image, (3, 8), antialias=False) for image in images]).all()
+
+
 def test_colors_of_integers_are_changed_as_shares_of_their_range():
     image = np.random.default_rng(1).integers(0, 256, (4, 5, 3), "uint8")
     share = image.astype("float32") / 255

@@ -23,6 +23,9 @@ def line(old: str) -> str:
         ("a = -tf.shape(x)[:2]", "a = -np.array(keras.ops.shape(x)[:2])"),
         ("a = tf.shape(x)[0] * 2", "a = keras.ops.shape(x)[0] * 2"),
         ("a = x.shape[1:] * 2", "a = x.shape[1:] * 2"),
+        ("a = tf.zeros([-1] + x.shape[1:])", "a = keras.ops.zeros([-1] + list(x.shape[1:]))"),
+        ("a = tf.zeros(x.shape + [1])", "a = keras.ops.zeros(list(x.shape) + [1])"),
+        ("a = tf.zeros((1,) + x.shape)", "a = keras.ops.zeros((1,) + x.shape)"),
         (
             "a = tf.image.resize(x, tf.shape(x)[1:3] * 2)",
             "a = keras.ops.image.resize("

@@ -65,6 +65,15 @@ def test_a_random_function_of_a_model_made_from_inputs_is_listed():
     assert listed("import tensorflow as tf\ny = tf.random.categorical(tf.zeros((1, 3)), 1)\n") == []
 
 
+def test_arithmetic_of_a_rate_that_decays_is_listed():
+    rate = "import tensorflow as tf\nrate = tf.train.polynomial_decay(0.1, step, 100)\n"
+    assert listed(f"{rate}rate = warm * rate\n") == [
+        "a rate that decays is a function of the step, which optax calls: for a warm-up write "
+        "optax.join_schedules([optax.linear_schedule(0.0, rate, steps), schedule], [steps])"
+    ]
+    assert listed(f"{rate}optimizer = tf.train.AdamOptimizer(rate)\n") == []
+
+
 def test_a_loss_of_symbolic_tensors_is_listed():
     model = "import tensorflow as tf\nm = tf.keras.Model(x, y)\n"
     assert listed(f"{model}m.add_loss(tf.reduce_mean(y))\n") == [

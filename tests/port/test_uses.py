@@ -290,6 +290,8 @@ stop = tf.keras.callbacks.EarlyStopping(monitor="val_acc")
     new = ported(text).new
     assert 'h.history["val_accuracy"], h.history["learning_rate"], d["acc"]' in new
     assert 'monitor="val_accuracy"' in new
+    own = "import tensorflow as tf\nclass F(tf.keras.callbacks.Callback):\n    history = {}\nprint(F().history['lr'])\n"
+    assert "F().history['lr']" in ported(own).new
 
 
 def test_windows_in_batches_of_another_size_are_listed():

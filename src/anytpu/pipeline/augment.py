@@ -186,8 +186,8 @@ def resize(image: np.ndarray, size: tuple[int, int], *, method: str = "bilinear"
     """Resize an image. The centers of its corner pixels are half a pixel from its edges, as in TensorFlow 2.
 
     Args:
-        image: uint8 or float32 `(height, width, channels)`, any dtype for "nearest". Channels are
-            independent: alpha does not weight the others.
+        image: uint8 or float32 `(height, width, channels)`, or images `(count, height, width, channels)`; any dtype
+            for "nearest". Channels are independent: alpha does not weight the others.
         size: height and width, in pixels.
         method: "bilinear" interpolates; "nearest" takes the nearest pixel, so masks and labels keep their values.
         antialias: average over the pixels that a smaller image leaves out; False, the default of `tf.image.resize`,
@@ -203,6 +203,8 @@ def resize(image: np.ndarray, size: tuple[int, int], *, method: str = "bilinear"
     """
     from PIL import Image
 
+    if np.ndim(image) == 4:
+        return np.stack([resize(one, size, method=method, antialias=antialias) for one in image])
     channels = _shape(image)[2]
     rows, columns = size
     if min(size) < 1:

@@ -68,19 +68,28 @@ def row_of_call(tree: Tree, name: str, call: cst.Call | None) -> tuple[str, Repl
     both. A row "split(sizes)" is for calls with a list as the second argument. A row "linalg.band_part(-1, 0)" is for
     calls whose arguments after the first are these, and "argsort('ASCENDING')" for those with this direction. A row
     "random.uniform(integers)" is for calls with an integer type, and a row "constant(strings)" for calls with a string
-    in the first argument.
+    in the first argument, as "random.shuffle(files)" is for a list of files.
     """
     codes = [(keyword_of(argument), tree.code(argument.value)) for argument in call.args] if call is not None else []
     given = [keyword for keyword, code in codes if keyword and code != "False"]
     variants = [*(f"{first}, {second}" for first, second in itertools.combinations(sorted(given), 2)), *given]
     variants += ["sizes"] if call is not None and _has_sizes(tree, call) else []
     variants += [f"'{found[1]}'" for _, code in codes if (found := _DIRECTION.match(code))]
+    variants += ["files"] if call is not None and _has_files(tree, call) else []
     variants += ["integers"] if any(_INTEGERS.search(code) for _, code in codes) else []
     variants += ["strings"] if call is not None and call.args and m.findall(call.args[0], m.SimpleString()) else []
     variants += [", ".join(code for _, code in codes[1:])] if call is not None else []
     rows = (rules().get(f"{name}({variant})") for variant in variants)
     special = next((row for row in rows if row is not None), None)
     return (name, special) if special is not None else rule_of(name)
+
+
+def _has_files(tree: Tree, call: cst.Call) -> bool:
+    """Return whether the first argument is a list of names of files."""
+    value = call.args[0].value if call.args else None
+    values = tree.values_assigned_to(value.value) if isinstance(value, cst.Name) else [value]
+    functions = [tree.code(part.func) for part in values if isinstance(part, cst.Call)]
+    return any(function.rpartition(".")[2] in ("glob", "listdir", "Glob", "ListDirectory") for function in functions)
 
 
 def _has_sizes(tree: Tree, call: cst.Call) -> bool:

@@ -43,7 +43,7 @@ class Items:
 Value = OwnFunction | OwnClass | Instance | Items | str
 """A value's class. Strings: "array" (a tensor), "element" (of a data set), "sizes" (a shape, which is a tuple), "size"
 (a number or an array of NumPy that is computed from shapes alone), "symbolic" (beside "array": of a model that is made
-from inputs), "dataset options", "example", and so on."""
+from inputs), "dataset options", "example", "schedule" (a rate that decays), and so on."""
 
 Kinds = frozenset[Value]
 UNKNOWN: Kinds = frozenset()
@@ -95,6 +95,8 @@ def result_of(old: str) -> Kinds:
         return SHAPE
     if old == "data.Options":
         return frozenset({"dataset options"})
+    if old.startswith("train.") and old.endswith("_decay"):
+        return frozenset({"schedule"})
     if old == "train.Example":
         return frozenset({"example"})
     if old.startswith("data.") and (old.endswith("Dataset") or old.startswith("data.Dataset.")):

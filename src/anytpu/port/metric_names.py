@@ -101,7 +101,7 @@ def _names_log(edits: Edits, text: cst.SimpleString) -> bool:
 
 def _holds_logs(edits: Edits, value: cst.BaseExpression) -> bool:
     if isinstance(value, cst.Attribute):
-        return value.attr.value == "history"
+        return value.attr.value == "history" and "history" not in edits.values.own_members(value.value)
     if not isinstance(value, cst.Name):
         return False
     assigned = edits.tree.values_assigned_to(value.value)

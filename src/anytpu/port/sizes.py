@@ -22,6 +22,7 @@ def plan_sizes(edits: Edits) -> None:
     for node in edits.tree.nodes():
         if isinstance(node, cst.BinaryOperation):
             _make_arrays(edits, node.left, node.right)
+            _join_lists(edits, node)
         elif isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Minus):
             _make_arrays(edits, node.expression)
         elif isinstance(node, cst.Comparison) and not isinstance(node.comparisons[0].operator, _MEMBERSHIP):
@@ -38,6 +39,15 @@ def _make_arrays(edits: Edits, *parts: cst.BaseExpression) -> None:
     for part in parts:
         if not SHAPE.isdisjoint(edits.values.of(part)):
             edits.put_after(part, lambda updated: edits.expression("np.array({shape})", shape=updated))
+
+
+def _join_lists(edits: Edits, node: cst.BinaryOperation) -> None:
+    """Make a list of the shape in `[-1] + x.shape[1:]`: a shape of TensorFlow could be joined with a list."""
+    for part, other in ((node.left, node.right), (node.right, node.left)):
+        of = part.value if isinstance(part, cst.Subscript) and isinstance(part.slice[0].slice, cst.Slice) else part
+        is_shape = isinstance(of, cst.Attribute) and of.attr.value == "shape"
+        if is_shape and isinstance(other, cst.List) and isinstance(node.operator, cst.Add):
+            edits.put_after(part, lambda updated: edits.expression("list({shape})", shape=updated))
 
 
 def _plan_assignment(edits: Edits, node: cst.AugAssign) -> None:

@@ -30,6 +30,10 @@ _BOUND = (
     "a slice of a step or a model has a fixed size: take the whole axis and mask the rest with keras.ops.where, or cut "
     "the batch with NumPy, before the step"
 )
+_SCHEDULE = (
+    "a rate that decays is a function of the step, which optax calls: for a warm-up write "
+    "optax.join_schedules([optax.linear_schedule(0.0, rate, steps), schedule], [steps])"
+)
 _RANDOM = (
     "a model that is made from inputs takes this function only in a layer: write a class derived from "
     "keras.layers.Layer whose call uses it"
@@ -41,6 +45,9 @@ def plan_traced(edits: Edits) -> None:
     """Plan or list the lines of traced functions."""
     for node in edits.tree.all(cst.Slice, cst.Call):
         _list_symbolic(edits, node)
+    for node in edits.tree.all(cst.BinaryOperation):
+        if "schedule" in edits.values.of(node.left) | edits.values.of(node.right):
+            edits.say(node, _SCHEDULE)
     for node in edits.tree.all(cst.If, cst.While, cst.IfExp, cst.Assert, cst.Call):
         if not edits.values.is_traced(node):
             _plan_where(edits, node)
@@ -56,7 +63,7 @@ def plan_traced(edits: Edits) -> None:
 
 
 def _list_symbolic(edits: Edits, node: cst.Slice | cst.Call) -> None:
-    """List slices with bounds that are tensors, and random functions of tensors in a model made from inputs."""
+    """List slices with bounds that are tensors, and functions of tensors that a model made from inputs lacks."""
     if isinstance(node, cst.Slice):
         bounds = [part for part in (node.lower, node.upper) if part is not None and not _is_counted(edits, part)]
         tensors = [kinds for kinds in map(edits.values.of, bounds) if "array" in kinds]
