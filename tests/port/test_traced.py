@@ -60,7 +60,7 @@ def test_a_random_function_of_a_model_made_from_inputs_is_listed():
     inputs = "import tensorflow as tf\nx = tf.keras.layers.Dense(3)(tf.keras.Input((4,)))\n"
     assert listed(f"{inputs}y = tf.random.categorical(x, 1)\n") == [
         "a model that is made from inputs takes this function only in a layer: write a class derived from "
-        "keras.layers.Layer whose call uses it"
+        "keras.layers.Layer whose call uses it, with seed=self.seed for a self.seed = keras.random.SeedGenerator()"
     ]
     assert listed("import tensorflow as tf\ny = tf.random.categorical(tf.zeros((1, 3)), 1)\n") == []
 

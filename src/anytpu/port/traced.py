@@ -36,7 +36,7 @@ _SCHEDULE = (
 )
 _RANDOM = (
     "a model that is made from inputs takes this function only in a layer: write a class derived from "
-    "keras.layers.Layer whose call uses it"
+    "keras.layers.Layer whose call uses it, with seed=self.seed for a self.seed = keras.random.SeedGenerator()"
 )
 _RANDOM_OF_TENSORS = ("random.categorical", "multinomial", "random.multinomial", "random.shuffle", "nn.dropout")
 
