@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import resource
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,5 +53,19 @@ def test_a_disk_without_room(tmp_path: Path):
     assert "Training 14,698 weights on 1,438 digits, 64 per step on 2 virtual cores" in run.stdout.splitlines()
     assert [line for line in run.stdout.splitlines() if line.startswith("epoch 1/1  loss ")] != []
     assert run.stderr.splitlines()[-1] == (
-        f"anytpu: '{room}' has 64 KiB free, and the weights need up to 1.11 MiB: name another folder, --output"
+        f"anytpu: the weights, up to 1.11 MiB, cannot be written to '{room}/digits.weights.h5': No space left on "
+        "device; name another folder, --output"
     )
+
+
+def test_a_limit_of_the_size_of_files(tmp_path: Path):
+    """The free space says nothing of such a limit, nor of a quota."""
+    command = [sys.executable, "-m", "anytpu", "demo", "--tpu", "virtual", "--cores", "1", "--epochs", "1"]
+    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))  # noqa: E731
+    run = subprocess.run([*command, "--output", tmp_path], capture_output=True, text=True, preexec_fn=limit)
+    assert run.returncode == 2
+    assert run.stderr.splitlines()[-1] == (
+        f"anytpu: the weights, up to 1.11 MiB, cannot be written to '{tmp_path}/digits.weights.h5': File too large; "
+        "name another folder, --output"
+    )
+    assert list(tmp_path.iterdir()) == []

@@ -6,7 +6,7 @@ Idea: it uses the public API only, as a user's program would, and prints each st
 from __future__ import annotations
 
 import argparse
-import shutil
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,19 +71,20 @@ def save(model: Any, path: Path) -> None:
     Raises:
         SettingError: the disk has no room for them, or the file cannot be written.
     """
-    # With too little room h5py ends the process with a segmentation fault.
     needed_bytes = 2 * sum(variable.value.nbytes for variable in model.variables) + units.MIB
-    free_bytes = shutil.disk_usage(path.parent).free
-    if free_bytes < needed_bytes:
-        raise SettingError(
-            f"{str(path.parent)!r} has {units.format_bytes(free_bytes)} free, and the weights need up to "
-            f"{units.format_bytes(needed_bytes)}: name another folder, --output"
-        )
     try:
         with replaced(path, ".weights.h5") as unfinished:
+            # h5py ends the process with a segmentation fault if a disk is full or a limit reached: ask for room before.
+            with unfinished.open("wb") as file:
+                file.write(bytes(needed_bytes))
+                file.flush()
+                os.fsync(file.fileno())
             model.save_weights(unfinished)
     except OSError as error:
-        raise SettingError(f"the weights cannot be written to {str(path)!r}: {error.strerror or error}") from error
+        raise SettingError(
+            f"the weights, up to {units.format_bytes(needed_bytes)}, cannot be written to {str(path)!r}: "
+            f"{error.strerror or error}; name another folder, --output"
+        ) from error
 
 
 def weights_path(folder: Path) -> Path:
