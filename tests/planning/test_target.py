@@ -62,6 +62,11 @@ def test_single_cores_have_half_a_chip():
     [
         ("v9-8", f"'v9-8' is not a TPU that can be planned for. {KNOWN}"),
         ("v5e8", f"'v5e8' is not a TPU that can be planned for. Did you mean \"v5e-8\"? {KNOWN}"),
+        (
+            "v5e-8, v6e-8",
+            "'v5e-8, v6e-8' is not a TPU that can be planned for. For several slices pass a list, ['v5e-8', 'v6e-8']. "
+            f"{KNOWN}",
+        ),
         ("", f"'' is not a TPU that can be planned for. {KNOWN}"),
         ("v4i-4", f"'v4i-4' is not a TPU that can be planned for. {KNOWN}"),
         ("0xv5e-4", f"'0xv5e-4' is not a TPU that can be planned for. {KNOWN}"),

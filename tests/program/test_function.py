@@ -91,6 +91,16 @@ def test_no_specs():
     )
 
 
+def test_a_function_that_makes_a_model_is_no_step():
+    def create_model(width=4):
+        raise AssertionError(f"called with {width}")
+
+    assert error_of(create_model) == (
+        "The function of 'create_model/train' can be called without arguments, so it is not a step(state, batch). If "
+        "it makes a model, pass the model: create_model()."
+    )
+
+
 @pytest.mark.parametrize(
     ("specs", "what"),
     [((STATE, STATE, BATCH, 1), "a tuple of 4"), (3, "an object of type int"), ({"state": 1}, "a dict of 1")],

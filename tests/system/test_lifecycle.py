@@ -30,6 +30,16 @@ def test_initialize_returns_the_topology():
     assert (topology.mesh_shape, topology.num_tasks, topology.num_tpus_per_task) == ((2, 2, 1, 2), 1, 8)
 
 
+def test_a_tpu_that_jax_is_told_to_use_and_that_is_not_there(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "tpu")
+    with pytest.raises(SettingError) as caught:
+        initialize_tpu_system(TPUClusterResolver(""))
+    assert str(caught.value) == (
+        "JAX_PLATFORMS is 'tpu', and JAX cannot start that on this machine: it has no TPU chip. "
+        "Type: unset JAX_PLATFORMS"
+    )
+
+
 def test_initialize_finds_a_system_by_itself():
     assert initialize_tpu_system().name == "v2-8"
     assert current_system() is running_system(V2_8)

@@ -120,9 +120,10 @@ def _run(words: list[str]) -> int:
     elif arguments.command is None:
         parser.print_help()
     else:
-        if arguments.command not in _WITHOUT_JAX:
+        runs_program = getattr(arguments, "try_them", False)
+        if arguments.command not in _WITHOUT_JAX or runs_program:
             _env.check_jax_settings()
-        if arguments.command not in _WITHOUT_KERAS:
+        if arguments.command not in _WITHOUT_KERAS or runs_program:
             _env.require_keras_on_jax()
         return arguments.run(arguments)
     return 0

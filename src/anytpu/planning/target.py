@@ -249,8 +249,10 @@ def _no_tpu(name: str) -> str:
 
 
 def _unknown(name: str) -> str:
+    parts = [part.strip() for part in name.split(",")]
+    hint = f"For several slices pass a list, {parts!r}. " if len(parts) > 1 else did_you_mean(name)
     return (
-        f"{name!r} is not a TPU that can be planned for. {did_you_mean(name)}The slices are {known_slices()}; one chip "
+        f"{name!r} is not a TPU that can be planned for. {hint}The slices are {known_slices()}; one chip "
         "alone is "
         f"{', '.join(f'{chip}-{_one_chip(CHIPS[chip])}' for chip in _SLICED)}; the single cores of v4 are such as "
         '"v4-8:cores", several slices such as "2xv5e-256".'

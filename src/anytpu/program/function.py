@@ -74,6 +74,7 @@ class FunctionMaker:
         """
         # 1. Check the arguments.
         name = f"{_name(job)}/{mode}"
+        _check_is_step(name, job, input_specs)
         examples = _state_and_batch(name, input_specs)
         if precision is not None:
             raise ProgramError(_precision_message(name, precision))
@@ -261,6 +262,20 @@ def _notes(state: Tree, batch: Tree, placement: Placement | None, step: StepShar
             "donate_argnums=0; without it the state takes its memory twice."
         )
     return notes
+
+
+def _check_is_step(name: str, job: Any, input_specs: Any) -> None:
+    """Reject a function without arguments: it makes a model, and was passed instead of its result."""
+    if input_specs is not None:
+        return
+    try:
+        inspect.signature(job).bind()
+    except (TypeError, ValueError):
+        return
+    raise ProgramError(
+        f"The function of {name!r} can be called without arguments, so it is not a step(state, batch). If it makes a "
+        f"model, pass the model: {_name(job)}()."
+    )
 
 
 def _check_takes_two(name: str, job: Any) -> None:

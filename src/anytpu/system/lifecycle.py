@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from anytpu import _env
 from anytpu._calls import explain_arguments, users_stacklevel
 from anytpu.errors import SettingError
 from anytpu.system.cores import Address, Core, LogicalDevice
@@ -89,6 +90,9 @@ def initialize_tpu_system(resolver: TPUClusterResolver | None = None, reset: boo
     Warns:
         UserWarning: the system is virtual, although an environment variable names another one or a device exists.
 
+    Raises:
+        SettingError: JAX or XLA cannot start with the environment's settings, such as JAX_PLATFORMS=tpu without a TPU.
+
     Example:
         >>> initialize_tpu_system(TPUClusterResolver("v2-8")).mesh_shape
         (2, 2, 1, 2)
@@ -96,6 +100,7 @@ def initialize_tpu_system(resolver: TPUClusterResolver | None = None, reset: boo
     resolver = _resolver_or_current(resolver)
     if reset:
         _stop([resolver.address])
+    _env.check_jax_settings()
     _warn_of_faults(resolver)
     return running_system(resolver.address).topology
 
