@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -30,13 +31,14 @@ def test_initialize_returns_the_topology():
     assert (topology.mesh_shape, topology.num_tasks, topology.num_tpus_per_task) == ((2, 2, 1, 2), 1, 8)
 
 
-def test_a_tpu_that_jax_is_told_to_use_and_that_is_not_there(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("JAX_PLATFORMS", "tpu")
-    with pytest.raises(SettingError) as caught:
-        initialize_tpu_system(TPUClusterResolver(""))
-    assert str(caught.value) == (
-        "JAX_PLATFORMS is 'tpu', and JAX cannot start that on this machine: it has no TPU chip. "
-        "Type: unset JAX_PLATFORMS"
+@pytest.mark.skipif(_env.tpu_chips() > 0, reason="this machine has a TPU")
+def test_a_tpu_that_jax_is_told_to_use_and_that_is_not_there():
+    command = [sys.executable, "-c", "import anytpu; anytpu.connect()"]
+    environment = {**os.environ, "JAX_PLATFORMS": "tpu"}
+    run = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert run.stderr.splitlines()[-1] == (
+        "anytpu.errors.SettingError: JAX_PLATFORMS is 'tpu', and JAX cannot start that on this machine: it has no TPU "
+        "chip. Type: unset JAX_PLATFORMS"
     )
 
 
