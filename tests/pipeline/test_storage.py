@@ -3,6 +3,8 @@ from __future__ import annotations
 import os
 import pickle
 import stat
+import subprocess
+import sys
 
 import pytest
 
@@ -101,6 +103,18 @@ def test_writing(folder):
         raise KeyError
     assert (folder / "new").read_bytes() == b"all of it"
     assert not os.path.exists(unfinished)
+
+
+def test_writing_more_than_a_limit_allows(folder):
+    """A full disk fails alike; a limit needs no file system of its own."""
+    code = f"""
+import resource, anytpu
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+anytpu.pipeline.write_records({str(folder / "a")!r}, [bytes(1000)] * 1000)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.stderr.splitlines()[-1] == f"anytpu.errors.FileError: cannot write '{folder}/a': File too large"
+    assert (folder / "a").read_text() == "a"
 
 
 def test_writing_where_that_cannot_be(folder):

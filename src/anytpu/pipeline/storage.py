@@ -10,6 +10,7 @@ Rule: files are written atomically: a new file appears at its path only when it 
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import glob
 import os
@@ -29,6 +30,8 @@ AnyPath = str | os.PathLike[str]
 """A path or a URL, as a user writes it."""
 
 _MAX_OPEN_FILES = 256
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of a disk, a quota or a limit without room."""
 _OPENING = threading.Lock()
 
 
@@ -126,7 +129,7 @@ def created(path: AnyPath) -> Iterator[str]:
         path: destination, a path or a URL; an existing file is replaced.
 
     Raises:
-        FileError: `path` cannot be written.
+        FileError: `path` cannot be written, or the disk is full.
     """
     with contextlib.ExitStack() as stack:
         if is_remote(path):
@@ -137,7 +140,12 @@ def created(path: AnyPath) -> Iterator[str]:
         final = _local_path(path)
         with _explained(final, "write"):
             unfinished = stack.enter_context(replaced(Path(final)))
-        yield str(unfinished)
+        try:
+            yield str(unfinished)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            raise FileError(_reason(final, "write", error)) from error
         with _explained(final, "write"):
             stack.pop_all().close()
 
