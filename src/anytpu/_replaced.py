@@ -2253,8 +2253,8 @@ _TENSORS = (
     ),
     Replacement(
         ("random.shuffle(files)", "random_shuffle(files)"),
-        "names = tf.random.shuffle(glob('*.wav'))",
-        "names = np.random.permutation(glob('*.wav'))",
+        "names = tf.random.shuffle(os.listdir('.'))",
+        "names = np.random.permutation(os.listdir('.'))",
         "call",
         target="np.random.permutation({value})",
         parameters={"value": None, "seed": "None", "name": "None"},

@@ -67,8 +67,8 @@ def row_of_call(tree: Tree, name: str, call: cst.Call | None) -> tuple[str, Repl
     A row "matmul(transpose_b)" is for calls with `transpose_b=True`, and "one_hot(off_value, on_value)" for calls with
     both. A row "split(sizes)" is for calls with a list as the second argument. A row "linalg.band_part(-1, 0)" is for
     calls whose arguments after the first are these, and "argsort('ASCENDING')" for those with this direction. A row
-    "random.uniform(integers)" is for calls with an integer type, and a row "constant(strings)" for calls with a string
-    in the first argument, as "random.shuffle(files)" is for a list of files.
+    "random.uniform(integers)" is for calls with an integer type. A row "constant(strings)" is for calls with a string
+    in the first argument, and "random.shuffle(files)" for those with a list of files.
     """
     codes = [(keyword_of(argument), tree.code(argument.value)) for argument in call.args] if call is not None else []
     given = [keyword for keyword, code in codes if keyword and code != "False"]
