@@ -168,7 +168,9 @@ def _watched(tree: Tree, watches: Sequence[cst.SimpleStatementLine], gradients: 
         value = value.value.args[0].value
         if isinstance(value, cst.Attribute) and value.attr.value in _VARIABLES:
             continue  # A tape watches variables anyway.
-        parts = [part.value for part in value.elements] if isinstance(value, cst.List | cst.Tuple) else [value]
+        parts: list[Any] = [value]
+        if isinstance(value, cst.List | cst.Tuple):
+            parts = [part.value for part in value.elements]
         if not all(isinstance(part, cst.Name) for part in parts):
             raise _NotSimple("a tape that watches an expression is not rewritten")
         names |= {part.value for part in parts}
@@ -272,12 +274,10 @@ def _is_passed_on(tree: Tree, use: cst.CSTNode) -> bool:
 def _is_per_row(tree: Tree, tape: _Tape) -> bool:
     """Return whether the only loss has several values, as its last assignment in the body shows."""
     code = tree.code(tape.gradients[0].loss)
-    assigned = (
-        [part.value for line in tape.body for part in tree.nodes(line) if tree.target_code(part) == code]
-        if len(tape.gradients) == 1
-        else []
-    )
-    value: Any = assigned[-1] if assigned else None
+    assigned: list[Any] = []
+    if len(tape.gradients) == 1:
+        assigned = [part for line in tape.body for part in tree.nodes(line) if tree.target_code(part) == code]
+    value: Any = assigned[-1].value if assigned else None
     if isinstance(value, cst.Call):
         axis = argument_of(value, 1, "axis")
         name = tree.old_name(value.func) or ""
