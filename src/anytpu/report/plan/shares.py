@@ -17,7 +17,15 @@ _NUMBER = re.compile(r"(\.\d+)+$")
 KIND_COLOURS = dict(zip(KINDS, SERIES, strict=True))
 """The colour of each kind of operation."""
 _USE_COLOURS = {"temporary": "c0", "batch": "c1", "state": "c2", "output": "c4", "code": "c7", "peak": "c0"}
-_PART_COLOURS = {"weights": "c2", "frozen": "c5", "slots": "c3", "cache": "c6", "gradients": "c4", "activations": "c0"}
+_PART_COLOURS = {
+    "weights": "c2",
+    "frozen": "c5",
+    "slots": "c3",
+    "cache": "c2",
+    "state": "c6",
+    "gradients": "c4",
+    "activations": "c0",
+}
 
 
 def kind_shares(time: StepTime) -> list[tuple[Kind, float, float]]:
