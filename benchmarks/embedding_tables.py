@@ -170,7 +170,7 @@ def main() -> None:
 
     table_bytes = (1 + SLOTS) * options.rows * WIDTH * 4
     record: dict[str, Any] = {"machine": cpu_name(), "processors": os.cpu_count(), "rounds": options.rounds}
-    record |= {"rows": options.rows, "width": WIDTH, "ids": [BATCH, SIZE], "table_and_slots_bytes": table_bytes}
+    record |= {"table_rows": options.rows, "width": WIDTH, "ids": [BATCH, SIZE], "table_and_slots_bytes": table_bytes}
     made = parts(options.rows, options.torch)
     for name in options.parts.split(",") if options.parts else made:
         record[name] = race(options.rounds, made[name]())

@@ -20,6 +20,8 @@ import jax
 import keras
 import numpy as np
 
+from anytpu import _env
+
 VARIANTS = ("arrays", "silent", "dataset", "stream", "spanning", "fsdp", "generator", "sequences")
 EPOCHS = 4
 
@@ -78,6 +80,9 @@ class Ending(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         taken = next(self.taken)
         if taken == self.kill_after:
+            # On a slow disk, the thread that writes the first checkpoint may be at work still.
+            while (file := _env.step_file()) is not None and not file.exists():
+                time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGKILL)
         if taken == self.end_after:
             raise Ended

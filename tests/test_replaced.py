@@ -111,6 +111,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "content": tpu.pipeline.encode_png(image),
         "record": tpu.pipeline.encode_example({"image": b"x", "label": 1}),
         "feature_config": tpu.embedding.FeatureConfig(tpu.embedding.TableConfig(100, 8)),
+        "feature_configs": {"seen": tpu.embedding.FeatureConfig(tpu.embedding.TableConfig(100, 8))},
         "table": tpu.embedding.TableConfig(100, 8),
         "features": {"label": tpu.pipeline.FixedLenFeature([], "int64")},
         "dataset": tpu.pipeline.Dataset.from_arrays(x),

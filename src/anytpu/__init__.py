@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     from anytpu import chip, embedding, errors, layers, pipeline, program, system
     from anytpu.bench import compare
     from anytpu.engine import device
+    from anytpu.planning.kernel_check import check_kernel
     from anytpu.planning.language_models import language_model
     from anytpu.planning.planner import max_batch_size, plan, scaling
     from anytpu.planning.serving import plan_serving
     from anytpu.planning.shapes_only import shapes_only
+    from anytpu.planning.ways import ways_to_fit
     from anytpu.strategy import (
         InputContext,
         PerReplica,
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
         input_shares,
         keras_to_tpu_model,
         model_step,
+        smoke,
         step_logs,
     )
     from anytpu.train.estimator import (
@@ -111,6 +114,7 @@ __all__ = [
     "batch_parallel",
     "bfloat16_scope",
     "check",
+    "check_kernel",
     "chip",
     "compare",
     "compute_average_loss",
@@ -154,9 +158,11 @@ __all__ = [
     "shard",
     "shutdown_system",
     "shutdown_tpu_system",
+    "smoke",
     "step_logs",
     "system",
     "value_and_grad",
+    "ways_to_fit",
     "while_loop",
 ]
 
@@ -170,11 +176,17 @@ _NAMES = {
     "planning.planner": """
         max_batch_size plan scaling
     """,
+    "planning.kernel_check": """
+        check_kernel
+    """,
     "planning.language_models": """
         language_model
     """,
     "planning.serving": """
         plan_serving
+    """,
+    "planning.ways": """
+        ways_to_fit
     """,
     "planning.shapes_only": """
         shapes_only
@@ -188,7 +200,7 @@ _NAMES = {
         shutdown_tpu_system
     """,
     "train": """
-        Checkpointer TPUDistributionStrategy check input_shares keras_to_tpu_model model_step step_logs
+        Checkpointer TPUDistributionStrategy check input_shares keras_to_tpu_model model_step smoke step_logs
     """,
     "train.estimator": """
         InputPipelineConfig ModeKeys RunConfig SessionRunHook TPUConfig TPUEstimator TPUEstimatorSpec

@@ -20,8 +20,10 @@ OBJECTS = {
     "worker topology": "anytpu.worker.remote:topology_at",
     "plan report": "anytpu.report.plan.report:PLAN_REPORT",
     "chip report": "anytpu.report.chip.report:CHIP_REPORT",
+    "kernel report": "anytpu.report.kernel:KERNEL_REPORT",
     "serving report": "anytpu.report.serving:SERVING_REPORT",
     "shardings report": "anytpu.report.shardings:SHARDINGS_REPORT",
+    "changes report": "anytpu.report.changes:CHANGES_REPORT",
 }
 """Module and attribute of each object: the changes of a scope to Keras and to keras-rs, the chooser of layouts, the
 recorder of step times, the system of a worker, and the reports."""

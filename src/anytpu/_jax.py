@@ -8,7 +8,10 @@ Rule: this file contains no policy. JAX is imported inside the functions, so tha
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 PARSE_FLAGS = "from jaxlib import _jax; _jax.CompileOptions()"
@@ -65,6 +68,25 @@ def kernel_context() -> Any:
     tpu.register_dialect(context)
     context.allow_unregistered_dialects = True
     return context
+
+
+def kernel_has_race() -> bool:
+    """Return whether JAX's TPU interpret mode found a race in the last kernel; its records are public nowhere."""
+    from jax._src.pallas.mosaic.interpret import interpret_pallas_call
+
+    races = interpret_pallas_call.races
+    return races is not None and races.races_found
+
+
+@contextlib.contextmanager
+def without_callback_errors() -> Iterator[None]:
+    """Let JAX not print the traceback of an error in a callback; it is raised as well."""
+    logger = logging.getLogger("jax._src.callback")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def trace_settings() -> list[str]:
@@ -158,15 +180,21 @@ def cluster(name: str, port: str | None, timeout_s: int) -> tuple[str, int, int,
         timeout_s: time limit in seconds for the name of the coordinator to be known.
 
     Returns:
-        None if JAX does not find this cluster.
+        None if JAX does not find this cluster, or needs mpi4py for Open MPI 5 (from JAX 0.12 on), which is missing.
     """
     from jax._src import clusters
 
     environment = next((kind for kind in clusters.ClusterEnv._cluster_types if kind.name == name), None)
     if environment is None or not environment.is_env_present():
         return None
+    try:
+        address = environment.get_coordinator_address(timeout_secs=timeout_s, override_coordinator_port=port)
+    except RuntimeError as error:
+        if "mpi4py" not in str(error):
+            raise
+        return None
     return (
-        environment.get_coordinator_address(timeout_secs=timeout_s, override_coordinator_port=port),
+        address,
         environment.get_process_count(),
         environment.get_process_id(),
         environment.get_local_process_id(),

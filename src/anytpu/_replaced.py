@@ -144,7 +144,7 @@ _FIND = (
         ("tpu.experimental.embedding.TPUEmbedding",),
         "with strategy.scope():\n    tf.tpu.experimental.embedding.TPUEmbedding(feature_config, optimizer)",
         "tpu.embedding.TPUEmbedding",
-        note="its tables can be read and written at any time",
+        note="its tables can be read and written at any time; differentiate by the arrays of dequeue() themselves",
         also=("TPUEmbedding",),
     ),
     _rename(
@@ -156,6 +156,13 @@ _FIND = (
         ("tpu.experimental.embedding.FeatureConfig",),
         "feature = tf.tpu.experimental.embedding.FeatureConfig(table)",
         "tpu.embedding.FeatureConfig",
+    ),
+    _rename(
+        ("estimator.tpu.experimental.EmbeddingConfigSpec",),
+        "spec = tf.estimator.tpu.experimental.EmbeddingConfigSpec(\n"
+        "    feature_to_config_dict=feature_configs, optimization_parameters=optimizer\n)",
+        "tpu.embedding.EmbeddingConfigSpec",
+        note="each feature is a tpu.embedding.FeatureConfig(table); there is no table_to_config_dict",
     ),
     *(
         _rename(

@@ -19,8 +19,11 @@ def report_step(step: int) -> None:
     """Tell `anytpu run`, if this process runs under it, the step of the newest checkpoint."""
     path = _env.step_file()
     if path is not None:
+        written = path.with_suffix(".new")
+        # The replacement is atomic: a process that is killed here leaves the old step or the new one, never no step.
         with contextlib.suppress(OSError):
-            path.write_text(str(step))
+            written.write_text(str(step))
+            written.replace(path)
 
 
 def reported_step(path: Path) -> int | None:

@@ -64,6 +64,10 @@ class NaNLossError(AnyTPUError, ArithmeticError):
     """The loss became NaN or infinite, and `on_nan="raise"` is set."""
 
 
+class SmokeTestError(AnyTPUError, AssertionError):
+    """A smoke test failed: a step, a weight, or the plan of the real model. It is also an `AssertionError`."""
+
+
 class EstimatorError(AnyTPUError, ValueError):
     """The result of a model_fn or an input_fn of a TPUEstimator is invalid."""
 
@@ -97,7 +101,15 @@ class PortError(AnyTPUError, ValueError):
 
 
 class PlanError(AnyTPUError, RuntimeError):
-    """A program cannot be planned: the compiler rejected it, crashed, timed out, or is not installed."""
+    """A program cannot be planned: the compiler rejected it, crashed, timed out, or is not installed.
+
+    Attributes:
+        said: the compiler's whole message about a program that it rejected; "" otherwise.
+        place: origin of the rejected operation, "the operation 'dot_general', at model.py:12 (call)"; "" if not known.
+    """
+
+    said: str = ""
+    place: str = ""
 
 
 class NoAnswerError(PlanError):

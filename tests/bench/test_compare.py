@@ -13,7 +13,7 @@ import keras
 from anytpu.bench import JOBS, Task
 from anytpu.errors import SettingError
 from anytpu.system.cores import Address
-from anytpu.system.probes import Found, Reason
+from anytpu.system.probes import Reason
 
 # The package's name `compare` is the function, so the module is imported by its path.
 compare_module: Any = importlib.import_module("anytpu.bench.compare")
@@ -92,7 +92,7 @@ def test_examples_in_the_docstrings():
 @pytest.mark.parametrize(("gpus", "name"), [(1, "1 GPU"), (2, "2 GPUs")])
 def test_what_is_there_and_what_is_not(gpus: int, name: str, monkeypatch: pytest.MonkeyPatch):
     absent = Reason("TPU", "this machine has no TPU chip")
-    monkeypatch.setattr(compare_module, "probe_gpu", lambda cores: Found(Address("local", gpus), "GPU"))
+    monkeypatch.setattr(compare_module, "probe_gpu", lambda cores: Address("local", gpus))
     monkeypatch.setattr(compare_module, "probe_tpu", lambda cores: absent)
     here, reasons = compare_module.local_systems()
     assert [(one.name, one.address.kind, one.address.cores) for one in here] == [
@@ -105,6 +105,6 @@ def test_what_is_there_and_what_is_not(gpus: int, name: str, monkeypatch: pytest
 
 def test_a_tpu(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(compare_module, "probe_gpu", lambda cores: Reason("GPU", "none"))
-    monkeypatch.setattr(compare_module, "probe_tpu", lambda cores: Found(Address("local", 8), "TPU"))
+    monkeypatch.setattr(compare_module, "probe_tpu", lambda cores: Address("local", 8))
     here, _ = compare_module.local_systems()
     assert here[-1].name == "8 TPU cores"

@@ -16,7 +16,10 @@ from anytpu.errors import AnyTPUError, ProgramError, SettingError
 
 X = np.random.default_rng(0).normal(size=(30, 6)).astype(np.float32)
 STATE = {"w": np.eye(6, 3, dtype=np.float32)}
-JOBS = "give a Keras model, a JAX function and state=weights, a Program, or the path of a '.anytpu' or '.mlir' file"
+JOBS = (
+    "give a Keras model, a PyTorch module, a JAX function and state=weights, a Program, or the path of a '.anytpu' or "
+    "'.mlir' file"
+)
 
 
 def mine(weights: Any, x: Any) -> Any:

@@ -73,9 +73,9 @@ def test_what_cannot_be_compiled(name: str, returned: str):
     said = re.sub(r"<function predict at \w+> \(function\)", "a function", str(caught.value))
     said = re.sub(r"\(<function predict at \w+>, \[1.0\]\) \(tuple\)", "a tuple", said)
     assert said == (
-        f"{name}() in nets.py returned {returned}, which cannot be compiled; it must return a Keras model, a "
-        "pair (model, examples), or a triple (function, examples, weights) with a JAX function outputs = "
-        "function(weights, x)"
+        f"{name}() in nets.py returned {returned}, which cannot be compiled; it must return a Keras or "
+        "PyTorch model, a pair (model, examples), or a triple (function, examples, weights) with a JAX function "
+        "outputs = function(weights, x)"
     )
 
 

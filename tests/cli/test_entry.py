@@ -57,8 +57,8 @@ print(sorted({{"jax", "jaxlib", "keras", "numpy", "rich"}} & set(sys.modules)))
         (["dvices"], "there is no command 'dvices'; did you mean `anytpu devices`?"),
         (
             ["xyz"],
-            "there is no command 'xyz'; the commands are demo, devices, doctor, env, compare, plan, shard, chip, "
-            "run, launch, checkpoints, port, worker, docs",
+            "there is no command 'xyz'; the commands are demo, devices, doctor, env, compare, plan, shard, check, "
+            "chip, run, launch, checkpoints, port, worker, docs",
         ),
         (
             ["demo", "--epochs", "0"],

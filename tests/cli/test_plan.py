@@ -87,6 +87,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[Any, ...], d
     function("scaling", Answer())
     function("check", Answer())
     function("max_batch_size", 1024)
+    function("ways_to_fit", Answer())
     return made
 
 
@@ -268,10 +269,10 @@ def test_a_function_of_the_devices(folder: Path, calls: list, capsys: pytest.Cap
     assert (name, step.__name__, batch.shape, settings["input_specs"]) == ("scaling", "step", (128,), None)
     capsys.readouterr()
     with pytest.raises(SettingError) as raised:
-        job_of("steps.py", "create_number")[0](8)
+        job_of("steps.py", "create_number", has_values=True)[0](8)
     assert str(raised.value).startswith("create_number() in steps.py returned 8 (int), which cannot be planned")
     with pytest.raises(SettingError) as raised:
-        job_of("steps.py", "fails")[0](8)
+        job_of("steps.py", "fails", has_values=True)[0](8)
     assert str(raised.value) == (
         "steps.py, line 24, in fails: AttributeError: 'int' object has no attribute 'rows'; --traceback shows the "
         "whole traceback"
@@ -291,6 +292,15 @@ def test_the_largest_batch(folder: Path, calls: list, capsys: pytest.CaptureFixt
         ("max_batch_size", tpu, DEFAULTS) for tpu in ("v2-8", "v3-8")
     ]
     assert capsys.readouterr().out == "v2-8: 1,024 examples per step\nv3-8: 1,024 examples per step\n"
+
+
+def test_the_ways_to_fit(folder: Path, calls: list, capsys: pytest.CaptureFixture[str]):
+    assert main(["plan", "train.py:create_model", "--tpu", "v2-8,v3-8", "--batch", "64", "--ways"]) == 0
+    settings = {name: value for name, value in DEFAULTS.items() if name != "mode"} | {"prices": None}
+    assert [(name, arguments[1:], given) for name, arguments, given in calls] == [
+        ("ways_to_fit", (64, tpu), settings) for tpu in ("v2-8", "v3-8")
+    ]
+    assert capsys.readouterr().out == "an answer\nan answer\n"
 
 
 def test_the_largest_batch_of_a_layout(folder: Path, calls: list, capsys: pytest.CaptureFixture[str]):

@@ -45,6 +45,11 @@ def error_of(capsys: pytest.CaptureFixture[str], words: str) -> str:
             "out, or leave out --max-batch",
         ),
         (
+            "--ways --infer --html a.html",
+            "--ways prints the training step with each change: --infer, --html do not apply; leave them out, or leave "
+            "out --ways",
+        ),
+        (
             "--check --json a.json",
             "--check compares one training step on 1 core and on many: --json does not apply; leave it out, or leave "
             "out --check",

@@ -11,7 +11,10 @@ DOCS = Path(__file__).parents[2] / "docs" / "cli.md"
 
 
 def test_the_page_is_current():
-    assert DOCS.read_text(encoding="utf-8") == page(), "type: python -m anytpu.cli.reference > docs/cli.md"
+    written, current = DOCS.read_text(encoding="utf-8"), page()
+    if sys.version_info >= (3, 13):  # argparse aligns the texts to another column: the words are compared.
+        written, current = " ".join(written.split()), " ".join(current.split())
+    assert written == current, "type: python -m anytpu.cli.reference > docs/cli.md"
 
 
 def test_the_module_prints_the_page():

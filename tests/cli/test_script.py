@@ -75,19 +75,41 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def error_of(name: str, function: str) -> str:
     with pytest.raises(SettingError) as caught:
-        job_of(name, function)
+        job_of(name, function, has_values=True)
     return str(caught.value)
 
 
 def test_a_pair_of_a_step_and_its_specs(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "argv", ["anytpu", "plan", "--rows", "nonsense"])
-    step, (state, batch) = job_of("train.py", "create_step")
+    step, (state, batch) = job_of("train.py", "create_step", has_values=False)
     assert (step.__name__, state.shape, batch.shape) == ("step", (), (8,))
     assert sys.argv == ["anytpu", "plan", "--rows", "nonsense"]
 
 
+@pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
+def test_a_large_model_is_made_of_shapes(folder: Path, capsys: pytest.CaptureFixture[str]):
+    (folder / "large.py").write_text(
+        "import keras\n\n\n"
+        "def create_model():\n"
+        "    print('called')\n"
+        "    model = keras.Sequential([keras.Input((4_000_000,)), keras.layers.Dense(4_000_000)])\n"
+        "    model.compile('adam', 'mse')\n"
+        "    return model\n\n\n"
+        "def create_adapted():\n"
+        "    print('called')\n"
+        "    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])\n"
+        "    model.compile('adam', 'mse')\n"
+        "    return model if model.get_weights()[0].any() else None\n"
+    )
+    model, _ = job_of("large.py", "create_model", has_values=False)
+    assert model.count_params() == 4_000_000 * 4_000_001 and capsys.readouterr().out == "called\n"
+    # It reads its weights, so it is called again, and has values.
+    model, _ = job_of("large.py", "create_adapted", has_values=False)
+    assert model.get_weights()[0].any() and capsys.readouterr().out == "called\ncalled\n"
+
+
 def test_a_job_alone(folder: Path):
-    step, specs = job_of(str(folder / "train.py"), "bare")
+    step, specs = job_of(str(folder / "train.py"), "bare", has_values=False)
     assert (step.__name__, specs) == ("step", None)
 
 

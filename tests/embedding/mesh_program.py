@@ -101,7 +101,33 @@ def in_a_loop(kind: str, folder: Path) -> Any:
     return [np.stack(losses), np.asarray(embedding.embedding_tables["items"])]
 
 
-CASES = (in_fit, clipped_by_norm, in_a_layout, from_a_checkpoint, in_a_loop)
+def in_an_estimator(kind: str, folder: Path) -> Any:
+    """Train two steps on 8 cores and one more on 4, and predict there."""
+
+    def model_fn(features: Any, labels: Any, mode: str, params: Any) -> Any:
+        score = keras.layers.Dense(1, kernel_initializer="ones")(features["seen"])
+        if mode == "infer":
+            return tpu.TPUEstimatorSpec(mode, predictions={"score": score})
+        loss = keras.ops.mean((score - labels) ** 2)
+        optimizer = tpu.CrossShardOptimizer(keras.optimizers.SGD(0.05))
+        return tpu.TPUEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))
+
+    start: Any = START
+    table = tpu.embedding.TableConfig(IDS, WIDTH, keras.initializers.Constant(start), name="items")
+    spec = tpu.embedding.EmbeddingConfigSpec({"seen": tpu.embedding.FeatureConfig(table)}, "adagrad")
+    estimator: Any = None
+    for cores, steps in ((8, 2), (4, 3)):
+        tpu.shutdown_tpu_system()
+        config = tpu.RunConfig(cluster=tpu.TPUClusterResolver.from_address(Address(kind, cores)))
+        settings = {"train_batch_size": 16, "predict_batch_size": 16, "embedding_config_spec": spec}
+        estimator = tpu.TPUEstimator(model_fn, str(folder / f"{kind}_estimator"), config, **settings)
+        estimator.train(lambda params: ({"seen": SEEN[:48]}, TARGETS[:48]), max_steps=steps)
+    scores = [row["score"] for row in estimator.predict(lambda params: {"seen": SEEN})]
+    names = "embedding_tables/items/embeddings", "dense/kernel"
+    return [np.stack(scores), *map(estimator.get_variable_value, names)]
+
+
+CASES = (in_fit, clipped_by_norm, in_a_layout, from_a_checkpoint, in_a_loop, in_an_estimator)
 
 
 def shards(folder: Path) -> list[int]:

@@ -40,6 +40,7 @@ def model(placement: str = "auto") -> tuple[Any, Any]:
     return made, layer
 
 
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype int64")  # Keras 3.15 with JAX 0.12.
 def test_equal_to_dense_tables_with_the_same_optimizer():
     dense, dense_layer = model()
     start = {name: np.array(value) for name, value in dense_layer.get_embedding_tables().items()}

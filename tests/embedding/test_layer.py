@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,7 +15,8 @@ import pytest
 
 import anytpu as tpu
 from anytpu.embedding import ShardedEmbedding
-from anytpu.errors import DataError, ProgramError, ReplicaError, SettingError
+from anytpu.errors import DataError, NaNLossError, ProgramError, ReplicaError, SettingError
+from anytpu.program.changed_steps import with_narrow_slots
 
 pytestmark = [
     pytest.mark.usefixtures("quick_compilation", "float64"),
@@ -216,6 +220,21 @@ def test_sequences_are_not_combined_and_masked():
     assert ShardedEmbedding(IDS, WIDTH)(np.array([1, 2])).shape == (2, WIDTH)
 
 
+def test_no_ids():
+    for combiner, shape in (("sum", (2, WIDTH)), ("mean", (2, WIDTH)), (None, (2, 0, WIDTH))):
+        layer = ShardedEmbedding(IDS, WIDTH, combiner)
+        result = np.asarray(layer(np.zeros((2, 0), "int32")))
+        assert result.shape == shape
+        assert not result.any()
+        assert np.asarray(layer(np.zeros((2, 0), "int32"), weights=np.zeros((2, 0)))).shape == shape
+        assert layer(np.zeros((0, 3), "int32")).shape == ((0, WIDTH) if combiner else (0, 3, WIDTH))
+    with tpu.connect("virtual", cores=2).scope():
+        model = model_of(ShardedEmbedding(IDS, WIDTH, "sum"), None)  # pyright: ignore[reportArgumentType]
+    before = np.asarray(model.layers[1].embeddings)
+    model.fit(np.zeros((4, 0), "int32"), np.ones((4, 1)), verbose=0)
+    np.testing.assert_array_equal(model.layers[1].embeddings, before)
+
+
 def test_a_bad_id_that_the_model_computes_makes_its_bag_nan():
     layer = ShardedEmbedding(IDS, WIDTH, "sum")
     result = np.array(layer(np.array([[1, IDS], [2, 3], [-2, 0]])))
@@ -372,23 +391,6 @@ def test_float_ids_that_cannot_hold_all():
     )
 
 
-def test_integers_beyond_32_bits_of_a_model_that_is_no_graph():
-    class Own(keras.Model):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table = ShardedEmbedding(IDS, WIDTH, "sum")
-
-        def call(self, ids: Any) -> Any:
-            return self.table(ids)
-
-    with tpu.connect("virtual", cores=2).scope():
-        model: Any = Own()
-        model.compile("sgd", "mse")
-    model.predict(np.ones((2, 3), int), verbose=0)
-    with pytest.raises(DataError, match=r"an input has the integer 4,294,967,299, which 32 bits do not hold"):
-        model.predict(np.array([[1, 2**32 + 3]]), verbose=0)
-
-
 def test_in_a_step_of_one_replica_it_is_refused():
     strategy = tpu.connect("virtual", cores=2)
     with strategy.scope():
@@ -412,6 +414,17 @@ def test_in_a_step_of_one_replica_it_is_refused():
         ),
         ({"combiner": "max"}, 'combiner must be "sum", "mean", "sqrtn" or None, not \'max\''),
         ({"on_bad_id": "skip"}, 'on_bad_id must be "raise" or "drop", not \'skip\''),
+        (
+            {"mask_zero": True},
+            "mask_zero of keras.layers.Embedding is not supported by a ShardedEmbedding: 0 is an id like any other. "
+            "Fill rows up with -1 (tpu.embedding.pad_ids), and pass mask_padding=True",
+        ),
+        (
+            {"embeddings_regularizer": "l2"},
+            "embeddings_regularizer of keras.layers.Embedding is not supported by a ShardedEmbedding: it changes all "
+            "rows at each step. Leave it out, or regularize the layer's result with "
+            "keras.layers.ActivityRegularization",
+        ),
         (
             {"optimizer": "adamm"},
             "the optimizer of a table must be SGD, Adagrad, Adam or Ftrl, one of Keras's or its name, not 'adamm'",
@@ -439,7 +452,28 @@ def test_a_table_that_fits_nowhere():
         ShardedEmbedding(2_000_000_000, 64, "sum", name="users").build(None)
     message = str(caught.value)
     assert message.startswith("the table of 'users' takes 2.79 TiB with the slots of Adam, 2.79 TiB in this machine, ")
-    assert "hash the ids into fewer (tpu.pipeline.hash_ids). tpu.plan says what fits a TPU slice" in message
+    assert message.endswith(
+        "or hash the ids into fewer (tpu.pipeline.hash_ids). To learn which TPU slice holds it, make the model within "
+        "tpu.shapes_only(), and type tpu.plan(model, batch)"
+    )
+    with tpu.connect("virtual", cores=8).scope(), tpu.shapes_only():
+        ShardedEmbedding(2_000_000_000, 64, "sum", name="users").build(None)
+
+
+def test_the_slots_of_a_table_are_slots_of_its_program_and_keep_their_type():
+    keras.config.set_dtype_policy("float32")  # The fixture sets float64, and restores the policy.
+    ids = keras.Input((3,), dtype="int32")
+    dense = keras.layers.Dense(1)(ShardedEmbedding(100, 4, "sum", optimizer="adam", name="items")(ids))
+    model: Any = keras.Model(ids, dense)
+    model.compile("adam", "mse")
+    program = tpu.program.of(model, (np.zeros((8, 3), "int32"), np.zeros((8, 1), "float32")))
+    kinds = dict(zip(program.state_names, program.state_kinds, strict=True))
+    assert kinds["items/embeddings"] == "weights"
+    assert {name for name in program.tables if kinds[name] == "slots"} == set(program.tables) - {"items/embeddings"}
+    narrow = with_narrow_slots(program)
+    specs = dict(zip(program.state_names, jax.tree.leaves(narrow.state), strict=True))
+    assert len(program.tables) == 3 and all(specs[name].dtype == "float32" for name in program.tables)
+    assert sum(spec.dtype == "bfloat16" for spec in specs.values()) == 4
 
 
 def test_saved_and_loaded(tmp_path: Any):
@@ -452,12 +486,32 @@ def test_saved_and_loaded(tmp_path: Any):
     np.testing.assert_allclose(*histories, rtol=1e-12)
 
 
+def test_loaded_by_another_process(tmp_path: Path):
+    path, program = tmp_path / "model.keras", tmp_path / "load.py"
+    model_of(ShardedEmbedding(IDS, WIDTH, "mean")).save(path)
+    program.write_text(
+        "import keras\nfrom anytpu.layers import ShardedEmbedding\n"
+        f"print(isinstance(keras.models.load_model({str(path)!r}).layers[1], ShardedEmbedding))\n"
+    )
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
+
+
 def test_the_learning_rate_may_change():
     model = trained(ShardedEmbedding(IDS, WIDTH, "mean", keras.optimizers.SGD(0.5)))
     before = np.array(model.layers[1].embeddings)
     model.layers[1].learning_rate = 0.0
     model.fit(*rows(), batch_size=10, verbose=0)
     np.testing.assert_array_equal(model.layers[1].embeddings, before)
+    unbuilt = ShardedEmbedding(4, 2, optimizer=keras.optimizers.SGD(0.5))
+    assert unbuilt.learning_rate == 0.5
+    unbuilt.learning_rate = 0.25
+    assert unbuilt.learning_rate == 0.25
+    unbuilt.build(None)
+    assert float(unbuilt.learning_rate.value) == 0.25
+    assert message_of(lambda: setattr(unbuilt, "learning_rate", "high"), SettingError) == (
+        f"the learning rate of {unbuilt.name!r} must be a number, not 'high'"
+    )
     scheduled = ShardedEmbedding(4, 2, optimizer=keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.1, 10)))
     scheduled.build(None)
     with pytest.raises(ProgramError, match="follows CosineDecay, so it cannot be assigned"):
@@ -484,3 +538,105 @@ def test_weights_belong_to_their_features():
         with pytest.raises(DataError) as caught:
             layer(ids, weights=weights)
         assert message in str(caught.value)
+
+
+def message_of(call: Any, error: type) -> str:
+    with pytest.raises(error) as caught:
+        call()
+    return str(caught.value)
+
+
+def test_the_advice_for_a_bad_id():
+    with tpu.connect("virtual", cores=2).scope():
+        seen = keras.Input((2,), name="seen")
+        layer = ShardedEmbedding(IDS, WIDTH, "sum", name="movies")
+        model: Any = keras.Model(seen, keras.layers.Dense(1)(layer(seen)))
+        model.compile("sgd", "mse")
+    drops = 'or pass on_bad_id="drop" to leave such ids out'
+    for bad, shown, advice in (
+        (2.5, "2.5", "Ids are integers: check that this column holds ids"),
+        (np.nan, "nan", "Ids are integers: check that this column holds ids"),
+        (-3.0, "-3.0", "Check how negative ids are made"),
+        (float(IDS), "40.0", "Enlarge input_dim"),
+    ):
+        message = message_of(lambda bad=bad: model.predict(np.array([[1, 2], [3, bad]]), verbose=0), DataError)
+        assert message == (
+            f"x['seen'], row 1, has the id {shown}, and the table 'movies' has the ids 0 to 39; -1 stands for no id. "
+            f"{advice}, {drops}"
+        )
+
+    def generate() -> Any:
+        yield np.array([[1, 2], [3, 4]]), np.zeros((2, 1))
+        yield np.array([[1, 2], [3, -5]]), np.zeros((2, 1))
+
+    assert message_of(lambda: model.fit(generate(), shuffle=False, verbose=0), DataError) == (
+        "x['seen'], row 1 of this batch, has the id -5, and the table 'movies' has the ids 0 to 39; -1 stands for no "
+        f"id. Check how negative ids are made, {drops}"
+    )
+    for call, name in (
+        (lambda: layer(np.array([["red", "blue"]])), "the input holds <U4"),
+        (lambda: layer([["red", "blue"]]), "the input holds <U3"),
+        (lambda: layer(keras.Input((2,), dtype="string")), "the input holds string"),
+    ):
+        assert message_of(call, DataError) == (
+            f"{name}, and the table 'movies' takes integers: make ids first, tpu.pipeline."
+            "Vocabulary.of(strings)(strings) or tpu.pipeline.hash_ids(strings, input_dim)"
+        )
+
+
+def test_ids_of_models_in_models(caplog: Any):
+    with tpu.connect("virtual", cores=2).scope():
+        ids = keras.Input((2,), dtype="int32")
+        layer = ShardedEmbedding(IDS, WIDTH, "sum", name="movies")
+        inner = keras.Model(ids, layer(ids), name="inner")
+        tower = keras.Sequential([keras.Input((2,), dtype="int32"), inner], name="tower")
+        other, seen = keras.Input((2,), name="other"), keras.Input((2,), dtype="int32", name="seen")
+        joined = keras.layers.Concatenate()([tower(seen), other])
+        model: Any = keras.Model([other, seen], keras.layers.Dense(1)(joined))
+        model.compile("sgd", "mse")
+        moved: Any = keras.Model(seen, layer(keras.layers.Lambda(lambda ids: ids + 1)(seen)), name="moved")
+        moved.compile("sgd", "mse")
+    x = {"other": np.ones((2, 2)), "seen": np.array([[0, 1], [IDS, 2]])}
+    assert message_of(lambda: model.predict(x, verbose=0), DataError).startswith(
+        "x['seen'], row 1, has the id 40, and the table 'movies' has the ids 0 to 39"
+    )
+    assert not caplog.messages
+    for _ in range(2):
+        moved.predict(np.array([[0, 1]]), verbose=0)
+    assert caplog.messages == [
+        "The ids of 'movies' are not checked before a step: no input of 'moved' goes straight there. The result for an "
+        "id outside of the table is NaN."
+    ]
+
+
+def test_a_callback_of_the_learning_rate_and_a_loss_that_is_nan():
+    with tpu.connect("virtual", cores=2).scope():
+        model = model_of(ShardedEmbedding(IDS, WIDTH, "sum", name="movies"))
+    x, y = rows()
+    plateau = keras.callbacks.ReduceLROnPlateau(monitor="loss")
+    with pytest.warns(UserWarning) as caught:
+        model.fit(x, y, batch_size=10, verbose=0, callbacks=[plateau])
+    assert [str(each.message) for each in caught if each.category is UserWarning] == [
+        "ReduceLROnPlateau changes the learning rate of the model's optimizer, and the table 'movies' has an optimizer "
+        "of its own, whose rate stays. Set layer.learning_rate in a keras.callbacks.LambdaCallback, or give the "
+        "table's optimizer a schedule"
+    ]
+    with tpu.connect("virtual", cores=2).scope():
+        ids = keras.Input((5,), dtype="int32")
+        tables = [ShardedEmbedding(IDS, WIDTH, "sum", name=name) for name in ("one", "two", "three")]
+        joined = keras.layers.Add()([table(ids) for table in tables])
+        several: Any = keras.Model(ids, keras.layers.Dense(1)(joined))
+        several.compile("sgd", loss())
+    tables[2].learning_rate = 0.1
+    with pytest.warns(
+        UserWarning, match="and the tables 'one', 'two' have optimizers of their own, whose rates stay. S"
+    ):
+        several.fit(x, y, batch_size=10, verbose=0, callbacks=[plateau])
+    several.fit(x, y, batch_size=10, verbose=0, callbacks=[plateau])
+    y[0] = np.nan
+    assert message_of(
+        lambda: model.fit(x, y, batch_size=10, verbose=0, shuffle=False, on_nan="raise"), NaNLossError
+    ).endswith(
+        "or look for NaN in the data. The model has embedding tables: the result for an id outside of a table is NaN, "
+        'which on_bad_id="drop" of its layer avoids'
+    )

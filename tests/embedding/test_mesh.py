@@ -34,7 +34,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("case", ["in_fit", "clipped_by_norm", "in_a_layout", "from_a_checkpoint", "in_a_loop"])
+@pytest.mark.parametrize(
+    "case", ["in_fit", "clipped_by_norm", "in_a_layout", "from_a_checkpoint", "in_a_loop", "in_an_estimator"]
+)
 def test_equal_to_virtual_cores_in_float64(results: dict, case: str):
     assert results["differences"][case] < 1e-9
 

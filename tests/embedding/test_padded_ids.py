@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from anytpu.embedding import pad_ids
-from anytpu.errors import DataError
+from anytpu.errors import DataError, SettingError
 
 
 def test_forms():
@@ -39,6 +39,25 @@ def test_weights():
     assert weights.tolist() == [[0.5, 2.0], [1.0, 0.0]]
 
 
+MISSING = (
+    "'{}', row {}, has the missing value {}: fill it with -1, which stands for no id, such as with column.fillna(-1) "
+    "of pandas, or drop the row, column.dropna()"
+)
+NESTED = "'ids', row 1, has lists in a list: pass one list of ids for each row, such as [[3, 5], [2]]"
+STRINGS = (
+    "'ids' holds {}: turn strings into ids first, such as pad_ids(vocabulary(rows)) with a tpu.pipeline.Vocabulary, or "
+    "pad_ids(tpu.pipeline.hash_ids(rows, 1000))"
+)
+
+
+def test_objects_and_columns():
+    assert pad_ids(np.array([[1, 2], [3, 4]], object)).tolist() == [[1, 2], [3, 4]]
+    assert pad_ids(np.array([3, 4], object)).tolist() == [[3], [4]]
+    assert pad_ids([np.array([[1], [2]]), [3]]).tolist() == [[1, 2], [3, -1]]
+    assert pad_ids([[], []], length=2).tolist() == [[-1, -1], [-1, -1]]
+    assert pad_ids([]).shape == (0, 1)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -55,9 +74,37 @@ def test_weights():
             {"ids": [[1], [2]], "weights": [[1.0], [float("inf")]]},
             "'ids', row 1, has the weight inf for the id 2: a weight must be a finite number",
         ),
+        ({"ids": [[1], None]}, MISSING.format("ids", 1, None)),
+        ({"ids": [[1, 2], [3, None]]}, MISSING.format("ids", 1, None)),
+        ({"ids": np.array([3, np.nan])}, MISSING.format("ids", 1, "nan")),
+        ({"ids": np.array([[3, 4], [5, None]], object), "name": "seen"}, MISSING.format("seen", 1, None)),
+        (
+            {"ids": [[1], [2]], "weights": [[1.0], [float("nan")]]},
+            "'ids', row 1, has the weight nan for the id 2: a weight must be a finite number",
+        ),
+        (
+            {"ids": np.zeros((2, 3, 4), int)},
+            "'ids' has the shape (2, 3, 4): pass (rows, ids), or each place as its own feature",
+        ),
+        ({"ids": [[5], [[1, 2], [3]]]}, NESTED),
+        ({"ids": [[5], [[1, 2], [3, 4]]]}, NESTED),
+        ({"ids": np.array([1, "a"], object)}, STRINGS.format("<U21")),
+        ({"ids": [[1, "a"]]}, STRINGS.format("<U21")),
     ],
 )
 def test_errors(arguments: dict, message: str):
     with pytest.raises(DataError) as caught:
         pad_ids(**arguments)
     assert str(caught.value) == message
+
+
+def test_long_rows_are_cut_or_raise():
+    with pytest.raises(SettingError) as caught:
+        pad_ids([[1, 2]], length=1, on_long="drop")
+    assert str(caught.value) == 'on_long must be "raise" or "cut", not \'drop\''
+    with pytest.raises(DataError) as strings:
+        pad_ids([["red", "blue"]])
+    assert str(strings.value) == (
+        "'ids' holds <U4: turn strings into ids first, such as pad_ids(vocabulary(rows)) with a tpu.pipeline."
+        "Vocabulary, or pad_ids(tpu.pipeline.hash_ids(rows, 1000))"
+    )

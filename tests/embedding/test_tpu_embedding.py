@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ import pytest
 
 import anytpu as tpu
 from anytpu.embedding import FeatureConfig, TableConfig, TPUEmbedding
-from anytpu.errors import DataError, ProgramError, SettingError, StrategyError
+from anytpu.errors import DataError, ProgramError, ReplicaError, SettingError, StrategyError
 
 pytestmark = [
     pytest.mark.usefixtures("quick_compilation"),
@@ -102,11 +103,16 @@ def test_outside_of_a_replica_and_without_training():
     np.testing.assert_array_equal(embedding.embedding_tables["items"], before)
 
 
-def test_sequences_are_cut_and_filled():
+def test_sequences_are_cut_and_filled(caplog: Any):
     table = TableConfig(IDS, WIDTH)
     with tpu.connect("virtual", cores=2).scope():
         embedding = TPUEmbedding([FeatureConfig(table, max_sequence_length=3)], "sgd")
+    embedding.enqueue([[[1, 2], [3, 4, 5, 6]]], training=False)
     embedding.enqueue([[[1, 2], [3, 4, 5, 6]]])
+    assert caplog.messages == [
+        "'0', row 1, has 4 ids, and its max_sequence_length is 3: only the first ids of such rows are used. Later rows "
+        "are cut without a line."
+    ]
     (result,) = embedding.dequeue()
     rows = np.asarray(embedding_tables(embedding))
     np.testing.assert_array_equal(result, [[*rows[[1, 2]], [0] * WIDTH], rows[[3, 4, 5]]])
@@ -143,8 +149,13 @@ def test_what_is_refused():
         "the features have 6 rows, and 4 replicas need the same number in each, which they divide: pass full batches, "
         "batch(rows, drop_remainder=True)"
     )
-    assert message_of(lambda: embedding.enqueue({"liked": DENSE[0]}), DataError).startswith(
-        "features must have the structure of feature_config, PyTreeDef({'liked': *, 'seen': *, 'user': *}): "
+    assert message_of(lambda: embedding.enqueue({"liked": DENSE[0]}), DataError) == (
+        "features must have the structure of feature_config, one value for each of 'liked', 'seen', 'user'; it is a "
+        "dict, the keys ['liked']"
+    )
+    tables: Any = embedding.embedding_tables
+    assert message_of(lambda: tables.__setitem__("items", START), SettingError) == (
+        "embedding_tables['items'] = ... would change a copy: call embedding.assign('items', array)"
     )
     weights = {name: np.ones(ids.shape) for name, ids in whole.items()}
     weights["liked"][2, 0] = np.nan
@@ -181,3 +192,163 @@ def test_what_is_refused():
         (lambda: FeatureConfig("items"), "table of a FeatureConfig must be a TableConfig, not 'items'"),  # type: ignore
     ):
         assert message_of(make, SettingError) == text
+
+
+@pytest.mark.parametrize("way", ["one pass", "value_and_grad"])
+def test_with_a_layer_that_is_trained_too(way: str):
+    results = []
+    for cores in (1, 4):
+        strategy = tpu.connect("virtual", cores=cores)
+        embedding = embedding_of(strategy)
+        with strategy.scope():
+            dense = keras.layers.Dense(1)
+            dense.build((None, 2 * WIDTH))
+            optimizer = keras.optimizers.SGD(0.1)
+        dense.kernel.assign(KERNEL)
+
+        def loss(embeddings: Any, targets: Any, dense: Any = dense) -> Any:
+            both = jnp.concatenate([embeddings["liked"] + embeddings["seen"], embeddings["user"]], 1)
+            return jnp.sum((dense(both) - targets) ** 2) / ROWS
+
+        def step(
+            targets: Any, embedding: Any = embedding, dense: Any = dense, optimizer: Any = optimizer, loss: Any = loss
+        ) -> Any:
+            found, variables = embedding.dequeue(), dense.trainable_variables
+            if way == "one pass":
+
+                def whole(found: Any, weights: Any) -> Any:
+                    return loss(found, targets, lambda x: dense.stateless_call(weights, [], x)[0])
+
+                weights = [variable.value for variable in variables]
+                value, (of_rows, of_weights) = jax.value_and_grad(whole, argnums=(0, 1))(found, weights)
+            else:
+                _, of_rows = tpu.value_and_grad(lambda found: loss(found, targets), found)()
+                value, of_weights = tpu.value_and_grad(lambda: loss(found, targets), variables)()
+            embedding.apply_gradients(of_rows)
+            optimizer.apply_gradients(zip(of_weights, variables, strict=True))
+            return value
+
+        for number, targets in enumerate(strategy.distribute_dataset(list(TARGETS))):
+            enqueue(embedding, number)
+            value = float(strategy.reduce("SUM", strategy.run(step, args=(targets,))))
+        results.append((value, np.asarray(embedding.embedding_tables["items"]), np.asarray(dense.kernel)))
+    for one, four in zip(*results, strict=True):
+        np.testing.assert_allclose(one, four, rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_that_are_summed_are_refused():
+    strategy = tpu.connect("virtual", cores=2)
+    embedding = embedding_of(strategy)
+    enqueue(embedding, 0)
+
+    def of_copies() -> None:
+        found = jax.tree.map(lambda array: array + 0, embedding.dequeue())
+        _, gradients = tpu.value_and_grad(lambda found: sum(array.sum() for array in found.values()), found)()
+        embedding.apply_gradients(gradients)
+
+    def of_both() -> None:
+        tpu.value_and_grad(lambda found: found["seen"].sum(), {**embedding.dequeue(), "scale": jnp.ones(())})()
+
+    assert message_of(lambda: strategy.run(of_copies), ReplicaError) == (
+        "apply_gradients was given gradients that tpu.value_and_grad has summed over the replicas, and the embeddings "
+        "differ between them: differentiate by the arrays of dequeue() themselves, or use jax.value_and_grad"
+    )
+    assert message_of(lambda: strategy.run(of_both), ReplicaError) == (
+        "the tree has embeddings of TPUEmbedding.dequeue, which differ between the replicas, and arrays that all "
+        "replicas share: differentiate by each in a call of its own"
+    )
+
+
+def test_apply_gradients_once_for_a_training_batch():
+    strategy = tpu.connect("virtual", cores=2)
+    embedding = embedding_of(strategy)
+
+    def step() -> None:
+        embedding.apply_gradients(jax.tree.map(jnp.ones_like, embedding.dequeue()))
+
+    before = np.asarray(embedding.embedding_tables["items"])
+    enqueue(embedding, 0)
+    strategy.run(step)
+    strategy.run(step)
+    assert message_of(lambda: embedding.embedding_tables, ProgramError) == (
+        "apply_gradients was called 2 times for one batch: call it once after each enqueue, with the sum of the "
+        "gradients. This batch has not updated the tables"
+    )
+    np.testing.assert_array_equal(embedding.embedding_tables["items"], before)
+    enqueue(embedding, 0, training=False)
+    strategy.run(step)
+    assert message_of(lambda: enqueue(embedding, 1), ProgramError) == (
+        "apply_gradients was called for a batch of enqueue(..., training=False), which updates no table: leave it out "
+        "of the step, or enqueue with training=True"
+    )
+    np.testing.assert_array_equal(embedding.embedding_tables["items"], before)
+    enqueue(embedding, 1)
+    strategy.run(step)
+    assert not np.array_equal(embedding.embedding_tables["items"], before)
+
+
+def test_a_step_that_failed_is_no_pending_batch():
+    strategy = tpu.connect("virtual", cores=2)
+    embedding = embedding_of(strategy)
+
+    def step() -> None:
+        embedding.dequeue()
+        raise ZeroDivisionError
+
+    for _ in range(2):
+        enqueue(embedding, 0)
+        with pytest.raises(ZeroDivisionError):
+            strategy.run(step)
+    enqueue(embedding, 0)
+    assert "apply_gradients was not called" in message_of(lambda: enqueue(embedding, 0), ProgramError)
+
+
+def test_forms_of_arguments():
+    embedding = embedding_of(tpu.connect("virtual", cores=2))
+    whole = {"liked": DENSE[0], "seen": DENSE[0], "user": DENSE[0]}
+    assert message_of(lambda: embedding.enqueue({**whole, "user": None}), DataError) == (
+        "the ids of 'user' are None: pass an array of ids, in which -1 stands for no id"
+    )
+    mixed = np.array([[1, "a"]] * ROWS, object)
+    assert message_of(lambda: embedding.enqueue({**whole, "user": mixed}), DataError).startswith("'user' holds <U21")
+    embedding.enqueue(whole, {"liked": np.full(DENSE[0].shape, 2.0)}, training=False)
+    found = embedding.dequeue()
+    np.testing.assert_allclose(found["liked"], 2 * found["seen"], rtol=1e-6)
+    tables = embedding.embedding_tables
+    table = TableConfig(IDS, WIDTH, name="items")
+    np.testing.assert_array_equal(tables[table], tables["items"])
+    embedding.assign(table, START + 1)
+    np.testing.assert_array_equal(embedding.embedding_tables[table], START + 1)
+    assert (
+        message_of(lambda: tables["movies"], KeyError)
+        == "\"there is no table 'movies'; the tables are 'items', 'users'\""
+    )
+
+
+def test_a_checkpointer_saves_tables_in_steps(tmp_path: Path):
+    targets = list(TARGETS)
+
+    def train(folder: Path, last: int, cores: int) -> Any:
+        strategy = tpu.connect("virtual", cores=cores)
+        embedding = embedding_of(strategy)
+
+        def step(targets: Any) -> Any:
+            value, gradients = jax.value_and_grad(loss_of)(embedding.dequeue(), targets)
+            embedding.apply_gradients(gradients)
+            return value
+
+        checkpointer = tpu.Checkpointer(str(folder), every_steps=2)
+        with strategy.scope():
+            for number in checkpointer.steps(last, embedding=embedding):
+                enqueue(embedding, number)
+                (rows,) = strategy.distribute_dataset([targets[number]])
+                strategy.run(step, args=(rows,))
+        return embedding.embedding_tables
+
+    whole = train(tmp_path / "whole", STEPS, 2)
+    train(tmp_path / "parts", 3, 2)
+    # Loaded at another number of cores; float32 sums are in another order.
+    resumed = train(tmp_path / "parts", STEPS, 4)
+    for name, table in whole.items():
+        np.testing.assert_allclose(resumed[name], table, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(whole["items"], reference()[1][0], rtol=0, atol=1e-4)

@@ -379,7 +379,8 @@ REFUSED = {
         lambda: next(iter(Dataset.from_generator(unequal).batch(2))),
         (
             "it has elements of different shapes in one batch, (2,) and (3,): convert them to one shape in map, "
-            "such as by tpu.pipeline.resize for images, or pad sequences with padded_batch"
+            "such as by tpu.pipeline.resize for images, or pad sequences with padded_batch. For ids of an embedding "
+            "table: tpu.embedding.pad_ids"
         ),
     ),
     "columns": (

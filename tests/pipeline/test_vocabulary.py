@@ -30,6 +30,34 @@ def test_a_vocabulary(tmp_path):
     assert pipeline.Vocabulary(path)(["blue"]).tolist() == [1]
 
 
+def test_rows_of_different_lengths():
+    rows = [["blue", "red", "red"], ["blue"], []]
+    objects = np.empty(3, object)
+    objects[:] = [np.array(row, str) for row in rows]
+    for ragged in (rows, objects):
+        colours = pipeline.Vocabulary.of([ragged], others=3)
+        assert colours.strings == ["blue", "red"]
+        assert [ids.tolist() for ids in colours(ragged)] == [[0, 1, 1], [0], []]
+        assert [ids.tolist() for ids in pipeline.hash_ids(ragged, 1000)] == [[346, 261, 261], [346], []]
+
+
+def test_numbers_and_mixed_objects():
+    numbers = pipeline.Vocabulary([1, 2])  # type: ignore
+    assert numbers([1, 2, 3]).tolist() == [0, 1, -1]
+    assert pipeline.Vocabulary.of(np.array([1, 2, 2]))(np.array([1, 2])).tolist() == [1, 0]
+    assert pipeline.Vocabulary(["0.5"])([0.5]).tolist() == [0]
+    mixed = np.array([[b"red", "red"], ["blue", 1]], object)
+    assert pipeline.Vocabulary(["red", "1"])(mixed).tolist() == [[0, 0], [-1, 1]]
+    assert pipeline.hash_ids(mixed, 1000)[0].tolist() == [261, 261]
+
+
+WITH_NONE = np.array(["red", None], object)
+MISSING = (
+    'row {} of the strings has the missing value {}: fill it first, such as with column.fillna("unknown") of pandas, '
+    "or drop the row, column.dropna()"
+)
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -49,6 +77,26 @@ def test_a_vocabulary(tmp_path):
             SettingError,
             'others must be "drop", "raise" or a positive number of ids, not 0',
         ),
+        (
+            lambda: pipeline.Vocabulary(["red"])([1, 2]),
+            DataError,
+            "the vocabulary has strings, such as 'red', and got the number 1: pass strings. Numbers that are ids "
+            "already need no vocabulary",
+        ),
+        (
+            lambda: pipeline.Vocabulary(["1", "2"])([[1.0], [2.0, 1.0]]),
+            DataError,
+            "the vocabulary has strings, such as '1', and got the number 1.0: pass strings. Numbers that are ids "
+            "already need no vocabulary",
+        ),
+        (lambda: pipeline.Vocabulary(["red"])(WITH_NONE), DataError, MISSING.format(1, None)),
+        (lambda: pipeline.Vocabulary(["red", None]), DataError, MISSING.format(1, None)),  # type: ignore
+        (lambda: pipeline.Vocabulary.of(WITH_NONE), DataError, MISSING.format(1, None)),
+        (lambda: pipeline.Vocabulary.of([[["red"], ["blue", None]]]), DataError, MISSING.format(1, None)),
+        (lambda: pipeline.hash_ids(WITH_NONE, 10), DataError, MISSING.format(1, None)),
+        (lambda: pipeline.hash_ids([["red"], ["red", None]], 10), DataError, MISSING.format(1, None)),
+        (lambda: pipeline.hash_ids([3.0, float("nan")], 10), DataError, MISSING.format(1, "nan")),
+        (lambda: pipeline.hash_ids([["red", "b"], ["a", float("nan")]], 10), DataError, MISSING.format(1, "nan")),
         (lambda: pipeline.hash_ids(["red"], 0), SettingError, "size must be a positive integer below 2 ** 31, not 0"),
     ],
 )

@@ -1,17 +1,24 @@
-"""Language models by the names of their presets. KerasHub is not installed for the tests: scripts/check_hub runs the
-others."""
+"""Language models by the names of their presets. KerasHub is not installed for the tests: scripts/check_frameworks
+runs the others."""
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import jax
 import pytest
 
 import anytpu as tpu
+from anytpu.cli.planning import job_named, precision_of
 from anytpu.errors import SettingError
 from anytpu.planning.language_models import language_models, nearest_language_model
+from source_tree import ROOT
 
 # `Variable.numpy()` of Keras 3.15 does this with NumPy 2; its `__array__` takes no `copy`.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
@@ -74,3 +81,29 @@ def test_an_adapted_model_is_planned_with_its_blocks():
     trained = [v.path for v in model.trainable_variables]
     assert trained and all("lora" in path for path in trained)
     assert jax.tree.leaves(whole.batch)[0].shape == (2, 64)
+
+
+@with_hub
+def test_the_command_line_makes_a_named_model_in_the_precision():
+    arguments = argparse.Namespace(job="gemma3_270m", sequence=16, lora=None, infer=False, precision="float32")
+    model, _ = job_named(arguments)
+    assert {variable.dtype for variable in model.trainable_variables} == {"float32"}
+    model, _ = job_named(argparse.Namespace(**{**vars(arguments), "precision": None}))
+    assert {variable.dtype for variable in model.trainable_variables} == {"bfloat16"}
+    assert precision_of(arguments) is None
+    assert precision_of(argparse.Namespace(job="train.py:create_model", precision="float32")) == "float32"
+
+
+@with_hub
+def test_the_page_fine_tunes_a_small_model(tmp_path: Path):
+    page = (ROOT / "docs/language_models.md").read_text(encoding="utf-8")
+    (program,), (output,) = (re.findall(rf"```{form}\n(.*?)```", page, re.DOTALL) for form in ("python", "text"))
+    (tmp_path / "tune.py").write_text(program)
+    done = subprocess.run([sys.executable, "tune.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == output, done.stderr
+    assert (tmp_path / "adapters.lora.h5").stat().st_size > 10_000
+
+
+def test_the_links_of_the_page_lead_somewhere():
+    page = (ROOT / "docs/language_models.md").read_text(encoding="utf-8")
+    assert all((ROOT / "docs" / link).exists() for link in re.findall(r"\]\((?!http)([^)#]+)", page))

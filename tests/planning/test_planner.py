@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import threading
 from typing import Any
@@ -403,3 +404,18 @@ def test_notes_on_embedding_tables():
         note,
         "Lookups are planned on the TensorCores: the SparseCores of v6e are not used.",
     ]
+
+
+def test_copies_of_whole_tables_are_named():
+    with tpu.shapes_only():
+        ids = keras.Input((20,), dtype="int32")
+        table = tpu.layers.ShardedEmbedding(1_000_000, 64, combiner="mean", optimizer="adam")
+        model = keras.Model(ids, keras.layers.Dense(1)(table(ids)))
+        model.compile("adam", "mse")
+    notes = tpu.plan(model, 4096, "v5e-1")["v5e-1"].notes
+    # libtpu 0.0.42 copies each of the three arrays once, and libtpu 0.0.50 twice.
+    copies = 3 if importlib.metadata.version("libtpu").startswith("0.0.4") else 6
+    copied = [note for note in notes if note.startswith(f"A step copies {copies} whole tables or slots (")]
+    assert len(copied) == 1 and copied[0].endswith(
+        "), because of their width. Give the tables a width that is a multiple of 128, or 48 at most."
+    )

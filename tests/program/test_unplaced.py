@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from anytpu.errors import ProgramError
 from anytpu.program import ROWS, Placement, Program, spec_of
 from anytpu.program.unplaced import unplaced
 
-MESH = AbstractMesh((4, 2), ("data", "model"))
+MESH = AbstractMesh((4, 2), ("data", "model"), (AxisType.Auto,) * 2)
 BOTH = PartitionSpec("data", "model")
 
 

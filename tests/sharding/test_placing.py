@@ -102,7 +102,7 @@ def test_one_device_computes_the_same_without_the_constraints(mlp):
     program = place(mlp, layout)
     rng = np.random.default_rng(0)
     state, batch = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype("float32"), (mlp.state, mlp.batch))
-    with jax.set_mesh(jax.make_mesh((1, 1), ("data", "model"))):
+    with jax.set_mesh(jax.make_mesh((1, 1), ("data", "model"), (jax.sharding.AxisType.Auto,) * 2)):
         found = jax.jit(program.step)(state, batch)
     expected = jax.jit(mlp.step)(state, batch)
     jax.tree.map(np.testing.assert_array_equal, found, expected)
@@ -195,7 +195,7 @@ def test_per_replica_code_is_refused(mlp):
 
 def mapped_step(state, batch):
     """A step whose kernel is mapped over a mesh of its own, as a Pallas kernel has to be."""
-    mesh = jax.sharding.AbstractMesh((4, 2), ("data", "model"))
+    mesh = jax.sharding.AbstractMesh((4, 2), ("data", "model"), (jax.sharding.AxisType.Auto,) * 2)
     at = PartitionSpec("data", "model")
 
     def loss(weights):

@@ -158,7 +158,7 @@ def step_of_sums(state, x):
 )
 def test_a_step_keeps_the_shardings_that_it_names(wrap, specs):
     """Also if they replicate everything; a constraint places a value inside and leaves the state to the layout."""
-    mesh = jax.sharding.AbstractMesh((8,), ("data",))
+    mesh = jax.sharding.AbstractMesh((8,), ("data",), (jax.sharding.AxisType.Auto,))
     whole, rows = (jax.sharding.NamedSharding(mesh, PartitionSpec(*parts)) for parts in ((), ("data",)))
     state = {"w": jax.ShapeDtypeStruct((1024, 1024), "float32")}
     form, _ = split_arguments((WIDE,), None, 8)

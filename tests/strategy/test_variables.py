@@ -161,7 +161,7 @@ def test_settle_shows_the_values_at_once(backend: Backend):
     held = variables(1, 2)
     handles = homes.take(backend, held)
     new = backend.put([jnp.float32(5), jnp.float32(6)], REPLICATED)
-    homes.settle(backend, held, new)
+    homes.settle(held, new)
     assert values_of(held) == [5, 6]
     assert all(a is b for a, b in zip(homes.take(backend, held), new, strict=True))
     assert all(a is not b for a, b in zip(handles, new, strict=True))

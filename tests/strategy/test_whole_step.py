@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 import anytpu as tpu
 from anytpu.errors import BackendError, DataError, SettingError
@@ -68,7 +68,7 @@ def test_a_step_that_names_axes_of_the_mesh():
 
 
 def test_a_step_keeps_its_own_shardings():
-    mesh = AbstractMesh((2, 2), ("data", "model"))
+    mesh = AbstractMesh((2, 2), ("data", "model"), (AxisType.Auto,) * 2)
     rows = NamedSharding(mesh, PartitionSpec("data"))
     own = jax.jit(step, in_shardings=(None, rows), out_shardings=None)
     strategy = tpu.connect("virtual", cores=4, layout="data", mesh={"data": 2, "model": 2})
@@ -89,7 +89,7 @@ def test_what_is_refused():
         "the iterator yields batches that are split over replicas, and layout='fsdp' takes the global batch: use "
         "iter(dataset)"
     )
-    mesh = AbstractMesh((4,), ("data",))
+    mesh = AbstractMesh((4,), ("data",), (AxisType.Auto,))
     other = jax.jit(step, in_shardings=(None, NamedSharding(mesh, PartitionSpec("data"))))
     with pytest.raises((BackendError, ValueError)):
         strategy.run_steps(other, iter(BATCHES), 2, state=STATE)

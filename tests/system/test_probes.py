@@ -5,7 +5,7 @@ import pytest
 from anytpu import _env
 from anytpu.system import probes
 from anytpu.system.cores import Address
-from anytpu.system.probes import Found, Reason, probe_gpu, probe_tpu, probe_variable, probe_virtual
+from anytpu.system.probes import Reason, probe_gpu, probe_tpu, probe_variable, virtual_address
 from anytpu.system.workers import WorkerAddress
 from system.fake_devices import GPU, TPU
 
@@ -33,8 +33,8 @@ def test_a_tpu(bare_machine: pytest.MonkeyPatch):
     bare_machine.setattr(_env, "tpu_chips", lambda: 1)
     bare_machine.setattr(_env, "has_libtpu", lambda: True)
     with_devices(bare_machine, tpu=[TPU(0), TPU(1)])
-    assert probe_tpu(None) == Found(Address("local", 2), "TPU")
-    assert probe_tpu(1) == Found(Address("local", 1), "TPU")
+    assert probe_tpu(None) == Address("local", 2)
+    assert probe_tpu(1) == Address("local", 1)
     assert probe_tpu(3) == Reason("TPU", "this machine has 2 of its cores, and 3 were asked for")
 
 
@@ -50,7 +50,7 @@ def test_a_gpu(bare_machine: pytest.MonkeyPatch):
     bare_machine.setattr(_env, "has_nvidia", lambda: True)
     bare_machine.setattr(_env, "has_cuda_plugin", lambda: True)
     with_devices(bare_machine, gpu=[GPU(0)])
-    assert probe_gpu(None) == Found(Address("local", 1), "GPU")
+    assert probe_gpu(None) == Address("local", 1)
 
 
 def test_a_gpu_without_the_plugin(bare_machine: pytest.MonkeyPatch):
@@ -86,18 +86,18 @@ def test_a_gpu_that_the_user_chose(bare_machine: pytest.MonkeyPatch, chosen: tup
     bare_machine.setattr(_env, "has_cuda_plugin", lambda: True)
     bare_machine.setattr(_env, "jax_platforms", lambda: chosen)
     with_devices(bare_machine, gpu=[GPU(0)])
-    assert probe_gpu(None) == Found(Address("local", 1), "GPU")
+    assert probe_gpu(None) == Address("local", 1)
 
 
 def test_a_virtual_tpu_is_always_found():
-    assert probe_virtual(None) == probe_virtual(8) == Found(Address("virtual", 8, shape="v2-8"), "virtual")
-    assert probe_virtual(3) == Found(Address("virtual", 3), "virtual")
+    assert virtual_address(None) == virtual_address(8) == Address("virtual", 8, shape="v2-8")
+    assert virtual_address(3) == Address("virtual", 3)
 
 
 def test_a_variable_that_names_a_slice(bare_machine: pytest.MonkeyPatch):
     address = Address("virtual", 32, shape="v3-32")
-    assert probe_variable("TPU_NAME", "v3-32", None) == Found(address, "TPU_NAME")
-    assert probe_variable("TPU_NAME", "v3-32", 32) == Found(address, "TPU_NAME")
+    assert probe_variable("TPU_NAME", "v3-32", None) == address
+    assert probe_variable("TPU_NAME", "v3-32", 32) == address
     assert probe_variable("TPU_NAME", "v3-32", 8) == Reason("TPU_NAME", "'v3-32' has 32 cores, and 8 were asked for")
 
 
@@ -109,13 +109,13 @@ def test_a_variable_that_says_local(bare_machine: pytest.MonkeyPatch):
     bare_machine.setattr(_env, "has_nvidia", lambda: True)
     bare_machine.setattr(_env, "has_cuda_plugin", lambda: True)
     with_devices(bare_machine, gpu=[GPU(0)])
-    assert probe_variable("TPU_NAME", "local", None) == Found(Address("local", 1), "TPU_NAME")
+    assert probe_variable("TPU_NAME", "local", None) == Address("local", 1)
 
 
 @pytest.mark.parametrize("value", ["grpc://10.25.167.66:8470", "10.25.167.66:8470", "grpc://10.25.167.66"])
 def test_a_variable_with_the_address_of_a_worker(value: str):
     worker = WorkerAddress("10.25.167.66:8470")
-    assert probe_variable("TPU_NAME", value, 4) == Found(Address("grpc", 4, worker=worker), "TPU_NAME")
+    assert probe_variable("TPU_NAME", value, 4) == Address("grpc", 4, worker=worker)
     assert probe_variable("COLAB_TPU_ADDR", value, None) == Reason(
         "COLAB_TPU_ADDR", "'10.25.167.66:8470' would be a server of TensorFlow; TPU_NAME names an anytpu worker"
     )

@@ -10,7 +10,7 @@ import pytest
 from anytpu.errors import AnyTPUError, SettingError, TPUNotFoundError, UnknownTPUError
 from anytpu.system import probes
 from anytpu.system.cores import Address
-from anytpu.system.probes import Found, Reason
+from anytpu.system.probes import Reason
 from anytpu.system.resolver import TPUClusterResolver
 from anytpu.system.topologies import known_slices
 from anytpu.system.workers import WorkerAddress
@@ -213,10 +213,6 @@ def test_every_error_is_ours():
     for tpu, cores in [("v2-9", None), ("x", None), ("virtual", 0), ("grpc://a:0", None)]:
         with pytest.raises(AnyTPUError):
             TPUClusterResolver(tpu, cores)
-
-
-def test_found_is_a_record():
-    assert Found(V2_8, "virtual") == Found(Address("virtual", 8, shape="v2-8"), "virtual")
 
 
 def test_numerics_are_part_of_the_address():

@@ -97,7 +97,7 @@ def test_a_job_that_a_signal_to_one_process_ended_continues_bit_for_bit(
 ):
     program = TESTS / "hosts_checkpoints.py"
     output = ended(
-        start(*LAUNCH, program, tmp_path / "run", tmp_path / "stopped", "14", str(int(number)), SEED="3"), status
+        start(*LAUNCH, program, tmp_path / "run", tmp_path / "stopped", "24", str(int(number)), SEED="3"), status
     )
 
     # No seed: process 0 chooses the random state, and the checkpoint replaces it.

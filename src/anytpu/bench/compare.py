@@ -25,7 +25,7 @@ from anytpu.errors import SettingError
 from anytpu.strategy import TPUStrategy
 from anytpu.system.comparison import Comparison, Measurement
 from anytpu.system.cores import Address
-from anytpu.system.probes import Found, Reason, probe_gpu, probe_tpu, virtual_address
+from anytpu.system.probes import Reason, probe_gpu, probe_tpu, virtual_address
 from anytpu.system.resolver import TPUClusterResolver
 from anytpu.system.workers import parse_worker
 
@@ -106,8 +106,8 @@ def local_systems() -> tuple[tuple[LocalSystem, ...], tuple[Reason, ...]]:
     reasons = []
     for name, probe in (("GPU", probe_gpu), ("TPU", probe_tpu)):
         answer = probe(None)
-        if isinstance(answer, Found):
-            systems.append(LocalSystem(_counted(name, answer.address.cores or 1), answer.address))
+        if isinstance(answer, Address):
+            systems.append(LocalSystem(_counted(name, answer.cores or 1), answer))
         else:
             reasons.append(answer)
     if worker := parse_worker(dict(_env.tpu_settings()).get("TPU_NAME", "")):

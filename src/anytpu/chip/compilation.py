@@ -46,8 +46,8 @@ def compile(
     """Quantize a model to integers and compile it for the first TPU.
 
     Args:
-        job: a Keras model; a JAX function `outputs = function(state, x)` with `state`; a Program of mode "infer" that
-            has its values, or the path of a program file.
+        job: a Keras model; a `torch.nn.Module`; a JAX function `outputs = function(state, x)` with `state`; a Program
+            of mode "infer" that has its values, or the path of a program file.
         calibration: typical input examples, `(rows, ...)`, for the value ranges of all tensors; a list or a dictionary
             for several inputs. 100 to 500 rows are usual.
         state: the weights of a JAX function, a tree of arrays.

@@ -13,6 +13,7 @@ import numpy as np
 
 from anytpu.errors import AnyTPUError, ProgramError, SettingError
 from anytpu.program import Program, of
+from anytpu.program.frameworks import TORCH_MAKER
 
 TRACED_ROWS = 8
 """Examples that a Keras model or a function is traced with; it is compiled for any number of them."""
@@ -20,7 +21,10 @@ TRACED_ROWS = 8
 _PROGRAM_FILES = (".anytpu", ".mlir")
 _KERAS_FILES = (".keras", ".h5", ".hdf5")
 
-_JOBS = "give a Keras model, a JAX function and state=weights, a Program, or the path of a '.anytpu' or '.mlir' file"
+_JOBS = (
+    "give a Keras model, a PyTorch module, a JAX function and state=weights, a Program, or the path of a '.anytpu' or "
+    "'.mlir' file"
+)
 _OWN_STATE = "state is for the weights of a JAX function, and the {which} has its own: leave state out."
 
 
@@ -32,7 +36,8 @@ def program_of(job: Any, calibration: Any, state: Any, rows: int = TRACED_ROWS) 
     """Return the Program of a job.
 
     Args:
-        job: a Keras model, a function `outputs = function(state, x)`, a Program, or the path of a program file.
+        job: a Keras model, a PyTorch module, a function `outputs = function(state, x)`, a Program, or the path of a
+            program file.
         calibration: examples, for a job that does not know the shapes of its inputs.
         state: the weights of a function; None for everything else.
         rows: examples to trace a model or a function with; a Program has its own.
@@ -51,6 +56,8 @@ def program_of(job: Any, calibration: Any, state: Any, rows: int = TRACED_ROWS) 
         )
     if hasattr(job, "predict"):
         return _of_model(job, calibration, state, rows)
+    if TORCH_MAKER.claims(job):
+        return _of_module(job, calibration, state, rows)
     if is_path(job) or not callable(job):
         raise ProgramError(f"{job!r:.60} cannot be compiled for the chip: {_JOBS}.")
     return _of_function(job, calibration, state, rows)
@@ -79,6 +86,15 @@ def _of_model(model: Any, calibration: Any, state: Any, rows: int) -> Program:
             calibration,
             lambda: of(model, (_rows_of(calibration),), "infer", True, batch_size=rows),
         )
+
+
+def _of_module(module: Any, calibration: Any, state: Any, rows: int) -> Program:
+    name = type(module).__name__
+    if state is not None:
+        raise SettingError(_OWN_STATE.format(which=f"PyTorch module {name!r}"))
+    examples = _rows_of(calibration)
+    inputs = tuple(examples.values()) if isinstance(examples, dict) else examples
+    return of(module, tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,), "infer", True, batch_size=rows)
 
 
 def _of_function(function: Any, calibration: Any, state: Any, rows: int) -> Program:

@@ -24,8 +24,8 @@ from anytpu.showing import report
 SUFFIX = ".tpu"
 
 _TO_COMPILE = (
-    "which cannot be compiled; it must return a Keras model, a pair (model, examples), or a triple (function, "
-    "examples, weights) with a JAX function outputs = function(weights, x)"
+    "which cannot be compiled; it must return a Keras or PyTorch model, a pair (model, examples), or a triple "
+    "(function, examples, weights) with a JAX function outputs = function(weights, x)"
 )
 _MAX_ASSEMBLY_BYTES = 2**30  # 64 MiB of instructions and weights as text, several times over
 
@@ -65,10 +65,11 @@ def chip_job(name: str) -> ChipJob:
 
 
 def _can_be_compiled(chosen: ChipJob) -> bool:
+    from anytpu.program.frameworks import TORCH_MAKER
     from anytpu.program.makers import is_job
     from anytpu.train.makers import KERAS_MAKER
 
-    is_function = callable(chosen.job) and not KERAS_MAKER.claims(chosen.job)
+    is_function = callable(chosen.job) and not any(maker.claims(chosen.job) for maker in (KERAS_MAKER, TORCH_MAKER))
     return is_job(chosen.job) and is_function == (chosen.weights is not None)
 
 

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 from anytpu import _env
 from anytpu.cli import (
+    check,
     checkpoints,
     chip,
     compare,
@@ -55,6 +56,7 @@ COMMANDS: tuple[Command, ...] = (
     compare.COMMAND,
     plan.COMMAND,
     shard.COMMAND,
+    check.COMMAND,
     chip.COMMAND,
     run.COMMAND,
     launch.COMMAND,

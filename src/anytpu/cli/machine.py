@@ -43,6 +43,7 @@ EXTRAS = {
     "onnx": (("onnx",), "networks of the chip as ONNX models"),
     "flax": (("flax",), "steps of Flax NNX"),
     "equinox": (("equinox",), "steps of Equinox"),
+    "torch": (("torch", "torchax"), "planning PyTorch modules"),
     "hub": (("keras_hub",), "planning language models of KerasHub"),
     "tables": (("keras_rs",), "embedding tables of keras-rs"),
     "worker": (("grpc", "cryptography", "prometheus_client"), "workers on other machines"),

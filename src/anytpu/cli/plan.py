@@ -108,6 +108,19 @@ def _add_questions(group: Any) -> None:
     )
     group.add_argument("--max-batch", action="store_true", help="find the largest batch that fits on each system")
     group.add_argument(
+        "--ways",
+        action="store_true",
+        help="compile the training step with each change that makes it smaller, such as rematerialisation, gradient "
+        "accumulation and LoRA, and compare memory and time",
+    )
+    group.add_argument(
+        "--answer",
+        metavar="TOKENS",
+        type=positive_integer,
+        help="plan answers of so many tokens to prompts of --sequence tokens, for --batch sequences at once: the time "
+        "of a token, the largest batch, the price of a million tokens",
+    )
+    group.add_argument(
         "--check",
         metavar="FILE",
         nargs="?",
@@ -168,6 +181,12 @@ def run(arguments: argparse.Namespace) -> int:
         return DIFFERS_STATUS if planning.check(request) else 0
     if arguments.max_batch:
         planning.show_largest(request)
+        return 0
+    if arguments.ways:
+        planning.show_ways(request)
+        return 0
+    if arguments.answer:
+        planning.show_answers(request)
         return 0
     plan = planning.scaling(request) if arguments.scaling else planning.plan(request)
     if arguments.check:

@@ -17,7 +17,7 @@ import anytpu
 from anytpu.cli.script import HOW, check_readable, job_of
 from anytpu.errors import SettingError
 from anytpu.files.opening import read_file
-from anytpu.planning.language_models import language_models, nearest_language_model
+from anytpu.planning.language_models import is_language_model, nearest_language_model
 from anytpu.report.steps import StepProgress
 from anytpu.report.terminal import open_console, say
 from anytpu.train.makers import KERAS_MAKER
@@ -49,7 +49,7 @@ class PlanRequest:
         return {
             "input_specs": self.specs,
             "mode": "infer" if typed.infer else None,
-            "precision": typed.precision,
+            "precision": precision_of(typed),
             "batch_axis": self.batch_axis,
             "layout": typed.layout,
             "mesh": typed.mesh,
@@ -161,6 +161,42 @@ def show_largest(request: PlanRequest) -> None:
         say(console, f"{name}: {fits}")
 
 
+def show_ways(request: PlanRequest) -> None:
+    """Print, for each system, the training step with each change that makes it smaller."""
+    check_batch(request.job, request.specs, request.arguments.batch)
+    settings = {name: value for name, value in request.settings.items() if name != "mode"}
+    for name in request.arguments.tpu:
+        with StepProgress() as progress:
+            changes = anytpu.ways_to_fit(
+                request.job,
+                request.arguments.batch,
+                name,
+                prices=request.arguments.prices,
+                progress=progress,
+                **settings,
+            )
+        changes.show()
+
+
+def show_answers(request: PlanRequest) -> None:
+    """Print the speed, the memory and the price of the answers of a language model."""
+    typed = request.arguments
+    if typed.batch is None:
+        raise SettingError("--answer needs --batch, the number of sequences that are answered at once")
+    with StepProgress() as progress:
+        plan = anytpu.plan_serving(
+            request.job,
+            typed.batch,
+            typed.tpu,
+            prompt_tokens=typed.sequence or 1024,
+            new_tokens=typed.answer,
+            progress=progress,
+            prices=typed.prices,
+            **{name: request.settings[name] for name in ("layout", "mesh", "timeout_s", "use_cache")},
+        )
+    plan.show()
+
+
 def check(request: PlanRequest) -> bool:
     """Print a comparison of 1 core with many, and return whether their results differ."""
     with StepProgress() as progress:
@@ -196,6 +232,11 @@ def check_batch(job: Any, specs: Any, batch_size: int | None) -> None:
         )
 
 
+def precision_of(arguments: argparse.Namespace) -> str | None:
+    """Return the precision to make the job again in; a named language model is made in it at once."""
+    return None if is_language_model(arguments.job) else arguments.precision
+
+
 def job_named(
     arguments: argparse.Namespace, split: list[int] | None = None, axes: list[int | None] | None = None
 ) -> tuple[Any, Any]:
@@ -210,8 +251,9 @@ def job_named(
             f"name the job to plan: a function in a file, like {HOW}, a program file, .anytpu or .mlir, or a language "
             "model, like gemma3_1b"
         )
-    if name.replace("_instruct", "") in language_models():
-        return anytpu.language_model(name, arguments.sequence or 1024, lora_rank=arguments.lora)
+    if is_language_model(name):
+        dtype = arguments.precision or "bfloat16"
+        return anytpu.language_model(name, arguments.sequence or 1024, lora_rank=arguments.lora, dtype=dtype)
     for option in ("sequence", "lora"):
         if getattr(arguments, option) is not None:
             raise SettingError(
@@ -224,7 +266,7 @@ def job_named(
     path, colon, function = name.rpartition(":")
     if not colon or not path:
         raise SettingError(_no_function(name))
-    return job_of(path, function)
+    return job_of(path, function, has_values=getattr(arguments, "check", False) is True)
 
 
 def _layouts(name: str, split: list[int] | None, axes: list[int | None] | None) -> Any:

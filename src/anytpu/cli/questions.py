@@ -30,12 +30,16 @@ UNUSED_OPTIONS = {
         "sweep_batch",
         "scaling",
         "max_batch",
+        "ways",
+        "answer",
         "no_cache",
         "tolerance",
         *_FILES,
     ),
-    "max_batch": ("batch", *_RUN, "advise", "sweep_batch", "scaling", "check", "tolerance", *_FILES),
-    "scaling": ("sweep_batch",),
+    "max_batch": ("batch", *_RUN, "advise", "sweep_batch", "scaling", "ways", "answer", "check", "tolerance", *_FILES),
+    "scaling": ("sweep_batch", "ways", "answer"),
+    "ways": ("infer", *_RUN[:-1], "advise", "sweep_batch", "answer", "check", "tolerance", *_FILES),
+    "answer": ("lora", "precision", "batch_axis", *_RUN[:-1], "advise", "sweep_batch", "check", "tolerance", *_FILES),
 }
 """Question -> the options that do not apply to it. The first question given on the command line is answered."""
 
@@ -43,6 +47,8 @@ _SAYS = {
     "check": "compares one training step on 1 core and on many",
     "max_batch": "prints the largest batch that fits",
     "scaling": "plans the batch of --batch, grown with each slice",
+    "ways": "prints the training step with each change",
+    "answer": "prints the answers of a language model",
 }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
 import importlib.util
 import inspect
 import sys
@@ -32,8 +33,11 @@ _TO_PLAN = (
 )
 
 
-def job_of(name: str, function: str) -> tuple[Any, Any]:
+def job_of(name: str, function: str, has_values: bool) -> tuple[Any, Any]:
     """Return a job as `program.of` takes it, and its input specs, from a function in a file.
+
+    Without values, a Keras model is made of shapes, so that one larger than this machine can be planned. If the
+    function reads a value, it is called again, and makes the values.
 
     A function without an argument `devices` is called without arguments; it returns a job or a pair (job, specs). A
     function with an argument `devices` is the job itself, as `anytpu.plan` takes it, and the specs are None.
@@ -41,12 +45,15 @@ def job_of(name: str, function: str) -> tuple[Any, Any]:
     Args:
         name: the path of the file.
         function: the name of the function.
+        has_values: whether the values of a model are needed.
 
     Raises:
         SettingError: there is no such file or function, it needs arguments, it fails, or its value is not a job.
     """
     path = Path(name)
     make_job = function_in(path, function)
+    if not has_values:
+        make_job = _of_shapes(make_job)
     if "devices" not in inspect.signature(make_job).parameters:
         return _job_and_specs(name, function, _call(path, function, make_job))
 
@@ -65,6 +72,24 @@ def _job_and_specs(name: str, function: str, returned: Any) -> tuple[Any, Any]:
     if not is_job(job):
         raise wrong(name, function, returned, _TO_PLAN)
     return job, specs
+
+
+def _of_shapes(make_job: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that makes the job in `shapes_only`; if that reads a value, outside of it."""
+
+    @functools.wraps(make_job)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        from anytpu.planning.shapes_only import is_missing_value, shapes_only
+
+        try:
+            with shapes_only():
+                return make_job(*args, **kwargs)
+        except Exception as error:
+            if not is_missing_value(error):
+                raise
+        return make_job(*args, **kwargs)
+
+    return make
 
 
 def returned_by(name: str, function: str) -> Any:
@@ -109,6 +134,8 @@ def load(path: Path, how: str = HOW) -> ModuleType:
     sys.modules[name] = module  # pickle and dataclasses look the module up here
     sys.path.insert(0, str(path.parent.resolve()))
     with located_errors(path), _without_arguments(path):
+        if b"\0" in path.read_bytes():  # Python before 3.11.4 raises a ValueError, and later ones a SyntaxError.
+            raise SyntaxError("source code string cannot contain null bytes")
         spec.loader.exec_module(module)
     return module
 

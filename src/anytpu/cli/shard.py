@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     targets_named(arguments.tpu)
     # These imports load JAX, so the arguments are checked first.
     import anytpu
-    from anytpu.cli.planning import check_batch, job_named
+    from anytpu.cli.planning import check_batch, job_named, precision_of
     from anytpu.report.steps import StepProgress
     from anytpu.report.terminal import open_console, say
 
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
             batch_size=arguments.batch,
             input_specs=specs,
             mode="infer" if arguments.infer else None,
-            precision=arguments.precision,
+            precision=precision_of(arguments),
             compile=arguments.compile,
             rank=arguments.rank,
             examples=arguments.examples,

@@ -61,12 +61,29 @@ def bags_of(
     is_bag = combiner is not None and ids.ndim > 1
     shape = ids.shape[:-1] if is_bag else ids.shape
     size = ids.shape[-1] if is_bag else 1
-    ids = ids.astype("int32").reshape(-1, size)
-    is_id = (ids >= 0) & (ids < vocabulary_size)
-    is_bad = jnp.any(~is_id & (ids != -1), axis=1, keepdims=True)
+    if size == 0:  # JAX cannot infer the number of rows of an empty array.
+        ids, weights, size = jnp.full((*shape, 1), -1, "int32"), None, 1
+    ids = ids.reshape(-1, size)
+    is_id, is_filling = _kinds(ids, vocabulary_size)
+    ids = ids.astype("int32")
+    is_bad = jnp.any(~is_id & ~is_filling, axis=1, keepdims=True)
     own = jnp.ones(ids.shape, dtype) if weights is None else jnp.asarray(weights).astype(dtype).reshape(-1, size)
     weights = _normalized(jnp.where(is_id, own, 0), combiner)
     return FeatureBags(Bags(jnp.where(is_id, ids + offset, -1), weights), shape, is_bad)
+
+
+def _kinds(ids: Array, vocabulary_size: int) -> tuple[Array, Array]:
+    """Return which ids are in the table, and which are -1.
+
+    A cast to int32 first would make other ids of fractions, NaN and large integers.
+    """
+    if ids.dtype.itemsize < 4 and not jnp.issubdtype(ids.dtype, jnp.floating):
+        ids = ids.astype("int32")
+    is_id = (ids >= 0) & (ids < vocabulary_size)
+    if jnp.issubdtype(ids.dtype, jnp.floating):
+        is_id &= ids == jnp.floor(ids)
+    is_unsigned = jnp.issubdtype(ids.dtype, jnp.unsignedinteger)
+    return is_id, jnp.zeros_like(is_id) if is_unsigned else ids == -1
 
 
 def _normalized(weights: Array, combiner: str | None) -> Array:

@@ -4,12 +4,14 @@ Idea: JAX reads another row for an id outside of an array, without an error. In 
 `ShardedEmbedding` reads directly are known, so their ids are checked before they are transferred.
 
 Rule: with `on_bad_id="drop"` a bad id becomes -1 here, before 64-bit integers are cast. Ids that the model computes
-itself are not checked here: a bag with a bad one is NaN.
+itself are not checked here: a bag with a bad one is NaN. A log line names their table once.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import logging
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,9 +20,16 @@ import keras
 import numpy as np
 
 from anytpu import _keras
+from anytpu.embedding.first_bad import first_bad
+from anytpu.embedding.id_forms import check_range, refuse_forms
 from anytpu.embedding.layer import ShardedEmbedding
-from anytpu.embedding.table_layer import tables_of
+from anytpu.embedding.table_layer import has_tables, tables_of
 from anytpu.errors import DataError
+
+LOG = logging.getLogger("anytpu")
+
+_TOLD: weakref.WeakSet[Any] = weakref.WeakSet()
+"""The models whose unchecked tables were named."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,48 +45,83 @@ class _Fed:
     is_weight: bool
 
 
-def checked_ids(model: Any, x: Any) -> Any:
+def checked_ids(model: Any, x: Any, is_batch: bool = False) -> Any:
     """Return the inputs of a model with bad ids replaced by -1, where the layer drops them.
 
     Args:
-        model: a Keras model; only a graph of layers is checked.
+        model: a Keras model; only graphs of layers, and graphs within them, are checked.
         x: the inputs of a batch, or of a data set.
+        is_batch: whether rows are those of one batch of several, for errors.
 
     Raises:
         DataError: an id is outside of its table, or no integer; or the weight of an id is not finite.
     """
-    if not tables_of(model):
+    if not has_tables() or not any(isinstance(layer, ShardedEmbedding) for layer in _keras.layers_of(model)):
         return x
     fed = _fed_inputs(model)
+    if tables_of(model):
+        _tell_unchecked(model, fed)
+    of_batch = " of this batch" if is_batch else ""
     leaves, form = jax.tree.flatten(x)
     names = _names(model, x) if fed else []
     if len(names) != len(leaves):
         # Inputs of a subclassed model, or an error that Keras reports.
         for array in leaves:
-            _check_range(array)
+            check_range("an input", array)
         return x
     for place, (name, array) in enumerate(zip(names, leaves, strict=True)):
         if name not in fed:
-            _check_range(array)
+            check_range("an input", array)
         for reader in fed.get(name, ()):
             if reader.is_weight:
-                _check_weights(name, array)
+                _check_weights(name, array, of_batch)
             else:
-                leaves[place] = array = checked_array(f"x[{name!r}]", array, reader.layer)
+                leaves[place] = array = checked_array(f"x[{name!r}]", array, reader.layer, of_batch)
     return jax.tree.unflatten(form, leaves)
 
 
-def checked_array(name: str, ids: Any, layer: ShardedEmbedding) -> Any:
+def check_forms(model: Any, x: Any) -> None:
+    """Check that the inputs which tables read are rectangular integers. Data sets are checked by their batches.
+
+    Args:
+        model: a Keras model; only graphs of layers, and graphs within them, are checked.
+        x: the inputs: arrays, or lists of rows.
+
+    Raises:
+        DataError: an input has strings, or rows of different lengths.
+    """
+    graph = _keras.graph_of(model) if has_tables() and hasattr(model, "layers") else None
+    if graph is None:
+        return
+    inputs = len(graph.inputs)
+    if isinstance(x, dict):
+        names, values = _names(model, x), [x[name] for name in sorted(x)]
+    elif inputs == 1:
+        names, values = _names(model, x), [x[0] if isinstance(x, list) and len(x) == 1 else x]
+    elif isinstance(x, list | tuple) and len(x) == inputs:
+        names, values = _names(model, x), list(x)
+    else:
+        return
+    fed = _fed_inputs(model)
+    for name, value in zip(names, values, strict=True):
+        for reader in fed.get(name, ()):
+            if not reader.is_weight:
+                refuse_forms(f"x[{name!r}]", value, reader.layer.name)
+
+
+def checked_array(name: str, ids: Any, layer: ShardedEmbedding, of_batch: str = "") -> Any:
     """Return an array of ids for a layer, checked.
 
     Args:
         name: name of the array for errors.
         ids: the ids.
         layer: the layer that looks them up.
+        of_batch: text after the number of a row, for errors.
 
     Raises:
-        DataError: an id is outside of the table, or no integer.
+        DataError: an id is outside of the table, or no integer; or the ids are no rectangular array of numbers.
     """
+    refuse_forms(name, ids, layer.name)
     array = np.asarray(ids)
     if not array.size:
         return ids
@@ -91,33 +135,30 @@ def checked_array(name: str, ids: Any, layer: ShardedEmbedding) -> Any:
         return ids
     if layer.on_bad_id == "drop":
         return np.where(is_bad, -1, array)
-    first = tuple(int(index) for index in np.argwhere(is_bad)[0])
-    count = int(is_bad.sum())
+    first = first_bad(is_bad)
+    count, value = int(is_bad.sum()), array[first].item()
     more = f" ({count:,} such ids)" if count > 1 else ""
     raise DataError(
-        f"{name}, row {first[0]:,}, has the id {array[first].item():,}{more}, and the table {layer.name!r} has the "
-        f'ids 0 to {layer.input_dim - 1:,}; -1 stands for no id. Enlarge input_dim, or pass on_bad_id="drop" to '
-        "leave such ids out"
+        f"{name}, row {first[0]:,}{of_batch}, has the id {value:,}{more}, and the table {layer.name!r} has the ids 0 "
+        f"to {layer.input_dim - 1:,}; -1 stands for no id. {_advice(value, layer.input_dim)}, or pass "
+        'on_bad_id="drop" to leave such ids out'
     )
 
 
-def _check_range(array: Any) -> None:
-    """Refuse integers that a cast to 32 bits would turn into other ids."""
-    if getattr(array, "dtype", np.dtype("int32")).kind in "iu" and array.dtype.itemsize > 4 and array.size:
-        low, high = array.min(), array.max()
-        if low < -(2**31) or high >= 2**31:
-            raise DataError(
-                f"an input has the integer {(high if high >= 2**31 else low).item():,}, which 32 bits do not hold, and "
-                "the model has embedding tables: check the ids, or hash them into fewer (tpu.pipeline.hash_ids)"
-            )
+def _advice(value: float, input_dim: int) -> str:
+    """Return what to do about a bad id."""
+    if not np.isfinite(value) or value != np.floor(value):
+        return "Ids are integers: check that this column holds ids"
+    return "Enlarge input_dim" if value >= input_dim else "Check how negative ids are made"
 
 
-def _check_weights(name: str, weights: Any) -> None:
+def _check_weights(name: str, weights: Any, of_batch: str) -> None:
     is_bad = ~np.isfinite(np.asarray(weights))
     if is_bad.any():
-        first = tuple(int(index) for index in np.argwhere(is_bad)[0])
+        first = first_bad(is_bad)
+        weight = np.asarray(weights)[first].item()
         raise DataError(
-            f"x[{name!r}], row {first[0]:,}, has the weight {np.asarray(weights)[first].item()}: the weight of an id "
+            f"x[{name!r}], row {first[0]:,}{of_batch}, has the weight {weight}: the weight of an id "
             "must be a finite number, and 0 leaves the id out"
         )
 
@@ -139,12 +180,42 @@ def _fed_inputs(model: Any) -> dict[str, list[_Fed]]:
         return {}
     names = {id(tensor): tensor.name for tensor in graph.inputs}
     fed: dict[str, list[_Fed]] = {}
+    for inner, tensors in _inner_calls(graph):
+        readers = _fed_inputs(inner)
+        for own, tensor in zip(_keras.graph_of(inner).inputs, tensors, strict=False):  # pyright: ignore[reportOptionalMemberAccess]
+            if id(tensor) in names and own.name in readers:
+                fed.setdefault(names[id(tensor)], []).extend(readers[own.name])
     for layer, ids, weights in _table_calls(graph):
         for tensors, is_weight in ((ids, False), (weights, True)):
             for tensor in keras.tree.flatten(tensors):
                 if id(tensor) in names:
                     fed.setdefault(names[id(tensor)], []).append(_Fed(layer, is_weight))
     return fed
+
+
+def _inner_calls(graph: Any) -> Iterator[tuple[Any, list[Any]]]:
+    """Yield each graph of layers within a graph, with the tensors that it is called on."""
+    for layer in graph.layers:
+        if isinstance(layer, keras.Model) and _keras.graph_of(layer) is not None:
+            for args, kwargs in _keras.arguments_of(layer):
+                yield layer, keras.tree.flatten(args[0] if args else kwargs.get("inputs"))
+
+
+def _tell_unchecked(model: Any, fed: dict[str, list[_Fed]]) -> None:
+    """Say once which tables get ids that are not checked on the host."""
+    if model in _TOLD:
+        return
+    _TOLD.add(model)
+    checked = {id(reader.layer) for readers in fed.values() for reader in readers if not reader.is_weight}
+    layers = [layer for layer in _keras.layers_of(model) if isinstance(layer, ShardedEmbedding)]
+    names = [repr(layer.name) for layer in layers if layer.on_bad_id == "raise" and id(layer) not in checked]
+    if names:
+        LOG.warning(
+            "The ids of %s are not checked before a step: no input of %r goes straight there. The result for an id "
+            "outside of the table is NaN.",
+            ", ".join(names),
+            model.name,
+        )
 
 
 def _table_calls(graph: Any) -> Iterator[tuple[ShardedEmbedding, Any, Any]]:

@@ -54,7 +54,8 @@ class FeatureConfig:
     Attributes:
         table: the table.
         max_sequence_length: 0 to combine the ids of a row; otherwise the number of embeddings of a row, which are not
-            combined. Rows with fewer ids get zeros.
+            combined. Rows with fewer ids get zeros. Longer rows are cut to their first ids, as in TensorFlow; a log
+            line says so once.
         validate_weights_and_indices: whether ids and weights are checked on the host. False drops bad ids.
         output_shape: must be None: the shape follows from the ids.
         name: name of the feature, for errors; None takes its place in the configuration.

@@ -16,10 +16,9 @@ from typing import Any
 
 import jax
 from jax import Array
-from jax.core import ShapedArray
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import batching, mlir
 
+from anytpu.engine.function_primitives import function_primitive
 from anytpu.engine.kernels import kernels_in_use
 
 
@@ -41,48 +40,32 @@ class CpuCall:
         """Compute the results."""
         if kernels_in_use() is None or not self.takes(*operands, **settings):
             return self.plain(*operands, **settings)
-        return cpu_call_p.bind(*operands, call=self, settings=tuple(sorted(settings.items())))
+        return cpu_call_p.bind(*operands, function=self, settings=tuple(sorted(settings.items())))
 
 
-cpu_call_p = Primitive("cpu_call")
-cpu_call_p.multiple_results = True
+def _compute(*operands: Any, function: CpuCall, settings: tuple) -> list[Any]:
+    return list(function.plain(*operands, **dict(settings)))
 
 
-@cpu_call_p.def_impl
-def _compute(*operands: Any, call: CpuCall, settings: tuple) -> list[Any]:
-    return list(call.plain(*operands, **dict(settings)))
+cpu_call_p = function_primitive("cpu_call", _compute)
 
 
-@cpu_call_p.def_abstract_eval
-def _result_specs(*operands: Any, call: CpuCall, settings: tuple) -> list[Any]:
-    specs = [jax.ShapeDtypeStruct(operand.shape, operand.dtype) for operand in operands]
-    results = jax.eval_shape(lambda *arrays: _compute(*arrays, call=call, settings=settings), *specs)
-    return [ShapedArray(result.shape, result.dtype) for result in results]
-
-
-def _differentiate(primals: Any, tangents: Any, *, call: CpuCall, settings: tuple) -> Any:
-    tangents = tuple(map(ad.instantiate_zeros, tangents))
-    return jax.jvp(lambda *arrays: _compute(*arrays, call=call, settings=settings), primals, tangents)
-
-
-def _batch(operands: Any, dims: Any, *, call: CpuCall, settings: tuple) -> Any:
-    results = jax.vmap(lambda *arrays: _compute(*arrays, call=call, settings=settings), dims)(*operands)
+def _batch(operands: Any, dims: Any, *, function: CpuCall, settings: tuple) -> Any:
+    results = jax.vmap(lambda *arrays: _compute(*arrays, function=function, settings=settings), dims)(*operands)
     return results, [0] * len(results)
 
 
-def _lower_on_cpu(context: Any, *operands: Any, call: CpuCall, settings: tuple) -> Any:
+def _lower_on_cpu(context: Any, *operands: Any, function: CpuCall, settings: tuple) -> Any:
     """Lower a call for the CPU: by its kernel, if the switch of the kernels is on."""
     kernels: ModuleType | None = kernels_in_use()
 
     def compute(*arrays: Any) -> list[Any]:
         if kernels is None:
-            return _compute(*arrays, call=call, settings=settings)
-        return list(call.foreign(kernels, *arrays, **dict(settings)))
+            return _compute(*arrays, function=function, settings=settings)
+        return list(function.foreign(kernels, *arrays, **dict(settings)))
 
     return mlir.lower_fun(compute, multiple_results=True)(context, *operands)
 
 
-ad.primitive_jvps[cpu_call_p] = _differentiate
 batching.primitive_batchers[cpu_call_p] = _batch
-mlir.register_lowering(cpu_call_p, mlir.lower_fun(_compute, multiple_results=True))
 mlir.register_lowering(cpu_call_p, _lower_on_cpu, platform="cpu")

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import logging
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from anytpu.embedding.configs import FeatureConfig
+from anytpu.embedding.first_bad import first_bad
 from anytpu.embedding.padded_ids import padded_ids
 from anytpu.errors import DataError
 from anytpu.strategy import PerReplica
+
+LOG = logging.getLogger("anytpu")
+
+_TOLD_OF_CUTS: weakref.WeakSet[FeatureConfig] = weakref.WeakSet()
+"""The features of which a log line has said that rows are cut."""
 
 FeatureIds = tuple[np.ndarray, np.ndarray | None]
 """Ids of a feature, int32 `(rows, length)`, -1 for no id, and the weight of each, or None."""
 
 
 def ids_of_feature(feature: FeatureConfig, name: str, ids: Any, weights: Any) -> FeatureIds:
-    """Return the ids of a feature as rectangular arrays. A row of a sequence that is too long is cut, as in TensorFlow.
+    """Return the ids of a feature as rectangular arrays. A log line says once that rows are cut.
 
     Args:
         feature: the feature.
@@ -31,9 +39,19 @@ def ids_of_feature(feature: FeatureConfig, name: str, ids: Any, weights: Any) ->
     table = feature.table
     weights = None if weights is None else _joined(weights)
     padded = padded_ids(_joined(ids), weights, feature.max_sequence_length or None, True, name)
+    if padded.cut is not None and feature not in _TOLD_OF_CUTS:
+        _TOLD_OF_CUTS.add(feature)
+        LOG.warning(
+            "%r, row %s, has %s ids, and its max_sequence_length is %s: only the first ids of such rows are used. "
+            "Later rows are cut without a line.",
+            name,
+            f"{padded.cut[0]:,}",
+            f"{padded.cut[1]:,}",
+            feature.max_sequence_length,
+        )
     is_bad = (padded.ids < -1) | (padded.ids >= table.vocabulary_size)
     if is_bad.any() and feature.validate_weights_and_indices:
-        row, place = (int(index) for index in np.argwhere(is_bad)[0])
+        row, place = first_bad(is_bad)
         raise DataError(
             f"{name!r}, row {row:,}, has the id {padded.ids[row, place].item():,}, and the table {table.name!r} has "
             f"the ids 0 to {table.vocabulary_size - 1:,}; -1 stands for no id. FeatureConfig("

@@ -9,8 +9,19 @@ import keras
 import numpy as np
 
 from anytpu.embedding.bags import COMBINERS, bags_of
+from anytpu.embedding.id_forms import check_range, refuse_forms
 from anytpu.embedding.table_layer import TableLayer
 from anytpu.errors import DataError, SettingError
+
+_REFUSED = {
+    "mask_zero": "0 is an id like any other. Fill rows up with -1 (tpu.embedding.pad_ids), and pass mask_padding=True",
+    "embeddings_regularizer": "it changes all rows at each step. Leave it out, or regularize the layer's result with "
+    "keras.layers.ActivityRegularization",
+    "embeddings_constraint": "it changes all rows at each step. Leave it out",
+    "lora_rank": "a step changes the rows of the table itself. Leave it out",
+    "weights": "assign them afterwards, layer.embeddings = array, or pass embeddings_initializer",
+    "input_length": "the length follows from the ids. Leave it out",
+}
 
 
 @keras.saving.register_keras_serializable("anytpu")
@@ -65,12 +76,23 @@ class ShardedEmbedding(TableLayer):
             raise SettingError(f'combiner must be "sum", "mean", "sqrtn" or None, not {combiner!r}')
         if on_bad_id not in ("raise", "drop"):
             raise SettingError(f'on_bad_id must be "raise" or "drop", not {on_bad_id!r}')
+        for name, reason in _REFUSED.items():
+            if settings.pop(name, None):
+                raise SettingError(f"{name} of keras.layers.Embedding is not supported by a ShardedEmbedding: {reason}")
         super().__init__(int(input_dim), int(output_dim), optimizer, **settings)
         self.input_dim, self.output_dim = int(input_dim), int(output_dim)
         self.combiner, self.on_bad_id = combiner, on_bad_id
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
         self.mask_padding = mask_padding
         self.supports_masking = mask_padding
+
+    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """Look ids up; see `call`."""
+        for ids in keras.tree.flatten(inputs):
+            array = ids if hasattr(ids, "dtype") else np.asarray(ids)
+            refuse_forms("the input", array, self.name)
+            check_range("the input", array)
+        return super().__call__(inputs, *args, **kwargs)
 
     def build(self, input_shape: Any) -> None:
         """Make the table, its slots, its learning rate and its step count."""

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from anytpu._calls import explain_arguments
-from anytpu.errors import DataError
+from anytpu.embedding.first_bad import first_bad
+from anytpu.errors import DataError, SettingError
+from anytpu.pipeline.missing import first_missing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,10 +25,12 @@ class PaddedIds:
     Attributes:
         ids: `(rows, length)`, int32 or int64; -1 stands for no id.
         weights: float32 `(rows, length)`; None if all ids count once.
+        cut: the first row that was cut and its number of ids before, or None.
     """
 
     ids: np.ndarray
     weights: np.ndarray | None
+    cut: tuple[int, int] | None = None
 
 
 @explain_arguments
@@ -44,13 +48,17 @@ def pad_ids(
         name: name of the feature, for errors.
 
     Raises:
-        DataError: a row is longer than `length`, or the weights have another form than the ids or are not finite.
+        SettingError: `on_long` is none of these.
+        DataError: a row is longer than `length`, or nested, or has a missing value. Or the weights have another form
+            than the ids, or are not finite.
 
     Example:
         >>> pad_ids([[3, 5, 7], [2]])
         array([[ 3,  5,  7, -1],
                [ 2, -1, -1, -1]])
     """
+    if on_long not in ("raise", "cut"):
+        raise SettingError(f'on_long must be "raise" or "cut", not {on_long!r}')
     padded = padded_ids(ids, weights, length, on_long == "cut", name)
     return padded.ids if padded.weights is None else (padded.ids, padded.weights)
 
@@ -65,33 +73,36 @@ def padded_ids(ids: Any, weights: Any, length: int | None, cuts: bool, name: str
         cuts: whether longer rows are cut.
         name: name of the feature, for errors.
     """
-    rows, row_weights = _rows_of(ids), None if weights is None else _rows_of(weights)
+    rows, row_weights = _rows_of(name, ids), None if weights is None else _rows_of(name, weights, False)
     lengths = [len(row) for row in rows]
     if row_weights is not None and [len(row) for row in row_weights] != lengths:
         raise DataError(f"the weights of {name!r} have other rows than its ids: give one weight for each id")
-    longest = max(lengths, default=0)
+    longest, cut = max(lengths, default=0), None
     if length is None:
         # Dense ids keep their shape; others get few different ones.
         is_dense = isinstance(rows, np.ndarray) and rows.dtype != object
         length = longest if is_dense else 1 << max(longest - 1, 0).bit_length()
-    elif longest > length and not cuts:
+    elif longest > length:
         row = next(index for index, size in enumerate(lengths) if size > length)
+        cut = row, lengths[row]
+    if cut is not None and not cuts:
         raise DataError(
-            f"{name!r}, row {row:,}, has {lengths[row]:,} ids, and a row has at most {length:,}: raise the limit, or "
+            f"{name!r}, row {cut[0]:,}, has {cut[1]:,} ids, and a row has at most {length:,}: raise the limit, or "
             'pass on_long="cut" to keep the first ids'
         )
     dtypes = {np.asarray(row).dtype for row in rows if len(row)}
     filled = _integers(name, _filled(rows, length, -1, np.result_type(*dtypes or {np.dtype("int64")})))
     if row_weights is None:
-        return PaddedIds(filled, None)
+        return PaddedIds(filled, None, cut)
     filled_weights = _filled(row_weights, length, 0, np.dtype("float32"))
-    if not np.isfinite(filled_weights).all():
-        row, place = (int(index) for index in np.argwhere(~np.isfinite(filled_weights))[0])
+    is_bad = ~np.isfinite(filled_weights)
+    if is_bad.any():
+        row, place = first_bad(is_bad)
         raise DataError(
             f"{name!r}, row {row:,}, has the weight {filled_weights[row, place].item()} for the id "
             f"{filled[row, place].item():,}: a weight must be a finite number"
         )
-    return PaddedIds(filled, filled_weights)
+    return PaddedIds(filled, filled_weights, cut)
 
 
 def _integers(name: str, ids: np.ndarray) -> np.ndarray:
@@ -100,12 +111,12 @@ def _integers(name: str, ids: np.ndarray) -> np.ndarray:
         return ids
     if ids.dtype.kind not in "fb":
         raise DataError(
-            f"{name!r} holds {ids.dtype}: turn strings into ids first, such as "
-            "pad_ids([vocabulary(row) for row in rows]) with a tpu.pipeline.Vocabulary"
+            f"{name!r} holds {ids.dtype}: turn strings into ids first, such as pad_ids(vocabulary(rows)) with a "
+            "tpu.pipeline.Vocabulary, or pad_ids(tpu.pipeline.hash_ids(rows, 1000))"
         )
     is_bad = ~((ids == np.floor(ids)) & (np.abs(ids) < 2**53))
     if is_bad.any():
-        row, place = (int(index) for index in np.argwhere(is_bad)[0])
+        row, place = first_bad(is_bad)
         raise DataError(f"{name!r}, row {row:,}, has {ids[row, place].item()}, which is no id: pass integers")
     return ids.astype("int64")
 
@@ -118,8 +129,12 @@ def _filled(rows: Any, length: int, filling: float, dtype: Any) -> np.ndarray:
     return array
 
 
-def _rows_of(ids: Any) -> Any:
-    """Return ids as a sequence of rows."""
+def _rows_of(name: str, ids: Any, are_ids: bool = True) -> Any:
+    """Return ids, or their weights, as a sequence of rows.
+
+    Raises:
+        DataError: an id is missing, or rows are nested.
+    """
     if hasattr(ids, "to_list"):  # A ragged tensor of TensorFlow.
         return ids.to_list()
     if hasattr(ids, "dense_shape"):  # A sparse tensor of TensorFlow.
@@ -128,9 +143,41 @@ def _rows_of(ids: Any) -> Any:
         sparse = ids.tocoo()
         return _sparse_rows(np.stack([sparse.row, sparse.col], axis=1), sparse.data, sparse.shape[0])
     if isinstance(ids, list | tuple):
-        return [np.asarray(row).reshape(-1) for row in ids]
+        return [_row(name, index, row, are_ids) for index, row in enumerate(ids)]
     array = np.asarray(ids)
-    return array if array.dtype == object or array.ndim > 1 else array[:, None]
+    if array.dtype == object:
+        return [_row(name, index, row, are_ids) for index, row in enumerate(array)]
+    if array.ndim > 2:
+        raise DataError(f"{name!r} has the shape {array.shape}: pass (rows, ids), or each place as its own feature")
+    if are_ids:
+        _check_present(name, array)
+    return array if array.ndim > 1 else array.reshape(-1, 1)
+
+
+def _row(name: str, index: int, row: Any, are_ids: bool) -> np.ndarray:
+    try:
+        array = np.asarray(row)
+    except ValueError:  # Lists of different lengths.
+        array = None
+    if array is None or max(array.shape, default=1) < array.size:
+        raise DataError(
+            f"{name!r}, row {index:,}, has lists in a list: pass one list of ids for each row, such as [[3, 5], [2]]"
+        )
+    if not are_ids:
+        return array.astype("float32").reshape(-1)
+    _check_present(name, array, index)
+    # An array of objects may hold integers alone.
+    return (np.array(array.tolist()) if array.dtype == object else array).reshape(-1)
+
+
+def _check_present(name: str, array: np.ndarray, row: int | None = None) -> None:
+    """Check that no value is missing; `row` is the row of the array, None if its first axis counts the rows."""
+    place = first_missing(array)
+    if place is not None:
+        raise DataError(
+            f"{name!r}, row {place[0] if row is None else row:,}, has the missing value {array[place]}: fill it with "
+            "-1, which stands for no id, such as with column.fillna(-1) of pandas, or drop the row, column.dropna()"
+        )
 
 
 def _sparse_rows(places: np.ndarray, values: np.ndarray, count: int) -> list[np.ndarray]:

@@ -237,7 +237,7 @@ def summed_by_row(rows: Array, features: list[Bags], gradients: list[Array]) -> 
     all_ids, order = jax.lax.sort((jnp.concatenate(ids), places), num_keys=1)
     gradient = jnp.concatenate(gradients).astype(rows.dtype)
     each = gradient[jnp.concatenate(bag_of)[order]] * jnp.concatenate(weights)[order][:, None]
-    is_first = jnp.concatenate([jnp.ones(1, bool), all_ids[1:] != all_ids[:-1]])
+    is_first = jnp.concatenate([jnp.ones(all_ids[:1].shape, bool), all_ids[1:] != all_ids[:-1]])
     segment = jnp.cumsum(is_first.astype("int32")) - 1
     count = len(all_ids)
     sums = jax.ops.segment_sum(each, segment, count, indices_are_sorted=True)

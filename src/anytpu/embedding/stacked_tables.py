@@ -6,6 +6,7 @@ with the same optimizer are looked up and updated together. The ids of a table a
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,6 +18,9 @@ from anytpu.embedding.configs import TableConfig
 from anytpu.embedding.row_optimizers import as_optimizer, learning_rate_of, row_optimizer
 from anytpu.embedding.table_layer import TableLayer, stored_rows
 from anytpu.errors import SettingError
+
+_MAX_ROWS = 2**31 - 2**24
+"""Rows that ids of 32 bits can name, with numbers to spare for ids that are no row."""
 
 
 class StackedTables(TableLayer):
@@ -79,28 +83,68 @@ class StackedTables(TableLayer):
         return [feature.result(result, is_marked=True) for feature, result in zip(features, sums, strict=True)]
 
 
-def stacks_of(tables: Sequence[TableConfig], optimizer: Any, dtype: str | None = None) -> Iterator[StackedTables]:
-    """Yield stacks of tables, one for each width and optimizer, in the order of their first tables.
+@dataclasses.dataclass(frozen=True)
+class TableGroup:
+    """Tables that are stored as one.
+
+    Attributes:
+        tables: the tables.
+        optimizer: their optimizer.
+    """
+
+    tables: tuple[TableConfig, ...]
+    optimizer: Any
+
+    @property
+    def name(self) -> str:
+        """The first part of the names of the variables."""
+        return "_".join(str(table.name) for table in self.tables[:3])
+
+
+def groups_of(tables: Sequence[TableConfig], optimizer: Any) -> list[TableGroup]:
+    """Return groups of tables of one width and one optimizer, in the order of their first tables.
+
+    A group has no more rows than ids of 32 bits; further tables begin another group.
 
     Args:
         tables: the tables.
         optimizer: optimizer of tables without one.
-        dtype: dtype of the tables; None is Keras's.
 
     Raises:
-        SettingError: an optimizer has no update of single rows.
+        SettingError: an optimizer has no update of single rows, or a table has more rows than ids of 32 bits.
     """
-    groups: dict[tuple, list[TableConfig]] = {}
-    optimizers: dict[tuple, Any] = {}
+    groups: list[list[TableConfig]] = []
+    optimizers: list[Any] = []
+    newest: dict[tuple, int] = {}
     for table in tables:
+        if not _fits([table]):
+            raise SettingError(
+                f"the table {table.name!r} has {table.vocabulary_size:,} rows, and ids are of 32 bits: a table has at "
+                f"most {_MAX_ROWS:,} rows. Split it into tables of fewer ids, or hash the ids into fewer"
+            )
         own = as_optimizer(optimizer if table.optimizer is None else table.optimizer)
         key = table.dim, row_optimizer(own), learning_rate_of(own)
-        groups.setdefault(key, []).append(table)
-        optimizers.setdefault(key, own)
-    for key, group in groups.items():
-        if stored_rows(sum(table.vocabulary_size for table in group), key[0]) >= 2**31 - 2**24:
-            raise SettingError(f"{len(group)} tables of width {key[0]} have more rows together than ids of 32 bits")
-        name = "_".join(str(table.name) for table in group[:3])
-        stack = StackedTables(group, optimizers[key], dtype=dtype, name=name)
+        if key in newest and _fits([*groups[newest[key]], table]):
+            groups[newest[key]].append(table)
+            continue
+        newest[key] = len(groups)
+        groups.append([table])
+        optimizers.append(own)
+    return [TableGroup(tuple(group), own) for group, own in zip(groups, optimizers, strict=True)]
+
+
+def _fits(tables: Sequence[TableConfig]) -> bool:
+    return stored_rows(sum(table.vocabulary_size for table in tables), tables[0].dim) < _MAX_ROWS
+
+
+def stacks_of(tables: Sequence[TableConfig], optimizer: Any) -> Iterator[StackedTables]:
+    """Yield the stack of each group of tables; see `groups_of`.
+
+    Args:
+        tables: the tables.
+        optimizer: optimizer of tables without one.
+    """
+    for group in groups_of(tables, optimizer):
+        stack = StackedTables(group.tables, group.optimizer, name=group.name)
         stack.build()
         yield stack

@@ -47,7 +47,7 @@ class TableCalls:
         state = homes.take(backend, self._variables, homes.Holder(name), jax.tree.leaves(state_layouts))
         try:
             new, outputs = executable.step(state, arrays)
-            homes.settle(backend, self._variables, new)
+            homes.settle(self._variables, new)
         except BaseException:
             homes.release(self._variables)
             raise

@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import functools
 import math
+import warnings
 import weakref
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import keras
+import numpy as np
 
 from anytpu import _jax, _keras, units
+from anytpu._calls import users_stacklevel
 from anytpu.embedding.assigned_tables import BackwardPasses, watch
 from anytpu.embedding.first_rows import filled, in_blocks
 from anytpu.embedding.row_optimizers import as_optimizer, learning_rate_of, row_optimizer
@@ -37,6 +40,9 @@ _MIN_SPLIT_ELEMENTS = 2**20
 _LAYERS: weakref.WeakSet[Any] = weakref.WeakSet()
 """The layers with a table of this process."""
 
+_TOLD_OF_RATES: weakref.WeakSet[Any] = weakref.WeakSet()
+"""The layers that a warning about a callback of the learning rate has named."""
+
 
 def stored_rows(rows: int, width: int) -> int:
     """Return the number of rows with which a table is stored: its own, or for a large table the next multiple of 1024.
@@ -48,12 +54,69 @@ def stored_rows(rows: int, width: int) -> int:
     return rows if rows * width < _MIN_SPLIT_ELEMENTS else math.ceil(rows / ROW_MULTIPLE) * ROW_MULTIPLE
 
 
+def has_tables() -> bool:
+    """Return whether this process has made a layer with a table. Each call of a step asks, also without a table."""
+    return bool(_LAYERS)
+
+
 def tables_of(model: Any) -> tuple[str, ...]:
     """Return the paths of the tables of a Keras model, and of their slots."""
-    if not _LAYERS:
-        return ()  # Each call of a step asks, also of models without a table.
-    layers = [layer for layer in _keras.layers_of(model) if isinstance(layer, TableLayer) and layer.built]
-    return tuple(variable.path for layer in layers for variable in layer.table_variables)
+    return tuple(variable.path for layer in _built_tables(model) for variable in layer.table_variables)
+
+
+def slots_of_tables(model: Any) -> frozenset[str]:
+    """Return the paths of the optimizer slots of the tables of a Keras model."""
+    return frozenset(variable.path for layer in _built_tables(model) for variable in layer.table_variables[1:])
+
+
+def _built_tables(model: Any) -> list[TableLayer]:
+    if not has_tables():
+        return []
+    return [layer for layer in _keras.layers_of(model) if isinstance(layer, TableLayer) and layer.built]
+
+
+def warn_of_rate_callbacks(model: Any, callbacks: Any) -> None:
+    """Warn if a callback changes the learning rate of the model's optimizer, which the model's tables do not follow.
+
+    Each table is named once. A table with a schedule, or whose `learning_rate` was assigned, is not.
+
+    Args:
+        model: a Keras model.
+        callbacks: the callbacks of a fit, or None.
+    """
+    if not has_tables() or not callbacks:
+        return
+    kinds = keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau
+    listed = callbacks if isinstance(callbacks, list | tuple) else [callbacks]
+    found = [type(each).__name__ for each in listed if isinstance(each, kinds)]
+    layers = [layer for layer in _keras.layers_of(model) if isinstance(layer, TableLayer)]
+    tables = [repr(layer.name) for layer in layers if layer.follows_no_rate and layer not in _TOLD_OF_RATES]
+    if found and tables:
+        _TOLD_OF_RATES.update(layers)
+        names = (
+            f"table {tables[0]} has an optimizer of its own, whose rate stays"
+            if len(tables) == 1
+            else f"tables {', '.join(tables)} have optimizers of their own, whose rates stay"
+        )
+        warnings.warn(
+            f"{found[0]} changes the learning rate of the model's optimizer, and the {names}. Set layer.learning_rate "
+            "in a keras.callbacks.LambdaCallback, or give the table's optimizer a schedule",
+            stacklevel=users_stacklevel(),
+        )
+
+
+def nan_hint(model: Any) -> str:
+    """Return a sentence for an error about a loss that is not finite: bad ids of the model's tables; "" without one.
+
+    Args:
+        model: a Keras model.
+    """
+    if not tables_of(model):
+        return ""
+    return (
+        '. The model has embedding tables: the result for an id outside of a table is NaN, which on_bad_id="drop" of '
+        "its layer avoids"
+    )
 
 
 class TableLayer(keras.layers.Layer):
@@ -73,6 +136,10 @@ class TableLayer(keras.layers.Layer):
         self.row_optimizer = row_optimizer(self.table_optimizer)
         """The formulas of the optimizer."""
         self._rows, self._width = rows, width
+        self._learning_rate: Any = None
+        self._first_rate: float | None = None
+        self.has_own_rate = False
+        """Whether `learning_rate` was assigned."""
         _LAYERS.add(self)
         self.passes = BackwardPasses()
         """The number of backward passes through the table since its last update."""
@@ -110,7 +177,7 @@ class TableLayer(keras.layers.Layer):
         self.steps = self.add_weight(name="steps", initializer="zeros", overwrite_with_gradient=True, **single)
         """Number of steps of the table's optimizer."""
         self._learning_rate = None
-        if not isinstance(self._rate_setting, keras.optimizers.schedules.LearningRateSchedule):
+        if not self._is_scheduled:
             rate = keras.initializers.Constant(self._rate_setting)
             self._learning_rate = self.add_weight(name="learning_rate", initializer=rate, trainable=False, **single)
         watch(self)
@@ -141,13 +208,23 @@ class TableLayer(keras.layers.Layer):
             f"the table of {self.name!r} takes {units.format_bytes(size_bytes)} with the slots of "
             f"{self.row_optimizer.name}, {units.format_bytes(size_bytes / pieces)} in {place} which has "
             f"{units.format_bytes(limit_bytes)}. Use more cores, a smaller output_dim, an optimizer with fewer slots "
-            "(SGD, Adagrad), or hash the ids into fewer (tpu.pipeline.hash_ids). tpu.plan says what fits a TPU slice"
+            "(SGD, Adagrad), or hash the ids into fewer (tpu.pipeline.hash_ids). To learn which TPU slice holds it, "
+            "make the model within tpu.shapes_only(), and type tpu.plan(model, batch)"
         )
 
     @property
     def _rate_setting(self) -> Any:
         """The learning rate of the optimizer: a schedule, or a number."""
-        return learning_rate_of(self.table_optimizer)
+        return learning_rate_of(self.table_optimizer) if self._first_rate is None else self._first_rate
+
+    @property
+    def follows_no_rate(self) -> bool:
+        """Whether nothing has changed the learning rate: no schedule, no assignment."""
+        return not self.has_own_rate and not self._is_scheduled
+
+    @property
+    def _is_scheduled(self) -> bool:
+        return isinstance(self._rate_setting, keras.optimizers.schedules.LearningRateSchedule)
 
     @property
     def table_variables(self) -> list[Any]:
@@ -181,18 +258,26 @@ class TableLayer(keras.layers.Layer):
     @property
     def learning_rate(self) -> Any:
         """The learning rate of the table; assign a number to change it."""
-        if self._learning_rate is None:
-            return self._rate_setting(self.steps)
-        return self._learning_rate
+        if self._learning_rate is not None:
+            return self._learning_rate
+        return self._rate_setting(self.steps if self.built else 0) if self._is_scheduled else self._rate_setting
 
     @learning_rate.setter
     def learning_rate(self, value: float) -> None:
-        if self._learning_rate is None:
+        if self._is_scheduled:
             raise ProgramError(
                 f"the learning rate of {self.name!r} follows {type(self._rate_setting).__name__}, so it cannot be "
                 "assigned: make the table's optimizer with a number, such as Adam(0.001)"
             )
-        self._learning_rate.assign(value)
+        if isinstance(value, bool) or not isinstance(
+            value, int | float | np.number | np.ndarray | jax.Array | keras.Variable
+        ):
+            raise SettingError(f"the learning rate of {self.name!r} must be a number, not {value!r}")
+        self.has_own_rate = True
+        if self._learning_rate is None:
+            self._first_rate = float(value)
+        else:
+            self._learning_rate.assign(value)
 
     def look_up(self, features: list[Bags]) -> list[jax.Array]:
         """Return the weighted sums of the rows of each feature, `(bags, width)` each, in the layer's compute dtype.

@@ -17,9 +17,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.core import ShapedArray
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import batching
+
+from anytpu.engine.function_primitives import function_primitive
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,25 +46,11 @@ class RowFunction:
         return over_rows_p.bind(*operands, function=self, settings=tuple(sorted(settings.items())))
 
 
-over_rows_p = Primitive("over_rows")
-over_rows_p.multiple_results = True
-
-
-@over_rows_p.def_impl
 def _compute(*operands: Any, function: RowFunction, settings: tuple) -> list[Any]:
     return list(function.compute(*operands, **dict(settings)))
 
 
-@over_rows_p.def_abstract_eval
-def _result_specs(*operands: Any, function: RowFunction, settings: tuple) -> list[Any]:
-    specs = [jax.ShapeDtypeStruct(operand.shape, operand.dtype) for operand in operands]
-    results = jax.eval_shape(lambda *arrays: _compute(*arrays, function=function, settings=settings), *specs)
-    return [ShapedArray(result.shape, result.dtype) for result in results]
-
-
-def _differentiate(primals: Any, tangents: Any, *, function: RowFunction, settings: tuple) -> Any:
-    tangents = tuple(map(ad.instantiate_zeros, tangents))
-    return jax.jvp(lambda *arrays: list(function.plain(*arrays, **dict(settings))), primals, tangents)
+over_rows_p = function_primitive("over_rows", _compute)
 
 
 def _batch(operands: Any, dims: Any, *, function: RowFunction, settings: tuple) -> Any:
@@ -118,6 +104,4 @@ def _split(array: Any, axis: int, replicas: int) -> Any:
     return array.reshape(*array.shape[:axis], replicas, array.shape[axis] // replicas, *array.shape[axis + 1 :])
 
 
-ad.primitive_jvps[over_rows_p] = _differentiate
 batching.primitive_batchers[over_rows_p] = _batch
-mlir.register_lowering(over_rows_p, mlir.lower_fun(_compute, multiple_results=True))

@@ -97,10 +97,10 @@ def is_integer(value: Any) -> bool:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool | np.bool_)
 
 
-def check_size(name: str, size: Any) -> None:
-    """Reject a value that is not an integer of at least -1; -1 stands for all elements."""
-    if not is_integer(size) or size < -1:
-        raise SettingError(f"{name} must be an integer of at least 0, or -1 for all elements, not {size!r}")
+def check_size(count: Any) -> None:
+    """Reject a number of elements that is not an integer of at least -1; -1 stands for all elements."""
+    if not is_integer(count) or count < -1:
+        raise SettingError(f"count must be an integer of at least 0, or -1 for all elements, not {count!r}")
 
 
 def check_integer(name: str, value: Any) -> None:

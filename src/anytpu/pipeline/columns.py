@@ -224,7 +224,8 @@ def _stacked(path: Any, values: list[Any]) -> np.ndarray:
     if len(shapes) > 1:
         raise DataError(
             f"{name_of(path)} has elements of different shapes in one batch, {_listed_shapes(shapes)}: convert them to "
-            "one shape in map, such as by tpu.pipeline.resize for images, or pad sequences with padded_batch"
+            "one shape in map, such as by tpu.pipeline.resize for images, or pad sequences with padded_batch. For ids "
+            "of an embedding table: tpu.embedding.pad_ids"
         )
     return np.stack(values)
 

@@ -201,7 +201,7 @@ class DatasetSteps(abc.ABC):
         Raises:
             SettingError: `count` is not an integer of at least -1.
         """
-        checks.check_size("count", count)
+        checks.check_size(count)
         return self._with(recipe_steps.taken(self._recipe, count)) if count >= 0 else self._with(self._recipe)
 
     @takes_tensorflow_names(name=None)
@@ -214,7 +214,7 @@ class DatasetSteps(abc.ABC):
         Raises:
             SettingError: `count` is not an integer of at least -1.
         """
-        checks.check_size("count", count)
+        checks.check_size(count)
         return self._with(
             recipe_steps.skipped(self._recipe, count) if count >= 0 else recipe_steps.taken(self._recipe, 0)
         )

@@ -14,12 +14,10 @@ import itertools
 import operator
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from anytpu._calls import users_stacklevel
 from anytpu.errors import RecordError
-
-ItemT = TypeVar("ItemT", bound="bytes | str")
 
 
 class Origin(NamedTuple):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import collections
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +21,24 @@ import numpy as np
 from anytpu._calls import explain_arguments, explain_methods
 from anytpu.errors import DataError, SettingError
 from anytpu.files.opening import read_file
+from anytpu.pipeline.missing import first_missing
 
 
 @explain_arguments
-def hash_ids(strings: Any, size: int) -> np.ndarray:
+def hash_ids(strings: Any, size: int) -> Any:
     """Return the id of each string by its hash: the first 8 bytes of BLAKE2b, modulo `size`.
 
     Args:
-        strings: an array of strings or bytes, of any shape; numbers are hashed as their decimal text.
+        strings: an array of strings or bytes, of any shape, or rows of different lengths; numbers are hashed as their
+            decimal text.
         size: number of ids.
 
     Returns:
-        int32 ids, 0 to size - 1, of the same shape.
+        int32 ids, 0 to size - 1, of the same shape; a list of arrays for rows of different lengths.
 
     Raises:
         SettingError: `size` is not a positive integer of 31 bits.
+        DataError: a value is missing.
 
     Example:
         >>> hash_ids(["red", "blue", "red"], 1000)
@@ -43,10 +46,78 @@ def hash_ids(strings: Any, size: int) -> np.ndarray:
     """
     if not isinstance(size, int | np.integer) or isinstance(size, bool) or not 0 < size < 2**31:
         raise SettingError(f"size must be a positive integer below 2 ** 31, not {size!r}")
-    array = np.asarray(strings)
-    distinct, places = np.unique(array, return_inverse=True)
+    if (rows := _ragged_rows(strings)) is not None:
+        return [_hashed(_present(row, index), size) for index, row in enumerate(rows)]
+    return _hashed(_present(strings), size)
+
+
+def _hashed(array: np.ndarray, size: int) -> np.ndarray:
+    distinct, places = _distinct(array)
     ids = [int.from_bytes(hashlib.blake2b(_bytes(text), digest_size=8).digest(), "little") % size for text in distinct]
-    return np.asarray(ids, "int32")[places.reshape(array.shape)]
+    return np.asarray(ids, "int32")[places]
+
+
+def _present(strings: Any, row: int | None = None) -> np.ndarray:
+    """Return strings as an array without missing values.
+
+    Args:
+        strings: an array, or a string.
+        row: row of the array in the data, for errors; None if its first axis counts the rows.
+
+    Raises:
+        DataError: a value is missing.
+    """
+    array = np.asarray(strings)
+    # NumPy makes the text "nan" of a NaN in a list of strings.
+    is_list = isinstance(strings, list | tuple) and array.dtype.kind in "US"
+    index = first_missing(objects := np.asarray(strings, object) if is_list else array)
+    if index is not None:
+        place = row if row is not None else index[0] if index else 0
+        raise DataError(
+            f"row {place:,} of the strings has the missing value {objects[index]}: fill it first, such as with "
+            'column.fillna("unknown") of pandas, or drop the row, column.dropna()'
+        )
+    return array
+
+
+def _distinct(array: np.ndarray) -> tuple[list[Any], np.ndarray]:
+    """Return the elements of an array, each once, and the index of each element among them."""
+    if array.dtype != object:
+        distinct, places = np.unique(array, return_inverse=True)
+        return list(distinct), places.reshape(array.shape)
+    # Python's strings, bytes and numbers have no common order.
+    known: dict[Any, int] = {}
+    places = [known.setdefault(element, len(known)) for element in array.flat]
+    return list(known), np.array(places, int).reshape(array.shape)
+
+
+def _ragged_rows(strings: Any) -> list[Any] | None:
+    """Return rows of different lengths as a list, or None for a rectangular array."""
+    is_object = isinstance(strings, np.ndarray) and strings.dtype == object and strings.ndim == 1
+    if not is_object and not isinstance(strings, list | tuple):
+        return None
+    rows = list(strings)
+    if not all(isinstance(row, list | tuple | np.ndarray) for row in rows):
+        return None
+    return rows if is_object or len({len(row) for row in rows}) > 1 else None
+
+
+def _texts(strings: Any, row: int | None = None) -> Iterator[str]:
+    """Yield the strings of an array, or of rows of different lengths; `row` is the row of the array in the data."""
+    if (rows := _ragged_rows(strings)) is not None:
+        for index, part in enumerate(rows):
+            yield from _texts(part, index)
+        return
+    for text in _present(strings, row).flat:
+        yield _text(text)
+
+
+def _is_array(part: Any) -> bool:
+    return hasattr(part, "__len__") and not isinstance(part, str | bytes)
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _bytes(text: Any) -> bytes:
@@ -74,7 +145,9 @@ class Vocabulary:
     def __init__(self, strings: Iterable[str] | str | os.PathLike[str], others: str | int = "drop") -> None:
         if isinstance(strings, str | os.PathLike):
             strings = read_file(Path(strings)).decode().splitlines()
-        self.strings = [text.decode() if isinstance(text, bytes) else str(text) for text in strings]
+        listed = np.empty(len(strings := list(strings)), object)
+        listed[:] = strings
+        self.strings = [_text(value) for value in _present(listed)]
         """The strings, in the order of their ids."""
         self._ids: Mapping[str, int] = {text: index for index, text in enumerate(self.strings)}
         if len(self._ids) != len(self.strings):
@@ -91,7 +164,7 @@ class Vocabulary:
         """Return the vocabulary of data, the most frequent strings first, equal ones in alphabetical order.
 
         Args:
-            data: an array of strings, of any shape, or an iterable of such arrays.
+            data: an array of strings, of any shape, or an iterable of such arrays, or of rows of different lengths.
             max_size: number of strings to keep; None keeps all.
             others: as for the class.
 
@@ -100,8 +173,8 @@ class Vocabulary:
             ['b', 'a']
         """
         counts: collections.Counter[str] = collections.Counter()
-        for part in data:
-            counts.update(text.decode() if isinstance(text, bytes) else str(text) for text in np.asarray(part).flat)
+        for row, part in enumerate(data):
+            counts.update(_texts(part, None if _is_array(part) else row))
         ordered = sorted(counts, key=lambda text: (-counts[text], text))
         return cls(ordered[:max_size], others)
 
@@ -109,15 +182,24 @@ class Vocabulary:
         """Return the number of ids: `input_dim` of the table."""
         return len(self.strings) + (self._others if isinstance(self._others, int) else 0)
 
-    def __call__(self, strings: Any) -> np.ndarray:
+    def __call__(self, strings: Any) -> Any:
         """Return the int32 id of each string, in an array of the same shape.
 
+        Args:
+            strings: an array of strings, or rows of different lengths, which give a list of arrays.
+
         Raises:
-            DataError: a string is unknown, with `others="raise"`.
+            DataError: a string is unknown, with `others="raise"`. Or a value is missing, or a number, and no string of
+                the vocabulary is the text of such a number.
         """
-        array = np.asarray(strings)
-        distinct, places = np.unique(array, return_inverse=True)
-        texts = [text.decode() if isinstance(text, bytes) else str(text) for text in distinct]
+        if (rows := _ragged_rows(strings)) is not None:
+            return [self._ids_of(_present(row, index)) for index, row in enumerate(rows)]
+        return self._ids_of(_present(strings))
+
+    def _ids_of(self, array: np.ndarray) -> np.ndarray:
+        distinct, places = _distinct(array)
+        self._refuse_numbers(distinct)
+        texts = [_text(value) for value in distinct]
         ids = np.array([self._ids.get(text, -1) for text in texts], "int32")
         missing = np.flatnonzero(ids < 0)
         if len(missing) and self._others == "raise":
@@ -127,4 +209,24 @@ class Vocabulary:
             )
         if len(missing) and isinstance(self._others, int):
             ids[missing] = len(self.strings) + hash_ids([texts[index] for index in missing], self._others)
-        return ids[places.reshape(array.shape)]
+        return ids[places]
+
+    def _refuse_numbers(self, values: list[Any]) -> None:
+        """Refuse numbers, if no string of the vocabulary is the text of one of their kind."""
+        number = next((value for value in values if isinstance(value, int | float | np.number | np.bool_)), None)
+        if number is None or not self.strings or any(_is_text_of(text, number) for text in self.strings):
+            return
+        raise DataError(
+            f"the vocabulary has strings, such as {self.strings[0]!r}, and got the number {number}: pass strings. "
+            "Numbers that are ids already need no vocabulary"
+        )
+
+
+def _is_text_of(text: str, number: Any) -> bool:
+    """Return whether a string is the text of a number of the same kind: boolean, integer or floating."""
+    if isinstance(number, bool | np.bool_):
+        return text in ("True", "False")
+    try:
+        return str((int if isinstance(number, int | np.integer) else float)(text)) == text
+    except ValueError:
+        return False

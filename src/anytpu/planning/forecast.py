@@ -19,7 +19,7 @@ from anytpu.planning.extrapolation import extrapolate_job, why_too_long
 from anytpu.planning.floor import by_floor
 from anytpu.planning.hosts import host_load
 from anytpu.planning.job import PlanJob, batch_rows, for_devices
-from anytpu.planning.records import Prediction
+from anytpu.planning.records import Prediction, StepTime
 from anytpu.planning.settings import PlanSettings
 from anytpu.planning.target import Target
 from anytpu.program.program import Placement, Program, state_names
@@ -93,7 +93,7 @@ def completed(prediction: Prediction, program: Program, target: Target, settings
         prediction,
         flops=sum(op.flops for op in time.ops if not op.is_recomputed) if time else None,
         cost=cost_of(target, step_s, prediction.batch_size, examples, epochs, settings.prices),
-        notes=(*prediction.notes, *layout_notes(program, target), *table_notes(program, target)),
+        notes=(*prediction.notes, *layout_notes(program, target), *table_notes(program, target, time)),
         layout=layout_text(program.placement) if program.placement else "",
         host=host_load(program, prediction),
     )
@@ -117,8 +117,8 @@ _WITH_SPARSE_CORES = ("v5p", "v6e", "v7x")
 """The chips whose SparseCores keras-rs uses through jax-tpu-embedding, or that have them (Google's datasheets)."""
 
 
-def table_notes(program: Program, target: Target) -> list[str]:
-    """Return the notes on the embedding tables of a program on a system."""
+def table_notes(program: Program, target: Target, time: StepTime | None = None) -> list[str]:
+    """Return the notes on the embedding tables of a program on a system; `time` is that of its step."""
     if not program.tables:
         return []
     names, leaves = state_names(program), jax.tree.leaves(program.state)
@@ -132,9 +132,23 @@ def table_notes(program: Program, target: Target) -> list[str]:
         f"The embedding tables and their slots ({count}, {units.format_bytes(sum(sizes.values()))}) take "
         f"{units.format_bytes(share_bytes)} on a device; a step updates the rows of its batch."
     )
+    notes = [note, *_copied_tables(time, max(sizes.values()) / (target.devices if split else 1))]
     if target.chip.name not in _WITH_SPARSE_CORES:
-        return [note]
-    return [note, f"Lookups are planned on the TensorCores: the SparseCores of {target.chip.name} are not used."]
+        return notes
+    return [*notes, f"Lookups are planned on the TensorCores: the SparseCores of {target.chip.name} are not used."]
+
+
+def _copied_tables(time: StepTime | None, table_bytes: float) -> list[str]:
+    """Return a note if a step copies whole tables: the compiler stores some widths by columns, and rows are updated."""
+    copies = [op for op in time.ops if op.opcode == "copy" and op.bytes >= table_bytes] if time else []
+    if not copies:
+        return []
+    seconds = units.format_seconds(sum(op.time_s for op in copies))
+    count = "a whole table" if len(copies) == 1 else f"{len(copies)} whole tables or slots"
+    return [
+        f"A step copies {count} ({seconds}), because of their width. Give the tables a width that is a multiple of "
+        "128, or 48 at most."
+    ]
 
 
 def layout_notes(program: Program, target: Target) -> list[str]:

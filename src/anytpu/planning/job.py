@@ -38,6 +38,7 @@ class PlanJob:
         precision: "float32", "bfloat16" or None for the job's own.
         batch_axis: the axis of the batch along which examples lie, as `program.of` takes it.
         layout: how its Programs lie over the devices; None: rows split, or the shardings of its own step.
+        change: changes each Program before it is placed; None: nothing is changed.
     """
 
     source: Any
@@ -46,6 +47,7 @@ class PlanJob:
     precision: str | None = None
     batch_axis: Any = None
     layout: ModelLayout | None = None
+    change: Callable[[Program], Program] | None = None
 
     @functools.cached_property
     def program(self) -> Callable[..., Program]:
@@ -85,6 +87,8 @@ class PlanJob:
             precision=self.precision,  # type: ignore[arg-type]
             batch_axis=self.batch_axis,
         )
+        if self.change is not None:
+            program = self.change(program)
         if self.layout is None:
             return program
         if program.placement is not None and not program.placement.assumption:

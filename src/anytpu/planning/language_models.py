@@ -2,7 +2,7 @@
 
 Idea: a preset's configuration lies beside its weights, in a download. A table of the published sizes replaces it.
 
-Source: the number of parameters that KerasHub publishes with each preset; `scripts/check_hub` compares them.
+Source: the number of parameters that KerasHub publishes with each preset; `scripts/check_frameworks` compares them.
 """
 
 from __future__ import annotations
@@ -73,9 +73,14 @@ def language_model(
     return model, ({"token_ids": tokens, "padding_mask": tokens}, tokens)
 
 
+def is_language_model(name: str) -> bool:
+    """Return whether a name is that of a preset, with "instruct" or without."""
+    return _sizes_name(name) in language_models()
+
+
 def nearest_language_model(name: str) -> str | None:
     """Return the preset with the most similar name, or None if none is similar."""
-    name = name.replace("_instruct", "")
+    name = _sizes_name(name)
     longer = [preset for preset in language_models() if preset.startswith(name)]
     return next(iter(longer or difflib.get_close_matches(name, language_models(), n=1, cutoff=0.5)), None)
 
@@ -86,12 +91,17 @@ def language_models() -> dict[str, Any]:
     return json.loads(resources.files("anytpu.planning").joinpath("language_models.json").read_text(encoding="utf-8"))
 
 
+def _sizes_name(name: str) -> str:
+    """Return the name in the table: a model that was tuned for instructions has the sizes of the other."""
+    # KerasHub's names: gemma3_instruct_1b, gemma2_instruct_2b_en, llama3.2_instruct_1b, qwen2.5_instruct_0.5b_en.
+    return name.replace("_instruct", "")
+
+
 def _entry_of(preset: Any) -> dict[str, Any]:
     table = language_models()
     if not isinstance(preset, str):
         raise SettingError(f"preset must be the name of a language model, such as 'gemma3_1b', not {preset!r}")
-    # KerasHub's names: gemma3_instruct_1b, gemma2_instruct_2b_en, llama3.2_instruct_1b, qwen2.5_instruct_0.5b_en.
-    entry = table.get(preset.replace("_instruct", ""))
+    entry = table.get(_sizes_name(preset))
     if entry is None:
         nearest = nearest_language_model(preset)
         hint = f"The nearest is {nearest!r}. " if nearest else ""

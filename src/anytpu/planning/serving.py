@@ -10,15 +10,17 @@ sequences one at a time, with a cache in pages, may do better. The largest batch
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from anytpu._calls import explain_arguments
+from anytpu.errors import SettingError
 from anytpu.planning.decoding import decoding_steps
 from anytpu.planning.forecast import predict
 from anytpu.planning.job import PlanJob, jobs_of
 from anytpu.planning.planner import run_together
-from anytpu.planning.records import Prediction
+from anytpu.planning.records import MemoryUse, Prediction
 from anytpu.planning.records.prediction import memory_text
 from anytpu.planning.settings import PlanSettings, check_positive_integer
 from anytpu.planning.shardings.depth import restricted
@@ -28,6 +30,9 @@ from anytpu.planning.waits import settings_of
 from anytpu.program.program import Program, state_names
 from anytpu.sharding import ModelLayout
 from anytpu.showing import report
+
+_FIXED = ("weights", "frozen", "state", "code")
+"""Kinds of arrays whose size does not depend on the batch."""
 
 _COMPILED = 3
 """Layouts of the decode step that are compiled for a slice of several devices."""
@@ -97,12 +102,14 @@ class Serving:
 
     @property
     def largest_batch(self) -> int | None:
-        """Sequences of this length whose cache fits, computed from the compiled decode step; None if not known."""
-        memory = self.decode.memory
-        if memory is None or not self.cache_bytes:
-            return None
-        free = memory.limit_bytes - (memory.peak_bytes - self.cache_bytes)
-        return max(int(free / self.cache_bytes * self.batch_size), 0)
+        """Sequences of this length that fit, computed: all but the weights and the code grows with the batch.
+
+        It is the lower number of the two steps, or None if the memory of one is not known.
+        """
+        steps = [step.memory for step in (self.prefill, self.decode)]
+        return (
+            min((_largest(memory, self.batch_size) for memory in steps if memory), default=None) if all(steps) else None
+        )
 
     def to_record(self) -> dict[str, Any]:
         """Return every field as JSON values."""
@@ -118,6 +125,12 @@ class Serving:
         return f"<Serving on {self.target.name}, batch {self.batch_size:,}: {speed}{memory}>"
 
 
+def _largest(memory: MemoryUse, batch_size: int) -> int:
+    fixed = sum(part.bytes for part in memory.parts if part.kind in _FIXED)
+    growing = memory.peak_bytes - fixed
+    return max(int((memory.limit_bytes - fixed) / growing * batch_size), 0) if growing > 0 else 0
+
+
 @dataclasses.dataclass(frozen=True)
 class ServingPlan:
     """Answers of a language model on several slices.
@@ -131,9 +144,19 @@ class ServingPlan:
     servings: tuple[Serving, ...]
 
     def __getitem__(self, name: str) -> Serving:
-        return next(serving for serving in self.servings if serving.target.name == name)
+        """Return the answers on a slice, by its name.
 
-    def __iter__(self) -> Any:
+        Raises:
+            SettingError: it was not planned; the message lists the slices.
+        """
+        for serving in self.servings:
+            if serving.target.name == name:
+                return serving
+        names = ", ".join(serving.target.name for serving in self.servings)
+        raise SettingError(f"no slice is named {name!r}; planned were {names}")
+
+    def __iter__(self) -> Iterator[Serving]:
+        """Return an iterator over the slices."""
         return iter(self.servings)
 
     def __repr__(self) -> str:
@@ -155,6 +178,7 @@ def plan_serving(
     new_tokens: int = 256,
     layout: Any = None,
     mesh: Mapping[str, int] | None = None,
+    prices: str | Path | None = None,
     timeout_s: float = 600.0,
     use_cache: bool = True,
     progress: Callable[[str], None] | None = None,
@@ -170,6 +194,7 @@ def plan_serving(
         layout: how weights and cache lie over the devices. "data": whole weights, and the sequences are split; or a
             layout as `plan` takes it. None: for several devices the best that `shard` finds for the decode step.
         mesh: as `plan` takes it.
+        prices: a file of prices that replaces the included table; see `anytpu docs prices`.
         timeout_s: time limit of one compilation, seconds.
         use_cache: whether to reuse compilations from the disk.
         progress: called with one line before each step of the work.
@@ -188,7 +213,7 @@ def plan_serving(
         check_positive_integer(name, value)
     targets = targets_named(tpu)
     prefill, decode = decoding_steps(model, batch_size, prompt_tokens, new_tokens)
-    settings = settings_of(prefill, timeout_s=timeout_s, use_cache=use_cache, progress=progress)
+    settings = settings_of(prefill, prices=prices, timeout_s=timeout_s, use_cache=use_cache, progress=progress)
     servings = []
     for target in targets:
         own = _layout_for(decode, target, settings) if layout is None and target.devices > 1 else layout

@@ -32,6 +32,20 @@ def shapes_only() -> Iterator[None]:
         yield
 
 
+_MISSING = "has a shape and no value"
+
+
+def is_missing_value(error: BaseException | None) -> bool:
+    """Return whether an error, or one that caused it, is that of a variable without a value."""
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:
+        if _MISSING in str(error):
+            return True
+        seen.append(error)
+        error = error.__cause__ or error.__context__
+    return False
+
+
 def _readable_in_traces(variable: Any, initializer: Callable) -> Callable:
     """Return an initializer that raises an error outside of traces, which compute no values."""
 
@@ -39,7 +53,7 @@ def _readable_in_traces(variable: Any, initializer: Callable) -> Callable:
         if _jax.is_tracing():
             return initializer(*args, **kwargs)
         raise ProgramError(
-            f"the variable {variable.path!r} has a shape and no value: its model was made in tpu.shapes_only(), for "
+            f"the variable {variable.path!r} {_MISSING}: its model was made in tpu.shapes_only(), for "
             "tpu.plan. To train, predict, load or save weights, make the model outside of it"
         )
 

@@ -8,7 +8,7 @@ Rule: the replacements are one table, `anytpu._replaced`; this package only appl
 
 from anytpu.port.files import PortedFile, ported_file, program_files, write
 from anytpu.port.finding import Finding
-from anytpu.port.program import Ported, ported
+from anytpu.port.program import ported
 from anytpu.port.trial import Trial, tried
 
-__all__ = ["Finding", "Ported", "PortedFile", "Trial", "ported", "ported_file", "program_files", "tried", "write"]
+__all__ = ["Finding", "PortedFile", "Trial", "ported", "ported_file", "program_files", "tried", "write"]

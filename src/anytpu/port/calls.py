@@ -71,10 +71,10 @@ def row_of_call(tree: Tree, name: str, call: cst.Call | None) -> tuple[str, Repl
     in the first argument, and "random.shuffle(files)" for those with a list of files.
     """
     codes = [(keyword_of(argument), tree.code(argument.value)) for argument in call.args] if call is not None else []
-    given = [keyword for keyword, code in codes if keyword and code != "False"]
-    variants = [*(f"{first}, {second}" for first, second in itertools.combinations(sorted(given), 2)), *given]
+    keywords = [keyword for keyword, code in codes if keyword and code != "False"]
+    variants = [*(f"{first}, {second}" for first, second in itertools.combinations(sorted(keywords), 2)), *keywords]
     variants += ["sizes"] if call is not None and _has_sizes(tree, call) else []
-    variants += [f"'{found[1]}'" for _, code in codes if (found := _DIRECTION.match(code))]
+    variants += [f"'{match[1]}'" for _, code in codes if (match := _DIRECTION.match(code))]
     variants += ["files"] if call is not None and _has_files(tree, call) else []
     variants += ["integers"] if any(_INTEGERS.search(code) for _, code in codes) else []
     variants += ["strings"] if call is not None and call.args and m.findall(call.args[0], m.SimpleString()) else []

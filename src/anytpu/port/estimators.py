@@ -96,14 +96,14 @@ def _from_arrays(edits: Edits, call: cst.Call) -> cst.BaseExpression:
     order = ".shuffle()" if shuffle is not None and _is(shuffle, "True") else ""
     passes = "" if epochs is None or _is(epochs, "1") else ".repeat()" if _is(epochs, "None") else ".repeat({epochs})"
     used = {"x": x, "y": y, "epochs": epochs if "{epochs}" in passes else None, "batch_size": batch_size}
-    given = {name: part.value for name, part in used.items() if part is not None and not _is(part, "None")}
-    given.setdefault("batch_size", cst.Integer("128"))
-    early = [name for name, part in given.items() if not isinstance(part, cst.Integer)]
-    body = f"from_arrays({'({x}, {y})' if 'y' in given else '{x}'}){order}{passes}.batch({{batch_size}})"
+    replacements = {name: part.value for name, part in used.items() if part is not None and not _is(part, "None")}
+    replacements.setdefault("batch_size", cst.Integer("128"))
+    early = [name for name, part in replacements.items() if not isinstance(part, cst.Integer)]
+    body = f"from_arrays({'({x}, {y})' if 'y' in replacements else '{x}'}){order}{passes}.batch({{batch_size}})"
     for name in early:
         body = body.replace(f"{{{name}}}", name)
     parameters = ", ".join(["params", *(f"{name}={{{name}}}" for name in early)])
-    return edits.expression(f"lambda {parameters}: tpu.pipeline.Dataset.{body}", **given)
+    return edits.expression(f"lambda {parameters}: tpu.pipeline.Dataset.{body}", **replacements)
 
 
 def _is(argument: cst.Arg, code: str) -> bool:

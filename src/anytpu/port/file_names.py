@@ -22,8 +22,8 @@ _OLD_ENDING = re.compile(r"(\.weights)?\.(h5|hdf5|hdf|ckpt|tf)$")
 def plan_file_names(edits: Edits) -> None:
     """Plan the endings of all names of files that the program saves, and of those that it loads again."""
     calls = list(edits.tree.all(cst.Call))
-    saved = [found for call in calls if (found := _file(edits, call, _written(edits, call))) is not None]
-    loaded = [found for call in calls if (found := _file(edits, call, _read(edits, call))) is not None]
+    saved = [name for call in calls if (name := _file(edits, call, _written(edits, call))) is not None]
+    loaded = [name for call in calls if (name := _file(edits, call, _read(edits, call))) is not None]
     names = {_text(literal): kind for kind, literal in saved if kind != "converted"}
     plain = {_text(literal) for kind, literal in loaded if kind != "converted"}
     names |= {_text(literal): "weights" for kind, literal in saved if kind == "converted" and _text(literal) in plain}

@@ -31,12 +31,12 @@ def plan_loops(edits: Edits) -> None:
         call = loop.iter
         if not isinstance(call, cst.Call) or tree.old_name(call.func) != "range" or edits.is_done(call):
             continue
-        found: Any = m.extract(loop, _LOOP)
+        match: Any = m.extract(loop, _LOOP)
         is_count = len(call.args) == 1 and not call.args[0].keyword and not call.args[0].star
-        if found is None or not is_count or _is_counted(tree, loop):
+        if match is None or not is_count or _is_counted(tree, loop):
             edits.put(call.func, lambda _: cst.Name("range"), covers=call.func)
         else:
-            _put(edits, loop, call, **found)
+            _put(edits, loop, call, **match)
 
 
 def _is_counted(tree: Tree, loop: cst.For) -> bool:

@@ -42,8 +42,8 @@ def _metric_texts(edits: Edits) -> list[cst.SimpleString]:
     for value in values:  # It grows meanwhile.
         held = edits.tree.values_assigned_to(value.value) if isinstance(value, cst.Name) else []
         values += [other for other in held if other not in values]
-    found = [text for value in values for text in edits.tree.nodes(value) if isinstance(text, cst.SimpleString)]
-    return [text for text in found if _is_metric(edits, text)]
+    strings = [text for value in values for text in edits.tree.nodes(value) if isinstance(text, cst.SimpleString)]
+    return [text for text in strings if _is_metric(edits, text)]
 
 
 def _is_metric(edits: Edits, text: cst.SimpleString) -> bool:
@@ -105,4 +105,4 @@ def _holds_logs(edits: Edits, value: cst.BaseExpression) -> bool:
     if not isinstance(value, cst.Name):
         return False
     assigned = edits.tree.values_assigned_to(value.value)
-    return value.value == "logs" or any(m.matches(one, m.Attribute(attr=m.Name("history"))) for one in assigned)
+    return value.value == "logs" or any(m.matches(node, m.Attribute(attr=m.Name("history"))) for node in assigned)

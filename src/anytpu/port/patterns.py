@@ -113,8 +113,8 @@ def plan_patterns(edits: Edits) -> None:
 
 def _orders(edits: Edits, item: cst.BaseExpression) -> bool:
     """Return whether a block only orders operations: statements run in the order they are written."""
-    found: Any = m.extract(item, m.Call(m.Attribute(m.SaveMatchedNode(m.Call(), "made"), m.Name("as_default"))))
-    call = found["made"] if found is not None else item
+    match: Any = m.extract(item, m.Call(m.Attribute(m.SaveMatchedNode(m.Call(), "made"), m.Name("as_default"))))
+    call = match["made"] if match is not None else item
     return isinstance(call, cst.Call) and edits.tree.old_name(call.func) in _ORDERING
 
 
@@ -265,12 +265,12 @@ def _plan_window(edits: Edits, call: cst.Call) -> None:
 
 def _is_whole_window(edits: Edits, call: cst.Call) -> bool:
     """Return whether `flat_map` puts each window into one batch, so that nothing is left to do."""
-    found = m.extract(call, _BATCHES)
+    match = m.extract(call, _BATCHES)
     made = [c for c in edits.tree.all(cst.Call) if m.matches(c.func, m.Attribute(attr=m.Name("window")))]
     sizes = [size for window in made if (size := argument_of(window, 0, "size")) is not None]
-    if found is None or not sizes:
+    if match is None or not sizes:
         return False
-    size: Any = found["size"]
+    size: Any = match["size"]
     return all(edits.tree.code(other.value) == edits.tree.code(size) for other in sizes)
 
 
@@ -324,22 +324,22 @@ def _plan_first_input(edits: Edits, node: cst.Attribute) -> None:
 
     The layers of a model with several inputs are in another order than its inputs.
     """
-    found: Any = m.extract(node, _FIRST_INPUT)
-    made = edits.tree.values_assigned_to(found["model"].value) if isinstance(found["model"], cst.Name) else []
+    match: Any = m.extract(node, _FIRST_INPUT)
+    made = edits.tree.values_assigned_to(match["model"].value) if isinstance(match["model"], cst.Name) else []
     inputs = [argument_of(call, 0, "inputs") for call in made if isinstance(call, cst.Call)]
     is_single = not any(part is not None and isinstance(part.value, cst.List | cst.Tuple | cst.Dict) for part in inputs)
-    is_single |= edits.values.is_a(found["model"], "keras.Sequential")
+    is_single |= edits.values.is_a(match["model"], "keras.Sequential")
     template = "{model}.inputs[0]" if is_single else "{model}.layers[0].output"
-    edits.put(node, lambda _: edits.expression(template, model=edits.rebuilt(found["model"])))
+    edits.put(node, lambda _: edits.expression(template, model=edits.rebuilt(match["model"])))
     edits.mark(node)
 
 
 def _plan_named_input(edits: Edits, node: cst.Attribute) -> None:
     """Turn `model.get_layer("x").input` into the output of the layer, if the program has an `Input` of that name."""
-    found: Any = m.extract(node, _NAMED_INPUT)
+    match: Any = m.extract(node, _NAMED_INPUT)
     inputs = [call for call in edits.tree.all(cst.Call) if m.matches(call.func, _INPUT)]
     names = [argument_of(call, -1, "name") for call in inputs]
-    if any(name is not None and edits.tree.code(name.value)[1:-1] == found["name"].value[1:-1] for name in names):
+    if any(name is not None and edits.tree.code(name.value)[1:-1] == match["name"].value[1:-1] for name in names):
         rename_attribute(edits, node.attr, "output")
 
 

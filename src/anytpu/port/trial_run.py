@@ -45,10 +45,10 @@ def _training_functions(tree: ast.Module) -> dict[str, bool]:
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     own = {function.name: False for function in functions}
     for _ in range(len(functions) + 1):
-        found = own | {function.name: True for function in functions if _trains(function, own)}
-        if found == own:
+        extended = own | {function.name: True for function in functions if _trains(function, own)}
+        if extended == own:
             break
-        own = found
+        own = extended
     return own
 
 
@@ -150,30 +150,32 @@ def call_short(function: Any, *args: Any, **kwargs: Any) -> Any:
         names = set(inspect.signature(function).parameters)
     except (TypeError, ValueError):
         return function(*args, **kwargs)
-    given = bound.arguments
+    arguments = bound.arguments
     if {"steps_per_epoch", "epochs"} <= names:
-        _shorten_fit(given)
+        _shorten_fit(arguments)
     elif "max_steps" in names or "steps" in names:
         for name in ("max_steps", "steps"):
-            if isinstance(given.get(name), int):
-                given[name] = min(given[name], ROUNDS)
+            if isinstance(arguments.get(name), int):
+                arguments[name] = min(arguments[name], ROUNDS)
     return function(*bound.args, **bound.kwargs)
 
 
-def _shorten_fit(given: dict[str, Any]) -> None:
-    given["epochs"] = min(given.get("epochs", 1), max(MAX_EPOCHS, given.get("initial_epoch", 0) + 1))
-    rows = ROUNDS * (given.get("batch_size") or 32)
-    if isinstance(given.get("steps_per_epoch"), int):
-        given["steps_per_epoch"] = min(given["steps_per_epoch"], ROUNDS)
+def _shorten_fit(arguments: dict[str, Any]) -> None:
+    arguments["epochs"] = min(arguments.get("epochs", 1), max(MAX_EPOCHS, arguments.get("initial_epoch", 0) + 1))
+    rows = ROUNDS * (arguments.get("batch_size") or 32)
+    if isinstance(arguments.get("steps_per_epoch"), int):
+        arguments["steps_per_epoch"] = min(arguments["steps_per_epoch"], ROUNDS)
     else:
         for name in ("x", "y", "sample_weight"):
-            given.update({name: _first(given[name], rows)} if name in given else {})
-    if isinstance(given.get("validation_steps"), int):
-        given["validation_steps"] = min(given["validation_steps"], ROUNDS)
-    elif given.get("validation_data") is not None:
-        validation = given["validation_data"]
+            arguments.update({name: _first(arguments[name], rows)} if name in arguments else {})
+    if isinstance(arguments.get("validation_steps"), int):
+        arguments["validation_steps"] = min(arguments["validation_steps"], ROUNDS)
+    elif arguments.get("validation_data") is not None:
+        validation = arguments["validation_data"]
         is_pair = isinstance(validation, tuple)
-        given["validation_data"] = tuple(_first(x, rows) for x in validation) if is_pair else _first(validation, rows)
+        arguments["validation_data"] = (
+            tuple(_first(x, rows) for x in validation) if is_pair else _first(validation, rows)
+        )
 
 
 def _first(value: Any, rows: int) -> Any:

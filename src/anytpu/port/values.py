@@ -98,10 +98,10 @@ class Values:
 
     def of(self, node: cst.CSTNode) -> Kinds:
         """Return the possible classes of an expression's value; empty if not known."""
-        found = self._seen.get(node)
-        if found is None:
-            found = self._seen[node] = self._infer(node)
-        return found
+        kinds = self._seen.get(node)
+        if kinds is None:
+            kinds = self._seen[node] = self._infer(node)
+        return kinds
 
     def classes(self, node: cst.CSTNode) -> list[Definition]:
         """Return the classes of anytpu and Keras that an expression's value may be an instance of."""
@@ -278,11 +278,11 @@ class Values:
 
     def _called(self, call: cst.Call) -> list[OwnFunction]:
         """Return the program's functions that a call runs: a constructor counts as a function."""
-        found = self.functions(call.func)
+        functions = self.functions(call.func)
         for value in self.of(call.func):
-            found += self._method(value, "__init__") if isinstance(value, OwnClass) else []
-            found += [method for own in self._own_classes(value) for method in self._method(own, "call")]
-        return found
+            functions += self._method(value, "__init__") if isinstance(value, OwnClass) else []
+            functions += [method for own in self._own_classes(value) for method in self._method(own, "call")]
+        return functions
 
     # Values of expressions.
 
@@ -339,8 +339,8 @@ class Values:
         kinds = self.of(node.value)
         index = node.slice[0].slice if len(node.slice) == 1 else None
         position = getattr(index.value, "value", None) if isinstance(index, cst.Index) else None
-        one = SIZE if isinstance(index, cst.Index) else SHAPE
-        sizes = (kinds & SIZE) | (one if kinds & SHAPE else UNKNOWN)
+        size = SIZE if isinstance(index, cst.Index) else SHAPE
+        sizes = (kinds & SIZE) | (size if kinds & SHAPE else UNKNOWN)
         if isinstance(position, str) and position.isdigit():
             return item_of(kinds, int(position)) | sizes
         return (kinds & TENSORS) | sizes

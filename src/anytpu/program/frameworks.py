@@ -1,4 +1,4 @@
-"""The makers of Programs for Flax NNX and Equinox.
+"""The makers of Programs for Flax NNX, Equinox and PyTorch.
 
 Idea: a step of these frameworks takes modules, optimizers and arrays. Each framework's file makes a pure step
 `(state, batch) -> (state, outputs)` of it, and the rest is that of a JAX function.
@@ -11,6 +11,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from typing import Any, final
+
+import numpy as np
 
 from anytpu.errors import ProgramError
 from anytpu.program.function import FUNCTION_MAKER
@@ -63,8 +65,11 @@ class FrameworkMaker:
             return pure.step(state, batch)
 
         step.__name__ = name
+        state = pure.state
+        if tensors:  # A framework may change an array in place later, as PyTorch does.
+            state = {key: np.array(value) if isinstance(value, np.ndarray) else value for key, value in state.items()}
         program = FUNCTION_MAKER.make(
-            step, (pure.state, pure.batch), mode, tensors, batch_size=batch_size, batch_axis=batch_axis
+            step, (state, pure.batch), mode, tensors, batch_size=batch_size, batch_axis=batch_axis
         )
         names = tuple(sorted(pure.state))
         return dataclasses.replace(
@@ -76,18 +81,19 @@ class FrameworkMaker:
 
 
 _NNX_MODULE = "flax.nnx.module", "Module"
+_NNX_STEP = "flax.nnx.transforms.compilation", "JitWrapped"
+_TUNIX_TRAINER = "tunix.sft.peft_trainer", "PeftTrainer"
 
 
 @final
 class NNXMaker(FrameworkMaker):
-    """Makes Programs of `nnx.jit` steps, `nnx.Module` models, and (model, optimizer, loss)."""
+    """Makes Programs of `nnx.jit` steps, `nnx.Module` models, (model, optimizer, loss), and trainers of Tunix."""
 
     def claims(self, job: Any) -> bool:
         """Return whether the job is of Flax NNX."""
         first = job[0] if isinstance(job, tuple) and len(job) == 3 else job
-        return _is_of(first, "flax.nnx.module", "Module") or _is_of(
-            job, "flax.nnx.transforms.compilation", "JitWrapped"
-        )
+        kinds = [_NNX_STEP, _TUNIX_TRAINER]
+        return _is_of(first, *_NNX_MODULE) or any(_is_of(job, *kind) for kind in kinds)
 
     def pure_step(self, job: Any, input_specs: Any, mode: str) -> PureStep:
         """Return the pure step of a job of Flax NNX."""
@@ -99,6 +105,14 @@ class NNXMaker(FrameworkMaker):
             _check_mode(name, mode, "train")
             step = nnx_steps.training_step_of(name, loss)
             return nnx_steps.pure_step_of(name, step, (model, optimizer, *input_specs))
+        if _is_of(job, *_TUNIX_TRAINER):
+            if mode != "train":
+                raise ProgramError(
+                    f"{name!r} cannot be planned with mode={mode!r}. A trainer is a training step: leave "
+                    'mode="infer" out, or give its model'
+                )
+            step = job.create_train_step_fn()
+            return nnx_steps.pure_step_of(name, step, (job.model, job.optimizer, *input_specs))
         if _is_of(job, *_NNX_MODULE):
             _check_mode(name, mode, "infer")
             return nnx_steps.pure_step_of(name, lambda model, *batch: model(*batch), (job, *input_specs))
@@ -124,11 +138,32 @@ class EquinoxMaker(FrameworkMaker):
         return equinox_steps.pure_step_of(name, equinox_steps.inference_step, (job, *input_specs), has_fixed_model=True)
 
 
+@final
+class TorchMaker(FrameworkMaker):
+    """Makes Programs of `torch.nn.Module` models, and (model, optimizer, loss)."""
+
+    def claims(self, job: Any) -> bool:
+        """Return whether the job is of PyTorch."""
+        return _is_of(job[0] if isinstance(job, tuple) and len(job) == 3 else job, "torch.nn.modules.module", "Module")
+
+    def pure_step(self, job: Any, input_specs: Any, mode: str) -> PureStep:
+        """Return the pure step of a job of PyTorch."""
+        from anytpu.program import torch_steps
+
+        name = _name_of(job)
+        _check_mode(name, mode, "train" if isinstance(job, tuple) else "infer")
+        model, optimizer, loss = job if isinstance(job, tuple) else (job, None, None)
+        return torch_steps.pure_step_of(name, model, input_specs, optimizer, loss)
+
+
 NNX_MAKER = NNXMaker()
 """The entry point "flax" of the group "anytpu.programs"."""
 
 EQUINOX_MAKER = EquinoxMaker()
 """The entry point "equinox" of the group "anytpu.programs"."""
+
+TORCH_MAKER = TorchMaker()
+"""The entry point "torch" of the group "anytpu.programs"."""
 
 
 def _is_of(value: Any, module: str, name: str) -> bool:

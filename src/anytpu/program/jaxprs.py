@@ -26,6 +26,20 @@ def level_of(jaxpr: ClosedJaxpr | Jaxpr) -> Jaxpr:
     return jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr
 
 
+def with_variables(
+    jaxpr: Jaxpr, constvars: Sequence[Any], invars: Sequence[Any], eqns: Sequence[JaxprEqn], outvars: Sequence[Any]
+) -> Jaxpr:
+    """Return a jaxpr with other variables and equations, and with the same values of its constants, if it has them."""
+    # From JAX 0.12 on a jaxpr holds these values, and `replace` drops them when it gets `constvars`.
+    values = {"consts": jaxpr.consts} if isinstance(jaxpr, ClosedJaxpr) else {}
+    return jaxpr.replace(constvars=constvars, invars=invars, eqns=eqns, outvars=outvars, **values)
+
+
+def function_of(jaxpr: Jaxpr) -> Callable[..., list[Any]]:
+    """Return the function that a jaxpr without constants, or with their values, computes."""
+    return jaxpr_as_fun(jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr, ()))
+
+
 def aval_of(atom: Any) -> Any:
     """Return the shape and dtype of a variable or literal; JAX types them too widely to have any."""
     return atom.aval

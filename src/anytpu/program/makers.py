@@ -25,13 +25,11 @@ class Repeats:
 
     Attributes:
         count: number of blocks, at least 2.
-        block: names of the layers in the first block.
         with_count: returns the job with a given number of blocks, 1 to `count`; a job for `program.of`.
         period: number of layers of one class in a block: 6 for five layers with local attention and one with global.
     """
 
     count: int
-    block: tuple[str, ...]
     with_count: Callable[[int], Any] = dataclasses.field(repr=False)
     period: int = 1
 
@@ -140,6 +138,24 @@ def repeats_of(job: Any) -> Repeats | None:
     _, maker = _maker_of(job, [])
     find = getattr(maker, "repeats_of", None)
     return find(job) if find is not None else None
+
+
+def variant_of(job: Any, change: Literal["accumulation", "LoRA"], count: int) -> Any:
+    """Return a job with a change of its training, for which its maker needs a method `variant_of`.
+
+    Args:
+        job: a job.
+        change: "accumulation" of the gradients of `count` steps, or "LoRA" adapters of the rank `count`.
+        count: the number of steps, or the rank.
+
+    Raises:
+        ProgramError: it cannot be changed; the message says why.
+    """
+    _, maker = _maker_of(job, [])
+    change_job = getattr(maker, "variant_of", None)
+    if change_job is None:
+        raise ProgramError("only of a Keras model are the optimizer and the layers known")
+    return change_job(job, change, count)
 
 
 def is_job(job: Any) -> bool:

@@ -67,7 +67,8 @@ def pure_step_of(name: str, step: Callable[..., Any], arguments: Sequence[Any]) 
         return {array_name: _key_data(value) for array_name, value in zip(names, new, strict=True)}, outputs
 
     state = {array_name: _spec(value) for array_name, value in zip(names, values, strict=True)}
-    kinds = {array_name: _kind(variable) for array_name, (_, variable) in zip(names, flat, strict=True)}
+    has_adapters = any(isinstance(variable, nnx.LoRAParam) for _, variable in flat)
+    kinds = {key: _kind(variable, has_adapters) for key, (_, variable) in zip(names, flat, strict=True)}
     return PureStep(pure, state, batch, kinds)
 
 
@@ -91,9 +92,9 @@ def training_step_of(name: str, loss: Callable[..., Any]) -> Callable[..., Any]:
     return train_step
 
 
-def _kind(variable: Any) -> str:
+def _kind(variable: Any, has_adapters: bool) -> str:
     if isinstance(variable, nnx.Param):
-        return "weights"
+        return "weights" if isinstance(variable, nnx.LoRAParam) or not has_adapters else "frozen"
     if type(variable).__name__ in ("OptArray", "OptVariable", "OptState"):
         return "slots"
     return "frozen" if isinstance(variable, nnx.BatchStat | nnx.RngState) else "other"

@@ -17,10 +17,10 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from jax.extend.core import Literal as LiteralAtom
 
-from anytpu.program.jaxprs import aval_of, calling, level_of, scan_arguments
+from anytpu.program.jaxprs import aval_of, calling, function_of, level_of, scan_arguments
 from anytpu.program.passes import StepPasses, best_blocks, bytes_of, inlined, passes_of
 
 Remat = Literal["", "products kept", "by block"]
@@ -45,11 +45,12 @@ def rematerialised(trace: ClosedJaxpr, states: int, remat: Remat) -> ClosedJaxpr
         remat: the part that it computes again.
 
     Example:
-        >>> loss = lambda w, x: jnp.tanh(jnp.tanh(x @ w) @ w).sum()
+        >>> block = lambda w, x: jnp.sin(x @ w)
+        >>> loss = lambda w, x: block(w, block(w, block(w, block(w, x)))).sum()
         >>> traced = jax.make_jaxpr(jax.grad(loss))(jnp.ones((4, 4)), jnp.ones((8, 4)))
         >>> again = rematerialised(traced, 1, "by block")
-        >>> sum(equation.primitive.name == "tanh" for equation in again.jaxpr.eqns)
-        3
+        >>> [sum(each.primitive.name == "sin" for each in jaxpr.eqns) for jaxpr in (traced.jaxpr, again.jaxpr)]
+        [4, 6]
     """
     if not remat:
         return trace
@@ -398,7 +399,7 @@ def _loop(
     body: Jaxpr, like: JaxprEqn, operands: Sequence[Any], results: Sequence[Any], constants: int, carried: int
 ) -> JaxprEqn:
     """Return a call of a scan with another body, of the length and direction of a scan."""
-    function: Callable[..., Any] = jaxpr_as_fun(ClosedJaxpr(body, ()))
+    function: Callable[..., Any] = function_of(body)
 
     def run(*leaves: Any) -> Any:
         fixed, leaves = leaves[:constants], leaves[constants:]

@@ -23,7 +23,15 @@ from jax.extend.core.primitives import all_gather_p, psum_p
 from jax.sharding import PartitionSpec, Sharding
 
 from anytpu.errors import ProgramError
-from anytpu.program.jaxprs import calling, inner_jaxprs, level_of, rewrite_jaxprs, with_rewritten_trace
+from anytpu.program.jaxprs import (
+    calling,
+    function_of,
+    inner_jaxprs,
+    level_of,
+    rewrite_jaxprs,
+    with_rewritten_trace,
+    with_variables,
+)
 from anytpu.program.placed import inside, parts_of
 from anytpu.program.program import Program, Tree
 
@@ -117,7 +125,7 @@ class _MeshRemoval:
             else:
                 equations.append(self._equation(equation, operands, make(equation.outvars)))
         results = [read(atom) for atom in jaxpr.outvars]
-        return jaxpr.replace(constvars=constants, invars=arguments, eqns=equations, outvars=results)
+        return with_variables(jaxpr, constants, arguments, equations, results)
 
     def _equation(self, equation: JaxprEqn, operands: list[Any], results: list[Any]) -> JaxprEqn:
         primitive = _VARYING.get(equation.primitive.name, equation.primitive)
@@ -134,7 +142,7 @@ class _MeshRemoval:
     def _mapped(self, equation: JaxprEqn) -> Callable[..., Any]:
         """Return the function of a `jax.shard_map` on whole arrays, as a nested `jax.vmap`."""
         params = equation.params
-        body = jaxpr_as_fun(ClosedJaxpr(self._level(level_of(params["jaxpr"])), ()))
+        body = function_of(self._level(level_of(params["jaxpr"])))
         mesh = params["mesh"]
         sizes = {axis: mesh.shape[axis] for axis in mesh.axis_names if axis in params["newly_manual_axes"]}
         for axis in reversed(sizes):

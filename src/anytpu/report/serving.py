@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
 from rich.text import Text
 
 from anytpu import units
-from anytpu.errors import SettingError
 from anytpu.planning.records.prediction import memory_text
 from anytpu.planning.serving import Serving, ServingPlan
-from anytpu.report.html import element
+from anytpu.report.tables import TableReport
 from anytpu.report.terminal import compact_table, hang, open_console, say
 
-_TITLES = ("system", "first token", "a token", "tokens/s", "between", "memory", "cache", "batch", "$ a million tokens")
+_TITLES = ("system", "prefill", "a token", "tokens/s", "between", "memory", "batch", "$ a M")
 _MEANING = (
-    "Predicted, not measured. first token: time of the prefill of all prompts; a token: time of a decode step with a "
-    "full cache; tokens/s: new tokens of all sequences, prefill included; cache: of one device; batch: sequences of "
-    "this length whose cache fits, computed."
+    "Predicted, not measured. prefill: time to the first token of all prompts; a token: time of a decode step with a "
+    "full cache; tokens/s: new tokens of all sequences, prefill included; memory: of the decode step, on a device; "
+    "batch: sequences of this length that fit, computed; $ a M: price of a million new tokens."
 )
 
 
-class ServingReport:
+class ServingReport(TableReport):
     """The renderer of `ServingPlan`."""
+
+    no_page = "a plan of answers has no page; print it: plan.show()"
+    no_plots = "a plan of answers has no plots; print it: plan.show()"
 
     def show(self, record: ServingPlan) -> None:
         """Print the table and the notes."""
@@ -32,30 +33,28 @@ class ServingReport:
         say(console, _title(record), style="bold")
         table = compact_table()
         for title in _TITLES:
-            table.add_column(title, justify="left" if title == "system" else "right")
+            table.add_column(title, justify="left" if title == "system" else "right", no_wrap=True)
         for serving in record:
             table.add_row(*_cells(serving))
         console.print(table)
         for line in hang("", _MEANING, console.width):
             console.print(Text(line, "dim"), soft_wrap=True)
         for serving in record:
-            for line in hang(f"{serving.target.name}  ", _layout(serving), console.width):
+            text = f"{_memory(serving)}{_layout(serving)}"
+            for line in hang(f"{serving.target.name}  ", text, console.width):
                 console.print(Text(line), soft_wrap=True)
 
-    def to_fragment(self, record: ServingPlan) -> str:
-        """Return the table as HTML for a notebook."""
-        head = element("tr", *(element("th", title) for title in _TITLES))
-        rows = [element("tr", *(element("td", cell) for cell in _cells(serving))) for serving in record]
-        caption = element("caption", _title(record))
-        return element("table", caption, element("thead", head), element("tbody", *rows))
+    def caption(self, record: ServingPlan) -> str:
+        """Return the title of the table."""
+        return _title(record)
 
-    def to_html(self, record: Any, path: str | Path) -> Path:
-        """Refuse: answers have no page of their own."""
-        raise SettingError("a plan of answers has no page; print it: plan.show()")
+    def titles(self, record: ServingPlan) -> Sequence[str]:
+        """Return the titles of the columns."""
+        return _TITLES
 
-    def to_images(self, record: Any, folder: str | Path, form: str) -> list[Path]:
-        """Refuse: answers have no plots of their own."""
-        raise SettingError("a plan of answers has no plots; print it: plan.show()")
+    def rows(self, record: ServingPlan) -> list[list[str]]:
+        """Return the cells of each slice."""
+        return [_cells(serving) for serving in record]
 
 
 SERVING_REPORT = ServingReport()
@@ -79,11 +78,15 @@ def _cells(serving: Serving) -> list[str]:
         _time(serving.decode.step_s) if serving.decode.fits else "does not fit",
         f"{serving.tokens_per_s:,.0f}" if serving.tokens_per_s else "-",
         _between(serving),
-        memory_text(memory) if memory else "-",
-        units.format_bytes(serving.cache_bytes) if serving.cache_bytes else "-",
-        f"<= {largest:,}" if largest is not None else "-",
+        units.format_bytes(memory.peak_bytes) if memory else "-",
+        f"{largest:,}" if largest is not None else "-",
         f"${cost:,.2f}" if cost is not None else "-",
     ]
+
+
+def _memory(serving: Serving) -> str:
+    memory = serving.decode.memory
+    return f"{memory_text(memory)}, of which the cache {units.format_bytes(serving.cache_bytes)}; " if memory else ""
 
 
 def _between(serving: Serving) -> str:
@@ -92,7 +95,7 @@ def _between(serving: Serving) -> str:
     if bounds is None:
         return "-"
     most, least = (serving.batch_size * serving.new_tokens / bound_s for bound_s in bounds)
-    return f"{least:,.0f} to {most:,.0f}" if math.isfinite(bounds[1]) else f"at most {most:,.0f}"
+    return f"{least:,.0f}-{most:,.0f}" if math.isfinite(bounds[1]) else f"at most {most:,.0f}"
 
 
 def _time(time_s: float | None) -> str:

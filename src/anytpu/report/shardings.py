@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 from rich.text import Text
 
 from anytpu import units
-from anytpu.errors import SettingError
 from anytpu.planning.records.shardings import Sharding, Shardings
-from anytpu.report.html import element
+from anytpu.report.tables import TableReport
 from anytpu.report.terminal import compact_table, hang, open_console, say
 
 _TITLES = ("", "layout", "mesh", "step", "interval", "memory", "network", "bound", "cost")
@@ -19,13 +15,16 @@ _TEXT = ("layout", "mesh", _REMAT, "bound")
 _TIMES = ("step", "interval")
 
 
-class ShardingsReport:
+class ShardingsReport(TableReport):
     """The renderer of `Shardings`."""
+
+    no_page = "layouts have no page; plan the best one: tpu.plan(model, layout=found).to_html(path)"
+    no_plots = "layouts have no plots; plan the best one: tpu.plan(model, layout=found).to_png(folder)"
 
     def show(self, record: Shardings) -> None:
         """Print the compiled layouts as a table, if there is one, and the others with their reasons."""
         console = open_console()
-        say(console, f"Layouts of {record.job} by the {record.rank} of a step, predicted", style="bold")
+        say(console, self.caption(record), style="bold")
         if rows := _rows(record):
             table = compact_table()
             for title in _titles(record):
@@ -37,20 +36,17 @@ class ShardingsReport:
         for line in _lines(record, console.width):
             console.print(line, soft_wrap=True)
 
-    def to_fragment(self, record: Shardings) -> str:
-        """Return the compiled layouts as an HTML table for a notebook."""
-        head = element("tr", *(element("th", title) for title in _titles(record)))
-        rows = [element("tr", *(element("td", cell) for cell in row)) for row in _rows(record)]
-        caption = element("caption", f"Layouts of {record.job} by the {record.rank} of a step, predicted")
-        return element("table", caption, element("thead", head), element("tbody", *rows))
+    def caption(self, record: Shardings) -> str:
+        """Return the title of the table."""
+        return f"Layouts of {record.job} by the {record.rank} of a step, predicted"
 
-    def to_html(self, record: Any, path: str | Path) -> Path:
-        """Refuse: layouts have no page of their own."""
-        raise SettingError("layouts have no page; plan the best one: tpu.plan(model, layout=found).to_html(path)")
+    def titles(self, record: Shardings) -> list[str]:
+        """Return the titles of the columns."""
+        return _titles(record)
 
-    def to_images(self, record: Any, folder: str | Path, form: str) -> list[Path]:
-        """Refuse: layouts have no plots of their own."""
-        raise SettingError("layouts have no plots; plan the best one: tpu.plan(model, layout=found).to_png(folder)")
+    def rows(self, record: Shardings) -> list[list[str]]:
+        """Return the cells of each compiled layout."""
+        return _rows(record)
 
 
 SHARDINGS_REPORT = ShardingsReport()

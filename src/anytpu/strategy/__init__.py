@@ -5,7 +5,7 @@ from anytpu import _env
 
 _env.require_keras_on_jax()
 
-from anytpu.strategy.base import DefaultStrategy, Strategy, get_strategy
+from anytpu.strategy.base import DefaultStrategy, get_strategy
 from anytpu.strategy.collectives import ReduceOp
 from anytpu.strategy.distributed import InputContext
 from anytpu.strategy.gradients import SummedGradient, value_and_grad
@@ -25,7 +25,6 @@ __all__ = [
     "PerReplica",
     "ReduceOp",
     "ReplicaContext",
-    "Strategy",
     "SummedGradient",
     "TPUStrategy",
     "compute_average_loss",

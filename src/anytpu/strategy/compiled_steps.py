@@ -101,7 +101,7 @@ class CompiledStep:
             state = homes.take(backend, variables, homes.Holder("strategy.run")), copies
             try:
                 (values, new), outputs = self.executable.step(state, batch)
-                homes.settle(backend, variables, values)
+                homes.settle(variables, values)
             except BaseException:
                 homes.release(variables)
                 raise

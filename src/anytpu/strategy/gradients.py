@@ -82,6 +82,7 @@ def value_and_grad(
         variables: the differentiated values: a Keras variable, or a list of them, such as `model.trainable_variables`;
             or a tree of arrays, equal on every replica: a dictionary, the state of `nnx.split`, an Equinox module. For
             several losses of one pass, as of a GAN, a list with such a list for each: `loss_fn` returns their tuple.
+            Of the embeddings of `TPUEmbedding.dequeue` the gradients are those of this replica's rows.
         has_aux: `loss_fn` returns `(loss, aux)`.
         local: return this replica's own gradients, for example to clip them one replica at a time;
             `optimizer.apply_gradients` sums those of Keras variables.
@@ -185,6 +186,7 @@ def _differentiate(
     loss_of_values = functools.partial(parameters.loss, loss_fn, args, kwargs)
     loss_of, written = _pure_loss(loss_of_values, parameters.assigned, has_aux)
     replica = current_replica()
+    local = local or parameters.are_own_rows(replica)
     if local or replica is None or replica.axis is None:
         (loss, (aux, updates)), arrays = jax.value_and_grad(loss_of, has_aux=True)(parameters.values())
     else:
@@ -195,6 +197,40 @@ def _differentiate(
         else:
             replica.summed.extend(arrays)
     return _Differentiated(loss, aux, parameters.gradients(arrays), list(zip(written, updates, strict=True)))
+
+
+def grads_of_rows(loss_fn: Callable[[Any], tuple[Any, Any]], variables: list[Any], rows: Any) -> tuple[Any, Any, Any]:
+    """Differentiate a loss by variables, which all replicas share, and by the rows of the current replica.
+
+    Args:
+        loss_fn: takes the rows, and returns this replica's loss and a tree of other arrays.
+        variables: Keras variables.
+        rows: a tree of arrays with the rows of this replica.
+
+    Returns:
+        The other arrays, the gradients of the variables summed over the replicas, and those of the rows, as a tree.
+    """
+    replica, parameters = current_replica(), _Parameters.of(variables)
+    assert replica is not None
+    leaves, form = jax.tree.flatten(rows)
+    # One summed gradient has the rows of all replicas: each adds its own part of an array of zeros to its rows.
+    zeros = [jnp.zeros((replica.replicas, *leaf.shape), leaf.dtype) for leaf in leaves]
+
+    def loss_of_values(values: list[Any]) -> Any:
+        offsets = values[len(variables) :]
+        return loss_fn(form.unflatten([leaf + zero[replica.index] for leaf, zero in zip(leaves, offsets, strict=True)]))
+
+    loss_of, written = _pure_loss(loss_of_values, lambda values: parameters.assigned(values[: len(variables)]), True)
+    is_alone = replica.axis is None
+    values = [*parameters.values(), *zeros]
+    (_, (aux, updates)), gradients = (
+        jax.value_and_grad(loss_of, has_aux=True)(values) if is_alone else summed_value_and_grad(loss_of, values)
+    )
+    for variable, update in zip(written, updates, strict=True):
+        write_back(variable, update)
+    own = [gradient[replica.index] for gradient in gradients[len(variables) :]]
+    summed = [gradient if is_alone else SummedGradient(gradient) for gradient in gradients[: len(variables)]]
+    return aux, summed, form.unflatten(own)
 
 
 def summed_value_and_grad(loss_of: Callable, values: list[Any]) -> tuple[Any, list[Any]]:
@@ -249,6 +285,23 @@ class _Parameters:
         if self.tree is None:
             return [variable.value for variable in self.leaves]
         return [self.leaves[index] for index in self.indices]
+
+    def are_own_rows(self, replica: Any) -> bool:
+        """Return whether the values are embeddings of this replica's rows, whose gradients are not to be summed.
+
+        Raises:
+            ReplicaError: some are, and some are not.
+        """
+        if self.tree is None or replica is None or not replica.own_rows:
+            return False
+        known = {id(array) for array in replica.own_rows}
+        are_own = {id(value) in known for value in self.values()}
+        if len(are_own) > 1:
+            raise ReplicaError(
+                "the tree has embeddings of TPUEmbedding.dequeue, which differ between the replicas, and arrays that "
+                "all replicas share: differentiate by each in a call of its own"
+            )
+        return are_own == {True}
 
     def assigned(self, values: list[Any]) -> list[tuple[Any, Any]]:
         """Return the pairs of a Keras variable and its value while the loss is computed."""

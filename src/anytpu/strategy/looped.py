@@ -208,7 +208,7 @@ class LoopRun:
     def _settle(self) -> None:
         """Store the newest values in the variables of the last step."""
         if self._step is not None and self._values is not None:
-            homes.settle(self._backend, self._variables, self._values)
+            homes.settle(self._variables, self._values)
             self._values = None
 
 

@@ -78,18 +78,17 @@ class Replica:
         axis: name of the axis of the collectives; None for the single replica of the default strategy, where nothing is
             traced and no collective exists.
         shard: the replica's part of a batch that does not fill all replicas; None when all rows are real.
-        averages_losses: True if a loss may be the mean over this replica's rows, because the caller of the step divides
-            by the number of replicas.
         shared: the arguments of the step that all replicas share.
         summed: traced gradients that are already summed over the replicas.
+        own_rows: traced embeddings of this replica's rows, whose gradients are not summed.
     """
 
     replicas: int
     axis: str | None = REPLICA_AXIS
     shard: ReplicaShard | None = None
-    averages_losses: bool = False
     shared: tuple[Any, ...] = ()
     summed: list[Any] = dataclasses.field(default_factory=list, compare=False)
+    own_rows: list[Any] = dataclasses.field(default_factory=list, compare=False)
 
     @property
     def index(self) -> Any:
@@ -121,15 +120,6 @@ def inside(replica: Replica) -> Iterator[None]:
         yield
     finally:
         _CURRENT.reset(token)
-
-
-@contextlib.contextmanager
-def averaging_losses() -> Iterator[None]:
-    """Allow losses that are means over one replica's rows, for a step that divides by the number of replicas itself."""
-    replica = _CURRENT.get()
-    assert replica is not None
-    with inside(dataclasses.replace(replica, averages_losses=True)):
-        yield
 
 
 @contextlib.contextmanager

@@ -269,7 +269,7 @@ _MEANS = frozenset({"sum_over_batch_size", "mean", "mean_with_sample_weight"})
 def _wrap_loss_call(call: Callable) -> Callable:
     def wrapper(self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         replica = current_replica()
-        is_alone = replica is None or replica.replicas == 1 or replica.averages_losses
+        is_alone = replica is None or replica.replicas == 1
         if not is_alone and self.reduction in _MEANS:
             raise ReplicaError(
                 f"the loss {self.name!r} takes the mean over one replica's rows, and gradients are summed over the "
@@ -277,7 +277,7 @@ def _wrap_loss_call(call: Callable) -> Callable:
                 f'tpu.compute_average_loss(keras.losses.{type(self).__name__}(reduction="none")(labels, predictions), '
                 "global_batch_size=64)"
             )
-        if is_alone or replica is None or replica.shard is None or replica.averages_losses:
+        if is_alone or replica is None or replica.shard is None:
             return call(self, y_true, y_pred, sample_weight)
         return _without_pads(functools.partial(call, self, y_true, y_pred, sample_weight), self)
 

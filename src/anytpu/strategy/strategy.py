@@ -90,6 +90,8 @@ class TPUStrategy(Strategy):
         self.strict = strict
         self.compilations = 0
         """Number of programs that this strategy has compiled."""
+        self.failed_runs = 0
+        """Number of calls of `run` that raised an error."""
 
     @property
     def cluster_resolver(self) -> TPUClusterResolver:
@@ -203,7 +205,11 @@ class TPUStrategy(Strategy):
             }
         """
         scopes.prepare("strategy.run")
-        return self._steps.run(self, fn, args, kwargs)
+        try:
+            return self._steps.run(self, fn, args, kwargs)
+        except BaseException:
+            self.failed_runs += 1
+            raise
 
     def run_steps(self, fn: Callable, iterator: Any, steps: int, state: Any = None) -> Any:
         """Run a function on each replica for consecutive batches, many steps in one compiled loop.

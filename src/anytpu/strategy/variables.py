@@ -245,7 +245,7 @@ def restore(variables: Iterable[Any]) -> None:
             _hide(variable, home)
 
 
-def settle(backend: Backend, variables: Collection[Any], handles: Any) -> None:
+def settle(variables: Collection[Any], handles: Any) -> None:
     """Give and release directly after a call, when no assignment can have happened since `take`."""
     for variable, handle in zip(variables, handles, strict=True):
         home = vars(variable)[_HOME]

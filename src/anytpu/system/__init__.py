@@ -13,7 +13,7 @@ from anytpu.system.lifecycle import (
     running_system,
     shutdown_tpu_system,
 )
-from anytpu.system.probes import Found, Reason
+from anytpu.system.probes import Reason
 from anytpu.system.resolver import TPUClusterResolver
 from anytpu.system.topologies import Topology, known_slices, slice_sizes, topology_of
 
@@ -22,7 +22,6 @@ __all__ = [
     "Address",
     "Chip",
     "Core",
-    "Found",
     "HostJob",
     "Kind",
     "LogicalDevice",

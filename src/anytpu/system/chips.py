@@ -42,8 +42,6 @@ class Chip:
         hbm_bytes: capacity of the HBM (v1: of the DDR3 weight memory).
         hbm_bytes_per_s: bandwidth of that memory.
         vmem_bytes_per_core: on-chip memory of a core, read by the vector and matrix units (v1: the unified buffer).
-        cmem_bytes: on-chip memory shared by the cores, or 0.
-        ici_links: number of links to neighbouring chips, or 0.
         ici_link_bytes_per_s: bandwidth of one link in one direction, or None.
         dcn_bytes_per_s: a chip's share of its host's network cards, one way, or None.
         torus_rank: number of dimensions of the network between chips, 2 or 3, or 0 if there is none.
@@ -64,8 +62,6 @@ class Chip:
     hbm_bytes: int
     hbm_bytes_per_s: float
     vmem_bytes_per_core: int
-    cmem_bytes: int
-    ici_links: int
     ici_link_bytes_per_s: float | None
     dcn_bytes_per_s: float | None
     torus_rank: int
@@ -92,8 +88,6 @@ V1 = Chip(
     hbm_bytes=8 * GIB,  # J17: DDR3 weight memory
     hbm_bytes_per_s=34e9,  # J17
     vmem_bytes_per_core=24 * MIB,  # J17: unified buffer; 4 MiB of accumulators besides
-    cmem_bytes=0,
-    ici_links=0,  # J17: a PCIe card
     ici_link_bytes_per_s=None,
     dcn_bytes_per_s=None,
     torus_rank=0,
@@ -115,8 +109,6 @@ V2 = Chip(
     hbm_bytes=16 * GIB,  # jax says 16e9; libtpu lets a core use 7.48 of its 8 GiB
     hbm_bytes_per_s=716e9,  # jax
     vmem_bytes_per_core=16 * MIB,  # jax
-    cmem_bytes=0,  # jax
-    ici_links=4,  # book: 2D torus
     ici_link_bytes_per_s=62e9,  # J20 (unchecked): 496 Gbit/s
     dcn_bytes_per_s=3.1e9,  # (unchecked): 100 Gbit/s a host of four chips
     torus_rank=2,  # book
@@ -138,8 +130,6 @@ V3 = Chip(
     hbm_bytes=32 * GIB,  # docs
     hbm_bytes_per_s=900e9,  # docs, J21; jax says 825
     vmem_bytes_per_core=16 * MIB,  # jax
-    cmem_bytes=0,  # jax
-    ici_links=4,  # J21
     ici_link_bytes_per_s=82e9,  # J20 (unchecked): 656 Gbit/s; book says 100
     dcn_bytes_per_s=3.1e9,  # (unchecked): as v2
     torus_rank=2,  # docs
@@ -161,8 +151,6 @@ V4I = Chip(
     hbm_bytes=8 * GIB,  # jax: 8.59e9
     hbm_bytes_per_s=614e9,  # J21
     vmem_bytes_per_core=16 * MIB,  # jax
-    cmem_bytes=128 * MIB,  # J21
-    ici_links=2,  # J21
     ici_link_bytes_per_s=50e9,  # J21 (unchecked): 400 Gbit/s
     dcn_bytes_per_s=3.1e9,  # (unchecked): as v2
     torus_rank=0,  # J21: four chips on a board
@@ -184,8 +172,6 @@ V4 = Chip(
     hbm_bytes=32 * GIB,  # docs
     hbm_bytes_per_s=1200e9,  # docs; jax says 1230
     vmem_bytes_per_core=16 * MIB,  # jax
-    cmem_bytes=128 * MIB,  # jax: 134e6
-    ici_links=6,  # book: 3D torus
     ici_link_bytes_per_s=45e9,  # book
     dcn_bytes_per_s=3.1e9,  # (unchecked): as v2
     torus_rank=3,  # docs
@@ -207,8 +193,6 @@ V5E = Chip(
     hbm_bytes=16 * GIB,  # docs: 16 GB; jax: 17.2e9
     hbm_bytes_per_s=819e9,  # docs; one revision says 800 GiB/s
     vmem_bytes_per_core=128 * MIB,  # jax, book
-    cmem_bytes=0,  # jax
-    ici_links=4,  # docs
     ici_link_bytes_per_s=50e9,  # docs: 400 GB/s both ways over 4 ports; book agrees
     dcn_bytes_per_s=3.1e9,  # docs: 6.4 Tbit/s a pod of 256
     torus_rank=2,  # docs
@@ -230,8 +214,6 @@ V5P = Chip(
     hbm_bytes=95 * GIB,  # docs; jax: 103e9; libtpu lets a chip use 95.74 GiB
     hbm_bytes_per_s=2765e9,  # docs; jax says 2460
     vmem_bytes_per_core=64 * MIB,  # jax
-    cmem_bytes=0,  # jax
-    ici_links=6,  # book: 3D torus
     ici_link_bytes_per_s=100e9,  # docs: 1200 GB/s both ways over 6 links; book agrees
     dcn_bytes_per_s=6.25e9,  # docs: 50 Gbit/s a chip
     torus_rank=3,  # docs
@@ -253,8 +235,6 @@ V6E = Chip(
     hbm_bytes=32 * GIB,  # docs
     hbm_bytes_per_s=1638e9,  # docs
     vmem_bytes_per_core=128 * MIB,  # jax
-    cmem_bytes=0,  # jax
-    ici_links=4,  # docs
     ici_link_bytes_per_s=100e9,  # docs: 800 GB/s both ways over 4 ports; book agrees
     dcn_bytes_per_s=12.5e9,  # docs: 25.6 Tbit/s a pod of 256
     torus_rank=2,  # docs
@@ -276,8 +256,6 @@ V7X = Chip(
     hbm_bytes=192 * GIB,  # docs
     hbm_bytes_per_s=7380e9,  # AI-Hypercomputer/accelerator-microbenchmarks; jax says 7400
     vmem_bytes_per_core=64 * MIB,  # jax
-    cmem_bytes=0,  # jax
-    ici_links=6,  # docs: 3D torus, as v5p
     ici_link_bytes_per_s=100e9,  # docs: 1200 GB/s both ways over 6 links
     dcn_bytes_per_s=12.5e9,  # (unchecked): 100 Gbit/s a chip
     torus_rank=3,  # docs

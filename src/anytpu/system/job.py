@@ -1,8 +1,7 @@
 """The job of this process: n processes, the hosts, that run the same script as one JAX program.
 
 Idea: after joining, the hosts exchange small values through JAX's key-value store, which lives in the rendezvous. All
-hosts call the same functions in the same order. A program of one process needs no job: each function then returns at
-once.
+hosts call `gather` in the same order. A program of one process needs no job: `gather` then returns at once.
 
 Rule: an exchange ends with a result or with an error that names the hosts that did not come.
 """
@@ -54,51 +53,27 @@ class Joined:
         self.job = job
         self._client = client
         self._counts: dict[str, int] = {}
-        self._read_by_all: list[str] = []
-
-    def broadcast(self, name: str, value: bytes | None, timeout_s: float) -> bytes:
-        """Return host 0's value."""
-        key = self._next(name)
-        if self.job.index == 0:
-            if value is None:
-                raise TypeError(f"host 0 broadcasts {name!r}, so its value must be bytes, not None")
-            self._client.key_value_set_bytes(key, value)
-            self._read_by_all.append(key)
-            return value
-        try:
-            return self._client.blocking_key_value_get_bytes(key, _milliseconds(timeout_s))
-        except Exception as error:
-            raise self._explained(error, name, [0], timeout_s) from None
+        self._previous = ""
 
     def gather(self, name: str, value: bytes, timeout_s: float) -> list[bytes]:
         """Return the value of each host."""
-        key = self._next(name)
+        count = self._counts[name] = self._counts.get(name, 0) + 1
+        key = f"{_FOLDER}/{name}/{count}"
         self._client.key_value_set_bytes(f"{key}/{self.job.index:06d}", value)
         self._wait(key, name, timeout_s)
-        values = [value for _, value in sorted(self._client.key_value_dir_get_bytes(f"{key}/"))]
-        self._read_by_all.append(f"{key}/")
-        return values
-
-    def barrier(self, name: str, timeout_s: float) -> None:
-        """Wait for all hosts."""
-        self._wait(self._next(name), name, timeout_s)
-
-    def _next(self, name: str) -> str:
-        count = self._counts[name] = self._counts.get(name, 0) + 1
-        return f"{_FOLDER}/{name}/{count}"
+        if self.job.index == 0 and self._previous:
+            # All hosts are here, so all have read the values of the previous exchange.
+            self._client.key_value_delete(self._previous)
+        self._previous = f"{key}/"
+        return [value for _, value in sorted(self._client.key_value_dir_get_bytes(self._previous))]
 
     def _wait(self, key: str, name: str, timeout_s: float) -> None:
         try:
-            self._client.wait_at_barrier(key, _milliseconds(timeout_s))
+            self._client.wait_at_barrier(key, int(timeout_s * 1000))
         except Exception as error:
             names = re.search(r"timed out task names:\n((?:\d+\n)+)", str(error))
             missing = sorted(map(int, names[1].split())) if names else []
             raise self._explained(error, name, missing, timeout_s) from None
-        if self.job.index == 0:
-            # All hosts are here, so all have read what was sent before.
-            for old in self._read_by_all:
-                self._client.key_value_delete(old)
-        self._read_by_all = []
 
     def _explained(self, error: Exception, name: str, missing: list[int], timeout_s: float) -> HostsError:
         if "DEADLINE_EXCEEDED" not in str(error):
@@ -124,27 +99,6 @@ def current_job() -> HostJob | None:
     return _joined.job if _joined else None
 
 
-def broadcast(name: str, value: bytes | None, timeout_s: float = EXCHANGE_TIMEOUT_S) -> bytes:
-    """Return the value of host 0 on every host.
-
-    Args:
-        name: name of the exchange, for the error; it may be used again.
-        value: the value on host 0; ignored on the others.
-        timeout_s: time limit in seconds.
-
-    Raises:
-        HostsError: host 0 did not come within the time limit.
-
-    Example:
-        >>> broadcast("seed", b"7")
-        b'7'
-    """
-    if _joined:
-        return _joined.broadcast(name, value, timeout_s)
-    assert value is not None
-    return value
-
-
 def gather(name: str, value: bytes, timeout_s: float = EXCHANGE_TIMEOUT_S) -> list[bytes]:
     """Return the values of all hosts, in the order of the hosts, on every host.
 
@@ -161,21 +115,3 @@ def gather(name: str, value: bytes, timeout_s: float = EXCHANGE_TIMEOUT_S) -> li
         [b'0.5']
     """
     return _joined.gather(name, value, timeout_s) if _joined else [value]
-
-
-def barrier(name: str, timeout_s: float = EXCHANGE_TIMEOUT_S) -> None:
-    """Wait until all hosts have called this.
-
-    Args:
-        name: name of the barrier, for the error; it may be used again.
-        timeout_s: time limit in seconds.
-
-    Raises:
-        HostsError: a host did not come within the time limit; the message names it.
-    """
-    if _joined:
-        _joined.barrier(name, timeout_s)
-
-
-def _milliseconds(seconds: float) -> int:
-    return int(seconds * 1000)

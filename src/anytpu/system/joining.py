@@ -76,8 +76,8 @@ def join_found_job() -> HostJob | None:
     Raises:
         SettingError, HostsError: as `join_hosts`.
     """
-    if jobs.current_job() is None and (found := find_job()) is not None:
-        return join(found, Limits())
+    if jobs.current_job() is None and (job := find_job()) is not None:
+        return join(job, Limits())
     return jobs.current_job()
 
 

@@ -41,15 +41,15 @@ def find_job() -> HostJob | None:
     if name is None or (name == "gcetpu" and not _has_metadata()):
         return None
     port = variables.get("JAX_COORDINATOR_PORT") or (JOB_PORT if name.endswith("tpu") else None)
-    found = _jax.cluster(name, port, _NAME_S)
-    if found is None:
+    cluster = _jax.cluster(name, port, _NAME_S)
+    if cluster is None:
         if name == "gcetpu":
             return None
         raise HostsError(
             f"{_SOURCES[name]} started several processes, but JAX does not find the address of the first. Join them "
             'before the first use of a device: tpu.join_hosts("host:port", processes, index)'
         )
-    address, processes, index, local_index = found
+    address, processes, index, local_index = cluster
     local_index = local_index if shares_machine(variables) else None
     return HostJob(address, processes, index, _SOURCES[name], local_index) if processes > 1 else None
 

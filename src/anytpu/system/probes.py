@@ -1,4 +1,4 @@
-"""Probes for TPU systems: each returns the system that it found, or the reason why it found none.
+"""Probes for TPU systems: each returns the address of the system that it found, or the reason why it found none.
 
 Idea: a user who gets a virtual TPU instead of a real one must be able to read the reason. So no probe fails silently:
 the reasons of failed probes are kept, for the error and for `anytpu devices`.
@@ -23,19 +23,6 @@ GETTING_A_TPU = "To get a TPU: anytpu docs getting_a_tpu"
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
-    """A system that a probe found.
-
-    Attributes:
-        address: address of the system.
-        source: the probed place: "TPU_NAME", "TPU", "GPU", "virtual".
-    """
-
-    address: Address
-    source: str
-
-
-@dataclasses.dataclass(frozen=True)
 class Reason:
     """The reason why a probe found nothing.
 
@@ -53,11 +40,11 @@ class Reason:
         return f"{self.source}: {self.why}"
 
 
-Probe = Callable[[int | None], Found | Reason]
+Probe = Callable[[int | None], Address | Reason]
 """A function of the requested number of cores, or None for any number."""
 
 
-def probe_variable(name: str, value: str, cores: int | None) -> Found | Reason:
+def probe_variable(name: str, value: str, cores: int | None) -> Address | Reason:
     """Probe the system that an environment variable names.
 
     Args:
@@ -67,9 +54,9 @@ def probe_variable(name: str, value: str, cores: int | None) -> Found | Reason:
     """
     if value.lower() == "local":
         answers = [probe_tpu(cores), probe_gpu(cores)]
-        first = next((answer for answer in answers if isinstance(answer, Found)), None)
+        first = next((answer for answer in answers if isinstance(answer, Address)), None)
         reasons = "; ".join(answer.why for answer in answers if isinstance(answer, Reason))
-        return Found(first.address, name) if first else Reason(name, f"{value!r}, but {reasons}")
+        return first or Reason(name, f"{value!r}, but {reasons}")
     try:
         if worker := parse_worker(value):
             return _named_worker(name, worker, cores)
@@ -80,10 +67,10 @@ def probe_variable(name: str, value: str, cores: int | None) -> Found | Reason:
         return Reason(name, _ignored_value_reason(value))
     if cores not in (None, address.cores):
         return Reason(name, f"{value!r} has {address.cores} cores, and {cores} were asked for")
-    return Found(address, name)
+    return address
 
 
-def probe_tpu(cores: int | None) -> Found | Reason:
+def probe_tpu(cores: int | None) -> Address | Reason:
     """Probe for TPU chips in this machine."""
     if not _env.tpu_chips():
         return Reason("TPU", "this machine has no TPU chip", is_fault=False)
@@ -92,7 +79,7 @@ def probe_tpu(cores: int | None) -> Found | Reason:
     return _probe_jax("tpu", cores)
 
 
-def probe_gpu(cores: int | None) -> Found | Reason:
+def probe_gpu(cores: int | None) -> Address | Reason:
     """Probe for a GPU in this machine: an NVIDIA GPU, or one with another installed JAX plugin."""
     if _env.other_plugins():
         return _probe_jax("gpu", cores)
@@ -103,7 +90,7 @@ def probe_gpu(cores: int | None) -> Found | Reason:
     return _probe_jax("gpu", cores)
 
 
-def probe_hosts(cores: int | None) -> Found | Reason:
+def probe_hosts(cores: int | None) -> Address | Reason:
     """Return the devices of all hosts of the job: their TPU cores, or else their GPUs, or else their CPU devices."""
     try:
         devices = local_devices()
@@ -111,12 +98,7 @@ def probe_hosts(cores: int | None) -> Found | Reason:
         return Reason("hosts", f"JAX cannot use the devices of the hosts: {str(error).splitlines()[0]}")
     if cores not in (None, len(devices)):
         return Reason("hosts", f"the hosts have {len(devices)} cores, and a job uses all; {cores} were asked for")
-    return Found(Address("local", len(devices)), "hosts")
-
-
-def probe_virtual(cores: int | None) -> Found | Reason:
-    """Return a virtual TPU simulated on this machine's CPU. This probe always succeeds."""
-    return Found(virtual_address(cores), "virtual")
+    return Address("local", len(devices))
 
 
 def virtual_address(cores: int | None) -> Address:
@@ -135,10 +117,10 @@ def slice_address(name: str) -> Address:
     return Address("virtual", len(topology.cores), shape=topology.name)
 
 
-def _named_worker(name: str, worker: WorkerAddress, cores: int | None) -> Found | Reason:
+def _named_worker(name: str, worker: WorkerAddress, cores: int | None) -> Address | Reason:
     """Return the worker that TPU_NAME names. Other variables name TensorFlow's servers."""
     if name == "TPU_NAME":
-        return Found(Address("grpc", cores, worker=worker), name)
+        return Address("grpc", cores, worker=worker)
     return Reason(name, f"{worker.target!r} would be a server of TensorFlow; TPU_NAME names an anytpu worker")
 
 
@@ -148,7 +130,7 @@ def _ignored_value_reason(value: str) -> str:
     return f'{value!r} is not the name of a slice such as "v2-8", nor "local", nor the address of an anytpu worker'
 
 
-def _probe_jax(platform: str, cores: int | None) -> Found | Reason:
+def _probe_jax(platform: str, cores: int | None) -> Address | Reason:
     """Return JAX's devices of a platform, or the reason why JAX has none."""
     source, chosen = platform.upper(), _env.jax_platforms()
     if chosen and not {platform, "cuda" if platform == "gpu" else platform, *_env.other_plugins()} & set(chosen):
@@ -159,4 +141,4 @@ def _probe_jax(platform: str, cores: int | None) -> Found | Reason:
         return Reason(source, f"there is one, but JAX cannot use it: {str(error).splitlines()[0]}")
     if cores is not None and cores > len(devices):
         return Reason(source, f"this machine has {len(devices)} of its cores, and {cores} were asked for")
-    return Found(Address("local", cores or len(devices)), source)
+    return Address("local", cores or len(devices))

@@ -23,14 +23,12 @@ from anytpu.system.launchers import find_job
 from anytpu.system.machine import topology_at
 from anytpu.system.probes import (
     GETTING_A_TPU,
-    Found,
     Probe,
     Reason,
     probe_gpu,
     probe_hosts,
     probe_tpu,
     probe_variable,
-    probe_virtual,
     slice_address,
     virtual_address,
 )
@@ -84,7 +82,7 @@ class TPUClusterResolver:
         hosts = [probe_hosts] if name.lower() in ("", "local") and join_found_job() else []
         if name == "":
             self.address, self.reasons = _first_found(
-                hosts or [*_variable_probes(), probe_tpu, probe_gpu, probe_virtual], count
+                hosts or [*_variable_probes(), probe_tpu, probe_gpu, virtual_address], count
             )
         elif name.lower() == "local":
             self.address, self.reasons = _first_found(hosts or [probe_tpu, probe_gpu], count)
@@ -193,8 +191,8 @@ def _first_found(probes: list[Probe], cores: int | None) -> tuple[Address, tuple
     reasons: list[Reason] = []
     for probe in probes:
         result = probe(cores)
-        if isinstance(result, Found):
-            return result.address, tuple(reasons)
+        if isinstance(result, Address):
+            return result, tuple(reasons)
         reasons.append(result)
     listed = "\n".join(f"  {reason}" for reason in reasons)
     raise TPUNotFoundError(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from anytpu.train.checking.check import check
+    from anytpu.train.checking.smoke import smoke
     from anytpu.train.checkpointer import Checkpointer
     from anytpu.train.compiled_models import input_shares, step_logs
     from anytpu.train.conversion import TPUDistributionStrategy, keras_to_tpu_model
@@ -20,6 +21,7 @@ _HOMES = {
     "input_shares": "compiled_models",
     "keras_to_tpu_model": "conversion",
     "model_step": "model_step",
+    "smoke": "checking.smoke",
     "step_logs": "compiled_models",
 }
 
@@ -30,6 +32,7 @@ __all__ = [
     "input_shares",
     "keras_to_tpu_model",
     "model_step",
+    "smoke",
     "step_logs",
 ]
 

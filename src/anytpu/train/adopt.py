@@ -19,7 +19,7 @@ from typing import Any
 
 from anytpu import _keras
 from anytpu._calls import check_arguments
-from anytpu.embedding import checked_ids
+from anytpu.embedding import check_forms, checked_ids, warn_of_rate_callbacks
 from anytpu.engine.interrupts import deferred_interrupts, immediate_interrupts
 from anytpu.strategy.scopes import claim, prepare, warn_of_unused
 from anytpu.train import checks, compiled_models, functions, host_files
@@ -94,12 +94,14 @@ def _loop(name: str, original: Callable) -> Callable:
         is_users = "_use_cached_eval_dataset" not in kwargs
         if is_users:
             check_arguments(name, users_signature, kwargs)
+            _check_forms(self, signature.bind(self, *args, **kwargs).arguments)
         bound = signature.bind(self, *args, **kwargs)
         arguments = bound.arguments = checks.with_integer_steps(with_batches(self, bound.arguments))
         if is_users:
             checks.check_call(arguments)
             if name == "fit":
                 checks.check_callbacks(arguments.get("callbacks"))
+                warn_of_rate_callbacks(self, arguments.get("callbacks"))
             warn_of_labels(self, arguments.get("y"))
             validation = arguments.get("validation_data")
             if isinstance(validation, tuple) and len(validation) > 1:
@@ -121,6 +123,14 @@ def _loop(name: str, original: Callable) -> Callable:
     return wrapper
 
 
+def _check_forms(model: Any, arguments: dict[str, Any]) -> None:
+    """Check the ids of embedding tables before other checks, whose advice is for other arrays."""
+    validation = arguments.get("validation_data")
+    check_forms(model, arguments.get("x"))
+    if isinstance(validation, tuple | list) and len(validation) > 1:
+        check_forms(model, validation[0])
+
+
 def _on_batch(name: str, original: Callable) -> Callable:
     signature = inspect.signature(original)
 
@@ -132,6 +142,7 @@ def _on_batch(name: str, original: Callable) -> Callable:
         check_arguments(name, signature, kwargs)
         bound = signature.bind(self, *args, **kwargs)
         arguments = bound.arguments
+        _check_forms(self, arguments)
         checks.check_call(arguments)
         arguments["x"] = checked_ids(self, arguments.get("x"))
         trainer.backend.hosts.count_call()

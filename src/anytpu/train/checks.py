@@ -78,19 +78,19 @@ def check_on_nan(on_nan: Any) -> None:
 _NAN_ADVICE = "Lower the learning rate, clip the gradients (clipnorm=1.0), or look for NaN in the data"
 
 
-def refuse_nan(step: int, epoch: int) -> NoReturn:
+def refuse_nan(step: int, epoch: int, hint: str = "") -> NoReturn:
     """Raise because a step of an epoch, both counted from 1, gave a value that is not finite."""
     raise NaNLossError(
         f"the loss or a new weight is not finite at step {step} of epoch {epoch}. The model stands as it was before "
-        f"that step. {_NAN_ADVICE}"
+        f"that step. {_NAN_ADVICE}{hint}"
     )
 
 
-def refuse_skips(steps: int, epoch: int) -> NoReturn:
+def refuse_skips(steps: int, epoch: int, hint: str = "") -> NoReturn:
     """Raise because so many steps in a row, up to one of an epoch, were skipped."""
     raise NaNLossError(
         f'on_nan="skip" skipped the last {steps} steps, in epoch {epoch}: the loss or a new weight was not finite in '
-        f"each. The model stands as it was before them. {_NAN_ADVICE}"
+        f"each. The model stands as it was before them. {_NAN_ADVICE}{hint}"
     )
 
 
@@ -107,19 +107,14 @@ def check_columns(trees: dict[str, Any]) -> list[tuple[str, Any]]:
     return columns
 
 
-def warn_of_wide(names: list[str], stacklevel: int = 4) -> None:
-    """Warn that float64 columns are cast, if Keras computes in a narrower type.
-
-    Args:
-        names: names of the float64 columns.
-        stacklevel: stack level of the caller's caller, as `warnings.warn` counts.
-    """
+def warn_of_wide(names: list[str]) -> None:
+    """Warn that the float64 columns with these names are cast, if Keras computes in a narrower type."""
     floatx = keras.config.floatx()
     if names and floatx != "float64":
         warnings.warn(
             f"{', '.join(names)}: float64 is cast to {floatx} on the host. To save that, pass {floatx} arrays: "
             f'{names[0]}.astype("{floatx}")',
-            stacklevel=stacklevel,
+            stacklevel=4,
         )
 
 

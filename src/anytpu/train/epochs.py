@@ -305,20 +305,20 @@ class Epochs(_KerasEpochIterator):
 
     def _narrowed(self, batch: Tree) -> Tree:
         """Pad a batch and cast its 64-bit arrays on the host; check the columns of the first batch."""
-        batch = self._trainer.padding.padded(self._with_checked_ids(batch), may_stay=not self._is_varied)
+        batch = self._trainer.padding.padded(self._with_checked_ids(batch, is_batch=True), may_stay=not self._is_varied)
         self._is_varied |= isinstance(batch, Padded)
         if not self._is_checked:
             self._is_checked = True
             self._check_first(batch)
         return jax.tree.map(narrow, batch)
 
-    def _with_checked_ids(self, batch: Tree) -> Tree:
+    def _with_checked_ids(self, batch: Tree, is_batch: bool = False) -> Tree:
         """Return a batch, or arrays, whose ids are in the model's embedding tables."""
         if batch is None:
             return None
         if not isinstance(batch, tuple):
-            return checked_ids(self._trainer.model, batch)
-        return (checked_ids(self._trainer.model, batch[0]), *batch[1:])
+            return checked_ids(self._trainer.model, batch, is_batch)
+        return (checked_ids(self._trainer.model, batch[0], is_batch), *batch[1:])
 
     def _check_first(self, batch: Tree) -> None:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)

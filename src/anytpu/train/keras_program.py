@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 
-from anytpu.embedding import tables_of
+from anytpu.embedding import slots_of_tables, tables_of
 from anytpu.program.program import ROWS, Program, Tree
 from anytpu.train.masking import masked
 from anytpu.train.padding import LENGTHS, Padded, Padding, predicted
@@ -85,7 +85,17 @@ def keras_program(
         mode="train" if mode == "train" else "infer",
         state_names=tuple(v.path for part in parts for v in part.variables),
         tables=tables_of(model),
-        state_kinds=tuple(_KINDS[name] for name, part in zip(PARTS[mode], parts, strict=True) for _ in part.variables),
+        state_kinds=_state_kinds(model, mode, parts),
+    )
+
+
+def _state_kinds(model: Any, mode: str, parts: tuple[VariableList, ...]) -> tuple[str, ...]:
+    """Return `Program.state_kinds`. The slots of an embedding table are variables of its layer."""
+    slots = slots_of_tables(model)
+    return tuple(
+        "slots" if variable.path in slots else _KINDS[name]
+        for name, part in zip(PARTS[mode], parts, strict=True)
+        for variable in part.variables
     )
 
 

@@ -46,19 +46,19 @@ def load_weights(model: Any, checkpoint: Checkpoint, name: str | None) -> None:
         inside = {path: value for path, value in values.items() if path.partition("/")[0] == name}
         values = dict(zip(renumbered(inside, owners), inside.values(), strict=True))
     named = {path: v for path, v in named_variables(groups, owners).items() if not is_seed(path)}
-    read = Restored(checkpoint.step, values, {}, {}, checkpoint.where)
+    read = Restored(checkpoint.step, values, {}, checkpoint.where)
     assign(named, read, f"the model {model.name!r}")
 
 
 def _object_name(checkpoint: Checkpoint, name: str | None) -> str:
     """Return the name of an object with trained weights, in the checkpoint of a custom loop."""
-    found = sorted({path.partition("/")[0] for path in weight_names(checkpoint) if checkpoint.forms[path].is_trained})
-    if name in found or (name is None and len(found) == 1):
-        return name or found[0]
-    if not found:
+    models = sorted({path.partition("/")[0] for path in weight_names(checkpoint) if checkpoint.forms[path].is_trained})
+    if name in models or (name is None and len(models) == 1):
+        return name or models[0]
+    if not models:
         raise FileError(f"the checkpoint {checkpoint.where!r} has no weights of a Keras model. {_export(checkpoint)}")
     raise SettingError(
-        f"name must be one of {', '.join(map(repr, found))}, the models in the checkpoint {checkpoint.where!r}, "
+        f"name must be one of {', '.join(map(repr, models))}, the models in the checkpoint {checkpoint.where!r}, "
         f"not {name!r}"
     )
 

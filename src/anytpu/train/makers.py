@@ -46,6 +46,12 @@ class KerasMaker:
 
         return repeats_of(job) or numbered_repeats_of(job)
 
+    def variant_of(self, job: Any, change: str, count: int) -> Any:
+        """Return a model with a change; see `anytpu.program.makers.variant_of`."""
+        from anytpu.train.variants import accumulating, with_lora
+
+        return accumulating(job, count) if change == "accumulation" else with_lora(job, count)
+
 
 @final
 class EstimatorMaker:
@@ -77,24 +83,19 @@ class EstimatorMaker:
 
         Raises:
             ProgramError: `input_specs` is None, has a layout other than data-parallel, or `precision` is not None.
+            EstimatorError: mode is "train", and the estimator has embedding tables.
         """
-        from anytpu.train.batch_specs import refuse_other_layouts
+        from anytpu.train.batch_specs import refuse_other_layouts, with_batch_size
 
-        if input_specs is None:
-            raise ProgramError(
-                "a TPUEstimator needs input_specs, the shapes of a batch: program.of(estimator, (features, labels)), "
-                'or program.of(estimator, features, mode="infer")'
-            )
         if precision is not None:
             raise ProgramError(
                 f"a TPUEstimator computes in the precision that its model_fn chooses, and cannot be made again with "
                 f"precision={precision!r}: cast in the model_fn, under tpu.bfloat16_scope() for example"
             )
-        refuse_other_layouts("a TPUEstimator", input_specs)
-        if batch_size is not None:
-            from anytpu.train.batch_specs import with_batch_size
-
-            input_specs = with_batch_size(input_specs, batch_size)
+        if input_specs is not None:
+            refuse_other_layouts("a TPUEstimator", input_specs)
+            if batch_size is not None:
+                input_specs = with_batch_size(input_specs, batch_size)
         return job.program(input_specs, mode, tensors)
 
 

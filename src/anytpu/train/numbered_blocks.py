@@ -35,12 +35,11 @@ def numbered_repeats_of(model: Any) -> Repeats | None:
         return None
     if numbered is None:
         return None
-    names = tuple(layer.name for layer in numbered.layers[: numbered.period])
 
     def with_count(count: int) -> Any:
-        return made_again(model, count, lambda: _shallower(model, numbered, count))
+        return made_again(model, f"{count} of its equal blocks", lambda: _shallower(model, numbered, count))
 
-    return Repeats(numbered.blocks, names, with_count, numbered.period)
+    return Repeats(numbered.blocks, with_count, numbered.period)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -49,21 +49,19 @@ def repeats_of(model: Any) -> Repeats | None:
     graph, run = graph_and_run
     if count_layers(graph["layers"][run.start : run.end]) < MIN_SHARE * count_layers(config["layers"]):
         return None
-    block = graph["layers"][run.start : run.start + run.period]
-    names = tuple(layer.get("name") or layer["config"]["name"] for layer in block)
-    return Repeats(run.count, names, lambda count: _with_count(model, config, count))
+    return Repeats(run.count, lambda count: _with_count(model, config, count))
 
 
 def _with_count(model: Any, config: dict[str, Any], count: int) -> Any:
-    return made_again(model, count, lambda: type(model).from_config(shallower(config, count)))
+    return made_again(model, f"{count} of its equal blocks", lambda: type(model).from_config(shallower(config, count)))
 
 
-def made_again(model: Any, count: int, make: Callable[[], Any]) -> Any:
+def made_again(model: Any, change: str, make: Callable[[], Any]) -> Any:
     """Return a model that `make` makes of shapes, compiled like another model.
 
     Args:
-        model: the model with all of its blocks.
-        count: number of blocks of the new model.
+        model: the model.
+        change: the difference of the new model, for the error: "LoRA adapters".
         make: makes the new model.
 
     Raises:
@@ -79,7 +77,7 @@ def made_again(model: Any, count: int, make: Callable[[], Any]) -> Any:
                 _keras.compile_plainly(smaller, settings)
     except Exception as error:
         raise ProgramError(
-            f"the model {model.name!r} cannot be made again with {count} of its equal blocks: {clones.reason(error)}"
+            f"the model {model.name!r} cannot be made again with {change}: {clones.reason(error)}"
         ) from error
     return smaller
 

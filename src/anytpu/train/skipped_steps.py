@@ -23,10 +23,11 @@ class SkippedSteps:
 
     Args:
         backend: the backend of the handles.
+        hint: text after the error.
     """
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    def __init__(self, backend: Backend, hint: str = "") -> None:
+        self._backend, self._hint = backend, hint
         self._unread: list[Any] = []
         self._unread_steps = 0
         self._epoch_skips = self._epoch_steps = self._in_a_row = 0
@@ -68,4 +69,4 @@ class SkippedSteps:
         self._epoch_skips += skips
         self._unread, self._unread_steps = [], 0
         if self._in_a_row >= MAX_SKIPPED:
-            checks.refuse_skips(self._in_a_row, epoch)
+            checks.refuse_skips(self._in_a_row, epoch, self._hint)

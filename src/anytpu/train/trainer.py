@@ -23,6 +23,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from anytpu.embedding import nan_hint
 from anytpu.engine.backend import Backend, Executable, Loop, StepResults
 from anytpu.engine.feeds import BUFFER_BYTES, MAX_STEPS, FeedSegment, LayoutOf, StepGroup, one_batch
 from anytpu.engine.interrupts import deferred_interrupts
@@ -194,7 +195,8 @@ class Trainer:
 
     def begin_fit(self, initial_epoch: int, on_nan: str | None, is_silent: bool = False) -> None:
         """Start a fit: epochs count from `initial_epoch`, and `on_nan` treats steps that are not finite."""
-        self._initial_epoch, self.on_nan, self._skips = initial_epoch, on_nan, SkippedSteps(self.backend)
+        self._initial_epoch, self.on_nan = initial_epoch, on_nan
+        self._skips = SkippedSteps(self.backend, nan_hint(self.model))
         self.input_shares, self.notices = [], None if is_silent else []
         self._last = None
 
@@ -348,7 +350,7 @@ class Trainer:
         if self.on_nan == "skip":
             self._skips.add(results.bad_steps, segment.count, self._epoch)
         elif results.bad_steps is not None and (bad := int(self.backend.get(results.bad_steps))):
-            checks.refuse_nan(first + segment.count - bad + 1, self._epoch)
+            checks.refuse_nan(first + segment.count - bad + 1, self._epoch, nan_hint(self.model))
 
 
 def _renew(backend: Backend, live: _Live) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from anytpu.errors import WorkerError, WorkerLostError
 from anytpu.system.workers import WorkerAddress
-from anytpu.worker.wire import MAX_MESSAGE_BYTES, PROTOCOL
+from anytpu.worker.wire import MAX_FRAME_BYTES, MAX_MESSAGE_BYTES, PROTOCOL
 
 CERTIFICATE_NAME = "anytpu-worker"
 """The host name in a certificate that a worker makes for itself."""
@@ -26,6 +26,7 @@ _LINE = "Use the line that `anytpu worker` printed at its start"
 _OPTIONS = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.http2.max_frame_size", MAX_FRAME_BYTES),
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.http2.max_pings_without_data", 0),
@@ -143,10 +144,10 @@ def _pinned_certificate(address: WorkerAddress) -> str:
     context = _any_certificate()
     with _connect(address) as plain, context.wrap_socket(plain, server_hostname=CERTIFICATE_NAME) as encrypted:
         der = encrypted.getpeercert(binary_form=True) or b""
-    found = hashlib.sha256(der).hexdigest()
-    if found != address.fingerprint:
+    fingerprint = hashlib.sha256(der).hexdigest()
+    if fingerprint != address.fingerprint:
         raise WorkerError(
-            f"the worker at {address.target} has another certificate than the address says: {found[:16]}..., not "
+            f"the worker at {address.target} has another certificate than the address says: {fingerprint[:16]}..., not "
             f"{str(address.fingerprint)[:16]}.... If its certificate was made anew, copy the line that `anytpu worker` "
             "prints. Otherwise somebody answers in its place"
         )

@@ -22,7 +22,7 @@ from anytpu.errors import DataError, SettingError, WorkerError
 from anytpu.units import format_bytes
 from anytpu.worker.children import ChildOptions
 from anytpu.worker.sessions import SessionLimits, Sessions, WorkerSession
-from anytpu.worker.wire import MAX_MESSAGE_BYTES, PROTOCOL, SERVICE, messages
+from anytpu.worker.wire import MAX_FRAME_BYTES, MAX_MESSAGE_BYTES, PROTOCOL, SERVICE, messages
 
 _LOG = logging.getLogger("anytpu")
 _THREADS = 64
@@ -33,6 +33,7 @@ _OPTIONS = [
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.http2.max_frame_size", MAX_FRAME_BYTES),
     ("grpc.max_concurrent_streams", 16),
     # A client that vanished is noticed within a minute; the client's pings, one in 30 seconds, are allowed.
     ("grpc.keepalive_time_ms", 30_000),

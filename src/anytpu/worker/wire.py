@@ -22,6 +22,8 @@ INLINE_BYTES = 64 * 2**10
 """Maximum size of an array that travels inside its message, and not as chunks (`chunk.py`)."""
 MAX_MESSAGE_BYTES = 64 * 2**20
 """Maximum size of a message."""
+MAX_FRAME_BYTES = 4 * 2**20
+"""Maximum size of a frame of HTTP/2. gRPC's default divides a chunk of 1 MiB into 64 frames."""
 
 PACKAGE = "anytpu.worker.v1"
 SERVICE = f"{PACKAGE}.Worker"

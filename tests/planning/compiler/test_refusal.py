@@ -29,6 +29,11 @@ LINE = line_of(step, "jnp.fft")
             'UNIMPLEMENTED: no: %dot = s64[4]{0} dot(%a), metadata={op_name="jit(f)/dot" stack_frame_id=8}',
             "no: %dot = s64[4]{0} dot(%a)",
         ),
+        (
+            "RESOURCE_EXHAUSTED: E1001: CompileTimeScopedVmemOom:\nRan out of memory in memory space vmem. Scoped "
+            "allocation with size 16.50M and limit 16.00M exceeded scoped vmem limit by 512.0K. It should not be",
+            "Scoped allocation with size 16.50M and limit 16.00M exceeded scoped vmem limit by 512.0K",
+        ),
     ],
 )
 def test_reasons(said: str, expected: str):

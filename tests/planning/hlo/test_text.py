@@ -3,6 +3,7 @@ import pytest
 from anytpu.errors import PlanError
 from anytpu.planning import hlo
 from anytpu.planning.hlo.flops import flops_of
+from anytpu.planning.hlo.instruction import result_aliases
 from planning.hlo.saved import FOLDER, module, text
 
 TWO = """HloModule twice, is_scheduled=true, num_partitions=4
@@ -31,6 +32,36 @@ def test_every_line_of_what_the_compiler_printed_is_read(name: str):
             assert one.shapes or one.opcode == "tuple", one
             assert all(computation.instructions[operand.name] is operand for operand in one.operands), one
             assert name.endswith("_entry") or set(one.called) <= set(read.computations), one
+
+
+PAIR = """HloModule pairs, is_scheduled=true
+
+ENTRY %main (x: f32[8]) -> f32[8] {
+  %x = f32[8]{0:T(128)} parameter(0)
+  %pair = (f32[8]{0:T(128)}, (f32[4]{0:T(128)}, s32[]{:T(128)})) custom-call(%x), custom_call_target="Pair"
+  ROOT %add = f32[8]{0:T(128)} add(%pair#0, %pair#0)
+}
+"""
+
+
+def test_an_element_of_a_tuple_without_an_instruction_of_its_own():
+    instructions = hlo.parse(PAIR).entry.instructions
+    assert list(instructions) == ["x", "pair", "pair#0", "add"]
+    element = instructions["pair#0"]
+    assert (element.opcode, element.tuple_index, element.cycles) == ("get-tuple-element", 0, None)
+    assert element.operands == (instructions["pair"],) and instructions["add"].operands == (element, element)
+    assert [str(shape) for shape in element.shapes] == ["f32[8]"] and result_aliases(element) == {0: 0}
+    inner = hlo.parse(PAIR.replace("#0", "#1")).entry.instructions["pair#1"]
+    assert [str(shape) for shape in inner.shapes] == ["f32[4]", "s32[]"] and result_aliases(inner) == {0: 1, 1: 2}
+    for name, why in (
+        ("pair#2", "its operand 'pair#2' is not an element of 'pair'"),
+        ("x#1", "its operand 'x#1' is not an element of 'x'"),
+        ("none#0", "its operand 'none#0' is not defined before it is used"),
+        ("pair#a", "its operand 'pair#a' is not defined before it is used"),
+    ):
+        with pytest.raises(PlanError) as caught:
+            hlo.parse(PAIR.replace("%pair#0", f"%{name}")).entry.instructions  # noqa: B018
+        assert f": {why}. Compile the program again" in str(caught.value)
 
 
 def test_an_instruction():

@@ -96,6 +96,14 @@ def test_nothing_fits():
     assert [batch for batch, _ in found.tried] == [16, 8, 4, 2]
 
 
+def test_no_batch_is_tried_that_is_at_least_one_that_is_too_large():
+    memory_at = growing(0, LIMIT / 20)
+    found = search_largest_batch(16, memory_at, start=64, too_large=(32, memory_at(32)))
+    assert (found.batch_size, [batch for batch, _ in found.tried]) == (16, [32, 16])
+    none = search_largest_batch(16, memory_at, start=64, too_large=(16, MemoryUse(2 * LIMIT, LIMIT, said="full")))
+    assert (none.batch_size, [batch for batch, _ in none.tried]) == (0, [16])
+
+
 def test_nothing_grows():
     with pytest.raises(PlanError) as raised:
         search_largest_batch(1, growing(5, 0), start=1)

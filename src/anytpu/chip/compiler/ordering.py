@@ -44,7 +44,7 @@ class _Ordering:
                 found[other] = one
         return found
 
-    def wait(self, number: int, unit: Unit, needs: dict[Unit, int]) -> None:
+    def wait(self, unit: Unit, needs: dict[Unit, int]) -> None:
         """Insert the Syncs that an instruction of `unit` needs."""
         previous = self.issued[unit][-1] if self.issued[unit] else -1
         places = {other: max(one, previous) + 1 for other, one in needs.items()}
@@ -88,7 +88,7 @@ def order(items: Sequence[Item]) -> tuple[tuple[Instruction, ...], list[int]]:
         if isinstance(instruction, InterruptHost):
             ordering.known = [(number,) * len(Unit)] * len(Unit)
         elif unit is not None:
-            ordering.wait(number, unit, ordering.last_touch(number, unit, accesses))
+            ordering.wait(unit, ordering.last_touch(number, unit, accesses))
             ordering.issue(number, unit)
     program: list[Instruction] = []
     numbers = []

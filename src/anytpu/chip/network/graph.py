@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import numpy as np
@@ -167,6 +167,3 @@ def is_plain(node: Convolution) -> bool:
         and node.strides == (1, 1)
         and not any(map(any, node.padding))
     )
-
-
-__all__: Sequence[str] = ["Graph", "is_affine", "is_plain"]

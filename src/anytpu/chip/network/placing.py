@@ -17,7 +17,7 @@ from collections.abc import Callable
 import numpy as np
 
 from anytpu.chip.network import elementwise
-from anytpu.chip.network.constants import of_example, per_channel
+from anytpu.chip.network.constants import per_channel
 from anytpu.chip.network.operations import Operation
 from anytpu.chip.network.pooling import Averaged, averaged, is_pool
 from anytpu.chip.network.products import fits
@@ -283,5 +283,3 @@ _RULES: dict[str, Callable[[Operation, Trace], Kind]] = {
     "slice": _slice,
     "transpose": _transpose,
 }
-
-__all__ = ["Kind", "Placing", "of_example", "place"]

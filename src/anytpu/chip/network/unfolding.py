@@ -17,7 +17,7 @@ import numpy as np
 
 from anytpu.chip.network import arrays, elementwise
 from anytpu.chip.network.parsing import Block, Instruction, Type
-from anytpu.chip.network.recorder import Recorder, Symbol, Value
+from anytpu.chip.network.recorder import Recorder, Value
 from anytpu.errors import QuantizationError
 
 MOST_ROUNDS = 10_000
@@ -175,6 +175,3 @@ def _computed_small(name: str, operands: list[np.ndarray], attributes: Mapping[s
     small = [one[parts] if one.ndim else one for one in operands]
     shape = tuple(min(size, 1) if stretched else size for size, stretched in zip(of.shape, same, strict=True))
     return np.broadcast_to(elementwise.compute(name, small, attributes, shape, of.dtype), of.shape)
-
-
-__all__ = ["MOST_ROUNDS", "Symbol", "Unfolding"]

@@ -21,7 +21,6 @@ from anytpu.chip.network.nodes import (
     Elementwise,
     Function,
     HostStep,
-    Network,
     Node,
     Pool,
     Reshape,
@@ -69,8 +68,8 @@ def table(function: Function, source: Quantization, target: Quantization) -> np.
 class Maker:
     """Makes the nodes of a quantized network, equal arrays once."""
 
-    def __init__(self, network: Network, choices: Choices):
-        self.network, self.choices = network, choices
+    def __init__(self, choices: Choices):
+        self.choices = choices
         self.made: dict[Hashable, tuple[np.ndarray, ...]] = {}
         self.tables: dict[Hashable, np.ndarray] = {}
 

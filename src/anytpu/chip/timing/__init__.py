@@ -2,7 +2,7 @@
 
 from anytpu.chip.timing.latencies import Latencies
 from anytpu.chip.timing.model import time
-from anytpu.chip.timing.record import Event, PartTiming, Timing
+from anytpu.chip.timing.record import Timing
 from anytpu.chip.timing.sweep import sweep
 
-__all__ = ["Event", "Latencies", "PartTiming", "Timing", "sweep", "time"]
+__all__ = ["Latencies", "Timing", "sweep", "time"]

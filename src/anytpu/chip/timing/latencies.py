@@ -36,7 +36,3 @@ class Latencies:
                 continue
             if not isinstance(value, int | float) or not 0 <= value < math.inf:
                 raise SettingError(f"{field.name} of the time model must be a number of 0 or more, not {value!r}.")
-
-
-NO_LATENCIES = Latencies(drain_cycles=0)
-"""Nothing takes time but the work: for showing what the latencies do."""

@@ -94,7 +94,7 @@ def time(
         window, start = (0, len(walk.passes)), 0.0
         end = math.ceil(walk.end + latencies.batch_s * design.clock_hz)
     total, parts, spans = causes_of(walk, window, start, end)
-    timing = _timing(image, design, queues, walk, end - start, total, parts, back_to_back)
+    timing = _timing(image, design, queues, end - start, total, parts, back_to_back)
     return dataclasses.replace(timing, events=events_of(walk), spans=spans) if events else timing
 
 
@@ -124,7 +124,6 @@ def _timing(
     image: Image,
     design: Design,
     queues: Queues,
-    walk: Walk,
     cycles: float,
     total: Causes,
     parts: dict[int, Causes],

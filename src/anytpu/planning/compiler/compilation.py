@@ -15,11 +15,11 @@ from collections.abc import Mapping
 import jax
 
 from anytpu import _env
-from anytpu.errors import CompilerMissingError, PlanError
+from anytpu.errors import CompilerMissingError
 from anytpu.planning.compiler import cache
 from anytpu.planning.compiler.answer import CompiledProgram, OutOfMemory, answer_of
 from anytpu.planning.compiler.children import ask_child
-from anytpu.planning.compiler.refusal import describe_refusal
+from anytpu.planning.compiler.refusal import refusal_of
 from anytpu.planning.compiler.request import Request, Stage, request_of
 from anytpu.planning.target import Target
 from anytpu.program.program import Program
@@ -66,7 +66,7 @@ def compile_program(
     header, text = kept or ask_child(request, timeout_s, f"{program.name!r} for {target.name}")
     answer = answer_of(header, text, request.code.left_out, from_cache=kept is not None)
     if answer is None:
-        raise PlanError(describe_refusal(header["said"], program.name, target.name, request.code.jaxpr))
+        raise refusal_of(header["said"], program.name, target.name, request.code.jaxpr)
     # LIBTPU_INIT_ARGS may have changed meanwhile.
     if use_cache and kept is None and key == key_of(request, str(_env.libtpu_version())):
         cache.write(key, header, text)

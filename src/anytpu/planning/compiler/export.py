@@ -22,7 +22,7 @@ from jax.sharding import AbstractDevice, AbstractMesh, AxisType, NamedSharding, 
 
 from anytpu.errors import PlanError, ProgramError
 from anytpu.planning.compiler.places import operations
-from anytpu.planning.compiler.refusal import describe_refusal
+from anytpu.planning.compiler.refusal import refusal_of
 from anytpu.program.jaxprs import without_debugging
 from anytpu.program.lowering import TRACING, lower_traced, trace_for_plan
 from anytpu.program.program import REPLICA_AXIS, Layout, Program, Tree, leaf_names, leaf_text, spec_of, state_names
@@ -93,7 +93,7 @@ def export_program(program: Program, device: AbstractDevice) -> Code:
             code = _code(lower_traced(program, traced, ("tpu",)), traced.jaxpr, explicit, left_out)
         except ProgramError as error:
             system = for_kind or "any TPU"
-            raise PlanError(describe_refusal(str(error.__cause__), program.name, system, traced.jaxpr)) from error
+            raise refusal_of(str(error.__cause__), program.name, system, traced.jaxpr) from error
         codes[for_kind] = code
         return code
 

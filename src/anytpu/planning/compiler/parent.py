@@ -112,7 +112,13 @@ class Child:
     @property
     def is_alive(self) -> bool:
         """Whether the process still runs, and was not told to end."""
-        return not self._is_ended and self._process.poll() is None
+        if self._is_ended or self._process.returncode is not None:
+            return False
+        # Not `Popen.poll`: it also returns None while the thread of `_reap` has the lock that both take.
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+        except ChildProcessError:
+            return False
 
     def ask(self, header: dict[str, Any], code: bytes, timeout_s: float, job: str) -> Answer:
         """Ask for one compilation, and wait for the answer.

@@ -11,16 +11,26 @@ import re
 
 from jax.extend.core import ClosedJaxpr
 
+from anytpu.errors import PlanError
 from anytpu.planning.compiler.places import OperationPlace, TracedOperation, is_users, operations
 from anytpu.planning.hlo import layer_of
 
 _FRAME = re.compile(r"^ +(?P<file>/.*?):(?P<line>\d+):\d+ \[(?P<function>[^\]]*)\]", re.MULTILINE)
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 _LOWERING = re.compile(r"primitive '([\w-]+)'|[Pp]allas.* lowering for \w+: ([\w-]+)")
+_SCOPED = re.compile(r"Scoped allocation with size \S+ and limit \S+ exceeded scoped vmem limit by \S+")
 _OPTION = re.compile(r"While setting option|No such compile option")
 _DEVICE = re.compile(r"Unsupported TPU device kind")
 _MESH = 'AbstractMesh(sizes, names, abstract_device=jax.sharding.AbstractDevice("TPU v5 lite", 1, "tpu"))'
 _HOW = "Write that part with other operations of jax.numpy, or compute it outside of the step"
+
+
+def refusal_of(said: str, program: str, target: str, jaxpr: ClosedJaxpr) -> PlanError:
+    """Return the error for a program that the compiler refused; see `describe_refusal`."""
+    error = PlanError(describe_refusal(said, program, target, jaxpr))
+    place = find_place(said, jaxpr)
+    error.said, error.place = said, "" if place is None else str(place)
+    return error
 
 
 def describe_refusal(said: str, program: str, target: str, jaxpr: ClosedJaxpr) -> str:
@@ -47,9 +57,12 @@ def describe_refusal(said: str, program: str, target: str, jaxpr: ClosedJaxpr) -
 
 def first_sentence(said: str) -> str:
     """Return the first sentence of the compiler's message, without its codes and its notation."""
+    if match := _SCOPED.search(said):
+        return match[0].rstrip(".")
     first = said.split("\n", 1)[0]
     first = re.sub(r"^[A-Z_]+: ", "", first).split(" Please file an issue")[0]
     first = re.sub(r"^during context \[[^\]]*\]: ", "", first)
+    first = re.sub(r" with MLIR module name `[^`]*` HLO name `[^`]*`", "", first)  # From JAX 0.12 on.
     first = re.sub(r",? (?:metadata|backend_config|frontend_attributes)=\{.*", "", first)
     return first.strip().rstrip(".")
 

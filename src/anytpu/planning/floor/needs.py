@@ -25,9 +25,9 @@ _ONE_BY_ONE = frozenset(
     [
         "abs", "add", "add_any", "and", "atan2", "cbrt", "ceil", "clamp", "convert_element_type", "copy", "copy_p",
         "cos", "cosh", "div", "eq", "erf", "erfc", "exp", "exp2", "expm1", "floor", "ge", "gt", "integer_pow",
-        "is_finite", "le", "log", "log1p", "logistic", "lt", "max", "min", "mul", "name", "ne", "neg", "not", "or",
-        "pow", "reduce_precision", "rem", "reshard", "round", "rsqrt", "select_n", "sharding_constraint", "sign",
-        "sin", "sinh", "sqrt", "square", "sub", "tan", "tanh", "xor",
+        "is_finite", "le", "log", "log1p", "log2", "logistic", "lt", "max", "min", "mul", "name", "ne", "neg", "not",
+        "one_minus_square", "or", "pow", "reduce_precision", "rem", "reshard", "round", "rsqrt", "select_n",
+        "sharding_constraint", "sign", "sin", "sinh", "sqrt", "square", "sub", "tan", "tanh", "xor",
     ]
 )  # fmt: skip
 _SUMS = ("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "argmax", "argmin")

@@ -157,9 +157,9 @@ class _Computations(Mapping[str, Computation]):
         return Computation(name, instructions, root or next(reversed(instructions.values())))
 
     def _instruction(
-        self, match: re.Match[str], line: str, place: int, before: Mapping[str, HloInstruction]
+        self, match: re.Match[str], line: str, place: int, before: dict[str, HloInstruction]
     ) -> HloInstruction:
-        """Return the checked instruction of a line at an offset of the text.
+        """Return the checked instruction of a line at an offset of the text; add the elements it reads to those before.
 
         Raises:
             PlanError: it does not fit those before it. The text is a sentence about "it".
@@ -201,12 +201,28 @@ class _Computations(Mapping[str, Computation]):
         return name in self._spans
 
 
-def _operands(written: str, before: Mapping[str, HloInstruction]) -> tuple[HloInstruction, ...]:
+def _operands(written: str, before: dict[str, HloInstruction]) -> tuple[HloInstruction, ...]:
+    """Return the operands of a line. An element "fusion.5#2" of a tuple becomes an instruction of its own."""
     names = _OPERAND.findall(written)
     for name in names:
         if name not in before:
-            raise PlanError(f"its operand {quoted(name)} is not defined before it is used")
+            source, mark, index = name.rpartition("#")
+            if not mark or source not in before or not index.isdecimal():
+                raise PlanError(f"its operand {quoted(name)} is not defined before it is used")
+            before[name] = _element(name, before[source], int(index[:_MAX_DIGITS]))
     return tuple(before[name] for name in names)
+
+
+def _element(name: str, source: HloInstruction, index: int) -> HloInstruction:
+    """Return a get-tuple-element, which the compilers of JAX 0.12 leave out of their text."""
+    if not _has_element(source, index):
+        raise PlanError(f"its operand {quoted(name)} is not an element of {quoted(source.name)}")
+    start, width = element_span(source.text, index)
+    shapes = source.shapes[start : start + width]
+    text = f"({', '.join(map(str, shapes))}) get-tuple-element(%{source.name}), index={index}"
+    return HloInstruction(
+        name, "get-tuple-element", shapes, (source,), (), source.computations, None, source.op_name, source.frame, text
+    )
 
 
 def _cycles(line: str, config: int) -> int | None:

@@ -179,8 +179,9 @@ def _crossing(tried: dict[float, MemoryUse]) -> int | None:
 
 
 def _below_a_unit(devices: int, memory_at: MemoryAt, tried: dict[int, MemoryUse]) -> LargestBatch:
-    """Try 4, 2 and 1 rows a device."""
-    for rows in (4, 2, 1):
+    """Try 4, 2 and 1 rows a device that are fewer than what was tried, all of which is too large."""
+    too_large = min(tried)
+    for rows in (rows for rows in (4, 2, 1) if rows * devices < too_large):
         try:
             memory = tried[rows * devices] = memory_at(rows * devices)
         except Exception as error:

@@ -2,10 +2,9 @@
 
 from anytpu.planning.records.cost import Cost, Holding, Price
 from anytpu.planning.records.host import HostLoad
-from anytpu.planning.records.lock import LockedStep, PlanLock, read_lock
-from anytpu.planning.records.lock_check import LockCheck, StepCheck
+from anytpu.planning.records.lock import read_lock
 from anytpu.planning.records.plan import Plan
-from anytpu.planning.records.prediction import Advice, Basis, Prediction
+from anytpu.planning.records.prediction import Advice, Prediction
 from anytpu.planning.records.step import (
     KINDS,
     NO_LAYER,
@@ -23,24 +22,19 @@ __all__ = [
     "KINDS",
     "NO_LAYER",
     "Advice",
-    "Basis",
     "BatchPadding",
     "Buffer",
     "Cost",
     "Holding",
     "HostLoad",
     "Kind",
-    "LockCheck",
-    "LockedStep",
     "MemoryPart",
     "MemoryUse",
     "OpPrice",
     "OpTime",
     "Plan",
-    "PlanLock",
     "Prediction",
     "Price",
-    "StepCheck",
     "StepTime",
     "read_lock",
 ]

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import json
 import math
 import re
 from pathlib import Path
 from typing import Any, Literal
 
 import jax
-from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
 
 from anytpu import units
 from anytpu.errors import SettingError
-from anytpu.files.replacing import write_text
 from anytpu.planning.compiler.request import Stage
+from anytpu.planning.records.json_files import write_record
 from anytpu.planning.records.prediction import Prediction, memory_text, step_text
 from anytpu.planning.target import Target
 from anytpu.program.placed import axes_text, partition_of
@@ -191,7 +190,7 @@ class Shardings:
             PartitionSpec(None, 'data')
         """
         names, sizes = zip(*self.layout.axes, strict=True)
-        mesh = AbstractMesh(sizes, names)
+        mesh = AbstractMesh(sizes, names, (AxisType.Auto,) * len(names))
         return {name: NamedSharding(mesh, partition_of(spec)) for name, spec in self.layout.specs.items()}
 
     def layout_map(self, device_mesh: Any = None) -> Any:
@@ -253,12 +252,7 @@ class Shardings:
         Raises:
             SettingError: the file cannot be written.
         """
-        place = Path(path)
-        try:
-            write_text(place, json.dumps(self.to_record(), indent=1) + "\n")
-        except OSError as error:
-            raise SettingError(f"the layouts cannot be written to {str(path)!r}: {error.strerror or error}") from error
-        return place
+        return write_record(self.to_record(), path, "the layouts")
 
     def _repr_html_(self) -> str:
         """Return the HTML that a notebook shows."""

@@ -16,14 +16,14 @@ from anytpu.embedding import ShardedEmbedding
 from anytpu.errors import DataError
 from anytpu.program.program import Tree, spec_of
 from anytpu.train import checks
-from anytpu.train.batch_specs import input_specs_of, label_specs_of, outputs_of
+from anytpu.train.batch_specs import input_specs_of, label_specs_of, outputs_of, with_batch_size
 from anytpu.train.model_program import build_layers
 
 SEED = 0
 """The seed of generated rows."""
 
 
-def batch_of(model: Any, x: Any, y: Any, rows: int) -> tuple[Tree, str]:
+def batch_of(model: Any, x: Any, y: Any, rows: int, specs: Tree = None) -> tuple[Tree, str]:
     """Return a batch `(x, y)` as arrays, and a short description of it.
 
     Args:
@@ -31,6 +31,7 @@ def batch_of(model: Any, x: Any, y: Any, rows: int) -> tuple[Tree, str]:
         x: arrays, or None to generate them.
         y: arrays, or None to generate them.
         rows: maximum number of rows.
+        specs: specs of generated inputs, of any number of rows; None: those that the model knows.
 
     Raises:
         DataError: y is passed without x, or arrays are passed that no TPU computes with.
@@ -40,7 +41,7 @@ def batch_of(model: Any, x: Any, y: Any, rows: int) -> tuple[Tree, str]:
         raise DataError("y was passed without x: pass both, tpu.check(model, x, y), or neither to generate both")
     checks.check_columns({"x": x, "y": y})
     generator = np.random.default_rng(SEED)
-    inputs = _inputs(model, rows, generator) if x is None else _first(x, rows)
+    inputs = _inputs(model, rows, generator, specs) if x is None else _first(x, rows)
     build_layers(model, spec_of(inputs))
     if y is not None:
         return (inputs, _first(y, rows)), "the first rows of x and y"
@@ -53,7 +54,7 @@ def _first(tree: Any, rows: int) -> Tree:
     return jax.tree.map(lambda array, spec: array[:rows].astype(spec.dtype), arrays, spec_of(arrays))
 
 
-def _inputs(model: Any, rows: int, generator: np.random.Generator) -> Tree:
+def _inputs(model: Any, rows: int, generator: np.random.Generator, specs: Tree) -> Tree:
     sizes = [
         layer.input_dim
         for layer in _keras.layers_of(model)
@@ -67,7 +68,8 @@ def _inputs(model: Any, rows: int, generator: np.random.Generator) -> Tree:
         numbers = generator.integers(0, min(sizes), spec.shape) if sizes else generator.normal(size=spec.shape)
         return numbers.astype(spec.dtype)
 
-    return jax.tree.map(generate, input_specs_of(model, rows))
+    wanted = input_specs_of(model, rows) if specs is None else with_batch_size(spec_of(specs), rows)
+    return jax.tree.map(generate, wanted)
 
 
 def _labels(model: Any, inputs: Tree, generator: np.random.Generator) -> Tree:

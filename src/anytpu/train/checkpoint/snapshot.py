@@ -58,11 +58,6 @@ class Snapshot:
     metrics: dict[str, float] = dataclasses.field(default_factory=dict)
     about: dict[str, Any] = dataclasses.field(default_factory=dict)
 
-    @property
-    def size_bytes(self) -> int:
-        """Size of the values, in bytes."""
-        return sum(value.nbytes for value in self.values.values())
-
     def first_bad(self) -> str | None:
         """Return the name of the first trainable weight with a NaN or an infinity, or None."""
         return next((name for name in self.values if name in self.trained and not _is_finite(self.values[name])), None)
@@ -88,14 +83,12 @@ class Restored:
         step: number of steps trained since the beginning of the run.
         values: values of the variables by name.
         host: state of the host by name.
-        metrics: the metrics saved with it.
         where: the checkpoint's folder, for messages.
     """
 
     step: int
     values: dict[str, np.ndarray]
     host: dict[str, Any]
-    metrics: dict[str, float]
     where: str
 
     @classmethod
@@ -121,7 +114,7 @@ class Restored:
         _warn_of_changes(where, {**made, **made["versions"]}, {**_versions(), **(facts or {})})
         values = {name: value for name, value in checkpoint.values.items() if not name.startswith(HOST)}
         host = unpack(checkpoint.host["state"], checkpoint.values)
-        return cls(checkpoint.step, values, host, dict(checkpoint.host["metrics"]), where)
+        return cls(checkpoint.step, values, host, where)
 
 
 def maker_of(host: Json) -> str:

@@ -26,7 +26,7 @@ import numpy as np
 
 from anytpu._calls import explain_methods
 from anytpu.engine.hosts import current_hosts
-from anytpu.errors import EstimatorError
+from anytpu.errors import EstimatorError, ProgramError
 from anytpu.program.program import Program
 from anytpu.system.job import current_job
 from anytpu.system.launchers import find_job
@@ -37,6 +37,7 @@ from anytpu.train.estimator.mode_run import Runs, first_of
 from anytpu.train.estimator.run_config import RunConfig
 from anytpu.train.estimator.state import EstimatorSaver, ModelState
 from anytpu.train.estimator.training import Training
+from anytpu.train.estimator.variable_store import TABLES
 
 LOG = logging.getLogger("anytpu")
 
@@ -79,7 +80,8 @@ class TPUEstimator:
         export_to_cpu: accepted for old programs; `export_to_tpu` or `export_to_cpu` must be True.
         warm_start_from: a checkpoint or a model_dir. If model_dir has no checkpoint, variables start with its values of
             the same names. It must have all trainable weights.
-        embedding_config_spec: must be None.
+        embedding_config_spec: a `tpu.embedding.EmbeddingConfigSpec`: model_fn gets embeddings in place of the ids of
+            its features. None: no tables.
         export_saved_model_api_version: accepted for old programs; has no effect.
 
     Raises:
@@ -106,11 +108,12 @@ class TPUEstimator:
     ) -> None:
         rows = {"train": train_batch_size, "eval": eval_batch_size, "infer": predict_batch_size}
         arguments.check_constructor(
-            model_fn, config, params, use_tpu, rows, export_to_tpu or export_to_cpu, embedding_config_spec
+            model_fn, config, params, use_tpu, rows, export_to_tpu or export_to_cpu, embedding_config_spec, batch_axis
         )
         assert model_fn is not None and config is not None
         arguments.install_minimize()
         self._model_fn, self._params = model_fn, dict(params or {})
+        self._embedding_config_spec = embedding_config_spec
         if current_job() is not None or find_job() is not None:
             # The hosts of the job must be known before the folder of the checkpoints is.
             strategy_of(config, on_tpu=use_tpu)
@@ -127,6 +130,7 @@ class TPUEstimator:
             eval_on_tpu=eval_on_tpu,
             rows=rows,
             batch_axis=batch_axis,
+            embedding_config_spec=embedding_config_spec,
         )
 
     @property
@@ -290,7 +294,7 @@ class TPUEstimator:
 
     def get_variable_names(self) -> list[str]:
         """Return the names of the variables in the newest checkpoint."""
-        return sorted(checkpoint_at(self.model_dir).values)
+        return sorted(self._checkpoint_values())
 
     def get_variable_value(self, name: str) -> np.ndarray:
         """Return the value of a variable in the newest checkpoint.
@@ -298,10 +302,15 @@ class TPUEstimator:
         Raises:
             EstimatorError: there is no such variable.
         """
-        values = checkpoint_at(self.model_dir).values
+        values = self._checkpoint_values()
         if name not in values:
             raise EstimatorError(f"there is no variable {name!r} in the checkpoint. There are {sorted(values)}")
         return values[name]
+
+    def _checkpoint_values(self) -> dict[str, np.ndarray]:
+        """Return the variables in the newest checkpoint by name, those of embedding tables by that of each table."""
+        values, spec = checkpoint_at(self.model_dir).values, self._embedding_config_spec
+        return dict(values) if spec is None else spec.values_by_table(values, TABLES)
 
     @_one_thread
     def export_saved_model(
@@ -340,7 +349,18 @@ class TPUEstimator:
             input_specs: specs or arrays of a global batch: `(features, labels)` for "train", features for "infer".
             mode: "train" or "infer".
             tensors: whether to copy the values of the variables into the Program.
+
+        Raises:
+            EstimatorError: mode is "train", and the estimator has embedding tables.
+            ProgramError: `input_specs` is None.
         """
+        if mode == "train":
+            self._runs.check_one_program()
+        if input_specs is None:
+            raise ProgramError(
+                "a TPUEstimator needs input_specs, the shapes of a batch: program.of(estimator, (features, labels)), "
+                'or program.of(estimator, features, mode="infer")'
+            )
         self._state.refresh(None)
         self._state.seed()
         if mode == "train":

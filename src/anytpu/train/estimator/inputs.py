@@ -17,6 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 import numpy as np
 
+from anytpu.embedding import EmbeddingConfigSpec
 from anytpu.engine.feeds import shapes_of
 from anytpu.errors import EstimatorError
 from anytpu.train import checks
@@ -49,13 +50,22 @@ class HostBatches(Iterator[Batch]):
         deployment: the deployment that runs the batches.
         params: the user's params.
         config: the `RunConfig`.
+        ids: the features that hold ids of embedding tables, or None.
 
     Raises:
+        DataError: (at a batch) an id is outside of its table.
         EstimatorError: the input_fn takes no params, or its result is neither iterable nor arrays.
     """
 
-    def __init__(self, input_fn: Callable, deployment: Deployment, params: dict[str, Any], config: Any) -> None:
-        self._deployment = deployment
+    def __init__(
+        self,
+        input_fn: Callable,
+        deployment: Deployment,
+        params: dict[str, Any],
+        config: Any,
+        ids: EmbeddingConfigSpec | None = None,
+    ) -> None:
+        self._deployment, self._ids = deployment, ids
         self._name = getattr(input_fn, "__qualname__", type(input_fn).__name__)
         self._iterators: list[Any] = [
             _iterator(_call(input_fn, deployment, deployment.input_params(params, index), config), deployment)
@@ -93,12 +103,17 @@ class HostBatches(Iterator[Batch]):
     def _global(self) -> Batch:
         """Return the next global batch, concatenated from the replicas' batches if the input_fn yields those."""
         if not self._deployment.is_by_replica:
-            return _pair(next(self._iterators[0]))
+            return self._padded(_pair(next(self._iterators[0])))
         replicas = self._deployment.replicas
         turns = itertools.cycle(self._iterators)
-        parts = [_pair(part) for part in (next(next(turns), None) for _ in range(replicas)) if part is not None]
+        parts = [
+            self._padded(_pair(part)) for part in (next(next(turns), None) for _ in range(replicas)) if part is not None
+        ]
         if not parts or (len(parts) < replicas and self._deployment.mode != "infer"):
             raise StopIteration
+        if self._ids is not None:
+            features = self._ids.concatenated([part[0] for part in parts])
+            parts = [(own, labels) for own, (_, labels) in zip(features, parts, strict=True)]
         return jax.tree.map(lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves]), *parts)
 
     def _checked_batch(self, batch: Batch) -> Batch:
@@ -110,8 +125,16 @@ class HostBatches(Iterator[Batch]):
             for columns in [named] if self._deployment.batch_axis is None else [{k: v} for k, v in named.items()]:
                 checks.check_columns(columns)
         elif self._deployment.on_tpu and self._deployment.mode != "infer":
-            _check_static(batch, self._first)
+            _check_static(self._static(batch), self._static(self._first))
         return batch
+
+    def _padded(self, batch: Batch) -> Batch:
+        """Return a batch with rectangular ids."""
+        return batch if self._ids is None else (self._ids.padded(batch[0]), batch[1])
+
+    def _static(self, batch: Batch) -> Batch:
+        """Return the arrays whose shapes must not change: all but ids, of which a row has any number."""
+        return batch if self._ids is None else (self._ids.without_ids(batch[0]), batch[1])
 
 
 class _Arrays(Iterator[Tree]):

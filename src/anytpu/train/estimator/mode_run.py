@@ -15,6 +15,7 @@ from typing import Any, final
 import jax
 import numpy as np
 
+from anytpu.embedding import EmbeddingConfigSpec, EstimatorTables
 from anytpu.engine.feeds import BUFFER_BYTES, MAX_STEPS, shapes_of
 from anytpu.errors import DataExhaustedError, EstimatorError
 from anytpu.program.program import Tree
@@ -25,7 +26,7 @@ from anytpu.train.estimator.deployment import Deployment, strategy_of
 from anytpu.train.estimator.inputs import Batch, HostBatches, split_rows
 from anytpu.train.estimator.run_config import RunConfig
 from anytpu.train.estimator.spec import Hooks, ModeKeys
-from anytpu.train.estimator.steps import EvalStep, ModelStep, PredictStep, TrainStep
+from anytpu.train.estimator.steps import EMBEDDING_GRADIENTS, EvalStep, ModelStep, PredictStep, TrainStep
 from anytpu.train.estimator.variable_store import VariableStore
 
 Outputs = Tree
@@ -41,11 +42,14 @@ class ModeRun:
 
     Args:
         deployment: the mode's cores and batch size.
-        step: the step of one replica.
+        step: the step of one replica, with the embedding tables if there are some.
+        strategy_of_tables: returns the strategy on whose cores the tables are.
     """
 
-    def __init__(self, deployment: Deployment, step: ModelStep) -> None:
-        self.deployment, self.step = deployment, step
+    def __init__(
+        self, deployment: Deployment, step: ModelStep, strategy_of_tables: Callable[[], TPUStrategy] | None = None
+    ) -> None:
+        self.deployment, self.step, self._strategy_of_tables = deployment, step, strategy_of_tables
         self._is_made = False
         self._loops = False
 
@@ -61,6 +65,8 @@ class ModeRun:
         """Make the model's variables for batches of this form, unless they are made."""
         if self._is_made:
             return
+        add_tables(self.step, self._strategy_of_tables)
+        batch, _ = self._embedded(batch)
         specs = jax.tree.map(lambda leaf: leaf.spec(), self._split(batch), is_leaf=is_per_replica)
         outputs = self.step.make(self.deployment.strategy, specs)
         # A loop keeps the outputs of all its steps. They must not need more memory than its batches, or than a buffer.
@@ -77,20 +83,38 @@ class ModeRun:
         """
         for _, same_form in itertools.groupby(itertools.islice(batches, count), key=shapes_of):
             while chunk := _take(same_form, max_steps):
-                yield self._run([self._split(batch) for batch in chunk])
+                yield self._run(chunk)
 
     def once(self, batch: Batch) -> Tree:
         """Run one step and return its outputs: `PerReplica` values, or plain arrays if there is one replica."""
-        return self._run_step(self._split(batch))
+        return self._run_step(self._split(self._embedded(batch)[0]))
 
-    def _run(self, chunk: list[tuple[Tree, Tree]]) -> Outputs:
+    def _run(self, chunk: list[Batch]) -> Outputs:
         strategy = self.deployment.strategy
-        if not self._loops:
-            outputs = [jax.tree.map(self._stack, self._run_step(batch), is_leaf=is_per_replica) for batch in chunk]
-            return jax.tree.map(lambda *steps: np.stack(steps), *outputs)
-        result = strategy.loop(self.step, iter(chunk), len(chunk), keeps_every=True)
+        if not self._loops or self.step.tables is not None:
+            return jax.tree.map(lambda *steps: np.stack(steps), *map(self._run_alone, chunk))
+        batches = [self._split(batch) for batch in chunk]
+        result = strategy.loop(self.step, iter(batches), len(batches), keeps_every=True)
         parts = [jax.tree.map(lambda leaf, n=n: np.asarray(leaf)[:n], strategy.backend.get(e)) for e, n in result.every]
         return jax.tree.map(lambda *segments: np.concatenate(segments), *parts)
+
+    def _run_alone(self, batch: Batch) -> Outputs:
+        """Run one step, between the lookup and the update of its tables, and return its outputs, `(replicas, ...)`."""
+        batch, ids = self._embedded(batch)
+        outputs = jax.tree.map(self._stack, self._run_step(self._split(batch)), is_leaf=is_per_replica)
+        gradients = outputs.pop(EMBEDDING_GRADIENTS, None)
+        if gradients is not None:
+            assert self.step.tables is not None
+            rows = {name: array.reshape(-1, *array.shape[2:]) for name, array in gradients.items()}
+            self.step.tables.update(ids, rows)
+        return outputs
+
+    def _embedded(self, batch: Batch) -> tuple[Batch, Any]:
+        """Return a batch with embeddings in place of ids, and the ids."""
+        if self.step.tables is None:
+            return batch, None
+        features, ids = self.step.tables.embedded(batch[0])
+        return (features, batch[1]), ids
 
     def _run_step(self, batch: tuple[Tree, Tree]) -> Tree:
         """Run one step on a batch that is already split over the replicas."""
@@ -116,6 +140,13 @@ class ModeRun:
                 "drop_remainder=True)"
             )
         return PerReplica.of_stack(split_rows(leaf, replicas, axis))
+
+
+def add_tables(step: ModelStep, strategy_of_tables: Callable[[], TPUStrategy] | None) -> None:
+    """Make the embedding tables of a step, if it has some, and add them to its variables."""
+    if step.tables is not None and strategy_of_tables is not None:
+        tables = step.tables.make(strategy_of_tables())
+        step.store.add_tables(tables.variables, tables.table_variables)
 
 
 def joined(outputs: Outputs) -> Tree:
@@ -145,6 +176,7 @@ class Runs:
         store: the variables of the model.
         rows: number of rows of the global batch, by mode, or None.
         batch_axis: the axes of the rows of features and labels in training, or None.
+        embedding_config_spec: the embedding tables, or None.
     """
 
     def __init__(
@@ -158,9 +190,12 @@ class Runs:
         eval_on_tpu: bool,
         rows: Mapping[str, int | None],
         batch_axis: Any,
+        embedding_config_spec: EmbeddingConfigSpec | None,
     ) -> None:
         self._model_fn, self._params, self._config, self._store = model_fn, params, config, store
         self._use_tpu, self._eval_on_tpu, self._rows, self._batch_axis = use_tpu, eval_on_tpu, rows, batch_axis
+        self._ids = embedding_config_spec
+        self._tables = None if embedding_config_spec is None else EstimatorTables(embedding_config_spec)
         self._strategies: dict[bool, TPUStrategy] = {}
         self._runs: dict[str, tuple[Identity, ModeRun]] = {}
 
@@ -179,18 +214,36 @@ class Runs:
             return known[1]
         deployment = self._deployment(mode)
         params = deployment.model_params(self._params)
-        run = ModeRun(deployment, _STEPS[mode](self._model_fn, mode, params, self._config, self._store))
+        step = _STEPS[mode](self._model_fn, mode, params, self._config, self._store)
+        step.tables = self._tables
+        run = ModeRun(deployment, step, self._strategy_of_tables)
         self._runs[mode] = identity, run
         return run
 
     def batches(self, run: ModeRun, input_fn: Callable) -> HostBatches:
         """Return the batches of an input_fn for a run."""
-        return HostBatches(input_fn, run.deployment, self._params, self._config)
+        return HostBatches(input_fn, run.deployment, self._params, self._config, self._ids)
+
+    def check_one_program(self) -> None:
+        """Refuse to make one Program of a training step with embedding tables.
+
+        Raises:
+            EstimatorError: the estimator has embedding tables.
+        """
+        if self._ids is not None:
+            raise EstimatorError(
+                "a training step with embedding_config_spec is three programs: a lookup, the step of model_fn, and an "
+                "update. To plan it as one, put tpu.layers.ShardedEmbedding into a Keras model, and type "
+                "tpu.plan(model, batch)"
+            )
 
     def serving_step(self, rows: int) -> PredictStep:
         """Return a prediction step for a number of rows, which runs on any system."""
         params = {**self._params, "batch_size": rows, "use_tpu": False}
-        return PredictStep(self._model_fn, "infer", params, self._config, self._store)
+        step = PredictStep(self._model_fn, "infer", params, self._config, self._store)
+        step.tables, step.looks_up = self._tables, True
+        add_tables(step, self._strategy_of_tables)
+        return step
 
     def _deployment(self, mode: str) -> Deployment:
         tpu_config, on_tpu = self._config.tpu_config, self.is_on_tpu(mode)
@@ -200,6 +253,10 @@ class Runs:
         deployment = Deployment(mode, self._strategy(on_tpu), on_tpu, self._rows[mode], pipeline, axis)
         deployment.check(tpu_config.num_shards)
         return deployment
+
+    def _strategy_of_tables(self) -> TPUStrategy:
+        """Return the strategy of training, on whose cores the embedding tables are in all modes."""
+        return self._strategy(self._use_tpu)
 
     def _strategy(self, on_tpu: bool) -> TPUStrategy:
         known = self._strategies.get(on_tpu)

@@ -19,15 +19,19 @@ import jax
 import jax.numpy as jnp
 import keras
 
+from anytpu.embedding import EstimatorTables
 from anytpu.errors import EstimatorError
 from anytpu.program.program import REPLICA_AXIS, Tree
 from anytpu.strategy import scopes
 from anytpu.strategy.current import CURRENT
-from anytpu.strategy.gradients import SummedGradient
+from anytpu.strategy.gradients import SummedGradient, grads_of_rows
 from anytpu.strategy.replicas import Replica, ReplicaScope, inside
 from anytpu.train.estimator import optimization
 from anytpu.train.estimator.spec import TPUEstimatorSpec, check_batch_axis, name_of
 from anytpu.train.estimator.variable_store import ModelCall, VariableStore
+
+EMBEDDING_GRADIENTS = "embedding_gradients"
+"""The output of a training step with the gradients of its embeddings, by feature."""
 
 
 class ModelStep(abc.ABC):
@@ -41,6 +45,8 @@ class ModelStep(abc.ABC):
         store: the model's variables.
 
     Attributes:
+        tables: the estimator's embedding tables, or None.
+        looks_up: whether the step gets ids, and looks them up itself, not embeddings.
         spec: result of the model_fn's first call, used for its functions and hooks; its tensors are traced and must not
             be used. None before that call.
     """
@@ -50,6 +56,8 @@ class ModelStep(abc.ABC):
     ) -> None:
         self.model_fn, self._mode, self._params, self._config = model_fn, mode, params, config
         self.store = store
+        self.tables: EstimatorTables | None = None
+        self.looks_up = False
         self.spec: TPUEstimatorSpec | None = None
         self._made: list[str] = []
         self._optimizer_state: list[Any] = []
@@ -110,6 +118,8 @@ class ModelStep(abc.ABC):
                 "model_fn does not take labels, but input_fn returns labels. Write "
                 "def model_fn(features, labels, mode, params)"
             )
+        if self.tables is not None and self.looks_up:
+            features = self.tables.embedded_in_trace(features)
         spec = self.model_fn(features, **arguments)
         if not isinstance(spec, TPUEstimatorSpec):
             raise EstimatorError(
@@ -136,21 +146,26 @@ class ModelStep(abc.ABC):
 
 @final
 class TrainStep(ModelStep):
-    """A training step. Its outputs are the replica's loss and the tensors of the host_call."""
+    """A training step. Its outputs are the replica's loss, the host_call's tensors, and gradients of embeddings."""
 
     def _run(self, call: ModelCall, features: Tree, labels: Tree) -> Tree:
         specs: list[TPUEstimatorSpec] = []
 
-        def loss_fn() -> tuple[Any, Tree]:
+        def loss_fn(embeddings: Tree) -> tuple[Any, Tree]:
             with call.scope():
-                spec = self._spec(features, labels)
+                spec = self._spec({**features, **embeddings} if embeddings else features, labels)
                 train_op = optimization.checked_train_op(spec.train_op, self._params["use_tpu"])
                 specs.append(spec)
                 loss = _scalar(train_op.loss) * optimization.scale_of(train_op.optimizer)
                 return loss, {"loss": _scalar(spec.loss), "host_call": _tensors("host_call", spec.host_call)}
 
         variables = self._variables(call, None)
-        outputs, gradients = optimization.differentiated(loss_fn, variables)
+        embeddings = self._embeddings(features)
+        if embeddings:
+            outputs, gradients, outputs_of_rows = grads_of_rows(loss_fn, variables, embeddings)
+            outputs = {**outputs, EMBEDDING_GRADIENTS: outputs_of_rows}
+        else:
+            outputs, gradients = optimization.differentiated(lambda: loss_fn({}), variables)
         wanted = {id(variable) for variable in self._variables(call, specs[-1])}
         pairs = [(g, v) for g, v in zip(gradients, variables, strict=True) if id(v) in wanted]
         self._apply(call, specs[-1], [g for g, _ in pairs], [v for _, v in pairs])
@@ -161,6 +176,8 @@ class TrainStep(ModelStep):
             spec = self._spec(features, labels)
             optimization.checked_train_op(spec.train_op, self._params["use_tpu"])
             outputs = {"loss": _scalar(spec.loss), "host_call": _tensors("host_call", spec.host_call)}
+        if embeddings := self._embeddings(features):
+            outputs[EMBEDDING_GRADIENTS] = embeddings
         variables = self._variables(call, spec)
         if not variables:
             raise EstimatorError(
@@ -171,6 +188,10 @@ class TrainStep(ModelStep):
         self._optimizer_state = [call.original(v) for v in self._apply(call, spec, zeros, variables)]
         self.store.is_trained = True
         return outputs
+
+    def _embeddings(self, features: Tree) -> dict[str, Any]:
+        """Return the features that are embeddings."""
+        return {} if self.tables is None else {name: features[name] for name in self.tables.spec.feature_to_config_dict}
 
     def _variables(self, call: ModelCall, spec: TPUEstimatorSpec | None) -> list[Any]:
         """Return the variables to train: the spec's var_list, or else all trainable variables."""

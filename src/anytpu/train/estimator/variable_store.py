@@ -34,6 +34,9 @@ from anytpu.train.checkpoint import ArrayForm, Checkpoint, Purpose, difference
 GLOBAL_STEP = "global_step"
 """The name of the variable that counts the trained steps."""
 
+TABLES = "embedding_tables"
+"""The first part of the names of embedding tables and their slots."""
+
 _CALL: contextvars.ContextVar[ModelCall | None] = contextvars.ContextVar("model_call", default=None)
 
 
@@ -52,6 +55,7 @@ class VariableStore:
             0, dtype="int32", trainable=False, name=GLOBAL_STEP, aggregation="only_first_replica"
         )
         self.variables: dict[str, Any] = {GLOBAL_STEP: self.global_step}
+        self._tables: dict[str, Any] = {}
         self._modes: dict[str, frozenset[str]] = {}
         self._optimizer_state: set[str] = set()
         self.source: tuple[str, int] | None = None
@@ -75,7 +79,21 @@ class VariableStore:
 
     def trainable(self) -> list[Any]:
         """Return the trainable variables, in the order of their creation."""
-        return [variable for variable in self.variables.values() if variable.trainable]
+        return [v for name, v in self.variables.items() if v.trainable and name not in self._tables]
+
+    def add_tables(self, variables: Iterable[Any], embeddings: Collection[Any]) -> None:
+        """Add the variables of embedding tables: they belong to all modes, and no step trains them.
+
+        Args:
+            variables: all their variables.
+            embeddings: those that are no state of an optimizer.
+        """
+        if self._tables:
+            return
+        weights = {id(variable) for variable in embeddings}
+        self._tables = {f"{TABLES}/{variable.path}": variable for variable in variables}
+        self.variables.update(self._tables)
+        self._optimizer_state.update(name for name, v in self._tables.items() if id(v) not in weights)
 
     def values(self, mode: str) -> dict[str, np.ndarray]:
         """Return a copy of the value of each variable of a mode."""
@@ -156,7 +174,7 @@ class VariableStore:
         self._optimizer_state.update(names[id(variable)] for variable in optimizer_state if id(variable) in names)
         # 2. A mode's variables are those that it uses; for training, which is saved, also those that it only makes. (An
         # optimizer may be made in a mode that does not use it.)
-        used = {GLOBAL_STEP, *(names[id(variable)] for variable in seen)}
+        used = {GLOBAL_STEP, *self._tables, *(names[id(variable)] for variable in seen)}
         wanted = frozenset(used.union(made) if mode == "train" else used)
         # 3. Check them against the loaded checkpoint before any value is assigned.
         if self._loaded is not None:
@@ -173,7 +191,7 @@ class VariableStore:
             name: ArrayForm(
                 tuple(v.shape),
                 keras.backend.standardize_dtype(v.dtype),
-                is_trained=bool(v.trainable),
+                is_trained=bool(v.trainable) and not (name in self._tables and name in self._optimizer_state),
                 is_optimizer_state=name in self._optimizer_state,
             )
             for name, v in self.variables.items()

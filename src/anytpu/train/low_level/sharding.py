@@ -94,7 +94,7 @@ def shard(
     outputs = _listed(strategy.run(computation, tuple(parts)))
     if outputs is None:
         return None
-    from_all = _for_each(outputs_from_all_shards, len(outputs), "outputs_from_all_shards")
+    from_all = _for_each(outputs_from_all_shards, len(outputs))
     out_axes = checked_axes(output_shard_axes, len(outputs), "output_shard_axes", "outputs") or [0] * len(outputs)
     joined = [axis if is_all else None for axis, is_all in zip(out_axes, from_all, strict=True)]
     return [_join_shards(strategy, tree, axis) for tree, axis in zip(outputs, joined, strict=True)]
@@ -181,12 +181,13 @@ def _listed(outputs: Any) -> list[Any] | None:
     return list(outputs) if type(outputs) in (list, tuple) else [outputs]
 
 
-def _for_each(value: Any, count: int, name: str) -> list[bool]:
+def _for_each(value: Any, count: int) -> list[bool]:
     if isinstance(value, bool):
         return [value] * count
     if not isinstance(value, list | tuple) or len(value) != count:
         raise SettingError(
-            f"{name} must be True, False, or a list with one of them for each of the {count} outputs, not {value!r}"
+            f"outputs_from_all_shards must be True, False, or a list with one of them for each of the {count} outputs, "
+            f"not {value!r}"
         )
     return [bool(entry) for entry in value]
 
