@@ -73,6 +73,17 @@ def test_a_second_signal_kills():
         launch = Supervision(2)
         launch.after_signal(first)
         assert launch.after_signal(second) == KILL
+        assert launch.killed == (0, 1)
+        launch.after_ends([ProcessEnd(1, -KILL)], 10.0)
+        assert (launch.failure, launch.has_failed, launch.exit_status) == (None, False, 128 + KILL)
+
+
+def test_a_failure_before_the_second_signal_arrived_is_a_failure():
+    launch = Supervision(2)
+    launch.after_signal(INT)
+    launch.after_signal(INT)
+    launch.after_ends([ProcessEnd(0, 1)], 10.0)
+    assert (launch.failure, launch.has_failed) == (ProcessEnd(0, 1), True)
 
 
 def test_a_signal_after_a_failure_kills():

@@ -228,6 +228,9 @@ class _Launch:
 
     def _report(self) -> None:
         """Print the last words of the process that failed, and one line about it."""
+        if self._supervision.killed:
+            # Which of them ended first is chance, so no process is named as the cause.
+            print("anytpu launch: a second signal killed the processes", file=sys.stderr, flush=True)
         failure = self._supervision.failure
         if failure is None:
             return

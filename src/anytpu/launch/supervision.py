@@ -55,6 +55,7 @@ class Supervision:
         running: indices of the processes that have not ended.
         first: the end that ended the launch: the first that was not a success; None before.
         deadline_s: time at which `at_deadline` is due, or None.
+        killed: indices of the processes that a second signal to the launcher killed.
 
     Example:
         >>> supervision = Supervision(processes=3)
@@ -71,6 +72,7 @@ class Supervision:
         self.running = set(range(processes))
         self.first: ProcessEnd | None = None
         self.deadline_s: float | None = None
+        self.killed: tuple[int, ...] = ()
         self._passed_on: int | None = None
         self._next: tuple[int, ...] = ()
 
@@ -79,6 +81,8 @@ class Supervision:
         if self._passed_on is None and self.first is None:
             self._passed_on = number
             return number
+        if self.first is None:
+            self.killed = tuple(sorted(self.running))
         return signal.SIGKILL
 
     def after_ends(self, ends: Sequence[ProcessEnd], now_s: float) -> int | None:
@@ -110,6 +114,8 @@ class Supervision:
         """The end to report as an error; None for a success, and for an end that a signal to the launcher asked for."""
         if self.first is None or self._passed_on is None:
             return self.first
+        if self.first.status == -signal.SIGKILL and self.first.index in self.killed:
+            return None
         asked_for = (STOPPED_STATUS, -self._passed_on, 128 + self._passed_on)
         return None if self.first.status in asked_for else self.first
 
