@@ -3,7 +3,7 @@
 A model is a mean over bags of 20 ids and a Dense layer of one unit, trained on batches of 4096 bags. The table is 64
 wide, of float32; its optimizer is Adam (torch: SparseAdam). Ids are uniform, so nearly all of a batch differ.
 
-    python benchmarks/embedding_tables.py [--rows 10000000] [--rounds 5] [--torch PYTHON] [--output FILE]
+    python benchmarks/embedding_tables.py [--rows 10000000] [--rounds 5] [--torch PYTHON] [--gpu] [--output FILE]
 
 Each contender is a process of its own that stays until the end of its part. They take turns of ten steps. The parts:
 
@@ -32,7 +32,7 @@ SLOTS = 2
 
 
 def keras_turn(kind: str, rows: int) -> Callable[[], object]:
-    """Return a function that trains STEPS steps of a Keras model; `kind` is "keras" or a number of virtual cores."""
+    """Return a function that trains STEPS steps of a Keras model; `kind` is keras, local or a number of cores."""
     import keras
     import numpy as np
 
@@ -51,7 +51,8 @@ def keras_turn(kind: str, rows: int) -> Callable[[], object]:
         import anytpu as tpu
         from anytpu.embedding import ShardedEmbedding
 
-        with tpu.connect("virtual", cores=int(kind)).scope():
+        system = tpu.connect("local") if kind == "local" else tpu.connect("virtual", cores=int(kind))
+        with system.scope():
             trained = model(ShardedEmbedding(rows, WIDTH, "mean", optimizer="adam", on_bad_id="drop"))
     return lambda: trained.fit(ids, y, batch_size=BATCH, verbose=0, shuffle=False)
 
@@ -60,7 +61,9 @@ def torch_turn(rows: int) -> Callable[[], object]:
     """Return a function that trains STEPS steps of torch's model."""
     import torch  # pyright: ignore[reportMissingImports]
 
+    device = "cuda" if os.environ["JAX_PLATFORMS"] != "cpu" else "cpu"
     torch.manual_seed(0)
+    torch.set_default_device(device)
     ids, y = torch.randint(0, rows, (STEPS, BATCH, SIZE)), torch.randn(STEPS, BATCH, 1)
     bag, dense = torch.nn.EmbeddingBag(rows, WIDTH, mode="mean", sparse=True), torch.nn.Linear(WIDTH, 1)
     optimizers = [torch.optim.SparseAdam(bag.parameters()), torch.optim.Adam(dense.parameters())]
@@ -72,6 +75,8 @@ def torch_turn(rows: int) -> Callable[[], object]:
             torch.nn.functional.mse_loss(dense(bag(one)), target).backward()
             for optimizer in optimizers:
                 optimizer.step()
+        if device == "cuda":
+            torch.cuda.synchronize()
 
     return train
 
@@ -141,6 +146,17 @@ def race(rounds: int, contenders: dict[str, Contender]) -> dict[str, Any]:
     }
 
 
+def gpu_parts(rows: int) -> dict[str, Callable[[], dict[str, Contender]]]:
+    """Return the parts that run on a GPU. The batches of torch are on the GPU before its turn."""
+    gpu = {"JAX_PLATFORMS": "cuda,cpu", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    contender = lambda kind, count=rows: Contender(kind, count, **gpu)  # noqa: E731
+    return {
+        "rows": lambda: {"tenth": contender("local", rows // 10), "all": contender("local")},
+        "keras": lambda: {"anytpu": contender("local"), "keras": contender("keras")},
+        "torch": lambda: {"anytpu": contender("local"), "torch": contender("torch")},
+    }
+
+
 def parts(rows: int, torch: str | None) -> dict[str, Callable[[], dict[str, Contender]]]:
     ours = lambda: Contender("1", rows)  # noqa: E731
     found = {
@@ -161,6 +177,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--parts")
     parser.add_argument("--torch", help="Python of an environment with torch")
+    parser.add_argument("--gpu", action="store_true", help="on this machine's GPU, with torch of this environment")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--contend", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -171,7 +188,7 @@ def main() -> None:
     table_bytes = (1 + SLOTS) * options.rows * WIDTH * 4
     record: dict[str, Any] = {"machine": cpu_name(), "processors": os.cpu_count(), "rounds": options.rounds}
     record |= {"table_rows": options.rows, "width": WIDTH, "ids": [BATCH, SIZE], "table_and_slots_bytes": table_bytes}
-    made = parts(options.rows, options.torch)
+    made = gpu_parts(options.rows) if options.gpu else parts(options.rows, options.torch)
     for name in options.parts.split(",") if options.parts else made:
         record[name] = race(options.rounds, made[name]())
         print(name, json.dumps(record[name], indent=1), flush=True)
