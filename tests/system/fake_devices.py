@@ -15,12 +15,13 @@ class Client:
 
 @dataclasses.dataclass
 class GPU:
-    """As a JAX device of an NVIDIA GPU."""
+    """As a JAX device of an NVIDIA GPU: its `coords` are no position of a chip, and it has no `core_on_chip`."""
 
     id: int
     platform: str = "gpu"
     device_kind: str = "NVIDIA H200"
     process_index: int = 0
+    coords: list[int] = dataclasses.field(default_factory=lambda: [0, 0, 0])
     client: Client = dataclasses.field(default_factory=Client)
 
     def memory_stats(self) -> dict[str, int]:
@@ -33,5 +34,4 @@ class TPU(GPU):
 
     platform: str = "tpu"
     device_kind: str = "TPU v3"
-    coords: list[int] = dataclasses.field(default_factory=lambda: [0, 0, 0])
     core_on_chip: int = 0

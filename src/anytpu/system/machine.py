@@ -92,12 +92,12 @@ def topology_of_devices(devices: list[Any]) -> Topology:
 def _position(index: int, device: Any) -> tuple[Bounds, int]:
     """Return the chip coordinates and the core index of a device.
 
-    Only TPU devices have coordinates. Other devices form a row of chips with one core each.
+    Only the coordinates of a TPU are positions of chips in a network. A GPU's `coords` are the indices of its partition,
+    process and device. Other devices form a row of chips with one core each.
     """
-    coordinates = getattr(device, "coords", None)
-    if coordinates is None:
+    if device.platform != "tpu":
         return (index, 0, 0), 0
-    x, y, z = coordinates
+    x, y, z = device.coords
     return (x, y, z), device.core_on_chip
 
 
