@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import importlib.metadata
 import json
 import os
 import platform
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
+EXAMPLES = ("01_cifar10", "02_imdb_lstm", "03_iris", "04_mnist", "05_flowers", "08_recommender")
 TOLERANCE = 2e-4
 """Largest difference of a weight, relative to the largest weight of its array, after ten steps."""
 
@@ -46,9 +48,11 @@ def main() -> None:
     with ThreadPoolExecutor(options.at_once) as pool:
         results = list(pool.map(functools.partial(run_check, tpu=options.tpu, timeout_s=options.timeout), names))
     for result in results:
-        print(f"{result['check']:<18} {result['result']:<7} {result['seconds']:6.1f} s  {result['detail']}")
+        print(f"{result['check']:<20} {result['result']:<7} {result['seconds']:6.1f} s  {result['detail']}")
     if options.record:
-        record = {"machine": f"{platform.machine()}, {os.cpu_count()} processors", "system": describe(options.tpu)}
+        record = {"machine": f"{platform.machine()}, {os.cpu_count()} processors, Python {platform.python_version()}"}
+        record |= {name: importlib.metadata.version(name) for name in ("jax", "keras", "numpy")}
+        record["system"] = describe(options.tpu)
         options.record.write_text(json.dumps(record | {"checks": results}, indent=1) + "\n")
     sys.exit(any(result["result"] != "passed" for result in results))
 
@@ -102,31 +106,19 @@ def check_commands(tpu: str) -> str:
     return ", ".join(shown)
 
 
-def check_examples(tpu: str) -> str:
-    """Run the examples that choose their system themselves, shortened."""
-    times = []
-    for name in (
-        "01_cifar10",
-        "01_cifar10_estimator",
-        "02_imdb_lstm",
-        "03_iris",
-        "04_mnist",
-        "05_flowers",
-        "08_recommender",
-    ):
-        began_s = time.perf_counter()
-        done = subprocess.run(
-            [sys.executable, str(ROOT / "examples" / f"{name}.py"), "--smoke"],
-            capture_output=True,
-            text=True,
-            cwd=tempfile.mkdtemp(),
-            env=os.environ | {"TPU_NAME": tpu},
-            check=False,
-        )
-        if done.returncode != 0:
-            raise SystemExit(f"{name}: {done.stdout[-500:]}{done.stderr[-3000:]}")
-        times.append(f"{name} {time.perf_counter() - began_s:.0f} s")
-    return ", ".join(times)
+def check_example(tpu: str, name: str) -> str:
+    """Run an example that chooses its system itself, shortened."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / f"{name}.py"), "--smoke"],
+        capture_output=True,
+        text=True,
+        cwd=tempfile.mkdtemp(),
+        env=os.environ | {"TPU_NAME": tpu},
+        check=False,
+    )
+    if done.returncode != 0:
+        raise SystemExit(f"{name}: {done.stdout[-500:]}{done.stderr[-3000:]}")
+    return done.stdout.strip().splitlines()[-1]
 
 
 # --- Training, beside one virtual core
@@ -448,7 +440,8 @@ def attention_model() -> Any:
         inputs = layers.Input((24, 32))
         attended = layers.LayerNormalization()(inputs + layers.MultiHeadAttention(4, 8)(inputs, inputs))
         model = keras.Model(inputs, layers.Dense(32)(layers.Dense(64, "gelu")(attended)))
-        model.compile(keras.optimizers.Adam(0.001), "mse")
+        # No Adam: the gradient of the keys' bias is zero but for rounding, and Adam makes that as large as the others.
+        model.compile(keras.optimizers.SGD(0.1), "mse")
         return model
 
     return make, x, y
@@ -463,7 +456,8 @@ MODELS: dict[str, Callable[[], Any]] = {
 }
 CHECKS: dict[str, Callable[[str], str]] = {
     "commands": check_commands,
-    "examples": check_examples,
+    **{f"example_{name[:2]}": functools.partial(check_example, name=name) for name in EXAMPLES},
+    "example_estimator": functools.partial(check_example, name="01_cifar10_estimator"),
     **{f"fit_{name}": functools.partial(check_fit, name=name) for name in MODELS},
     "fit_tpu_numerics": functools.partial(check_fit, name="dense", address="{}?numerics=tpu"),
     "loop": check_loop,

@@ -138,6 +138,14 @@ def shards(folder: Path) -> list[int]:
     return [shard.data.shape[0] for shard in value.addressable_shards]
 
 
+def large_shards() -> list[int]:
+    """Return the rows that each device holds of a table, and of its slot, that Keras makes in its shards."""
+    with strategy_of("local", 8).scope():
+        table = tpu.layers.ShardedEmbedding(2**17, 64, "mean", keras.optimizers.Adagrad(0.1))
+        table.build((None, 3))
+    return [len(shard.data) for variable in table.table_variables[:2] for shard in variable.value.addressable_shards]
+
+
 def main(folder: Path) -> None:
     jax.config.update("jax_enable_x64", True)
     keras.config.set_floatx("float64")
@@ -146,7 +154,7 @@ def main(folder: Path) -> None:
     for case in CASES:
         results = [jax.tree.leaves(case(kind, folder)) for kind in ("virtual", "local")]
         differences[case.__name__] = max(float(np.abs(a - b).max()) for a, b in zip(*results, strict=True))
-    print(json.dumps({"differences": differences, "rows": shards(folder)}))
+    print(json.dumps({"differences": differences, "rows": shards(folder), "large": large_shards()}))
 
 
 if __name__ == "__main__":

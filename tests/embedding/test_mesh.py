@@ -43,3 +43,7 @@ def test_equal_to_virtual_cores_in_float64(results: dict, case: str):
 
 def test_each_device_holds_its_rows(results: dict):
     assert results["rows"] == [8] * 8
+
+
+def test_a_large_table_and_its_slots_are_made_in_their_shards(results: dict):
+    assert results["large"] == [2**14] * 16
