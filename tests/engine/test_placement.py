@@ -6,10 +6,12 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from anytpu.engine import device
+from anytpu.engine import device, placement
 from anytpu.errors import SettingError
-from anytpu.system import TPUClusterResolver
-from anytpu.system.lifecycle import initialize_tpu_system, list_logical_devices, shutdown_tpu_system
+from anytpu.system import Address, TPUClusterResolver
+from anytpu.system.lifecycle import System, initialize_tpu_system, list_logical_devices, shutdown_tpu_system
+from anytpu.system.machine import topology_of_devices
+from system.fake_devices import GPU
 
 HINT = "tpu.list_logical_devices() lists them all"
 
@@ -94,3 +96,13 @@ def test_an_error_in_the_block_is_its_own():
     with pytest.raises(ValueError, match=r"^mine$"), device("/TPU:0"):
         raise ValueError("mine")
     assert jnp.ones(2).sum() == 2
+
+
+def test_a_gpu_in_the_place_of_a_tpu(monkeypatch: pytest.MonkeyPatch):
+    topology = topology_of_devices([GPU(0), GPU(1)])
+    monkeypatch.setattr(placement, "current_system", lambda: System(Address("local"), topology))
+    monkeypatch.setattr(placement, "_jax_device", lambda core: jax.devices()[0])
+    for name in ("/TPU:1", "/GPU:1"):
+        with device(name) as core:
+            assert (core.index, core.platform) == (1, "gpu")
+    assert error_of("/TPU:2") == f"there is no device '/TPU:2': this system has /TPU:0 to /TPU:1. {HINT}"

@@ -31,7 +31,8 @@ def device(name: str) -> Iterator[Core]:
 
     Args:
         name: "/TPU:3", "TPU:3", "/CPU:0", or a full name from `list_logical_devices`. The index counts the cores of the
-            system; in a full name it counts the cores of that host. Without an index it is 0.
+            system; in a full name it counts the cores of that host. Without an index it is 0. In a system of GPUs a
+            TPU is the GPU in its place.
 
     Yields:
         The core.
@@ -70,7 +71,7 @@ def _cores(kind: str, host: str | None) -> list[Core]:
     if kind == "CPU":
         return [_CPU] if int(host or 0) == 0 else []
     system = current_system() or running_system(TPUClusterResolver("").address)
-    of_kind = [core for core in system.topology.cores if (core.platform == "gpu") == (kind == "GPU")]
+    of_kind = [core for core in system.topology.cores if kind == "TPU" or core.platform == "gpu"]
     return [core for core in of_kind if host is None or core.host == int(host)]
 
 
