@@ -92,8 +92,8 @@ def topology_of_devices(devices: list[Any]) -> Topology:
 def _position(index: int, device: Any) -> tuple[Bounds, int]:
     """Return the chip coordinates and the core index of a device.
 
-    Only the coordinates of a TPU are positions of chips in a network; a GPU has others. Other devices form a row of chips
-    with one core each.
+    Only the coordinates of a TPU are positions of chips in a network; a GPU has others. Other devices form a row of
+    chips with one core each.
     """
     if device.platform != "tpu":
         return (index, 0, 0), 0
