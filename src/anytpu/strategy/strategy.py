@@ -328,7 +328,8 @@ class TPUStrategy(Strategy):
     def __repr__(self) -> str:
         name = self._system.topology.name
         if not name.endswith(("core", "cores")):
-            name += f", {len(self._system.topology.cores)} {'virtual ' if self._resolver.is_virtual else ''}cores"
+            count = len(self._system.topology.cores)
+            name += f", {count} {'virtual ' if self._resolver.is_virtual else ''}core{'' if count == 1 else 's'}"
         if self._part_backend:
             name = f"{self.num_replicas_in_sync} of {name}"
         if self._system.address.numerics == "tpu":
