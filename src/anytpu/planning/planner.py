@@ -21,7 +21,7 @@ from anytpu.planning.compiler import compilations
 from anytpu.planning.forecast import predict
 from anytpu.planning.job import PlanJob, batch_rows, jobs_of, makes_jobs
 from anytpu.planning.records import Plan, Prediction
-from anytpu.planning.review import find_largest_batch, review
+from anytpu.planning.review import compile_largest_batch, find_largest_batch, review
 from anytpu.planning.settings import PlanSettings, check_positive_integer
 from anytpu.planning.target import Target, target_named, targets_named
 from anytpu.planning.waits import settings_of
@@ -167,8 +167,8 @@ def max_batch_size(
 ) -> int:
     """Return the largest batch that fits on a TPU, over all its devices, found by compiling.
 
-    The precision is a 32nd. The result is a multiple of 8 examples a device, or 1, 2 or 4 if no more fit; 0 if none
-    fits.
+    The search makes schedules. The batch that it finds is then compiled completely, so that its code counts. The
+    precision is a 32nd. The result is a multiple of 8 examples a device, or 1, 2 or 4 if no more fit; 0 if none fits.
 
     Args:
         job: as `plan` takes it; its batch must be changeable.
@@ -190,6 +190,7 @@ def max_batch_size(
         ProgramError: the job has one batch only, or cannot be planned.
         CompilerMissingError: the TPU compiler is not installed; a floor cannot say what fits.
         NoAnswerError: a compilation took too much time or memory.
+        PlanError: a batch fits by its schedule, and neither it nor three smaller ones fit with their code.
 
     Example:
         >>> tpu.max_batch_size(model, tpu="v2-8")  # doctest: +SKIP
@@ -203,11 +204,11 @@ def max_batch_size(
         name=name,
     )
     target = target_named(tpu)
-    jobs = jobs_of(PlanJob(job, input_specs, mode, precision, batch_axis), layout, mesh)
-    largest = find_largest_batch(jobs(target.devices), target, settings)
+    own = jobs_of(PlanJob(job, input_specs, mode, precision, batch_axis), layout, mesh)(target.devices)
+    largest = find_largest_batch(own, target, settings)
     if largest.ended_by is not None:
         raise largest.ended_by
-    return largest.batch_size
+    return compile_largest_batch(own, target, settings, largest.batch_size) if largest.batch_size else 0
 
 
 @functools.partial(explain_arguments, also=inspect.signature(plan).parameters)

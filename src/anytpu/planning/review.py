@@ -5,12 +5,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from anytpu.errors import AnyTPUError
+from anytpu.errors import AnyTPUError, PlanError
 from anytpu.planning.advice import advice_for, facts_of, slices_that_hold
 from anytpu.planning.floor import least_step_s, work_of
 from anytpu.planning.forecast import predict
 from anytpu.planning.job import PlanJob, batch_parts
-from anytpu.planning.memory.batches import LargestBatch, MemoryLine, fit_line, is_relaxed, search_largest_batch
+from anytpu.planning.memory.batches import (
+    LargestBatch,
+    MemoryLine,
+    fit_line,
+    is_relaxed,
+    search_largest_batch,
+    smaller_batches,
+)
 from anytpu.planning.records import MemoryUse, Prediction
 from anytpu.planning.settings import PlanSettings
 from anytpu.planning.target import Target, target_named
@@ -97,7 +104,7 @@ def _half(
     if relaxed > 1 or (not fitting and len(tried) > 1):
         return
     batch = min(fitting or [prediction.batch_size or 0]) // 2 // parts * parts
-    memory = predict(job, batch, prediction.target, settings).memory if batch else None
+    memory = _memory_by_schedule(job, batch, prediction.target, settings) if batch else None
     if memory is not None:
         yield batch, memory
 
@@ -141,7 +148,7 @@ def _with_holding(
 def find_largest_batch(
     job: PlanJob, target: Target, settings: PlanSettings, too_large: tuple[int, MemoryUse] | None = None
 ) -> LargestBatch:
-    """Find the largest batch of a job that fits on a system.
+    """Find the largest batch of a job that fits on a system, by schedules: their memory lacks the code alone.
 
     Args:
         job: the job.
@@ -149,11 +156,9 @@ def find_largest_batch(
         settings: settings of every prediction.
         too_large: a batch that does not fit, with its memory, or None.
     """
-    trial = dataclasses.replace(settings, is_trial=True)
 
     def memory_at(batch: int) -> MemoryUse:
-        memory = predict(job, batch, target, trial).memory
-        assert memory is not None
+        memory = _memory_by_schedule(job, batch, target, settings)
         settings.progress(f"{batch:,} examples on {target.name}: {_verdict(memory)}")
         return memory
 
@@ -162,6 +167,36 @@ def find_largest_batch(
         start = too_large[0]
         settings.progress(f"{start:,} examples do not fit on {target.name}: looking for the largest batch that does")
     return search_largest_batch(batch_parts(job.program(start), target.devices), memory_at, start, too_large)
+
+
+def compile_largest_batch(job: PlanJob, target: Target, settings: PlanSettings, batch_size: int) -> int:
+    """Return the largest batch that fits with its code: the one that was found, or one up to three 32nds smaller.
+
+    Args:
+        job: the job.
+        target: the system.
+        settings: settings of every prediction.
+        batch_size: the largest batch that fits by its schedule.
+
+    Raises:
+        PlanError: none of them fits when it is compiled completely.
+    """
+    trial = dataclasses.replace(settings, is_trial=True)
+    for batch in smaller_batches(batch_size, batch_parts(job.program(batch_size), target.devices)):
+        memory = predict(job, batch, target, trial).memory
+        if memory is not None and memory.fits:
+            return batch
+    raise PlanError(
+        f"a batch of {batch_size:,} fits on {target.name} by its schedule, and not with its code. Ask for a smaller "
+        f"one: anytpu plan --batch {batch_size // 2}"
+    )
+
+
+def _memory_by_schedule(job: PlanJob, batch: int, target: Target, settings: PlanSettings) -> MemoryUse:
+    """Return the memory of a batch; the compiler makes a schedule, which takes a tenth of the time of its code."""
+    memory = predict(job, batch, target, dataclasses.replace(settings, is_trial=True, stage="schedule")).memory
+    assert memory is not None
+    return memory
 
 
 def _verdict(memory: MemoryUse) -> str:

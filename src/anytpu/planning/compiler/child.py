@@ -112,8 +112,11 @@ def _scheduled(header: dict[str, Any], code: bytes) -> tuple[dict[str, Any], str
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         compiling = concurrent.futures.ThreadPoolExecutor(1).submit(_compile, _dumping(header, folder), code)
         # libtpu writes this file last of the schedule's, and one after the other.
-        while not _dumped(folder, "after_optimizations_after_buffer_assignment"):
-            if compiling.done():
+        while True:
+            is_done = compiling.done()  # Asked first: a short compilation may end between the two questions.
+            if _dumped(folder, "after_optimizations_after_buffer_assignment"):
+                break
+            if is_done:
                 compiling.result()
                 raise OSError(f"{_name()} writes no schedules")
             concurrent.futures.wait([compiling], _LOOKS_S / 10)

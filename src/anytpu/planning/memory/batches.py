@@ -4,9 +4,9 @@ Idea: the memory of a step grows almost linearly with its batch. Weights, their 
 activations grow. Two compilations give the line, and the line says which batch to compile next. Each further
 compilation narrows the bracket between a batch that fits and one that does not.
 
-Rule: the largest batch was compiled and fits. A batch a 32nd larger, or 8 rows a device, was compiled and does not fit,
-unless the search ended early. The line is for one device of the number of devices that were compiled for. Over more
-devices each takes fewer examples.
+Rule: the largest batch was compiled, up to its schedule or completely, and fits. A batch a 32nd larger, or 8 rows a
+device, does not fit, unless the search ended early. The line is for one device of the number of devices that were
+compiled for. Over more devices each takes fewer examples.
 """
 
 from __future__ import annotations
@@ -146,6 +146,20 @@ def search_largest_batch(
     if not fits:
         return _below_a_unit(devices, memory_at, tried)
     return LargestBatch(fits * unit, tuple(tried.items()))
+
+
+def smaller_batches(batch_size: int, devices: int) -> tuple[int, ...]:
+    """Return a batch and three smaller ones, each a 32nd or 8 rows a device below the last; fewer rows halve.
+
+    Example:
+        >>> smaller_batches(6144, devices=8), smaller_batches(32, devices=8)
+        ((6144, 5952, 5760, 5568), (32, 16, 8))
+    """
+    unit = devices * ROWS_A_CORE
+    if batch_size < 2 * unit:
+        return tuple(batch_size // 2**halvings for halvings in range(4) if batch_size // 2**halvings >= devices)
+    step = max(batch_size // unit // FINE_ENOUGH, 1) * unit
+    return tuple(batch for batch in range(batch_size, batch_size - 4 * step, -step) if batch > 0)
 
 
 def _next(fits: int, fails: int, tried: dict[float, MemoryUse]) -> int:
