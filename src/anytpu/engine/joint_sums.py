@@ -28,7 +28,7 @@ from anytpu.program.passes import inlined
 
 
 @dataclasses.dataclass(frozen=True)
-class _Part:
+class _PartialSum:
     """A sum of which each core computes its part.
 
     Attributes:
@@ -76,13 +76,13 @@ def _in_rounds(equations: Sequence[JaxprEqn], summed: dict[Any, tuple[int | None
     ordered: list[JaxprEqn] = []
     while equations:
         waiting: list[JaxprEqn] = []
-        parts: list[_Part] = []
+        parts: list[_PartialSum] = []
         missing = set[Any]()
         for equation in equations:
             if any(isinstance(atom, Var) and atom in missing for atom in equation.invars):
                 waiting.append(equation)
             elif equation.outvars[0] in summed:
-                part = _Part(equation, _parts_variable(equation, mesh))
+                part = _PartialSum(equation, _parts_variable(equation, mesh))
                 ordered.append(_part_of_each_core(part, summed[equation.outvars[0]], mesh))
                 parts.append(part)
             else:
@@ -100,7 +100,7 @@ def _parts_variable(equation: JaxprEqn, mesh: Mesh) -> Var:
     return Var(ShapedArray((mesh.devices.size, *aval.shape), aval.dtype))
 
 
-def _part_of_each_core(part: _Part, operand_axes: Sequence[int | None], mesh: Mesh) -> JaxprEqn:
+def _part_of_each_core(part: _PartialSum, operand_axes: Sequence[int | None], mesh: Mesh) -> JaxprEqn:
     """Return the equation in which each core sums over its share of the rows."""
     equation, (axis_name,) = part.equation, mesh.axis_names
 
@@ -114,9 +114,9 @@ def _part_of_each_core(part: _Part, operand_axes: Sequence[int | None], mesh: Me
     return calling(split, equation.invars, [part.parts], equation)
 
 
-def _all_reduces(parts: Sequence[_Part], mesh: Mesh) -> list[JaxprEqn]:
+def _all_reduces(parts: Sequence[_PartialSum], mesh: Mesh) -> list[JaxprEqn]:
     """Return the equations that add the parts: one for each dtype."""
-    by_dtype: dict[Any, list[_Part]] = {}
+    by_dtype: dict[Any, list[_PartialSum]] = {}
     for part in parts:
         by_dtype.setdefault(part.parts.aval.dtype, []).append(part)  # pyright: ignore[reportAttributeAccessIssue]
     (axis_name,) = mesh.axis_names

@@ -49,7 +49,7 @@ _REMATS: dict[Literal["products kept", "by block"], str] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class _Change:
+class _TriedChange:
     """A change before it is compiled: `job` raises a ProgramError where it does not apply.
 
     Attributes:
@@ -148,28 +148,30 @@ def ways_to_fit(
     return StepChanges(name or program.name, target, rows, tuple(table), slices, _notes(slices, table))
 
 
-def _changes(own: PlanJob, batch: int | None, rows: int | None, target: Target, rank: int) -> Iterator[_Change]:
+def _changes(own: PlanJob, batch: int | None, rows: int | None, target: Target, rank: int) -> Iterator[_TriedChange]:
     """Yield the changes, in the order of their rows."""
     for remat, policy in _REMATS.items():
         again = functools.partial(rematerialised_program, remat=remat)
-        yield _Change(f"remat, {remat}", f"{_REMAT}{policy}.", functools.partial(_with, own, change=again), batch)
+        yield _TriedChange(f"remat, {remat}", f"{_REMAT}{policy}.", functools.partial(_with, own, change=again), batch)
     parts = _micro_batches(rows, batch_parts(own.program(batch), target.devices))
     share = (rows or 0) // parts
-    yield _Change(
+    yield _TriedChange(
         f"accumulation over {parts}",
         f"gradient_accumulation_steps={parts} in the optimizer, and batches of {share:,}.",
         lambda: _accumulating(own, parts, rows, share),
         share or None,
         parts,
     )
-    yield _Change(HALF_SEQUENCE, "input_specs, and examples, of half the length.", lambda: _half_sequence(own), batch)
-    yield _Change(
+    yield _TriedChange(
+        HALF_SEQUENCE, "input_specs, and examples, of half the length.", lambda: _half_sequence(own), batch
+    )
+    yield _TriedChange(
         "slots in bfloat16",
         "cast the optimizer's slots to float32 before an update, and to bfloat16 after it.",
         functools.partial(_with, own, change=with_narrow_slots),
         batch,
     )
-    yield _Change(
+    yield _TriedChange(
         f"LoRA of rank {rank}",
         f"enable_lora({rank}) of the backbone, or of each Dense layer with the other weights frozen.",
         lambda: _with(own, source=variant_of(own.source, "LoRA", rank)),
@@ -214,7 +216,7 @@ def _half_sequence(own: PlanJob) -> PlanJob:
     return _with(own, input_specs=shorter if own.is_model else (state, shorter))
 
 
-def _job_or_reason(change: _Change) -> PlanJob | str:
+def _job_or_reason(change: _TriedChange) -> PlanJob | str:
     """Return the changed job, traced, or why it does not apply: Keras traces in one thread only."""
     try:
         job = change.job()
@@ -260,7 +262,7 @@ class _Compiler:
         prediction = predict_compiled(program, self.target, self.settings)
         return completed(prediction, program, self.target, self.settings)
 
-    def row(self, change: _Change, job: PlanJob | str) -> ChangedStep:
+    def row(self, change: _TriedChange, job: PlanJob | str) -> ChangedStep:
         """Return the row of a change."""
         if isinstance(job, str):
             return ChangedStep(change.name, None, change.steps, change.how, job)

@@ -124,7 +124,7 @@ class _Traced:
         Raises:
             ProgramError: an operation has no form in JAX, or depends on values.
         """
-        holder = _Holder(self._model, compute)
+        holder = _ComputeModule(self._model, compute)
         tensors = self._env.j2t_iso(tuple(batch))
         modes = {module: module.training for module in self._model.modules()}
         try:
@@ -173,7 +173,7 @@ class _NoGradients(torch.overrides.TorchFunctionMode):
         return result
 
 
-class _Holder(torch.nn.Module):
+class _ComputeModule(torch.nn.Module):
     """Calls a function of a module, so that its tensors can be replaced for the call."""
 
     def __init__(self, model: torch.nn.Module, compute: Callable[..., Any]) -> None:
