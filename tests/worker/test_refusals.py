@@ -10,6 +10,7 @@ import pytest
 import anytpu as tpu
 from anytpu.errors import WorkerError
 from anytpu.system.workers import parse_worker
+from anytpu.worker import credentials
 from anytpu.worker.session import Session
 from worker.worker_process import WorkerProcess
 
@@ -98,6 +99,20 @@ def test_without_tls_and_token_on_loopback(tmp_path: Path):
         assert text == (
             f"the worker at {worker.target} does not use TLS, and this connection needs it: the token and the data "
             "would be readable on the way. Start the worker without --insecure"
+        )
+    finally:
+        worker.stop()
+
+
+def test_an_expired_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(credentials, "VALID_DAYS", -0.5)
+    paths = tmp_path / "cert.pem", tmp_path / "key.pem"
+    credentials.read_certificate(*paths)
+    worker = WorkerProcess(tmp_path, "--tpu", "virtual", "--tls-cert", str(paths[0]), "--tls-key", str(paths[1]))
+    try:
+        assert refusal(worker.url) == (
+            f"the certificate of the worker at {worker.target} is not valid: certificate has expired. Remove the "
+            "worker's certificate and start it again: it makes a new one"
         )
     finally:
         worker.stop()
