@@ -326,6 +326,11 @@ def kill_worker(folder: Path, chosen: argparse.Namespace, record: Record) -> Non
     record["kills"], draw = max(1, int(20 * chosen.scale)), random.Random(chosen.seed)
     whole, kills, fits, port = fitted("virtual", None, cores=2), 0, 0, "0"
     shutdown_tpu_system()
+    with started(folder) as worker:
+        began_s = time.monotonic()
+        fitted(worker.url, folder / "timed")
+        record["fit_s"] = fit_s = round(time.monotonic() - began_s, 2)
+        shutdown_tpu_system()
     while kills < record["kills"]:
         fits += 1
         found = None
@@ -335,7 +340,7 @@ def kill_worker(folder: Path, chosen: argparse.Namespace, record: Record) -> Non
             children = worker.children()
             killer = None
             if kills < record["kills"]:
-                words = [sys.executable, "-c", KILL, str(worker.process.pid), str(draw.uniform(1.0, 8.0))]
+                words = [sys.executable, "-c", KILL, str(worker.process.pid), str(draw.uniform(0.0, fit_s))]
                 killer = subprocess.Popen(words)
             try:
                 found = fitted(worker.url, folder / f"run{fits}")
