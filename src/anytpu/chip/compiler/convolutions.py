@@ -1,8 +1,8 @@
 """Convolutions and dense layers: which planes go through the array, how many taps a pass, and against which tiles.
 
 Idea: a convolution maps channels to the array's rows and outputs to its columns, and takes one pass for each tap of the
-kernel ("native"). Where channels are few, several taps side by side fill the rows ("packed"). The result of a flatten
-is a picture whose positions are the taps.
+kernel ("native"). If there are few channels, several taps side by side fill the rows ("packed"). The result of a
+flatten is an image whose positions are the taps.
 
 Source: Jouppi et al. 2017, section 9 ("for low C/M, a number of techniques reduce passes").
 """
@@ -27,7 +27,7 @@ _MOST_TAPS = 65535  # What register KERNEL_WIDTH holds.
 
 @dataclasses.dataclass(frozen=True)
 class Way:
-    """One way to put a convolution on the array: what each block of outputs sums up."""
+    """One mapping of a convolution to the array: the intakes that each block of outputs sums."""
 
     intakes: tuple[tuple[Intake, ...], ...]
 
