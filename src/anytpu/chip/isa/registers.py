@@ -1,7 +1,7 @@
 """The registers that `SetConfiguration` sets. An instruction works with the values they had when it was issued.
 
-Idea: the twelve bytes of a product hold its addresses and its length. The values that are constant over a layer (the
-geometry of a convolution, the zero points) are in registers, which are set once for the layer.
+Idea: the twelve bytes of a product hold its addresses and its length. Values that are constant over a layer (the
+geometry of a convolution, the zero points) are in registers, set once for the layer.
 
 Rule: this table is the definition; the encoder, the assembler, the page of documentation and the machine read it. All
 registers are 0 at the start. "Units" are of 32 bytes of the Unified Buffer. "Rows" of a plane are in position-major
