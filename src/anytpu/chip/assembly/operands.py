@@ -82,7 +82,7 @@ class Operands:
         return self._values[name]
 
     def whole(self, name: str, default: int = 0) -> int:
-        """Return a whole number."""
+        """Return an integer operand."""
         if name not in self._values:
             return default
         content = self._values[name].content
@@ -91,14 +91,14 @@ class Operands:
         return content
 
     def number(self, name: str) -> Number:
-        """Return a number."""
+        """Return a number operand."""
         content = self._values[name].content
         if not isinstance(content, int | float):
             self.refuse(name, f"{name} must be a number, not {self._values[name].text}.")
         return content
 
     def text(self, name: str, default: str = "") -> str:
-        """Return a text."""
+        """Return a text operand."""
         if name not in self._values:
             return default
         content = self._values[name].content
@@ -107,7 +107,7 @@ class Operands:
         return content
 
     def numbers(self, name: str) -> list[int]:
-        """Return a list of whole numbers."""
+        """Return a list operand of integers."""
         content = self._values[name].content
         if not isinstance(content, list) or not all(isinstance(one, int) for one in content):
             self.refuse(name, f"{name} must be a list of whole numbers, like [1, 1, 10].")

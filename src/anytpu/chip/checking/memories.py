@@ -66,7 +66,7 @@ class Memories:
             For each unit, how many of its instructions must be done before it starts.
 
         Raises:
-            ChipError: an address is outside of its memory; what is read as a multiplier is no number.
+            ChipError: an address is outside of its memory, or a multiplier that is read is not finite.
             HazardError: it reads memory that nothing has written, or another unit may be too early or too late.
         """
         unit = issued.instruction.unit

@@ -1,9 +1,9 @@
-"""`Lowering`: nodes of a quantized network become jobs, one kind of node a function.
+"""`Lowering`: nodes of a quantized network become jobs, by a function for each kind of node.
 
 Idea: each kind of node has a registered function (`lower`). Their shared state is here: the layout of each tensor, the
 jobs so far, the contents of the Weight Memory and of the host's buffer.
 
-Rule: nothing here depends on where a storage will lie in the Unified Buffer.
+Rule: nothing here depends on the address of a storage in the Unified Buffer.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def structure_for(channels: int, cuts: Iterable[int], array: int, *, compact: bo
 
 
 def place(storage: int, structure: Structure, rows: int, bits: int) -> tuple[Layout, int]:
-    """Return planes one after another, of 16 bits each low bytes then high bytes, and the units that they take."""
+    """Return consecutive planes and their size in units; a 16-bit plane has its low bytes, then its high bytes."""
     planes, offset = [], 0
     for runs in structure:
         pitch = pitch_of(runs[-1].lane + runs[-1].count)

@@ -10,7 +10,7 @@ from anytpu.chip.isa.instructions import Instruction
 
 
 class Item(NamedTuple):
-    """An instruction, and what it reads and writes."""
+    """An instruction, and its reads and writes."""
 
     instruction: Instruction
     accesses: Accesses

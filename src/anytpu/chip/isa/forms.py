@@ -1,7 +1,7 @@
 """The encoding of each instruction: the table that encoder, decoder, assembler and documentation read.
 
-Idea: an instruction is a number, least significant byte first. Its lowest byte is the opcode; above it lie the fields,
-one after another, each of as many bits as the table says.
+Idea: an instruction is a number, least significant byte first. Its lowest byte is the opcode. The fields are the bits
+above it, in order, each with the number of bits in the table.
 
 Rule: every instruction has exactly one form in bytes. Reserved bits are 0. No opcode is 0, so that a range of zeros is
 not a program. A number outside of its field's bounds is rejected. A float is finite and above 0.

@@ -33,7 +33,7 @@ from anytpu.chip.machine.products import (
 from anytpu.chip.machine.steps import Feed
 
 KEPT_BYTES = 2**31
-"""Of the weights of one image, so many bytes are kept as float32 between runs."""
+"""Maximum bytes of an image's weights that are kept as float32 between runs."""
 
 GATHERED_NUMBERS = 2**22
 """Numbers that a worker gathers at a time."""

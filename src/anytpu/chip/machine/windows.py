@@ -25,7 +25,7 @@ Triple = tuple[int, int, int]
 
 @dataclasses.dataclass(frozen=True)
 class Patch:
-    """Rows of a tap that lie inside of the source.
+    """Rows of a tap that are inside of the source.
 
     Attributes:
         tap: index of the tap, from the first requested tap.
@@ -49,7 +49,7 @@ class Patch:
 
 @dataclasses.dataclass(frozen=True)
 class Border:
-    """Rows of a tap that lie outside of the source."""
+    """Rows of a tap that are outside of the source."""
 
     tap: int
     shape: Triple
@@ -164,7 +164,7 @@ def _patch(window: Window, box: _Box, tap: int, offset: tuple[int, int], lines: 
 
 @functools.lru_cache(maxsize=2**12)
 def inside(window: Window, rows: int) -> tuple[Patch, ...]:
-    """Return the copies of `cover` for all taps of a window; taps that nowhere lie inside of the source cost nothing.
+    """Return the copies of `cover` for all taps of a window; taps that are never inside of the source cost nothing.
 
     Args:
         window: the geometry.
@@ -191,7 +191,7 @@ class _Axis(NamedTuple):
     pad: int
 
     def taps_inside(self, first: int, stop: int, length: int) -> Iterator[tuple[int, int, Pair]]:
-        """Yield the taps that lie inside of the source for some of the positions from `first` up to `stop`.
+        """Yield the taps that are inside of the source for some of the positions from `first` up to `stop`.
 
         Returns:
             The tap, its offset from the start of its window without padding, and the range of positions.
