@@ -1,7 +1,7 @@
 """`disassemble`: an image as a text that people read and that the assembler turns into the same image.
 
-Rule: whatever stands behind a ';' is a comment and only for reading: where an instruction lies, what it moves, to which
-layer it belongs. What a text leaves out it says in a line that the assembler refuses.
+Rule: text after a ';' is a comment, for the reader only: an instruction's byte offset, the data it moves, its layer. A
+text that leaves out a part of the image says so in a `.left_out` line, which the assembler refuses.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def disassemble(image: Image, weights: bool = False) -> str:
 
     Args:
         image: the program.
-        weights: with the bytes of the Weight Memory and with what the host does, so that `assemble` gives the same
-            image again. Without them the text is for reading: it says what it leaves out, and is only refused by the
-            assembler if there was any.
+        weights: whether to include the bytes of the Weight Memory and the host's steps, so that `assemble` gives the
+            same image again. Without them the text is for reading: it names the parts left out. The assembler refuses
+            it only if there are such parts.
 
     Example:
         >>> from anytpu.chip.assembly import assemble

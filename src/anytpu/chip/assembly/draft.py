@@ -20,16 +20,16 @@ from anytpu.errors import ChipError
 
 @dataclasses.dataclass
 class Draft:
-    """What the lines so far have said.
+    """An image under construction, from the lines read so far.
 
     Attributes:
         name, batch, host_bytes, tags, residents, instructions: as in `Image`.
-        design: what the text turned of a chip.
-        inputs, outputs: bindings, each with whether the text has its lanes, too.
+        design: values of the `Design` fields that the text sets, by name.
+        inputs, outputs: bindings, each with whether the text gives its lanes.
         weights: bytes of the Weight Memory.
         zeros_bytes: bytes of the weights that no line gives, all 0.
-        services, steps: descriptions, with the lines that they stand in.
-        arrays: those that the descriptions name.
+        services, steps: descriptions of the host's steps, each with its line.
+        arrays: arrays that the descriptions refer to.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Draft:
         """Return the image.
 
         Raises:
-            AssemblyError: what it says of the host's steps makes no sense.
+            AssemblyError: the description of the host's steps cannot be read.
         """
         design = dataclasses.replace(TPU_V1, **self.design)
         return Image(
@@ -80,10 +80,10 @@ class Draft:
 
 
 def read_json(line: Line, column: int, text: str) -> Any:
-    """Return what a text in JSON says.
+    """Parse a text in JSON.
 
     Raises:
-        AssemblyError: it is no JSON.
+        AssemblyError: the text is not JSON.
     """
     try:
         return json.loads(text)
@@ -92,10 +92,10 @@ def read_json(line: Line, column: int, text: str) -> Any:
 
 
 def read_base64(line: Line, column: int, text: str) -> bytes:
-    """Return the bytes that a text stands for.
+    """Decode a text in base64.
 
     Raises:
-        AssemblyError: it is not in base64.
+        AssemblyError: the text is not in base64.
     """
     try:
         return base64.b64decode(text, validate=True)

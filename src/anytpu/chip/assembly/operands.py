@@ -1,4 +1,4 @@
-"""`Operands`: what stands after a mnemonic or a directive: values with names and without, separated by commas."""
+"""`Operands`: the comma-separated values after a mnemonic or a directive, with or without names."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Number = int | float
 
 @dataclasses.dataclass(frozen=True)
 class Value:
-    """What stands for one operand.
+    """The value of one operand.
 
     Attributes:
-        column: where it starts.
-        text: as it stands there.
+        column: column where the value starts.
+        text: the value as written, or "a list".
         content: a number, a text, words (`read|activate` are two), or a list of numbers.
     """
 
@@ -39,8 +39,8 @@ class Operands:
         Args:
             line: the line.
             head: the mnemonic or directive.
-            tokens: what stands after it.
-            names: the operands that it may have, in the order in which they may stand without names.
+            tokens: the tokens after it.
+            names: the operands that it may have, in the order of operands without names.
         """
         values: dict[str, Value] = {}
         named_before, place = False, 0
@@ -72,17 +72,17 @@ class Operands:
         raise self._line.error(self._values[name].column, message)
 
     def require(self, head: str, names: Sequence[str]) -> None:
-        """Raise an error when one of the operands is not there."""
+        """Raise an error when an operand is missing."""
         missing = [name for name in names if name not in self._values]
         if missing:
             raise self._line.error(self._column, f"{head} needs {' and '.join(missing)}.")
 
     def value(self, name: str) -> Value:
-        """Return an operand as it stands there."""
+        """Return an operand's value."""
         return self._values[name]
 
     def whole(self, name: str, default: int = 0) -> int:
-        """Return a whole number."""
+        """Return an integer operand."""
         if name not in self._values:
             return default
         content = self._values[name].content
@@ -91,14 +91,14 @@ class Operands:
         return content
 
     def number(self, name: str) -> Number:
-        """Return a number."""
+        """Return a number operand."""
         content = self._values[name].content
         if not isinstance(content, int | float):
             self.refuse(name, f"{name} must be a number, not {self._values[name].text}.")
         return content
 
     def text(self, name: str, default: str = "") -> str:
-        """Return a text."""
+        """Return a text operand."""
         if name not in self._values:
             return default
         content = self._values[name].content
@@ -107,7 +107,7 @@ class Operands:
         return content
 
     def numbers(self, name: str) -> list[int]:
-        """Return a list of whole numbers."""
+        """Return a list operand of integers."""
         content = self._values[name].content
         if not isinstance(content, list) or not all(isinstance(one, int) for one in content):
             self.refuse(name, f"{name} must be a list of whole numbers, like [1, 1, 10].")

@@ -1,4 +1,4 @@
-"""What each instruction of a listing does, in a few words; comments, which the assembler passes over."""
+"""Remarks in a listing: the effect of each instruction in a few words, as comments, which the assembler ignores."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NO_GEOMETRY = "a register of its geometry is 0"
 
 
 def remark_on(image: Image, issued: Issued) -> str:
-    """Return what an instruction does, in a few words; "" where its name says it."""
+    """Return an instruction's effect in a few words; "" where its name says it."""
     instruction = issued.instruction
     if isinstance(instruction, SetConfiguration):
         return MEANINGS[Register(instruction.register)].text
@@ -36,7 +36,7 @@ def remark_on(image: Image, issued: Issued) -> str:
 
 
 def tag_text(image: Image, tag: int) -> str:
-    """Return what is known of a part of a program."""
+    """Return the name, kind and note of a part of a program; "" without any."""
     if not 0 <= tag < len(image.tags):
         return ""
     one = image.tags[tag]

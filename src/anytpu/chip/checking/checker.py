@@ -1,13 +1,12 @@
-"""`check`: reads a program as it would be issued, and says what would depend on luck, or is wrong.
+"""`check`: walks a program in issue order, and reports invalid instructions and hazards.
 
-Idea: units run side by side, so a program that gives the right result once may give another the next time. Which
-instruction is surely done before which follows from the queues and from `Sync` alone (`clocks.py`); who touches what
-follows from the instructions and the registers (`isa/accesses.py`). So one walk finds every missing Sync, without
-running anything.
+Idea: units run in parallel, so a program with a hazard may be right in one run and wrong in the next. The queues and
+`Sync` alone define happens-before (`clocks.py`). The instructions and the registers define the addresses that each
+instruction accesses (`isa/accesses.py`). So one walk finds every missing Sync, without running anything.
 
-Rule: instructions are looked at in the order in which they are issued. What is written is there for all that is issued
-later, if the order of the units makes sure of it. Any two instructions of different units that touch one address, at
-least one of them to write it, need a Sync between them.
+Rule: instructions are checked in issue order. A written value is available to every later instruction that is ordered
+after the write. Two instructions of different units that access the same address, at least one of them to write it,
+need a Sync between them.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ from anytpu.errors import ChipError, HazardError
 
 
 def check(image: Image) -> None:
-    """Check that a program can run, and that what it gives does not depend on luck.
+    """Check that a program can run, and that its results do not depend on timing.
 
     Args:
-        image: the program, its weights and what the host does.
+        image: the program, its weights and the host's steps.
 
     Raises:
-        ChipError: a number does not fit its field or goes with no other; an address is outside of its memory; a
-            register that is 0 is used; there is no Halt, or something after it; there is no such step of the host; two
-            inputs overlap, or a name stands for two tensors.
-        HazardError: two units touch one address without a Sync between them; something is read, or is an output, that
-            nothing has written; a FIFO is empty when something is popped, has something left at the end, or is full of
-            what is taken only after what stands behind it.
+        ChipError: a value does not fit its field or contradicts another; an address is outside of its memory. An
+            instruction uses a register that is 0. Halt is missing, or is not the last instruction. A step of the host
+            does not exist. Two inputs overlap, or a name stands for two tensors.
+        HazardError: two units access the same address without a Sync between them. An instruction or an output reads
+            memory that nothing has written. A FIFO is empty at a pop, or has items left at the end. A full FIFO holds
+            only items that are popped after an item behind them (a deadlock).
 
     Example:
         >>> import numpy as np

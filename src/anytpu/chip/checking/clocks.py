@@ -1,8 +1,8 @@
-"""`Clocks`: what has surely happened before what, from the order of the queues and from `Sync`.
+"""`Clocks`: happens-before between instructions, from the order of the queues and from `Sync`.
 
-Idea: a unit does its instructions in order, so "unit u has done its first n instructions" is all that there is to know
-about u. Each unit carries one such number for every unit: what is surely done when its next instruction starts (a
-vector clock). A `Sync` raises the numbers of those that wait; a wait for all units raises all of them.
+Idea: a unit executes its instructions in order, so a count describes its progress: its first n instructions are done.
+Each unit carries such a count for every unit: the instructions that are surely done when its next instruction starts
+(a vector clock). A `Sync` raises the counts of the waiting units; a wait for all units raises all counts.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ class Visit(NamedTuple):
     """An instruction that touched a memory.
 
     Attributes:
-        unit: who did it; -1 for the host, which only acts while all units stand still.
-        count: it was the unit's first, second, ... instruction.
-        number: its place in the program; -1 before the first.
+        unit: index of the unit; -1 for the host, which only acts while all units are idle.
+        count: index of the instruction among its unit's, from 1; 0 for the host.
+        number: index of the instruction in the program, from 0; -1 for the host.
     """
 
     unit: int
@@ -27,7 +27,7 @@ class Visit(NamedTuple):
 
 
 class Clocks:
-    """What is surely done when the next instruction of each unit starts."""
+    """For each unit, the instructions of every unit that are surely done when its next instruction starts."""
 
     def __init__(self) -> None:
         nothing: tuple[int, ...] = tuple(0 for _ in Unit)
@@ -36,13 +36,13 @@ class Clocks:
         self._last: list[tuple[int, ...]] = [nothing for _ in Unit]
 
     def issue(self, unit: Unit, number: int) -> Visit:
-        """Take an instruction into a unit's queue."""
+        """Append an instruction to a unit's queue."""
         self._issued[unit] += 1
         self._last[unit] = self._known[unit]
         return Visit(int(unit), self._issued[unit], number)
 
     def sync(self, waiting: int, finished: int) -> None:
-        """Let the units of one mask wait for those of another."""
+        """Make the units of mask `waiting` wait for those of mask `finished`."""
         known = [0] * len(Unit)
         for unit in Unit:
             if finished >> unit & 1:
@@ -57,11 +57,11 @@ class Clocks:
         self._known = [tuple(self._issued) for _ in Unit]
 
     def waits_of(self, unit: Unit) -> tuple[int, ...]:
-        """Return how many instructions of each unit are done when the last that was issued to a unit starts."""
+        """Return how many instructions of each unit are done when the last instruction issued to `unit` starts."""
         return self._last[unit]
 
     def is_done(self, earlier: Visit, later: Visit) -> bool:
-        """Tell whether one instruction is surely done when another, the last that was issued to its unit, starts."""
+        """Return whether `earlier` is surely done when `later`, the last instruction issued to its unit, starts."""
         if earlier.unit < 0 or earlier.unit == later.unit:
             return True
         return self._last[later.unit][earlier.unit] >= earlier.count

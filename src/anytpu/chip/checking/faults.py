@@ -1,4 +1,4 @@
-"""What a check says: which instruction, which addresses, which other instruction, and what to type."""
+"""Texts of the checker's errors: the instruction, the addresses, the conflicting instruction, the Sync to insert."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _VERBS = {
 
 
 def instruction_text(image: Image, issued: Issued) -> str:
-    """Write which instruction it is: its number, its name, and of which part of the program, where that is known."""
+    """Write an instruction's number, its mnemonic and, where known, the part of the program it belongs to."""
     name = f" of {image.tags[issued.tag].name!r}" if 0 <= issued.tag < len(image.tags) else ""
     return f"instruction {issued.number} ({form_of(issued.instruction).mnemonic}{name})"
 
@@ -38,13 +38,13 @@ def conflicts_text(
     conflicts: Sequence[tuple[Memory, Conflict]],
     others: Mapping[int, Issued],
 ) -> str:
-    """Write why an instruction must not touch an address, and what to insert, which is the remedy for all of them.
+    """Write why an instruction must not access an address, and the Sync to insert, which resolves all conflicts.
 
     Args:
         image: the program.
         issued: the instruction.
-        conflicts: what speaks against it; the first is written out.
-        others: the instructions that were issued before it, as far as a conflict is with them, by their numbers.
+        conflicts: its conflicts, at least one; the first is written out.
+        others: the earlier instructions that it conflicts with, by number.
     """
     memory, first = conflicts[0]
     here = f"I{instruction_text(image, issued)[1:]}"
@@ -63,7 +63,7 @@ def conflicts_text(
 
 
 def sync_text(waiting: int, finished: int) -> str:
-    """Write the Sync that lets units wait for others, as it stands in assembly.
+    """Write the Sync that makes units wait for others, in assembly.
 
     Example:
         >>> sync_text(4, 9)

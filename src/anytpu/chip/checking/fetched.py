@@ -1,8 +1,8 @@
-"""`Fetched`: what was sent for in the Weight Memory, and what of it was taken.
+"""`Fetched`: the items requested from the Weight Memory, and those popped.
 
-Rule: FIFOs order themselves, so no `Sync` is needed. But each thing is taken once, in the order in which it was read,
-by an instruction that is issued after the `ReadWeights`; and at the end nothing is left. What is in a FIFO must not
-stand in the way of what it waits for.
+Rule: FIFOs order themselves, so no `Sync` is needed. But each item is popped once, in the order of the reads, by an
+instruction issued after its `ReadWeights`. At the end no item is left. The items of a full FIFO must not all wait for
+an item behind them: that is a deadlock.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from anytpu.chip.isa.registers import Register
 
 
 class Fetched:
-    """The weight FIFO, the parameter FIFO and the tables, without what is in them.
+    """The weight FIFO, the parameter FIFO and the tables, without their contents.
 
     Args:
         design: the chip.
@@ -29,11 +29,11 @@ class Fetched:
         self._is_wide: dict[int, bool] = {}
 
     def take(self, issued: Issued, waits: tuple[int, ...]) -> str | None:
-        """Note what an instruction reads or pops; return what is wrong, as the rest of a sentence, or None.
+        """Note an instruction's reads and pops; return its fault, as the rest of a sentence, or None.
 
         Args:
             issued: the instruction.
-            waits: for each unit, how many of its instructions must be done before.
+            waits: for each unit, the number of its instructions that must be done before.
         """
         number, instruction, registers, _ = issued
         self._progress.issue(number, instruction, waits)
@@ -53,7 +53,7 @@ class Fetched:
         return None
 
     def left(self) -> str | None:
-        """Return what is left at the end, as a sentence, or None."""
+        """Return the fault of items left at the end, as a sentence, or None."""
         for kind, fifo, popper in (
             ("tile", "weight FIFO", "the products pop"),
             ("parameters", "parameter FIFO", "activate.scale pops"),
@@ -85,6 +85,6 @@ class Fetched:
         table = int(registers[Register.TABLE])
         is_wide = self._is_wide.get(table)
         if not instruction.table or is_wide is None or is_wide == instruction.wide_out:
-            return None  # A table that nothing filled is found as any memory that nothing has written.
+            return None  # `History` reports a table that nothing filled, like any unwritten memory.
         bits = {True: "16 bits", False: "8 bits"}
         return f"looks {bits[not is_wide]} up in table {table}, which was read as one of {bits[is_wide]}."

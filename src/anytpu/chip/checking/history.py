@@ -1,7 +1,8 @@
-"""`History`: for each stretch of a memory, who wrote it last and who has read it since.
+"""`History`: for each stretch of a memory, the last write and the reads since.
 
-Idea: a memory is cut into cells wherever an instruction's stretch begins or ends, and a write joins what it covers into
-one cell again. So a program of tens of thousands of instructions needs a few hundred cells, not millions of addresses.
+Idea: a memory is cut into cells wherever an instruction's stretch begins or ends. A write joins the cells that it
+covers into one again. So a program of tens of thousands of instructions needs a few hundred cells, not millions of
+addresses.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from anytpu.chip.checking.clocks import Visit
 
 @dataclasses.dataclass(frozen=True)
 class Conflict:
-    """Why an access must not happen as it stands.
+    """The hazard of an access: a missing write, or a missing wait for an earlier access.
 
     Attributes:
-        kind: it reads what nothing wrote; it reads what another may not have written yet; it writes what another may
-            not have read, or not have written, yet.
-        start, stop: the addresses, the last of them excluded.
-        earlier: the other; None for "unwritten".
+        kind: "unwritten": nothing wrote the addresses that are read. Otherwise the access and the earlier access,
+            which may not be done yet.
+        start, stop: range of addresses, `stop` excluded.
+        earlier: the earlier access; None for "unwritten".
     """
 
     kind: Literal["unwritten", "read after write", "write after read", "write after write"]
@@ -38,11 +39,11 @@ class _Cell:
 
 
 class History:
-    """Who touched which address of one memory.
+    """The accesses to each address of one memory.
 
     Args:
-        size: addresses of the memory.
-        is_done: tells whether an earlier instruction is surely done when a later one starts.
+        size: number of addresses of the memory.
+        is_done: returns whether an earlier instruction is surely done when a later instruction starts.
     """
 
     def __init__(self, size: int, is_done: Callable[[Visit, Visit], bool]):
@@ -51,7 +52,7 @@ class History:
         self._is_done = is_done
 
     def read(self, start: int, stop: int, visit: Visit) -> list[Conflict]:
-        """Note that an instruction reads a stretch, and return what speaks against it, by address."""
+        """Note that an instruction reads a stretch, and return the conflicts in the order of addresses."""
         found: list[Conflict] = []
         for place in range(self._cut(start), self._cut(stop)):
             cell = self._cells[place]
@@ -63,7 +64,7 @@ class History:
         return found
 
     def write(self, start: int, stop: int, visit: Visit) -> list[Conflict]:
-        """Note that an instruction writes a stretch, and return what speaks against it, by address."""
+        """Note that an instruction writes a stretch, and return the conflicts in the order of addresses."""
         first, last = self._cut(start), self._cut(stop)
         found: list[Conflict] = []
         for place in range(first, last):

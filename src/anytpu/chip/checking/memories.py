@@ -1,4 +1,4 @@
-"""`Memories`: the memories of a chip while a program is checked: their sizes, and who touched what."""
+"""`Memories`: sizes and access histories of a chip's memories while a program is checked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HOST = Visit(-1, 0, -1)
 
 
 class Memories:
-    """Who touched which address of each memory, and what surely happened before what."""
+    """The accesses to each address of each memory, and the happens-before order of the instructions."""
 
     def __init__(self, image: Image):
         self._image = image
@@ -39,7 +39,7 @@ class Memories:
         """Note that the host puts the inputs into its buffer.
 
         Raises:
-            ChipError: they, or the outputs, do not go together, or an input reaches past the end of the buffer.
+            ChipError: the inputs or outputs contradict each other, or an input reaches past the end of the buffer.
         """
         fault = fault_in_bindings(self._image)
         if fault is not None:
@@ -52,7 +52,7 @@ class Memories:
         self._seen.append(issued)
 
     def sync(self, waiting: int, finished: int) -> None:
-        """Let the units of one mask wait for those of another."""
+        """Make the units of mask `waiting` wait for those of mask `finished`."""
         self._clocks.sync(waiting, finished)
 
     def wait_for_all(self) -> None:
@@ -60,14 +60,14 @@ class Memories:
         self._clocks.wait_for_all()
 
     def touch(self, issued: Issued, touched: Accesses) -> tuple[int, ...]:
-        """Note what the instruction that was seen last reads and writes.
+        """Note the reads and writes of the instruction seen last.
 
         Returns:
             For each unit, how many of its instructions must be done before it starts.
 
         Raises:
-            ChipError: an address is outside of its memory; what is read as a multiplier is no number.
-            HazardError: it reads what nothing has written, or another unit may be too early or too late.
+            ChipError: an address is outside of its memory, or a multiplier that is read is not finite.
+            HazardError: it reads memory that nothing has written, or another unit may be too early or too late.
         """
         unit = issued.instruction.unit
         assert unit is not None
@@ -106,7 +106,7 @@ class Memories:
 
         Raises:
             ChipError: the tensor reaches past the end of the buffer.
-            HazardError: something of it was not written.
+            HazardError: a part of the tensor was not written.
         """
         stretch = self._stretch_of(what, binding)
         missing = self._histories[Memory.HOST].first_unwritten(stretch.start, stretch.stop)

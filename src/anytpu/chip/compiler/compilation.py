@@ -1,7 +1,7 @@
 """`compile_image`: a quantized network becomes a program for the chip.
 
-Idea: three steps. Nodes become jobs over planes (`lowering.py`); the Unified Buffer is shared out among the planes
-(`residence.py`); jobs become instructions (`writing.py`), and Syncs are put where they must be (`ordering.py`).
+Idea: three steps. Nodes become jobs over planes (`lowering.py`). The Unified Buffer is allocated to the planes
+(`residence.py`). Jobs become instructions (`writing.py`), and Syncs are inserted where needed (`ordering.py`).
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ def compile_image(
     """Compile a quantized network for batches of one size.
 
     Args:
-        network: what to compile.
-        batch: examples that go through at a time.
+        network: the network to compile.
+        batch: number of examples in a batch, at least 1.
         design: the chip.
-        convolution: one tap of the kernel a pass ("native"), as many as the array holds ("packed"), or for each layer
-            what takes less time ("auto").
-        spill: move to the host's buffer what the Unified Buffer has no room for; False: that is an error.
-        weights: fill the Weight Memory; False: zeros that take no memory, for who only wants the time.
+        convolution: kernel taps in a pass: one ("native") or as many as the array holds ("packed"). With "auto", each
+            layer takes the faster of the two.
+        spill: whether to spill storages that exceed the Unified Buffer to the host's buffer; False: that is an error.
+        weights: whether to fill the Weight Memory; False: zeros that take no memory, if only the time is needed.
 
     Raises:
-        CapacityError: the weights, or what one layer works on at a time, are more than the chip holds; or, without
-            `spill`, all that is wanted at a time is.
-        SettingError: a setting is none of those above.
+        CapacityError: the weights, or the storages that one layer needs at a time, exceed the chip's memory. Without
+            `spill`: all storages that are live at a time do.
+        SettingError: a setting has none of the values above.
     """
     if not isinstance(batch, int) or batch < 1:
         raise SettingError(f"batch must be a positive integer, not {batch!r}.")
@@ -72,7 +72,7 @@ def compile_image(
 
 
 def _bindings(tensors: Sequence[str], lowering: Lowering) -> tuple[Binding, ...]:
-    """Return where tensors lie in the host's buffer, each once; those that never do are left out."""
+    """Return the bindings of tensors in the host's buffer, each once; tensors without a binding are left out."""
     return tuple(lowering.bindings[tensor] for tensor in dict.fromkeys(tensors) if tensor in lowering.bindings)
 
 

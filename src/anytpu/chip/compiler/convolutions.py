@@ -1,8 +1,8 @@
 """Convolutions and dense layers: which planes go through the array, how many taps a pass, and against which tiles.
 
 Idea: a convolution maps channels to the array's rows and outputs to its columns, and takes one pass for each tap of the
-kernel ("native"). Where channels are few, several taps side by side fill the rows ("packed"). The result of a flatten
-is a picture whose positions are the taps.
+kernel ("native"). If there are few channels, several taps side by side fill the rows ("packed"). The result of a
+flatten is an image whose positions are the taps.
 
 Source: Jouppi et al. 2017, section 9 ("for low C/M, a number of techniques reduce passes").
 """
@@ -22,12 +22,12 @@ from anytpu.chip.isa.registers import Register
 from anytpu.chip.quantized.multipliers import convolution_multipliers
 from anytpu.chip.quantized.nodes import QConvolution
 
-_MOST_TAPS = 65535  # What register KERNEL_WIDTH holds.
+_MOST_TAPS = 65535  # The maximum of register KERNEL_WIDTH.
 
 
 @dataclasses.dataclass(frozen=True)
 class Way:
-    """One way to put a convolution on the array: what each block of outputs sums up."""
+    """One mapping of a convolution to the array: the intakes that each block of outputs sums."""
 
     intakes: tuple[tuple[Intake, ...], ...]
 
@@ -158,7 +158,7 @@ def _tag(node: QConvolution, result: Result, ways: dict[str, Way], chosen: str, 
     height, width, _ = lowering.network.shapes[node.output]
     cells = math.prod(node.weights.shape)
     capacity = lowering.design.array**2
-    # What is dense after a flatten is a convolution as large as the picture.
+    # A dense layer after a flatten is a convolution whose kernel is as large as the image.
     is_dense = (height, width) == (1, 1) and node.groups == 1 and not any(map(any, node.padding))
     is_dense = is_dense and node.weights.shape[:2] == lowering.network.shapes[node.inputs[0]][:2]
     parts = [
@@ -172,6 +172,6 @@ def _tag(node: QConvolution, result: Result, ways: dict[str, Way], chosen: str, 
 
 
 def _tiles(way: Way, used: float) -> str:
-    """Write how many tiles of weights there are: each goes through the array once for each chunk of rows."""
+    """Write the number of tiles of weights: each goes through the array once for each chunk of rows."""
     whose = "1 tile of weights, {} % of its" if way.passes == 1 else f"{way.passes} tiles of weights, {{}} % of their"
     return whose.format(f"{used:.1f}")

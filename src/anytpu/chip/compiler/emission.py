@@ -1,9 +1,9 @@
-"""`Emission`: jobs become instructions, in the order in which they are right when done one after another.
+"""`Emission`: jobs become instructions, in an order that is correct for sequential execution.
 
-Idea: registers are set when they change, a tile that is in the array already is kept, and what is read from the host's
-memory is asked for just before it is wanted, part by part, so that a Sync waits for no more than that.
+Idea: a register is set only when its value changes, and a tile that is already in the array is kept. A read from the
+host's memory is issued in parts, each just before its first use, so that a Sync waits for that part only.
 
-Rule: nothing here knows about time; `ordering.py` finds what must wait for what.
+Rule: nothing here knows about time; `ordering.py` inserts the waits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from anytpu.chip.isa.issue import RESET
 from anytpu.chip.isa.registers import Register
 
 _PARTS, _PART_UNITS = 32, 2048
-"""What goes over the host's link goes in at most so many parts, of at least 64 KiB."""
+"""Maximum number of parts of a transfer over the host's link, and minimum units of a part (64 KiB)."""
 
 
 class Emission:
@@ -35,7 +35,7 @@ class Emission:
     Attributes:
         design: the chip.
         items: the instructions so far.
-        addresses: the unit where each storage lies, of those that the job at hand touches.
+        addresses: unit where each storage starts, for the storages of the current job.
     """
 
     def __init__(self, design: Design):
@@ -43,7 +43,7 @@ class Emission:
         self.items: list[Item] = []
         self.addresses: Mapping[int, int] = {}
         self._registers: dict[int, int | float] = dict(RESET)
-        # What the checker wants to be said, also where it is the 0 of the start.
+        # The checker requires these registers to be set, even to their initial value 0.
         self._open = {int(Register.LOW), int(Register.HIGH), int(Register.PLANE_STRIDE)}
         self._pending: list[tuple[int, int, Item]] = []
         self._accumulator = 0
@@ -59,7 +59,7 @@ class Emission:
                 self.items.append(Item(SetConfiguration(int(register), value), Accesses()))
 
     def add(self, instruction: Instruction) -> None:
-        """Write an instruction, after what it needs of the host's memory."""
+        """Write an instruction, after the reads from the host's memory that it needs."""
         item = Item(instruction, accesses(instruction, self._registers, self.design))
         if self._pending:
             touched = [s for s in (*item.accesses.reads, *item.accesses.writes) if s.memory is Memory.BUFFER]
@@ -67,7 +67,7 @@ class Emission:
         self.items.append(item)
 
     def flush(self) -> None:
-        """Ask for all that is to be read from the host's memory."""
+        """Write all pending reads from the host's memory."""
         self._flush(list(self._pending))
 
     def _flush(self, wanted: list[tuple[int, int, Item]]) -> None:
@@ -76,7 +76,7 @@ class Emission:
             self.items.append(one[2])
 
     def move(self, move: Move, units: int) -> None:
-        """Move a storage of so many units out, or in as its parts are wanted."""
+        """Write a storage of `units` units to the host, or read it in parts, each when it is first needed."""
         if not move.inwards:
             return self.add(WriteHostMemory(move.host_address, move.address, units))
         for first, count in parts_of(units):
@@ -87,7 +87,7 @@ class Emission:
         return None
 
     def sums(self, rows: int) -> int:
-        """Return the first of so many rows of the accumulators, those that were used longest ago."""
+        """Return the first of `rows` accumulator rows, given out in a ring: the least recently used."""
         if self._accumulator + rows > self.design.accumulator_rows:
             self._accumulator = 0
         first = self._accumulator
@@ -95,7 +95,7 @@ class Emission:
         return first
 
     def fetch_tiles(self, address: int, count: int) -> bool:
-        """Send for tiles, and return whether the first is in the array already."""
+        """Request tiles, and return whether the first is in the array already."""
         keep = self._tile == address
         if count > keep:
             self.add(ReadWeights(address + keep * self.design.tile_blocks, count - keep))
@@ -103,7 +103,7 @@ class Emission:
         return keep
 
     def fetch_parameters(self, address: int) -> bool:
-        """Send for a block of parameters, and return whether the last Activate that had some had the same."""
+        """Request a block of parameters, and return whether the last Activate with parameters used the same block."""
         keep = self._parameters == address
         if not keep:
             self.add(ReadWeights(address, 1, "parameters"))

@@ -1,7 +1,7 @@
-"""`hoist`: what is written to the host's memory is written as soon as it is made.
+"""`hoist`: moves each write to the host's memory right after the instruction that makes its data.
 
-Idea: a job that writes a tensor out comes after the one that makes it. But a part of the tensor is there when the
-Activate that makes its last rows is done, and the link to the host is slow: each write goes right behind that.
+Idea: a job that writes a tensor out comes after the job that makes it. But a part of the tensor is complete when the
+Activate of its last rows is done. The link to the host is slow, so each write moves right behind that Activate.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from anytpu.chip.isa.instructions import WriteHostMemory
 
 
 def hoist(items: Sequence[Item]) -> list[int]:
-    """Return the numbers of instructions in a new order: each write right behind the last that it must come after."""
+    """Return the indices of instructions in a new order: each write right behind the last that it depends on."""
     known, behind = traces(), dict[int, list[int]]()
     for number, (instruction, accesses) in enumerate(items):
         if instruction.unit is None:

@@ -1,7 +1,7 @@
-"""What the host gives and takes: inputs, outputs, and the steps that the chip has no instruction for.
+"""Tensors exchanged with the host: inputs, outputs, and those of steps that the chip has no instruction for.
 
-Rule: a tensor lies in the host's buffer at most once, as compact planes. What came from the host need not be written
-back to it.
+Rule: a tensor lies in the host's buffer at most once, as compact planes. A tensor that came from the host need not be
+written back to it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from anytpu.chip.quantized.nodes import QHostStep
 
 
 def receive(tensor: str, layer: str, lowering: Lowering) -> frozenset[int]:
-    """Say that a tensor comes from the host's buffer, and return the storage that it comes to."""
+    """Declare that a tensor comes from the host's buffer, and return the storages that hold it on the chip."""
     structure = lowering.structure(tensor, compact=True)
     layout = lowering.target(tensor, structure, layer)
     binding = lowering.bind(tensor, structure)
@@ -26,7 +26,7 @@ def receive(tensor: str, layer: str, lowering: Lowering) -> frozenset[int]:
 
 
 def export(tensor: str, node: Node, tag: Tag, lowering: Lowering) -> None:
-    """Have a tensor written to the host's buffer, unless it lies there."""
+    """Write a tensor to the host's buffer, unless it is already there."""
     if tensor in lowering.bindings:
         return
     layout = lowering.layouts[tensor]

@@ -1,9 +1,9 @@
-"""Jobs: what the chip is to do, in order, over planes that have no addresses yet.
+"""Jobs: the chip's work in order, over planes that have no addresses yet.
 
-Idea: which instructions are made depends on the network, where things lie depends on all of it at once. So nodes become
-jobs first; then the Unified Buffer is shared out among what they touch; then instructions are written.
+Idea: the instructions of a node depend on the node, the addresses on the whole network. So nodes become jobs first.
+Then the Unified Buffer is allocated to their storages. Then instructions are written.
 
-Rule: a job names the storages that it reads and writes; nothing else of the Unified Buffer is touched.
+Rule: a job names the storages that it reads and writes; it accesses nothing else in the Unified Buffer.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Window:
         return self.taps == 1 and self.strides == (1, 1) and self.pad == (0, 0) and self.source == self.target
 
     def settings(self, batch: int) -> dict[Register, int | float]:
-        """Return the registers that say so."""
+        """Return the registers of this geometry."""
         return {
             Register.BATCH: batch,
             Register.IN_HEIGHT: self.source[0],
@@ -65,11 +65,11 @@ class Window:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What all jobs have.
+    """The base of all jobs.
 
     Attributes:
-        tag: the part of the network that it belongs to.
-        reads, writes: the storages that it touches.
+        tag: the part of the network that the job belongs to.
+        reads, writes: indices of the storages that the job reads and writes.
     """
 
     tag: Tag
@@ -82,10 +82,10 @@ class Feed:
     """One plane as it goes through the array, tap by tap.
 
     Attributes:
-        plane: its first rows.
-        lanes: of each tap.
-        taps: how many go side by side in a pass.
-        window: None: row by row (MatrixMultiply), one pass.
+        plane: the source plane, or the first plane of a stack.
+        lanes: number of lanes of each tap.
+        taps: number of taps side by side in a pass.
+        window: the geometry; None: row by row (MatrixMultiply), one pass.
     """
 
     plane: Plane
@@ -95,7 +95,7 @@ class Feed:
 
     @property
     def passes(self) -> int:
-        """Tiles that it takes."""
+        """Number of passes, and of tiles."""
         return 1 if self.window is None else -(-self.window.taps // self.taps)
 
 
@@ -104,10 +104,10 @@ class Column:
     """One block of outputs of a product.
 
     Attributes:
-        target: the plane that is made.
-        feeds: what is summed up, in the order of the tiles.
-        tiles: the block of the Weight Memory where the first of them lies; they follow one another.
-        parameters: the block where its parameters lie.
+        target: the result plane.
+        feeds: the feeds that are summed, in the order of the tiles.
+        tiles: block of the Weight Memory where the first tile starts; the tiles are consecutive.
+        parameters: block of the Weight Memory where its parameters start.
     """
 
     target: Plane
@@ -117,20 +117,20 @@ class Column:
 
     @property
     def passes(self) -> int:
-        """Tiles of the column."""
+        """Number of passes, and of tiles, of the column."""
         return sum(feed.passes for feed in self.feeds)
 
 
 @dataclasses.dataclass(frozen=True)
 class ProductJob(Job):
-    """A convolution, a dense layer, or channels put in other places.
+    """A convolution, a dense layer, or a rearrangement of channels.
 
     Attributes:
         columns: its blocks of outputs.
-        rows: of the result.
+        rows: number of rows of the result.
         settings: registers of the Convolve (ZERO_POINT) and of the Activate.
-        wide, wide_out: the source, the result are of 16 bits.
-        table: whether `settings` names a table that is looked up.
+        wide, wide_out: whether the source and the result are 16-bit.
+        table: whether the Activate looks up the table that `settings` names.
     """
 
     columns: tuple[Column, ...]
@@ -146,12 +146,12 @@ class Step:
     """One plane made by Activate from one or two planes in the Unified Buffer.
 
     Attributes:
-        operation: of the Activate.
-        source, second, target: planes.
-        rows: of the target.
-        settings: registers.
-        window: of a pool.
-        second_rows: rows of the second operand, when there is one.
+        operation: the operation of the Activate.
+        source, second, target: planes; `second` is None for one operand.
+        rows: number of rows of the target.
+        settings: registers of the Activate.
+        window: the geometry of a pool; None for other operations.
+        second_rows: number of rows of the second operand, if any.
         wide, wide_out, table, counted: as in `Activate`.
     """
 
@@ -171,7 +171,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class StepsJob(Job):
-    """What Activate does by itself: steps one after another."""
+    """Consecutive steps that only Activate executes, without products."""
 
     steps: tuple[Step, ...]
 
@@ -187,12 +187,12 @@ class ExportJob(Job):
 
 @dataclasses.dataclass(frozen=True)
 class HostServiceJob(Job):
-    """Let the host do its step `number`; `results` are then in the host's buffer."""
+    """Let the host do its step `number`; the storages `results` can then be read from the host's buffer."""
 
     number: int
     results: frozenset[int]
 
 
 def storages_of(layouts: Iterable[Iterable[Plane]]) -> frozenset[int]:
-    """Return the storages that layouts lie in."""
+    """Return the storages that hold the planes of layouts."""
     return frozenset(plane.storage for layout in layouts for plane in layout)

@@ -1,4 +1,4 @@
-"""Which nodes are done together: a table in the instruction that makes what it takes, a part where the whole lies."""
+"""Fusion of nodes: a table into the instruction that makes its input, a concatenation's input into the whole."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _MAKERS = QConvolution | QElementwise | QPool | QTable
 
 
 def fusable(network: QuantizedNetwork) -> dict[str, QTable]:
-    """Return, by the tensor that it takes, each table that is looked up where the tensor is made: its only use.
+    """Return, by its input tensor, each table that the instruction of the input can look up: it is the only use.
 
-    The instruction that makes a tensor ends with its integers; a table of as many bits takes and gives integers.
+    The instruction that makes a tensor ends with its integers; a table of as many bits maps integers to integers.
     """
     uses = Counter(name for node in network.nodes for name in node.inputs)
     uses.update(port.tensor for port in network.outputs)
@@ -37,9 +37,9 @@ def fusable(network: QuantizedNetwork) -> dict[str, QTable]:
 
 
 def written_in_place(network: QuantizedNetwork) -> dict[str, tuple[str, int]]:
-    """Return the tensors that are written where a concatenation wants them: the whole, and their first position in it.
+    """Return the tensors that are written in place in a concatenation: its output, and their first position in it.
 
-    Of pictures one below another, or steps of a sequence one after another, each is a stretch of the rows of the whole.
+    Of images stacked by height, or of consecutive parts of a sequence, each is a range of the rows of the whole.
     """
     makers = {node.output: node for node in network.nodes}
     found: dict[str, tuple[str, int]] = {}
@@ -59,7 +59,7 @@ def written_in_place(network: QuantizedNetwork) -> dict[str, tuple[str, int]]:
 
 
 def _origin(tensor: str, makers: dict[str, Node], network: QuantizedNetwork) -> str | None:
-    """Return the tensor that an instruction writes, of which `tensor` is another name; None: nothing writes it."""
+    """Return the tensor that an instruction writes and `tensor` is a reshape of; None: no instruction writes it."""
     node = makers.get(tensor)
     while isinstance(node, QReshape) and network.shapes[node.inputs[0]][2] == network.shapes[tensor][2]:
         tensor = node.inputs[0]

@@ -1,6 +1,6 @@
-"""What the registers hold, and a layer that would need more.
+"""The bounds of the registers, and the error for a layer that exceeds them.
 
-Rule: the bounds are those of the instructions' own table; here is only said which layer goes beyond them.
+Rule: the bounds are those of the instructions' own table; this file only finds the layer that exceeds them.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from anytpu.errors import CapacityError
 
 
 def check_registers(program: Sequence[Instruction], tags: Sequence[Tag]) -> None:
-    """Refuse a layer whose geometry is more than a register holds.
+    """Reject a layer whose geometry exceeds a register.
 
     Raises:
-        CapacityError: some layer's is; the layer and the register are named.
+        CapacityError: a layer's geometry exceeds a register; the layer and the register are named.
     """
     layer = ""
     for instruction in program:

@@ -1,9 +1,9 @@
-"""`Lowering`: nodes of a quantized network become jobs, one kind of node a function.
+"""`Lowering`: nodes of a quantized network become jobs, by a function for each kind of node.
 
-Idea: the functions are registered for their kind of node (`lower`), and all that they share is here: where each tensor
-lies, the jobs made so far, what lies in the Weight Memory and in the host's buffer.
+Idea: each kind of node has a registered function (`lower`). Their shared state is here: the layout of each tensor, the
+jobs so far, the contents of the Weight Memory and of the host's buffer.
 
-Rule: nothing here depends on where a storage will lie in the Unified Buffer.
+Rule: nothing here depends on the address of a storage in the Unified Buffer.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ class Lowering:
     """A network on its way to jobs.
 
     Attributes:
-        network, batch, design, convolution: what is compiled, and how.
+        network, batch, design, convolution: as in `compile_image`.
         cuts, fused, parts: as in `Outline`.
         memory: the Weight Memory.
         tables: the tables that are looked up.
-        jobs: so far.
-        storages: by their numbers.
-        layouts: where each tensor lies.
-        bindings: where tensors lie in the host's buffer, those that do.
-        on_host: the storages whose contents come from the host's buffer, and from which byte on.
-        host_bytes: of the host's buffer, so far.
+        jobs: the jobs so far, in order.
+        storages: the storages so far, by index.
+        layouts: planes of each tensor.
+        bindings: placement of tensors in the host's buffer, for those that are there.
+        on_host: first byte in the host's buffer of each storage whose contents come from there.
+        host_bytes: size of the host's buffer so far, in bytes.
         services: the host's steps.
     """
 
@@ -64,21 +64,21 @@ class Lowering:
         return self.network.shapes[tensor][2]
 
     def quantization(self, tensor: str) -> Quantization:
-        """Return what the integers of a tensor stand for."""
+        """Return the quantization of a tensor's integers."""
         return self.network.quantizations[tensor]
 
     def structure(self, tensor: str, *, compact: bool = False) -> Structure:
-        """Return how the channels of a tensor are put in planes where it can be chosen."""
+        """Return the assignment of a tensor's channels to planes, for a tensor whose layout is free."""
         return structure_for(self.channels(tensor), self.cuts.of(tensor), self.design.array, compact=compact)
 
     def make(self, tensor: str, structure: Structure, layer: str, bits: int = 0) -> Layout:
         """Return planes in a new storage.
 
         Args:
-            tensor: whose rows they have.
-            structure: the runs of each.
-            layer: who wants it.
-            bits: of each number; 0: those of the tensor.
+            tensor: the tensor that gives the number of rows.
+            structure: the runs of each plane.
+            layer: the layer that needs it, for messages.
+            bits: bits of each number; 0: those of the tensor.
         """
         number = len(self.storages)
         layout, units = place(number, structure, self.rows(tensor), bits or self.quantization(tensor).bits)
@@ -86,7 +86,7 @@ class Lowering:
         return layout
 
     def bind(self, tensor: str, structure: Structure) -> Binding:
-        """Return where a tensor lies in the host's buffer, with as many channels in each plane as in `structure`."""
+        """Return the tensor's place in the host's buffer, with as many channels in each plane as in `structure`."""
         if tensor not in self.bindings:
             lanes = tuple(sum(run.count for run in runs) for runs in structure)
             quantization = self.quantization(tensor)
@@ -96,13 +96,13 @@ class Lowering:
         return self.bindings[tensor]
 
     def target(self, tensor: str, structure: Structure, layer: str, *, adaptable: bool = False) -> Layout:
-        """Return the planes that a tensor is written to, and remember that it lies there.
+        """Return the planes that a tensor is written to, and record them as its layout.
 
         Args:
-            tensor: what is written.
+            tensor: the tensor that is written.
             structure: the runs of its planes.
-            layer: who writes it.
-            adaptable: other runs of the same channels are as good.
+            layer: the layer that writes it, for messages.
+            adaptable: whether the writer accepts other runs of the same channels.
         """
         if tensor in self.parts:
             whole, first = self.parts[tensor]
@@ -116,11 +116,11 @@ class Lowering:
         return self.layouts[tensor]
 
     def inputs(self, node: Node) -> list[Layout]:
-        """Return where the inputs of a node lie."""
+        """Return the layouts of the inputs of a node."""
         return [self.layouts[name] for name in node.inputs]
 
 
 @functools.singledispatch
 def lower(node: Node, lowering: Lowering) -> None:
-    """Make the jobs of a node, and say where its output lies."""
+    """Append the jobs of a node, and record the layout of its output."""
     raise NotImplementedError(f"{type(node).__name__} is no node of a quantized network")

@@ -1,12 +1,13 @@
-"""`order`: where a program needs a `Sync`, found from what its instructions read and write.
+"""`order`: inserts the `Sync`s that a program needs, found from the addresses that its instructions read and write.
 
-Idea: units work side by side, and only `Sync` orders them. An instruction must wait for another of a different unit
-that wrote what it reads or overwrites, or read what it overwrites. A Sync makes one unit wait for all that was issued
-to another, so where it stands matters: right after the last instruction of the waiting unit, if that comes after what
-is waited for, it makes nothing wait that need not. So the sums of one part are activated while the next are multiplied.
+Idea: units work in parallel, and only `Sync` orders them. An instruction must wait for an instruction of another unit
+that wrote the data it reads or overwrites, or read the data it overwrites. A Sync makes one unit wait for all
+instructions issued to another so far, so its position matters. It goes right after the previous instruction of the
+waiting unit or the instruction waited for, whichever is later. There it causes no unnecessary wait. So the sums of one
+part are activated while the next are multiplied.
 
-Rule: what is known to be done already, because of an earlier Sync, or because a unit that was waited for had waited
-itself, is not waited for again.
+Rule: there is no second wait for an instruction that is known to be done. It may be known from an earlier Sync, or
+because a unit that was waited for had waited for it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from anytpu.chip.isa.instructions import Instruction, InterruptHost, Sync
 from anytpu.chip.isa.units import Unit
 
 Clock = tuple[int, ...]
-"""For each unit the number of an instruction: all that was issued to the unit before it is done."""
+"""For each unit, an index in the program: all the unit's instructions before it are done."""
 
 _START: Clock = (0,) * len(Unit)
 
@@ -35,7 +36,7 @@ class _Ordering:
         self.syncs: dict[int, dict[Unit, set[Unit]]] = {}
 
     def last_touch(self, number: int, unit: Unit, accesses: Accesses) -> dict[Unit, int]:
-        """Return for each other unit the last of its instructions that an instruction depends on."""
+        """Return for each other unit its last instruction that instruction `number` depends on."""
         touched = touched_by(self.traces, number, unit, accesses)
         found: dict[Unit, int] = {}
         for one in sorted(touched - {-1, number}):
@@ -52,7 +53,7 @@ class _Ordering:
         for other in sorted(places, key=lambda key: -places[key]):
             if self.known[unit][other] > needs[other]:
                 continue
-            # One Sync for several units, where that makes it wait for nothing more.
+            # Share a Sync between several units if that adds no wait.
             shared = [place for place in taken if not self._issued_between(other, places[other], place)]
             taken.append(shared[0] if shared else places[other])
             self._insert(taken[-1], unit, other)
@@ -77,10 +78,10 @@ class _Ordering:
 
 
 def order(items: Sequence[Item]) -> tuple[tuple[Instruction, ...], list[int]]:
-    """Return the program with its Syncs, and the new number of each instruction.
+    """Return the program with its Syncs, and the new index of each instruction.
 
     Args:
-        items: instructions in the order in which they are right when done one after another.
+        items: instructions in an order that is correct for sequential execution.
     """
     ordering = _Ordering(items)
     for number, (instruction, accesses) in enumerate(items):
@@ -100,7 +101,7 @@ def order(items: Sequence[Item]) -> tuple[tuple[Instruction, ...], list[int]]:
 
 
 def _syncs(waits: dict[Unit, set[Unit]]) -> list[Sync]:
-    """Return the Syncs of one place: one for all units that wait for the same."""
+    """Return the Syncs at one position: units that wait for the same units share a Sync."""
     waiting: dict[int, int] = {}
     for unit, others in waits.items():
         finished = sum(1 << other for other in others)

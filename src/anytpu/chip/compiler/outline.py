@@ -1,4 +1,4 @@
-"""`Outline`: what is known of a network before anything is placed, whatever the batch."""
+"""`Outline`: facts about a network that hold before anything is placed, for any batch."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from anytpu.chip.quantized.nodes import QTable, QuantizedNetwork
 
 @dataclasses.dataclass(frozen=True)
 class Outline:
-    """What is known of a network before anything is placed.
+    """Facts about a network that hold before anything is placed.
 
     Attributes:
-        cuts: where channels are cut.
-        fused: tables that are looked up by the instruction that makes what they take, by the name of that.
-        parts: tensors that are written as a part of another one, with that and the first position.
+        cuts: the channels at which tensors are cut.
+        fused: tables that are looked up by the instruction that makes their input, by the input's name.
+        parts: tensors that are written as a part of another tensor, with its name and their first position in it.
     """
 
     cuts: Cuts
@@ -26,5 +26,5 @@ class Outline:
 
 
 def outline_of(network: QuantizedNetwork, *, in_place: bool) -> Outline:
-    """Return the outline of a network; not `in_place`: parts are written by themselves, and copied."""
+    """Return the outline of a network; without `in_place`, parts are written by themselves, and copied."""
     return Outline(Cuts(network), fusable(network), written_in_place(network) if in_place else {})

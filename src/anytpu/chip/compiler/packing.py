@@ -1,7 +1,7 @@
-"""`pack`: addresses for stretches of memory whose times of use are all known, the largest first.
+"""`pack`: offline buffer allocation: addresses for buffers whose live ranges are all known, the largest first.
 
-Idea: who gives out addresses as time goes on may find the room in pieces. Who knows the whole day puts the largest
-things in first, each as low as it can go beside those that are there at the same time.
+Idea: an online allocator may find the memory fragmented. With all live ranges known, the largest buffers are placed
+first, each at the lowest address that is free during its live range.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 
 class Lifetime(NamedTuple):
-    """`units` of memory that are wanted from job `first` to job `last`."""
+    """The live range of a buffer: `units` units of memory from job `first` to job `last`, inclusive."""
 
     units: int
     first: int
@@ -21,11 +21,11 @@ class Lifetime(NamedTuple):
 
 
 def pack(lifetimes: Sequence[Lifetime], units: int) -> list[int] | None:
-    """Return an address for each stretch, such that none that are wanted at one time overlap; None: none was found.
+    """Return an address for each buffer, such that buffers live at the same time do not overlap; None: none was found.
 
     Args:
-        lifetimes: of the stretches.
-        units: of the memory.
+        lifetimes: live ranges of the buffers.
+        units: size of the memory, in units.
 
     Example:
         >>> pack([Lifetime(4, 0, 1), Lifetime(6, 1, 2), Lifetime(4, 2, 3)], 10)

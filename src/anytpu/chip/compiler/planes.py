@@ -1,11 +1,11 @@
-"""Planes: how the channels of a tensor lie in the lanes of rows of the Unified Buffer, and views of a part of them.
+"""Planes: the layout of a tensor's channels in the lanes of Unified Buffer rows, and views of a part of them.
 
-Idea: a tensor is a list of planes, each a block of rows in position-major order (row (h * width + w) * batch + n). As
-only an address, a pitch and lanes make a plane, a part of a tensor (some positions, some channels) and tensors side by
-side are lists of planes too, and cost nothing.
+Idea: a tensor is a list of planes, each a block of rows in position-major order (row (h * width + w) * batch + n). A
+plane is only an address, a pitch and lanes. So a part of a tensor (some positions, some channels) or a concatenation
+of channels is a list of planes too, and costs nothing.
 
-Rule: the channels of a tensor are those of its planes one after another, in each plane those of its runs. A run may
-start at any unit of 32 lanes, so that a part that is wanted alone can be reached; the lanes between are padding.
+Rule: the channels of a tensor are those of its planes in order, and within a plane those of its runs in order. A run
+may start at any unit of 32 lanes, so that a part that is used alone is addressable. The lanes between are padding.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Plane:
     """A block of rows in a storage.
 
     Attributes:
-        storage: the number of the stretch of the Unified Buffer that it is part of.
-        offset: units from the start of the storage to its row 0.
+        storage: index of the storage that the plane is part of.
+        offset: units from the start of the storage to row 0 of the plane.
         pitch: units from a row to the next.
-        high: units from the low bytes to the high bytes, for 16 bits; else 0.
-        shift: units from the start of the row that was written to `offset`: 0 but for a view of later lanes.
-        runs: where its channels are.
+        high: units from the low bytes to the high bytes, for 16 bits; otherwise 0.
+        shift: units from the start of the row as written to `offset`; 0 except for a view of later lanes.
+        runs: lanes of its channels.
     """
 
     storage: int
@@ -58,7 +58,7 @@ class Plane:
 
     @property
     def channels(self) -> int:
-        """How many channels it holds."""
+        """Number of channels of the plane."""
         return sum(run.count for run in self.runs)
 
     @property
@@ -76,13 +76,13 @@ Layout = tuple[Plane, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Storage:
-    """A stretch of the Unified Buffer that is taken and given back as a whole.
+    """A buffer: a range of the Unified Buffer that is allocated and freed as a whole.
 
     Attributes:
-        number: which one.
-        tensor: whose.
-        units: how large.
-        layer: who asked for it, for messages.
+        number: index of the storage.
+        tensor: the tensor that it holds.
+        units: size in units.
+        layer: the layer that asked for it, for messages.
     """
 
     number: int
@@ -100,10 +100,10 @@ def structure_for(channels: int, cuts: Iterable[int], array: int, *, compact: bo
     """Return how channels are put in planes of at most `array` lanes, so that each part between cuts starts a run.
 
     Args:
-        channels: how many.
-        cuts: channels at which a part starts that is wanted alone.
-        array: lanes of a plane.
-        compact: leave no padding between runs.
+        channels: number of channels.
+        cuts: channels at which a part starts that is used alone.
+        array: maximum lanes of a plane.
+        compact: whether to leave no padding between runs.
 
     Example:
         >>> structure_for(300, (), 256)
@@ -126,7 +126,7 @@ def structure_for(channels: int, cuts: Iterable[int], array: int, *, compact: bo
 
 
 def place(storage: int, structure: Structure, rows: int, bits: int) -> tuple[Layout, int]:
-    """Return planes one after another, of 16 bits each low bytes then high bytes, and the units that they take."""
+    """Return consecutive planes and their size in units; a 16-bit plane has its low bytes, then its high bytes."""
     planes, offset = [], 0
     for runs in structure:
         pitch = pitch_of(runs[-1].lane + runs[-1].count)
@@ -182,17 +182,17 @@ def atoms(layouts: Iterable[Layout]) -> Structure:
 
 
 def is_compact(layout: Layout) -> bool:
-    """Return whether the rows hold nothing but their channels, one after another, as the host wants them."""
+    """Return whether the rows hold their channels consecutively and nothing else, as in the host's buffer."""
     return all(plane.pitch == plane.units and plane.channels == plane.span for plane in layout)
 
 
 def stacks(layout: Layout, rows: int, most: int | None = None) -> list[list[Plane]]:
-    """Group planes that are alike and lie one after another, so that each group is one plane of more rows.
+    """Group consecutive planes of the same structure, so that each group is one plane of more rows.
 
     Args:
         layout: planes.
-        rows: of each.
-        most: how many a group may have; None: any number.
+        rows: number of rows of each plane.
+        most: maximum number of planes in a group; None: any number.
     """
     groups: list[list[Plane]] = []
     for plane in layout:

@@ -1,9 +1,9 @@
-"""What Activate does by itself: pools, sums and products of two tensors, tables; plane by plane.
+"""Nodes that Activate executes without products, plane by plane: pools, arithmetic of two tensors, tables.
 
-Idea: planes that are alike and lie one after another (the positions of a flatten) are one plane of more rows.
+Idea: consecutive planes of the same structure (the positions of a flatten) are one plane of more rows.
 
-Rule: two tensors are taken number by number, so their channels must be cut at the same places; where they are not,
-both are viewed in smaller parts.
+Rule: an elementwise operation needs two tensors whose channels are cut at the same channels. If they are not, both are
+viewed in smaller parts.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _alike(node: Node, lowering: Lowering) -> list[Layout]:
 
 
 def _widened(tensor: str, node: Node, lowering: Lowering) -> Layout:
-    """Return a copy of a tensor of 8 bits, of 16."""
+    """Return a 16-bit copy of an 8-bit tensor."""
     source, own = lowering.layouts[tensor], lowering.quantization(tensor)
     target = lowering.make(tensor, structure_of(source), node.layer or node.name, bits=16)
     rows, settings = lowering.rows(tensor), {Register.LOW: own.low, Register.HIGH: own.high}
@@ -137,7 +137,7 @@ def _widened(tensor: str, node: Node, lowering: Lowering) -> Layout:
 
 
 def _stacked(layouts: tuple[Layout, ...], rows: tuple[int, ...]) -> list[tuple[tuple[Plane, ...], int]]:
-    """Return planes that go together, with how many alike follow one another in all of the layouts."""
+    """Return matching planes of the layouts, with the number of planes that are stacked in all of the layouts."""
     if len(set(rows)) > 1:  # One of them goes with every position.
         return [(planes, 1) for planes in zip(*layouts, strict=True)]
     groups, first = [], 0
@@ -146,7 +146,7 @@ def _stacked(layouts: tuple[Layout, ...], rows: tuple[int, ...]) -> list[tuple[t
         for layout, count in zip(layouts, rows, strict=True)
     ]
     while first < len(layouts[0]):
-        # A stack may start in the middle of that of another tensor; what is left of the shortest goes together.
+        # A stack may start in the middle of another tensor's stack; take the shortest remaining stack.
         count = min(length[first][1] - length[first][0] for length in lengths)
         groups.append((tuple(layout[first] for layout in layouts), count))
         first += count

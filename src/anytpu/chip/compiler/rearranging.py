@@ -1,10 +1,11 @@
-"""Channels and positions in other places: a view where planes allow it, else a copy.
+"""Slices, concatenations and reshapes: a view where planes allow it, otherwise a copy.
 
-Idea: channels that start at a whole unit of 32 lanes are copied by Activate; others go through the array against a tile
-with a 1 where a channel comes from and goes to. A sum of one number times 1, scaled by 1, is that number.
+Idea: Activate copies channels that start at a whole unit of 32 lanes. Other channels go through the array against a
+selection tile: a 1 at the row of a channel's source and the column of its target. A sum of one number times 1, scaled
+by 1, is that number.
 
-Rule: rows are in position-major order, so a part of the height, of a sequence's time, or the positions of a flatten one
-by one, are rows that follow one another.
+Rule: rows are in position-major order. So a part of the height, or of a sequence's time, is a range of consecutive
+rows. So is each position of a flatten.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def _flat(source: Layout, positions: int, batch: int) -> Layout:
 
 
 def _gather_positions(node: QReshape, count: int, positions: int, lowering: Lowering) -> None:
-    """Make one position of every `count`: every count-th position of the source is a window of one tap."""
+    """Merge every `count` positions into one: every count-th position of the source is a window of one tap."""
     source = lowering.layouts[node.inputs[0]]
     structure = structure_of(source) * count
     target = lowering.target(node.output, structure, _layer(node))
@@ -122,15 +123,15 @@ def _copy_windows(
 def arrange(
     source: Layout, first: int, target: Layout, rows: int, node: Node, lowering: Lowering, *, wide: bool
 ) -> None:
-    """Put channels of some planes, from channel `first` on, into the channels of others.
+    """Copy channels of `source`, from channel `first` on, to all channels of `target`.
 
     Args:
-        source, target: planes; what is filled is all channels of `target`.
-        first: a channel of `source`.
-        rows: of both.
-        node: for what.
-        lowering: where the jobs go.
-        wide: both are of 16 bits.
+        source, target: planes.
+        first: index of a channel of `source`.
+        rows: number of rows of both.
+        node: the node that needs the copy.
+        lowering: takes the jobs.
+        wide: whether both are 16-bit.
     """
     limits = _limits(16 if wide else 8)
     steps, columns = [], []
@@ -153,7 +154,7 @@ def arrange(
 
 
 def _selection(source: Layout, first: int, target: Plane, rows: int, lowering: Lowering) -> Column:
-    """Return the product that puts channels from `first` on in the lanes of a plane."""
+    """Return the product that copies channels from `first` on to the lanes of a plane."""
     array, design = lowering.design.array, lowering.design
     columns = numbers_of(target.runs, first, array)
     feeds, lanes, number = [], [], 0
@@ -178,16 +179,16 @@ def _selection(source: Layout, first: int, target: Plane, rows: int, lowering: L
 
 
 def row_feed(plane: Plane, rows: int, batch: int) -> Feed:
-    """Return how a plane goes through the array row by row."""
+    """Return the feed that sends a plane through the array row by row."""
     if plane.shift == 0:
         return Feed(plane, plane.span)
-    # Its rows start behind lanes of others, and those behind it belong to the next row: only its own lanes are taken.
+    # A shifted row starts after other lanes, and the lanes after it belong to the next row: take only its own lanes.
     positions = (1, rows // batch)
     return Feed(plane, plane.span, 1, Window(positions, positions))
 
 
 def compacted(tensor: str, node: Node, lowering: Lowering) -> Layout:
-    """Return a copy of a tensor in one storage, of planes as the host wants them."""
+    """Return a copy of a tensor in one storage, as compact planes for the host."""
     source = lowering.layouts[tensor]
     target = lowering.make(tensor, atoms([source]), _layer(node))
     arrange(source, 0, target, lowering.rows(tensor), node, lowering, wide=_is_wide(tensor, lowering))

@@ -1,10 +1,10 @@
-"""`share_out`: where each storage lies in the Unified Buffer, from which job to which; what goes out and comes back.
+"""`share_out`: buffer allocation in the Unified Buffer: the address of each storage, its live range, and spilling.
 
-Idea: jobs are done one after another, so which storages are still wanted is known for each. A storage takes the
-smallest hole that is large enough, and its place becomes a hole again after its last use. When there is no such hole,
-the storage that is wanted latest makes room (Belady): it goes to the host's buffer and is read again in time.
+Idea: jobs run in order, so the live storages at each job are known. A storage takes the smallest free range that is
+large enough, and returns it after its last use. If no range is large enough, the storage whose next use is latest is
+spilled (Belady's rule). It goes to the host's buffer and is read again before its next use.
 
-Rule: what lies in the host's buffer already and was not written since is not written again.
+Rule: a storage that is in the host's buffer already and was not written since is not written again.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Stay:
     """A storage at one address of the Unified Buffer.
 
     Attributes:
-        storage: which.
+        storage: index of the storage.
         address: the unit where it starts.
-        first, last: the jobs from which and to which it lies there.
+        first, last: indices of the first and the last job during which it is there.
     """
 
     storage: int
@@ -47,13 +47,13 @@ class Stay:
 
 @dataclasses.dataclass(frozen=True)
 class Residence:
-    """Where all storages lie.
+    """The allocation of all storages.
 
     Attributes:
-        moves: before each job, in order.
-        addresses: of the storages that each job touches.
-        stays: all of them.
-        host_bytes: of the host's buffer, with what was moved there.
+        moves: for each job, the moves before it, in order.
+        addresses: for each job, the address of each storage that it uses.
+        stays: all stays.
+        host_bytes: size of the host's buffer in bytes, with the spilled storages.
     """
 
     moves: tuple[tuple[Move, ...], ...]
@@ -63,12 +63,12 @@ class Residence:
 
 
 class FullError(Exception):
-    """No room for what a job needs.
+    """There is no room for the storages of a job.
 
     Attributes:
-        job: its number.
-        needed_units: what it touches, all together.
-        held_units: what else is there that is wanted later.
+        job: index of the job.
+        needed_units: total size of the storages that it uses, in units.
+        held_units: total size of the other live storages, in units.
     """
 
     def __init__(self, job: int, needed_units: int, held_units: int):
@@ -77,7 +77,7 @@ class FullError(Exception):
 
 
 class Holes:
-    """The free stretches of a memory, best fit, joined again when they touch.
+    """The free list of a memory: best fit; adjacent free ranges are merged.
 
     Example:
         >>> holes = Holes(10)
@@ -92,7 +92,7 @@ class Holes:
         self._starts, self._lengths = [0], [units]
 
     def take(self, units: int) -> int | None:
-        """Return where `units` units are free from now on taken, or None."""
+        """Allocate `units` units from the smallest range that fits; return the first, or None."""
         fitting = [(length, number) for number, length in enumerate(self._lengths) if length >= units]
         if not fitting:
             return None
@@ -106,7 +106,7 @@ class Holes:
         return start
 
     def give(self, start: int, units: int) -> None:
-        """Take back what was taken."""
+        """Free `units` units from `start` on."""
         number = bisect.bisect(self._starts, start)
         self._starts.insert(number, start)
         self._lengths.insert(number, units)
@@ -115,7 +115,7 @@ class Holes:
             self._join(number - 1)
 
     def _join(self, left: int) -> None:
-        """Make one hole of a hole and the next, when they touch."""
+        """Merge a free range with the next if they are adjacent."""
         right = left + 1
         if right < len(self._starts) and self._starts[left] + self._lengths[left] == self._starts[right]:
             self._lengths[left] += self._lengths[right]
@@ -123,7 +123,7 @@ class Holes:
 
 
 class _Sharing:
-    """Places given out job by job."""
+    """An allocation in progress, job by job."""
 
     def __init__(
         self, jobs: Sequence[Job], storages: Sequence[Storage], on_host: Mapping[int, int], units: int, host_bytes: int
@@ -141,7 +141,7 @@ class _Sharing:
         self.stays: list[Stay] = []
 
     def share(self, spill: bool) -> Residence:
-        """Give out all places."""
+        """Allocate the storages of all jobs."""
         last_writes = {storage: number for number, job in enumerate(self.jobs) for storage in job.writes}
         moves, addresses = [], []
         for number, job in enumerate(self.jobs):
@@ -186,7 +186,7 @@ class _Sharing:
             self.moves.append(Move(storage, address, self.on_host[storage], True))
 
     def bring(self, job: int, needed: frozenset[int], spill: bool) -> None:
-        """Make all that a job touches resident."""
+        """Make all storages of a job resident."""
         units = sum(self.storages[storage].units for storage in needed)
         full = FullError(job, units, sum(self.storages[s].units for s in self.places.keys() - needed))
         if units > self.capacity:
@@ -197,7 +197,7 @@ class _Sharing:
                     raise full
                 others = self.places.keys() - needed
                 if not others:
-                    # There is room, but in pieces: all go out, and come back side by side.
+                    # The free memory is fragmented: move all storages out, and back in side by side.
                     return self._start_over(job, needed, full)
                 self.evict(max(others, key=lambda s: (self.next_use(s, job), s)), job)
             self.enter(storage, address, job)
@@ -206,7 +206,7 @@ class _Sharing:
         for storage in sorted(self.places):
             if storage in self.unfinished:  # It cannot go out: a part of it was never written.
                 raise full
-            if self.places[storage][1] == job:  # It came for this job: what was read for it is not wanted.
+            if self.places[storage][1] == job:  # It came for this job: drop its read.
                 self.moves = [move for move in self.moves if (move.storage, move.inwards) != (storage, True)]
                 self.holes.give(self.places.pop(storage)[0], self.storages[storage].units)
             else:
@@ -226,15 +226,15 @@ def share_out(
     spill: bool,
     host_bytes: int = 0,
 ) -> Residence:
-    """Give each storage a place in the Unified Buffer for each job that touches it.
+    """Allocate each storage in the Unified Buffer for each job that uses it.
 
     Args:
-        jobs: in order.
-        storages: by number.
-        on_host: the storages whose contents come from the host's buffer, and from which byte on.
-        units: of the Unified Buffer.
+        jobs: the jobs, in order.
+        storages: the storages, by index.
+        on_host: first byte in the host's buffer of each storage whose contents come from there.
+        units: size of the Unified Buffer in units.
         spill: whether storages may go to the host's buffer and come back.
-        host_bytes: of the host's buffer that are taken.
+        host_bytes: bytes of the host's buffer that are already in use.
 
     Raises:
         FullError: a job does not fit.
@@ -253,7 +253,7 @@ def share_out(
 def _settled(
     jobs: Sequence[Job], storages: Sequence[Storage], on_host: Mapping[int, int], units: int, host_bytes: int
 ) -> Residence | None:
-    """Return places held from the first use to the last, found for all storages together; None: none were found."""
+    """Return an allocation in which each storage keeps one address for its whole live range; None: none was found."""
     uses = _uses(jobs)
     numbers = sorted(uses)
     found = pack([Lifetime(storages[one].units, uses[one][0], uses[one][-1]) for one in numbers], units)
@@ -270,7 +270,7 @@ def _settled(
 
 
 def _uses(jobs: Sequence[Job]) -> dict[int, list[int]]:
-    """Return the jobs that touch each storage."""
+    """Return the jobs that use each storage, in order."""
     uses: dict[int, list[int]] = {}
     for number, job in enumerate(jobs):
         for storage in job.reads | job.writes:

@@ -1,4 +1,4 @@
-"""`result_of`: what the instruction that makes a node's output ends with: zero point, clip, a table if one follows."""
+"""`result_of`: the last steps of the instruction that makes a node's output: zero point, clip, a fused table if any."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from anytpu.chip.network.nodes import Node
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What a node is to make, with the table that is looked up in the same instruction, if any.
+    """The result of a node, with the table that is looked up in the same instruction, if any.
 
     Attributes:
-        tensor: what is made: the node's output, or the table's.
-        kind: of the table; "" without one.
-        settings: the registers that the end of an Activate needs.
-        wide: of 16 bits.
+        tensor: name of the result: the node's output, or the table's.
+        kind: kind of the table; "" without a table.
+        settings: the registers for the last steps of an Activate.
+        wide: whether the result is 16-bit.
         table: whether a table is looked up.
     """
 
@@ -29,12 +29,12 @@ class Result:
     table: bool
 
     def named(self, kind: str) -> str:
-        """Return the kind of a node with that of its table."""
+        """Return the kind of a node, followed by the kind of its table, if any."""
         return f"{kind} + {self.kind}" if self.kind else kind
 
 
 def result_of(node: Node, lowering: Lowering, low: int | None = None, high: int | None = None) -> Result:
-    """Return what a node is to make, clipped to `low` and `high` (None: to the range of its integers)."""
+    """Return the result of a node, clipped to `low` and `high` (None: to the range of its integers)."""
     own, table = lowering.quantization(node.output), lowering.fused.get(node.output)
     settings: dict[Register, int | float] = {
         Register.OUT_ZERO_POINT: own.zero_point,

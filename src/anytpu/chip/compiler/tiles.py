@@ -1,10 +1,10 @@
-"""Tiles: which weights stand in which cells of the array, pass by pass; and the parameters of a block of outputs.
+"""Tiles: the weights in the cells of the array, pass by pass; and the parameters of a block of outputs.
 
-Idea: a pass is told by two lists: for each row of the array which input of the product it takes, for each column which
-output it sums up. Input number tap * channels + channel and output number m meet in one weight, or, in different
-groups, in none.
+Idea: two lists describe a pass: the input of the product for each row of the array, and the output for each column.
+Input tap * channels + channel and output m determine the weight of a cell. If they are in different groups, there is
+none.
 
-Rule: -1 stands for a row or a column that nothing uses; its weights are 0.
+Rule: -1 marks an unused row or column; its weights are 0.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from anytpu.chip.compiler.planes import Runs
 
 @dataclasses.dataclass(frozen=True)
 class Intake:
-    """Which inputs of a product a feed brings.
+    """The inputs of a product that a feed brings.
 
     Attributes:
         feed: the plane as it goes through the array.
         first: the channel of its first lane.
-        tap_step: how much the number of an input grows from one tap to the next.
+        tap_step: difference between the input indices of consecutive taps.
     """
 
     feed: Feed
@@ -38,7 +38,7 @@ class Intake:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What its tiles depend on."""
+        """A key that determines its tiles, given the weights."""
         feed = self.feed
         taps = 1 if feed.window is None else feed.window.taps
         return self.first, self.tap_step, feed.plane.runs, feed.lanes, feed.taps, taps
@@ -70,9 +70,9 @@ def tiles_of(weights: np.ndarray, groups: int, rows: np.ndarray, columns: np.nda
 
     Args:
         weights: `(kernel height, kernel width, input channels / groups, output channels)`.
-        groups: blocks of channels that do not meet.
-        rows: `(passes, array)`, as `Intake.rows` numbers them.
-        columns: `(array,)`, the output of each column, ascending.
+        groups: number of groups of channels; weights between different groups are 0.
+        rows: input of each row, `(passes, array)`, as from `Intake.rows`.
+        columns: output of each column, `(array,)`, ascending.
     """
     depth, width = weights.shape[2:]
     flat = weights.reshape(-1, width)
@@ -100,6 +100,6 @@ def parameters_of(bias: np.ndarray, multipliers: np.ndarray, columns: np.ndarray
 
 
 def folded_bias(weights: np.ndarray, bias: np.ndarray, zero_point: int) -> np.ndarray:
-    """Return the bias less what the zero point of the input adds to each sum, int32, wrapping."""
+    """Return the bias minus the contribution of the input's zero point to each sum, int32, wrapping."""
     sums = weights.sum(axis=(0, 1, 2), dtype=np.int64)
     return (bias.astype(np.int64) - zero_point * sums).astype(np.int32)

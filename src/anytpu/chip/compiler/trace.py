@@ -1,4 +1,4 @@
-"""`Trace`: who touched which stretch of a memory, as a program is walked in order."""
+"""`Trace`: the accesses to each stretch of a memory, as a program is walked in order."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from anytpu.chip.isa.instructions import Instruction
 
 
 class Item(NamedTuple):
-    """An instruction, and what it reads and writes."""
+    """An instruction, and its reads and writes."""
 
     instruction: Instruction
     accesses: Accesses
 
 
 class Trace:
-    """Who touched what of a memory: for each stretch, who wrote it last, and the last of each unit to read it since."""
+    """The accesses to a memory: for each stretch, the last write, and each unit's last read since."""
 
     def __init__(self):
         self._starts: list[int] = [-1]
@@ -34,14 +34,14 @@ class Trace:
         return number + 1
 
     def read(self, start: int, stop: int, unit: int, number: int) -> set[int]:
-        """Mark a stretch as read, and return who wrote it."""
+        """Mark a stretch as read, and return the instructions that wrote it last; -1 for none."""
         first, last = self._cut(start), self._cut(stop)
         for readers in self._readers[first:last]:
             readers[unit] = number
         return set(self._writers[first:last])
 
     def write(self, start: int, stop: int, number: int) -> set[int]:
-        """Mark a stretch as written, and return who touched it."""
+        """Mark a stretch as written, and return its last writes and the reads since; -1 for no write."""
         first, last = self._cut(start), self._cut(stop)
         touched = set(self._writers[first:last])
         for readers in self._readers[first:last]:
@@ -58,7 +58,7 @@ def traces() -> dict[Memory, Trace]:
 
 
 def touched_by(traces: dict[Memory, Trace], number: int, unit: int, accesses: Accesses) -> set[int]:
-    """Mark what instruction `number` of a unit touches, and return the numbers of those that it must come after."""
+    """Mark the accesses of instruction `number` of a unit, and return the instructions that it must come after."""
     touched: set[int] = set()
     for stretch in accesses.reads:
         if stretch.memory in traces and stretch.stop > stretch.start:

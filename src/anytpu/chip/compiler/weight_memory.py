@@ -1,9 +1,9 @@
-"""`WeightMemory`: where each tile, each block of parameters and each table lies, and the bytes of it all.
+"""`WeightMemory`: the address of each tile, each block of parameters and each table, and their bytes.
 
-Idea: addresses are given first, bytes are made at the end, if at all: who only wants the time of a program of a hundred
-million weights need not have them.
+Idea: addresses are assigned first. The bytes are made at the end, if at all. The time of a program of a hundred million
+weights can be found without them.
 
-Rule: what has the same key is there once. A thing starts at a whole block of 2 KiB.
+Rule: items with the same key are stored once. An item starts at a whole block of 2 KiB.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from anytpu.chip.design import BLOCK_BYTES, Design
 from anytpu.errors import CapacityError
 
 Maker = Callable[[], np.ndarray]
-"""Makes the bytes of a thing: an array whose first axis is of as many things as were asked for."""
+"""Makes the bytes of items: an array whose first axis is the number of items that were requested."""
 
 
 class WeightMemory:
-    """The Weight Memory of a program that is being made."""
+    """The Weight Memory of a program under construction."""
 
     def __init__(self, design: Design, *, by_content: bool = True):
-        """Start with nothing; not `by_content`: two arrays are the same only when they are one."""
+        """Start empty; without `by_content`, arrays are equal only if they are the same object."""
         self._design, self._by_content = design, by_content
         self._digests: dict[int, bytes] = {}
         self._addresses: dict[Hashable, int] = {}
@@ -32,12 +32,12 @@ class WeightMemory:
         self._blocks = 0
 
     def reserve(self, key: Hashable, count: int, blocks: int, make: Maker) -> int:
-        """Return the block where `count` things of `blocks` blocks each start; `make` is called when they are wanted.
+        """Return the first block of `count` items of `blocks` blocks each; `make` is called when bytes are needed.
 
         Args:
-            key: what they are; the same key gives the same address.
-            count: how many, one after another.
-            blocks: of each.
+            key: identity of the items; the same key gives the same address.
+            count: number of consecutive items.
+            blocks: number of blocks of each item.
             make: returns their bytes, `(count, ...)`.
         """
         if key in self._addresses:
@@ -48,11 +48,11 @@ class WeightMemory:
         return address
 
     def identity(self, array: np.ndarray) -> Hashable:
-        """Return what tells an array from others, as a part of a key. The array must live as long as this."""
+        """Return a hashable identity of an array, as a part of a key. The array must live as long as this object."""
         if not self._by_content:
             return id(array)
         if id(array) not in self._digests:
-            # What is repeated without being there (an array that was broadcast) is looked at once.
+            # Broadcast axes (stride 0) repeat the same elements: hash them once.
             part = array[tuple(slice(None if stride else 1) for stride in array.strides)]
             digest = hashlib.blake2b(np.ascontiguousarray(part).data, digest_size=16).digest()
             self._digests[id(array)] = digest + str((part.shape, array.shape, array.dtype)).encode()
@@ -69,7 +69,7 @@ class WeightMemory:
             )
 
     def image(self, *, filled: bool = True) -> np.ndarray:
-        """Return the bytes, uint8; not `filled`: zeros that take no memory."""
+        """Return the bytes, uint8; without `filled`, zeros that take no memory."""
         size = self._blocks * BLOCK_BYTES
         if not filled:
             return np.broadcast_to(np.uint8(0), (size,))

@@ -1,12 +1,12 @@
 """`accesses`: which stretches of which memories an instruction reads and writes.
 
-Idea: two instructions of different units need a `Sync` between them when one writes what the other touches. Who inserts
-the Syncs (the compiler), who looks for missing ones (the checker) and who counts what waits for what (the time model)
-ask here, and so agree.
+Idea: two instructions of different units need a `Sync` between them if one writes an address that the other accesses.
+The compiler inserts the Syncs, the checker finds missing ones, and the time model computes the waits. All three use
+this function, and so agree.
 
-Rule: a stretch is never too small. The rows of a plane lie PITCH units apart, and whatever lies between two of them
-counts as touched; of a window, all that lies between its first and its last row of the source counts. Planes that lie
-apart are stretches of their own.
+Rule: a stretch is never too small. The rows of a plane are PITCH units apart, and the units between two rows count as
+accessed. For a window, everything between its first and its last row of the source counts. Planes that are not adjacent
+are separate stretches.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from anytpu.chip.isa.registers import Register
 
 
 class Memory(enum.Enum):
-    """A memory, and what an address of it counts."""
+    """A memory; the value is the meaning of its address."""
 
     HOST = "byte of the host's buffer"
     BUFFER = "unit of the Unified Buffer"
@@ -39,7 +39,7 @@ class Memory(enum.Enum):
 
 
 class Stretch(NamedTuple):
-    """Addresses of a memory from `start` up to and without `stop`."""
+    """Addresses of a memory from `start` up to `stop`, excluded."""
 
     memory: Memory
     start: int
@@ -47,7 +47,7 @@ class Stretch(NamedTuple):
 
 
 class Accesses(NamedTuple):
-    """What an instruction reads and writes. FIFOs are not among it: they order themselves (`tiles_popped`)."""
+    """The reads and writes of an instruction. FIFOs are not included: they order themselves (`tiles_popped`)."""
 
     reads: tuple[Stretch, ...] = ()
     writes: tuple[Stretch, ...] = ()
@@ -64,10 +64,10 @@ _NOTHING = Accesses()
 
 
 def accesses(instruction: Instruction, registers: Registers, design: Design) -> Accesses:
-    """Return what an instruction reads and writes, with the registers that it is issued with.
+    """Return the reads and writes of an instruction, with the registers that it is issued with.
 
-    The registers of its geometry must not be 0 (`anytpu.chip.checking` looks). What the host does at an `InterruptHost`
-    is not an access of the chip.
+    The registers of its geometry must not be 0 (`anytpu.chip.checking` verifies this). The host's reads and writes at
+    an `InterruptHost` are not accesses of the chip.
 
     Example:
         >>> from anytpu.chip.design import TPU_V1
@@ -110,7 +110,7 @@ def parameters_popped(instruction: Instruction) -> int:
 
 
 def blocks_of(instruction: ReadWeights, design: Design) -> int:
-    """Return how many blocks of the Weight Memory one of the things takes that an instruction sends for."""
+    """Return how many blocks of the Weight Memory each item that the instruction requests takes."""
     if instruction.kind == "tile":
         return design.tile_blocks
     if instruction.kind == "parameters":
@@ -165,9 +165,9 @@ def window_rows(rows: int, registers: Registers, first_tap: int, stop_tap: int) 
     """Return the first row of the source plane that a window reads, and the row after the last; equal when it has none.
 
     Args:
-        rows: rows of the result, from FIRST_ROW on.
-        registers: the geometry.
-        first_tap, stop_tap: the taps that are taken, the last of them excluded; those past the window are not.
+        rows: number of rows of the result, from FIRST_ROW on.
+        registers: the registers, which hold the geometry.
+        first_tap, stop_tap: range of taps, `stop_tap` excluded; taps past the window are ignored.
     """
     batch, out_width = int(registers[Register.BATCH]), int(registers[Register.OUT_WIDTH])
     in_width = int(registers[Register.IN_WIDTH])

@@ -21,7 +21,7 @@ _FLOAT = struct.Struct("<f")
 
 
 class _FieldError(Exception):
-    """A number does not fit its field; the text says which, what fits and what is there."""
+    """A number does not fit its field; the text names the field, the accepted values and the value."""
 
 
 def encode(instructions: Iterable[Instruction]) -> bytes:
@@ -45,7 +45,7 @@ def encode(instructions: Iterable[Instruction]) -> bytes:
 
 
 def fault_of(instruction: Instruction) -> str | None:
-    """Return what of an instruction does not fit its field, or None when all does."""
+    """Return the error text of an instruction's first field that cannot hold its value, or None if all can."""
     try:
         _bytes_of(instruction)
     except _FieldError as error:
@@ -58,8 +58,8 @@ def fault_of_value(field: Field, value: object, register: int = 0) -> str | None
 
     Args:
         field: the field.
-        value: what it should hold.
-        register: the register that a `VALUE` is for.
+        value: the value to hold.
+        register: number of the register that a `VALUE` field is for.
     """
     try:
         _bits(field, value, register)
@@ -69,11 +69,11 @@ def fault_of_value(field: Field, value: object, register: int = 0) -> str | None
 
 
 def decode(content: bytes) -> tuple[Instruction, ...]:
-    """Return the instructions that bytes stand for.
+    """Decode instructions from bytes.
 
     Raises:
         ChipFileError: an unknown opcode, a reserved bit that is set, a number that its field may not hold, or an end
-            within an instruction; the byte is named.
+            within an instruction. The message names the byte.
 
     Example:
         >>> decode(bytes.fromhex("06 04 09 02"))

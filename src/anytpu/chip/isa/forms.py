@@ -1,13 +1,13 @@
 """The encoding of each instruction: the table that encoder, decoder, assembler and documentation read.
 
-Idea: an instruction is a number, least significant byte first. Its lowest byte is the opcode; above it lie the fields,
-one after another, each of as many bits as the table says.
+Idea: an instruction is a number, least significant byte first. Its lowest byte is the opcode. The fields are the bits
+above it, in order, each with the number of bits in the table.
 
-Rule: every instruction has exactly one form in bytes. Reserved bits are 0, no opcode is 0 (so that a stretch of zeros
-is no program), a number outside of its field's bounds is refused, and a float is finite and above 0.
+Rule: every instruction has exactly one form in bytes. Reserved bits are 0. No opcode is 0, so that a range of zeros is
+not a program. A number outside of its field's bounds is rejected. A float is finite and above 0.
 
-Source: MatrixMultiply of 12 bytes, 3 of them for the Unified Buffer's address, 2 for the accumulators', 4 for the
-length, is published (Jouppi et al. 2017, section 2). All the rest is ours.
+Source: Jouppi et al. 2017, section 2, give MatrixMultiply 12 bytes: 3 for the Unified Buffer address, 2 for the
+accumulator address, 4 for the length. All the rest is ours.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class Field:
     """A part of an instruction.
 
     Attributes:
-        name: of the attribute of the instruction; "" for reserved bits.
-        bits: how many it takes.
-        kind: a number; a flag of one bit; one of `choices`, by its place; a mask of units; the number of a register;
-            the value of the register before it, by that register's kind; or nothing, all 0.
-        least: the least number that it may hold.
-        choices: what a choice may be.
-        text: a phrase on what it is, for the documentation.
+        name: name of the instruction's attribute; "" for reserved bits.
+        bits: number of bits.
+        kind: a number, a flag of one bit, an index into `choices`, a mask of units, or the number of a register. A
+            `VALUE` is the value of the register before it, by that register's kind. Reserved bits are 0.
+        least: minimum of a number.
+        choices: the values of a choice, by index.
+        text: a phrase on its meaning, for the documentation.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Field:
 
     @functools.cached_property
     def most(self) -> int:
-        """The greatest number that it may hold."""
+        """Maximum of the number that it may hold."""
         if self.kind is Kind.UNITS:
             return (1 << len(Unit)) - 1
         if self.kind is Kind.RESERVED:
@@ -72,8 +72,8 @@ class Form:
         opcode: its first byte.
         mnemonic: its name in assembly.
         record: its class.
-        fields: after the opcode, from the lowest bit up.
-        text: a sentence on what it does, for listings and the documentation.
+        fields: its fields after the opcode, from the lowest bit up.
+        text: a sentence on its effect, for listings and the documentation.
     """
 
     opcode: int
@@ -84,12 +84,12 @@ class Form:
 
     @functools.cached_property
     def length_bytes(self) -> int:
-        """How many bytes it takes."""
+        """Length in bytes, opcode included."""
         return 1 + sum(field.bits for field in self.fields) // 8
 
     @functools.cached_property
     def places(self) -> tuple[tuple[Field, int], ...]:
-        """Each field with the number of its lowest bit."""
+        """Each field with the index of its lowest bit."""
         found, bit = [], 8
         for field in self.fields:
             found.append((field, bit))
@@ -109,7 +109,7 @@ class Form:
 
     @functools.cached_property
     def defaults(self) -> dict[str, object]:
-        """What fields hold that are left out, of those that may be left out."""
+        """Values of the fields that assembly may omit, by name."""
         every = dataclasses.fields(self.record)
         return {f.name: f.default for f in every if f.default is not dataclasses.MISSING}
 

@@ -1,8 +1,8 @@
 """The instructions of the chip and their exact meaning. Encoding, assembler, documentation and machine read this file.
 
-Idea: the paper names about a dozen instructions and their purpose. It gives the length of one, MatrixMultiply: 12
-bytes, 3 of a Unified Buffer address, 2 of an accumulator address, 4 of a length, the rest opcode and flags. Encodings,
-registers, rounding and tables were never published; those here are ours.
+Idea: the paper names about a dozen instructions and their purpose. It gives the length of MatrixMultiply only: 12
+bytes. These are 3 of a Unified Buffer address, 2 of an accumulator address, 4 of a length, the rest opcode and flags.
+Encodings, registers, rounding and tables were never published; those here are ours.
 
 Rule: an instruction is a frozen record. Its effect depends on it, on the registers when it was issued, and on the
 memories. Each belongs to one unit (`unit`), which executes its instructions in order. Units work concurrently; only
@@ -22,7 +22,7 @@ from anytpu.chip.isa.units import Unit
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """What all instructions have: the unit that does it, or None for those that the issuing logic does itself."""
+    """The base of all instructions; `unit` executes it, or None if the issuing logic does."""
 
     unit: ClassVar[Unit | None] = None
 

@@ -1,8 +1,7 @@
 """`issue`: a program walked in order, each instruction with the registers and the part that it is issued with.
 
-Idea: the registers are the only state of the issuing logic, and nothing that the units do changes them. So whoever
-reads a program (the checker, the time model, the machine) walks it once, and sees at each instruction all that it
-depends on beside the memories.
+Idea: the registers are the only state of the issuing logic, and no unit changes them. So the checker, the time model
+and the machine walk a program once. They see at each instruction everything that it depends on except the memories.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ class Issued(NamedTuple):
     """An instruction as it is issued.
 
     Attributes:
-        number: its place in the program, from 0 on.
-        instruction: what is issued.
-        registers: as they are for it; the same mapping for all instructions between two `SetConfiguration`. Not to be
-            written to.
-        tag: the part of the program that it belongs to, as `DebugTag` marks them; -1 before the first.
+        number: index of the instruction in the program, from 0.
+        instruction: the instruction.
+        registers: values of the registers, read-only; the same mapping for all instructions between two
+            `SetConfiguration`.
+        tag: index of the part of the program that it belongs to, as in `DebugTag`; -1 before the first `DebugTag`.
     """
 
     number: int

@@ -1,7 +1,7 @@
 """The registers that `SetConfiguration` sets. An instruction works with the values they had when it was issued.
 
-Idea: twelve bytes hold where a product starts and how long it is. What stays the same over a layer (the geometry of a
-convolution, the zero points) stands in registers that are set once for it.
+Idea: the twelve bytes of a product hold its addresses and its length. Values that are constant over a layer (the
+geometry of a convolution, the zero points) are in registers, set once for the layer.
 
 Rule: this table is the definition; the encoder, the assembler, the page of documentation and the machine read it. All
 registers are 0 at the start. "Units" are of 32 bytes of the Unified Buffer. "Rows" of a plane are in position-major
@@ -17,7 +17,7 @@ import enum
 class Register(enum.IntEnum):
     """The number of a register, as it stands in the instruction."""
 
-    # What is read by Convolve, by a pool of Activate, and in part by MatrixMultiply.
+    # Read by Convolve, by a pool of Activate, and in part by MatrixMultiply.
     PITCH = 0
     PLANE_STRIDE = 1
     HIGH_OFFSET = 2
@@ -37,7 +37,7 @@ class Register(enum.IntEnum):
     PAD_LEFT = 16
     TAPS = 17
     FIRST_TAP = 18
-    # What Activate reads, beside the geometry above for a pool.
+    # Read by Activate, in addition to the geometry above for a pool.
     ZERO_POINT = 32
     SECOND_PITCH = 33
     SECOND_ROWS = 34
@@ -79,7 +79,7 @@ class Meaning:
 
 
 GREATEST_SCALE = 2**100
-"""The most that a scale may be: what two operands make of it is still a number, which may meet any other."""
+"""Maximum of a scale: scaled operands stay finite in float32, so no operation on two of them makes a NaN."""
 
 
 def power_text(power: int) -> str:

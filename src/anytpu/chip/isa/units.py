@@ -8,9 +8,9 @@ import enum
 class Unit(enum.IntEnum):
     """A unit, numbered as its bit in the masks of `Sync`.
 
-    READ moves the host's memory into the Unified Buffer, WEIGHTS the Weight Memory into the FIFO, MATRIX multiplies,
-    ACTIVATE empties the accumulators and does what is done number by number, WRITE moves the Unified Buffer into the
-    host's memory.
+    READ copies the host's memory to the Unified Buffer. WEIGHTS copies the Weight Memory to the FIFOs and tables.
+    MATRIX multiplies. ACTIVATE turns sums in the accumulators into integers, and computes elementwise operations and
+    pools. WRITE copies the Unified Buffer to the host's memory.
     """
 
     READ = 0

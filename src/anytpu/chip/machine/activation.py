@@ -1,7 +1,7 @@
-"""The activation unit: sums become integers again, and what is done number by number.
+"""The activation unit: sums become integers again; elementwise operations and pools.
 
-Rule: everything here is float32, one rounding an operation, as `isa/instructions.py` says; numpy keeps to that. What is
-infinite is clipped like all that is too great. Rows are worked on in blocks that fit in a core's cache.
+Rule: everything here is float32, with one rounding an operation, as `isa/instructions.py` specifies and numpy does.
+Infinities are clipped like all values out of range. Rows are worked on in blocks that fit in a core's cache.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def finish(
     """Add the zero point, clip, look up, and write the result of an Activate to the Unified Buffer.
 
     Args:
-        memories: of the chip.
+        memories: the memories of the chip.
         step: the Activate.
-        numbers: what its operation made, rounded, float32 `(rows, lanes)`; changed.
-        row, lane: where the first of them belongs in the result.
-        rows: how many rows get them, where `numbers` is one row for all; None: as many as there are.
+        numbers: the rounded results of its operation, float32 `(rows, lanes)`; changed in place.
+        row, lane: the row and the lane of the result where they start.
+        rows: number of rows to write, if `numbers` is one row for all; None: as many as `numbers` has.
     """
     if step.out_zero_point and step.operation not in _INTEGER:
         numbers += np.float32(step.out_zero_point)

@@ -26,12 +26,12 @@ def execute(
     """Carry out steps in order.
 
     Args:
-        image: where the steps came from.
-        steps: what to do.
+        image: the image of the steps.
+        steps: the steps, in order.
         values: as in `run`.
-        products: what does each kind of product.
-        memories: of the image's chip; None: new ones. What a run before has left in them changes nothing: the checker
-            has made sure that all that is read is written before.
+        products: the function that carries out each kind of product.
+        memories: memories of the image's chip; None: new ones. Contents left by an earlier run have no effect: the
+            checker has verified that an address is written before it is read.
     """
     memories = memories or Memories.of(image)
     known = _accept(image, values)
@@ -49,7 +49,7 @@ def execute(
 
 
 def _accept(image: Image, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return what is needed of the values, each of the right batch."""
+    """Return the values that the image needs, and check their batch."""
     made = {service.step.output for service in image.services}
     asked = [binding.tensor for binding in image.inputs]
     for service in image.services:

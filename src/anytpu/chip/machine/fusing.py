@@ -1,13 +1,13 @@
 """Fusing: products and the Activates that empty their accumulators become layers, which are done as a whole.
 
-Idea: a compiled layer is a long row of pairs: some passes make the sums of a stretch of rows and of one block of
-outputs, and an Activate turns them into integers. Such a pair need not go through the accumulators, if nothing reads
-those later. And pairs that send the same rows into the array, against different tiles, are one product of matrices with
-more columns; those that send the next rows against the same tiles, one with more rows.
+Idea: a compiled layer is a long sequence of pairs. In a pair, some passes compute the sums of a range of rows for one
+block of outputs, and an Activate turns them into integers. A pair need not go through the accumulators, if nothing
+reads them later. Pairs that send the same rows into the array, against different tiles, are one matrix product with
+more columns. Pairs that send the next rows against the same tiles are one product with more rows.
 
-Rule: a pair is moved up to another only past pairs that neither write what it reads nor touch what it writes, and the
-host's numbers are moved before the products that do not need them, the results after those that do not overwrite them.
-What does not fit the pattern stays in its place.
+Rule: a pair moves up to another only past pairs that neither write the data it reads nor access the data it writes.
+Reads from the host move before the products that do not need them. Writes to the host move after the products that do
+not overwrite their data. A step that does not fit the pattern stays in its place.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from anytpu.chip.machine.stretches import Stretch, Stretches
 from anytpu.chip.machine.windows import cover
 
 MOST_DEPTH = 2**17
-"""Rows of tiles, one below the other, that products are joined to: as float32, 128 MiB of weights of 256 columns."""
+"""Maximum rows of the stacked tiles of a joined product: as float32, 128 MiB of weights of 256 columns."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,9 +39,9 @@ class LayerStep(Step):
     """Rows that go through the array against the tiles of several blocks of outputs.
 
     Attributes:
-        feeds: what goes in, pass by pass.
-        rows: how many.
-        blocks: what comes out.
+        feeds: the inputs, pass by pass.
+        rows: number of rows.
+        blocks: the blocks of outputs.
     """
 
     feeds: tuple[Feed, ...]
@@ -75,7 +75,7 @@ def fuse(steps: Sequence[Step], design: Design) -> tuple[Step, ...]:
 
 
 def _joined(steps: Sequence[Step]) -> Iterator[Step]:
-    """Yield the steps, with products that add to the sums of the one before as part of it."""
+    """Yield the steps; a product that adds to the sums of the previous product is merged into it."""
     waiting = _Sum()
     for step in steps:
         if isinstance(step, ProductStep):
@@ -90,7 +90,7 @@ def _joined(steps: Sequence[Step]) -> Iterator[Step]:
 
 
 class _Sum:
-    """Products one after another, each of which adds to the sums of the first."""
+    """Consecutive products, each of which adds to the sums of the first."""
 
     def __init__(self):
         self.read = Stretches()
@@ -124,7 +124,7 @@ def _depth(product: ProductStep) -> int:
 
 
 def _passes(step: Step, read: Stretches, written: Stretches) -> bool:
-    """Return whether a step may as well be done before others that read and write stretches of the Unified Buffer."""
+    """Return whether a step is a transfer that commutes with earlier accesses to these Unified Buffer ranges."""
     if not isinstance(step, TransferStep):
         return False
     return not (written.meet(_units(step)) or (step.inwards and read.meet(_units(step))))
@@ -139,12 +139,12 @@ def _host_bytes(transfer: TransferStep) -> list[Stretch]:
 
 
 def kind_of(feed: Feed) -> tuple[bool, bool]:
-    """Return whether the numbers of a feed are unsigned, and whether they are of 16 bits."""
+    """Return whether the numbers of a feed are unsigned, and whether they are 16-bit."""
     return feed.unsigned, feed.plane.high_offset is not None
 
 
 def _dead_after(steps: Sequence[Step], design: Design) -> list[bool]:
-    """Return for each step whether no step after it reads the accumulators that it touches, before they are new."""
+    """Return for each step whether no later step reads the accumulators that it uses before they are overwritten."""
     live = np.zeros(design.accumulator_rows, bool)
     dead = [True] * len(steps)
     for number in range(len(steps) - 1, -1, -1):
@@ -161,7 +161,7 @@ def _dead_after(steps: Sequence[Step], design: Design) -> list[bool]:
 
 
 def _pair(steps: Sequence[Step], number: int, dead: Sequence[bool]) -> tuple[ProductStep, ActivateStep] | None:
-    """Return a product and the Activate after it, if the one makes all that the other takes and nothing else needs."""
+    """Return a product and the Activate after it, if the Activate takes all its sums and nothing else reads them."""
     if number + 1 == len(steps):
         return None
     product, activate = steps[number], steps[number + 1]
@@ -171,12 +171,12 @@ def _pair(steps: Sequence[Step], number: int, dead: Sequence[bool]) -> tuple[Pro
         return None
     if (product.accumulator, product.rows) != (activate.accumulator, activate.rows):
         return None
-    # What is written over its own source has to be multiplied whole before.
+    # An Activate that overwrites the product's source must run after the whole product.
     return None if Stretches(_sources(product)).meet(_targets(activate)) else (product, activate)
 
 
 class _Run:
-    """Pairs one after another, each of which could as well be done before all others; and what goes out after them."""
+    """Consecutive pairs that commute with each other, and the writes to the host that follow them."""
 
     def __init__(self):
         self._after: list[TransferStep] = []
@@ -197,13 +197,13 @@ class _Run:
         self._written.add(_targets(activate))
 
     def lets_pass(self, step: Step) -> bool:
-        """Return whether a step that is no pair may as well be done before the pairs, and before what goes out."""
+        """Return whether a step that is not in a pair may run before the pairs and the postponed writes to the host."""
         if not isinstance(step, TransferStep) or not _passes(step, self._read, self._written):
             return False
         return not self._taken_out.meet(_host_bytes(step))
 
     def postpones(self, step: Step) -> bool:
-        """Take what goes out to the host, to be done after the pairs, and return True; False for all other steps."""
+        """Postpone a write to the host until after the pairs, and return True; False for all other steps."""
         if not isinstance(step, TransferStep) or step.inwards or not self._layers:
             return False
         self._after.append(step)
@@ -227,7 +227,7 @@ class _Run:
 
 
 def _follows(first: LayerStep, second: LayerStep) -> bool:
-    """Return whether a layer does for the next rows what another does for those before."""
+    """Return whether `second` is the same layer as `first` for the rows that follow."""
     if second.feeds != tuple(feed.later(first.rows) for feed in first.feeds) or len(first.blocks) != len(second.blocks):
         return False
     return all(
@@ -237,7 +237,7 @@ def _follows(first: LayerStep, second: LayerStep) -> bool:
 
 
 def _essence(activate: ActivateStep) -> ActivateStep:
-    """Return an Activate without what differs between the stretches of rows of one layer."""
+    """Return an Activate without the fields that differ between the row ranges of one layer."""
     return dataclasses.replace(activate, number=0, rows=0, accumulator=0)
 
 
@@ -249,7 +249,7 @@ def _of_rows(layer: LayerStep, more: int) -> tuple[Block, ...]:
 
 
 def _sources(product: ProductStep) -> list[Stretch]:
-    """Return stretches of the Unified Buffer, in units, that hold all that a product reads."""
+    """Return ranges of the Unified Buffer, in units, that contain all reads of a product."""
     found = Stretches()
     for feed in product.feeds:
         patches, _ = cover(feed.window, product.rows, feed.first_tap, feed.taps)
@@ -264,6 +264,6 @@ def _targets(activate: ActivateStep) -> list[Stretch]:
 
 
 def _extents(plane: Plane, first: int, stop: int) -> list[Stretch]:
-    """Return the stretches, in units, where rows `first` up to `stop` of a plane lie: one, or two for 16 bits."""
+    """Return the ranges, in units, of rows `first` up to `stop` of a plane: one, or two for 16 bits."""
     starts = [plane.address] if plane.high_offset is None else [plane.address, plane.address + plane.high_offset]
     return [(start + first * plane.pitch, start + stop * plane.pitch) for start in starts]

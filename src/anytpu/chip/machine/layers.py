@@ -1,10 +1,10 @@
 """Layers: products of matrices whose sums become integers at once, shared among the cores.
 
 Idea: a worker gathers some rows, multiplies them with the tiles of all blocks of outputs, and finishes the sums while
-they are in its cache. The accumulators are never written: `fusing.py` has made sure that nobody looks.
+they are in its cache. The accumulators are never written: `fusing.py` ensures that nothing reads them.
 
-Rule: exact as in `products.py`. Where the bias too is within the bound, sum + bias is exact in float32, and no integer
-is made before the last step.
+Rule: exact as in `products.py`. If the sums with their biases are within the bound too, sum + bias is exact in float32.
+Then no integer is made before the last step.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from anytpu.chip.machine.products import (
 from anytpu.chip.machine.steps import Feed
 
 KEPT_BYTES = 2**31
-"""Of the weights of one image, so many bytes are kept as float32 between runs."""
+"""Maximum bytes of an image's weights that are kept as float32 between runs."""
 
 GATHERED_NUMBERS = 2**22
 """Numbers that a worker gathers at a time."""
@@ -62,8 +62,8 @@ class Column:
     """A block of outputs in the matrix of its layer.
 
     Attributes:
-        start, stop: its columns. Its outputs beyond have weights of 0 only.
-        rest: what those are before they are rounded, float32 `(1, lanes)`; also of lanes that the array does not have.
+        start, stop: range of its columns, `stop` excluded. Its outputs beyond have weights of 0 only.
+        rest: values of the outputs beyond, before rounding, float32 `(1, lanes)`; 0 for lanes beyond the array.
     """
 
     start: int
@@ -76,12 +76,12 @@ class Matrix:
     """The weights of a layer, ready.
 
     Attributes:
-        kept: which feeds have any weight that is not 0, and how many lanes of them do.
+        kept: `(feed, lanes)` of each feed with a weight other than 0: its index, and its number of lanes in use.
         parts: the tiles of all blocks, as exact matrices.
-        bias, multiplier: of each column, row by row the same `(rows, columns)`: float32 if `is_direct`, else int32;
-            and float32.
-        columns: block by block.
-        is_direct: sums with their biases stay within the exact integers of float32.
+        bias, multiplier: for each column, repeated in equal rows, `(rows, columns)`. The bias is float32 if
+            `is_direct`, otherwise int32; the multiplier is float32.
+        columns: the columns of each block.
+        is_direct: whether sums with their biases stay within the exact integers of float32.
     """
 
     kept: tuple[tuple[int, int], ...]
@@ -93,22 +93,23 @@ class Matrix:
 
     @property
     def depth(self) -> int:
-        """Numbers of a row that goes in."""
+        """Number of inputs of a row."""
         return self.parts[-1].stop if self.parts else 0
 
     @property
     def width(self) -> int:
-        """Sums of a row."""
+        """Number of sums of a row."""
         return self.bias.shape[1]
 
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """Some rows, and some columns, of a layer: what a worker takes at a time.
+    """Some rows and some columns of a layer: a worker's unit of work.
 
     Attributes:
-        row, rows, column, columns: which.
-        moves: what gathers its rows; for numbers of 16 bits the low bytes, then the high ones.
+        row, rows: first row and number of rows.
+        column, columns: first column and number of columns.
+        moves: the copies that gather its rows; for 16-bit numbers those of the low bytes, then of the high bytes.
     """
 
     row: int
@@ -119,7 +120,7 @@ class Piece:
 
 
 class Layers:
-    """Carries out the layers of an image, and keeps what it prepared for the next run."""
+    """Carries out the layers of an image, and keeps prepared weights for the next run."""
 
     def __init__(self, image: Image):
         self._weights = whole_blocks(image.weights)
@@ -161,7 +162,7 @@ class Layers:
 
 
 def _macs(rows: int, depth: int, width: int) -> int:
-    """Return the multiply-adds of a layer, and those that would take as long as what else it has to do."""
+    """Return the multiply-adds of a layer, plus those that take as long as its gathering and finishing."""
     return rows * (depth * width + GATHERING_MACS * depth + FINISHING_MACS * width)
 
 
@@ -206,7 +207,7 @@ def _repeated(row: np.ndarray) -> np.ndarray:
 
 
 def _trimmed(stacked: np.ndarray, feeds: Sequence[Feed]) -> tuple[np.ndarray, tuple[tuple[int, int], ...]]:
-    """Return the weights without feeds, and without last lanes, that are 0; and which feeds and lanes are left."""
+    """Return the weights without feeds, and without last lanes, that are 0; and the feeds and lanes that are left."""
     used = np.asarray(stacked.any(axis=1))
     rows, kept, first = [], [], 0
     for number, feed in enumerate(feeds):
@@ -255,7 +256,7 @@ def _work(memories: Memories, step: LayerStep, matrix: Matrix, piece: Piece) -> 
 
 
 def _totals(memories: Memories, matrix: Matrix, piece: Piece) -> np.ndarray:
-    """Return the sums of a piece, `(rows, columns)`: float32 where that is direct, else int32."""
+    """Return the sums of a piece, `(rows, columns)`: float32 if the matrix `is_direct`, otherwise int32."""
     sums = workers.scratch("sums", (piece.rows, piece.columns))
     rows = workers.scratch("rows", (piece.rows, matrix.depth))
     if matrix.is_direct:
@@ -284,7 +285,7 @@ def _across(part: Part, piece: Piece) -> np.ndarray:
 
 
 def _with_row(operation: np.ufunc, array: np.ndarray, row: np.ndarray) -> None:
-    """Change each row of a contiguous array by an operation with a row, of which there are some equal ones."""
+    """Apply an operation to each row of a contiguous array and `row[0]`, in place; `row` has several equal rows."""
     whole = len(array) // len(row) * len(row)
     several = array[:whole].reshape(whole // len(row), *row.shape)
     operation(several, row, out=several)
@@ -292,7 +293,7 @@ def _with_row(operation: np.ufunc, array: np.ndarray, row: np.ndarray) -> None:
 
 
 def _finish(memories: Memories, step: LayerStep, matrix: Matrix, numbers: np.ndarray, piece: Piece, first: int) -> None:
-    """Write rows `first` and following of a piece, and what all rows of a block have beside its columns."""
+    """Write rows `first` and following of a piece, and the constant outputs of each block beyond its columns."""
     for block, column in zip(step.blocks, matrix.columns, strict=True):
         start, stop = max(column.start, piece.column), min(column.stop, piece.column + piece.columns)
         if start < stop:

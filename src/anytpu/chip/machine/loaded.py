@@ -1,10 +1,10 @@
-"""`run`: an image on one batch; what was prepared for the image is kept for the next run.
+"""`run`: an image on one batch; the prepared state of the image is kept for the next run.
 
-Idea: an image is checked, decoded and fused once, and its weights are made ready once; a run then only moves and makes
+Idea: an image is checked, decoded and fused once, and its weights are prepared once; a run then only moves and computes
 numbers.
 
-Rule: what was made ready does not hold its image, so that it is freed with it. Runs of one image may go on at the same
-time, each with memories that no other uses until it has ended; what else is kept for the image is only added to.
+Rule: the prepared state does not reference its image, so that it is freed with it. Runs of one image may be concurrent:
+no other run uses the memories of a run until it has ended. Other state that is kept for the image only grows.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ from anytpu.program.remembered import Remembered
 
 
 class Prepared:
-    """What runs of an image need beside the image.
+    """The prepared state of an image, for its runs.
 
     Attributes:
-        steps: what a run does, in order.
+        steps: the steps of a run, in order.
     """
 
     def __init__(self, image: Image):
         """Check, decode and fuse an image.
 
         Raises:
-            HazardError: the image reads what nothing wrote, pops an empty FIFO, or leaves a memory.
+            ChipError: the image cannot run; see `check`.
+            HazardError: the image reads memory that nothing wrote, pops an empty FIFO, or lacks a Sync; see `check`.
         """
         check(image)
         self.steps = fuse(decode(image), image.design)
@@ -44,7 +45,7 @@ class Prepared:
         self._spare: list[Memories] = []
 
     def run(self, image: Image, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Run the image that this was made of; see `run`."""
+        """Run the image that this state was prepared from; see `run`."""
         memories = self._spare.pop() if self._spare else Memories.of(image)
         made = execute(image, self.steps, values, {ProductStep: multiply, LayerStep: self._layers.do}, memories)
         self._spare.append(memories)
@@ -58,17 +59,17 @@ def run(image: Image, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
     """Run an image on one batch, exactly.
 
     Args:
-        image: what to run; what was prepared for it is kept for the next run as long as the image lives.
-        values: by name: integers `(batch, height, width, channels)` of each input of the chip, and the user's own
+        image: the image; its prepared state is kept for the next run as long as the image lives.
+        values: by name: integers `(batch, height, width, channels)` of each input of the chip. Also the user's own
             arrays that steps of the host take, of the same axes.
 
     Returns:
-        By name: what went in, the integers of each output of the chip and of what the steps of the host took, and what
-        they made (floats where it is no tensor of the chip).
+        By name: the inputs, and the integers of each output of the chip. Also the integers of the chip's tensors that
+        the host's steps took, and the results of these steps. A result that is not a tensor of the chip is in floats.
 
     Raises:
         ChipError: an input is missing, or of the wrong shape or dtype; the image cannot run.
-        HazardError: the image's results would depend on luck.
+        HazardError: the image's results would depend on timing.
     """
     prepared = _PREPARED.get(image) or _PREPARED.keep(image, Prepared(image))
     return prepared.run(image, values)

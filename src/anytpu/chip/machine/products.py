@@ -1,15 +1,14 @@
 """Products: passes through the array as products of float32 matrices, exact to the last bit.
 
-Idea: float32 holds every integer up to 2**24 exactly. If the magnitudes of all terms of a sum add up to no more, then
-every partial sum, in whatever order and with or without fused multiply-adds, is an integer that float32 holds: the BLAS
-makes no rounding at all. So the rows of several passes are laid side by side, the tiles one below the other, and one
-product does the work of all; where the bound does not hold, the product is cut in two, and the parts are added as
-int32.
+Idea: float32 holds every integer up to 2**24 exactly. Let the magnitudes of all terms of a sum add up to at most 2**24.
+Then float32 holds every partial sum, in any order and with or without fused multiply-adds, and the BLAS never rounds.
+So the rows of several passes are concatenated, their tiles are stacked, and one product computes all passes. If the
+bound does not hold, the product is split in two, and the parts are added as int32.
 
-Rule: the magnitude of a byte is at most 128 signed and 255 unsigned, that of a weight is known: the bound is taken from
-the weights that stand there, column by column. At worst (-128 everywhere) it allows 1024 rows signed and 514 unsigned;
-for weights of -127 to 127, 1032. Numbers of 16 bits are two products, of their low bytes (unsigned) and of their high
-bytes (signed), the second times 256. Sums of the parts are of 32 bits and wrap, as in the accumulators.
+Rule: the magnitude of a byte is at most 128 signed and 255 unsigned. The weights are known, so the bound uses the sum
+of their magnitudes in each column. At worst (-128 everywhere) it allows 1024 rows signed and 514 unsigned; for weights
+of -127 to 127, 1032 signed. Numbers of 16 bits take two products: of their low bytes (unsigned) and of their high bytes
+(signed), the second times 256. Sums of the parts are of 32 bits and wrap, as in the accumulators.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ GATHERED_NUMBERS = 2**22
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Part:
-    """Rows `start` to `stop` of tiles that stand one below the other, as float32 `(stop - start, columns)`."""
+    """Rows `start` to `stop`, excluded, of stacked tiles, as float32 `(stop - start, columns)`."""
 
     start: int
     stop: int
@@ -41,7 +40,7 @@ class Part:
 
 
 def multiply(memories: Memories, step: ProductStep) -> None:
-    """Put the sums of a product into the accumulators, or add them to what stands there."""
+    """Write the sums of a product to the accumulators, or add them to the sums there."""
     array = memories.accumulators.shape[1]
     target = memories.accumulators[step.accumulator : step.accumulator + step.rows]
     if not step.accumulate:
@@ -76,21 +75,21 @@ def tile_at(weights: np.ndarray, block: int, array: int) -> np.ndarray:
 
 
 def greatest_of(feed: Feed) -> int:
-    """Return the greatest magnitude of a byte that goes into the array."""
+    """Return the maximum magnitude of a byte that goes into the array."""
     return 255 if feed.unsigned or feed.plane.high_offset is not None else 128
 
 
 def halves_of(feed: Feed) -> tuple[bool, ...]:
-    """Return for each byte of a number, the low one first, whether it is the high one of 16 bits."""
+    """Return for each byte of a number, the low byte first, whether it is the high byte of 16 bits."""
     return (False,) if feed.plane.high_offset is None else (False, True)
 
 
 def exact_parts(stacked: np.ndarray, greatest: int) -> tuple[Part, ...]:
-    """Return weights, int8 `(depth, columns)`, as few float32 matrices, within the bound each.
+    """Split weights, int8 `(depth, columns)`, into few float32 matrices, each within the bound.
 
     Args:
-        stacked: tiles one below the other.
-        greatest: of the magnitudes of the numbers that they are multiplied with.
+        stacked: stacked tiles.
+        greatest: maximum magnitude of the numbers that they are multiplied with.
     """
     matrix = stacked.astype(np.float32)
     return tuple(Part(start, stop, matrix[start:stop]) for start, stop in _ranges(stacked, greatest, 0))

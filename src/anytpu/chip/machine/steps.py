@@ -1,7 +1,7 @@
-"""Steps: instructions with all that they depend on written into them, as the machine carries them out.
+"""Steps: instructions with all their dependencies resolved, as the machine carries them out.
 
-Idea: nothing in a program depends on the numbers that flow through it: not the registers, not which tile the weight
-FIFO hands out, not an address. So all of it is found once per image (`decoding.py`), and a run only moves numbers.
+Idea: registers, popped tiles and addresses do not depend on the data. So they are resolved once per image
+(`decoding.py`), and a run only moves numbers.
 
 Rule: a step is a frozen record. Rows and lanes as in `isa/instructions.py`; addresses of the Unified Buffer in units of
 32 bytes, of the Weight Memory in blocks.
@@ -17,7 +17,7 @@ from anytpu.chip.design import UNIT_BYTES
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-    """The geometry registers of a convolution or a pool, and which row of the result comes first."""
+    """The geometry registers of a convolution or a pool, and the index of the first row of the result."""
 
     batch: int
     in_height: int
@@ -40,12 +40,12 @@ class Window:
 
 @dataclasses.dataclass(frozen=True)
 class Plane:
-    """Where rows lie in the Unified Buffer.
+    """Rows in the Unified Buffer.
 
     Attributes:
-        address: unit of row 0.
+        address: unit where row 0 starts.
         pitch: units from a row to the next.
-        high_offset: units from the low bytes to the high ones; None for numbers of 8 bits.
+        high_offset: units from the low bytes to the high bytes; None for 8-bit numbers.
     """
 
     address: int
@@ -54,7 +54,7 @@ class Plane:
 
     @property
     def lanes(self) -> int:
-        """Numbers that a row has."""
+        """Number of lanes of a row."""
         return self.pitch * UNIT_BYTES
 
     def later(self, rows: int) -> Plane:
@@ -64,13 +64,16 @@ class Plane:
 
 @dataclasses.dataclass(frozen=True)
 class Feed:
-    """What one pass sends into the array: of each row, `lanes` lanes of each of `taps` taps side by side.
+    """The input of one pass: for each row, `lanes` lanes of each of `taps` taps side by side.
 
     Attributes:
-        window: None where row i of the pass is simply row i of the plane (one tap).
-        first_tap: the first tap of this pass.
-        fill: what a position outside of the plane reads as.
-        unsigned: bytes are of 0 to 255.
+        plane: the source plane.
+        lanes: number of lanes of each tap.
+        window: the geometry; None: row i of the pass is row i of the plane (one tap).
+        first_tap: index of the first tap of this pass.
+        taps: number of taps.
+        fill: value of a position outside of the plane.
+        unsigned: whether bytes are 0 to 255; otherwise they are -128 to 127.
     """
 
     plane: Plane
@@ -97,7 +100,7 @@ class Feed:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """What all steps have: the number of the instruction (of the first one, if several were joined)."""
+    """The base of all steps; `number` is the index of its instruction (of the first, if several were joined)."""
 
     number: int
 
@@ -107,9 +110,9 @@ class ProductStep(Step):
     """Passes whose sums go to the same accumulators.
 
     Attributes:
-        feeds, tiles: of each pass, what goes in, and the block of the Weight Memory where its tile starts.
-        accumulator, rows: where the sums go.
-        accumulate: they are added to what stands there.
+        feeds, tiles: for each pass, its input, and the block of the Weight Memory where its tile starts.
+        accumulator, rows: first accumulator row and number of rows of the sums.
+        accumulate: whether the sums are added to those in the accumulators.
     """
 
     feeds: tuple[Feed, ...]
@@ -124,12 +127,12 @@ class ActivateStep(Step):
     """An `Activate`, with the registers that it reads.
 
     Attributes:
-        accumulator: the first row, of "scale"; `plane` is the source of all others.
-        parameters: block of the Weight Memory with the parameters, of "scale".
-        second, second_rows, second_zero_point, second_scale: the other operand, of "add", "subtract" and "multiply".
-        window: of "max" and "average".
-        target: where the result goes; its `high_offset` says that it is of 16 bits.
-        table: the slot to look up; None for none.
+        accumulator: first accumulator row, for "scale"; `plane` is the source of all other operations.
+        parameters: block of the Weight Memory with the parameters, for "scale".
+        second, second_rows, second_zero_point, second_scale: the other operand, for "add", "subtract" and "multiply".
+        window: the geometry, for "max" and "average".
+        target: plane of the result; 16-bit if it has a `high_offset`.
+        table: slot of the table to look up; None: no table.
     """
 
     operation: Literal["scale", "copy", "add", "subtract", "multiply", "max", "average"]
@@ -153,7 +156,7 @@ class ActivateStep(Step):
     table: int | None = None
 
     def later(self, rows: int) -> ActivateStep:
-        """Return what is left of a "scale" after its first rows, which its sums follow elsewhere."""
+        """Return a "scale" without its first rows; `accumulator` is unchanged, as a layer does not read it."""
         return dataclasses.replace(self, target=self.target.later(rows), rows=self.rows - rows)
 
 

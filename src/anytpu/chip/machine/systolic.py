@@ -2,15 +2,15 @@
 
 Idea: every cell holds a weight. Numbers enter at the left edge and move one cell to the right each cycle; sums start as
 0 at the top and move one cell down. In each cycle a cell adds weight times number to the sum that comes from above. Row
-i of the array gets its number i cycles after row 0 (the numbers enter as a slanted wave), so that a sum meets, on its
-way down, the numbers of one and the same vector; it leaves at the bottom as a finished dot product.
+i of the array gets its number i cycles after row 0, so the numbers enter as a diagonal wavefront. A sum therefore meets
+the numbers of the same vector on its way down, and leaves at the bottom as a complete dot product.
 
-Rule: all registers take their new values at the same moment, from the values of the cycle before; nothing looks
-further than the next cell. The array multiplies so for teaching, and as the witness of the fast products.
+Rule: all registers take their new values at the same moment, from the values of the previous cycle; a cell reads only
+adjacent cells. The array multiplies so for teaching, and as the reference of the fast products.
 
-Cycles: the tile is shifted in from the top, in `rows` cycles, into a second register of each cell; it takes effect cell
-by cell with the front of the wave. Vector n enters row 0 in cycle n of the stream (counted from 0), and its sum of
-column j is complete at the end of cycle n + (rows - 1) + j. So a batch streams in rows + columns + batch - 2 cycles.
+Cycles: the tile is shifted in from the top, in `rows` cycles, into a second register of each cell. It takes effect cell
+by cell with the wavefront. Vector n enters row 0 in cycle n of the stream, counted from 0. Its sum of column j is
+complete at the end of cycle n + (rows - 1) + j. So a batch streams in rows + columns + batch - 2 cycles.
 
 Source: Jouppi et al. 2017, section 2 and figure 4.
 """
@@ -30,12 +30,12 @@ class ArraySnapshot:
     """All registers of an array at the end of a cycle; each an array `(rows, columns)`.
 
     Attributes:
-        cycle: which, from 0 on; the shift of the weights comes first.
-        shifting: the tile is being shifted in; else vectors stream.
+        cycle: index of the cycle, from 0; the shift of the weights comes first.
+        shifting: whether the tile is being shifted in; otherwise vectors stream.
         next_weights: the registers that the tile is shifted into.
         weights: the weights in effect.
-        numbers: what came from the left.
-        vectors: the vector that the number belongs to, from 0 on; -1 where none is.
+        numbers: the numbers that came from the left.
+        vectors: index of the vector that the number belongs to, from 0; -1 for no number.
         sums: the sums so far.
         leaving: `(vector, column, sum)` of each sum that is complete.
     """
@@ -54,10 +54,10 @@ class SystolicArray:
     """An array of cells that multiply and add.
 
     Attributes:
-        rows, columns: cells.
-        cycles: how many went by since it was made.
+        rows, columns: number of rows and columns of cells.
+        cycles: number of cycles since the array was constructed.
         next_weights, weights, numbers, sums: the registers, int32 `(rows, columns)`.
-        vectors: which vector the number of a cell belongs to, int32 `(rows, columns)`; -1 where none is.
+        vectors: index of the vector that the number of a cell belongs to, int32 `(rows, columns)`; -1 for no number.
 
     Example:
         >>> array = SystolicArray(2, 3)
@@ -121,7 +121,7 @@ class SystolicArray:
             yield
 
     def _tick(self, entering: np.ndarray, vectors: np.ndarray, weights: np.ndarray | None = None) -> None:
-        """Let one cycle go by: what enters at the left, and perhaps a row of weights at the top."""
+        """Advance one cycle: numbers enter at the left, and optionally a row of weights at the top."""
         self.cycles += 1
         if weights is not None:
             self.next_weights[1:] = self.next_weights[:-1].copy()

@@ -1,10 +1,11 @@
-"""Windows: which rows of a plane meet which rows of a result, as a few strided copies for each tap.
+"""Windows: the mapping from rows of a plane to rows of a result, as a few strided copies for each tap.
 
-Idea: rows in position-major order (line, column, example) that follow one another are at most five boxes: the rest of a
-position, the rest of a line, whole lines, and the same at the end. For one box and one tap, what lies inside the source
-is again a box, and its rows are evenly spaced along each of the three axes; so one strided copy moves it.
+Idea: consecutive rows in position-major order (line, column, example) form at most five boxes. These are the rest of a
+position, the rest of a line, whole lines, the start of a line, and the start of a position. For one box and one tap,
+the part inside the source is a box again. Its rows are evenly spaced along each of the three axes; so one strided copy
+moves it.
 
-Rule: `Patch` and `Border` count rows, so that they do not depend on where the plane lies or how wide a row is.
+Rule: `Patch` and `Border` count rows, so they do not depend on the plane's address or the width of a row.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ Triple = tuple[int, int, int]
 
 @dataclasses.dataclass(frozen=True)
 class Patch:
-    """Rows of a tap that lie inside of the source.
+    """Rows of a tap that are inside of the source.
 
     Attributes:
-        tap: which one, counted from the first that was asked for.
-        shape: lines, columns, examples.
-        row, steps: the first row of the result, and from one to the next along each axis of `shape`.
+        tap: index of the tap, from the first requested tap.
+        shape: number of lines, columns and examples.
+        row, steps: first row of the result, and distance in rows along each axis of `shape`.
         source_row, source_steps: the same in the source.
     """
 
@@ -42,13 +43,13 @@ class Patch:
 
     @property
     def reach(self) -> int:
-        """Rows of the source from the first to the last."""
+        """Distance from the first row to the last in the source, in rows."""
         return sum((count - 1) * step for count, step in zip(self.shape, self.source_steps, strict=True))
 
 
 @dataclasses.dataclass(frozen=True)
 class Border:
-    """Rows of a tap that lie outside of the source."""
+    """Rows of a tap that are outside of the source."""
 
     tap: int
     shape: Triple
@@ -105,13 +106,13 @@ def _inside(first: int, stop: int, stride: int, offset: int, length: int) -> tup
 
 @functools.lru_cache(maxsize=2**12)
 def cover(window: Window | None, rows: int, first_tap: int, taps: int) -> tuple[tuple[Patch, ...], tuple[Border, ...]]:
-    """Return the copies that gather `taps` taps of `rows` rows, and the places that no copy reaches.
+    """Return the copies that gather `taps` taps of `rows` rows, and the rows outside of the source.
 
     Args:
-        window: the geometry; None where row i of the result is row i of the source.
-        rows: rows of the result, from the window's first row on.
-        first_tap: the first tap, in row-major order of the kernel.
-        taps: how many.
+        window: the geometry; None: row i of the result is row i of the source.
+        rows: number of rows of the result, from the window's first row on.
+        first_tap: index of the first tap, in row-major order of the kernel.
+        taps: number of taps.
     """
     if window is None:
         shape, steps = (1, 1, rows), (rows, rows, 1)
@@ -163,7 +164,7 @@ def _patch(window: Window, box: _Box, tap: int, offset: tuple[int, int], lines: 
 
 @functools.lru_cache(maxsize=2**12)
 def inside(window: Window, rows: int) -> tuple[Patch, ...]:
-    """Return the copies of `cover` for all taps of a window; taps that nowhere lie inside of the source cost nothing.
+    """Return the copies of `cover` for all taps of a window; taps that are never inside of the source cost nothing.
 
     Args:
         window: the geometry.
@@ -190,10 +191,10 @@ class _Axis(NamedTuple):
     pad: int
 
     def taps_inside(self, first: int, stop: int, length: int) -> Iterator[tuple[int, int, Pair]]:
-        """Yield the taps that lie inside of the source for some of the positions from `first` up to `stop`.
+        """Yield the taps that are inside of the source for some of the positions from `first` up to `stop`.
 
         Returns:
-            The tap, how far it lies from the start of its window without padding, and the positions.
+            The tap, its offset from the start of its window without padding, and the range of positions.
         """
         step = max(self.dilation, 1)  # that of a window of one tap may be 0
         low = max(0, -(((stop - 1) * self.stride - self.pad) // step))
@@ -212,11 +213,11 @@ def rows_at(
 
     Args:
         memory: any contiguous array.
-        dtype: how its bytes are read.
-        byte: where the first row starts.
-        row_bytes: from a row to the next.
+        dtype: dtype that its bytes are read as.
+        byte: offset of the first row, in bytes.
+        row_bytes: distance between adjacent rows, in bytes.
         shape, steps: as in `Patch`.
-        lanes: how many numbers of each row.
+        lanes: number of values of each row.
     """
     dtype = np.dtype(dtype)
     strides = (*(step * row_bytes for step in steps), dtype.itemsize)

@@ -1,7 +1,7 @@
 """The witness: an image run with its products made by the literal systolic array, pass by pass and cycle by cycle.
 
-It shares with the fast machine how instructions are read and what the other units do, but nothing of how products are
-made. It is slow (some ten thousand cycles a second of an array of 256 by 256), and there to be compared with.
+It shares decoding and the other units with the fast machine, but not the computation of products. It is slow (some ten
+thousand cycles a second of an array of 256 by 256), and serves as a reference for comparisons.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def witness(image: Image, values: Mapping[str, np.ndarray]) -> dict[str, np.ndar
 
 
 def passes_of(memories: Memories, step: ProductStep, size: int) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
-    """Yield what goes through an array, pass by pass.
+    """Yield the inputs of an array, pass by pass.
 
     Returns:
-        The tile, int8 `(size, size)`; what is sent into it, int32 `(rows, size)`; and whether these are the high bytes
-        of numbers of 16 bits, whose sums count 256 times.
+        The tile, int8 `(size, size)`, and the numbers sent into it, int32 `(rows, size)`. Then whether these are the
+        high bytes of 16-bit numbers, whose sums count 256 times.
     """
     for feed, tile in zip(step.feeds, step.tiles, strict=True):
         for high in halves_of(feed):

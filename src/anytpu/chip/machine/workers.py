@@ -1,8 +1,8 @@
-"""Workers: what can be done side by side, shared among the cores.
+"""Workers: parallel work, shared among the cores.
 
-Idea: a BLAS shares each product among threads of its own, which spin while they wait for one another; the numbers
-before and after a product are one thread's work. Here each worker takes some rows through everything, with a BLAS that
-keeps to the worker's thread. That is faster when the cores are free, and many times faster when they are not.
+Idea: a BLAS shares each product among threads of its own, which spin while they wait for one another. The work before
+and after a product then runs on one thread. Here each worker takes some rows through all of it, with a BLAS limited to
+the worker's thread. That is faster when the cores are free, and many times faster when they are not.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Item = TypeVar("Item")
 
 @functools.cache
 def count() -> int:
-    """Return how many workers there are: one a core that this process may use."""
+    """Return the number of workers: one for each core that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def share(items: Sequence[Item], work: Callable[[Item], None]) -> None:
-    """Do `work` for each item, each worker taking the next one as soon as it is free; return when all are done."""
+    """Do `work` for each item; a free worker takes the next item. Return when all items are done."""
     left = iter(items)
 
     def take() -> None:
@@ -47,7 +47,7 @@ def _pool() -> ThreadPoolExecutor:
 
 
 class _Own(threading.local):
-    """What a thread keeps for itself."""
+    """Thread-local arrays, by name."""
 
     def __init__(self):
         self.arrays: dict[str, np.ndarray] = {}
@@ -66,7 +66,7 @@ def scratch(name: str, shape: tuple[int, int]) -> np.ndarray:
 
 
 class _Blas:
-    """The BLAS of this process, and how many want it to keep to one thread."""
+    """The BLAS of this process, and the number of contexts that limit it to one thread."""
 
     def __init__(self):
         self._lock = threading.Lock()

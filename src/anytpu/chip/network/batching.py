@@ -1,11 +1,11 @@
-"""Following the batch through a program: where the examples lie in each value, and that they never meet.
+"""Following the batch through a program: the batch axis of each value, and the check that examples never mix.
 
-Idea: the chip works on examples, not on batches, so each value is taken apart into examples. A program may move the
-batch to another axis (recurrent layers put time first) or merge it with others; but one example's result may not depend
-on another's.
+Idea: the chip works on examples, not on batches, so each value is split into examples. A program may move the batch to
+another axis (recurrent layers put time first) or merge it with other axes. But the result of one example may not depend
+on another example.
 
-Rule: what mixes examples is an error that names the layer; it is never guessed at. An operation that is not known by
-name is tried: it is one of examples if exchanging them exchanges its results.
+Rule: an operation that mixes examples is an error that names the layer; there is no guess. An operation without a rule
+of its own is tried on random values: it passes if permuting the examples permutes its results.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from anytpu.errors import QuantizationError
 
 
 class Mixed(Exception):
-    """An operation whose result for one example depends on others; says how."""
+    """An operation's result for one example depends on others; the text says how."""
 
 
 Types = Mapping[str, Type]
@@ -33,15 +33,15 @@ _DIFFERS = "it uses a constant that differs from example to example"
 
 
 def follow(operations: Sequence[Operation], inputs: Mapping[str, Lay], types: Types) -> dict[str, Lay]:
-    """Return where the examples lie in each value.
+    """Return the layout of the examples in each value.
 
     Args:
-        operations: in order.
-        inputs: where they lie in the inputs.
-        types: of each value.
+        operations: the operations, in order.
+        inputs: layout of the examples in each input.
+        types: type of each value.
 
     Raises:
-        QuantizationError: a value mixes examples.
+        QuantizationError: an operation mixes examples.
     """
     lays = dict(inputs)
     for operation in operations:
@@ -105,7 +105,7 @@ def _reshape(operation: Operation, lays: Mapping[str, Lay], types: Types) -> Lay
 
 
 def _unmoved(why: str, touched: Callable[[Operation, int, Types], bool]) -> Callable[..., Lay]:
-    """Return the rule of an operation that leaves all axes in place, and must not touch that of the batch."""
+    """Return the rule of an operation that keeps all axes in place, and must not change the batch axis."""
 
     def rule(operation: Operation, lays: Mapping[str, Lay], types: Types) -> Lay:
         found = {lays[one] for one in operation.values}
@@ -157,7 +157,7 @@ def _dot(operation: Operation, lays: Mapping[str, Lay], types: Types) -> Lay:
 
 
 def _check_batched(operation: Operation, index: int, lays: Mapping[str, Lay]) -> None:
-    """Raise where what is multiplied with an example is not its own, or not the same for all."""
+    """Raise unless each example is multiplied with its own values, or with a constant that is the same for all."""
     lay = lays[operation.values[0]]
     for one, side in zip(operation.operands, ("lhs", "rhs"), strict=True):
         if isinstance(one, str) and dataclasses.replace(lays[one], axis=lay.axis) != lay:
@@ -215,7 +215,7 @@ def _gather(operation: Operation, lays: Mapping[str, Lay], types: Types) -> Lay:
 
 
 def _tried(operation: Operation, lays: Mapping[str, Lay], types: Types) -> Lay:
-    """Take an operation that keeps the batch where it is, if exchanging examples exchanges its results."""
+    """Accept an operation that keeps the batch axis, if permuting random examples permutes its results."""
     lay = lays[operation.values[0]]
     if len({lays[one] for one in operation.values}) > 1 or _size_at(operation.shape, lay.axis) != _size_at(
         types[operation.values[0]].shape, lay.axis

@@ -1,7 +1,7 @@
 """From operations to nodes: each operation that the chip can do as the nodes it needs, one by one.
 
-Rule: nothing is made better here; `simplifying.py` does that. A value of the trace is a tensor of the draft, of the
-same name; one that is only another view of the same numbers in the same shape is that tensor itself.
+Rule: nothing is optimized here; `simplifying.py` does that. A value of the trace is a tensor of the draft, with the
+same name. A value that is only a view of another value, in the same shape, is that value's tensor.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Draft:
                 self._write(one)
 
     def _taken_whole(self) -> set[str]:
-        """Return the values that something else than a function of one number takes."""
+        """Return the outputs, and the values that an operation other than a function of one number takes."""
         taken = set(self._trace.outputs)
         for one in self._trace.operations:
             if self._placing.kinds[one.result] is not Kind.ELEMENT:
@@ -64,7 +64,7 @@ class Draft:
         return [self._seen_through(value) for value in one.values] if kind is Kind.BINARY else one.values
 
     def _seen_through(self, value: str) -> str:
-        """Return what is stretched over all positions to make a value; the value itself where nothing is."""
+        """Return the value that is broadcast over all positions to make `value`, or `value` if it is no broadcast."""
         stretched = self._placing.kinds.get(value) is Kind.BROADCAST
         return self._trace.producers[value].values[0] if stretched else value
 
@@ -133,7 +133,7 @@ class Draft:
         turned = seen[0] != one.values[0]
         if turned:
             first, second = second, first
-        # What lies at every position is second; where it was first, the difference is the other way round.
+        # The broadcast operand must be second; if it was first, the difference has the opposite sign.
         opposite = turned and kind == "subtract"
         result, shape = f"{one.result}/opposite" if opposite else one.result, self._trace.shape(one.result)
         self._graph.add(Elementwise(result, one.layer, (first, second), result, kind), shape)

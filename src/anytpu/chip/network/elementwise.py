@@ -1,9 +1,9 @@
-"""The operations of StableHLO that work number by number, in NumPy.
+"""The elementwise operations of StableHLO, in NumPy.
 
-Source: the specification of StableHLO (https://openxla.org/stablehlo/spec): whole numbers divide towards zero, `sign`
-keeps the sign of nothing, `round_nearest_afz` rounds halves away from zero. What it leaves open is done as XLA does it:
-whole numbers divided by 0 have all bits set and leave themselves as the rest, and casts to whole numbers end at their
-ends.
+Source: the specification of StableHLO (https://openxla.org/stablehlo/spec). Integer division rounds towards zero,
+`sign` keeps the sign of zero, `round_nearest_afz` rounds halves away from zero. If the specification leaves a result
+open, this file follows XLA. An integer divided by 0 has all bits set, and the remainder is the dividend. Casts to
+integers saturate.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COMPARISONS: dict[str, Callable[..., np.ndarray]] = {
     "GT": np.greater,
     "GE": np.greater_equal,
 }
-"""What `compare` does, by its direction."""
+"""The function of `compare`, by its direction."""
 
 
 def _divide(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -133,16 +133,16 @@ def _clamp(low: np.ndarray, x: np.ndarray, high: np.ndarray) -> np.ndarray:
 
 
 OTHER = frozenset({"bitcast_convert", "clamp", "select", "compare", "convert"})
-"""Functions of one, two or three numbers that say more than their name."""
+"""Functions of one, two or three numbers that depend on more than their name."""
 
 NAMES = frozenset({*UNARY, *BINARY, *OTHER})
-"""All of them."""
+"""The names of all elementwise operations."""
 
 
 def compute(
     name: str, operands: list[np.ndarray], attributes: Mapping[str, Any], shape: tuple[int, ...], dtype: np.dtype
 ) -> np.ndarray:
-    """Return what an operation of `NAMES` makes of arrays that have its shape, or can be stretched to it."""
+    """Return the result of an operation of `NAMES` on arrays that have its shape, or broadcast to it."""
     with np.errstate(all="ignore"):
         if name in UNARY:
             result = UNARY[name](*operands)
@@ -168,7 +168,7 @@ def _converted(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def _whole(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Return real numbers as whole ones: what is beyond them ends at their ends, what is no number is 0."""
+    """Convert real numbers to integers: values out of range saturate, NaN becomes 0."""
     ends, numbers = np.iinfo(dtype), np.nan_to_num(x.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf)
     inside = (numbers > float(ends.min)) & (numbers < float(ends.max))
     beyond = np.where(numbers > 0, dtype.type(ends.max), dtype.type(ends.min))

@@ -1,7 +1,7 @@
 """`evaluate`: a network in float32, as calibration runs it.
 
-Idea: node by node, so that each tensor can be looked at; a kernel of XLA for each geometry of a product or a pool,
-which all nodes of that geometry share.
+Idea: nodes are evaluated one by one, so that each tensor can be observed. Each geometry of a product or a pool has one
+compiled XLA kernel, which all nodes of that geometry share.
 
 Rule: kernels are kept with their network, and freed with it: each is a megabyte of code for every shape.
 """
@@ -43,7 +43,7 @@ class Kernels:
         self._made: dict[tuple, Callable[..., Any]] = {}
 
     def of(self, make: Callable[..., Callable[..., Any]], *geometry: Any) -> Callable[..., Any]:
-        """Return the kernel of a geometry; `make` returns its function where there is none yet."""
+        """Return the kernel of a geometry; `make` returns its function if there is no kernel yet."""
         key = (make, *geometry)
         if key not in self._made:
             self._made[key] = jax.jit(make(*geometry))
@@ -57,12 +57,11 @@ def evaluate(network: Network, inputs: Sequence[np.ndarray]) -> dict[str, np.nda
     """Return every tensor of a network.
 
     Args:
-        network: what to compute.
+        network: the network.
         inputs: the user's arrays, in the order of its inputs, `(batch, *shape)` each, of any one batch.
 
     Returns:
-        By name, the inputs included: `(batch, height, width, channels)`, float32 but for whole numbers and truth
-        values.
+        By name, the inputs included: `(batch, height, width, channels)`, float32 except for integers and booleans.
 
     Example:
         >>> evaluate(network, [np.zeros((3, 4), np.float32)])[network.outputs[0].tensor].shape

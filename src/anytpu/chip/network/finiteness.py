@@ -1,9 +1,10 @@
-"""What a step of the host may not make: something that is no number, of numbers.
+"""`check_finite`: check that a step of the host, given finite inputs, produces no NaN or infinity.
 
-Idea: the chip's numbers are whole, so what is small is 0 there, and a division by it has no result; and a table that
-is looked up beyond its end gives none. In float32 that would go on silently, and be some number after the next layer.
+Idea: the chip's numbers are integers, so a small number is 0 there, and a division by it has no finite result. A
+look-up beyond the end of a table gives no result either. In float32 that would go on silently, and become a finite
+number after the next layer.
 
-Rule: infinities that the model itself writes, as masks do, are its own; a NaN never is.
+Rule: infinities that the model itself contains, as masks do, are allowed on the host; a NaN never is.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from anytpu.errors import HostStepError
 
 
 def check_finite(step: HostStep, inputs: Sequence[np.ndarray], result: np.ndarray, *, held: bool) -> None:
-    """Raise `HostStepError` where a step of the host has made something that is no number.
+    """Raise `HostStepError` if a step of the host has produced a NaN or an infinity.
 
     Args:
-        step: the step; of its inputs the names are told.
-        inputs: what went in, `(rows, height, width, channels)` each.
-        result: what came out.
-        held: it becomes a tensor of the chip, which has no infinities.
+        step: the step; the error may name its inputs.
+        inputs: its inputs, `(rows, height, width, channels)` each.
+        result: its result, `(rows, height, width, channels)`.
+        held: whether the result becomes a tensor of the chip, which has no infinities.
     """
     if result.dtype.kind != "f" or np.isfinite(result).all():
         return
@@ -40,13 +41,13 @@ def check_finite(step: HostStep, inputs: Sequence[np.ndarray], result: np.ndarra
 
 
 def _has_infinity(one: Operation) -> bool:
-    """Return whether an operation takes an infinity from the model; a maximum starts with one that is no mask."""
+    """Return whether an operation has an infinite constant; the initial value of a reduction is not a mask."""
     constants = [operand for operand in one.operands if isinstance(operand, np.ndarray) and operand.dtype.kind == "f"]
     return not one.name.startswith("reduce") and any(bool(np.isinf(constant).any()) for constant in constants)
 
 
 def _reason(step: HostStep, inputs: Sequence[np.ndarray], row: int) -> str:
-    """Return why, as the rest of a sentence."""
+    """Return the reason, as the rest of a sentence."""
     sizes = [_size(one) for one in step.steps.operations if one.name == "gather"]
     for name, given in zip(step.inputs, inputs, strict=True):
         if given.dtype.kind in "iu" and len(sizes) == 1 and sizes[0]:
@@ -60,6 +61,6 @@ def _reason(step: HostStep, inputs: Sequence[np.ndarray], row: int) -> str:
 
 
 def _size(gather: Operation) -> int:
-    """Return how many rows the table of a look-up has; 0 for one along several axes, or in no table."""
+    """Return the number of rows of a look-up's table; 0 for a look-up along several axes, or in a computed table."""
     table, axes = gather.operands[0], gather.attributes["dimension_numbers"]["start_index_map"]
     return table.shape[axes[0]] if isinstance(table, np.ndarray) and len(axes) == 1 else 0

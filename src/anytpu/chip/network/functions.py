@@ -1,9 +1,9 @@
-"""Functions of one number: a chain of operations as one, and the names of those that people know.
+"""Functions of one number: a chain of operations as one function, and the common names of such functions.
 
-Idea: for its name, a function is known by what it does, not by how it was written: its values at a few hundred points
-are compared with those of the functions that have names.
+Idea: a function's name depends on its values, not on its operations. Its values at a few hundred points are compared
+with those of the functions that have names.
 
-Rule: a name is for people. What replaces a function by something else goes by its operations (`lines.py`).
+Rule: a name is for people. A rewrite that replaces a function goes by its operations (`lines.py`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ class Chain:
     """Operations that make a function of one number.
 
     Attributes:
-        root: the value that goes in, and the dtype that the program has it in.
-        operations: in order; all that is constant in them is one number for all. The last makes the result.
+        root: name of the input value.
+        dtype: dtype of the input value, in which the function is computed.
+        operations: the operations, in order; each constant is a single number. The last operation makes the result.
 
     Example:
         >>> chain(np.float32([-1, 2]))
@@ -38,7 +39,7 @@ class Chain:
 
     @property
     def key(self) -> object:
-        """What two functions that do the same operation by operation have in common."""
+        """A key that is equal for functions of the same dtype, operations and constants."""
         return (
             self.dtype,
             *(
@@ -62,13 +63,13 @@ class Chain:
 
 
 def chain_of(operations: Sequence[Operation], root: str, dtype: np.dtype, known: dict[object, Chain]) -> Chain:
-    """Return operations whose constants are one number for all as a function.
+    """Return operations as a function; all elements of each constant are the same number.
 
     Args:
-        operations: in order.
-        root: the value that goes in.
-        dtype: of the root.
-        known: functions made so far; one that does the same is taken from there.
+        operations: the operations, in order.
+        root: name of the input value.
+        dtype: dtype of the root.
+        known: the functions so far, by key; a function with the same key is reused.
     """
     names = {root: "x", **{one.result: f"%{number}" for number, one in enumerate(operations)}}
     renamed = tuple(
@@ -87,7 +88,7 @@ def chain_of(operations: Sequence[Operation], root: str, dtype: np.dtype, known:
 
 
 def _working(dtype: np.dtype) -> np.dtype:
-    """Return what a function is computed in: float32 in place of what has half its bits."""
+    """Return the dtype that a function is computed in: float32 for 16-bit floats, otherwise the same."""
     return np.dtype(np.float32) if dtype.name in ("bfloat16", "float16") else dtype
 
 
@@ -104,7 +105,7 @@ def _points() -> np.ndarray:
 
 
 def line_of(chain: Chain) -> tuple[float, float, float, float] | None:
-    """Return (factor, summand, low, high) of a function that is a straight line, clipped; else None."""
+    """Return (factor, offset, low, high) of a clipped affine function; None for other functions."""
     line = lines.line_of(chain.operations, chain.root)
     if line is None:
         return None
@@ -115,7 +116,7 @@ def line_of(chain: Chain) -> tuple[float, float, float, float] | None:
 
 
 def is_identity(chain: Chain) -> bool:
-    """Return whether a function gives back what goes in, up to rounding."""
+    """Return whether a function returns its argument, up to rounding."""
     line = line_of(chain)
     return line is not None and math.isclose(line[0], 1, rel_tol=1e-6) and line[1:] == (0, -math.inf, math.inf)
 
@@ -153,7 +154,7 @@ _NAMED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def kind_of(chain: Chain) -> str:
-    """Return what people call a function, "function" where it has no name."""
+    """Return the common name of a function; "function" if it has none."""
     line, values = line_of(chain), chain(_points())
     if line is not None and line[:2] == (1, 0):
         return {(0.0, math.inf): "relu", (0.0, 6.0): "relu6"}.get(line[2:], "clip")
@@ -173,7 +174,7 @@ def _expected() -> dict[str, np.ndarray]:
 
 
 def _is_leaky(values: np.ndarray) -> bool:
-    """Return whether values are those of a line with a bend at 0, as they are above it."""
+    """Return whether values are the argument itself above 0, and a line of another slope, not 0, below."""
     points = _points()
     below, above = points < 0, points > 0
     with np.errstate(all="ignore"):

@@ -1,8 +1,8 @@
-"""What the host computes: operations side by side as one step, with a name and a reason.
+"""Steps of the host: adjacent operations of the host as one step, with a name and a reason.
 
-Idea: each hop between chip and host costs an interrupt. So all operations of the host that no node of the chip lies
-between belong to one step. Values get a stage, which grows by one where the host takes something from the chip; what
-has the same stage can be computed at once.
+Idea: each hop between chip and host costs an interrupt. So all operations of the host without a node of the chip
+between them belong to one step. Each value gets a stage, which grows by one where the host takes a value from the chip.
+Values of the same stage can be computed in one step.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Hosting:
         self._free = self._made_of_inputs()
 
     def _made_of_inputs(self) -> set[str]:
-        """Return the values that the host makes of inputs alone and for itself alone.
+        """Return the values that the host computes from inputs alone, and that only the host uses.
 
-        Where it needs them, it makes them again, so that they are no steps of their own.
+        Each step that needs such a value computes it again, so it needs no separate step.
         """
         made: set[str] = set(self._trace.inputs)
         for one in self._trace.operations:
@@ -49,7 +49,7 @@ class Hosting:
         }
 
     def takes(self, result: str) -> Sequence[str]:
-        """Return the values that the step of a value takes."""
+        """Return the input values of the step that makes a value."""
         return self._step(result)[0]
 
     def step(self, result: str, graph: Graph) -> HostStep:
@@ -86,7 +86,7 @@ class Hosting:
 
 
 def _small(one: Operation) -> Operation:
-    """Leave constants unstretched where that makes no difference."""
+    """Return an elementwise operation with unbroadcast constants; return other operations unchanged."""
     if one.name not in elementwise.NAMES:
         return one
     parts = [operand if isinstance(operand, str) else _unstretched(operand) for operand in one.operands]
@@ -108,7 +108,7 @@ _IMPORTANT = ("dot_general", "convolution", "gather", "reduce_many", "sort", "re
 
 
 def kind_of(operations: Sequence[Operation]) -> tuple[str, Operation]:
-    """Return what operations do together, and the one that is the reason for it.
+    """Return the kind of a group of operations, and the operation that is the reason for it.
 
     Example:
         >>> kind_of(operations)[0]

@@ -1,7 +1,7 @@
-"""`Lay`: where the examples of a batch lie in an array.
+"""`Lay`: the layout of a batch's examples in an array.
 
-Rule: index i of the batch's axis is (p * rows + example) * after + q. `before` and `after` are 1 but where a program
-has merged the batch with other axes, as `reshape(batch * time, features)` does.
+Rule: index i of the batch's axis is (p * rows + example) * after + q. `before` and `after` are 1 unless a program has
+merged the batch with other axes, as `reshape(batch * time, features)` does.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Lay:
-    """Where the examples lie.
+    """The layout of a batch's examples in an array.
 
     Attributes:
         axis: the axis that holds the batch.
-        rows: how many examples there are.
-        before, after: what the axis holds beside them, outside and inside.
+        rows: number of examples.
+        before, after: sizes of the axes that are merged with the batch, outside and inside of it.
 
     Example:
         >>> Lay(1, 8).example_shape((5, 8, 3)), Lay(0, 8, after=5).example_shape((40, 3))
@@ -45,7 +45,7 @@ class Lay:
         return (self.before * self.after,) if self.is_merged else ()
 
     def example_axis(self, axis: int) -> int:
-        """Return what an axis of an array, other than that of the batch, is in one example."""
+        """Return the index in one example of an array's axis other than that of the batch."""
         return axis if axis < self.axis or self.is_merged else axis - 1
 
     def rows_first(self, array: np.ndarray) -> np.ndarray:
@@ -61,7 +61,7 @@ class Lay:
         return np.moveaxis(split, 0, self.axis + 1).reshape(shape)
 
     def is_the_same_for_all(self, array: np.ndarray) -> bool:
-        """Return whether an array holds the same for every example."""
+        """Return whether an array holds the same values for every example."""
         if array.strides[self.axis] == 0 or self.rows == 1:
             return True
         rows = self.rows_first(array)

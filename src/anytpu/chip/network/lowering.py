@@ -1,7 +1,7 @@
-"""A program as a module of StableHLO, for whichever platform it can be lowered for.
+"""A program as a module of StableHLO, for the first platform that it can be lowered for.
 
-Rule: weights and inputs are arguments, all of them, in the order of their leaves; a program file is for the platforms
-that it was written for, and which one it is makes no difference to what is computed.
+Rule: all weights and inputs are arguments, in the order of their leaves. A program file supports the platforms that it
+was written for. The choice of the platform does not change the computation.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ def lowered(program: Program) -> ir.Module:
     """Return the module of a program's step.
 
     Raises:
-        QuantizationError: it cannot be lowered.
+        QuantizationError: the program cannot be lowered.
     """
     step, said = one_device_step(program), ""
     for platform in PLATFORMS:
-        # A fresh function each time: jit's cache would hand back what was traced under other switches.
+        # A fresh function each time: jit's cache would return a trace made under other settings.
         traced: Any = jax.jit(lambda state, batch: step(state, batch), keep_unused=True)
         try:
             with inside(program.placement):

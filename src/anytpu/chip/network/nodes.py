@@ -1,12 +1,12 @@
-"""`Network`: what a model computes, in the few kinds of layers that the chip knows; in floating point, of one example.
+"""`Network`: a model as the few kinds of layers that the chip knows, in floating point, for one example.
 
-Idea: a Program is hundreds of small operations of StableHLO. `read` folds them into these nodes: a product of any kind
-is a `Convolution`, a chain of functions of one number is a `Function`, and whatever the chip has no instruction for is
-a `HostStep`. Calibration runs this network, `quantize` turns it into whole numbers node by node.
+Idea: a Program is hundreds of small operations of StableHLO. `read` folds them into these nodes. A product of any kind
+is a `Convolution`, and a chain of functions of one number is a `Function`. Operations without an instruction of the
+chip are a `HostStep`. Calibration runs this network; `quantize` turns it into integers node by node.
 
-Rule: every tensor of the chip is `(height, width, channels)` for one example; a vector is `(1, 1, channels)`, a
-sequence `(1, time, channels)`, anything of more axes `(1, all the others, the last)`. The batch is no part of a shape.
-Nodes stand in an order in which they can be computed, and each tensor is made by one node or is an input.
+Rule: every tensor of the chip is `(height, width, channels)` for one example. A vector is `(1, 1, channels)`, and a
+sequence is `(1, time, channels)`. A tensor of more axes is `(1, all the others, the last)`. The batch is not part of a
+shape. Nodes are in topological order, and each tensor is made by one node or is an input.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Shape = tuple[int, int, int]
 """(height, width, channels) of one example."""
 
 Pair = tuple[int, int]
-"""Of the two spatial axes: (height, width)."""
+"""Values of the two spatial axes: (height, width)."""
 
 Padding = tuple[Pair, Pair]
 """((top, bottom), (left, right)); negative numbers crop."""
@@ -29,13 +29,13 @@ Padding = tuple[Pair, Pair]
 
 @dataclasses.dataclass(frozen=True)
 class Node:
-    """What all nodes have.
+    """The base of all nodes.
 
     Attributes:
-        name: unique in the network ("conv2d_1/convolution").
-        layer: the layer of the user's model that it came from ("conv2d_1"); "" where none is known.
-        inputs: names of the tensors that it takes.
-        output: name of the tensor that it makes.
+        name: name of the node, unique in the network ("conv2d_1/convolution").
+        layer: the layer of the user's model that it came from ("conv2d_1"); "" if unknown.
+        inputs: names of its input tensors.
+        output: name of its output tensor.
     """
 
     name: str
@@ -46,13 +46,13 @@ class Node:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Convolution(Node):
-    """A convolution or a dense layer (a kernel of one position), with its bias and with what clips its result.
+    """A convolution or a dense layer (a kernel of one position), with its bias and the clip of its result.
 
     Attributes:
         weights: `(kernel height, kernel width, input channels / groups, output channels)`, float32.
         bias: `(output channels,)`, float32.
         strides, dilation, padding, groups: as usual; outputs are blocked by group, as in XLA.
-        low, high: the result is clipped to these, `(0, inf)` for ReLU; None: it is not.
+        low, high: bounds that the result is clipped to, `(0, inf)` for ReLU; None: no clip.
     """
 
     weights: np.ndarray
@@ -71,8 +71,9 @@ class Pool(Node):
 
     Attributes:
         kind: "max" or "average".
-        window, strides, padding: as usual; a global pool has the window of the whole picture.
-        counts_padding: an average divides by the whole window at the border too; else by what lies inside.
+        window, strides, padding: as usual; the window of a global pool is the whole image.
+        counts_padding: whether an average divides by the size of the whole window at the border too. Otherwise it
+            divides by the number of positions inside.
     """
 
     kind: Literal["max", "average"]
@@ -84,11 +85,11 @@ class Pool(Node):
 
 @dataclasses.dataclass(frozen=True)
 class Elementwise(Node):
-    """Two tensors, number by number; the second may be `(1, 1, channels)`, which goes with every position.
+    """An elementwise operation of two tensors; the second may be `(1, 1, channels)`, broadcast over all positions.
 
     Attributes:
-        kind: what is done: first + second, first - second, first * second.
-        low, high: the result is clipped to these; None: it is not.
+        kind: the operation: first + second, first - second, first * second.
+        low, high: bounds that the result is clipped to; None: no clip.
     """
 
     kind: Literal["add", "subtract", "multiply"]
@@ -98,10 +99,10 @@ class Elementwise(Node):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Function(Node):
-    """A function of one number, applied to each: sigmoid, tanh, gelu, or any chain of such. Becomes a table.
+    """A function of one number, applied to each element: sigmoid, tanh, gelu, or any chain of such. Becomes a table.
 
     Attributes:
-        kind: what people call it ("sigmoid", "tanh", "clip", ...); "function" where it has no name.
+        kind: its common name ("sigmoid", "tanh", "clip", ...); "function" if it has none.
         apply: float32 array -> float32 array of the same shape.
     """
 
@@ -111,7 +112,7 @@ class Function(Node):
 
 @dataclasses.dataclass(frozen=True)
 class Concatenate(Node):
-    """Tensors side by side.
+    """A concatenation of tensors along an axis.
 
     Attributes:
         axis: 0 height, 1 width (time of a sequence), 2 channels.
@@ -122,7 +123,7 @@ class Concatenate(Node):
 
 @dataclasses.dataclass(frozen=True)
 class Slice(Node):
-    """A part of a tensor: from `start` up to and without `stop` along one axis (0 height, 1 width, 2 channels)."""
+    """A part of a tensor: from `start` up to `stop`, excluded, along an axis (0 height, 1 width, 2 channels)."""
 
     axis: int
     start: int
@@ -136,11 +137,11 @@ class Reshape(Node):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HostStep(Node):
-    """What the chip has no instruction for, computed by the host in float32.
+    """Operations that the chip has no instruction for, computed by the host in float32.
 
     Attributes:
-        kind: what it is, for the listing ("softmax", "embedding", or the name of the operation).
-        why: why the chip cannot, for the listing ("it divides one tensor by another").
+        kind: its kind, for the listing ("softmax", "embedding", or the name of the operation).
+        why: the reason why the chip cannot, for the listing ("it divides one tensor by another").
         steps: the operations, as `network/operations.py` evaluates and writes them.
     """
 
@@ -154,7 +155,7 @@ class Port:
     """An input or an output of the user's program.
 
     Attributes:
-        tensor: the tensor of the network that it is.
+        tensor: name of its tensor in the network.
         shape: the user's shape of one example, `()` for a number.
         dtype: the user's dtype ("float32", "int32").
     """
@@ -169,10 +170,10 @@ class Network:
     """A model.
 
     Attributes:
-        name: what people call it.
-        inputs, outputs: what goes in and comes out.
-        shapes: of each tensor, the inputs' included.
-        nodes: in an order in which they can be computed.
+        name: name of the model.
+        inputs, outputs: inputs and outputs of the user's program.
+        shapes: shape of each tensor, the inputs included.
+        nodes: nodes in topological order.
     """
 
     name: str

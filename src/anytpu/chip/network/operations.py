@@ -1,7 +1,7 @@
-"""What the host computes: a few operations of StableHLO, as they stood in the user's program.
+"""Operations of the host: a few operations of StableHLO, unchanged from the user's program.
 
 Idea: a program is traced for a batch of some size, and its operations have that size in them. A step of the host keeps
-them as they are; any number of rows goes through in pieces of that size, the last filled up with its last row.
+them unchanged. Any number of rows goes through in pieces of that size; the last piece is padded with its last row.
 
 Rule: nothing here is code: a step can be written to a file as JSON and arrays, and be read again.
 """
@@ -28,13 +28,13 @@ class Operation:
     """One operation, for a whole batch.
 
     Attributes:
-        name: as StableHLO has it, without the dialect ("add", "chlo.erf").
-        operands: the name of a value, or an array that is the same for every example.
-        result: the name of the value that it makes.
-        shape, dtype: of the result, the batch included.
-        attributes: JSON-able; "text" for what `arrays` does not know by name.
-        layer: of the user's model; "" where none is known.
-        number: which one, of an operation of several results.
+        name: its name in StableHLO, without the dialect ("add", "chlo.erf").
+        operands: names of values, or arrays that are the same for every example.
+        result: name of the value that it makes.
+        shape, dtype: shape and dtype of the result, the batch included.
+        attributes: attributes as JSON values; "text" for an operation that `arrays` does not know by name.
+        layer: layer of the user's model; "" if unknown.
+        number: index of the result, for an operation of several results.
     """
 
     name: str
@@ -62,9 +62,9 @@ class Argument:
     """A value that goes into a step, or comes out of it.
 
     Attributes:
-        name: of the value.
-        shape, dtype: with the batch that the program was traced for.
-        lay: where its examples lie.
+        name: name of the value.
+        shape, dtype: shape and dtype, with the batch that the program was traced for.
+        lay: layout of its examples.
     """
 
     name: str
@@ -86,9 +86,9 @@ class Steps:
     """The operations of one `HostStep`.
 
     Attributes:
-        arguments: what goes in, in the order of the node's inputs.
-        operations: in order.
-        result: what comes out.
+        arguments: the inputs, in the order of the node's inputs.
+        operations: the operations, in order.
+        result: the output.
     """
 
     arguments: tuple[Argument, ...]
@@ -102,18 +102,18 @@ class Steps:
 
 
 def compute(step: HostStep, values: Sequence[np.ndarray]) -> np.ndarray:
-    """Return what a step of the host makes of any number of examples.
+    """Return the output of a step of the host, for any number of examples.
 
     Args:
         step: the node.
         values: its inputs, `(batch, height, width, channels)` each.
 
     Returns:
-        Its output, in the same form; float32, or the dtype of an output that is a number or a truth value.
+        Its output, in the same form; float32, or the dtype of an integer or boolean output.
 
     Raises:
-        ChipError: its operations do not fit each other or its inputs, or need more memory than is free: it is from a
-            file that was altered.
+        ChipError: its operations do not fit each other or its inputs, or need more memory than is free. Then it is
+            from a file that was altered.
     """
     steps: Steps = step.steps
     count = len(values[0])
@@ -135,7 +135,7 @@ def compute(step: HostStep, values: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _check_sizes(steps: Steps) -> None:
-    """Check that the memory which the values of a piece need is free; they may be stated by a file."""
+    """Check that the memory for the values of a piece is free; their sizes may come from a file."""
     given = [(one.shape, np.dtype(one.dtype).itemsize, one.lay.rows) for one in (*steps.arguments, steps.result)]
     made = [(one.shape, one.dtype.itemsize, 1) for one in steps.operations]
     check_memory(sum(max(rows, math.prod(shape)) * itemsize for shape, itemsize, rows in (*given, *made)))
@@ -155,7 +155,7 @@ def _piece(steps: Steps, values: list[np.ndarray]) -> np.ndarray:
 
 
 def to_json(steps: Sequence[Steps]) -> tuple[list[Any], list[np.ndarray]]:
-    """Return steps as what JSON can hold, and the arrays that stand in it by their numbers.
+    """Return steps as JSON values, and the arrays that these refer to by index.
 
     Example:
         >>> described, held = to_json([])
@@ -167,7 +167,7 @@ def to_json(steps: Sequence[Steps]) -> tuple[list[Any], list[np.ndarray]]:
 
 
 def from_json(described: Sequence[Any], held: Sequence[np.ndarray]) -> list[Steps]:
-    """Return the steps of what `to_json` returned."""
+    """Return the steps from the two results of `to_json`."""
     return [
         Steps(
             arguments=tuple(_argument(argument) for argument in one["arguments"]),

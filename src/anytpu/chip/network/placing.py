@@ -1,11 +1,11 @@
-"""What of a program the chip can do, and what is left to the host, with the reason.
+"""`place`: the operations of a program that the chip computes, and those left to the host, with the reason.
 
-Idea: an operation is placed by what it is and by what it works on. Functions of one number are gathered: a value that
-is computed number by number from one other value, its root, is one function of it, however it was written. What is
-cheap and works on what the host has stays there.
+Idea: an operation is placed by its kind and by its operands. Functions of one number are gathered. A value that is
+computed elementwise from one other value, its root, is one function of the root, however it was written. A cheap
+operation on results of the host stays on the host.
 
-Rule: an operation that a node before it does is never left to the host, which would do it once more: the division of an
-average has a kind of its own, for its values, before and after it, are all the average.
+Rule: an operation that an earlier node computes is never left to the host, which would compute it again. So the
+division of an average has a kind of its own: the values before and after it are both the average.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from anytpu.chip.network.trace import Trace
 
 
 class Kind(enum.Enum):
-    """What an operation becomes."""
+    """The form that an operation gets: a kind of node, a part of a node, or the host."""
 
     VIEW = "the same numbers"
     AVERAGE = "the division of a sum, which the pool before it has done"
@@ -51,14 +51,14 @@ _AFFINE = {"add", "subtract", "multiply", "divide"}
 
 @dataclasses.dataclass(frozen=True)
 class Placing:
-    """Where each value of a trace is made.
+    """The placement of each value of a trace on the chip or the host.
 
     Attributes:
-        kinds: of the operation that makes a value.
-        roots: of values that are functions of one number: of which value.
-        whys: of values that the host makes.
-        averages: sums over windows that are averages, with the operation after them that divides.
-        sources: of values that the host makes: what it took from the chip for them.
+        kinds: kind of the operation that makes a value, by the value.
+        roots: root of each value that is a function of one number.
+        whys: reason for each value that the host makes.
+        averages: sums over windows, each with the average that it belongs to.
+        sources: for each value that the host makes, the values that it took from the chip.
     """
 
     kinds: dict[str, Kind]
@@ -73,7 +73,7 @@ class Placing:
 
 
 def place(trace: Trace) -> Placing:
-    """Return where each value of a trace is made."""
+    """Place each value of a trace on the chip or the host."""
     placing = Placing({}, {}, {}, {}, {})
     for one in trace.operations:
         if one.result not in placing.kinds:
@@ -104,8 +104,10 @@ def _kind(one: Operation, trace: Trace, placing: Placing) -> Kind:
 
 
 def _stay(one: Operation, trace: Trace, placing: Placing) -> None:
-    """Leave with the host what is cheap and works on what is there: on results of the host alone, or on one of them and
-    on what it was computed from, as `x - mean(x)` does.
+    """Leave a cheap operation with the host if all its operands are there.
+
+    At least one operand is a result of the host. The others are values that the host took from the chip for such an
+    operand, as in `x - mean(x)`.
     """
     seen = [_seen_through(value, trace, placing) for value in one.values]
     hosted = [value for value in seen if placing.is_hosted(value)]
@@ -124,14 +126,14 @@ def _leave(one: Operation, placing: Placing, why: str) -> None:
 
 
 def _seen_through(value: str, trace: Trace, placing: Placing) -> str:
-    """Return the first of values that are the same numbers."""
+    """Return the first value of a chain of views."""
     while placing.kinds.get(value) is Kind.VIEW:
         (value,) = trace.producers[value].values
     return value
 
 
 def _sink(one: Operation, trace: Trace, placing: Placing) -> None:
-    """Leave with the host what only the host uses and the chip would not make smaller, and what is no tensor."""
+    """Leave with the host an operation that makes no tensor, or that only the host uses and that reduces no data."""
     users = trace.users.get(one.result, ())
     kind, is_output = placing.kinds[one.result], one.result in trace.outputs
     if kind is Kind.ELEMENT and not trace.is_float(one.result):
@@ -154,7 +156,7 @@ def _sink(one: Operation, trace: Trace, placing: Placing) -> None:
 
 
 def _has_whole(one: Operation, placing: Placing) -> bool:
-    """Return whether an operation is of two tensors, one of which has numbers of its own at each position."""
+    """Return whether an operation takes two tensors, at least one of which is not broadcast over positions."""
     repeated = [placing.kinds.get(value) is Kind.BROADCAST for value in one.values]
     return placing.kinds[one.result] is Kind.BINARY and not all(repeated)
 
@@ -201,7 +203,7 @@ def _reshape(one: Operation, trace: Trace) -> Kind:
 
 
 def _transpose(one: Operation, trace: Trace) -> Kind:
-    """Moving axes of one position, or the batch, moves no numbers."""
+    """Return VIEW if only axes of size 1 or the batch axis move: then no data moves."""
     lay, order = trace.lays[one.values[0]], one.attributes["permutation"]
     if lay.is_merged:
         return Kind.HOST

@@ -1,7 +1,8 @@
 """Pools: reductions and windows over positions, as maxima and averages.
 
-Idea: programs write an average as a sum and a division after it. By the number of positions it is an average that
-counts the padding; by how many of them lie inside, which is a constant that differs at the border, one that does not.
+Idea: programs write an average as a sum and a division after it. A division by the number of positions of the window
+makes an average that counts the padding. A division by the number of positions inside, a constant that differs at the
+border, makes an average that does not.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ class Averaged:
     """A sum over windows.
 
     Attributes:
-        divider: the operation that makes an average of it; None where there is none.
-        counts_padding: by all positions of the window.
-        factor: what the average is still to be multiplied with.
+        divider: result of the operation that makes an average of it; None if there is none.
+        counts_padding: whether the average divides by all positions of the window.
+        factor: factor that the average must still be multiplied with.
     """
 
     divider: str | None
@@ -86,7 +87,7 @@ def window_of(one: Operation, trace: Trace) -> Window:
 
 
 def averaged(one: Operation, trace: Trace) -> Averaged:
-    """Return what kind of average a sum over windows belongs to."""
+    """Return the average that a sum over windows belongs to."""
     window = window_of(one, trace)
     count = window.size[0] * window.size[1]
     sole = _sole_user(one, trace)
@@ -116,7 +117,7 @@ def _keeps(one: Operation, trace: Trace) -> bool:
 
 
 def _counts(by: np.ndarray, divider: Operation, trace: Trace, window: Window) -> bool:
-    """Return whether a constant says how many positions of each window lie inside."""
+    """Return whether a constant is the number of positions inside, for each window."""
     (value,) = divider.values
     height, width, channels = trace.shape(value)
     source = trace.shape(trace.producers[value].values[0])

@@ -1,7 +1,8 @@
 """Products with weights: dense layers and convolutions, brought to one form.
 
-Idea: a product that sums over the last axes of a value is a dense layer of each of the positions before them. So it is
-a convolution with a kernel of one position over `(1, positions, summed)`; a whole picture is first laid out in a line.
+Idea: a product that sums over the last axes of a value is a dense layer at each of the positions before them. So it is
+a convolution with a kernel of one position over `(1, positions, summed)`. A product over a whole image flattens it
+first.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ class Product:
     """A convolution without its names.
 
     Attributes:
-        source: the shape in which the value goes in.
-        result: the shape in which it comes out.
+        source: shape of the input.
+        result: shape of the output.
         weights: as in `Convolution`.
         strides, dilation, padding, groups: as in `Convolution`.
     """
@@ -38,7 +39,7 @@ class Product:
 
 
 def fits(one: Operation, trace: Trace) -> bool:
-    """Return whether a product is one of a value with weights, in a form that the chip has."""
+    """Return whether a product multiplies a value with weights, in a form that the chip has."""
     if not isinstance(one.operands[0], str) or not isinstance(one.operands[1], np.ndarray):
         return False
     return _dense_fits(one, trace) if one.name == "dot_general" else _convolution_fits(one, trace)

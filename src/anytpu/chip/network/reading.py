@@ -1,8 +1,8 @@
 """`read`: a Program as a `Network`.
 
-Idea: four steps, each of its own. The program is lowered to StableHLO and run with what is known (`unfolding.py`),
-which leaves a flat list of operations; the batch is followed through them (`batching.py`); what the chip can do is told
-from what the host must do (`placing.py`), and becomes nodes (`drafting.py`), which are simplified (`simplifying.py`).
+Idea: separate steps. The program is lowered to StableHLO and run with its known values (`unfolding.py`), which leaves a
+flat list of operations. The batch is followed through them (`batching.py`). Each operation is placed on the chip or the
+host (`placing.py`). The operations become nodes (`drafting.py`), which are simplified (`simplifying.py`).
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from anytpu.program.program import Program
 
 
 def read(program: Program) -> Network:
-    """Return what a program computes for one example, in the nodes that the chip knows.
+    """Return the computation of a program for one example, as nodes that the chip knows.
 
     Args:
-        program: one that infers and carries the values of its state: `anytpu.program.of(model, mode="infer",
+        program: an inference program with the values of its state: `anytpu.program.of(model, mode="infer",
             tensors=True, batch_size=8)`. The batch may have any size.
 
     Raises:
-        QuantizationError: the program trains, has no values, is written per replica, computes with 64 bits or complex
-            numbers, mixes the examples of a batch, or has a loop whose count is not known; the layer is named.
+        QuantizationError: the program trains, has no values, or is written per replica. Or it computes with 64 bits or
+            complex numbers, mixes the examples of a batch, or has a loop of unknown count. The layer is named.
 
     Example:
         >>> network = read(program)
@@ -64,13 +64,13 @@ def _trace(program: Program) -> Trace:
 
 
 def _inputs(program: Program, recorder: Recorder) -> list[Symbol]:
-    """Declare the inputs under names of our own: those of the user may be like those of values."""
+    """Declare the inputs under internal names: the user's names may equal names of values."""
     types = [Type(tuple(leaf.shape), np.dtype(leaf.dtype)) for leaf in jax.tree.leaves(program.batch)]
     return [recorder.input(f"input {number}", of) for number, of in enumerate(types)]
 
 
 def _names(program: Program) -> list[str]:
-    """Return what the user calls the inputs."""
+    """Return the user's names of the inputs."""
     found = jax.tree_util.tree_flatten_with_path(program.batch)[0]
     names = [_key(path) for path, _ in found]
     if not all(names) or len(set(names)) < len(names):

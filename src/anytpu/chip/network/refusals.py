@@ -1,4 +1,4 @@
-"""What is refused before a program is read and after, and what is said about it."""
+"""Programs and networks that are rejected, before and after a program is read, and the messages."""
 
 from __future__ import annotations
 

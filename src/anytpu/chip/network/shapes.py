@@ -1,7 +1,8 @@
 """Shapes: the user's arrays as `(batch, height, width, channels)`, and back.
 
-Rule: an array of one example with no axis becomes `(1, 1, 1)`, one axis `(1, 1, channels)`, two `(1, width, channels)`,
-three `(height, width, channels)`, more `(1, all the others, the last)`. Numbers keep their row-major order.
+Rule: an array of one example with no axis becomes `(1, 1, 1)`, with one axis `(1, 1, channels)`. With two axes it
+becomes `(1, width, channels)`, with three `(height, width, channels)`. With more axes it becomes
+`(1, all the others, the last)`. Numbers keep their row-major order.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """From a module to a flat list of operations: everything that does not depend on the inputs is computed now.
 
-Idea: weights, counters and shapes are known while a model is compiled for the chip. So the module is run once with
-them, and only what depends on the user's inputs is left over, as a list: calls are inlined, branches decided, and loops
-whose count is known (recurrent layers, `jax.lax.scan`) are written out round by round.
+Idea: weights, counters and shapes are known while a model is compiled for the chip. So the module is run once with them
+(partial evaluation), and a list of the operations that depend on the user's inputs is left over. Calls are inlined and
+branches are decided. Loops of known count (recurrent layers, `jax.lax.scan`) are unrolled.
 
-Rule: a value is an array, when it is known, or a `Symbol`. An array that is filled round by round (the outputs of a
-scan) is an `Assembly` until somebody looks at the whole of it.
+Rule: a value is an array, if it is known, or a `Symbol`. An array that is filled iteration by iteration (the outputs of
+a scan) is an `Assembly` until the whole of it is read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from anytpu.chip.network.recorder import Recorder, Value
 from anytpu.errors import QuantizationError
 
 MOST_ROUNDS = 10_000
-"""Rounds of one loop that are written out; more are a mistake."""
+"""Maximum number of iterations of an unrolled loop; more are a mistake."""
 
 _IDENTITIES = {"sdy.sharding_constraint", "stablehlo.optimization_barrier", "sdy.propagation_barrier"}
 
@@ -30,7 +30,7 @@ class Unfolding:
     """A run of a module in which some values are known.
 
     Args:
-        functions: of the module, by name.
+        functions: functions of the module, by name.
         recorder: takes the operations that are left over.
     """
 
@@ -152,7 +152,7 @@ def _place(layer: str) -> str:
 
 
 def _simplified(name: str, one: Instruction) -> tuple[str, dict[str, Any]]:
-    """Name what a reduction does, where it is one operation."""
+    """Return an operation's name and attributes; name the reducer of a reduction by a single operation."""
     attributes = {key: value for key, value in one.attributes.items() if key != "precision_config"}
     if name not in ("reduce", "reduce_window") or len(one.results) != 1:
         return (name if name != "reduce" else "reduce_many"), attributes
@@ -166,7 +166,7 @@ def _simplified(name: str, one: Instruction) -> tuple[str, dict[str, Any]]:
 
 
 def _computed_small(name: str, operands: list[np.ndarray], attributes: Mapping[str, Any], of: Type) -> np.ndarray:
-    """Compute with one number in place of those that are stretched along an axis, and stretch the result."""
+    """Compute once along axes that all operands are broadcast along, and broadcast the result."""
     assert of.dtype is not None
     if any(one.ndim not in (0, len(of.shape)) for one in operands):
         return elementwise.compute(name, operands, attributes, of.shape, of.dtype)
