@@ -91,7 +91,7 @@ class Writing:
         return self.graph.add("DequantizeLinear", value, *self.parameters(tensor))
 
     def round(self, scaled: str, quantization: Quantization, low: int, high: int) -> str:
-        """Round scaled sums half to even, add the zero point, and clip.
+        """Round real numbers, in units of the scale, half to even; add the zero point; clip.
 
         This equals QuantizeLinear without the division, as separate operators. Onnxruntime would fuse a QuantizeLinear
         with the preceding operators into a kernel that rounds differently.
