@@ -1,7 +1,8 @@
 """`Timing`: the predicted cycles of a run, by cause. No such chip was run.
 
 Rule: each cycle has one of four causes: active, stall, shift, other. They add up to the total, like rows 1, 4, 5 and 6
-of Table 3 of the paper. The waits for data and for the host are reasons of idle cycles, counted in addition, like rows 7 and 8.
+of Table 3 of the paper. The waits for data and for the host are reasons for idle cycles, counted in addition, like rows
+7 and 8.
 
 Units: the paper's "operations per byte of weights", and its roofline's ridge of 1350, count a multiply-add as one
 operation. Its TOPS count two.
