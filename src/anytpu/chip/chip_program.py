@@ -1,6 +1,6 @@
 """`ChipProgram`: a model as a program for the first TPU, to run, time, inspect and save.
 
-Rule: seconds and cycles are predictions (`time`), results are exact (`run`), and each report says which it shows.
+Rule: seconds and cycles are predictions (`time`), and results are exact (`run`). Each report states which it shows.
 """
 
 from __future__ import annotations

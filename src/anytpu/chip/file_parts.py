@@ -1,4 +1,4 @@
-"""Parts in one file: a list of them with lengths and checksums, then the parts, each compressed.
+"""The container format of a `.tpu` file: a list of parts with lengths and checksums, then the compressed parts.
 
     8 bytes    89 54 50 55 0d 0a 1a 0a   (starts no text file; a copy in text mode damages it)
     4 bytes    the format version, 1

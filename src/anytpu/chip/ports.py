@@ -34,8 +34,8 @@ def check_arrays(name: str, ports: Sequence[Port], arrays: Sequence[np.ndarray])
     """Check the inputs, and return the number of rows.
 
     Raises:
-        ChipError: the number of inputs, a shape or a dtype is wrong. Also: an integer is out of range, the inputs differ
-            in the number of rows, or there is a NaN.
+        ChipError: the number of inputs, a shape or a dtype is wrong. Also: an integer is out of range, the inputs
+            differ in the number of rows, or there is a NaN.
     """
     if len(arrays) != len(ports):
         raise ChipError(f"{name} takes {_inputs(len(ports))}, not {len(arrays)}: {_listed(ports)}.")

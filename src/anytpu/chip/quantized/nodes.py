@@ -105,7 +105,7 @@ def fault_in_quantization(scale: Any, zero_point: Any, bits: Any) -> tuple[str, 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class QConvolution(Node):
-    """QLinearConv (and QLinearMatMul: a kernel of one position), of weights whose zero point is 0.
+    """QLinearConv, or QLinearMatMul for a kernel of one position, with weights of zero point 0.
 
     The module's rule applies to this sum for each output channel m:
 

@@ -6,7 +6,7 @@ float network's, for the same examples, identifies it.
 The summary also names tensors that were 0 in every example, because their scales are guesses.
 
 Rule: the error is the signal-to-quantization-noise ratio (SQNR) in dB, 10 log10(mean x^2 / mean (x - y)^2). Here x is a
-float value and y the dequantized integer; 6 dB are one bit. It contains the errors of all earlier layers.
+float value and y the dequantized integer; 6 dB are one bit. A layer's SQNR includes the errors of all earlier layers.
 
 Bytes count weights: float32 before quantization. After it, int8 weights, with a float32 scale and an int32 bias per
 output channel. Weights of host steps stay float32.

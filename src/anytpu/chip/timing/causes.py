@@ -57,7 +57,7 @@ class Gaps:
     Attributes:
         free: end of the previous pass. Until `held` a Sync holds the product.
         held: end of that wait. Until `arrived` the unit waits for its tile.
-        arrived: end of that wait, when the shift of the tile begins or is in progress.
+        arrived: end of that wait, when the shift of the tile begins or is in progress. The shift ends by `start`.
         start: start of the pass.
     """
 
