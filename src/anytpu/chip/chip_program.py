@@ -1,6 +1,6 @@
 """`ChipProgram`: a model as a program for the first TPU, to run, time, inspect and save.
 
-Rule: seconds and cycles are predictions (`time`), results are exact (`run`), and each report says which it shows.
+Rule: seconds and cycles are predictions (`time`), and results are exact (`run`). Each report states which it shows.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ class ChipProgram:
         For an output computed on the host (softmax), return the chip tensors it is computed from.
 
         Returns:
-            `(rows, ...)` in the model's shape for an output of the chip, else `(rows, height, width, channels)`; a
-            tuple if there are several.
+            The integers of a single tensor, or a tuple of several. An output of the chip has the model's shape,
+            `(rows, ...)`; any other chip tensor has `(rows, height, width, channels)`.
         """
         return _one_or_all(self._runner.whole(x))
 

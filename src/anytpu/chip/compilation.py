@@ -46,10 +46,10 @@ def compile(
     """Quantize a model to integers and compile it for the first TPU.
 
     Args:
-        job: a Keras model; a `torch.nn.Module`; a JAX function `outputs = function(state, x)` with `state`; a Program
-            of mode "infer" that has its values, or the path of a program file.
-        calibration: typical input examples, `(rows, ...)`, for the value ranges of all tensors; a list or a dictionary
-            for several inputs. 100 to 500 rows are usual.
+        job: a Keras model, a `torch.nn.Module`, or a JAX function `outputs = function(state, x)` with `state`. Also a
+            Program of mode "infer" with its values, or the path of a program file.
+        calibration: typical input examples, `(rows, ...)`; a list or a dictionary for several inputs. They give the
+            value ranges of all tensors. 100 to 500 rows are usual.
         state: the weights of a JAX function, a tree of arrays.
         batch: examples per batch; None: the largest power of two up to 256 that fits.
         activation_bits: 8 or 16 bits per activation. 16 takes twice the time; recurrent networks need it.

@@ -1,9 +1,9 @@
-"""Records of the chip as what JSON can hold, beside a list of arrays: quantized networks, services, bindings.
+"""Serialize the chip's records (quantized networks, services, bindings) to JSON values and a list of arrays.
 
-Idea: a node is its class and its fields, so one pair of functions writes and reads all of them. An array is its place
-in the list, a step of the host likewise; arrays that stand in several places are held once.
+Idea: a node is serialized as its class name and its fields, so one pair of functions serves all classes. An array or a
+host step is serialized as its index in a list. An array that is used several times is stored once.
 
-Rule: nothing here is code, and nothing is guessed: what is no node, no field or no place is refused.
+Rule: the result contains no code. An unknown class, field or index is an error.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _NODES: dict[str, type[Node]] = {
 
 
 class Describing:
-    """Turns records into what JSON can hold.
+    """Converts records to JSON values.
 
     Attributes:
-        arrays: those that stand in what was described so far, by their places.
+        arrays: the arrays of the records so far, by index.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Describing:
         self._steps: dict[int, tuple[int, Any]] = {}
 
     def network(self, network: QuantizedNetwork) -> dict[str, Any]:
-        """Describe a quantized network."""
+        """Return a quantized network as JSON values."""
         return {
             "name": network.name,
             "inputs": [dataclasses.asdict(port) for port in network.inputs],
@@ -61,7 +61,7 @@ class Describing:
         }
 
     def service(self, service: Service) -> dict[str, Any]:
-        """Describe what the host does at an interrupt."""
+        """Return a service of the host as JSON values."""
         return {
             "step": self._node(service.step),
             "inputs": [None if one is None else dataclasses.asdict(one) for one in service.inputs],
@@ -69,7 +69,7 @@ class Describing:
         }
 
     def steps(self) -> dict[str, Any]:
-        """Describe the steps of the host that were met; called once, after all the rest."""
+        """Return the host steps of all records as JSON values; call it once, after all records."""
         described, held = operations.to_json([steps for _, steps in self._steps.values()])
         first = len(self.arrays)
         self.arrays += [np.asarray(array) for array in held]
@@ -100,14 +100,14 @@ class Describing:
 
 
 class Recalling:
-    """Turns what `Describing` made into records again.
+    """Converts the JSON values of `Describing` back to records.
 
     Args:
-        arrays: all arrays, by their places.
-        steps: what `Describing.steps` returned.
+        arrays: all arrays, by index.
+        steps: the result of `Describing.steps`.
 
     Raises:
-        ChipError: it is no description of steps.
+        ChipError: `steps` is invalid.
     """
 
     def __init__(self, arrays: Sequence[np.ndarray], steps: Mapping[str, Any]):
@@ -115,18 +115,18 @@ class Recalling:
         self._steps = _read(lambda: operations.from_json(steps["steps"], arrays[steps["first_array"] :]))
 
     def network(self, described: Mapping[str, Any]) -> QuantizedNetwork:
-        """Return the quantized network that was described.
+        """Return a quantized network from its JSON values.
 
         Raises:
-            ChipError: it is no description of one.
+            ChipError: the values are invalid.
         """
         return _read(lambda: self._network(described))
 
     def service(self, described: Mapping[str, Any]) -> Service:
-        """Return the service that was described.
+        """Return a service from its JSON values.
 
         Raises:
-            ChipError: it is no description of one.
+            ChipError: the values are invalid.
         """
         return _read(lambda: self._service(described))
 
@@ -164,16 +164,16 @@ class Recalling:
 
 
 def binding(described: Mapping[str, Any]) -> Binding:
-    """Return the binding that `dataclasses.asdict` described."""
+    """Return a binding from the result of `dataclasses.asdict`."""
     fields = {**described, "quantization": Quantization(**described["quantization"])}
     return Binding(**{name: _tuples(value) for name, value in fields.items()})
 
 
 def join_arrays(arrays: Sequence[np.ndarray]) -> tuple[list[Any], bytes]:
-    """Return the dtypes and shapes of arrays, and their bytes one after another, each at a multiple of 16 bytes.
+    """Return the dtypes and shapes of arrays, and their concatenated bytes, each aligned to 16 bytes.
 
     Raises:
-        ChipError: one holds something else than numbers and truth values.
+        ChipError: an array contains neither numbers nor booleans.
 
     Example:
         >>> join_arrays([np.int16([1, 2])])[0]
@@ -190,10 +190,10 @@ def join_arrays(arrays: Sequence[np.ndarray]) -> tuple[list[Any], bytes]:
 
 
 def size_bytes(listed: Sequence[Any]) -> int:
-    """Return the bytes of the arrays that `join_arrays` lists, with what lies between them.
+    """Return the size in bytes of the arrays listed by `join_arrays`, with their padding.
 
     Raises:
-        ChipError: it is no list of dtypes and shapes.
+        ChipError: `listed` is not a list of dtypes and shapes.
 
     Example:
         >>> size_bytes([["int16", [2]], ["float32", [3, 2]]])
@@ -203,10 +203,10 @@ def size_bytes(listed: Sequence[Any]) -> int:
 
 
 def split_arrays(listed: Sequence[Any], content: bytes) -> list[np.ndarray]:
-    """Return the arrays that `join_arrays` joined. They are read-only.
+    """Return the arrays, read-only, from the result of `join_arrays`.
 
     Raises:
-        ChipError: the bytes are not those of such arrays.
+        ChipError: the list is invalid, or `content` has another size.
     """
     return _read(lambda: _split(listed, content))
 
@@ -243,7 +243,7 @@ def _read(read: Any) -> Any:
     except ChipError:
         raise
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
-        # What is wrong is quoted, and may be as long as the file.
+        # The error may quote a value as long as the file.
         why = f"{type(error).__name__}: {error}"[:300]
         raise ChipError(f"Its description makes no sense ({why}).") from error
 

@@ -1,8 +1,8 @@
 """`Design`: the parameters of a chip. The defaults are those of the first TPU.
 
-Source: N. P. Jouppi et al., "In-Datacenter Performance Analysis of a Tensor Processing Unit", ISCA 2017
-(arXiv 1704.04760), section 2, Table 2 and section 7; the host's two rates are the labels of its Figure 1. The paper
-does not give the unit of an address or the widths of the tables; they are chosen here.
+Source: N. P. Jouppi et al., "In-Datacenter Performance Analysis of a Tensor Processing Unit", ISCA 2017 (arXiv
+1704.04760): section 2, Table 2 and section 7. The host's two rates are labels of its Figure 1. The paper gives neither
+the unit of an address nor the widths of the tables; they are chosen here.
 """
 
 from __future__ import annotations
@@ -110,17 +110,17 @@ class Design:
 
     @property
     def tile_bytes(self) -> int:
-        """Bytes of a weight tile, one a cell of the array."""
+        """Bytes of a weight tile, one per cell of the array."""
         return self.array * self.array
 
     @property
     def tile_blocks(self) -> int:
-        """Blocks of the Weight Memory that a tile takes."""
+        """Size of a tile in blocks of the Weight Memory."""
         return -(-self.tile_bytes // BLOCK_BYTES)
 
     @property
     def parameter_blocks(self) -> int:
-        """Blocks of the Weight Memory that the parameters of a block of outputs take, 8 bytes a lane."""
+        """Size of a parameter block, 8 bytes per lane, in blocks of the Weight Memory."""
         return -(-8 * self.array // BLOCK_BYTES)
 
     @property
@@ -130,17 +130,17 @@ class Design:
 
     @property
     def peak_ops_per_s(self) -> float:
-        """Multiplications and additions a second, counted as two."""
+        """Peak operations per second; a multiply-add counts two."""
         return 2 * self.array * self.array * self.clock_hz
 
     @property
     def ridge_macs_per_byte(self) -> float:
-        """Multiply-adds per byte of weights from which on the array, not the Weight Memory, is the limit (1350)."""
+        """Multiply-adds per byte of weights above which the array, not the Weight Memory, is the limit (1350)."""
         return self.array * self.array * self.clock_hz / self.weight_bytes_per_s
 
     @property
     def buffer_units(self) -> int:
-        """Units of `UNIT_BYTES` of the Unified Buffer."""
+        """Size of the Unified Buffer, in units of `UNIT_BYTES`."""
         return self.unified_buffer_bytes // UNIT_BYTES
 
 

@@ -1,7 +1,8 @@
-"""`Face`: what a program takes and gives, as its user sees it, of a network or of an image alone.
+"""`Face`: the interface of a program: inputs, outputs, shapes and quantizations.
 
-Idea: a compiled program has a network, which knows the user's shapes and names. One that was assembled from text, or
-read from a file without a network, has only its image: its bindings, and what the steps of the host take and make.
+Idea: a compiled program has a network with the user's shapes and names. A program that was assembled from text, or read
+from a file without a network, has only its image. Its interface then follows from the image's bindings and from the
+inputs and outputs of its host steps.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from anytpu.chip.quantized.nodes import Quantization, QuantizedNetwork
 
 @dataclasses.dataclass(frozen=True)
 class Face:
-    """What goes into a program and comes out, and what it is made of.
+    """The interface of a program.
 
     Attributes:
-        inputs, outputs: in order.
-        shapes: of each tensor that goes in or comes out, or that the host sees, `(height, width, channels)`.
-        quantizations: of each tensor that the chip holds and the host sees.
-        steps: what the host does.
+        inputs, outputs: the inputs and outputs, in order.
+        shapes: maps each input, output and tensor of a host step to its shape, `(height, width, channels)`.
+        quantizations: maps each chip tensor that the host reads or writes to its quantization.
+        steps: the nodes, host steps among them; without a network only the host steps.
     """
 
     inputs: tuple[Port, ...]
@@ -34,7 +35,7 @@ class Face:
 
 
 def face_of(image: Image, network: QuantizedNetwork | None) -> Face:
-    """Return the face of a program."""
+    """Return the interface of a program; `network` is None if it has only an image."""
     if network is not None:
         return Face(network.inputs, network.outputs, network.shapes, network.quantizations, network.nodes)
     inputs, outputs = (*_bound(image.inputs), *_taken(image)), (*_bound(image.outputs), *_made(image))
@@ -57,14 +58,14 @@ def _bindings(image: Image) -> Iterator[Binding]:
 
 
 def _bound(bindings: tuple[Binding, ...]) -> Iterator[Port]:
-    """The ports of tensors of the chip: a vector's shape is that of its channels, and so on."""
+    """Yield the port of each bound chip tensor; its shape omits leading axes of size 1 before the channels."""
     for one in bindings:
         ones = next((number for number, size in enumerate(one.shape[:2]) if size != 1), 2)
         yield Port(one.tensor, one.shape[ones:])
 
 
 def _taken(image: Image) -> Iterator[Port]:
-    """The user's own arrays that steps of the host take."""
+    """Yield the inputs of host steps that are the user's own arrays."""
     known = {service.step.output for service in image.services}
     for service in image.services:
         arguments = service.step.step.steps.arguments
@@ -75,7 +76,7 @@ def _taken(image: Image) -> Iterator[Port]:
 
 
 def _made(image: Image) -> Iterator[Port]:
-    """What steps of the host make for the user alone."""
+    """Yield the outputs of host steps that go to the user only."""
     taken = {name for service in image.services for name in service.step.inputs}
     for service in image.services:
         if service.output is None and service.step.output not in taken:

@@ -1,11 +1,15 @@
 """`.tpu` files: a program for the chip, with the quantized network that it was compiled from.
 
-Idea: the parts of a file (`file_parts.py`) are a "header" (JSON: names, bindings, what the host does, the chip), the
-"code" (instructions as `isa` encodes them), the "weights" (bytes of the Weight Memory), the "network" (JSON, or null)
-and the "arrays" of the last and of what the host does (`described.py`).
+Idea: a file has five parts (`file_parts.py`):
 
-Rule: no code is in a file, so reading one runs nothing. A file is written beside its place and then moved there, so
-that an interrupted write leaves the old one.
+- "header": JSON with names, bindings, host services and the chip.
+- "code": the instructions, as `isa` encodes them.
+- "weights": the bytes of the Weight Memory.
+- "network": the quantized network as JSON, or null.
+- "arrays": the arrays of the network and of the host steps (`described.py`).
+
+Rule: a file contains no Python code, so reading it executes nothing. A file is written under a temporary name and then
+renamed, so that an interrupted write keeps the old file.
 """
 
 from __future__ import annotations
@@ -29,31 +33,31 @@ from anytpu.files.opening import read_file
 from anytpu.files.replacing import replaced
 
 SUFFIX = ".tpu"
-"""How the name of a file ends."""
+"""Suffix of a program file's name."""
 
 _HEADER, _CODE, _WEIGHTS, _NETWORK, _ARRAYS = PARTS
 
 MOST_BYTES = {_HEADER: 64 * 2**20, _CODE: 16 * 2**20, _NETWORK: 64 * 2**20}
-"""The most that these parts may have: enough for 10,000 steps of a loop. The header says how large the others are."""
+"""Maximum bytes of these parts: enough for 10,000 steps of a loop. The header has the sizes of the other parts."""
 
 
 def write(
     path: str | Path, image: Image, network: QuantizedNetwork | None = None, settings: Settings | None = None
 ) -> Path:
-    """Write a program as a file.
+    """Write a program to a file.
 
     Args:
-        path: where; the name ends in ".tpu". A file that is there is replaced, in one move.
+        path: path of the file; its name ends in ".tpu". An existing file is replaced atomically.
         image: the program.
-        network: what it was compiled from, so that what reads the file can compile it for another batch; None: leave it
-            out.
-        settings: how it was compiled, and others will be; None: the default ones.
+        network: the network that it was compiled from, so that a reader can compile it for another batch. None: omit
+            it.
+        settings: settings of this and of later compilations; None: the defaults.
 
     Returns:
         The path.
 
     Raises:
-        ChipFileError: the name ends otherwise, or the file cannot be written, or would be larger than what is read.
+        ChipFileError: the name has another suffix, the file cannot be written, or a part exceeds `MOST_BYTES`.
         ChipError: an instruction cannot be encoded.
 
     Example:
@@ -75,12 +79,11 @@ def read(path: str | Path) -> tuple[Image, QuantizedNetwork | None, Settings]:
     """Read a program from a file.
 
     Returns:
-        The program, the quantized network that it was compiled from, or None where the file has none, and how it was
-        compiled.
+        The program, its quantized network (None if the file has none), and the settings of its compilation.
 
     Raises:
-        ChipFileError: there is no such file, or it is no program for the chip, is cut short, was altered, or is of a
-            newer format.
+        ChipFileError: the file does not exist, is not a program for the chip, is truncated or altered, or has a newer
+            format.
 
     Example:
         >>> image, network, settings = read("model.tpu")  # doctest: +SKIP
@@ -96,7 +99,8 @@ def to_bytes(image: Image, network: QuantizedNetwork | None = None, settings: Se
     """Return the content of a file.
 
     Raises:
-        ChipFileError: a part would have more than `MOST_BYTES`. ChipError: an instruction cannot be encoded.
+        ChipFileError: a part exceeds `MOST_BYTES`.
+        ChipError: an instruction cannot be encoded.
     """
     describing = Describing()
     services = [describing.service(service) for service in image.services]
@@ -131,14 +135,14 @@ def to_bytes(image: Image, network: QuantizedNetwork | None = None, settings: Se
 
 
 def from_bytes(content: bytes, name: str) -> tuple[Image, QuantizedNetwork | None, Settings]:
-    """Return what the content of a file stands for.
+    """Parse the content of a file; return the program, its network or None, and its settings.
 
     Args:
-        content: the bytes.
-        name: of the file, for the messages.
+        content: the bytes of the file.
+        name: name of the file, for error messages.
 
     Raises:
-        ChipFileError: it is no program for the chip, is cut short, was altered, or is of a newer format.
+        ChipFileError: the content is not a program for the chip, is truncated or altered, or has a newer format.
     """
     parts = split_parts(content, name)
     try:
@@ -153,7 +157,7 @@ def from_bytes(content: bytes, name: str) -> tuple[Image, QuantizedNetwork | Non
 
 
 def _recall(parts: dict[str, Packed]) -> tuple[Image, QuantizedNetwork | None, Settings]:
-    # What the other parts may have, stands in the header.
+    # The header gives the maximum sizes of the other parts.
     header = json.loads(parts[_HEADER].unpack(MOST_BYTES[_HEADER]))
     design = Design(**header["design"])
     weights_bytes = header["weights_bytes"]
@@ -188,5 +192,5 @@ def _instructions(code: bytes) -> tuple[Instruction, ...]:
 
 
 def _json(value: Any) -> bytes:
-    # Numbers of NumPy are as good as Python's.
+    # NumPy scalars are converted to Python numbers.
     return json.dumps(value, separators=(",", ":"), default=np.generic.item).encode()

@@ -1,4 +1,4 @@
-"""Parts in one file: a list of them with lengths and checksums, then the parts, each compressed.
+"""The container format of a `.tpu` file: a list of parts with lengths and checksums, then the compressed parts.
 
     8 bytes    89 54 50 55 0d 0a 1a 0a   (starts no text file; a copy in text mode damages it)
     4 bytes    the format version, 1
@@ -10,8 +10,8 @@
 
 Numbers are little-endian, checksums are CRC-32C.
 
-Rule: whoever reads gets every part as it was written, or an error that says what is wrong with the file. Nothing is
-unpacked before whoever reads has said how large it may be, so a small file cannot fill the machine's memory.
+Rule: a reader gets every part exactly as written, or an error that describes the fault of the file. A part is
+decompressed only up to a size that the reader sets, so a small file cannot fill the machine's memory.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from anytpu.files.memory import check_memory, check_ratio, is_swollen
 from anytpu.units import KIB, MIB
 
 FORMAT = 1
-"""The format that is written, and the newest that is read."""
+"""Version of the format that is written, and the newest that is read."""
 
 MAGIC = b"\x89TPU\r\n\x1a\n"
-"""What a file begins with."""
+"""The first bytes of a file."""
 
 PARTS = ("header", "code", "weights", "network", "arrays")
-"""The parts of a file, in order."""
+"""Names of the parts of a file, in order."""
 
 SAVE_AGAIN = "save it again, with ChipProgram.save or anytpu chip compile."
-"""What to do about a file that cannot be used."""
+"""Advice for an unusable file, the end of an error message."""
 
 _START = struct.Struct("<8sII")
 _PART = struct.Struct("<8sQQI")
@@ -51,7 +51,7 @@ _COPY_AGAIN = f"Copy it again, or {SAVE_AGAIN}"
 
 _PIECE_BYTES = 64 * KIB
 _MOST_RATIO = 1032
-"""So many times smaller zlib can make something, and no more."""
+"""Maximum compression ratio of zlib."""
 
 
 class _Entry(NamedTuple):
@@ -63,12 +63,12 @@ class _Entry(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Packed:
-    """A part of a file, whose checksum was right.
+    """A compressed part of a file, with a verified checksum.
 
     Attributes:
-        file: the name of the file, for the messages.
-        name: of the part.
-        size_bytes: when it is unpacked.
+        file: name of the file, for error messages.
+        name: name of the part.
+        size_bytes: recorded size after decompression, in bytes.
     """
 
     file: str
@@ -77,13 +77,13 @@ class Packed:
     _content: bytes
 
     def unpack(self, most_bytes: int) -> bytes:
-        """Return the part as it was written.
+        """Return the decompressed part.
 
         Args:
-            most_bytes: that it may have.
+            most_bytes: maximum size that the caller accepts, in bytes.
 
         Raises:
-            ChipFileError: it is larger, or it is not what was recorded.
+            ChipFileError: the part is larger, or its content does not match its record.
         """
         if self.size_bytes > most_bytes:
             _refuse(
@@ -120,24 +120,24 @@ def join_parts(parts: Mapping[str, bytes]) -> bytes:
 
 
 def split_parts(content: bytes, name: str) -> dict[str, Packed]:
-    """Return the parts of a file, still packed.
+    """Return the parts of a file, still compressed.
 
     Args:
-        content: of the file.
-        name: of the file, for the messages.
+        content: bytes of the file.
+        name: name of the file, for error messages.
 
     Raises:
-        ChipFileError: it is empty, foreign, cut short, altered, or of a newer format.
+        ChipFileError: the file is empty, truncated or altered, or has another or a newer format.
     """
     return _Content(content, name).parts()
 
 
 def _inflated(unpacking: Any, packed: bytes, size_bytes: int) -> bytes:
-    """Return what is packed, or a little more than so many bytes of it; it is held once."""
+    """Decompress, and stop soon after `size_bytes` bytes; only one copy of the result is in memory."""
     gathered = io.BytesIO()
     for start in range(0, len(packed), _PIECE_BYTES):
         if unpacking.eof:
-            unpacking.decompress(packed[start:])  # becomes its unused_data
+            unpacking.decompress(packed[start:])  # sets its unused_data
             break
         left, piece = packed[start : start + _PIECE_BYTES], b""
         while (left or len(piece) == MIB) and gathered.tell() <= size_bytes and not unpacking.eof:
@@ -149,26 +149,26 @@ def _inflated(unpacking: Any, packed: bytes, size_bytes: int) -> bytes:
 
 def _pack(name: str, content: bytes) -> bytes:
     packed = _deflated(name, content)
-    # A reader refuses what is packed too well.
+    # A reader refuses a high compression ratio.
     return zlib.compress(content, 0) if is_swollen(len(packed), len(content)) else packed
 
 
 def _deflated(name: str, content: bytes) -> bytes:
     if name not in _NUMBERS:
         return zlib.compress(content)
-    # Weights repeat nothing but zeros: looking for more takes three times as long and finds a thousandth.
+    # Only zeros repeat in weights: a full search takes three times as long and saves 0.1 %.
     packing = zlib.compressobj(1, strategy=zlib.Z_RLE)
     return packing.compress(content) + packing.flush()
 
 
 class _Content:
-    """The content of a file, taken apart; each step refuses what is not as it was written."""
+    """A parser of the content of a file; each step raises an error for a mismatch."""
 
     def __init__(self, content: bytes, name: str):
         self._content, self._name = content, name
 
     def parts(self) -> dict[str, Packed]:
-        """Return each part."""
+        """Return the parts by name, with verified checksums."""
         entries, start, found = self._entries(), _BEGINNING_BYTES, {}
         end = start + sum(entry.packed_bytes for entry in entries)
         if len(self._content) < end:

@@ -1,11 +1,11 @@
-"""`Image`: all that a chip needs to run: instructions, what lies in the Weight Memory, and what the host does.
+"""`Image`: an executable program for the chip: instructions, contents of the Weight Memory, and host steps.
 
-Idea: the compiler makes an image of a quantized network, the assembler one of text; the machine runs it, the time model
-counts its cycles, the checker reads it. None of them knows where it came from.
+Idea: the compiler makes an image from a quantized network, and the assembler from text. The machine runs an image, the
+time model predicts its cycles, and the checker checks it. None of these depends on its origin.
 
-Rule: the host has one buffer of `host_bytes` bytes that both sides read and write. A tensor lies there as it does in
-the Unified Buffer: plane by plane, rows in position-major order (row (h * width + w) * batch + n), each row padded to
-whole units of 32 bytes.
+Rule: the host has one buffer of `host_bytes` bytes, which the host and the chip read and write. A tensor has the same
+layout there as in the Unified Buffer: plane by plane, with rows in position-major order. The row of position (h, w) and
+example n is (h * width + w) * batch + n. Each row is padded to a multiple of 32 bytes.
 """
 
 from __future__ import annotations
@@ -23,27 +23,28 @@ from anytpu.chip.quantized.nodes import QHostStep, Quantization
 from anytpu.errors import ChipError
 
 MOST_HOST_BYTES = 2**40
-"""The largest buffer of the host: instructions have 40 bits for an address in it."""
+"""Maximum size of the host's buffer in bytes: instructions have 40 bits for an address in it."""
 
 MOST_BATCH = 2**32 - 1
-"""The largest batch: the register for it has 32 bits."""
+"""Maximum batch: its register has 32 bits."""
 
 _MOST = 2**63 - 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Binding:
-    """Where a tensor lies in the host's buffer.
+    """The location and layout of a tensor in the host's buffer.
 
     Attributes:
-        tensor: its name.
-        shape: `(height, width, channels)` of one example.
-        quantization: what its integers stand for. Of 16 bits, each plane is one of low bytes, then one of high bytes.
-        host_address: the byte where its first plane starts; a multiple of 32.
-        lanes: the channels of each plane, one after another; each row of a plane takes whole units of 32 bytes.
+        tensor: name of the tensor.
+        shape: shape of one example, `(height, width, channels)`.
+        quantization: quantization of the tensor. With 16 bits, each plane is a plane of low bytes, then one of high
+            bytes.
+        host_address: byte offset of its first plane, a multiple of 32.
+        lanes: number of channels of each plane, in order; a row of a plane takes whole units of 32 bytes.
 
     Raises:
-        ChipError: one of them makes no sense.
+        ChipError: an attribute is invalid.
     """
 
     tensor: str
@@ -59,17 +60,17 @@ class Binding:
         _check_kind(f"The quantization of {self.tensor!r}", self.quantization, Quantization)
 
     def plane_bytes(self, number: int, batch: int) -> int:
-        """Return the bytes of a plane (of its low bytes, for 16 bits)."""
+        """Return the size of a plane in bytes; for 16 bits, of its low bytes only."""
         height, width, _ = self.shape
         return height * width * batch * pitch_of(self.lanes[number]) * UNIT_BYTES
 
     def total_bytes(self, batch: int) -> int:
-        """Return the bytes of the whole tensor."""
+        """Return the size of the whole tensor in bytes."""
         return sum(self.plane_bytes(n, batch) for n in range(len(self.lanes))) * (self.quantization.bits // 8)
 
 
 def fault_in_binding(tensor: Any, shape: Any, host_address: Any, lanes: Any) -> tuple[str, str] | None:
-    """Return which attribute of a binding makes no sense, and what is expected; None if they all do.
+    """Return the name of an invalid attribute of a binding and an explanation; None if all are valid.
 
     Example:
         >>> fault_in_binding("x", (1, 1, 3), 8, (3,))
@@ -88,7 +89,7 @@ def fault_in_binding(tensor: Any, shape: Any, host_address: Any, lanes: Any) -> 
 
 
 def pitch_of(lanes: int) -> int:
-    """Return the units of 32 bytes that a row of so many lanes takes.
+    """Return the size of a row of `lanes` lanes, in units of 32 bytes.
 
     Example:
         >>> pitch_of(3), pitch_of(33), pitch_of(256)
@@ -99,12 +100,12 @@ def pitch_of(lanes: int) -> int:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Service:
-    """What the host does at an `InterruptHost`.
+    """The work of the host at an `InterruptHost`.
 
     Attributes:
-        step: the step.
-        inputs: where its inputs lie; None for one that is the user's own array or another step's result.
-        output: where its result goes; None where it is no tensor of the chip.
+        step: the host step.
+        inputs: location of each input; None if it is the user's own array or another step's result.
+        output: location of its result; None if it is not a chip tensor.
     """
 
     step: QHostStep
@@ -114,17 +115,17 @@ class Service:
 
 @dataclasses.dataclass(frozen=True)
 class Tag:
-    """A part of a program: what was made of one node of the network.
+    """A part of a program: the instructions of one node of the network.
 
     Attributes:
-        name: of the node.
-        layer: of the user's model; "" where none is known.
-        kind: what it is ("convolution", "dense", "max pool", "add", "sigmoid", "softmax on the host", ...).
-        macs: multiply-adds that the model asks for, of the whole batch.
-        note: how it was placed, for the listing ("7 of 49 taps a pass", "spilled", "on the host: ...").
+        name: name of the node.
+        layer: name of the layer in the user's model; "" if unknown.
+        kind: kind of the node ("convolution", "dense", "max pool", "add", "sigmoid", "softmax on the host", ...).
+        macs: number of multiply-adds of the model, for the whole batch.
+        note: placement of the node, for the listing ("7 of 49 taps a pass", "spilled", "on the host: ...").
 
     Raises:
-        ChipError: one of them is of another kind.
+        ChipError: an attribute has another type, or `macs` is out of range.
     """
 
     name: str
@@ -141,15 +142,16 @@ class Tag:
 
 @dataclasses.dataclass(frozen=True)
 class Resident:
-    """A stretch of the Unified Buffer that a tensor holds.
+    """An allocation of the Unified Buffer, with its live range.
 
     Attributes:
-        tensor: its name.
-        address, units: where, in units of 32 bytes.
-        first, last: the numbers of the first and the last instruction that use it.
+        tensor: name of the tensor.
+        address: start, in units of 32 bytes.
+        units: size, in units of 32 bytes.
+        first, last: indices of the first and the last instruction that use it.
 
     Raises:
-        ChipError: one of them makes no sense.
+        ChipError: an attribute is invalid.
     """
 
     tensor: str
@@ -169,19 +171,19 @@ class Image:
     """A program for the chip, for batches of one size.
 
     Attributes:
-        name: what people call it.
-        instructions: the last is a `Halt`.
-        weights: uint8, the bytes of the Weight Memory from block 0 on.
-        batch: examples that go through at a time.
-        host_bytes: size of the host's buffer.
-        inputs, outputs: the chip's own: where the integers lie.
-        services: what the host does at each interrupt, by its number.
+        name: name of the program.
+        instructions: the instructions; the last is a `Halt`.
+        weights: contents of the Weight Memory from block 0 on, uint8 `(bytes,)`.
+        batch: number of examples per batch.
+        host_bytes: size of the host's buffer in bytes.
+        inputs, outputs: locations of the chip's inputs and outputs in the host's buffer.
+        services: work of the host at each interrupt, by the interrupt's number.
         tags: the parts that `DebugTag` marks.
-        residents: what lies in the Unified Buffer, from when to when.
+        residents: allocations of the Unified Buffer.
         design: the chip that it was compiled for.
 
     Raises:
-        ChipError: one of them makes no sense. That the instructions do is for `checking.check` to see.
+        ChipError: an attribute is invalid. `checking.check` checks the instructions.
     """
 
     name: str

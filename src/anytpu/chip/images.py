@@ -1,7 +1,7 @@
-"""`Images`: the instructions of a program for batches of any size and for chips of other numbers.
+"""`Images`: the images of a program for other batch sizes and other chips, compiled on demand.
 
-Idea: instructions are for one chip and for batches of one size; the quantized network that they were compiled from is
-for any. One that was assembled from text has no network, and one image.
+Idea: an image is for one chip and one batch size, but the quantized network serves any. A program that was assembled
+from text has no network, and therefore a single image.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from anytpu.errors import ChipError, SettingError
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How images are compiled.
+    """Settings of the compiler.
 
     Attributes:
-        convolution: "native" passes, "packed" ones, or the cheaper ("auto").
-        spill: move to the host what the Unified Buffer has no room for; else that is an error.
+        convolution: kernel positions per pass: one ("native"), as many as the array holds ("packed"), or the faster of
+            both ("auto").
+        spill: whether to move tensors that exceed the Unified Buffer to the host; False: raise an error instead.
     """
 
     convolution: Literal["auto", "native", "packed"] = "auto"
@@ -38,9 +39,9 @@ class Images:
     """The images of one program.
 
     Attributes:
-        own: the one that the program came with.
-        network: what others are compiled from, or None.
-        settings: how.
+        own: the image that the program was made with.
+        network: the quantized network from which other images are compiled, or None.
+        settings: settings of the compiler.
     """
 
     def __init__(self, own: Image, network: QuantizedNetwork | None, settings: Settings) -> None:
@@ -50,17 +51,18 @@ class Images:
         self._known = {_key(own.batch, own.design): own}
 
     def image(self, batch: int | None = None, design: Design | None = None) -> Image:
-        """Return the image for a batch and a chip; None: those of the program's own.
+        """Return the image for a batch size and a chip; None: the batch or the chip of `own`.
 
         Raises:
-            SettingError: a batch that is none. ChipError: there is no network to compile anew. CapacityError: it does
-            not fit on the chip.
+            SettingError: the batch is not a positive integer.
+            ChipError: the image has to be compiled, and there is no network.
+            CapacityError: the batch does not fit on the chip.
         """
         batch, design = self.own.batch if batch is None else batch, design or self.own.design
         check_batch(batch)
         key = _key(batch, design)
         if key not in self._known:
-            # With the program's own rates, whoever asks first: they are no part of the instructions.
+            # Compile with the rates of `own`: the instructions do not depend on rates, so they are not in the key.
             numbers: dict[str, int] = dict(zip(COMPILED_FOR, design.compiled_for, strict=True))
             self._known[key] = self._compiled(batch, self.own.design.turned(numbers))
         return self._known[key]
@@ -69,7 +71,7 @@ class Images:
         """Return the network, for a purpose ("write as ONNX").
 
         Raises:
-            ChipError: there is none.
+            ChipError: there is no network.
         """
         if self.network is None:
             raise ChipError(f"{self.own.name} was assembled, so there is no network to {purpose}.")

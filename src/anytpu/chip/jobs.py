@@ -1,6 +1,6 @@
-"""`program_of`: what a user wants on the chip, as a Program of mode "infer" that carries its values.
+"""`program_of`: convert a user's job to a Program of mode "infer" with its values.
 
-Rule: what a model or a function says when it is traced is told with what it was called with.
+Rule: if tracing a model or a function raises an error, the message includes the shapes of its arguments.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from anytpu.program import Program, of
 from anytpu.program.frameworks import TORCH_MAKER
 
 TRACED_ROWS = 8
-"""Examples that a Keras model or a function is traced with; it is compiled for any number of them."""
+"""Batch size with which a Keras model or a function is traced; it is compiled for any batch size."""
 
 _PROGRAM_FILES = (".anytpu", ".mlir")
 _KERAS_FILES = (".keras", ".h5", ".hdf5")
@@ -29,7 +29,7 @@ _OWN_STATE = "state is for the weights of a JAX function, and the {which} has it
 
 
 OTHER_ROWS = 5
-"""Another number, so that a model is found out that computes with the number of its examples."""
+"""Another batch size, to detect a model whose outputs depend on the batch size."""
 
 
 def program_of(job: Any, calibration: Any, state: Any, rows: int = TRACED_ROWS) -> Program:
@@ -38,13 +38,13 @@ def program_of(job: Any, calibration: Any, state: Any, rows: int = TRACED_ROWS) 
     Args:
         job: a Keras model, a PyTorch module, a function `outputs = function(state, x)`, a Program, or the path of a
             program file.
-        calibration: examples, for a job that does not know the shapes of its inputs.
-        state: the weights of a function; None for everything else.
-        rows: examples to trace a model or a function with; a Program has its own.
+        calibration: examples, for a job without input shapes.
+        state: the weights of a function; None for every other job.
+        rows: batch size with which to trace a model or a function; a Program has its own.
 
     Raises:
-        ProgramError: it is none of those, or it fails when it is traced. SettingError: a state beside a job that has
-        one of its own.
+        ProgramError: the job has another type, or tracing it fails.
+        SettingError: `state` is given for a job that has its own weights.
     """
     if isinstance(job, Program) or (is_path(job) and Path(job).suffix in _PROGRAM_FILES):
         if state is not None:
@@ -64,12 +64,12 @@ def program_of(job: Any, calibration: Any, state: Any, rows: int = TRACED_ROWS) 
 
 
 def has_one_size(job: Any) -> bool:
-    """Tell whether a job is for batches of one size, as a Program is."""
+    """Return whether a job has a fixed batch size, as a Program has."""
     return isinstance(job, Program) or is_path(job)
 
 
 def is_path(value: Any) -> bool:
-    """Tell whether something is the path of a file."""
+    """Return whether a value is a path."""
     return isinstance(value, str) or hasattr(value, "__fspath__")
 
 
@@ -80,7 +80,7 @@ def _of_model(model: Any, calibration: Any, state: Any, rows: int) -> Program:
     try:
         return of(model, None, "infer", True, batch_size=rows)
     except ProgramError:
-        # A model that does not know the shapes of its inputs is given those of the examples.
+        # A model without input shapes gets the shapes of the examples.
         return _told(
             f"The Keras model {name!r} cannot be called with",
             calibration,
@@ -112,7 +112,7 @@ def _of_function(function: Any, calibration: Any, state: Any, rows: int) -> Prog
 
 
 def _told(who: str, calibration: Any, make: Callable[[], Program]) -> Program:
-    """Return what is made, or say what somebody's code was called with when it failed."""
+    """Return `make()`; if user code raises in it, raise an error with the shapes of its arguments."""
     try:
         return make()
     except AnyTPUError:

@@ -34,7 +34,7 @@ def load(path: str | Path) -> ChipProgram:
 
 
 def _check_outputs(network: QuantizedNetwork, image: Image, file: str) -> None:
-    """Refuse a network with an output that the instructions beside it do not compute."""
+    """Raise an error if the instructions do not compute an output of the network."""
     computed = {binding.tensor for binding in (*image.inputs, *image.outputs)}
     for service in image.services:
         computed |= {service.step.output, *service.step.inputs}

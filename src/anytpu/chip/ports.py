@@ -1,6 +1,6 @@
-"""The user's arrays as the chip's tensors, and back: shapes, whole numbers, and what cannot be taken.
+"""Check the user's arrays, and convert them to and from the chip's tensors.
 
-Rule: what goes in is checked before anything runs; a NaN has no whole number, so it is refused and not rounded.
+Rule: inputs are checked before anything runs. A NaN is an error, because no integer represents it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from anytpu.errors import ChipError
 
 
 def arrays_of(name: str, ports: Sequence[Port], x: Any) -> list[np.ndarray]:
-    """Return the inputs as a list, of one array, of a list or tuple, or of a dictionary by the inputs' names.
+    """Return the inputs as a list, from an array, a list, a tuple, or a dictionary with the inputs' names.
 
     Raises:
-        ChipError: a dictionary with other keys.
+        ChipError: a dictionary has other keys than the inputs' names.
     """
     if isinstance(x, Mapping):
         names = [port.tensor for port in ports]
@@ -31,10 +31,11 @@ def arrays_of(name: str, ports: Sequence[Port], x: Any) -> list[np.ndarray]:
 
 
 def check_arrays(name: str, ports: Sequence[Port], arrays: Sequence[np.ndarray]) -> int:
-    """Check what goes in, and return the number of its rows.
+    """Check the inputs, and return the number of rows.
 
     Raises:
-        ChipError: another number of inputs, another shape or kind of numbers, unequal rows, or a NaN.
+        ChipError: the number of inputs, a shape or a dtype is wrong. Also: an integer is out of range, the inputs
+            differ in the number of rows, or there is a NaN.
     """
     if len(arrays) != len(ports):
         raise ChipError(f"{name} takes {_inputs(len(ports))}, not {len(arrays)}: {_listed(ports)}.")
@@ -69,14 +70,14 @@ def _check_range(which: str, port: Port, array: np.ndarray) -> None:
 def tensor_of(
     port: Port, array: np.ndarray, shapes: Mapping[str, Shape], quantizations: Mapping[str, Quantization]
 ) -> np.ndarray:
-    """Return a user's array as the tensor `(rows, height, width, channels)`, quantized if the chip holds it."""
+    """Return an input as `(rows, height, width, channels)`, quantized if it is a chip tensor."""
     canonical = array.reshape(len(array), *shapes[port.tensor])
     quantization = quantizations.get(port.tensor)
     return canonical.astype(port.dtype) if quantization is None else quantization.quantize(canonical)
 
 
 def array_of(port: Port, tensor: np.ndarray, quantizations: Mapping[str, Quantization]) -> np.ndarray:
-    """Return a tensor in the user's shape, as real numbers."""
+    """Return a tensor in the user's shape, `(rows, ...)`, dequantized if it is a chip tensor."""
     quantization = quantizations.get(port.tensor)
     real = tensor if quantization is None else quantization.dequantize(tensor)
     return real.reshape(len(tensor), *port.shape)

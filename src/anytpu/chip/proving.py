@@ -1,10 +1,10 @@
-"""`prove`: that a network computes what the program it was read from computes, before anything is built on it.
+"""`prove`: check that a network computes the same outputs as its program, on the user's examples.
 
-Idea: reading folds hundreds of operations into few nodes. Whether it did so rightly can be seen: both are run on some
-of the user's own examples, in float32; and the program also on the same examples in another order, since the chip
-computes each for itself.
+Idea: the reader folds hundreds of operations into a few nodes. To check the result, both are run in float32 on some of
+the user's examples. The program also runs on the examples in another order and in a batch of another size, because the
+chip computes each example independently.
 
-Rule: what differs by more than rounding is refused, never compiled.
+Rule: a difference of more than rounding is an error, and the network is not compiled.
 """
 
 from __future__ import annotations
@@ -22,26 +22,25 @@ from anytpu.errors import QuantizationError
 from anytpu.program import Program
 
 TOLERANCE = 1e-3
-"""Of the largest number of an output: sums in another order differ by some 1e-6, a wrong fold by 0.1 and more."""
+"""Maximum error relative to an output's maximum. Reordered sums give about 1e-6, a wrong fold 0.1 or more."""
 
 ROUGH_TOLERANCE = 0.06
-"""The same for a program that computes in bfloat16 or float16 in part, which is read as if in float32."""
+"""The same for a program that computes in bfloat16 or float16 in part; the network computes in float32."""
 
 
 def prove(
     program: Program, network: Network, arrays: Sequence[np.ndarray], other: Callable[[], Program] | None = None
 ) -> None:
-    """Run a program and the network that was read from it on some examples, and compare their outputs.
+    """Run a program and its network on some examples, and compare their outputs.
 
     Args:
-        program: of mode "infer", with its values.
-        network: what was read from it.
+        program: a program of mode "infer", with its values.
+        network: the float network read from it.
         arrays: examples for each input, `(rows, ...)`, at least one row.
-        other: makes the program for another number of examples; None where there is none.
+        other: makes the program for another batch size; None if it has only one.
 
     Raises:
-        QuantizationError: they differ, or the program's outputs depend on the place of an example in its batch, or on
-            how many examples there are.
+        QuantizationError: the outputs differ, or depend on an example's index in its batch or on the batch size.
     """
     count = program.rows or 1
     few = [np.asarray(array)[:count] for array in arrays]
@@ -62,7 +61,7 @@ def prove(
     resized = other()
     lowered, resized_text = _lowered(resized)
     if _constants(resized_text) == _constants(text):
-        return  # nothing in it can have come from the number of examples
+        return  # no constant depends on the batch size
     order = np.arange(resized.rows or 1) % len(few[0])
     for port, wanted in zip(network.outputs, _outputs(lowered.compile(), resized, few, order), strict=True):
         _compare(network.name, port.tensor, port.dtype, wanted, found[port.tensor][order], tolerance, _COUNTED)
@@ -104,7 +103,7 @@ def _compare(
     name: str, output: str, dtype: str, wanted: np.ndarray, found: np.ndarray, tolerance: float, message: str
 ) -> None:
     if not dtype.startswith(("float", "bfloat")):
-        return  # whole numbers (an argmax) may differ where two were as good as equal
+        return  # integers (an argmax) may differ on near ties
     wanted = wanted.astype(np.float64)
     found = found.reshape(wanted.shape)
     finite = np.isfinite(wanted)

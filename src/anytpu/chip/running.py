@@ -1,4 +1,4 @@
-"""`Runner`: any number of rows of the user's arrays through a program, batch by batch."""
+"""`Runner`: run a program on any number of rows, batch by batch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Runner:
     """Runs the images of one program.
 
     Attributes:
-        inputs, outputs: what goes in and comes out, in order.
+        inputs, outputs: the inputs and outputs of the program, in order.
     """
 
     def __init__(self, images: Images) -> None:
@@ -35,18 +35,18 @@ class Runner:
         ]
 
     def whole(self, x: Any) -> list[np.ndarray]:
-        """Return the integers of each output; of one that the host makes, those that it makes it of."""
+        """Return each output's integers; for an output computed on the host, the chip tensors it is computed from."""
         shapes: list[tuple[str, tuple[int, ...] | None]] = []
         for port in self.outputs:
             if port.tensor in self._face.quantizations:
                 shapes.append((port.tensor, port.shape))
-            else:  # the host makes it of tensors of the chip, each of which is given once, in its own shape
+            else:  # computed on the host: return each of its chip tensors once, in that tensor's shape
                 shapes += [(one, None) for one in self._held(port.tensor) if (one, None) not in shapes]
         found = self._run(x, list(dict.fromkeys(tensor for tensor, _ in shapes)))
         return [found[one] if shape is None else found[one].reshape(len(found[one]), *shape) for one, shape in shapes]
 
     def _run(self, x: Any, tensors: Sequence[str]) -> dict[str, np.ndarray]:
-        """Return some tensors of a run over all rows of x."""
+        """Run all rows of x, and return the given tensors by name, `(rows, height, width, channels)`."""
         from anytpu.chip import machine
 
         own = self._images.own
@@ -54,9 +54,9 @@ class Runner:
         rows = ports.check_arrays(own.name, self.inputs, arrays)
         if not rows:
             return {name: self._nothing(name) for name in tensors}
-        # Few rows get instructions for the next power of two, so that there are few images; the rest is filled up.
+        # A few rows use the image for the next power of two, so that there are few images; the batch is padded.
         image = self._images.image(min(_power_of_two(rows), own.batch)) if self._images.network else own
-        machine.check_room(image)  # before the arrays of a batch are made
+        machine.check_room(image)  # before the arrays of a batch are allocated
         made = []
         for number, one in enumerate(self._batches(arrays, image.batch)):
             try:
@@ -66,13 +66,13 @@ class Runner:
         return {name: np.concatenate([one[name] for one in made])[:rows] for name in tensors}
 
     def _nothing(self, tensor: str) -> np.ndarray:
-        """Return a tensor of no rows."""
+        """Return a tensor with 0 rows."""
         found = self._face.quantizations.get(tensor)
         return np.zeros((0, *self._face.shapes[tensor]), np.float32 if found is None else found.dtype)
 
     def _batches(self, arrays: list[np.ndarray], batch: int) -> Iterator[dict[str, np.ndarray]]:
         for start in range(0, len(arrays[0]), batch):
-            # The last batch is filled up with its last row, of which the host makes nothing that it did not before.
+            # The last batch is padded with its last row, for which a host step gives no new result or error.
             rows = np.minimum(np.arange(start, start + batch), len(arrays[0]) - 1)
             yield {
                 port.tensor: ports.tensor_of(port, array[rows], self._face.shapes, self._face.quantizations)
@@ -80,7 +80,7 @@ class Runner:
             }
 
     def _held(self, tensor: str) -> list[str]:
-        """Return the tensor if the chip holds it, else those that the host makes it of."""
+        """Return the tensor if it is on the chip, else the chip tensors from which the host computes it."""
         if tensor in self._face.quantizations:
             return [tensor]
         maker = next((one for one in self._face.steps if one.output == tensor), None)

@@ -1,6 +1,6 @@
-"""A program as text, as a file and as ONNX: what `ChipProgram` writes.
+"""Write a program as assembly text, as a file or as ONNX, for `ChipProgram`.
 
-Rule: each form is imported when it is asked for.
+Rule: the module of each format is imported on first use.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from anytpu.errors import SettingTypeError
 
 
 def path_of(path: str | Path) -> Path:
-    """Return what was given as a path as one.
+    """Convert to `Path`.
 
     Raises:
-        SettingTypeError: it is none.
+        SettingTypeError: the value is neither a string nor a path.
     """
     try:
         return Path(path)
@@ -24,7 +24,7 @@ def path_of(path: str | Path) -> Path:
 
 
 def text(images: Images, batch: int | None, weights: bool) -> str:
-    """Return the instructions for a batch in assembly."""
+    """Return the instructions for a batch size as assembly text."""
     from anytpu.chip.assembly import disassemble
 
     return disassemble(images.image(batch), weights=weights)

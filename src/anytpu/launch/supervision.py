@@ -1,14 +1,16 @@
-"""`Supervision`: which signal the processes of a launch get next, and the exit status of the launch.
+"""`Supervision`: a state machine for the processes of a launch: the signals to send, and the exit status.
 
-Idea: every event (a signal to the launcher, ends of processes, a deadline) returns the signal to send to all processes
-that still run, or None.
+There are three kinds of event: a signal to the launcher, ends of processes, and a deadline. Each has a method. The
+method returns the signal to send to all processes that still run, or None. The rules are:
 
-1. The first process that fails ends the launch: the others get SIGTERM, and SIGKILL `GRACE_S` later. They cannot
-   continue without it, nor save together.
-2. A process that saved its run and stopped (`STOPPED_STATUS`) agreed on that with the others: they get `SAVE_S` to end.
-3. A signal to the launcher is passed on once, without a deadline, since the program may save its run. A second one
-   kills.
-4. A process that succeeds ends nothing: the others may still work.
+1. Failure: the first process that fails ends the launch. The others get SIGTERM, and SIGKILL `GRACE_S` later. Without
+   the failed process they can neither continue nor save the run.
+2. Save and stop: a process exits with `STOPPED_STATUS` after all processes agreed to save the run. The others have
+   `SAVE_S` to exit. Then they get SIGTERM, and SIGKILL `GRACE_S` later.
+3. Signal to the launcher: the first signal is forwarded, without a deadline, because the program may save its run. The
+   first process that then exits without success starts a deadline of `SAVE_S`, and SIGKILL follows. A second signal, or
+   any signal after rule 1 or 2 applied, sends SIGKILL at once.
+4. Success: a process that exits with status 0 changes nothing, because the others may still work.
 """
 
 from __future__ import annotations
@@ -20,18 +22,18 @@ from collections.abc import Sequence
 from anytpu._restarts import STOPPED_STATUS
 
 GRACE_S = 3.0
-"""Seconds from SIGTERM to SIGKILL after a failure. A process that waits for the failed one ignores SIGTERM."""
+"""Seconds from SIGTERM to SIGKILL. SIGKILL is needed: a process that waits for a failed process ignores SIGTERM."""
 SAVE_S = 30.0
-"""Seconds that the others have to end after one has saved its run and stopped."""
+"""Seconds for the other processes to exit after the first process saved the run and stopped."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ProcessEnd:
-    """The end of one process.
+    """The end of a process.
 
     Attributes:
-        index: index of the process.
-        status: exit status, or the negative number of the signal that killed it.
+        index: index of the process in the launch, from 0.
+        status: exit status, 0 to 255, or the negative number of the signal that killed it.
     """
 
     index: int
@@ -49,13 +51,13 @@ class Supervision:
     """The state of a launch.
 
     Args:
-        processes: number of processes that were started.
+        processes: number of started processes.
 
     Attributes:
         running: indices of the processes that have not ended.
-        first: the end that ended the launch: the first that was not a success; None before.
-        deadline_s: time at which `at_deadline` is due, or None.
-        killed: indices of the processes that a second signal to the launcher killed.
+        first: the first unsuccessful end, which ends the launch; None before it.
+        deadline_s: time at which to call `at_deadline`, on the clock of `now_s` in seconds; None without a deadline.
+        killed: indices of the processes that ran at a second signal to the launcher, and got SIGKILL.
 
     Example:
         >>> supervision = Supervision(processes=3)
@@ -77,7 +79,7 @@ class Supervision:
         self._next: tuple[int, ...] = ()
 
     def after_signal(self, number: int) -> int:
-        """Return what follows a signal to the launcher."""
+        """Return the signal to send after the launcher received signal `number`: the same signal, or SIGKILL."""
         if self._passed_on is None and self.first is None:
             self._passed_on = number
             return number
@@ -86,14 +88,19 @@ class Supervision:
         return signal.SIGKILL
 
     def after_ends(self, ends: Sequence[ProcessEnd], now_s: float) -> int | None:
-        """Return what follows the ends of processes that were noticed together."""
+        """Return the signal to send after some processes ended, or None.
+
+        Args:
+            ends: ends that were observed in the same poll.
+            now_s: current time in seconds.
+        """
         self.running -= {end.index for end in ends}
         unsuccessful = [end for end in ends if end.status != 0]
         if self.first is not None or not unsuccessful:
             return None
         self.first = min(unsuccessful, key=_order)
         if self.first.status == STOPPED_STATUS or self._passed_on is not None:
-            # 1. The others stop too: a further signal would end their saving.
+            # 1. The others stop too. A signal now would interrupt their saving.
             self.deadline_s = now_s + SAVE_S
             self._next = (signal.SIGKILL,) if self._passed_on is not None else (signal.SIGTERM, signal.SIGKILL)
             return None
@@ -103,7 +110,7 @@ class Supervision:
         return signal.SIGTERM
 
     def at_deadline(self, now_s: float) -> int:
-        """Return what follows when processes still run at `deadline_s`."""
+        """Return the signal to send at `deadline_s`, if processes still run; set the next deadline."""
         number, *left = self._next
         self._next = tuple(left)
         self.deadline_s = now_s + GRACE_S if left else None
@@ -111,7 +118,7 @@ class Supervision:
 
     @property
     def failure(self) -> ProcessEnd | None:
-        """The end to report as an error; None for a success, and for an end that a signal to the launcher asked for."""
+        """The end to report as an error; None after a success, or if a signal to the launcher requested the end."""
         if self.first is None or self._passed_on is None:
             return self.first
         if self.first.status == -signal.SIGKILL and self.first.index in self.killed:
@@ -121,22 +128,23 @@ class Supervision:
 
     @property
     def has_failed(self) -> bool:
-        """Whether a process has failed, so that what the others print on stderr is a consequence."""
+        """Whether a process has failed; the other processes' output on stderr is then a consequence."""
         return self.failure is not None and self.failure.status != STOPPED_STATUS
 
     @property
     def exit_status(self) -> int:
-        """The exit status of the launch: that of `first`, as a shell reports it; 0 for a success."""
+        """Exit status of the launch, as in a shell: the status of `first`, 128 + signal if killed, 0 for a success."""
         if self.first is None:
             return 0
         return self.first.status if self.first.status >= 0 else 128 - self.first.status
 
 
 def _order(end: ProcessEnd) -> tuple[int, int]:
-    """Return the sort key of ends that were noticed together: causes before consequences.
+    """Return the sort key of ends that were observed together; causes come before consequences.
 
-    JAX aborts a process whose peer is gone, and an exception may come from a lost connection. Other signals come from
-    outside, or from a fault of the process itself.
+    The order is: killed by a signal other than SIGABRT, failed, aborted, stopped. JAX aborts a process that loses a
+    peer, and an exception may come from a lost connection. Other signals come from outside or from the process's own
+    fault.
     """
     if end.status < 0:
         return (2 if end.status == -signal.SIGABRT else 0, end.index)

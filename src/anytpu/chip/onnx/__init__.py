@@ -1,4 +1,4 @@
-"""A quantized network as a standard ONNX model that gives the chip's integers, every bit of them."""
+"""Writes a quantized network as a standard ONNX model that computes the chip's integers bit for bit."""
 
 from anytpu.chip.onnx.model import write
 

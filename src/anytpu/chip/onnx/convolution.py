@@ -1,10 +1,10 @@
-"""Convolutions and dense layers: QLinearConv and QLinearMatMul, and whole-number products where 16 bits are involved.
+"""Convolutions and dense layers: QLinearConv and QLinearMatMul for 8 bits, ConvInteger for 16 bits.
 
-Idea: a 16-bit number is 256 * high + low - 32768 with two bytes of 0 to 255, and so is its zero point. Its product with
-weights is 256 times that of the high bytes plus that of the low ones, each with a zero point of its own, and each a
-ConvInteger.
+Idea: a 16-bit integer is 256 * high + low - 32768, with two bytes of 0 to 255, and so is its zero point. Its product
+with weights is 256 times the product of the high bytes plus the product of the low bytes. Each of the two products is a
+ConvInteger with its own zero point.
 
-Rule: sums are of 32 bits and wrap; what is made of them is in `Writing.round`.
+Rule: sums are int32 and wrap; `Writing.round` converts them to integers of the output.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from anytpu.chip.quantized.nodes import QConvolution, Quantization
 
 
 def write_convolution(writing: Writing, node: QConvolution) -> str:
-    """Write a convolution or a dense layer; return its value."""
+    """Write a convolution or a dense layer; return the name of its value."""
     source, target = writing.quantization(node.inputs[0]), writing.quantization(node.output)
     if source.bits == target.bits == 8:
         if is_plain_product(writing, node):
@@ -34,7 +34,7 @@ def write_convolution(writing: Writing, node: QConvolution) -> str:
 
 
 def is_plain_product(writing: Writing, node: QConvolution) -> bool:
-    """Tell whether a node is a product of a vector with a matrix, without a bias: QLinearMatMul."""
+    """Return whether a node is a vector-matrix product without bias, which QLinearMatMul computes."""
     height, width, _ = writing.shape(node.inputs[0])
     plain = height == width == 1 and node.weights.shape[:2] == (1, 1) and node.padding == ((0, 0), (0, 0))
     return plain and node.groups == 1 and not node.bias.any()
@@ -44,14 +44,14 @@ def convolve(writing: Writing, value: str, source: Quantization, weights: np.nda
     """Write the int32 sums of a convolution over integers of 8 or 16 bits.
 
     Args:
-        writing: where.
-        value: the integers.
-        source: what they stand for.
+        writing: the model being written.
+        value: name of the input's integers, `(batch, channels, height, width)`.
+        source: quantization of the input.
         weights: int8 `(output channels, input channels / groups, height, width)`.
-        geometry: what ConvInteger takes.
+        geometry: attributes of ConvInteger.
 
     Returns:
-        The sums.
+        The name of the sums, int32 `(batch, output channels, height, width)`.
     """
     graph = writing.graph
     held, weight_zero = writing.weights(weights)

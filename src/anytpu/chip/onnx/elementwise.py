@@ -1,4 +1,4 @@
-"""Operations of the host that work number by number, as operators of ONNX."""
+"""Elementwise host operations as operators of ONNX."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _DIRECT = {
     "tan": "Tan",
     "tanh": "Tanh",
 }
-"""What ONNX has an operator of its own for."""
+"""Operations with an equivalent ONNX operator."""
 
 _LOGICAL = {"and": ("And", "BitwiseAnd"), "or": ("Or", "BitwiseOr"), "xor": ("Xor", "BitwiseXor")}
 _COMPARISONS = {"EQ": "Equal", "LT": "Less", "LE": "LessOrEqual", "GT": "Greater", "GE": "GreaterOrEqual"}
@@ -61,20 +61,20 @@ _COMPOSED: dict[str, Callable[..., str]] = {
     "remainder": lambda graph, x, y: graph.add("Mod", x, y, fmod=1),
     "rsqrt": lambda graph, x: graph.add("Reciprocal", graph.add("Sqrt", x)),
 }
-"""What takes several of its operators."""
+"""Operations composed of several ONNX operators."""
 
 
 def write_elements(graph: Graph, operation: Operation, operands: Sequence[Placed | np.ndarray], lay: Lay) -> str | None:
-    """Write an operation number by number.
+    """Write an elementwise operation.
 
     Args:
-        graph: where.
+        graph: the graph to add it to.
         operation: the operation.
-        operands: its operands.
-        lay: where the examples lie in its result.
+        operands: its operands; arrays are constants.
+        lay: position of the batch in its result.
 
     Returns:
-        Its value; None if it is of another kind.
+        The name of its value; None if it is not elementwise.
     """
     name = operation.name
     values = [one.value if isinstance(one, Placed) else _of_one_example(one, operation, lay) for one in operands]
@@ -100,7 +100,7 @@ def _compared(graph: Graph, direction: str, values: Sequence[Operand]) -> str:
 
 
 def _of_one_example(array: np.ndarray, operation: Operation, lay: Lay) -> np.ndarray:
-    """Return a constant for all examples as one that goes with any number of them."""
+    """Return a constant that broadcasts along the batch axis of the result, so that it fits any batch size."""
     if array.shape != operation.shape or not array.shape:
         return array
     first = np.take(array, [0], lay.axis)

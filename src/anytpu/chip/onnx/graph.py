@@ -1,10 +1,9 @@
-"""`Graph`: the nodes and the constants of an ONNX graph in the making.
+"""`Graph`: a builder of the nodes and constants of an ONNX graph.
 
-Idea: whoever writes a layer says `graph.add("Add", x, np.int32([1, 2]))` and gets the name of the result; what is an
-array becomes a constant on the way.
+Idea: `graph.add("Add", x, np.int32([1, 2]))` adds a node and returns the name of its result. An operand that is an
+array becomes a constant.
 
-Rule: every name is unique, and a constant that is used a hundred times (the weights of an unrolled LSTM) stands in the
-file once.
+Rule: every name is unique. Equal constants, such as the weights of an unrolled LSTM, are stored once.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ import numpy as np
 from anytpu.errors import ChipError
 
 Operand = str | np.ndarray | np.generic
-"""The name of a value, or a constant."""
+"""The name of a value, or the array of a constant."""
 
 
 def load_onnx() -> Any:
     """Return the package onnx.
 
     Raises:
-        ChipError: it is not installed.
+        ChipError: onnx is not installed.
     """
     try:
         import onnx
@@ -37,11 +36,11 @@ def load_onnx() -> Any:
 
 
 class Graph:
-    """An ONNX graph in the making.
+    """A builder of an ONNX graph.
 
     Attributes:
         nodes: the nodes so far, in order.
-        constants: the constants so far, as tensors of ONNX.
+        constants: the constants so far, as ONNX tensors.
     """
 
     def __init__(self):
@@ -52,7 +51,7 @@ class Graph:
         self._known: dict[tuple[str, tuple[int, ...], bytes], str] = {}
 
     def name(self, wanted: str) -> str:
-        """Return a name that nothing has yet: the one wanted, or that and a number."""
+        """Reserve and return an unused name: `wanted`, or `wanted` with a number."""
         name, number = wanted, 1
         while name in self._names:
             number += 1
@@ -61,7 +60,7 @@ class Graph:
         return name
 
     def constant(self, value: np.ndarray | np.generic) -> str:
-        """Return the name of a constant."""
+        """Return the name of a constant; add it if no equal constant exists."""
         array = np.asarray(value, order="C")
         key = (array.dtype.str, array.shape, array.tobytes())
         if key not in self._known:
@@ -73,13 +72,13 @@ class Graph:
         """Add a node with one result.
 
         Args:
-            kind: its operator ("QLinearConv").
+            kind: name of the operator ("QLinearConv").
             operands: names of values, and constants as arrays.
-            name: what its result is called; None: after its operator.
-            attributes: of the operator; those that are None are left out.
+            name: name of the result; None: a unique name made from `kind`.
+            attributes: attributes of the operator; those that are None are omitted.
 
         Returns:
-            The name of its result.
+            The name of the result.
         """
         inputs = [operand if isinstance(operand, str) else self.constant(operand) for operand in operands]
         output = self.name(kind) if name is None else name
@@ -88,17 +87,17 @@ class Graph:
         return output
 
     def cast(self, value: str, dtype: Any, have: Any = None) -> str:
-        """Convert a value to a dtype of NumPy, unless that is what it is known to `have`."""
+        """Convert a value to a NumPy dtype, unless it already has that dtype, given as `have`."""
         if have is not None and np.dtype(have) == np.dtype(dtype):
             return value
         return self.add("Cast", value, to=self._onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
     def reshape(self, value: str, shape: tuple[int, ...]) -> str:
-        """Give each example of a value another shape; the first axis, the batch, stays."""
+        """Reshape each example of a value; the first axis, the batch, is kept."""
         return self.add("Reshape", value, np.array([0, *shape], np.int64))
 
     def transpose(self, value: str, order: Sequence[int]) -> str:
-        """Put the axes of a value into another order."""
+        """Transpose a value."""
         if list(order) == list(range(len(order))):
             return value
         return self.add("Transpose", value, perm=list(order))

@@ -1,9 +1,9 @@
-"""Steps of the host: what StableHLO said, in float32 operators of ONNX.
+"""Host steps: StableHLO operations as float32 operators of ONNX.
 
-Idea: the operations of a step were written for a batch of some size. Where the examples lie in each value is followed
-(network/batching.py), and that one axis is left open: in a Reshape it is -1, in an Expand 1.
+Idea: the operations of a step were traced with one batch size. `network/batching.py` finds the batch axis of each
+value, and this axis is left open in the model: -1 in a Reshape, 1 in an Expand.
 
-Rule: an operation for which nothing here stands is an error that names the layer, never an approximation.
+Rule: an operation without an equivalent here is an error that names the layer, never an approximation.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from anytpu.errors import ChipError
 
 
 def write_host_step(writing: Writing, node: QHostStep) -> str:
-    """Write a step of the host; return its value.
+    """Write a host step; return the name of its value.
 
     Raises:
-        ChipError: it has an operation that cannot be written.
+        ChipError: it has an operation without an ONNX equivalent.
     """
     graph, steps = writing.graph, node.step.steps
     values = {
@@ -50,10 +50,11 @@ def write_host_step(writing: Writing, node: QHostStep) -> str:
 
 
 def _real(writing: Writing, tensor: str) -> str:
-    """Return a tensor as the host sees it: `(batch, height, width, channels)`, real numbers if it is of the chip.
+    """Return a tensor for the host, `(batch, height, width, channels)`; a chip tensor is dequantized.
 
-    DequantizeLinear and QuantizeLinear are written in single steps: onnxruntime would push them through what moves
-    numbers, take them together with a softmax, and round otherwise (and 1.31 fails to load what it made of some).
+    DequantizeLinear and QuantizeLinear are written as separate arithmetic operators. Otherwise onnxruntime would move
+    them across data-movement operators, fuse them with a softmax, and round differently. Its version 1.31 also fails to
+    load some of the fused graphs.
     """
     graph, value = writing.graph, writing.channels_last(writing.values[tensor], writing.shape(tensor))
     if tensor not in writing.network.quantizations:
@@ -85,7 +86,7 @@ def _written(
 
 
 def _batched(graph: Graph, value: str, argument: Argument) -> str:
-    """Bring `(batch, height, width, channels)` into the shape and the order that the operations want."""
+    """Bring `(batch, height, width, channels)` into the shape and axis order of an argument of the operations."""
     shape, lay = argument.shape, argument.lay
     outside, inside = shape[: lay.axis], shape[lay.axis + 1 :]
     split = graph.reshape(value, (*outside, lay.before, lay.after, *inside))
@@ -94,7 +95,7 @@ def _batched(graph: Graph, value: str, argument: Argument) -> str:
 
 
 def _rows_first(graph: Graph, value: str, steps: Steps, lays: dict[str, Lay]) -> str:
-    """Bring the batch of a result to the front: `(batch, everything else)`."""
+    """Bring the batch axis of a result to the front: `(batch, product of the other axes)`."""
     result, lay = steps.result, lays[steps.result.name]
     outside, inside = result.shape[: lay.axis], result.shape[lay.axis + 1 :]
     split = _reshaped(graph, value, (*outside, lay.before, -1, lay.after, *inside))

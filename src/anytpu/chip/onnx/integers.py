@@ -1,8 +1,8 @@
-"""What is done integer by integer: sums and products of two tensors, tables; and what only moves integers.
+"""Elementwise and data-movement nodes: sums, differences and products, tables, concatenations, slices, reshapes.
 
-Rule: of two tensors the operation is done in float32, one rounding an operation, as `QElementwise` says. The last step
-is written as division, rounding, addition, clip (`Writing.round`), since QuantizeLinear after Add or Mul is what
-onnxruntime's optimizer turns into a kernel that rounds otherwise.
+Rule: an operation on two tensors is computed in float32, with one rounding per operation, as in `QElementwise`. It ends
+in division, rounding, addition and clip (`Writing.round`) instead of QuantizeLinear. Onnxruntime's optimizer would fuse
+QuantizeLinear after Add or Mul into a kernel that rounds differently.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _OPERATORS = {"add": "Add", "subtract": "Sub", "multiply": "Mul"}
 
 
 def write_elementwise(writing: Writing, node: QElementwise) -> str:
-    """Write an operation on two tensors; return its value."""
+    """Write an elementwise operation on two tensors; return the name of its value."""
     first, second = (writing.dequantize(writing.values[tensor], tensor) for tensor in node.inputs)
     target = writing.quantization(node.output)
     result = writing.graph.add(_OPERATORS[node.kind], first, second)
@@ -25,9 +25,9 @@ def write_elementwise(writing: Writing, node: QElementwise) -> str:
 
 
 def write_table(writing: Writing, node: QTable) -> str:
-    """Write a table as a Gather; return its value.
+    """Write a table as a Gather; return the name of its value.
 
-    Indices below 0 count from the end, so the entries of negative integers are the last ones.
+    A negative index counts from the end, so the entries of negative integers come last.
     """
     source = writing.quantization(node.inputs[0])
     entries = writing.integers(node.table, writing.quantization(node.output))
@@ -37,18 +37,18 @@ def write_table(writing: Writing, node: QTable) -> str:
 
 
 def write_concatenate(writing: Writing, node: QConcatenate) -> str:
-    """Write tensors side by side; return the value."""
+    """Write a concatenation; return the name of its value."""
     return writing.graph.add("Concat", *writing.inputs(node), axis=SPATIAL_AXES[node.axis])
 
 
 def write_slice(writing: Writing, node: QSlice) -> str:
-    """Write a part of a tensor; return its value."""
+    """Write a slice; return the name of its value."""
     numbers = [np.array([number], np.int64) for number in (node.start, node.stop, SPATIAL_AXES[node.axis])]
     return writing.graph.add("Slice", *writing.inputs(node), *numbers)
 
 
 def write_reshape(writing: Writing, node: QReshape) -> str:
-    """Write the same integers in another shape, in the order of (height, width, channels); return their value."""
+    """Write a row-major reshape of `(height, width, channels)`; return the name of its value."""
     before, after = writing.shape(node.inputs[0]), writing.shape(node.output)
     last = writing.channels_last(writing.values[node.inputs[0]], before)
     return writing.channels_first(writing.graph.reshape(last, after), after)

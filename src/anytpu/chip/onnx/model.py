@@ -1,10 +1,10 @@
-"""`write`: a quantized network as an ONNX model, from the user's numbers to the user's numbers.
+"""`write`: write a quantized network as an ONNX model with the user's inputs and outputs.
 
-Idea: the model quantizes what goes in, computes what the chip computes in operators of standard ONNX, and turns the
-integers of the outputs back into real numbers. Whoever has no chip runs it: onnxruntime, a phone, an FPGA tool.
+Idea: the model quantizes its inputs, computes the network in standard ONNX operators, and dequantizes its outputs. It
+runs without the chip: in onnxruntime, on a phone, in an FPGA tool.
 
-Rule: every integer is the chip's (quantized/nodes.py is the specification), with any level of onnxruntime's
-optimizations. What the host computes in floating point (a softmax) agrees as far as two exponentials do.
+Rule: every integer equals the chip's, at any level of onnxruntime's optimizations; `quantized/nodes.py` is the
+specification. Floating-point host steps (a softmax) agree only as far as two implementations of exp do.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from anytpu.errors import ChipError, ChipFileError
 from anytpu.files.replacing import write_bytes
 
 OPSET = 21
-"""The version of ONNX's operators: the first with 16-bit integers in QuantizeLinear."""
+"""Version of the ONNX operator set: the first with 16-bit integers in QuantizeLinear."""
 
 IR_VERSION = 10
-"""The version of the file's format that belongs to it."""
+"""Version of the ONNX file format that belongs to `OPSET`."""
 
 MOST_BYTES = 2**31 - 1
-"""What a file of ONNX holds: it is one message of Protocol Buffers."""
+"""Maximum size of an ONNX file in bytes: it is a single Protocol Buffers message."""
 
 _WRITERS: dict[type[Node], Callable[[Writing, Any], str]] = {
     nodes.QConvolution: write_convolution,
@@ -71,28 +71,29 @@ def write(
 ) -> Path:
     """Write a quantized network as an ONNX model.
 
-    Its inputs and outputs are the user's: float32 (or whatever they were) in the user's shapes, with any number of
-    rows. Needs the package onnx.
+    Inputs and outputs have the user's shapes and dtypes (in most cases float32), with any number of rows. It needs the
+    package onnx.
 
     Args:
         network: the network.
-        path: of the file.
-        unsigned: integers of 8 bits are uint8, moved by 128, products are of two uint8. The results are the same.
-            x86 CPUs without VNNI need it: their kernels for int8 saturate at 16 bits.
-        integers: each tensor that the chip holds is an output too, called after it with ":integers", `(batch,
-            height, width, channels)`, int8 or int16.
+        path: the file to write.
+        unsigned: store 8-bit integers as uint8, offset by 128, and multiply uint8 by uint8. The results are the same.
+            x86 CPUs without VNNI need it: their int8 kernels saturate at 16 bits.
+        integers: also make each chip tensor an output, named after it with ":integers", `(batch, height, width,
+            channels)`, int8 or int16.
 
     Returns:
         The path.
 
     Raises:
-        ChipError: onnx is not installed, the weights are more than a file of ONNX holds, or the host does something
-            in this network that ONNX has no operator for; the layer is named. ChipFileError: it cannot be written.
+        ChipError: onnx is not installed, or the weights exceed `MOST_BYTES`. Also: a host step has no ONNX operator;
+            the message names the layer.
+        ChipFileError: the file cannot be written.
     """
     onnx = load_onnx()
     _check_size(network)
     writing = Writing(network, Graph(), unsigned)
-    # The users' names come first: what is written takes others.
+    # Reserve the user's names first, so that no internal value takes them.
     input_names = [writing.graph.name(port.tensor) for port in network.inputs]
     output_names = [writing.graph.name(port.tensor) for port in network.outputs]
     inputs = [_write_input(writing, port, name) for port, name in zip(network.inputs, input_names, strict=True)]
@@ -126,7 +127,7 @@ def _check_size(network: QuantizedNetwork) -> None:
 
 
 def _write_input(writing: Writing, port: Port, name: str) -> Any:
-    """Write an input of the user and what makes it a tensor of the network; return its declaration."""
+    """Write an input of the model and its conversion to a tensor of the network; return its declaration."""
     shape, value = writing.shape(port.tensor), name
     if port.tensor in writing.network.quantizations:
         value = writing.quantize(writing.graph.cast(value, np.float32, port.dtype), port.tensor)
@@ -135,7 +136,7 @@ def _write_input(writing: Writing, port: Port, name: str) -> Any:
 
 
 def _write_output(writing: Writing, port: Port, name: str) -> Any:
-    """Write what makes an output of the user of a tensor of the network; return its declaration."""
+    """Write the conversion of a tensor of the network to an output of the model; return its declaration."""
     graph, known = writing.graph, port.tensor in writing.network.quantizations
     last = writing.channels_last(writing.values[port.tensor], writing.shape(port.tensor))
     value = graph.reshape(last, port.shape)
@@ -146,7 +147,7 @@ def _write_output(writing: Writing, port: Port, name: str) -> Any:
 
 
 def _write_integers(writing: Writing, tensor: str) -> Any:
-    """Write a tensor as the chip's integers; return its declaration."""
+    """Write an output with the integers of a chip tensor; return its declaration."""
     quantization, shape = writing.quantization(tensor), writing.shape(tensor)
     value = writing.channels_last(writing.values[tensor], shape)
     if writing.is_moved(quantization):

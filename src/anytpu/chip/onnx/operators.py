@@ -1,4 +1,4 @@
-"""Any operation of the host as operators of ONNX."""
+"""`write_operation`: a host operation as operators of ONNX."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _WINDOWED = {"convolution": write_convolution, "pad": write_pad}
 
 
 def write_operation(graph: Graph, operation: Operation, operands: Sequence[Placed | np.ndarray], lay: Lay) -> str:
-    """Write an operation of the host.
+    """Write a host operation.
 
     Args:
-        graph: where.
+        graph: the graph to add it to.
         operation: the operation.
-        operands: its operands.
-        lay: where the examples lie in its result.
+        operands: its operands; arrays are constants.
+        lay: position of the batch in its result.
 
     Returns:
-        Its value.
+        The name of its value.
 
     Raises:
-        Untranslatable: it cannot be written.
+        Untranslatable: the operation has no ONNX equivalent.
     """
     if operation.name in _WINDOWED:
         return _WINDOWED[operation.name](graph, operation, operands)

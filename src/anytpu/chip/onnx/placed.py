@@ -1,4 +1,4 @@
-"""`Placed`: a value of a step of the host, on its way into ONNX, and where its examples lie."""
+"""`Placed`: an ONNX value of a host step, and the position of its batch."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from anytpu.chip.network.lay import Lay
 
 
 class Untranslatable(Exception):
-    """ONNX has no operator for an operation of the host; says why."""
+    """An operation of the host has no ONNX operator; the message says why."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Placed:
-    """A value of a step.
+    """A value of a host step.
 
     Attributes:
-        value: its name in the model.
-        shape: with the batch that the step was written for.
-        lay: where its examples lie.
+        value: name of the value in the model.
+        shape: shape for the batch size with which the step was traced.
+        lay: position of the batch in the shape.
     """
 
     value: str
@@ -30,5 +30,5 @@ class Placed:
 
 
 def open_shape(shape: Sequence[int], lay: Lay, size: int) -> np.ndarray:
-    """Return a shape with `size` for the axis of the batch: -1 for any number, 1 for what is stretched."""
+    """Return a shape with `size` for the batch axis, int64: -1 for any size, 1 to broadcast."""
     return np.array([*shape[: lay.axis], size, *shape[lay.axis + 1 :]], np.int64)

@@ -1,8 +1,8 @@
-"""Pools: MaxPool, and sums over windows.
+"""Pools: max pools as MaxPool, average pools as depthwise convolutions.
 
-Idea: the average of a window is a convolution of each channel with weights of 1, whose scale is 1 / positions of the
-window: QLinearConv. Where windows at the border have fewer positions, their sums are ConvInteger's, and each position
-of the result is scaled by a number of its own.
+Idea: an average pool is a depthwise QLinearConv with weights 1 and weight scale 1 / (number of window positions). If
+windows at the border have fewer positions, ConvInteger computes the sums. Each position of the result then has its own
+multiplier.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from anytpu.chip.quantized.nodes import QPool
 
 
 def write_pool(writing: Writing, node: QPool) -> str:
-    """Write a pool; return its value."""
+    """Write a pool; return the name of its value."""
     return _maximum(writing, node) if node.kind == "max" else _average(writing, node)
 
 
 def _maximum(writing: Writing, node: QPool) -> str:
     graph, quantization = writing.graph, writing.quantization(node.inputs[0])
     value, pads = _cropped(writing, node)
-    # MaxPool has no int16; float32 holds each of its numbers.
+    # MaxPool has no int16; float32 represents each int16 exactly.
     dtype = writing.dtype(quantization) if quantization.bits == 8 else np.dtype(np.float32)
     value = graph.cast(value, dtype, writing.dtype(quantization))
-    if not all(pad < node.window[number % 2] for number, pad in enumerate(pads)):  # MaxPool takes no larger ones.
+    if not all(pad < node.window[number % 2] for number, pad in enumerate(pads)):  # MaxPool's limit.
         value, pads = _padded(writing, node, value, pads, dtype), [0] * 4
     result = graph.add("MaxPool", value, kernel_shape=list(node.window), strides=list(node.strides), pads=pads)
     shapes = writing.shape(node.inputs[0]), writing.shape(node.output)
@@ -38,7 +38,7 @@ def _maximum(writing: Writing, node: QPool) -> str:
 
 
 def _padded(writing: Writing, node: QPool, value: str, pads: list[int], dtype: np.dtype) -> str:
-    """Put the least integer around a value, in two steps: a Pad alone, onnxruntime would make part of MaxPool."""
+    """Pad a value with the minimum integer by Pad and Min; onnxruntime would fuse a single Pad into MaxPool."""
     quantization, shape = writing.quantization(node.inputs[0]), writing.shape(node.inputs[0])
     sizes = [size + min(0, first) + min(0, last) for size, (first, last) in zip(shape[:2], node.padding, strict=True)]
     around = [(pads[0], pads[2]), (pads[1], pads[3])]

@@ -1,4 +1,4 @@
-"""Operations of the host that move numbers, or sum them along axes, as operators of ONNX."""
+"""Host operations that move values or reduce along axes, as operators of ONNX."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _Operands = Sequence[Placed | np.ndarray]
 
 
 def write_structure(graph: Graph, operation: Operation, operands: _Operands, lay: Lay) -> str | None:
-    """Write an operation that moves or sums numbers.
+    """Write a data-movement operation, a product or a reduction.
 
     Args:
-        graph: where.
+        graph: the graph to add it to.
         operation: the operation.
-        operands: its operands.
-        lay: where the examples lie in its result.
+        operands: its operands; arrays are constants.
+        lay: position of the batch in its result.
 
     Returns:
-        Its value; None if it is of another kind.
+        The name of its value; None if the operation is of another kind.
 
     Raises:
-        Untranslatable: it cannot be written.
+        Untranslatable: the operation has no ONNX equivalent.
     """
     return _WRITERS[operation.name](graph, operation, operands, lay) if operation.name in _WRITERS else None
 
@@ -60,7 +60,7 @@ def _concatenate(graph: Graph, operation: Operation, operands: _Operands, _: Lay
 
 
 def _dot(graph: Graph, operation: Operation, operands: _Operands, _: Lay) -> str:
-    """Write any product of two tensors as an Einsum."""
+    """Write a dot_general as an Einsum."""
     numbers, letters = operation.attributes["dot_dimension_numbers"], iter(ascii_lowercase)
     names: list[dict[int, str]] = [{}, {}]
     for kind in ("batching", "contracting"):
@@ -83,7 +83,7 @@ def _dot(graph: Graph, operation: Operation, operands: _Operands, _: Lay) -> str
 
 
 def _gather(graph: Graph, operation: Operation, operands: _Operands, _: Lay) -> str:
-    """Write what takes whole slices along one axis, as an embedding does; a number outside takes the nearest."""
+    """Write a gather of whole slices along one axis (an embedding); indices are clamped to the axis."""
     (source, indices), numbers = operands, operation.attributes["dimension_numbers"]
     axis, sizes = numbers["start_index_map"][0], list(operation.attributes["slice_sizes"])
     whole = [1 if n == axis else size for n, size in enumerate(source.shape)]
@@ -95,14 +95,14 @@ def _gather(graph: Graph, operation: Operation, operands: _Operands, _: Lay) -> 
     inside = graph.add("Min", graph.add("Max", where, np.int64(0)), np.int64(source.shape[axis] - 1))
     value = source.value if isinstance(source, Placed) else source
     found = graph.add("Gather", value, inside, axis=axis)
-    # ONNX puts the picked axes in the place of `axis`; bring them where StableHLO wants them.
+    # ONNX puts the picked axes at the position of `axis`; transpose to StableHLO's order.
     places = [*numbers["offset_dims"][:axis], *picked, *numbers["offset_dims"][axis:]]
     assert len(picked) == count
     return graph.transpose(found, [int(n) for n in np.argsort(places)])
 
 
 def _without_axis(graph: Graph, indices: Placed | np.ndarray, axis: int) -> str:
-    """Return indices as int64, without the axis of one number that holds them."""
+    """Return indices as int64, without the index vector axis, which has size 1."""
     if isinstance(indices, np.ndarray):
         return graph.constant(
             indices.astype(np.int64).squeeze(axis) if axis < indices.ndim else indices.astype(np.int64)
@@ -133,7 +133,7 @@ def _reduce(graph: Graph, operation: Operation, operands: _Operands, _: Lay) -> 
 
 
 def _reduce_truths(graph: Graph, operation: Operation, source: Placed, start: Placed | np.ndarray) -> str:
-    """Write whether all, or any, of truth values are true."""
+    """Write an all (and) or any (or) reduction of booleans."""
     reducer, joiner = {"and": ("ReduceMin", "And"), "or": ("ReduceMax", "Or")}[operation.attributes["reducer"]]
     axes = _int64(*operation.attributes["dimensions"])
     reduced = graph.add(reducer, graph.cast(source.value, np.int32), axes, keepdims=0)

@@ -1,6 +1,6 @@
-"""Operations of the host with windows: convolutions of any rank (transposed ones too), and padding, in float32.
+"""Host operations with windows: convolutions of any rank, including transposed convolutions, and padding, in float32.
 
-Rule: a transposed convolution is, as StableHLO says it, one over a picture with zeros between its positions.
+Rule: a transposed convolution is, as in StableHLO, a convolution of an input dilated with zeros.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from anytpu.chip.onnx.placed import Placed, Untranslatable
 
 
 def write_convolution(graph: Graph, operation: Operation, operands: Sequence[Placed | np.ndarray]) -> str:
-    """Write a convolution with a kernel that is the same for all examples; return its value."""
+    """Write a convolution with a constant kernel; return the name of its value."""
     picture, kernel = operands
     if not isinstance(picture, Placed) or isinstance(kernel, Placed):
         raise Untranslatable("with a kernel that is not constant")
@@ -39,20 +39,20 @@ def write_convolution(graph: Graph, operation: Operation, operands: Sequence[Pla
 
 
 def write_pad(graph: Graph, operation: Operation, operands: Sequence[Placed | np.ndarray]) -> str:
-    """Write padding with a constant; return its value."""
+    """Write padding with a constant; return the name of its value."""
     source, filler = operands
     if not isinstance(source, Placed) or isinstance(filler, Placed) or any(operation.attributes["interior_padding"]):
         raise Untranslatable("with more than a constant around a value")
     lows, highs = operation.attributes["edge_padding_low"], operation.attributes["edge_padding_high"]
     pairs = list(zip(lows, highs, strict=True))
-    # The batch, whose size is open, is neither padded nor cropped.
+    # The batch axis, whose size is open, is neither padded nor cropped.
     value = cropped(graph, source.value, source.shape, pairs, 0)
     added = [max(0, low) for low in lows] + [max(0, high) for high in highs]
     return graph.add("Pad", value, np.array(added, np.int64), filler)
 
 
 def cropped(graph: Graph, value: str, sizes: Sequence[int], pairs: Sequence[Sequence[int]], first: int) -> str:
-    """Do what negative padding asks for, of the axes from `first` on."""
+    """Crop a value by its negative padding, along the axes from `first` on."""
     for axis, (size, (low, high)) in enumerate(zip(sizes, pairs, strict=True), first):
         if min(low, high) < 0:
             bounds = max(0, -low), size - max(0, -high), axis
@@ -68,7 +68,7 @@ def _oi(kernel: np.ndarray, axes: Sequence[int], reversal: Sequence[bool]) -> np
 
 
 def _spread(graph: Graph, value: str, features: int, sizes: list[int], steps: Sequence[int]) -> tuple[str, list[int]]:
-    """Put zeros between the positions of `(batch, features, positions...)`; return the value and its new sizes."""
+    """Dilate `(batch, features, positions...)` with zeros between positions; return the value and its new sizes."""
     sizes = list(sizes)
     for number, step in enumerate(steps):
         if step > 1:

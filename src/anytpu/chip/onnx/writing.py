@@ -1,12 +1,12 @@
-"""`Writing`: a quantized network on its way into an ONNX graph, and how its integers lie there.
+"""`Writing`: the state of writing a quantized network into an ONNX graph, and its tensors' layout and integer type.
 
-Idea: inside of the model every tensor is `(batch, channels, height, width)`, as ONNX's convolutions want it; the chip's
-are `(batch, height, width, channels)`. Where one of the two has but one position or one channel, they are the same
-numbers in the same order, and no transpose is written.
+Idea: in the model every tensor is `(batch, channels, height, width)`, as ONNX's convolutions require. On the chip it is
+`(batch, height, width, channels)`. A tensor with one position or one channel has the same order in both layouts, and is
+reshaped instead of transposed.
 
-Rule: with `unsigned`, integers of 8 bits and their zero points lie 128 higher, as uint8. That changes no result (the
-sums are of q - zero point), but keeps CPUs that add pairs of products in 16 bits from saturating. Integers of 16 bits
-stay as they are.
+Rule: with `unsigned`, 8-bit integers and their zero points are stored as uint8, offset by 128. Sums are of
+q - zero_point, so no result changes. But it prevents saturation on CPUs that add pairs of products in 16 bits. 16-bit
+integers are stored without an offset.
 """
 
 from __future__ import annotations
@@ -20,19 +20,18 @@ from anytpu.chip.onnx.graph import Graph
 from anytpu.chip.quantized.nodes import Quantization, QuantizedNetwork
 
 SPATIAL_AXES = (2, 3, 1)
-"""Where the axes 0 (height), 1 (width) and 2 (channels) of a tensor of the chip lie in the model."""
+"""The axes in the model of the axes 0 (height), 1 (width) and 2 (channels) of a chip tensor."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Writing:
-    """A quantized network on its way into an ONNX graph.
+    """The state of writing a quantized network into an ONNX graph.
 
     Attributes:
         network: the network.
-        graph: what was written so far.
-        unsigned: whether integers of 8 bits lie there as uint8, moved by 128.
-        values: of each tensor of the network so far, the name of the value that holds it, `(batch, channels, height,
-            width)`.
+        graph: the ONNX graph so far.
+        unsigned: whether 8-bit integers are stored as uint8, offset by 128.
+        values: maps each tensor written so far to the name of its ONNX value, `(batch, channels, height, width)`.
     """
 
     network: QuantizedNetwork
@@ -49,53 +48,53 @@ class Writing:
         return self.network.quantizations[tensor]
 
     def inputs(self, node: Node) -> tuple[str, ...]:
-        """Return the values that a node takes."""
+        """Return the names of the values of a node's inputs."""
         return tuple(self.values[tensor] for tensor in node.inputs)
 
-    # How integers lie.
+    # Integer types and offsets.
 
     def is_moved(self, quantization: Quantization) -> bool:
-        """Tell whether integers of a quantization lie 128 higher."""
+        """Return whether integers of a quantization are stored with an offset of 128."""
         return self.unsigned and quantization.bits == 8
 
     def offset(self, quantization: Quantization) -> int:
-        """Return what was added to integers of a quantization: 128 or 0."""
+        """Return the offset of stored integers of a quantization: 128 or 0."""
         return 128 if self.is_moved(quantization) else 0
 
     def dtype(self, quantization: Quantization) -> np.dtype:
-        """Return the dtype in which integers of a quantization lie."""
+        """Return the dtype in the model of integers of a quantization."""
         return np.dtype(np.uint8) if self.is_moved(quantization) else quantization.dtype
 
     def integers(self, values: np.ndarray | int, quantization: Quantization) -> np.ndarray:
-        """Return integers as they lie in the model: of its dtype, and moved where they are."""
+        """Return integers as stored in the model, with their dtype and offset."""
         moved = np.asarray(values).astype(np.int32) + self.offset(quantization)
         return moved.astype(self.dtype(quantization))
 
     def weights(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return int8 weights as they lie in the model, and their zero point."""
+        """Return int8 weights as stored in the model, and their zero point."""
         kind = Quantization(1.0)
         return self.integers(weights, kind), self.integers(0, kind)
 
     def parameters(self, tensor: str) -> tuple[np.float32, np.ndarray]:
-        """Return scale and zero point of a tensor, as ONNX's operators take them."""
+        """Return scale and zero point of a tensor, as stored in the model."""
         quantization = self.quantization(tensor)
         return np.float32(quantization.scale), self.integers(quantization.zero_point, quantization)
 
     # Between integers and real numbers.
 
     def quantize(self, value: str, tensor: str) -> str:
-        """Turn real numbers into the integers of a tensor."""
+        """Quantize real numbers to the integers of a tensor."""
         return self.graph.add("QuantizeLinear", value, *self.parameters(tensor))
 
     def dequantize(self, value: str, tensor: str) -> str:
-        """Turn the integers of a tensor into real numbers, float32."""
+        """Dequantize the integers of a tensor to float32."""
         return self.graph.add("DequantizeLinear", value, *self.parameters(tensor))
 
     def round(self, scaled: str, quantization: Quantization, low: int, high: int) -> str:
-        """Round multiples of a scale half to even, add the zero point, clip: the end of every sum.
+        """Round real numbers, in units of the scale, half to even; add the zero point; clip.
 
-        This is QuantizeLinear in single steps: written as that, onnxruntime would take it together with what stands
-        before it into one kernel whose rounding is another.
+        This equals QuantizeLinear without the division, as separate operators. Onnxruntime would fuse a QuantizeLinear
+        with the preceding operators into a kernel that rounds differently.
         """
         offset = self.offset(quantization)
         rounded = self.graph.add("Round", scaled)
@@ -104,7 +103,7 @@ class Writing:
         return self.graph.cast(clipped, self.dtype(quantization))
 
     def clip(self, value: str, quantization: Quantization, low: int, high: int) -> str:
-        """Clip integers of 8 bits, where that changes any."""
+        """Clip 8-bit integers, unless the bounds are the whole range."""
         if (low, high) == (quantization.low, quantization.high):
             return value
         return self.graph.add("Clip", value, self.integers(low, quantization), self.integers(high, quantization))
@@ -112,24 +111,24 @@ class Writing:
     # Layout.
 
     def channels_first(self, value: str, shape: Shape) -> str:
-        """Bring `(batch, height, width, channels)` into the model's order."""
+        """Convert `(batch, height, width, channels)` to `(batch, channels, height, width)`."""
         height, width, channels = shape
         if height * width == 1 or channels == 1:
             return self.graph.reshape(value, (channels, height, width))
         return self.graph.transpose(value, (0, 3, 1, 2))
 
     def channels_last(self, value: str, shape: Shape) -> str:
-        """Bring the model's order back into `(batch, height, width, channels)`."""
+        """Convert `(batch, channels, height, width)` to `(batch, height, width, channels)`."""
         height, width, channels = shape
         if height * width == 1 or channels == 1:
             return self.graph.reshape(value, shape)
         return self.graph.transpose(value, (0, 2, 3, 1))
 
     def crop(self, value: str, shape: Shape, padding: Padding) -> tuple[str, list[int]]:
-        """Do what negative padding asks for.
+        """Crop a value by its negative padding.
 
         Returns:
-            The value that is left, and the positive padding as ONNX writes it: top, left, bottom, right.
+            The name of the cropped value, and the positive padding in ONNX's order: top, left, bottom, right.
         """
         starts = [max(0, -first) for first, _ in padding]
         stops = [size - max(0, -last) for size, (_, last) in zip(shape[:2], padding, strict=True)]

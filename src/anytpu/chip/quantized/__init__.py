@@ -1,4 +1,4 @@
-"""A network in whole numbers: calibrated, quantized, and computed plainly as the reference."""
+"""Quantized networks: calibration, quantization, and a reference implementation in NumPy."""
 
 from anytpu.chip.quantized.nodes import QuantizedNetwork
 from anytpu.chip.quantized.quantization import quantize

@@ -1,4 +1,4 @@
-"""How many of some labelled examples a model gets right, before quantization and after."""
+"""`accuracies`: the accuracy of a classifier on labelled examples, before and after quantization."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from anytpu.errors import SettingError
 def accuracies(
     network: Network, quantized: QuantizedNetwork, inputs: Sequence[np.ndarray] | np.ndarray, labels: np.ndarray
 ) -> tuple[float, float]:
-    """Return the shares of examples for which the first output is greatest at the label: in float, and quantized.
+    """Return the accuracy of the float and of the quantized network, each from 0 to 1.
+
+    An example is correct if the first output has its maximum at the label.
 
     Args:
-        network: in floating point.
-        quantized: what `quantize` made of it.
+        network: the float network.
+        quantized: the result of `quantize` for it.
         inputs: an array for each input, as `quantize` takes them.
-        labels: whole numbers, `(examples,)`.
+        labels: class indices, integers `(examples,)`.
 
     Raises:
-        SettingError: there are more or fewer labels than examples.
+        SettingError: the number of labels is not the number of examples.
     """
     arrays, labels = check(network, inputs), np.asarray(labels)
     if labels.shape != (len(arrays[0]),):

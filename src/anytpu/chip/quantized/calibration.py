@@ -1,10 +1,10 @@
-"""The examples that the ranges are taken from: whether they can be used, and what the network's tensors hold for them.
+"""Calibration: check the examples, and collect a histogram of each tensor over them.
 
-Idea: static quantization fixes every scale before the first real example is seen, so all depends on some examples that
-look like the real ones. What is wrong with them is said here, before anything is computed.
+Idea: static quantization fixes every scale before the first real input, so the examples must be representative. `check`
+reports unusable examples before any computation.
 
-Rule: a hundred examples are plenty, one is accepted; examples that are all the same are not. Tensors are observed some
-rows at a time and never kept.
+Rule: about 100 examples are enough. A single example is valid; examples that are all identical are an error. Tensors
+are computed a few rows at a time and never kept.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from anytpu.chip.quantized.ranges import Histogram, Method
 from anytpu.errors import CalibrationError, QuantizationError
 
 CHUNK_BYTES = 256 * 2**20
-"""About how much of the tensors of some examples is held at a time."""
+"""Approximate maximum size of the tensors of one chunk of examples, in bytes."""
 
 _ADVICE = "give about 100 examples of what the model will see, such as calibration=x_train[:256]"
 
@@ -27,11 +27,12 @@ def check(network: Network, calibration: Sequence[np.ndarray] | np.ndarray | Non
     """Return the examples as an array for each input, `(examples, *shape)` of its dtype.
 
     Args:
-        network: says what its inputs are.
-        calibration: an array for each input; of a network with one input also that array itself.
+        network: the float network, for the shapes and dtypes of its inputs.
+        calibration: an array for each input; for a network with one input also the array itself.
 
     Raises:
-        CalibrationError: there are none, they are of the wrong number, shape or type, not finite, or all the same.
+        CalibrationError: there are no examples, or they have the wrong count, shape or dtype. Also: they are not
+            finite, or all are identical.
     """
     if calibration is None:
         raise CalibrationError(f"calibration is None, and the ranges of the integers are taken from it: {_ADVICE}")
@@ -60,13 +61,13 @@ def check(network: Network, calibration: Sequence[np.ndarray] | np.ndarray | Non
 def observe(
     network: Network, arrays: Sequence[np.ndarray], tensors: Iterable[str], method: Method
 ) -> Mapping[str, Histogram]:
-    """Compute a network for some examples and return how the numbers of some of its tensors are spread.
+    """Compute a network for some examples, and return a histogram of each of some tensors.
 
     Args:
-        network: what to compute.
+        network: the float network.
         arrays: the examples, as `check` returns them.
-        tensors: names of those that are looked at.
-        method: "minmax" needs the least and the greatest number only.
+        tensors: names of the tensors to observe.
+        method: "minmax" records only minimum and maximum; the other methods also count values.
 
     Raises:
         QuantizationError: a tensor is not finite for some example.
@@ -82,14 +83,14 @@ def observe(
 
 
 def evaluate_chunks(network: Network, arrays: Sequence[np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
-    """Compute a network some examples at a time, and yield each time all of its tensors."""
+    """Compute a network on chunks of examples, and yield all tensors of each chunk, by name."""
     from anytpu.chip.network import evaluate  # loads JAX
 
     example_bytes = 4 * sum(int(np.prod(shape)) for shape in network.shapes.values())
     count = len(arrays[0])
     rows = min(int(np.clip(CHUNK_BYTES // max(example_bytes, 1), 1, 256)), count)
     for start in range(0, count, rows):
-        # Always as many rows, since each number of them is compiled anew; the last piece is filled up.
+        # All chunks have equal size, because JAX compiles each size anew; the last chunk is padded with examples.
         filled = [array[np.arange(start, start + rows) % count] for array in arrays]
         yield {name: values[: count - start] for name, values in evaluate(network, filled).items()}
 

@@ -1,12 +1,22 @@
-"""`Choices`: what is decided about each tensor before a node is touched.
+"""`choose`: choose the quantization of every chip tensor, before any node is quantized.
 
-Idea: deciding is apart from doing. Here each tensor gets its quantization, what is laid side by side is brought to one,
-and where 16-bit numbers could make a sum too great the tensor gets coarser steps and uses fewer of its integers; before
-a wide average, a table does so for the average alone.
-`quantize` then only carries it out.
+A chip tensor is an input or an output of a node other than a host step. All other tensors stay in floating point.
+Tensors that share one quantization form a family (`families.py`), and most passes decide per family. The passes are, in
+order:
 
-Rule: tensors are decided family by family (`families.py`). A tensor of the chip is one that a node other than a host's
-step takes or makes; the others stay as they are.
+1. Form the initial families: tensors that hold the same integers, and corresponding tensors of unrolled loops.
+2. Join the inputs of each concatenation with its output. If a shared scale would be too coarse for an input, record a
+   detour instead: a table requantizes that input for this concatenation only.
+3. Choose the scale and the zero point of each family from its calibrated range. Families of sigmoid or tanh outputs
+   have fixed scales. Integer inputs get scale 1 if their values fit.
+4. Choose a finer scale for a family that only functions (such as a sigmoid) take. Cut the ends of its range, at which
+   the functions are constant.
+5. With 16 bits, choose a coarser scale for a family that convolutions take, if an int32 sum could overflow. The family
+   then uses fewer of its integers; `limits` has their bounds.
+6. For each average pool whose int32 sum could overflow, record a detour. A table requantizes its input to a coarser
+   scale, for this pool only.
+
+The result is `Choices`. `quantize` then makes the quantized nodes from it and decides nothing more.
 """
 
 from __future__ import annotations
@@ -43,21 +53,21 @@ from anytpu.chip.quantized.weights import GREATEST_SUM, needed_bits
 from anytpu.errors import QuantizationError
 
 _TOLERATED = {8: 1.5, 16: 256.0}
-"""By bits, how much coarser a tensor may become for what lies beside it, before a table changes a scale instead."""
+"""By bits, the maximum ratio of a shared scale to the scale without sharing; above it a table requantizes."""
 
-_GREATEST = 1e20  # of the numbers of a tensor
-_SPARE_BITS = 7  # that a tensor of 16 bits may leave unused
+_GREATEST = 1e20  # maximum absolute value in a tensor
+_SPARE_BITS = 7  # maximum number of unused bits of a 16-bit tensor
 
 
 @dataclasses.dataclass(frozen=True)
 class Choices:
-    """What was decided.
+    """The quantization of each chip tensor, and the requantizations between them.
 
     Attributes:
-        quantizations: of each tensor of the chip.
-        limits: the least and the greatest integer that a tensor may hold, where that is not all of them.
-        detours: of (the name of a Concatenate or of an average, a tensor that it takes): the tensor of another scale
-            that it takes instead.
+        quantizations: maps each chip tensor, and each new tensor of `detours`, to its quantization.
+        limits: maps a tensor to its minimum and maximum integer, if it may not hold all integers of its type.
+        detours: maps (name of a Concatenate or average pool, one of its inputs) to a new tensor. The node takes the
+            new tensor instead: the input, requantized by a table.
     """
 
     quantizations: Mapping[str, Quantization]
@@ -66,7 +76,7 @@ class Choices:
 
 
 def tensors_of_chip(network: Network) -> list[str]:
-    """Return the names of the tensors that a node other than a host's step takes or makes."""
+    """Return the names of the inputs and outputs of all nodes other than host steps."""
     held = {}
     for node in network.nodes:
         if not isinstance(node, HostStep):
@@ -75,31 +85,35 @@ def tensors_of_chip(network: Network) -> list[str]:
 
 
 def choose(network: Network, ranges: Mapping[str, Range], bits: int) -> Choices:
-    """Decide about each tensor of the chip.
+    """Choose the quantization of each chip tensor, by the passes listed in the module docstring.
 
     Args:
-        network: the model.
-        ranges: what each tensor of the chip should cover.
-        bits: 8 or 16.
+        network: the float network.
+        ranges: maps each chip tensor to the range of values that its integers should cover.
+        bits: bits per activation, 8 or 16.
 
     Raises:
-        QuantizationError: a tensor is too great or too small for float32 arithmetic with its scale, integers of the
-            user would not stay exact for a step of the host, or an average is over so many positions that their sum
-            leaves 32 bits.
+        QuantizationError: a tensor's values are too large or too small for a float32 scale. Also: an integer input of
+            the host would lose exactness, or the sum of an average pool overflows int32.
     """
     return _Chooser(network, ranges, bits).choose()
 
 
 class _Chooser:
-    """The network, and what is known of its tensors while deciding.
+    """The state of the passes.
 
     Attributes:
-        makers: the node that makes a tensor.
-        users: the nodes that take it.
-        ports: the inputs, by tensor.
-        delivered: the outputs' tensors.
-        reach: what each family covers.
-        only_laid: of a family with so many members, whether it is only taken by a Concatenate.
+        network: the float network.
+        ranges: maps each chip tensor to the range that its integers should cover.
+        bits: bits per activation, 8 or 16.
+        makers: maps a tensor to the node whose output it is; inputs of the network are absent.
+        users: maps a tensor to the nodes that take it as an input.
+        ports: maps a tensor to the network input that it is.
+        delivered: tensors that are outputs of the network.
+        families: the partition of the chip tensors into families; pass 2 joins more of them.
+        reach: maps a family to the union of its members' ranges.
+        only_laid: cache of `is_only_laid`, by family and its number of members.
+        stand_ins: ranges for tensors that were 0 in all examples.
     """
 
     def __init__(self, network: Network, ranges: Mapping[str, Range], bits: int):
@@ -136,10 +150,14 @@ class _Chooser:
                 _make_room(node, self.network, (quantizations, limits, renamed))
         return Choices(quantizations, limits, renamed)
 
-    # 1. What is laid side by side.
+    # Pass 2: concatenations.
 
     def lay_side_by_side(self) -> dict[tuple[Concatenate, str], str]:
-        """Join what each Concatenate takes to what it makes, or note that a table must change its scale."""
+        """Join the inputs of each Concatenate with its output, or record a detour.
+
+        Returns:
+            Maps (node, input) to the name of the requantized tensor, for each input that stays in another family.
+        """
         detours, of = {}, self.families.of
         for node in self.network.nodes:
             if isinstance(node, Concatenate):
@@ -152,20 +170,24 @@ class _Chooser:
         return {(node, name): new for (node, name), new in detours.items() if of(name) != of(node.output)}
 
     def may_join(self, name: str, whole: str, parts: Range) -> bool:
-        """Tell whether a tensor may have the quantization of what it becomes a part of, whose parts cover `parts`."""
+        """Return whether an input may share the quantization of a concatenation, whose inputs cover `parts`.
+
+        The shared step may exceed that of the concatenation by at most `_TOLERATED`. It may also exceed the input's own
+        step by at most that ratio, unless only concatenations take the input's family.
+        """
         own, others = self.reach[self.families.of(name)], self.reach[self.families.of(whole)].union(parts)
         most = self.step(own.union(others)) / _TOLERATED[self.bits]
         return most <= self.step(others) and (most <= self.step(own) or self.is_only_laid(self.families.of(name)))
 
     def join(self, name: str, whole: str) -> None:
-        """Make the families of two tensors one."""
+        """Join the families of two tensors."""
         reach = self.reach[self.families.of(name)].union(self.reach[self.families.of(whole)])
         self.families.join([whole, name])
         self.reach[self.families.of(whole)] = reach
 
     def is_only_laid(self, family: str) -> bool:
-        """Tell whether nobody takes the tensors of a family but to lay them beside others."""
-        # A family only grows: how many members it has says which they are.
+        """Return whether only Concatenate nodes take the tensors of a family, and no output delivers them."""
+        # A family only grows, so its number of members identifies its set of members.
         key = family, len(self.families.members[family])
         if key not in self.only_laid:
             own = set(self.families.members[family])
@@ -174,16 +196,19 @@ class _Chooser:
         return self.only_laid[key]
 
     def step(self, covered: Range) -> float:
-        """Return the real number between two integers that cover a range."""
+        """Return the real difference between consecutive integers that cover a range."""
         return float(step(covered.low, covered.high, self.bits))
 
     def covered(self, names: Iterable[str]) -> Range:
         return functools.reduce(Range.union, (self.ranges[name] for name in names))
 
-    # 2. What the integers stand for.
+    # Passes 3 and 4: scale and zero point.
 
     def quantization(self, names: list[str]) -> Quantization:
-        """Return the quantization of a family: what is fixed for what it comes from, else what covers its range."""
+        """Return the quantization of a family.
+
+        It is fixed for sigmoid and tanh outputs, exact for a single integer input if it fits, else from the range.
+        """
         covered = self.covered(names)
         if max(-covered.low, covered.high) > _GREATEST:
             raise QuantizationError(self.beyond(names, f"ends at {_GREATEST:g}: scale them down"))
@@ -203,12 +228,12 @@ class _Chooser:
         return quantization_of(covered, self.bits)
 
     def sources(self, names: Iterable[str]) -> list[str]:
-        """Return the members whose integers are not just those of another member."""
+        """Return the members that no slice, reshape, max pool or concatenation makes."""
         makers = {name: self.makers.get(name) for name in names}
         return [name for name, node in makers.items() if not (node and _passes_on(node))]
 
     def check_indices(self, names: list[str], ports: list[Port]) -> None:
-        """Refuse integers of the user that the chip takes and the host too: indices would not stay exact."""
+        """Refuse an integer input of over 8 bits that both chip and host take: indices would lose exactness."""
         users = [user for name in names for user in self.users[name]]
         hosts = [user for user in users if isinstance(user, HostStep)]
         for port in ports:
@@ -227,7 +252,7 @@ class _Chooser:
         return f"{where} numbers from {covered.low:.3g} to {covered.high:.3g}, and what the chip scales {bound}"
 
     def trimmed(self, names: list[str], chosen: Mapping[str, Quantization]) -> Quantization:
-        """Return the quantization of a family, finer when only functions look at it that are flat at its ends."""
+        """Return the quantization of a family; finer if only functions take it and they are flat at the ends."""
         own, members = chosen[self.families.of(names[0])], set(names)
         users = [user for name in names for user in self.users[name] if user.output not in members]
         functions = [user for user in users if isinstance(user, Function)]
@@ -242,12 +267,13 @@ class _Chooser:
         part = functools.reduce(Range.union, parts)
         return own if part.high - part.low < LEAST_WIDTH else quantization_of(part, self.bits)
 
-    # 3. Room for the sums.
+    # Pass 5: overflow of int32 sums.
 
     def spare_bits(self, names: list[str], own: Quantization) -> int:
-        """Return how many of 16 bits a family leaves unused, so that no sum of a product leaves 32 bits.
+        """Return the number of bits that a 16-bit family leaves unused, so that no convolution overflows int32.
 
-        Where a member comes from the user or from the host, which use all integers, weights make room instead.
+        A network input, a host step or an average pool may produce any integer. A family with such a member leaves no
+        bits unused, and `quantize_weights` chooses coarser weight scales instead.
         """
         makers = [self.makers.get(name) for name in self.sources(names)]
         if self.bits == 8 or not all(isinstance(node, Convolution | Elementwise | Function) for node in makers):
@@ -260,9 +286,10 @@ class _Chooser:
 
 
 def _stand_ins(network: Network, ranges: Mapping[str, Range]) -> dict[str, Range]:
-    """Return what tensors cover; where nothing but 0 was seen, what those that it is made of reach, on both sides.
+    """Return the range of each tensor, with a guess for tensors that were 0 in all examples.
 
-    An input that was 0 throughout is taken to be between -1 and 1.
+    The guess is [-m, m], where m is the maximum absolute value in the ranges of the inputs of the node that makes the
+    tensor. For a network input it is [-1, 1].
     """
     found = {name: one if one.high > one.low else Range(-1.0, 1.0) for name, one in ranges.items()}
     for node in network.nodes:
@@ -282,7 +309,7 @@ def _make_room(
     network: Network,
     choices: tuple[dict[str, Quantization], dict[str, tuple[int, int]], dict[tuple[str, str], str]],
 ) -> None:
-    """Let an average take its tensor in coarser steps, where the sum over a window could leave 32 bits."""
+    """Pass 6: give an average pool a requantized input of coarser scale, if its sum could overflow int32."""
     quantizations, limits, detours = choices
     name, own = node.inputs[0], quantizations[node.inputs[0]]
     low, high = limits.get(name, (own.low, own.high))

@@ -1,9 +1,9 @@
-"""What each node of a float network becomes in whole numbers, once all is decided.
+"""`Maker`: convert each node of a float network to its quantized node, given the `Choices`.
 
-Idea: a kind of node has one counterpart, made of the node, of the quantizations of its tensors and of nothing else.
+Idea: each kind of node has one quantized kind. It depends only on the node and on the quantizations of its tensors.
 
-Rule: equal arrays are made once. Steps of an unrolled loop that have the same weights, or the same function between the
-same scales, share one array, so that the compiler stores it once.
+Rule: equal arrays are made once. Steps of an unrolled loop share their weights, and their tables if the scales are
+equal. So the compiler stores each array once.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from anytpu.errors import QuantizationError
 
 
 def table(function: Function, source: Quantization, target: Quantization) -> np.ndarray:
-    """Return a function of real numbers as a table of integers, one for each integer of its input.
+    """Return a real function as a table of output integers, with an entry for each input integer.
 
-    A function that has no value for some number (a logarithm below 0) has the nearest one's there.
+    If the function is NaN at an input (a logarithm below 0), the entry is the value at the nearest valid input.
 
     Raises:
-        QuantizationError: it has no value anywhere.
+        QuantizationError: the function is NaN at every input.
     """
     integers = np.arange(source.low, source.high + 1)
     with np.errstate(all="ignore"):
@@ -66,7 +66,7 @@ def table(function: Function, source: Quantization, target: Quantization) -> np.
 
 
 class Maker:
-    """Makes the nodes of a quantized network, equal arrays once."""
+    """Makes the nodes of a quantized network, and each distinct array once."""
 
     def __init__(self, choices: Choices):
         self.choices = choices
@@ -74,7 +74,7 @@ class Maker:
         self.tables: dict[Hashable, np.ndarray] = {}
 
     def make(self, node: Node) -> Iterator[Node]:
-        """Yield what a node becomes: what it takes in another scale, if anything, and its counterpart."""
+        """Yield the quantized nodes of a node: tables that requantize its inputs, if any, and its counterpart."""
         detours = {name: new for name in node.inputs if (new := self.choices.detours.get((node.name, name)))}
         for name, new in detours.items():
             yield self.requantize(node, name, new)
@@ -84,7 +84,7 @@ class Maker:
         )
 
     def requantize(self, node: Node, name: str, new: str) -> QTable:
-        """Return the table that changes the scale of tensor `name`, as tensor `new`; it counts for the node's layer."""
+        """Return a table node that requantizes tensor `name` to tensor `new`; it belongs to the node's layer."""
         layer = node.layer or node.name
         same = Function(new, layer, (name,), new, "requantize", _same)
         return QTable(new, layer, (name,), new, "requantize", self.table(same, name, new))
@@ -92,32 +92,32 @@ class Maker:
     def table(self, function: Function, source: str, target: str) -> np.ndarray:
         """Return the table of a function between two tensors."""
         given, wanted, limits = *(self.choices.quantizations[name] for name in (source, target)), self.limits(target)
-        # The steps of an unrolled loop share their functions, and mostly their quantizations.
+        # The steps of an unrolled loop share their functions and, in most cases, their quantizations.
         key = function.apply, given, wanted, limits
         if key not in self.tables:
             self.tables[key] = self.once(np.clip(table(function, given, wanted), *limits))[0]
         return self.tables[key]
 
     def limits(self, tensor: str) -> tuple[int, int]:
-        """Return the least and the greatest integer that a tensor may hold."""
+        """Return the minimum and the maximum integer that a tensor may hold."""
         quantization = self.choices.quantizations[tensor]
         return self.choices.limits.get(tensor, (quantization.low, quantization.high))
 
     def clip(self, tensor: str, low: float | None, high: float | None) -> tuple[int, int]:
-        """Return the clip of a tensor in integers."""
+        """Return the bounds of a clip as integers of a tensor, within its limits."""
         bottom, top = clip_bounds(self.choices.quantizations[tensor], low, high)
         least, greatest = self.limits(tensor)
         return min(max(bottom, least), greatest), max(min(top, greatest), least)
 
     def once(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return the arrays, or equal ones that were made before."""
+        """Return the arrays, or equal arrays that were made before."""
         key = tuple((one.shape, one.dtype.str, hashlib.sha256(one.tobytes()).digest()) for one in arrays)
         return self.made.setdefault(key, arrays)
 
 
 @functools.singledispatch
 def _counterpart(node: Node, maker: Maker, same: Mapping[str, Any]) -> Node:
-    """Return the node in whole numbers; `same` are the fields that it keeps."""
+    """Return the quantized node; `same` holds the fields that it keeps."""
     raise NotImplementedError(f"{type(node).__name__} is no node of a network")
 
 
@@ -190,7 +190,7 @@ def _same(x: np.ndarray) -> np.ndarray:
 
 
 def _nearest(known: np.ndarray, count: int) -> np.ndarray:
-    """Return, for each index below `count`, the nearest of some sorted ones."""
+    """Return, for each index below `count`, the nearest of the sorted indices `known`."""
     every = np.arange(count)
     after = known[np.minimum(np.searchsorted(known, every), len(known) - 1)]
     before = known[np.maximum(np.searchsorted(known, every, side="right") - 1, 0)]

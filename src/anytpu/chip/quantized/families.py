@@ -1,12 +1,14 @@
-"""`Families`: which tensors have one quantization.
+"""`Families`: the partition of tensors into families; all tensors of a family share one scale and zero point.
 
-Idea: a part of a tensor, the same numbers in another shape and the greatest of some of them are the same integers, so
-the tensors are one family from the start. Tensors that are laid side by side must become one: whatever was used only
-there is given the quantization of the whole; what is used elsewhere too keeps its own if that is much finer, and is
-changed by a table on its way.
+Tensors share a family for one of three reasons:
 
-A loop that was unrolled is the same layer again and again. Its steps would each get ranges, and so scales, multipliers
-and tables, of their own; corresponding tensors of the steps are made one family, and the steps share them all.
+1. Same integers: slice, reshape and max-pool outputs share their input's scale and zero point.
+2. Unrolled loops: the steps of a loop apply one layer repeatedly. Corresponding tensors of the steps form one family,
+   so that all steps share scales, multipliers and tables.
+3. Concatenation: all inputs must have the output's scale and zero point. `choices.py` joins an input with the output,
+   unless the input has other users and a much finer scale. A table then requantizes the input instead.
+
+This module forms the families of reasons 1 and 2.
 """
 
 from __future__ import annotations
@@ -27,22 +29,26 @@ from anytpu.chip.network.nodes import (
 )
 
 _DEPTH = 3
-"""How many nodes back two tensors of an unrolled loop must be made alike to correspond."""
+"""Number of producer levels that are compared to find corresponding tensors of an unrolled loop."""
 
 
 class Families:
-    """Sets of tensors, joined one by one; each is known by one of its members."""
+    """A partition of tensors into families; the name of one member identifies its family.
+
+    Attributes:
+        members: maps the name of a family to its tensors.
+    """
 
     def __init__(self, names: Iterable[str]):
         self._family = {name: name for name in names}
         self.members = {name: [name] for name in self._family}
 
     def of(self, name: str) -> str:
-        """Return the member by which the family of a tensor is known."""
+        """Return the name of the family of a tensor."""
         return self._family[name]
 
     def join(self, names: Iterable[str]) -> None:
-        """Make the families of some tensors one."""
+        """Join the families of some tensors."""
         largest, *others = sorted({self.of(name) for name in names}, key=lambda family: -len(self.members[family]))
         for family in others:
             for member in self.members[family]:
@@ -51,12 +57,12 @@ class Families:
 
 
 def keeps_integers(node: Node) -> bool:
-    """Tell whether a node's output is made of its input's integers as they are."""
+    """Return whether a node only selects or moves integers of its input: slice, reshape or max pool."""
     return isinstance(node, Slice | Reshape) or (isinstance(node, Pool) and node.kind == "max")
 
 
 def starting_families(network: Network, tensors: Iterable[str]) -> Families:
-    """Return the families before anything is laid side by side: of the same integers, and of unrolled loops."""
+    """Return the families before concatenations are considered: same integers, and unrolled loops."""
     families = Families(tensors)
     for node in network.nodes:
         if keeps_integers(node):
@@ -67,7 +73,7 @@ def starting_families(network: Network, tensors: Iterable[str]) -> Families:
 
 
 def corresponding(network: Network) -> list[list[str]]:
-    """Return the tensors that correspond in the steps of unrolled loops: of layers that use weights repeatedly."""
+    """Return groups of corresponding tensors in unrolled loops; a loop's layer uses the same weights repeatedly."""
     keys = {node.name: _weights_key(node) for node in network.nodes if isinstance(node, Convolution)}
     repeated = {layer for (layer, _), count in collections.Counter(keys.values()).items() if layer and count > 1}
     makers = {node.output: node for node in network.nodes if node.layer in repeated}
@@ -87,10 +93,10 @@ def _weights_key(node: Convolution) -> tuple[str, Hashable]:
 
 
 def _likeness(node: Node, makers: Mapping[str, Node], keys: Mapping[str, Hashable], depth: int) -> Hashable:
-    """Return what a node is and what its inputs are made by, so many nodes back; equal for alike nodes."""
+    """Return a key of a node and of its producers, `depth` levels back; corresponding nodes have equal keys."""
     own = (type(node).__name__, node.layer, getattr(node, "kind", None), keys.get(node.name))
     if isinstance(node, Slice):
-        # Each step takes its own place in time, all the same channels.
+        # Each step slices another time index, but the same channels.
         own = (*own, node.axis, node.stop - node.start, node.start if node.axis == 2 else None)
     if depth == 0 or isinstance(node, Convolution):
         return own

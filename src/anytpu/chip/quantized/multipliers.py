@@ -1,9 +1,9 @@
 """The float32 multipliers and the clips of a quantized network, in one place.
 
-Idea: two programs that compute the same multiplier in two ways differ in its last bit, and then in an integer now and
-then. So the reference, the compiler and the ONNX file take theirs from here.
+Idea: two programs that compute a multiplier in different ways may differ in its last bit. Some output integers then
+differ too. So the reference, the compiler and the ONNX writer all call this module.
 
-Rule: each operation is rounded to float32 on its own, in the order that `nodes.py` writes it.
+Rule: each operation is rounded to float32, in the order given in `nodes.py`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from anytpu.chip.quantized.nodes import QPool, Quantization
 
 
 def convolution_multipliers(source: Quantization, weight_scales: np.ndarray, target: Quantization) -> np.ndarray:
-    """Return what the sums of a convolution are multiplied by: f32(f32(source scale * weight scale) / target scale).
+    """Return the multipliers of a convolution's sums: f32(f32(source scale * weight scale) / target scale).
 
     Args:
-        source, target: of the input and of the output.
+        source, target: quantization of the input and of the output.
         weight_scales: float32 `(output channels,)`.
 
     Returns:
@@ -32,10 +32,10 @@ def convolution_multipliers(source: Quantization, weight_scales: np.ndarray, tar
 
 
 def average_multipliers(source: Quantization, counts: np.ndarray, target: Quantization) -> np.ndarray:
-    """Return what the sums of an average over so many positions are multiplied by, float32 of the shape of `counts`.
+    """Return the multipliers of the sums of an average pool, float32 of the shape of `counts`.
 
-    It is f32(f32(source scale * f32(1 / count)) / target scale); a count of 0, a window all outside of its input whose
-    sum is 0, is taken as 1.
+    A multiplier is f32(f32(source scale * f32(1 / count)) / target scale). A count of 0 is taken as 1: that window is
+    entirely outside the input, and its sum is 0.
 
     Example:
         >>> average_multipliers(Quantization(0.5), np.array([4, 2]), Quantization(1.0))
@@ -46,7 +46,7 @@ def average_multipliers(source: Quantization, counts: np.ndarray, target: Quanti
 
 
 def window_counts(window: Pair, strides: Pair, padding: Padding, source: Shape, target: Shape) -> np.ndarray:
-    """Return how many positions of each window lie inside of the input, int64 `(target height, target width)`.
+    """Return the number of positions of each window inside the input, int64 `(target height, target width)`.
 
     Example:
         >>> window_counts((2, 2), (2, 2), ((0, 1), (0, 1)), (3, 3, 8), (2, 2, 8))
@@ -63,16 +63,16 @@ def window_counts(window: Pair, strides: Pair, padding: Padding, source: Shape, 
 
 
 def pool_counts(node: QPool, source: Shape, target: Shape) -> np.ndarray:
-    """Return the numbers that an average divides by, int64 `(target height, target width)`."""
+    """Return the divisors of an average pool, int64 `(target height, target width)`."""
     if node.counts_padding:
         return np.full(target[:2], node.window[0] * node.window[1])
     return window_counts(node.window, node.strides, node.padding, source, target)
 
 
 def clip_bounds(target: Quantization, low: float | None, high: float | None) -> tuple[int, int]:
-    """Return the clip in integers that does what a clip of the real numbers to `low` and `high` does.
+    """Return the integer bounds of a clip of the real numbers to `low` and `high`.
 
-    None, or an infinity, is the end of the range of the integers.
+    None or an infinity gives the end of the integers' range.
 
     Example:
         >>> clip_bounds(Quantization(0.1, -28), 0.0, 6.0), clip_bounds(Quantization(0.1, -28), None, None)

@@ -1,11 +1,11 @@
-"""`QuantizedNetwork`: a network in whole numbers, and the exact meaning of each node. This file is the specification.
+"""`QuantizedNetwork`: an integer network, and the exact semantics of each node. This file is the specification.
 
-Idea: whoever computes these nodes (the plain reference in `reference.py`, the chip's instructions, onnxruntime on what
-`to_onnx` wrote) must get the same integers, every bit of them.
+Idea: every implementation must compute the same integers, bit for bit. There are three: the reference in
+`reference.py`, the chip's instructions, and onnxruntime on the model that `to_onnx` writes.
 
-Rule: the arithmetic is ONNX's. A tensor of integers q stands for the real numbers (q - zero_point) * scale. Sums are
-of 32 bits; they are scaled in float32 (IEEE single, one rounding an operation), rounded half to even, moved by the zero
-point, and clipped:
+Rule: the arithmetic is ONNX's. An integer q represents the real number (q - zero_point) * scale. Sums are int32. A sum
+is scaled in float32 (IEEE single, one rounding per operation), rounded half to even, offset by the zero point, and
+clipped:
 
     clip(rint(f32(sum) * multiplier) + zero_point, low, high)
 
@@ -31,15 +31,15 @@ _MOST_SCALE = float(np.finfo(np.float32).max)
 
 @dataclasses.dataclass(frozen=True)
 class Quantization:
-    """How the integers of a tensor stand for real numbers: real = (q - zero_point) * scale.
+    """The scale and zero point of a tensor: real = (q - zero_point) * scale.
 
     Attributes:
-        scale: a float32 value, above 0.
-        zero_point: the integer that stands for 0.
-        bits: 8 or 16, signed.
+        scale: real difference between consecutive integers, a float32 value above 0.
+        zero_point: integer that represents 0, within the range of `bits`.
+        bits: bits per signed integer, 8 or 16.
 
     Raises:
-        ChipError: one of them makes no sense.
+        ChipError: an attribute is invalid.
     """
 
     scale: float
@@ -53,12 +53,12 @@ class Quantization:
 
     @property
     def low(self) -> int:
-        """The least integer."""
+        """The minimum integer."""
         return -(2 ** (self.bits - 1))
 
     @property
     def high(self) -> int:
-        """The greatest integer."""
+        """The maximum integer."""
         return 2 ** (self.bits - 1) - 1
 
     @property
@@ -77,12 +77,12 @@ class Quantization:
         return np.clip(scaled.astype(np.float64) + self.zero_point, self.low, self.high).astype(self.dtype)
 
     def dequantize(self, q: np.ndarray) -> np.ndarray:
-        """Return the real numbers that integers stand for, float32: DequantizeLinear."""
+        """Return the real numbers that integers represent, float32: DequantizeLinear."""
         return (np.asarray(q, np.int32) - np.int32(self.zero_point)).astype(np.float32) * np.float32(self.scale)
 
 
 def fault_in_quantization(scale: Any, zero_point: Any, bits: Any) -> tuple[str, str] | None:
-    """Return which number of a quantization makes no sense, and what is expected; None if they all do.
+    """Return the name of an invalid attribute of a quantization and an explanation; None if all are valid.
 
     Example:
         >>> fault_in_quantization(0.5, 200, 8)
@@ -105,17 +105,27 @@ def fault_in_quantization(scale: Any, zero_point: Any, bits: Any) -> tuple[str, 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class QConvolution(Node):
-    """QLinearConv (and QLinearMatMul: a kernel of one position), of weights whose zero point is 0.
+    """QLinearConv, or QLinearMatMul for a kernel of one position, with weights of zero point 0.
 
-    sum[m] = bias[m] + the sum over the kernel of weights[..., m] * (q - zero_point of the input), 32 bits, wrapping;
-    positions outside of the input count as its zero point. multiplier[m] = f32(f32(input scale * weight_scales[m]) /
-    output scale). Then as the module's rule says.
+    The module's rule applies to this sum for each output channel m:
+
+        sum[m] = bias[m] + sum over the kernel of weights[..., m] * (q - input zero_point).
+
+    Its multiplier is:
+
+        multiplier[m] = f32(f32(input scale * weight_scales[m]) / output scale).
+
+    Sums are int32 and wrap. Positions outside the input hold its zero point.
 
     Attributes:
         weights: int8 in [-127, 127], `(kernel height, kernel width, input channels / groups, output channels)`.
-        weight_scales: float32 `(output channels,)`.
-        bias: int32 `(output channels,)`, at input scale * weight scale.
-        low, high: the clip, in integers of the output; the whole range where nothing else is asked.
+        weight_scales: scale of each output channel, float32 `(output channels,)`.
+        bias: int32 `(output channels,)`, in steps of input scale * weight scale.
+        strides: step of the kernel along height and width, in positions.
+        dilation: distance of adjacent kernel taps along height and width, in positions.
+        padding: positions added before and after, along height and width; a negative number crops.
+        groups: number of channel groups; output group g reads input group g only.
+        low, high: bounds of the clip, integers of the output; by default its whole range.
     """
 
     weights: np.ndarray
@@ -131,13 +141,25 @@ class QConvolution(Node):
 
 @dataclasses.dataclass(frozen=True)
 class QPool(Node):
-    """A pool.
+    """A max or average pool over windows of positions.
 
-    "max": the greatest integer of the window, of the positions inside the input, and the zero point if there are none;
-    input and output have one quantization. "average": sum of (q - zero_point of the input) over the positions inside,
-    an int32, times multiplier = f32(f32(input scale * f32(1 / n)) / output scale), then as the module's rule says. n is
-    the number of positions of the window (QLinearConv with weights 1 and weight scale f32(1 / n)); without
-    `counts_padding` only of those that lie inside, window by window, and 1 if there are none.
+    "max": the maximum integer over the window's positions inside the input. If there are none, it is the zero point.
+    Input and output have the same quantization.
+
+    "average": the int32 sum of (q - input zero_point) over the window's positions inside the input. The module's rule
+    applies to the sum, with this multiplier:
+
+        multiplier = f32(f32(input scale * f32(1 / n)) / output scale).
+
+    With `counts_padding`, n is the number of positions of the window. This equals QLinearConv with weights 1 and weight
+    scale f32(1 / n). Otherwise n counts only the positions inside the input, for each window, and is at least 1.
+
+    Attributes:
+        kind: "max" or "average".
+        window: height and width of the window, in positions.
+        strides: step of the window along height and width, in positions.
+        padding: positions added before and after, along height and width; a negative number crops.
+        counts_padding: whether an average divides by all positions of the window.
     """
 
     kind: Literal["max", "average"]
@@ -149,9 +171,13 @@ class QPool(Node):
 
 @dataclasses.dataclass(frozen=True)
 class QElementwise(Node):
-    """Two tensors, number by number: DequantizeLinear of both, the operation in float32, QuantizeLinear, clip.
+    """An elementwise operation on two tensors: DequantizeLinear of both, float32 operation, QuantizeLinear, clip.
 
     clip(rint((f32(qa - za) * sa  op  f32(qb - zb) * sb) / s) + z, low, high), each operation rounded to float32.
+
+    Attributes:
+        kind: the operation: "add", "subtract" or "multiply".
+        low, high: bounds of the clip, integers of the output.
     """
 
     kind: Literal["add", "subtract", "multiply"]
@@ -161,14 +187,14 @@ class QElementwise(Node):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class QTable(Node):
-    """A function of one integer, by table: output = table[q - least integer of the input].
+    """A lookup table: output = table[q - minimum integer of the input].
 
-    Every `Function` becomes one: quantize(f(dequantize(q))), and so does a change of scale. The table is the
+    Every `Function` becomes a table, quantize(f(dequantize(q))), and so does a requantization. The table is the
     specification.
 
     Attributes:
-        kind: what people call the function; "requantize" for a change of scale.
-        table: integers of the output's dtype, one for each integer of the input: 256, or 65,536 for 16 bits.
+        kind: common name of the function; "requantize" for a change of scale.
+        table: output integers, in the output's dtype: `(256,)` for an 8-bit input, `(65536,)` for a 16-bit input.
     """
 
     kind: str
@@ -177,14 +203,14 @@ class QTable(Node):
 
 @dataclasses.dataclass(frozen=True)
 class QConcatenate(Node):
-    """Tensors of one quantization side by side, along axis 0 (height), 1 (width) or 2 (channels)."""
+    """Concatenation of tensors with equal quantization, along axis 0 (height), 1 (width) or 2 (channels)."""
 
     axis: int
 
 
 @dataclasses.dataclass(frozen=True)
 class QSlice(Node):
-    """A part of a tensor along one axis; the quantization stays."""
+    """A slice from `start` to `stop` along one axis, with the input's quantization."""
 
     axis: int
     start: int
@@ -193,15 +219,18 @@ class QSlice(Node):
 
 @dataclasses.dataclass(frozen=True)
 class QReshape(Node):
-    """The same integers in row-major order as another shape; the quantization stays."""
+    """A row-major reshape, with the input's quantization."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class QHostStep(Node):
-    """A step of the host: inputs are dequantized, the float step is computed, its output is quantized.
+    """A host step: dequantize the inputs, compute the float step, quantize the output.
 
-    An input or an output without a quantization (`QuantizedNetwork.quantizations`) is the user's own float or integer
-    array and goes in or out as it is: an embedding's indices, a softmax that is the model's output.
+    A tensor without an entry in `QuantizedNetwork.quantizations` is a plain float or integer array. It is neither
+    dequantized nor quantized: for example an embedding's indices, or a softmax that is the model's output.
+
+    Attributes:
+        step: the float step.
     """
 
     step: HostStep
@@ -209,14 +238,14 @@ class QHostStep(Node):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class QuantizedNetwork:
-    """A model in whole numbers.
+    """An integer network.
 
     Attributes:
-        name: what people call it.
-        inputs, outputs: what goes in and comes out.
-        shapes: of each tensor, `(height, width, channels)`.
-        quantizations: of each tensor that the chip holds; a tensor that only the host sees has none.
-        nodes: in an order in which they can be computed.
+        name: name of the model.
+        inputs, outputs: the model's inputs and outputs, in order.
+        shapes: maps each tensor to its shape for one example, `(height, width, channels)`.
+        quantizations: maps each chip tensor to its quantization; tensors that only the host uses are absent.
+        nodes: the nodes, in topological order.
     """
 
     name: str

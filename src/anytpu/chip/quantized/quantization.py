@@ -1,7 +1,8 @@
-"""`quantize`: a float network and some examples become a network in whole numbers.
+"""`quantize`: static post-training quantization of a float network, from calibration examples.
 
-Idea: static post-training quantization. The examples say what each tensor covers (`calibration.py`), `choices.py`
-decides what its integers stand for, and `counterparts.py` makes each node what `nodes.py` says.
+1. `calibration.py` computes the network on the examples and collects the range of each tensor.
+2. `choices.py` chooses the scale and zero point of each tensor.
+3. `counterparts.py` converts each node to a quantized node, as specified in `nodes.py`.
 """
 
 from __future__ import annotations
@@ -26,22 +27,22 @@ def quantize(
     bits: int = 8,
     method: Literal["minmax", "percentile", "mse"] = "minmax",
 ) -> QuantizedNetwork:
-    """Turn a network into whole numbers.
+    """Quantize a float network.
 
     Args:
-        network: in floating point.
-        calibration: an array for each input (of a network with one input also that array itself), of about 100
-            examples of what the model will see, `(examples, *the input's shape)`.
-        bits: of the activations, 8 or 16; weights have 8.
-        method: how a tensor's range is taken from what was seen: "minmax" all of it, "percentile" the inner 99.99 % of
-            its numbers, "mse" the range with the least squared error.
+        network: the float network.
+        calibration: about 100 representative examples: an array for each input, `(examples, *the input's shape)`. For
+            a network with one input the array itself is also valid.
+        bits: bits per activation, 8 or 16; weights have 8.
+        method: how to choose a tensor's range from the observed values. "minmax" covers all of them, "percentile" the
+            inner 99.99 %. "mse" minimizes the squared error.
 
     Returns:
-        The network, as `reference.compute` computes it.
+        The quantized network, which `reference.compute` computes.
 
     Raises:
         CalibrationError: the examples are missing or cannot be used.
-        QuantizationError: a layer has numbers that no integers can stand for.
+        QuantizationError: a layer has values that no integers can represent.
         SettingError: `bits` or `method` is none of the above.
     """
     if bits not in (8, 16):

@@ -1,12 +1,12 @@
-"""`Histogram`: how the numbers of a tensor are spread, and the range of them that the integers should cover.
+"""`Histogram`: the distribution of a tensor's values, and the choice of the range that the integers cover.
 
-Idea: numbers beyond the range are clipped, numbers inside are rounded to steps that grow with the range. "minmax"
-clips nothing; "percentile" leaves out the outermost few in a hundred thousand; "mse" looks for the range whose clipping
-and rounding errors, squared and added up, are least.
+Idea: values outside the range are clipped. Values inside are rounded to a step that is proportional to the range.
+"minmax" clips nothing. "percentile" clips the outermost 0.01 % of the values. "mse" minimizes the sum of the squared
+clipping and rounding errors.
 
-Rule: a tensor is never kept. Its numbers are counted in bins as they come by; when one is beyond the bins, bins are
-joined in pairs until it is not, so that one pass over the examples is enough. Numbers that are exactly 0 have no error
-in any range and are counted apart (after a ReLU they are many).
+Rule: a tensor is never kept. Its values are counted in bins as they are computed, so one pass over the examples is
+enough. If a value is outside the bins, they are merged in pairs until they cover it. Exact zeros have no error in any
+range and are counted separately; a ReLU makes many of them.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Literal
 import numpy as np
 
 Method = Literal["minmax", "percentile", "mse"]
-"""How a range is taken from the numbers that were seen."""
+"""The method that chooses a range from the observed values."""
 
 PERCENTILE = 99.99
-"""The share of the numbers, in percent, that "percentile" keeps inside of the range."""
+"""Share of the values that "percentile" keeps inside the range, in percent."""
 
 _BINS = 8192
 _CANDIDATES = 64
@@ -28,7 +28,7 @@ _CANDIDATES = 64
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """The least and the greatest real number that the integers of a tensor should stand for; 0 is between them."""
+    """The minimum and maximum real value that the integers of a tensor should represent; it contains 0."""
 
     low: float = 0.0
     high: float = 0.0
@@ -44,7 +44,7 @@ class Range:
 
 
 def step(low: np.ndarray | float, high: np.ndarray | float, bits: int) -> np.ndarray:
-    """Return the real number between two integers that cover a range: of 16 bits they lie evenly on both sides of 0.
+    """Return the real difference between consecutive integers that cover a range; 16 bits are symmetric about 0.
 
     Example:
         >>> float(step(-1, 254, 8)), float(step(0, 32767, 16))
@@ -56,13 +56,13 @@ def step(low: np.ndarray | float, high: np.ndarray | float, bits: int) -> np.nda
 
 
 class Histogram:
-    """Counts of the numbers of a tensor, in bins between -`reach` and `reach`, a power of two that grows.
+    """A histogram of a tensor's values, in 8192 equal bins whose range can grow.
 
     Attributes:
-        low, high: the least and the greatest number so far; 0 is counted as seen.
-        reach: the bins cover [-reach, reach).
-        counts: float64 `(8192,)`, of the numbers that are not 0.
-        zeros: the count of those that are.
+        low, high: minimum and maximum so far; at most 0 and at least 0.
+        reach: the bins cover [-reach, reach); a power of two, 0 before the first value.
+        counts: number of nonzero values in each bin, float64 `(8192,)`.
+        zeros: number of values that are exactly 0.
     """
 
     def __init__(self):
@@ -72,7 +72,7 @@ class Histogram:
         self.zeros = 0
 
     def add(self, numbers: np.ndarray, *, counted: bool = True) -> None:
-        """Take in some numbers, finite ones; only the least and the greatest of them unless `counted`."""
+        """Add finite values; without `counted` update only the minimum and the maximum."""
         self.low = min(self.low, float(numbers.min(initial=0)))
         self.high = max(self.high, float(numbers.max(initial=0)))
         if not counted:
@@ -85,7 +85,7 @@ class Histogram:
             self.counts += np.bincount(places.clip(0, _BINS - 1), minlength=_BINS)
 
     def _widen(self, needed: float) -> None:
-        """Let the bins reach beyond `needed`, joining them in pairs."""
+        """Merge bins in pairs until they cover `needed`."""
         if not self.reach:
             self.reach = 2.0 ** np.ceil(np.log2(needed))
         while self.reach < needed:
@@ -95,11 +95,11 @@ class Histogram:
 
     @property
     def centers(self) -> np.ndarray:
-        """The numbers in the middle of the bins."""
+        """The centers of the bins, float64 `(8192,)`."""
         return (np.arange(_BINS) + 0.5) * (2 * self.reach / _BINS) - self.reach
 
     def range(self, method: Method, bits: int) -> Range:
-        """Return the range that the integers of so many bits should cover."""
+        """Return the range that integers of `bits` bits should cover."""
         if method == "percentile" and self.counts.any():
             return self._percentile(PERCENTILE)
         if method == "mse" and self.counts.any():
@@ -117,14 +117,14 @@ class Histogram:
         return Range(float(min(max(low, self.low), 0.0)), float(max(min(high, self.high), 0.0)))
 
     def _least_squares(self, bits: int) -> Range:
-        """Return the range of least squared error: of shares of all that was seen, then of shares near the best."""
+        """Return the range with the minimum squared error: a coarse search over [low, high], then a fine search."""
         far = np.geomspace(1 / 512, 1, _CANDIDATES)
         near = np.linspace(0.9, 1.1, _CANDIDATES)
         rough = self._best(self.low * far, self.high * far, bits)
         return self._best(np.maximum(rough.low * near, self.low), np.minimum(rough.high * near, self.high), bits)
 
     def _best(self, lows: np.ndarray, highs: np.ndarray, bits: int) -> Range:
-        """Return the best of the ranges from one of the lows to one of the highs."""
+        """Return the range [low, high] with the minimum squared error, over all pairs of `lows` and `highs`."""
         clipped_low, low_error = _clipping(self.centers, self.counts, lows)
         clipped_high, high_error = _clipping(-self.centers[::-1], self.counts[::-1], -highs)
         inside = self.counts.sum() - clipped_low[:, None] - clipped_high
@@ -133,7 +133,7 @@ class Histogram:
         return Range(float(lows[best_low]), float(highs[best_high]))
 
     def _rounding(self, width: np.ndarray) -> np.ndarray:
-        """Return the mean square error of rounding to steps of a width: w^2 / 12, of smaller numbers themselves."""
+        """Return the mean squared rounding error for a step width w: per value x, the minimum of w^2 / 12 and x^2."""
         half = _BINS // 2
         counts = self.counts[half:] + self.counts[half - 1 :: -1]
         squares = self.centers[half:] ** 2
@@ -143,7 +143,7 @@ class Histogram:
 
 
 def _clipping(numbers: np.ndarray, counts: np.ndarray, lows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return, for each low, how many of some sorted numbers are below it and the squares of by how much, added up."""
+    """Return, for each of `lows`, the count of sorted values below it and the sum of their squared distances."""
     below = np.searchsorted(numbers, lows)
     sums = [np.concatenate([[0], np.cumsum(counts * numbers**power)])[below] for power in (0, 1, 2)]
     return sums[0], sums[2] - 2 * lows * sums[1] + lows**2 * sums[0]

@@ -1,12 +1,13 @@
-"""What a quantized network computes, plainly: the witness of the compiler, of the chip and of the ONNX file.
+"""The reference implementation of a quantized network, with which the compiler, chip and ONNX model are compared.
 
-Idea: each function below is the sentence of `nodes.py` in NumPy, with the whole tensor in view and nothing tiled,
-packed or fused. It is slow, and it is meant to be read.
+Idea: each function below implements a node's definition in `nodes.py` in NumPy, on whole tensors. Nothing is tiled,
+packed or fused. The code is slow, and written to be read.
 
-Rule: sums are integers without rounding and then of 32 bits, wrapping; everything after a sum is float32, one rounding
-an operation. Products of int8 weights and 17-bit differences add up to less than 2**53 for any kernel of under 2**29
-numbers, so the matrix products may be of float64: every partial sum is a whole number that float64 holds exactly, in
-whatever order it is made.
+Rule: a sum is computed exactly, then wraps to int32. Every operation after a sum is rounded once to float32.
+
+Matrix products use float64 and are exact. A product of an int8 weight and a 17-bit difference is below 2**24. So
+a kernel of under 2**29 weights keeps every partial sum below 2**53, in any order of summation. Float64 holds all such
+integers exactly.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ def compute(network: QuantizedNetwork, inputs: Sequence[np.ndarray]) -> dict[str
     """Compute every tensor of a network.
 
     Args:
-        network: what to compute.
-        inputs: an array for each input, in the user's shapes, real numbers, with as many rows as there are examples.
+        network: the quantized network.
+        inputs: an array of real numbers for each input, `(examples, ...)` in the user's shapes.
 
     Returns:
-        By name, `(examples, height, width, channels)`: the integers of each tensor that has a quantization, and the
-        numbers of the others as they are.
+        Maps each tensor's name to its values, `(examples, height, width, channels)`: integers if it has a quantization,
+        else real numbers.
     """
     values = {}
     for port, array in zip(network.inputs, inputs, strict=True):
@@ -52,12 +53,12 @@ def compute(network: QuantizedNetwork, inputs: Sequence[np.ndarray]) -> dict[str
 
 
 def compute_integers(network: QuantizedNetwork, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Compute every tensor of a network from inputs that are integers already.
+    """Compute every tensor of a network from quantized inputs.
 
     Args:
-        network: what to compute.
-        values: by the tensor's name, `(examples, height, width, channels)`: integers for an input with a
-            quantization, the user's own numbers for one without.
+        network: the quantized network.
+        values: maps each input's tensor to its values, `(examples, height, width, channels)`: integers if it has a
+            quantization, else the user's own numbers.
 
     Returns:
         As `compute`.
@@ -84,11 +85,11 @@ def compute_node(node: Node, network: QuantizedNetwork, values: Sequence[np.ndar
 
     Args:
         node: the node.
-        network: says what the integers of its tensors stand for, and their shapes.
-        values: its inputs, `(examples, height, width, channels)`.
+        network: the network, for the quantizations and shapes of its tensors.
+        values: the node's inputs, `(examples, height, width, channels)`.
 
     Returns:
-        Its output, `(examples, height, width, channels)`.
+        The node's output, `(examples, height, width, channels)`.
     """
     raise NotImplementedError(f"{type(node).__name__} is no node of a quantized network")
 
@@ -173,12 +174,12 @@ def _quantizations(node: Node, network: QuantizedNetwork) -> tuple[list[Quantiza
 
 
 def _requantize(scaled: np.ndarray, target: Quantization, low: int, high: int) -> np.ndarray:
-    """Round float32 numbers half to even, move them by the zero point, clip them (float64: the sum is exact)."""
+    """Round float32 numbers half to even, add the zero point in float64 (exact), and clip."""
     return np.clip(np.rint(scaled).astype(np.float64) + target.zero_point, low, high).astype(target.dtype)
 
 
 def _padded(x: np.ndarray, padding: Padding, value: int) -> np.ndarray:
-    """Put `value` around the positions of `(examples, height, width, channels)`; a negative padding crops."""
+    """Pad height and width of `(examples, height, width, channels)` with `value`; negative padding crops."""
     added = [(max(first, 0), max(last, 0)) for first, last in padding]
     cropped = [
         slice(max(-first, 0), size - max(-last, 0)) for (first, last), size in zip(padding, x.shape[1:3], strict=True)
@@ -187,7 +188,7 @@ def _padded(x: np.ndarray, padding: Padding, value: int) -> np.ndarray:
 
 
 def _tap(padded: np.ndarray, y: int, x: int, strides: Pair) -> np.ndarray:
-    """Return what one position of the window sees as the window moves."""
+    """Return the inputs of one kernel tap, for all window positions."""
     return padded[:, y :: strides[0], x :: strides[1]]
 
 

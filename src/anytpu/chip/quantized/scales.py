@@ -1,10 +1,11 @@
-"""The scale and the zero point with which integers cover a range.
+"""The scale and the zero point for a range of real numbers.
 
-Idea: a range of real numbers becomes steps of equal width, one of them exactly at 0. What is known about a tensor goes
-before what was seen: a sigmoid is between 0 and 1, a tanh between -1 and 1, a pixel is one of 256 integers.
+Idea: the integers divide the range into equal steps, and an integer represents 0 exactly. Known ranges take precedence
+over observed ranges: a sigmoid is in [0, 1], a tanh in [-1, 1], and a pixel has 256 values.
 
-Rule: of 8 bits the integers cover the range from end to end (asymmetric); of 16 bits the zero point is 0, so that sums
-stay small. The fixed scales are those of TensorFlow Lite's quantization specification.
+Rule: with 8 bits the quantization is asymmetric: the integers cover the range from end to end. With 16 bits it is
+symmetric: the zero point is 0, so that sums stay small. The fixed scales are from TensorFlow Lite's quantization
+specification.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ FIXED = {
     (16, "sigmoid"): Quantization(1 / 32768, 0, 16),
     (16, "tanh"): Quantization(1 / 32768, 0, 16),
 }
-"""Of what comes out of a function, by bits and kind."""
+"""Fixed quantizations of function outputs, by bits and kind of function."""
 
 LEAST_WIDTH = 1e-20
-"""Of a range; a narrower one has no scale that float32 arithmetic could use."""
+"""Minimum width of a range; the scale of a narrower range is too small for float32 arithmetic."""
 
 _GRID = 1024
 
 
 def quantization_of(covered: Range, bits: int) -> Quantization:
-    """Return the scale and the zero point with which the integers cover a range; scale 1 for one without width.
+    """Return the scale and the zero point for a range; scale 1 if its width is below `LEAST_WIDTH`.
 
     Example:
         >>> quantization_of(Range(-1.0, 1.55), 8).zero_point, quantization_of(Range(0, 0), 8)
@@ -46,7 +47,7 @@ def quantization_of(covered: Range, bits: int) -> Quantization:
 
 
 def quantization_of_integers(dtype: np.dtype, covered: Range, bits: int) -> Quantization | None:
-    """Return a quantization in which the user's integers are exact; None where there are too many of them.
+    """Return a quantization that represents an integer input exactly; None if its values do not fit.
 
     Example:
         >>> quantization_of_integers(np.dtype("uint8"), Range(0, 17), 8)
@@ -64,8 +65,8 @@ def quantization_of_integers(dtype: np.dtype, covered: Range, bits: int) -> Quan
 def without_flat_ends(covered: Range, function: Callable[[np.ndarray], np.ndarray], step_width: float) -> Range:
     """Return the part of a range beyond which a function changes by under a quarter of `step_width` on each side.
 
-    A sigmoid of -20 and one of -7 are the same integer: when only a sigmoid looks at a tensor, its integers need not
-    reach beyond.
+    For example, sigmoid(-20) and sigmoid(-7) are the same integer. So a tensor that only a sigmoid takes does not need
+    the values below -7.
 
     Example:
         >>> part = without_flat_ends(Range(-20.0, 3.0), lambda x: np.maximum(x, 0), 0.5)
@@ -77,7 +78,7 @@ def without_flat_ends(covered: Range, function: Callable[[np.ndarray], np.ndarra
         grid = np.linspace(0, bound, _GRID).astype(np.float32)
         with np.errstate(all="ignore"):
             away = np.abs(np.asarray(function(grid), np.float64) - np.asarray(function(grid[-1:]), np.float64))
-        # A NaN is no small change.
+        # A NaN counts as a change.
         changing = np.flatnonzero(~(away < step_width / 4))
         return float(grid[min(changing[-1] + 1, _GRID - 1)]) if changing.size else 0.0
 

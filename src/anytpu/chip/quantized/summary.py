@@ -1,13 +1,15 @@
-"""`Summary`: what quantization did to a model, layer by layer: bytes saved, exactness lost.
+"""`Summary`: the effect of quantization on a model, layer by layer: weight bytes and quantization error.
 
-Idea: when a quantized model is worse than it should be, one layer is usually to blame. Its output, beside that of the
-float network for the same examples, shows it.
+Idea: if a quantized model is inaccurate, a single layer is usually the cause. Comparing each layer's output with the
+float network's, for the same examples, identifies it.
 
-A tensor that was 0 for every example says nothing of its scale; it is named, since that scale is a guess.
+The summary also names tensors that were 0 in every example, because their scales are guesses.
 
-Rule: an error is told as the ratio of signal to quantization noise, 10 log10(mean x^2 / mean (x - its integer's)^2), in
-dB: 6 dB are one bit. It is that of everything up to there, not of the layer alone. Bytes are those of weights: float32
-before; int8 with a float32 scale and an int32 bias for each output channel after; what stays on the host stays float32.
+Rule: the error is the signal-to-quantization-noise ratio (SQNR) in dB, 10 log10(mean x^2 / mean (x - y)^2). Here x is a
+float value and y the dequantized integer; 6 dB are one bit. A layer's SQNR includes the errors of all earlier layers.
+
+Bytes count weights: float32 before quantization. After it, int8 weights, with a float32 scale and an int32 bias per
+output channel. Weights of host steps stay float32.
 """
 
 from __future__ import annotations
@@ -26,20 +28,20 @@ from anytpu.errors import HostStepError
 from anytpu.units import format_bytes
 
 _MACS = 4e9
-"""Multiplications that looking at the errors may take; it decides on how many of the examples they are looked at."""
+"""Maximum number of multiplications to measure the errors; it limits the number of compared examples."""
 
 _EXAMPLES = 32
 
 
 @dataclasses.dataclass(frozen=True)
 class LayerSummary:
-    """What quantization did to a layer.
+    """The effect of quantization on a layer.
 
     Attributes:
-        layer: its name.
-        kinds: of its nodes in the quantized network, each once ("QConvolution", "QTable").
-        float_bytes, quantized_bytes: of its weights.
-        sqnr_db: of its last tensor, signal to quantization noise; infinite where nothing is lost.
+        layer: name of the layer.
+        kinds: distinct class names of its quantized nodes ("QConvolution", "QTable").
+        float_bytes, quantized_bytes: bytes of its weights before and after quantization.
+        sqnr_db: signal-to-quantization-noise ratio of its last tensor, in dB; infinite without error.
     """
 
     layer: str
@@ -51,17 +53,17 @@ class LayerSummary:
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """What quantization did to a model.
+    """The effect of quantization on a model.
 
     Attributes:
-        name: of the model.
-        bits: of the activations.
-        examples: how many examples the ranges were taken from.
-        compared: on how many of them the errors were looked at.
-        layers: in order.
-        output_sqnr_db: of each output.
-        never_active: the layers whose last tensor, and "input 'name'" of those inputs, was 0 in every example,
-            of those that the chip holds.
+        name: name of the model.
+        bits: bits per activation, 8 or 16.
+        examples: number of calibration examples.
+        compared: number of examples on which the errors were measured, at least 1.
+        layers: the summary of each layer, in order.
+        output_sqnr_db: signal-to-quantization-noise ratio of each output, in dB.
+        never_active: layers whose last tensor was 0 in every example, and such inputs as "input 'name'"; only
+            tensors on the chip.
     """
 
     name: str
@@ -102,15 +104,15 @@ class Summary:
 
 
 def summarize(network: Network, quantized: QuantizedNetwork, calibration: Sequence[np.ndarray] | np.ndarray) -> Summary:
-    """Compare a quantized network with the one that it was made of.
+    """Compare a quantized network with its float network.
 
     Args:
-        network: in floating point.
-        quantized: what `quantize` made of it.
-        calibration: the examples, as `quantize` takes them; the errors are looked at on the first few.
+        network: the float network.
+        quantized: the result of `quantize` for it.
+        calibration: the examples, as `quantize` takes them; the errors are measured on the first few.
 
     Raises:
-        HostStepError: a step of the host makes something that is no number of integers.
+        HostStepError: a host step produces NaN or infinity from finite inputs.
     """
     arrays = check(network, calibration)
     compared = int(np.clip(_MACS // max(_macs(network), 1), 1, min(_EXAMPLES, len(arrays[0]))))
@@ -140,7 +142,7 @@ def summarize(network: Network, quantized: QuantizedNetwork, calibration: Sequen
 
 
 def weight_bytes(nodes: Iterable[Node]) -> tuple[int, int]:
-    """Return the bytes of the weights of some quantized nodes, before in float32 and now; shared ones count once."""
+    """Return the weight bytes of some quantized nodes, before and after quantization; shared weights count once."""
     from anytpu.chip.network import operations  # loads JAX
 
     products = {id(node.weights): node for node in nodes if isinstance(node, QConvolution)}.values()
@@ -162,7 +164,7 @@ def _last_tensor(nodes: Sequence[Node], network: Network) -> str:
 
 
 def _always_zero(network: Network, arrays: Sequence[np.ndarray], names: Sequence[str]) -> list[str]:
-    """Return those of some tensors that are 0 in all examples, of which few were compared."""
+    """Return the tensors that are 0 in all examples, not only in the compared ones."""
     histograms = observe(network, arrays, names, "minmax") if names else {}
     return [name for name, one in histograms.items() if one.low == one.high]
 
@@ -170,7 +172,7 @@ def _always_zero(network: Network, arrays: Sequence[np.ndarray], names: Sequence
 def _powers(
     network: Network, quantized: QuantizedNetwork, arrays: Sequence[np.ndarray], compared: int
 ) -> dict[str, np.ndarray]:
-    """Return the squares of signal and of noise of each tensor on the first few examples, added up."""
+    """Return the sums of squares of signal and noise of each tensor, on the first `compared` examples."""
     powers = {name: np.zeros(2) for name in network.shapes}
     done, chunks = 0, evaluate_chunks(network, arrays)
     while done < compared:
@@ -190,7 +192,7 @@ def _powers(
 
 
 def _signal_and_noise(exact: np.ndarray, ours: np.ndarray) -> np.ndarray:
-    """Return the sums of squares of what is exact and of what is lost, without what is not finite (a mask)."""
+    """Return the sums of squares of signal and error; skip values that are not finite (a mask's)."""
     known = np.isfinite(exact) & np.isfinite(ours)
     signal = exact[known]
     return np.array([np.square(signal).sum(), np.square(signal - ours[known]).sum()])
@@ -209,6 +211,6 @@ def decibels(signal: float, noise: float) -> float:
 
 
 def _macs(network: Network) -> int:
-    """Return the multiplications of a network's products for one example."""
+    """Return the number of multiplications of a network's convolutions for one example."""
     products = (node for node in network.nodes if isinstance(node, Convolution))
     return sum(math.prod(network.shapes[node.output][:2]) * node.weights.size for node in products)

@@ -1,10 +1,10 @@
-"""Weights and biases in whole numbers, such that no sum ever leaves 32 bits.
+"""Quantize weights and biases such that no sum overflows int32.
 
-Idea: each output channel has a scale of its own, its greatest weight over 127. The bias joins the sum, so it counts in
-steps of input scale times weight scale. Where that is so fine that the bias, or the greatest sum that the inputs could
-ever make, would not fit in 32 bits, the channel gets coarser steps: a little less exact, never wrapped around.
+Idea: each output channel has its own scale, the maximum absolute weight over 127. The bias is added to the sum, so its
+step is input scale times weight scale. If this step is so fine that the bias or a sum could overflow int32, the channel
+gets a coarser scale. This loses some precision but never wraps.
 
-Rule: for every channel |bias| + the greatest |sum| over all integers that the input can hold stays below 2**31.
+Rule: for every channel, |bias| + the maximum |sum| over all possible input integers is below 2**31.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Iterator
 import numpy as np
 
 GREATEST_SUM = 2**31 - 1
-"""What a sum and its bias together may reach."""
+"""Maximum absolute value of a sum and its bias together."""
 
 _GREATEST_BIAS = 2.0**30
 _BLOCK_WEIGHTS = 2**22
-_LEAST_PRODUCT = 2.0**-100  # of the scales of an input and of weights; keeps float32 far from numbers it cannot hold
+_LEAST_PRODUCT = 2.0**-100  # minimum of input scale * weight scale; keeps float32 far from underflow
 
 
 def quantize_weights(
@@ -29,11 +29,11 @@ def quantize_weights(
     Args:
         weights: float32 `(kernel height, kernel width, input channels / groups, output channels)`.
         bias: float32 `(output channels,)`.
-        input_scale: of the input.
-        reach: the least and the greatest that an integer of the input can be, its zero point taken off.
+        input_scale: scale of the input.
+        reach: minimum and maximum of q - zero_point over the possible integers q of the input.
 
     Returns:
-        The weights, int8 in [-127, 127]; their scales, float32, one a channel; the bias, int32.
+        The weights, int8 in [-127, 127]; their scales, float32 `(output channels,)`; the bias, int32.
 
     Example:
         >>> weights, bias = np.float32([[[[2, 0], [-1, 0]]]]), np.float32([1, 0])
@@ -47,7 +47,7 @@ def quantize_weights(
 
 
 def _blocks(weights: np.ndarray, bias: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the weights and the bias some output channels at a time: they become float64, and may be many."""
+    """Yield weights, as float64, and bias in blocks of output channels, to limit the memory."""
     channels = max(_BLOCK_WEIGHTS // max(weights[..., :1].size, 1), 1)
     for start in range(0, len(bias), channels):
         yield weights[..., start : start + channels].astype(np.float64), bias[start : start + channels]
@@ -63,14 +63,14 @@ def _quantize(
         sums = greatest_sums(integers, reach) + np.abs(biases)
         if (sums <= GREATEST_SUM).all():
             return integers.astype(np.int8), scales, biases.astype(np.int32)
-        # A hundredth more than needed, for what rounding the weights adds.
+        # 1 % more than needed, because rounding the weights may increase the sum.
         scales = (scales * np.maximum(1, 1.01 * sums / GREATEST_SUM)).astype(np.float32)
 
 
 def natural_scales(weights: np.ndarray, bias: np.ndarray, input_scale: float) -> np.ndarray:
-    """Return the scale of each output channel before any sum is looked at, float32 `(output channels,)`.
+    """Return the scale of each output channel, without regard to its sum, float32 `(output channels,)`.
 
-    It is the greatest weight over 127; more, where the bias alone would take over 30 bits.
+    It is the maximum absolute weight over 127; larger if the bias alone would exceed 2**30.
     """
     greatest = np.abs(weights).max(axis=tuple(range(weights.ndim - 1)), initial=0).astype(np.float64)
     scales = np.maximum(greatest / 127, np.abs(bias.astype(np.float64)) / (input_scale * _GREATEST_BIAS))
@@ -78,7 +78,7 @@ def natural_scales(weights: np.ndarray, bias: np.ndarray, input_scale: float) ->
 
 
 def needed_bits(weights: np.ndarray, bias: np.ndarray, input_scale: float, reach: tuple[int, int]) -> int:
-    """Return by how many powers of two the steps of the input must grow so that no sum leaves 32 bits."""
+    """Return the exponent n for which an input scale 2**n times as large avoids every int32 overflow."""
     greatest = 0.0
     for some, offset in _blocks(weights, bias):
         scales = natural_scales(some, offset, input_scale)
@@ -88,7 +88,7 @@ def needed_bits(weights: np.ndarray, bias: np.ndarray, input_scale: float, reach
 
 
 def greatest_sums(integers: np.ndarray, reach: tuple[int, int]) -> np.ndarray:
-    """Return, for each output channel, the greatest |sum| that inputs within `reach` can make with integer weights."""
+    """Return the maximum |sum| of each output channel over all inputs within `reach`, float64."""
     axes = tuple(range(integers.ndim - 1))
     total = integers.sum(axis=axes, dtype=np.float64)
     positive = np.maximum(integers, 0).sum(axis=axes, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""How many cycles a program takes, and why."""
+"""The time model: predicted cycles of a program, by cause."""
 
 from anytpu.chip.timing.latencies import Latencies
 from anytpu.chip.timing.model import time

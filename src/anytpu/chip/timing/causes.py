@@ -1,12 +1,16 @@
-"""`causes_of`: each cycle of the matrix unit, by its cause, and layer by layer.
+"""`causes_of`: the cycles of the matrix unit by cause, in total and per part of the program.
 
-Rule: between two passes the matrix unit waits, in this order, for what a Sync holds it for (other), for its tile to
-come from the Weight Memory (stall), for the tile to be shifted in (shift). A cycle in which it waits for two counts for
-the first: a product that is held has not begun, and the paper counts the time that the unit is idle by itself (Table 3,
-row 6). So the four causes add up.
+The matrix unit is active during a pass. Between two passes it waits for three things, in this order:
 
-A wait that is held by another unit's work counts for the part of the program that this work belongs to: the time of a
-pool is the pool's, not that of the layer after it. So does the time in which the last sums come out of the array.
+1. Other: for the work that a Sync orders before the product.
+2. Stall: for the tile to arrive from the Weight Memory.
+3. Shift: for the tile to be shifted into the array.
+
+Rule: each cycle has one cause, the first that applies, so that the four causes add up to the total. A product that a
+Sync holds has not begun. The paper likewise counts the cycles in which the unit is idle by themselves (Table 3, row 6).
+
+If another unit's work holds the matrix unit, the wait counts for that work's part of the program. The time of a pool
+belongs to the pool, not to the next layer. Likewise, the time to drain a layer's last sums belongs to that layer.
 """
 
 from __future__ import annotations
@@ -22,7 +26,16 @@ from anytpu.chip.timing.walk import Pass, Stretch, Walk
 
 @dataclasses.dataclass
 class Causes:
-    """Cycles by cause, of a program or of a part of it."""
+    """Cycles by cause, of a program or of a part of it.
+
+    Attributes:
+        active: cycles in which the array multiplies.
+        stall: cycles of waiting for a tile from the Weight Memory.
+        shift: cycles of waiting for a tile to be shifted in.
+        other: all other cycles.
+        data_wait: cycles of waiting for results of the chip; in total a part of `other`.
+        input_wait: cycles of waiting for data of the host; in total a part of `other`.
+    """
 
     active: float = 0.0
     stall: float = 0.0
@@ -32,15 +45,20 @@ class Causes:
     input_wait: float = 0.0
 
     def add(self, more: Causes) -> None:
-        """Count what another counted too."""
+        """Add the cycles of another `Causes`."""
         for field in dataclasses.fields(self):
             setattr(self, field.name, getattr(self, field.name) + getattr(more, field.name))
 
 
 @dataclasses.dataclass(frozen=True)
 class Gaps:
-    """What the matrix unit did between a pass and the one before: from `free` on it was held, then had no weights, then
-    shifted them in, and at `start` it began.
+    """The waits of the matrix unit before a pass, as times in cycles.
+
+    Attributes:
+        free: end of the previous pass. Until `held` a Sync holds the product.
+        held: end of that wait. Until `arrived` the unit waits for its tile.
+        arrived: end of that wait, when the shift of the tile begins or is in progress. The shift ends by `start`.
+        start: start of the pass.
     """
 
     free: float
@@ -50,13 +68,13 @@ class Gaps:
 
 
 class Idle(NamedTuple):
-    """A time in which the matrix unit is held.
+    """An interval in which a Sync holds the matrix unit.
 
     Attributes:
-        start, stop: from when to when.
-        tag: the part that waits.
-        drained: when the sums of the pass before are out of the array.
-        before: the part of that pass.
+        start, stop: the interval, in cycles.
+        tag: index of the part that waits.
+        drained: time at which the previous pass's sums are in the accumulators, in cycles.
+        before: index of the previous pass's part.
     """
 
     start: float
@@ -67,7 +85,7 @@ class Idle(NamedTuple):
 
 
 def gaps_of(one: Pass) -> Gaps:
-    """Return what the matrix unit waited for before a pass."""
+    """Return the waits of the matrix unit before a pass."""
     held = min(one.held, one.start)
     return Gaps(one.free, held, max(held, min(one.shift, one.start)) if one.shift else one.start, one.start)
 
@@ -75,12 +93,15 @@ def gaps_of(one: Pass) -> Gaps:
 def causes_of(
     walk: Walk, window: tuple[int, int], start: float, end: float
 ) -> tuple[Causes, dict[int, Causes], tuple[Span, ...]]:
-    """Return the cycles from `start` to `end` by cause: of all, of each part, and which part has them when.
+    """Return the cycles from `start` to `end` by cause.
 
     Args:
-        walk: what each unit did.
-        window: the first pass that counts, and the one after the last; nothing but they fall between `start` and `end`.
-        start, end: cycles.
+        walk: the finished schedule of all units.
+        window: index of the first pass and index after the last pass; exactly these are between `start` and `end`.
+        start, end: the interval, in cycles.
+
+    Returns:
+        The cycles of the whole program, the cycles of each part by index, and the part of each interval of cycles.
     """
     parts: dict[int, Causes] = {}
     idle: list[Idle] = []
@@ -111,8 +132,10 @@ def causes_of(
 
 
 def _owners(idles: list[Idle], stretches: list[Stretch]) -> Iterator[Span]:
-    """Yield whose each idle time is: of the part that the activation unit works for, else of the part whose sums come
-    out of the array, else of the part that waits.
+    """Yield the part to which each idle interval belongs.
+
+    It is the part of the activation unit's work, if it works. Otherwise it is the previous pass's part until its sums
+    are drained, then the part that waits.
     """
     at = 0
     for idle in idles:
@@ -136,7 +159,7 @@ def _without_activation(idle: Idle, start: float, stop: float) -> Iterator[Span]
 
 
 def _joined(spans: list[Span]) -> tuple[Span, ...]:
-    """Return spans without empty ones, those of a part that follow each other as one."""
+    """Return the spans without empty spans, with consecutive spans of one part merged."""
     found: list[Span] = []
     for one in spans:
         if one.stop_cycles == one.start_cycles:

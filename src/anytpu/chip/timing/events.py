@@ -1,4 +1,4 @@
-"""`events_of`: what each unit did when, for a picture of the run."""
+"""`events_of`: the work and the waits of each unit as events, to draw the run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FETCHES = {"tile": "fetch"}
 
 
 def events_of(walk: Walk) -> tuple[Event, ...]:
-    """Return the events of a run, unit by unit and in order of time; see `Event.kind` for what they are."""
+    """Return the events of a run, by unit and then by time; `Event.kind` lists their kinds."""
     found: list[Event] = []
     for unit in Unit:
         if unit == Unit.MATRIX:
@@ -26,7 +26,7 @@ def events_of(walk: Walk) -> tuple[Event, ...]:
 
 
 def _of_pass(one: Pass, shift_cycles: int) -> Iterator[Event]:
-    """Return what comes before a pass, and the pass."""
+    """Yield the events of the waits before a pass, of its shift, and of the pass."""
     gaps, work = gaps_of(one), one.work
 
     def event(start: float, stop: float, kind: str) -> Event:
@@ -37,6 +37,6 @@ def _of_pass(one: Pass, shift_cycles: int) -> Iterator[Event]:
     if gaps.arrived > gaps.held:
         yield event(gaps.held, gaps.arrived, "stall")
     if one.shift:
-        # Into the second plane of the array, whatever the first does: behind a pass of long ago, if that tile was kept.
+        # The shift is into the second plane and may begin during any earlier pass, if the first plane's tile was kept.
         yield event(one.shift, one.shift + shift_cycles, "shift")
     yield event(one.start, one.stop, work.kind)

@@ -1,6 +1,6 @@
-"""`Latencies`: what the time model assumes of delays that the paper does not give.
+"""`Latencies`: delays of the time model that the paper does not give.
 
-Rule: one set of numbers for all programs. None of them is fitted to an application; each can be turned.
+Rule: all programs use the same values. None is fitted to an application; each can be changed.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from anytpu.errors import SettingError
 
 @dataclasses.dataclass(frozen=True)
 class Latencies:
-    """Delays beside the work itself.
+    """Delays in addition to the work itself.
 
     Attributes:
-        drain_cycles: from the last row of a product going in to its last sum being in the accumulators; only who waits
-            for the sums sees it. None: twice the side of the array, once across and once down.
-        sync_cycles: from the end of the last thing that a `Sync` waits for to the start of what waited.
-        batch_s: the host's, once a batch: it starts the program, and is told of its end.
+        drain_cycles: cycles from a product's last input row to its last sum in the accumulators; it delays only
+            consumers of the sums. None: twice the side of the array, once across and once down.
+        sync_cycles: cycles from the end of the last work that a `Sync` waits for to the start of the waiting work.
+        batch_s: seconds of the host per batch, to start the program and to be notified of its end.
 
     Raises:
-        SettingError: a number is negative, or no number.
+        SettingError: an attribute is not a number, or negative, or not finite.
     """
 
     drain_cycles: float | None = None

@@ -1,32 +1,35 @@
-"""`time`: how many cycles a program takes, and why. Predicted by a model of the chip's units; no such chip was run.
+"""`time`: predict the cycles of a program and their causes, by a model of the chip's units. No such chip was run.
 
-Idea: five units work side by side, each through its own queue: READ and WRITE (the host's link), WEIGHTS (the Weight
-Memory), MATRIX and ACTIVATE. `work.py` sorts a program into the queues, `walk.py` finds when each piece starts and
-ends, `causes.py` tells why the matrix unit did not multiply.
+Idea: five units work in parallel, each on its own queue: READ and WRITE (the host link), WEIGHTS (the Weight Memory),
+MATRIX and ACTIVATE. There are three steps:
+
+1. `work.py` divides the program into the queues.
+2. `walk.py` computes the start and the end of each piece of work.
+3. `causes.py` determines why the matrix unit was idle.
 
 From the paper (Jouppi et al. 2017, section 2):
 
-- A product streams a row a cycle into the array, two cycles a row for activations of 16 bits.
-- A tile comes from the Weight Memory at `weight_bytes_per_s`, waits in a FIFO of `weight_fifo_tiles`, and is shifted
-  in `array` cycles into the second plane of the array, while the tile of the first is at work. So a tile costs the
-  greatest of its rows, the shift, and the fetch: 200, 256 and 1349 cycles for MLP0. Where the fetch is greatest, a tile
-  that has come finds the array idle, and its shift is not hidden.
-- Read_Weights is done when its address is sent, so weights are prefetched as far as the FIFO has places.
-- The matrix unit waits for a Sync before it reads what an earlier layer made.
-- Input and output go over the host's link at `host_bytes_per_s`, in both directions at a time.
+- A product streams one row per cycle into the array; a row of 16-bit activations takes two cycles.
+- A tile is fetched from the Weight Memory at `weight_bytes_per_s` and waits in a FIFO of `weight_fifo_tiles`. It is
+  then shifted in `array` cycles into the array's second plane, while the first plane's tile multiplies.
+- So a tile costs the maximum of its rows, its shift and its fetch: 200, 256 and 1349 cycles for MLP0. If the fetch is
+  the maximum, the array is idle when the tile arrives, and its shift is not hidden.
+- Read_Weights is done when its address is sent, so weights are prefetched until the FIFO is full.
+- The matrix unit waits for a Sync before it reads an earlier layer's results.
+- Inputs and outputs use the host link at `host_bytes_per_s`, in both directions at once.
 
 Not in the paper, and chosen here:
 
-- The array takes the next tile from the FIFO as soon as its second plane is free, even while a Sync holds the product;
-  a place in the FIFO is free again when the tile has left it whole.
-- The Weight Memory serves tiles, parameters and tables in the order in which they are sent for. The FIFO of the
-  parameters (2 KiB for 256 outputs) is never full.
-- The sums of a product are there `drain_cycles` after its last row went in: 512, once across the array and once down,
-  by its geometry. The matrix unit does not wait for it, only who needs the sums.
-- Nothing else takes time: not issuing, not arbitration in the Unified Buffer, not the refresh of the DRAM, not the
-  host's software; `Latencies` has knobs for what a Sync and a batch may cost. What the host does at an InterruptHost is
-  named, and takes none of the chip's time here.
-- What `Activate` and its windows cost stands in `work.py`, and which cause a cycle has in `causes.py`.
+- The array takes the next tile from the FIFO as soon as its second plane is free, even while a Sync holds the product.
+  A FIFO entry is free again when its tile has completely left it.
+- The Weight Memory serves tiles, parameters and tables in the order of their requests. The FIFO of the parameters
+  (2 KiB for 256 outputs) is never full.
+- The sums of a product are in the accumulators `drain_cycles` after its last row: 512, once across the array and once
+  down. The matrix unit does not wait for them; only a consumer of the sums does.
+- Nothing else takes time: not issue, Unified Buffer arbitration, DRAM refresh or the host's software. `Latencies` has
+  parameters for the cost of a Sync and of a batch.
+- The host's work at an InterruptHost is named, and takes no time of the chip.
+- `work.py` defines the cost of `Activate` and its windows, and `causes.py` the cause of a cycle.
 """
 
 from __future__ import annotations
@@ -46,7 +49,7 @@ from anytpu.chip.timing.work import Queues, queues_of
 from anytpu.errors import SettingError
 
 _RUNS = 4
-"""Batches back to back: the first fills the queues, and from the third on each is like the one before."""
+"""Number of batches simulated back to back: the first fills the queues, and from the third on all are alike."""
 
 
 def time(
@@ -57,21 +60,21 @@ def time(
     back_to_back: bool = False,
     latencies: Latencies | None = None,
 ) -> Timing:
-    """Predict how long a program takes.
+    """Predict the time of a program.
 
     Args:
         image: the program.
-        design: the chip, with other rates, another clock or FIFO than the program was compiled for; None: the one that
-            it was compiled for.
-        events: also return what each unit did when.
-        back_to_back: time a batch in the middle of many, whose input comes while the batch before is worked on; not one
-            batch alone, from its first input to its last output.
-        latencies: delays that the paper does not give; None: the default ones.
+        design: the chip; its rates, clock and FIFO may differ from those that the program was compiled for. None: the
+            chip that it was compiled for.
+        events: also record the start and end of each unit's work.
+        back_to_back: time a batch in a steady stream, whose input is read while the previous batch is computed. False
+            times a single batch, from its first input to its last output.
+        latencies: delays that the paper does not give; None: the defaults.
 
     Raises:
-        SettingError: the design has another array than the program was compiled for; or events of batches back to back
-            were asked for.
-        HazardError: some instruction would wait for ever.
+        SettingError: the program was compiled for a chip with another array or other memories. Also: events of batches
+            back to back were requested.
+        HazardError: an instruction would wait forever.
 
     Example:
         >>> from anytpu.chip.isa.instructions import Halt, MatrixMultiply, ReadWeights
@@ -99,8 +102,10 @@ def time(
 
 
 def _ends(walk: Walk, window: tuple[int, int]) -> tuple[float, float]:
-    """Return from when to when the last run goes: from the last product before it to its own, or between the ends of
-    the last two runs of a program without products.
+    """Return start and end of the last run, in cycles.
+
+    The run starts at the end of the previous run's last product and ends at the end of its own. Without products, the
+    ends of the last two runs count.
     """
     if window[0] < window[1]:
         return walk.passes[window[0] - 1].stop, walk.passes[-1].stop

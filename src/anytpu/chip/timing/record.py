@@ -1,10 +1,11 @@
-"""`Timing`: where the cycles of a run went, by the time model. A prediction: no such chip was run.
+"""`Timing`: the predicted cycles of a run, by cause. No such chip was run.
 
-Rule: the four causes of a cycle (active, stall, shift, non-matrix) add up to the total, as rows 1, 4, 5 and 6 of
-Table 3 of the paper do; the waits for data and for the host count reasons for idleness beside them, as rows 7 and 8 do.
+Rule: each cycle has one of four causes: active, stall, shift, other. They add up to the total, like rows 1, 4, 5 and 6
+of Table 3 of the paper. The waits for data and for the host are reasons for idle cycles, counted in addition, like rows
+7 and 8.
 
-A trap of units: the paper's "operations per byte of weights", and the ridge of 1350 of its roofline, count a
-multiply-add as one; its TOPS count two.
+Units: the paper's "operations per byte of weights", and its roofline's ridge of 1350, count a multiply-add as one
+operation. Its TOPS count two.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ _DERIVED = (
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """A stretch of work, or of waiting, of one unit.
+    """An interval of work, or of waiting, of one unit.
 
     Attributes:
-        unit: who.
-        start_cycles, stop_cycles: from when to when.
-        kind: what. The instruction's name; of WEIGHTS "fetch" (a tile), "parameters" or "table". Of MATRIX, each pass
-            under its instruction's name, between passes "held" (by a Sync) and "stall" (no tile has come), and beside
-            all of these "shift", into the second plane of the array: those never overlap each other.
-        tag: the part of the program, an index into `Timing.tags`; -1 before the first.
-        instruction: its number in the program; -1 for what no instruction of its own asked for.
+        unit: the unit.
+        start_cycles, stop_cycles: the interval, in cycles.
+        kind: the instruction's name; for WEIGHTS "fetch" (a tile), "parameters" or "table". MATRIX has an event for
+            each pass, and between passes "held" (by a Sync) and "stall" (no tile). Its "shift" events, into the array's
+            second plane, overlap these but not each other.
+        tag: index of the part in `Timing.parts`; -1 before the first part.
+        instruction: index of the instruction in the program; -1 if there is none.
     """
 
     unit: Unit
@@ -51,11 +52,11 @@ class Event:
 
 
 class Span(NamedTuple):
-    """A stretch of cycles that counts for one part of the program.
+    """An interval of cycles that counts for one part of the program.
 
     Attributes:
-        start_cycles, stop_cycles: from when to when.
-        tag: the part, as in `Event`.
+        start_cycles, stop_cycles: the interval, in cycles.
+        tag: index of the part, as in `Event`.
     """
 
     start_cycles: float
@@ -65,13 +66,13 @@ class Span(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class PartTiming:
-    """The cycles of one part (a layer) of a program, by cause; and what the array did in it.
+    """The cycles of one part (a layer) of a program, by cause, and its work.
 
     Attributes:
-        name: of the part.
+        name: name of the part.
         active_cycles, stall_cycles, shift_cycles, other_cycles: as in `Timing`.
-        macs: multiply-adds that the model asks for (8x8 bits), without what only fills the array.
-        weight_bytes: read from the Weight Memory.
+        macs: number of multiply-adds of the model, without padding of the array.
+        weight_bytes: bytes read from the Weight Memory.
     """
 
     name: str
@@ -88,28 +89,28 @@ class Timing:
     """A predicted run of one batch.
 
     Attributes:
-        name: of the program.
-        design: the chip, knobs turned as they were.
-        batch: examples.
-        cycles: of the whole batch, from the first read of the host's memory to the last write; of batches back to back,
-            from the last product of one to the last product of the next.
-        active_cycles: the array multiplied (Table 3, row 1).
-        stall_cycles: it waited for weights to come from the Weight Memory (row 4).
-        shift_cycles: it waited for weights to be shifted in (row 5).
-        other_cycles: it had nothing to do for any other reason (row 6).
-        data_wait_cycles: of these, for results of its own that were not written yet (row 7).
-        input_wait_cycles: of these, for data of the host (row 8).
-        macs: multiply-adds that the model asks for; a 16-bit activation times an 8-bit weight is one.
-        capacity_macs: cells of the array times `active_cycles` (what rows 2 and 3 share).
-        weight_bytes, input_bytes, output_bytes: moved from the Weight Memory and over the host's link.
-        parts: the same, layer by layer: one for each part of the program, in order; one more, named "", for what comes
-            before the first, where that is anything.
-        events: what each unit did when; empty unless it was asked for.
-        spans: which part has each cycle: one stretch after another from 0 to `cycles`, and those of a part are as long
-            as its cycles in `parts`; empty unless events were asked for.
-        byte_macs: as `macs`, but a 16-bit activation times an 8-bit weight is the two that the array does (row 2).
-        host_steps: what the host does in the middle, by name. Counted, not timed: that is the host's own time.
-        back_to_back: whether this is a batch in the middle of many, not one alone.
+        name: name of the program.
+        design: the chip, with the changed parameters.
+        batch: number of examples.
+        cycles: cycles of the batch, from the first read of the host's memory to the last write. Back to back, from the
+            last product of a batch to the last product of the next.
+        active_cycles: cycles in which the array multiplies (Table 3, row 1).
+        stall_cycles: cycles of waiting for weights from the Weight Memory (row 4).
+        shift_cycles: cycles of waiting for weights to be shifted in (row 5).
+        other_cycles: cycles in which the array is idle for any other reason (row 6).
+        data_wait_cycles: the part of `other_cycles` that waits for unfinished results of the chip (row 7).
+        input_wait_cycles: the part of `other_cycles` that waits for data of the host (row 8).
+        macs: number of multiply-adds of the model; a 16-bit activation times an 8-bit weight counts one.
+        capacity_macs: number of cells of the array times `active_cycles` (rows 2 and 3 together).
+        weight_bytes, input_bytes, output_bytes: bytes read from the Weight Memory and moved over the host link.
+        parts: the timing of each part of the program, in order. A last part, named "", has the cycles before the first
+            part, if there are any.
+        events: start and end of each unit's work; empty unless requested.
+        spans: the part of each cycle, as consecutive intervals from 0 to `cycles`. Their lengths add up to the cycles
+            in `parts`. Empty unless events were requested.
+        byte_macs: as `macs`, but a 16-bit activation counts two, as the array computes it (row 2).
+        host_steps: names of the host's steps at interrupts, in order. They take the host's time, which is not counted.
+        back_to_back: whether the batch is part of a steady stream.
     """
 
     name: str
@@ -135,55 +136,55 @@ class Timing:
     back_to_back: bool = False
 
     def __repr__(self) -> str:
-        """Return a line: the batch, its cycles, and the share of each cause."""
+        """Return one line: the batch, its cycles, and the share of each cause."""
         shares = ", ".join(f"{name} {share:.0%}" for name, share in self._shares().items())
         taken = f"{self.cycles:,.0f} cycles, {units.format_seconds(self.time_s)} predicted"
         return f"<Timing of {self.name!r}, {self.batch} examples: {taken}; {shares}>"
 
     @property
     def time_s(self) -> float:
-        """Seconds that the cycles take: the latency of a batch alone, the time from batch to batch back to back."""
+        """Seconds of `cycles`: the latency of a single batch, or the time per batch back to back."""
         return self.cycles / self.design.clock_hz
 
     @property
     def examples_per_s(self) -> float:
-        """Inferences a second of one die."""
+        """Inferences per second of one die."""
         return self.batch / self.time_s if self.cycles else 0.0
 
     @property
     def server_examples_per_s(self) -> float:
-        """Inferences a second of a server: its dies have memories and links of their own."""
+        """Inferences per second of a server; each of its dies has its own memory and host link."""
         return self.examples_per_s * self.design.dies
 
     @property
     def ops_per_s(self) -> float:
-        """Useful operations a second, two a multiply-add (row 9, times 10^12)."""
+        """Useful operations per second, two per multiply-add (row 9, times 10^12)."""
         return 2 * self.macs / self.time_s if self.cycles else 0.0
 
     @property
     def useful_share(self) -> float:
-        """Cells times cycles that did a multiply-add of the model, as a part of all (row 2)."""
+        """Share of cells times cycles that compute a multiply-add of the model, 0 to 1 (row 2)."""
         return self.byte_macs / (self.design.tile_bytes * self.cycles) if self.cycles else 0.0
 
     @property
     def unused_share(self) -> float:
-        """Cells times active cycles that held no weight of the model, as a part of all cells times cycles (row 3)."""
+        """Share of cells times cycles that are active but compute no multiply-add of the model, 0 to 1 (row 3)."""
         return self.active_cycles / self.cycles - self.useful_share if self.cycles else 0.0
 
     @property
     def host_s(self) -> float:
-        """Seconds that inputs and outputs take on the host's link."""
+        """Seconds of inputs and outputs on the host link."""
         return (self.input_bytes + self.output_bytes) / self.design.host_bytes_per_s
 
     @property
     def host_share(self) -> float:
-        """The time of the host's link as a part of the chip's time. Table 5 of the paper adds the host's software."""
+        """Time of the host link divided by `time_s`. Table 5 of the paper adds the host's software."""
         return self.host_s / self.time_s if self.cycles else 0.0
 
     def to_record(self) -> dict[str, Any]:
-        """Return this as plain values, as JSON has them: what is kept, but for `events` and `spans`, and what follows.
+        """Return the attributes, without `events` and `spans`, and the derived properties as JSON-compatible values.
 
-        Shares are parts of one: "shares" has those of the four causes, which add up to 1 where there are cycles.
+        "shares" has the share of each of the four causes. They add up to 1 if there are cycles.
 
         Example:
             >>> from anytpu.chip.design import TPU_V1

@@ -1,20 +1,23 @@
-"""`cycles`: what SCALE-Sim counts for a layer on a systolic array, exactly and at once. Its rules, not the first TPU's.
+"""`cycles`: SCALE-Sim's cycle count of a layer on a systolic array, in closed form. Its rules, not the first TPU's.
 
-Idea: SCALE-Sim (https://github.com/scalesim-project/SCALE-Sim, 3.0.0) writes down what every edge of the array reads
-and writes in every cycle, and counts the lines. The number of lines follows from three numbers of a layer, so it can be
-had without them. For comparing with work that used it.
+Idea: SCALE-Sim (https://github.com/scalesim-project/SCALE-Sim, 3.0.0) lists the reads and writes of every edge of the
+array in every cycle, and counts the lines. The count depends on three sizes of a layer only, so this module computes it
+directly. It serves to compare with publications that use SCALE-Sim.
 
-Rule: a layer is a product of M x K by K x N, of which one dimension lies along the array's rows, one along its columns,
-and one is time; along rows and columns it is cut into folds, and each fold costs the same, however little of the array
-it fills. With R rows, C columns and T steps of time:
+Rule: a layer is a product of M x K by K x N. One dimension is mapped to the array's rows, one to its columns, and the
+third is time. Rows and columns are divided into folds. Every fold costs the same, even if it does not fill the array.
+With R rows, C columns and T steps of time:
 
     weight (ws) and input stationary (is): folds * (2 R + C + T - 2) - 1
     output stationary (os):                folds * (R + C + T - 2) - 1
 
-Loading the operand that stays (R), streaming (T) and draining (R + C - 2) come one after another in each fold. Here is
-where the first TPU differs: it shifts weights in behind the tile before, and never waits between two tiles for sums to
-drain; but its weights come from a memory, which the array most often waits for (`anytpu.chip.timing.time`). In
-SCALE-Sim's mode CALC, which this is, memories are as fast as the array asks.
+In each fold, loading the stationary operand (R), streaming (T) and draining (R + C - 2) are sequential. The first TPU
+differs in three ways (`anytpu.chip.timing.time`):
+
+1. It shifts weights in while the previous tile multiplies.
+2. It does not wait for sums to drain between two tiles.
+3. Its weights come from a memory, and in most programs the array waits for it. SCALE-Sim's mode CALC, computed here,
+   has memories that are as fast as the array needs.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from anytpu.errors import FileError, SettingError
 from anytpu.files.opening import read_text
 
 Dataflow = Literal["ws", "os", "is"]
-"""Which operand stays in the cells: weights, outputs, inputs."""
+"""The stationary operand: weights ("ws"), outputs ("os") or inputs ("is")."""
 
 _CONVOLUTION = (
     "IFMAP Height",
@@ -45,13 +48,13 @@ _PRODUCT = ("M", "N", "K")
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """A layer as SCALE-Sim sees it: a product of `rows` x `depth` by `depth` x `columns`.
+    """A layer of SCALE-Sim: a product of `rows` x `depth` by `depth` x `columns`.
 
     Attributes:
-        name: what people call it.
-        rows: positions of the output (M); the batch is 1.
-        depth: numbers that are summed up for each (K).
-        columns: filters (N).
+        name: name of the layer.
+        rows: number of output positions (M); the batch is 1.
+        depth: number of products summed per output (K).
+        columns: number of filters (N).
     """
 
     name: str
@@ -61,7 +64,7 @@ class Layer:
 
     @property
     def macs(self) -> int:
-        """Multiply-adds."""
+        """Number of multiply-adds."""
         return self.rows * self.depth * self.columns
 
 
@@ -70,8 +73,8 @@ class SystolicDesign:
     """The array of a SCALE-Sim configuration.
 
     Attributes:
-        rows, columns: cells.
-        dataflow: which operand stays in them.
+        rows, columns: number of cells along each side.
+        dataflow: the stationary operand.
 
     Raises:
         SettingError: a side is not positive, or the dataflow is unknown.
@@ -114,11 +117,11 @@ def cycles(layer: Layer, design: SystolicDesign | None = None) -> int:
 
 
 def read_configuration(path: str | Path) -> SystolicDesign:
-    """Read the array out of a SCALE-Sim configuration (.cfg); all else in it is about memories.
+    """Read the array of a SCALE-Sim configuration (.cfg); its other settings are ignored.
 
     Raises:
         FileError: the file cannot be read.
-        SettingError: it has no array, or one that makes no sense.
+        SettingError: the array is missing or invalid.
     """
     parser = configparser.ConfigParser()
     try:
@@ -140,15 +143,14 @@ def read_topology(path: str | Path, kind: Literal["conv", "gemm"] = "conv") -> t
     """Read the layers of a SCALE-Sim topology (.csv).
 
     Args:
-        path: the file. Its first line is a heading. Of kind "conv" each line has a name and "IFMAP Height, IFMAP Width,
-            Filter Height, Filter Width, Channels, Num Filter, Strides", without padding; a layer with "DP" in its name
-            is depthwise, which SCALE-Sim counts as a layer of one channel for each channel. Of kind "gemm": a name
-            and "M, N, K".
-        kind: which of the two.
+        path: the file. Its first line is a heading, and each other line is a layer.
+        kind: format of the layers. "gemm": a name and "M, N, K". "conv": a name and "IFMAP Height, IFMAP Width, Filter
+            Height, Filter Width, Channels, Num Filter, Strides". There is no padding. A layer with "DP" in its name is
+            depthwise, and SCALE-Sim counts a one-channel layer for each channel.
 
     Raises:
         FileError: the file cannot be read.
-        SettingError: a line is not as above; it is named.
+        SettingError: a line has another format; the message names it.
     """
     if kind not in ("conv", "gemm"):
         raise SettingError(f"kind of a topology must be 'conv' or 'gemm', not {kind!r}.")

@@ -1,4 +1,4 @@
-"""`sweep`: one program on many chips, a number of the chip turned at a time or several at once (paper, section 7)."""
+"""`sweep`: time one program on many chips that differ in some parameters (paper, section 7)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from anytpu.chip.timing.record import Timing
 from anytpu.errors import SettingError
 
 Compiler = Callable[[Design], Image]
-"""What makes the program for a chip: `lambda design: compile_image(network, batch=200, design=design)`."""
+"""Compiles the program for a chip: `lambda design: compile_image(network, batch=200, design=design)`."""
 
 
 def sweep(
@@ -24,20 +24,20 @@ def sweep(
     back_to_back: bool = False,
     latencies: Latencies | None = None,
 ) -> list[Timing]:
-    """Time a program on every combination of some numbers of the chip.
+    """Time a program on every combination of some parameters of the chip.
 
     Args:
-        program: an image, or what compiles one for a chip. A program depends on the array, the accumulators and the
-            memories, so turning these needs the latter; it is called once for each such chip.
-        knobs: for each name of a number of `Design` the values it takes.
-        design: the chip that is turned; None: the image's, or the first TPU.
+        program: an image, or a function that compiles an image for a chip. Changing the array, the accumulators or
+            the memories needs the function; it is called once for each distinct set of these.
+        knobs: maps the name of each parameter of `Design` to its values.
+        design: the chip whose parameters change; None: the image's chip, or the first TPU.
         back_to_back, latencies: as for `time`.
 
     Returns:
-        A timing for each combination, the last knob turning fastest; each has its `design`.
+        A timing for each combination, with its `design`; the last parameter varies fastest.
 
     Raises:
-        SettingError: a knob does not exist, has no values or a value that makes no sense, or needs a compiler.
+        SettingError: a parameter does not exist, has no values or an invalid value, or needs a function that compiles.
 
     Example:
         >>> from anytpu.chip.isa.instructions import Halt, MatrixMultiply, ReadWeights
@@ -50,7 +50,7 @@ def sweep(
     """
     values = {name: list(found) for name, found in knobs.items()}
     base = design or (program.design if isinstance(program, Image) else TPU_V1)
-    base.turned({name: getattr(base, name, None) for name in values})  # that each is known, before any is compiled
+    base.turned({name: getattr(base, name, None) for name in values})  # checks the names before any compilation
     _check(program, values)
     images: dict[tuple[float, ...], Image] = {}
     timings = []

@@ -1,12 +1,14 @@
-"""`walk`: when each unit starts and ends each piece of its work.
+"""`Walk`: the start and end of each piece of work of each unit.
 
-Idea: who serves whom in which order is fixed by the program: units take their work in order, the Weight Memory serves
-requests in order, the FIFO hands out tiles in order. So there is nothing to simulate cycle by cycle: each time is the
-greatest of a few earlier times plus a duration. What is not known yet (a tile is only fetched when a place in the FIFO
-is free, which a later product may free) is left until it is; units are asked in turn until all are through.
+Idea: the program fixes every order: units take their work in order, the Weight Memory serves requests in order, and the
+FIFO releases tiles in order. So no cycle-by-cycle simulation is needed: each time is the maximum of a few earlier times
+plus a duration.
 
-Rule: times are cycles. Those of the links are fractions; what a unit sees of them is the next whole cycle. So the
-times of the matrix unit are whole numbers, and sums of them are exact.
+Some times are not known at first: a tile is fetched only when a FIFO entry is free, and a later product may free it. So
+the units are advanced in turn, each as far as the known times allow, until all are done.
+
+Rule: times are in cycles. Times of the links are fractional, and a unit sees them rounded up to the next cycle. So the
+times of the matrix unit are integers, and their sums are exact.
 """
 
 from __future__ import annotations
@@ -22,15 +24,16 @@ from anytpu.errors import HazardError
 
 
 class Pass(NamedTuple):
-    """Rows going through the array with one tile, and what the matrix unit did since the pass before.
+    """The rows of a product multiplied with one tile, and the waits of the matrix unit before. Times are in cycles.
 
     Attributes:
-        free: when the pass before had gone in.
-        data, input, held: until when results of the chip, data of the host, and either of them or anything else that
-            the instruction waits for were not there.
-        shift: when its tile began to be shifted in; 0 when it was in the array.
-        start, stop: from when to when its rows went in.
-        work: of which it is a part.
+        free: time at which the last row of the previous pass went in.
+        data: time at which all awaited results of the chip are ready, at least `free`.
+        input: time at which all awaited data of the host is ready, at least `free`.
+        held: time at which all awaited work is done, at least `free`.
+        shift: time at which the shift of its tile begins; 0 if the array already holds the tile.
+        start, stop: times at which its first and last rows go in.
+        work: the product.
     """
 
     free: float
@@ -44,7 +47,7 @@ class Pass(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """A piece of work of another unit than the matrix unit, from `start` to `stop`."""
+    """A piece of work of a unit other than the matrix unit, from `start` to `stop`, in cycles."""
 
     start: float
     stop: float
@@ -52,12 +55,19 @@ class Stretch(NamedTuple):
 
 
 class Walk:
-    """The state of all units while they are asked in turn, and at the end what each did.
+    """The state of all units while they are advanced in turn, and finally their complete schedule.
 
     Attributes:
-        passes: of the matrix unit.
-        stretches: of the other units, by their numbers; those of WEIGHTS are the fetches.
-        done: for each unit, when its first 1, 2, ... instructions were done.
+        name: name of the program.
+        queues: the work of each unit, by index.
+        design: the chip.
+        drain: cycles from a product's last input row to its last sum.
+        sync: cycles from the end of awaited work to the start of the waiting work.
+        passes: passes of the matrix unit, in order.
+        stretches: work of each other unit, by index; for WEIGHTS the fetches.
+        done: for each unit, the times at which its first 1, 2, ... instructions are done, in cycles.
+        sent: time at which each `ReadWeights` is sent, in cycles.
+        tiles, parameters: time at which each is in its FIFO, in cycles.
     """
 
     def __init__(self, name: str, queues: Queues, design: Design, latencies: Latencies):
@@ -68,24 +78,24 @@ class Walk:
         self.stretches: list[list[Stretch]] = [[] for _ in range(HOST + 1)]
         self.done: list[list[float]] = [[] for _ in range(HOST + 1)]
         self.sent: list[float] = []  # when each ReadWeights was sent
-        self.tiles: list[float] = []  # when each was in the FIFO
+        self.tiles: list[float] = []  # time at which each is in the FIFO
         self.parameters: list[float] = []
-        self._fetched = (0, 0)  # (instruction, how many of its things)
+        self._fetched = (0, 0)  # (instruction, number of its transfers)
         self._memory_free = 0.0
-        self._shifts: list[float] = []  # when each tile began to leave the FIFO for the array's second plane
+        self._shifts: list[float] = []  # time at which each tile begins to leave the FIFO for the array's second plane
         self._popped = 0  # tiles that products have taken from that plane
         self._plane_free = 0.0
-        self._pass_of = 0  # of the product at the head, how many of its passes are through
+        self._pass_of = 0  # number of scheduled passes of the product at the head
         self._popped_parameters = 0
 
     def run(self) -> None:
-        """Ask every unit in turn until all work is done.
+        """Advance every unit in turn until all work is done.
 
         Raises:
-            HazardError: some of it can never start.
+            HazardError: some work can never start.
         """
         moves = (self._send, self._fetch, self._multiply, self._activate, self._read, self._write, self._serve)
-        while any([move() for move in moves]):  # a list, for each must have its turn
+        while any([move() for move in moves]):  # a list, so that `any` does not skip a unit
             pass
         for unit, queue in enumerate(self.queues):
             if len(self.done[unit]) < len(queue):
@@ -93,11 +103,11 @@ class Walk:
 
     @property
     def end(self) -> float:
-        """When the last unit was done."""
+        """The time at which the last unit is done, in cycles."""
         return max((done[-1] for done in self.done if done), default=0.0)
 
     def _ready(self, work: Work) -> float | None:
-        """Return when all that a piece of work waits for is done; None if that is not known yet."""
+        """Return the time at which all work that it waits for is done; None if it is not known yet."""
         ready = 0.0
         for unit, count in work.waits:
             if len(self.done[unit]) < count:
@@ -110,7 +120,7 @@ class Walk:
         done.append(max(time, done[-1]) if done else time)
 
     def _simple(self, unit: int) -> bool:
-        """Move a unit that only waits for others and for itself."""
+        """Advance a unit without FIFOs; return whether it made progress."""
         queue, stretches, moved = self.queues[unit], self.stretches[unit], False
         while len(stretches) < len(queue):
             work = queue[len(stretches)]
@@ -144,7 +154,7 @@ class Walk:
         return moved
 
     def _fetch(self) -> bool:
-        """Let the Weight Memory serve what was sent for, as far as the FIFO has places."""
+        """Advance the Weight Memory: serve the sent requests until the FIFO is full."""
         queue, moved = self.queues[Unit.WEIGHTS], False
         number, count = self._fetched
         depth = self.design.weight_fifo_tiles
@@ -171,13 +181,13 @@ class Walk:
         return moved
 
     def _shift(self) -> None:
-        """Shift the next tile in, if it has come and the second plane is free."""
+        """Schedule the shift of the next tile, if it is in the FIFO and the second plane is free."""
         tile = len(self._shifts)
         if tile < len(self.tiles) and tile <= self._popped:
             self._shifts.append(max(self.tiles[tile], self._plane_free))
 
     def _acknowledge(self) -> None:
-        """Call done what was sent for; a table is when it has arrived."""
+        """Mark sent requests as done, up to the first table; a table is done when it arrives."""
         queue, done = self.queues[Unit.WEIGHTS], self.done[Unit.WEIGHTS]
         while len(done) < len(self.sent) and queue[len(done)].kind != "table":
             self._finish(Unit.WEIGHTS, self.sent[len(done)])
@@ -190,7 +200,7 @@ class Walk:
         return len(self.passes) > before
 
     def _go_through(self, work: Work) -> bool:
-        """Move the product at the head of the queue; say whether all of its passes are through."""
+        """Advance the product at the head of the queue; return whether all of its passes are scheduled."""
         while self._pass_of < work.passes:
             free = self.passes[-1].stop if self.passes else 0.0
             data = input_ = held = free
@@ -215,7 +225,7 @@ class Walk:
         return True
 
     def _reasons(self, work: Work, free: float) -> tuple[float, float]:
-        """Return until when results, and until when data of the host, were not there; both at least `free`."""
+        """Return the times at which awaited results and awaited host data are ready; both at least `free`."""
         data = input_ = free
         for unit, count in work.waits:
             time = self.done[unit][count - 1] + self.sync

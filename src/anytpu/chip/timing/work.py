@@ -1,16 +1,17 @@
-"""`queues_of`: a program as the time model sees it: for each unit a queue of work, and what each piece waits for.
+"""`queues_of`: a program as a queue of work for each unit, with the dependences between them.
 
-Idea: the issuing logic hands each instruction to its unit and goes on; only a `Sync` (or an `InterruptHost`) ties one
-unit to another. So a program is five queues, and a wait is "the first `count` instructions of that unit are done".
+Idea: issue hands each instruction to its unit and continues. Only a `Sync` or an `InterruptHost` makes a unit wait for
+another. So a program is five queues, and a wait is "the first `count` instructions of that unit are done".
 
-Choices, beside those in `model.py`:
+Choices, in addition to those in `model.py`:
 
-- Every path of the chip is one row wide, 256 bytes (paper, section 2). So `Activate` takes as many cycles as it reads
-  rows, or writes them, whichever is more: a plane of 16 bits counts twice, two operands count twice. Accumulators have
-  a path of their own, a row a cycle.
-- A pool reads each row of its source once, for what windows share stays in the unit (the pooling hardware of US patent
-  10,192,162 keeps lines); never more often than the windows have taps, never fewer rows than it writes.
-- Issuing costs nothing: instructions work for hundreds of cycles, and the paper's host keeps their buffer filled.
+- Every data path of the chip is one row wide, 256 bytes (paper, section 2). So `Activate` takes as many cycles as the
+  maximum of the rows that it reads and the rows that it writes. A 16-bit row counts twice, and so do two operands.
+  Accumulators have a separate path, one row per cycle.
+- A pool reads each row of its source once, because the unit buffers rows that windows share. The line buffers of US
+  patent 10,192,162 do so. It reads at most one row per window and tap, and costs at least the rows that it writes.
+- Issue takes no time: an instruction works for hundreds of cycles, and the paper's host keeps the instruction buffer
+  filled.
 """
 
 from __future__ import annotations
@@ -36,24 +37,24 @@ from anytpu.chip.isa.registers import Register
 from anytpu.chip.isa.units import Unit
 
 HOST = len(Unit)
-"""The host that serves interrupts, as a unit more."""
+"""Index of the host, an additional unit that serves interrupts."""
 
 Waits = tuple[tuple[int, int], ...]
-"""(unit, count): until the first `count` instructions of the unit are done."""
+"""Pairs (unit, count): wait until the first `count` instructions of the unit are done."""
 
 
 class Work(NamedTuple):
-    """What a unit does without a break.
+    """The work of one instruction in its unit.
 
     Attributes:
-        number: of the instruction.
-        kind: its name.
-        tag: the part that it belongs to.
-        waits: what must be done before it starts.
-        cycles: how long it takes; of a product, each pass.
-        passes: of a product; of a `ReadWeights` how many things it sends for; else 1.
-        pops: tiles or blocks of parameters that it takes from a FIFO.
-        bytes: that it moves; of a `ReadWeights`, each thing.
+        number: index of the instruction.
+        kind: name of the instruction; for a `ReadWeights` the kind of its data.
+        tag: index of the part that it belongs to.
+        waits: work that must be done before it starts.
+        cycles: duration in cycles; for a product per pass, for a `ReadWeights` per transfer.
+        passes: number of passes of a product, or of transfers of a `ReadWeights`; else 1.
+        pops: number of tiles or parameter blocks that it takes from a FIFO.
+        bytes: number of bytes that it moves; for a `ReadWeights` per transfer.
     """
 
     number: int
@@ -68,13 +69,13 @@ class Work(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Queues:
-    """The work of each unit, in its order; `by_unit[HOST]` is the host's.
+    """The work of each unit, in order.
 
     Attributes:
-        by_unit: the work, by the number of the unit.
-        starts: for each time that the program runs, how many pieces each unit had before it.
-        wide_tags: the parts with products of 16 bits.
-        interrupts: the steps of the host, by their numbers, in one run.
+        by_unit: the work of each unit, by index; `by_unit[HOST]` is the host's.
+        starts: for each run of the program, the length of each unit's queue before it.
+        wide_tags: indices of the parts with 16-bit products.
+        interrupts: indices of the host's steps in one run, in order.
     """
 
     by_unit: tuple[list[Work], ...]
@@ -86,9 +87,12 @@ class Queues:
 def queues_of(instructions: tuple[Instruction, ...], design: Design, runs: int = 1) -> Queues:
     """Return the work of a program that runs `runs` times back to back.
 
-    From one run to the next the units just go on, but for three things. The matrix unit waits for the accumulators to
-    be empty. Input and output lie in two places that take turns, so the next input may come while this one is worked
-    on, not earlier; and what is written to the host's buffer is not in the way.
+    The units continue from run to run, with these rules:
+
+    1. The matrix unit waits for the activation unit to empty the accumulators.
+    2. Inputs and outputs are double-buffered. The input of a run may be read while the previous run computes, but not
+       earlier.
+    3. Writes to the host's buffer do not delay the next run.
     """
     sorter = _Sorter(design)
     walked = tuple(issue(instructions))
@@ -101,7 +105,7 @@ def queues_of(instructions: tuple[Instruction, ...], design: Design, runs: int =
 
 
 class _Sorter:
-    """Hands each instruction to the queue of its unit, with the waits that are pending for it."""
+    """Appends each instruction to the queue of its unit, with the unit's pending waits."""
 
     def __init__(self, design: Design):
         self.design = design
@@ -168,7 +172,7 @@ class _Sorter:
 
 
 def bytes_of(instruction: ReadWeights, design: Design) -> int:
-    """Return the bytes of each thing that an instruction sends for."""
+    """Return the bytes of each transfer of a `ReadWeights`."""
     if instruction.kind == "tile":
         return design.tile_bytes
     if instruction.kind == "parameters":
@@ -177,7 +181,7 @@ def bytes_of(instruction: ReadWeights, design: Design) -> int:
 
 
 def activate_cycles(instruction: Activate, registers: Registers) -> int:
-    """Return how long an `Activate` takes: the rows that it reads from the buffer, or writes, whichever are more."""
+    """Return the cycles of an `Activate`: the maximum of the rows that it reads from the buffer and those it writes."""
     rows, bytes_each = instruction.rows, 2 if instruction.wide else 1
     written = rows * (2 if instruction.wide_out else 1)
     if instruction.operation == "scale":

@@ -1,12 +1,18 @@
-"""`work_of`: the FLOPs of the products that a step requires, by the multiplied type, and the arrays that it moves.
+"""`work_of`: a lower bound on a step's work: FLOPs of its matrix products by operand type, and arrays that it moves.
 
-Idea: any compiler has to perform the multiplications of the step's products. Each multiplication counts two FLOPs, as
-in XLA's own cost analysis.
+Idea: every compiler must perform the multiplications of the step's products. A multiplication counts two FLOPs, as in
+XLA's cost analysis.
 
-Rule: the count is over all devices. Shapes outside of a `shard_map` are global. Inside they are of one device, and
-count once for each device of the axes that it splits. Work that the compiler may remove does not count. That is dead
-code, a product that is computed twice, and rows outside a slice that follows a product (see `needs.py`). It is also all
-but the cheapest branch of a conditional, and a loop of unknown length.
+Rule: FLOPs are summed over all devices. Shapes outside a `shard_map` are global. Shapes inside are per device, so their
+FLOPs are multiplied by the number of devices along the mapped axes.
+
+Work that a compiler may omit does not count:
+
+1. Dead code.
+2. Common subexpressions: a product that is computed twice counts once.
+3. Rows of a product outside a slice of its result (`needs.py`).
+4. All branches of a conditional except the cheapest.
+5. Loops with an unknown number of iterations.
 """
 
 from __future__ import annotations
@@ -35,20 +41,20 @@ from anytpu.program.program import Program
 _PASSES = {jax.lax.Precision.DEFAULT: "", jax.lax.Precision.HIGH: "x3", jax.lax.Precision.HIGHEST: "x6"}
 
 Flops = collections.Counter[str]
-"""FLOPs by the type that is multiplied: "bf16", "bf16x3" (three passes), "f8", "s8", "s4"."""
+"""FLOPs by operand type of the matrix unit: "bf16", "bf16x3" and "bf16x6" (3 and 6 passes), "f8", "s8", "s4"."""
 
 
 @dataclasses.dataclass(frozen=True)
 class RequiredWork:
-    """The work that a step requires of all devices together.
+    """The minimum work of a step, over all devices.
 
     Attributes:
         program: the program.
-        flops: FLOPs of the products, by the multiplied type.
-        is_read: for each argument, whether all of it has to be read.
-        is_written: for each result, whether all of it has to be written.
-        outputs: shape and type of each result beside the state.
-        uncounted: products that were not counted, a sentence each.
+        flops: FLOPs of the products, by operand type.
+        is_read: for each argument of the step, whether it must be read completely.
+        is_written: for each result of the step, whether it must be written completely.
+        outputs: shape and dtype of each result other than the state.
+        uncounted: loops whose products are not counted, a sentence each.
         notes: further notes on the step, a sentence each.
     """
 
@@ -62,7 +68,7 @@ class RequiredWork:
 
 
 def work_of(program: Program) -> RequiredWork:
-    """Trace a step and return the work that it requires.
+    """Trace a step and return its minimum work.
 
     Raises:
         ProgramError: the step cannot be traced.
@@ -76,10 +82,10 @@ def work_of(program: Program) -> RequiredWork:
 
 
 def products_of(jaxpr: ClosedJaxpr) -> tuple[Flops, list[str]]:
-    """Return the FLOPs over all devices, and a sentence for each part that was not counted.
+    """Return the FLOPs over all devices, and a sentence for each loop that was not counted.
 
     Args:
-        jaxpr: the step, over the global batch.
+        jaxpr: the step, traced with the global batch.
 
     Example:
         >>> step = jax.make_jaxpr(lambda x, w: x @ w)(jnp.zeros((8, 16)), jnp.zeros((16, 4)))
@@ -145,7 +151,7 @@ def _times(flops: Flops, count: int) -> Flops:
 
 
 def _count_none(loop: TracedOperation, uncounted: list[str]) -> None:
-    """Note that a loop of unknown length is left out, if it has products."""
+    """Add a note that a loop of unknown length is not counted, if it has products."""
     body = loop.equation.params["body_jaxpr"].jaxpr
     if _in(body, [whole(variable) for variable in body.outvars], (*loop.around, loop.equation), []):
         uncounted.append(f"{loop.place}: its number of iterations is not known, so none is counted")
@@ -176,19 +182,19 @@ def _value(variable: Any, same: dict[Any, Any]) -> Any:
 
 
 def _setting(name: str, value: Any) -> tuple[str, Any]:
-    """Return a parameter in a comparable form: jaxprs and functions are equal only to themselves."""
+    """Return a key of a parameter for comparison; jaxprs and functions compare by identity."""
     has_code = callable(value) or (isinstance(value, ClosedJaxpr | Jaxpr | tuple | list) and "jaxpr" in name)
     return name, id(value) if has_code else str(value)
 
 
 def _operands(equation: JaxprEqn) -> list[tuple[tuple[int, ...], Any]]:
-    """Return shape and type of the two operands of a product."""
+    """Return shape and dtype of the two operands of a product."""
     avals: list[Any] = [variable.aval for variable in equation.invars[:2]]
     return [(aval.shape, jnp.dtype(aval.dtype)) for aval in avals]
 
 
 def _product_flops(equation: JaxprEqn) -> int:
-    """Return 2 for each multiplication of a product; in a ragged product all rows count, as if each were in a group."""
+    """Return the FLOPs of a product; for a ragged product, as if every row belonged to a group."""
     left, right = (shape for shape, _ in _operands(equation))
     params, groups = equation.params, ()
     if "ragged_dot_dimension_numbers" in params:
@@ -202,16 +208,25 @@ def _product_flops(equation: JaxprEqn) -> int:
 
 
 def _part_flops(equation: JaxprEqn, box: tuple[int, ...]) -> int:
-    """Return 2 for each multiplication of a product of which so many rows and columns are needed."""
+    """Return the FLOPs of a product of which only a box is needed.
+
+    Args:
+        equation: the product.
+        box: needed size along each axis of the result.
+    """
     (contracted, _), _ = equation.params["dimension_numbers"]
     left, _ = (shape for shape, _ in _operands(equation))
     return 2 * math.prod(box) * math.prod(left[axis] for axis in contracted)
 
 
 def _convolution_flops(equation: JaxprEqn, box: tuple[int, ...]) -> int:
-    """Return 2 for each multiplication of a convolution whose result is needed to this extent.
+    """Return a lower bound on the FLOPs of a convolution of which only a box is needed.
 
-    Positions on the padding do not count. Each position that is not needed is assumed to have its full window.
+    Kernel taps on the padding do not count. Each output position outside the box is assumed to have its full window.
+
+    Args:
+        equation: the convolution.
+        box: needed size along each axis of the result.
     """
     left, right = (shape for shape, _ in _operands(equation))
     aval: Any = equation.outvars[0].aval
@@ -229,7 +244,7 @@ def _convolution_flops(equation: JaxprEqn, box: tuple[int, ...]) -> int:
 
 
 def _type_of(equation: JaxprEqn) -> str:
-    """Return the type that the matrix units multiply: the fastest one that a compiler could choose."""
+    """Return the operand type of the matrix unit: the fastest type that a compiler could choose."""
     dtypes = [dtype for _, dtype in _operands(equation)]
     bits = max(dtype_bits(dtype) for dtype in dtypes)
     if all(jnp.issubdtype(dtype, jnp.integer) for dtype in dtypes):
