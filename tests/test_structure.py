@@ -397,9 +397,7 @@ def test_exports_are_what_exists(name: str):
 
 
 def test_sentences_are_plain():
-    # The inside of chip/ is to be rewritten.
-    plain = {name: module for name, module in modules().items() if part_of(name) != "chip"}
-    faults = [fault for module in plain.values() for fault in plain_words.faults(module)]
+    faults = [fault for module in modules().values() for fault in plain_words.faults(module)]
     assert not faults, report(faults)
 
 
