@@ -324,27 +324,30 @@ def killed_text(session: Session, worker: WorkerProcess, at_s: float) -> str:
 def kill_worker(folder: Path, chosen: argparse.Namespace, record: Record) -> None:
     """kill -9 of the worker at random moments of a fit: the fit continues from its checkpoint on the next worker."""
     record["kills"], draw = max(1, int(20 * chosen.scale)), random.Random(chosen.seed)
-    whole, kills, fits, port = fitted("virtual", None, cores=2), 0, 0, "0"
+    whole, kills, fits = fitted("virtual", None, cores=2), 0, 0
     shutdown_tpu_system()
-    with started(folder) as worker:
+    with started(folder) as first:
         began_s = time.monotonic()
-        fitted(worker.url, folder / "timed")
+        fitted(first.url, folder / "timed")
         record["fit_s"] = fit_s = round(time.monotonic() - began_s, 2)
         shutdown_tpu_system()
     while kills < record["kills"]:
         fits += 1
         found = None
         while found is None:
-            worker = WorkerProcess(folder, *CORES, "--port", port, "--lease", "1")
-            port = str(port_of(worker))
+            # The same port, token and certificate, so the first line holds for all. Only that line has the token.
+            worker = WorkerProcess(folder, *CORES, "--port", str(port_of(first)), "--lease", "1")
             children = worker.children()
             killer = None
             if kills < record["kills"]:
                 words = [sys.executable, "-c", KILL, str(worker.process.pid), str(draw.uniform(0.0, fit_s))]
                 killer = subprocess.Popen(words)
             try:
-                found = fitted(worker.url, folder / f"run{fits}")
-            except WorkerError:  # Also where the worker was killed before it answered.
+                found = fitted(first.url, folder / f"run{fits}")
+            except WorkerError as error:  # Also where the worker was killed before it answered.
+                if worker.process.poll() is None:
+                    record["faults"].append(f"fit {fits}, on a worker that lives: {error}")
+                    return
                 kills += 1
             finally:
                 if killer is not None:
