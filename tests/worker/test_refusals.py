@@ -34,7 +34,7 @@ def test_nothing_listens():
 def test_a_wrong_token(worker: WorkerProcess, token: str | None, reason: str):
     assert refusal(worker.with_field("token", token)) == (
         f"the worker at {worker.target} refused this client: {reason}. Use the line that `anytpu worker` printed at "
-        "its start, or set ANYTPU_WORKER_TOKEN to the worker's token"
+        "its first start, or set ANYTPU_WORKER_TOKEN to the worker's token: each start names the file that has it"
     )
     assert f"{reason.split()[0]} token" in worker.log.read_text()
 

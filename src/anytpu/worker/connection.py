@@ -78,7 +78,8 @@ def explained(address: WorkerAddress, error: Any) -> WorkerError:
     place = f"the worker at {address.target}"
     if code == "UNAUTHENTICATED":
         return WorkerError(
-            f"{place} refused this client: {details}. {_LINE}, or set ANYTPU_WORKER_TOKEN to the worker's token"
+            f"{place} refused this client: {details}. Use the line that `anytpu worker` printed at its first start, or "
+            "set ANYTPU_WORKER_TOKEN to the worker's token: each start names the file that has it"
         )
     if code == "FAILED_PRECONDITION":
         return WorkerError(
