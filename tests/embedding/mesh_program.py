@@ -15,6 +15,7 @@ import keras
 import numpy as np
 
 import anytpu as tpu
+from anytpu.embedding.stacked_tables import StackedTables
 from anytpu.system.cores import Address
 
 IDS, WIDTH, ROWS = 64, 4, 53
@@ -139,11 +140,15 @@ def shards(folder: Path) -> list[int]:
 
 
 def large_shards() -> list[int]:
-    """Return the rows that each device holds of a table, and of its slot, that Keras makes in its shards."""
+    """Return the rows that each device holds of tables, and of their slots, that Keras makes in its shards."""
+    adagrad = keras.optimizers.Adagrad(0.1)
     with strategy_of("local", 8).scope():
-        table = tpu.layers.ShardedEmbedding(2**17, 64, "mean", keras.optimizers.Adagrad(0.1))
+        table = tpu.layers.ShardedEmbedding(2**17, 64, "mean", adagrad)
         table.build((None, 3))
-    return [len(shard.data) for variable in table.table_variables[:2] for shard in variable.value.addressable_shards]
+        stacked = StackedTables([tpu.embedding.TableConfig(2**16, 64, name=name) for name in ("one", "two")], adagrad)
+        stacked.build()
+    variables = [*table.table_variables[:2], *stacked.table_variables[:2]]
+    return [len(shard.data) for variable in variables for shard in variable.value.addressable_shards]
 
 
 def main(folder: Path) -> None:

@@ -45,5 +45,5 @@ def test_each_device_holds_its_rows(results: dict):
     assert results["rows"] == [8] * 8
 
 
-def test_a_large_table_and_its_slots_are_made_in_their_shards(results: dict):
-    assert results["large"] == [2**14] * 16
+def test_large_tables_and_their_slots_are_made_in_their_shards(results: dict):
+    assert results["large"] == [2**14] * 32

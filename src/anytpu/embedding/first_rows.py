@@ -41,48 +41,45 @@ def in_blocks(initializer: Any) -> Any:
     Args:
         initializer: a Keras initializer.
     """
-    is_known = type(initializer) in _DRAWS and isinstance(initializer.seed, int)
-    return _DrawnInBlocks(initializer) if is_known else initializer
+    draw = _DRAWS.get(type(initializer))
+    if draw is None or not isinstance(initializer.seed, int):
+        return initializer
 
-
-def filled(value: float) -> Any:
-    """Return the initializer of a constant; Keras's multiplies an array of ones, which takes twice the memory."""
-    return _Filled(value)
-
-
-# Objects of Keras's class, not functions: on a mesh Keras compiles the `__call__` of a large variable's initializer.
-# JAX holds it by a weak reference, and the `__call__` of a function has none.
-
-
-class _DrawnInBlocks(keras.initializers.Initializer):
-    """Draws a large table in blocks of rows."""
-
-    def __init__(self, drawn: Any) -> None:
-        self._drawn = drawn
-
-    def __call__(self, shape: tuple[int, int], dtype: Any = None) -> Any:
-        """Return the first values of a table, `(rows, width)`."""
+    def draw_blocks(shape: tuple[int, int], dtype: Any) -> Any:
         rows, width = shape
         if rows * width * jnp.dtype(dtype).itemsize < MIN_BYTES:
-            return self._drawn(shape, dtype)
+            return initializer(shape, dtype)
         # A divisor of the rows, so that nothing is cut off: large tables have a multiple of 1024.
         block = math.gcd(rows, _BLOCK_ROWS)
-        draw = _DRAWS[type(self._drawn)]
 
         @jax.jit
         def drawn(key: Any) -> jax.Array:
             keys = jax.random.split(key, rows // block)
-            return jax.lax.map(lambda key: draw(self._drawn, key, (block, width), dtype), keys).reshape(shape)
+            return jax.lax.map(lambda key: draw(initializer, key, (block, width), dtype), keys).reshape(shape)
 
-        return drawn(jax.random.key(self._drawn.seed))
+        return drawn(jax.random.key(initializer.seed))
+
+    return draw_blocks
 
 
-class _Filled(keras.initializers.Initializer):
-    """Fills an array with one value."""
+def filled(value: float) -> Any:
+    """Return the initializer of a constant; Keras's multiplies an array of ones, which takes twice the memory."""
+    return lambda shape, dtype: jnp.full(shape, value, dtype)
 
-    def __init__(self, value: float) -> None:
-        self._value = value
+
+class TableInitializer(keras.initializers.Initializer):
+    """An initializer of Keras's class that calls a function.
+
+    On a mesh Keras compiles the `__call__` of a large variable's initializer. JAX holds it by a weak reference, and the
+    `__call__` of a function has none.
+
+    Args:
+        first_values: function `(shape, dtype) -> array`: a function of this file, of a stacked table, or of the user.
+    """
+
+    def __init__(self, first_values: Callable[[tuple[int, ...], Any], Any]) -> None:
+        self._first_values = first_values
 
     def __call__(self, shape: tuple[int, ...], dtype: Any = None) -> Any:
-        """Return an array of this shape."""
-        return jnp.full(shape, self._value, dtype)
+        """Return the first values of a variable."""
+        return self._first_values(shape, dtype)

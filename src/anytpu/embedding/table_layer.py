@@ -24,7 +24,7 @@ import numpy as np
 from anytpu import _jax, _keras, units
 from anytpu._calls import users_stacklevel
 from anytpu.embedding.assigned_tables import BackwardPasses, watch
-from anytpu.embedding.first_rows import filled, in_blocks
+from anytpu.embedding.first_rows import TableInitializer, filled, in_blocks
 from anytpu.embedding.row_optimizers import as_optimizer, learning_rate_of, row_optimizer
 from anytpu.embedding.rows import Bags, Table, look_up_to_train
 from anytpu.engine.kernels import prepare_memory
@@ -164,10 +164,12 @@ class TableLayer(keras.layers.Layer):
         strategy, token = CURRENT.get(), MAKES_TABLE.set(True)
         if strategy is None or strategy.system.topology.is_virtual or strategy.num_replicas_in_sync == 1:
             initializer = in_blocks(initializer)
+        if not isinstance(initializer, keras.initializers.Initializer):
+            initializer = TableInitializer(initializer)
         try:
             self._table = self.add_weight(name="embeddings", initializer=initializer, **common)
             self._slots = [
-                self.add_weight(name=f"embeddings_{name}", initializer=filled(value), **common)
+                self.add_weight(name=f"embeddings_{name}", initializer=TableInitializer(filled(value)), **common)
                 for name, value in self.row_optimizer.slots
             ]
         finally:
