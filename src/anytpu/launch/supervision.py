@@ -121,9 +121,9 @@ class Supervision:
         """The end to report as an error; None after a success, or if a signal to the launcher requested the end."""
         if self.first is None or self._passed_on is None:
             return self.first
-        if self.first.status == -signal.SIGKILL and self.first.index in self.killed:
-            return None
-        asked_for = (STOPPED_STATUS, -self._passed_on, 128 + self._passed_on)
+        asked_for = [STOPPED_STATUS, -self._passed_on, 128 + self._passed_on]
+        if self.killed:
+            asked_for.append(-signal.SIGKILL)
         return None if self.first.status in asked_for else self.first
 
     @property

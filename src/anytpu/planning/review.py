@@ -104,9 +104,8 @@ def _half(
     if relaxed > 1 or (not fitting and len(tried) > 1):
         return
     batch = min(fitting or [prediction.batch_size or 0]) // 2 // parts * parts
-    memory = _memory_by_schedule(job, batch, prediction.target, settings) if batch else None
-    if memory is not None:
-        yield batch, memory
+    if batch:
+        yield batch, _memory_by_schedule(job, batch, prediction.target, settings)
 
 
 def _count(compiled: list[Prediction]) -> str:
