@@ -16,6 +16,7 @@ from collections.abc import Callable
 from anytpu import units
 from anytpu.errors import PlanError, ProgramError
 from anytpu.planning.compiled import predict_compiled
+from anytpu.planning.compiler.export import traced_jaxpr
 from anytpu.planning.job import PlanJob, for_devices
 from anytpu.planning.records import KINDS, Kind, MemoryPart, MemoryUse, OpTime, Prediction, StepTime
 from anytpu.planning.settings import PlanSettings
@@ -25,7 +26,6 @@ from anytpu.program.lowering import TRACING
 from anytpu.program.makers import Repeats
 from anytpu.program.passes import inlined
 from anytpu.program.program import Program
-from anytpu.sharding import trace_step
 
 COMPILE_S = 0.009
 """Seconds that the compiler takes for an equation of a traced step: the 13,623 of Gemma 3 1B with LoRA took 127 s on
@@ -41,38 +41,28 @@ MEMORY_ERROR = " The memory was off by 0.05 % in the median of ten models, and b
 _PRICED_BY = "extrapolation"
 
 
-def why_too_long(job: PlanJob, batch_size: int | None, settings: PlanSettings) -> str:
+def why_too_long(job: PlanJob, program: Program, settings: PlanSettings) -> str:
     """Return the reason not to compile all blocks of a job, or "".
 
-    The time of the compilation is estimated from the traces of two shallow models.
+    The time of the compilation is estimated from the number of equations of its trace.
 
     Args:
         job: the job.
-        batch_size: its batch, or None for its own.
+        program: its program, with all blocks.
         settings: settings of every prediction, with the time limit.
     """
     repeats = job.repeats
     if repeats is None or not _is_deep(repeats):
         return ""
-    try:
-        with TRACING:
-            first, second = (_count_equations(job.with_repeats(blocks).program(batch_size)) for blocks in (1, 2))
-    except ProgramError:  # A layer without a configuration.
-        return ""
-    each = second - first
-    equations = first + (repeats.count - 1) * each
-    more = first + (choose_depths(repeats.count, repeats.period)[1] - 1) * each
-    if not COMPILE_S * more <= settings.timeout_s < COMPILE_S * equations:
+    equations = len(inlined(traced_jaxpr(program).jaxpr).eqns)
+    share = choose_depths(repeats.count, repeats.period)[1] / repeats.count
+    if not share * COMPILE_S * equations <= settings.timeout_s < COMPILE_S * equations:
         return ""
     return (
         f"A compilation of all {equations:,} operations would take about {COMPILE_S * equations / 60:.0f} minutes; the "
         f"limit is {settings.timeout_s:g} s. For a compilation of the whole program use timeout_s="
         f"{2 * COMPILE_S * equations:.0f} (--timeout {2 * COMPILE_S * equations:.0f})."
     )
-
-
-def _count_equations(program: Program) -> int:
-    return len(inlined(trace_step(program).trace.jaxpr).eqns)
 
 
 def _is_deep(repeats: Repeats) -> bool:

@@ -45,7 +45,7 @@ def predict(job: PlanJob, batch_size: int | None, target: Target, settings: Plan
     batch = f", {rows:,} examples a step" if rows else ""
     settings.progress(f"{settings.name or program.name} on {target.name} ({target.compiler_name}){batch}")
     program = for_devices(program, target.devices)
-    why = why_too_long(job, batch_size, settings)
+    why = why_too_long(job, program, settings)
     prediction = _extrapolated(job, batch_size, program, target, settings, why) if why else None
     try:
         prediction = prediction or predict_compiled(program, target, settings)

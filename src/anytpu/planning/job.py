@@ -21,6 +21,7 @@ import jax
 from anytpu import program as programs
 from anytpu.errors import ProgramError, SettingError
 from anytpu.planning.quoting import quoted
+from anytpu.program.lowering import TRACING
 from anytpu.program.makers import Repeats, is_job, repeats_of
 from anytpu.program.placed import check_divides
 from anytpu.program.program import Layout, Program
@@ -51,8 +52,14 @@ class PlanJob:
 
     @functools.cached_property
     def program(self) -> Callable[..., Program]:
-        """Function `(batch_size=None) -> Program`, which makes each Program once."""
-        return functools.cache(self._program)
+        """Function `(batch_size=None) -> Program`, which makes each Program once, in one thread at a time."""
+        make_once = functools.cache(self._program)
+
+        def make(batch_size: int | None = None) -> Program:
+            with TRACING:
+                return make_once(batch_size)
+
+        return make
 
     @property
     def has_batches(self) -> bool:

@@ -11,7 +11,7 @@ import concurrent.futures
 import contextvars
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -118,27 +118,35 @@ def plan(
     )
     pairs = _pairs(targets, batch_size)
     others = [(target, other) for target, own in pairs for other in _batches(sweep_batches, own)]
-    for target, batch in (*pairs, *others):
-        jobs(target.devices).program(batch)  # Before any thread starts: Keras traces in one thread only.
 
-    def predict_all(pairs: Sequence[tuple[Target, int | None]]) -> list[Prediction]:
-        return run_together(
-            [functools.partial(predict, jobs(target.devices), batch, target, settings) for target, batch in pairs]
-        )
+    def answer(target: Target, batch: int | None) -> Prediction:
+        job = jobs(target.devices)
+        return review(job, batch, predict(job, batch, target, settings), settings, tries=advise)
 
-    predictions = [
-        review(jobs(target.devices), batch, predicted, settings, tries=advise)
-        for predicted, (target, batch) in zip(predict_all(pairs), pairs, strict=True)
-    ]
-    sweep = predict_all(others)
-    return Plan(name or predictions[0].program, tuple(predictions), tuple(sweep), examples, epochs)
+    def tasks() -> Iterator[Callable[[], Prediction]]:
+        # A Keras model is first traced by the thread that made it, while the systems before are compiled.
+        for target, batch in pairs:
+            jobs(target.devices).program(batch)
+            yield functools.partial(answer, target, batch)
+        for target, batch in others:
+            job = jobs(target.devices)
+            job.program(batch)
+            yield functools.partial(predict, job, batch, target, settings)
+
+    predictions = run_together(tasks())
+    planned, sweep = predictions[: len(pairs)], predictions[len(pairs) :]
+    return Plan(name or planned[0].program, tuple(planned), tuple(sweep), examples, epochs)
 
 
-def run_together(tasks: Sequence[Callable[[], T]]) -> list[T]:
-    """Run tasks two at a time and return their results in order; the first error cancels the others."""
+def run_together(tasks: Iterable[Callable[[], T]]) -> list[T]:
+    """Run tasks two at a time and return their results in order; the first error cancels the others.
+
+    A task starts as soon as the iterable yields it.
+    """
     with compilations() as ours, concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
-        futures = [pool.submit(contextvars.copy_context().run, task) for task in tasks]
+        futures: list[concurrent.futures.Future[T]] = []
         try:
+            futures.extend(pool.submit(contextvars.copy_context().run, task) for task in tasks)
             # Not in order: an error must not wait for earlier tasks.
             done, _ = concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_EXCEPTION)
             return [future.result() for future in futures if future in done]

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType, NamedSharding, PartitionSpec
+from jax.stages import Traced
 
 from anytpu.errors import PlanError, ProgramError
 from anytpu.planning.compiler.places import operations
@@ -63,6 +64,9 @@ class Code:
 _KEPT: Remembered[dict[str, Code]] = Remembered()
 """The codes of each program, by the device kind that they are for; "" for all."""
 
+_TRACED: Remembered[tuple[Traced, tuple[str, ...]]] = Remembered()
+"""The trace of each program for any device, and the calls that it leaves out."""
+
 
 def export_program(program: Program, device: AbstractDevice) -> Code:
     """Return the code of a whole-batch program, or of one with a placement.
@@ -81,7 +85,7 @@ def export_program(program: Program, device: AbstractDevice) -> Code:
             codes = _KEPT.keep(program, {})
         if known := codes.get("") or codes.get(device.device_kind):
             return known
-        traced, left_out = trace_for_plan(program)
+        traced, left_out = trace_once(program)
         refuse_wide(program, traced.jaxpr)
         explicit = program.placement.explicit if program.placement else ()
         for_kind = ""
@@ -119,7 +123,13 @@ def traced_jaxpr(program: Program) -> ClosedJaxpr:
     """
     with TRACING:
         known = next(iter((_KEPT.get(program) or {}).values()), None)
-        return known.jaxpr if known is not None else trace_for_plan(program)[0].jaxpr
+        return known.jaxpr if known is not None else trace_once(program)[0].jaxpr
+
+
+def trace_once(program: Program) -> tuple[Traced, tuple[str, ...]]:
+    """Return what `trace_for_plan` returns of a program for any device; a program is traced once."""
+    known = _TRACED.get(program)
+    return known if known is not None else _TRACED.keep(program, trace_for_plan(program))
 
 
 def export_over_devices(program: Program, devices: int, device: AbstractDevice) -> Code:

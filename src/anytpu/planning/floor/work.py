@@ -28,14 +28,14 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 from jax.interpreters import partial_eval
 
-from anytpu.planning.compiler.export import left_out_note
+from anytpu.planning.compiler.export import left_out_note, trace_once
 from anytpu.planning.compiler.places import TracedOperation
 from anytpu.planning.floor.needs import Box, needs_of, rounds_of, whole
 from anytpu.planning.floor.traffic import read_whole, written_whole
 from anytpu.planning.hlo.flops import WindowDimension, useful_positions
 from anytpu.planning.memory.arguments import dtype_bits
 from anytpu.program.jaxprs import called_jaxpr
-from anytpu.program.lowering import TRACING, trace_for_plan
+from anytpu.program.lowering import TRACING
 from anytpu.program.program import Program
 
 _PASSES = {jax.lax.Precision.DEFAULT: "", jax.lax.Precision.HIGH: "x3", jax.lax.Precision.HIGHEST: "x6"}
@@ -74,7 +74,7 @@ def work_of(program: Program) -> RequiredWork:
         ProgramError: the step cannot be traced.
     """
     with TRACING:
-        traced, left_out = trace_for_plan(program)
+        traced, left_out = trace_once(program)
     (flops, uncounted), step = products_of(traced.jaxpr), alive(traced.jaxpr.jaxpr)
     outputs = traced.jaxpr.out_avals[len(jax.tree.leaves(program.state)) :]
     is_read, is_written = read_whole(step), written_whole(step)
