@@ -4,6 +4,8 @@ import doctest
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import jaxpr_as_fun
 
 from anytpu.program import passes
 from anytpu.program.passes import bytes_of, inlined, passes_of
@@ -29,6 +31,16 @@ def test_functions_that_are_called_twice_make_different_values():
     made = [variable for equation in flat.eqns for variable in equation.outvars]
     assert len(made) == len(set(made))
     assert sum(equation.primitive.name == "tanh" for equation in flat.eqns) == 2
+
+
+def test_a_function_that_captured_an_array_stays_a_call():
+    captured = np.arange(4.0, dtype=np.float32)
+    scaled = jax.jit(lambda x: jnp.sin(x) * captured)
+    trace = jax.make_jaxpr(lambda w, x: w - jax.grad(lambda w: scaled(w * x).sum())(w))(jnp.ones(4), jnp.ones(4))
+    flat = inlined(trace.jaxpr)
+    arguments = [np.float32([1, 2, 3, 4]), np.float32([4, 3, 2, 1])]
+    (made,), (wanted,) = (jaxpr_as_fun(trace.replace(jaxpr=level))(*arguments) for level in (flat, trace.jaxpr))
+    np.testing.assert_array_equal(made, wanted)
 
 
 def test_the_forward_pass_keeps_what_the_backward_pass_reads():

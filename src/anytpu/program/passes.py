@@ -25,8 +25,12 @@ _INLINED = ("jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custo
 
 
 def is_inlined(equation: JaxprEqn) -> bool:
-    """Return whether an equation calls a function that `inlined` replaces by its equations."""
-    return equation.primitive.name in _INLINED and called_jaxpr(equation) is not None
+    """Return whether an equation calls a function that `inlined` replaces by its equations.
+
+    A function that captured arrays stays a call: its constants have no place in the jaxpr of its caller.
+    """
+    called = called_jaxpr(equation) if equation.primitive.name in _INLINED else None
+    return called is not None and not called.constvars
 
 
 def inlined(jaxpr: Jaxpr) -> Jaxpr:
