@@ -132,10 +132,12 @@ class _MeshRemoval:
         if primitive.name == "shard_map":
             return calling(self._mapped(equation), operands, results, equation)
         params = {key: rewrite_jaxprs(value, self._level) for key, value in equation.params.items()}
+        # A call with shardings is made anew without them.
         if primitive.name == "jit" and any(map(_is_sharding, (*params["in_shardings"], *params["out_shardings"]))):
             return calling(jaxpr_as_fun(params["jaxpr"]), operands, results, equation)
         params = {key: None if _is_sharding(value) else value for key, value in params.items()}
         if primitive is not equation.primitive:
+            # JAX's collectives without a record of varying axes have this parameter in addition.
             params["axis_index_groups"] = None
         return new_jaxpr_eqn(operands, results, primitive, params, equation.effects, equation.source_info)
 
