@@ -201,11 +201,13 @@ def _expert_axes(traced: TracedStep, weights: Sequence[Axes]) -> frozenset[int]:
         traced: the step.
         weights: logical axes of each weight.
     """
+    # 1. For each axis, the numbers of axes of the weights that have it.
     ranks: dict[int, set[int]] = {}
     for axes in weights:
         for axis in axes:
             ranks.setdefault(axis, set()).add(len(axes))
     known = {frozenset(axes) for axes in weights if len(axes) > 2}
+    # 2. How products, maxima and sorts use the axes.
     selected, multiplied, routed = set[int](), set[int](), set[int]()
     for level, equation, _ in traced.level.equations():
         name, params = equation.primitive.name, equation.params
@@ -220,6 +222,7 @@ def _expert_axes(traced: TracedStep, weights: Sequence[Axes]) -> frozenset[int]:
         elif name in ("top_k", "sort"):
             # The axis of `top_k` is the last one in releases of JAX that do not name it.
             routed.add(level.of(equation.invars[0])[params.get("dimension", params.get("axis", -1))])
+    # 3. A routed axis is one of the router too, a weight with fewer axes.
     routed = {axis for axis in routed if len(ranks.get(axis, ())) > 1}
     return frozenset(axis for axes in known for axis in axes) & ((selected - multiplied) | routed)
 
