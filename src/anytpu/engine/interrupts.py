@@ -268,7 +268,7 @@ def _act(handler: Any, number: int, frame: Any) -> None:
             vars(error)[_SIGNAL] = number
             raise
         return
-    # With the default handler in place, the process ends by this signal, as its parent expects.
+    # With the default handler in place, the process ends by this signal.
     _signal.signal(number, handler)
     os.kill(os.getpid(), number)
 

@@ -140,7 +140,7 @@ def read(path: str | Path, tensors: bool = False) -> Program:
         >>> state, outputs = read("step.anytpu").step(state, batch)
     """
     place = _checked_path(path)
-    # 1. Read manifest and code. The version is checked first, because a newer format may have other parts.
+    # 1. Read manifest and code. The version is checked first; see `_check_format`.
     with ArchiveParts(place, (_MANIFEST, _CODE)) as parts:
         _check_format(place, parts)
         description, code = parts.read(_MANIFEST), parts.read(_CODE)

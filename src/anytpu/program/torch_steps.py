@@ -128,8 +128,8 @@ class _Traced:
             ProgramError: an operation has no form in JAX, or depends on values.
         """
         holder = _ComputeModule(self._model, compute)
-        # The modes of the layers belong to the user, and `eval` changes them for the trace.
         tensors = self._env.j2t_iso(tuple(batch))
+        # The modes of the layers belong to the user, and `eval` changes them for the trace.
         modes = {module: module.training for module in self._model.modules()}
         try:
             # The contexts in order: torchax's operations, its device for new tensors, no gradients, a key for random

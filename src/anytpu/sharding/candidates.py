@@ -95,10 +95,12 @@ class _Model:
 
     def layouts(self, devices: int) -> Iterator[ModelLayout]:
         """Yield the candidates, simple ones first; some may be equal."""
+        # 1. The examples over all devices; slots and weights are stored whole or split.
         data = (("data", devices),)
         yield self._layout("data", data)
         yield self._layout("zero-1", data, splits_slots=True)
         yield self._layout("fsdp", data, splits_slots=True, splits_weights=True)
+        # 2. Axes of weights over a second mesh axis.
         for size in _divisors(devices):
             axes = (("data", devices // size), ("model", size))
             for number, chosen in enumerate(self._axis_sets(size)):
@@ -106,6 +108,7 @@ class _Model:
                 yield self._layout(title, axes, chosen)
                 if size < devices:
                     yield self._layout(f"fsdp, {title}", axes, chosen, splits_slots=True, splits_weights=True)
+        # 3. Experts over a second mesh axis.
         for size in _divisors(devices):
             experts = frozenset(axis for axis in self._experts if self._divides(axis, size))
             if experts and self._independent(sorted(experts)) == experts:
@@ -113,6 +116,7 @@ class _Model:
                 yield self._layout(f"expert={size}", axes, experts)
                 if size < devices:
                     yield self._layout(f"fsdp, expert={size}", axes, experts, splits_slots=True, splits_weights=True)
+        # 4. An axis within the examples over a second mesh axis.
         for size in _divisors(devices):
             for axis in self._sequence_axes(size):
                 axes = (("data", devices // size), ("sequence", size))

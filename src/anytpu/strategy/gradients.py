@@ -383,9 +383,9 @@ def _of_summed_losses(loss: Callable) -> Callable:
 
     @differentiate.def_vmap
     def over_lanes(axis_size: int, in_batched: Any, values: list[Any], rest: list[Any]) -> Any:
+        axes = jax.tree.map(lambda batched: 0 if batched else None, in_batched)
         # Inside a lane, `is_mapped` shows which outputs differ between the lanes. Outside, `vmap` has stacked all of
         # them.
-        axes = jax.tree.map(lambda batched: 0 if batched else None, in_batched)
         mapped: list[bool] = []
 
         def lane(values: list[Any], rest: list[Any]) -> Any:

@@ -206,11 +206,11 @@ class FitRun:
     def end(self) -> None:
         """Restore the state of a finished run that has no epoch left, before the other callbacks are called."""
         resumed, self._resumed = self._resumed, None
-        # The optimizer's averages are weights of the model only after this call. Keras made it before the values were
-        # restored.
         if resumed is not None:
             self.restore(resumed)
             model = self._trainer.model
+            # The optimizer's averages are weights of the model only after this call. Keras made it before the values
+            # were restored.
             if isinstance(model.optimizer, keras.optimizers.Optimizer):
                 model.optimizer.finalize_variable_values(model.trainable_weights)
         self.change()

@@ -247,7 +247,7 @@ class Trainer:
         # 1. Find or compile the executable.
         executable, layouts = self._executable(mode, parts, segment)
         checks.check_strict(self.strategy, jax.tree.leaves(segment.batch)[0].shape[0])
-        # 2. Wait for the previous call. The host has prepared this call's feed meanwhile.
+        # 2. Wait for the previous call, then start this one. The host has prepared its feed meanwhile.
         self._watch.wait(self.backend)
         began_s = time.perf_counter()
         # The call consumes its input state. Until the new handles are stored, no interrupt or other thread may see it.
@@ -257,7 +257,7 @@ class Trainer:
             live = self._take(parts, layouts)
             results = executable.steps(live.handles, segment.feed, segment.start, segment.count)
             live.handles = results.state
-        # 4. Keep what the host reads later: the logs of each step, and the number of bad ones.
+        # 3. Keep what the host reads later: the logs of each step, and the number of bad ones.
         if mode != "predict":
             self.every.append((results.every, segment.count))
         self._check(mode, results, segment)

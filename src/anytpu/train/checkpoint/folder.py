@@ -177,8 +177,8 @@ class Checkpoints:
 
         with self._explained(f"the checkpoint of step {step} cannot be written"):
             self._store.write(step, write)
-            # Old checkpoints are deleted only after the new one is on the disk.
             report_step(step)
+            # Old checkpoints are deleted only after the new one is on the disk.
             for old in self.steps()[: -self._keep] if self._keep is not None else ():
                 if old not in also_keep:
                     self._store.delete(old)
