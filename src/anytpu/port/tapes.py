@@ -322,6 +322,8 @@ def _put(edits: Edits, tape: _Tape) -> None:
         rest = [new for statement in tape.rest for new in edits.rebuilt_lines(statement)]
         return cst.FlattenSentinel([*before, definition, *moved, _call(edits, tape, kept, function, gradients), *rest])
 
+    # The calls and lines of the tape inside the block are edits of their own: `rewritten` applies them when it
+    # rebuilds the body.
     for gradient in tape.gradients:
         if gradient.target is None:
             edits.put(gradient.call, lambda _: cst.Name(gradients), covers=gradient.call.func)

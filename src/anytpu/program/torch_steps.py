@@ -255,6 +255,7 @@ def _named_layers(model: torch.nn.Module) -> Iterator[list[str]]:
 
     def leave(succeeded: bool) -> None:
         scopes.pop().__exit__(None, None, None)
+        # A layer that raises stays in `running`, and the error names it.
         if succeeded:
             running.pop()
 

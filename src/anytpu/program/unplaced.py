@@ -147,6 +147,7 @@ class _MeshRemoval:
         body = function_of(self._level(level_of(params["jaxpr"])))
         mesh = params["mesh"]
         sizes = {axis: mesh.shape[axis] for axis in mesh.axis_names if axis in params["newly_manual_axes"]}
+        # The last `vmap` is the outermost and maps the leading axis. `_shards` puts the first mesh axis there.
         for axis in reversed(sizes):
             body = jax.vmap(body, axis_name=axis, axis_size=sizes[axis])
         specs = params["in_specs"], params["out_specs"]
