@@ -96,6 +96,8 @@ def _checked(grads: list[Any], variables: Sequence[Any], owners: Sequence[Any]) 
             )
         if step is None or grads[step] is None:
             continue
+        # The count is one more after one pass, and 0 without any. Another value shows passes that JAX has hidden in a
+        # loop.
         counted, before = grads[step], layer.steps.value
         grads[step] = jnp.where((counted == before + 1) | (counted == 0), jnp.maximum(counted, before), jnp.nan)
         if passes == 0:

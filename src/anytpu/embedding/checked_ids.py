@@ -126,6 +126,7 @@ def checked_array(name: str, ids: Any, layer: ShardedEmbedding, of_batch: str = 
     if not array.size:
         return ids
     if array.dtype.kind == "f":
+        # NaN is bad too: each comparison with it is false.
         is_bad = ~((array >= -1) & (array < layer.input_dim) & (array == np.floor(array)))
     elif array.min() >= -1 and array.max() < layer.input_dim:
         return ids

@@ -152,6 +152,7 @@ class ShardedEmbedding(TableLayer):
         if weights is None:
             own: list[Any] = [None] * len(ids)
         elif isinstance(inputs, dict) and isinstance(weights, dict) and weights.keys() <= inputs.keys():
+            # Keras flattens a dictionary in the order of its keys.
             own = [weights.get(name) for name in sorted(inputs)]
         elif isinstance(inputs, list | tuple) and isinstance(weights, list | tuple) and len(weights) == len(inputs):
             own = list(weights)

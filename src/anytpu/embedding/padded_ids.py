@@ -73,10 +73,12 @@ def padded_ids(ids: Any, weights: Any, length: int | None, cuts: bool, name: str
         cuts: whether longer rows are cut.
         name: name of the feature, for errors.
     """
+    # 1. Rows of ids, each with as many weights.
     rows, row_weights = _rows_of(name, ids), None if weights is None else _rows_of(name, weights, False)
     lengths = [len(row) for row in rows]
     if row_weights is not None and [len(row) for row in row_weights] != lengths:
         raise DataError(f"the weights of {name!r} have other rows than its ids: give one weight for each id")
+    # 2. The length of a row.
     longest, cut = max(lengths, default=0), None
     if length is None:
         # Dense ids keep their shape; others get few different ones.
@@ -90,11 +92,13 @@ def padded_ids(ids: Any, weights: Any, length: int | None, cuts: bool, name: str
             f"{name!r}, row {cut[0]:,}, has {cut[1]:,} ids, and a row has at most {length:,}: raise the limit, or "
             'pass on_long="cut" to keep the first ids'
         )
+    # 3. Fill up ids and weights.
     dtypes = {np.asarray(row).dtype for row in rows if len(row)}
     filled = _integers(name, _filled(rows, length, -1, np.result_type(*dtypes or {np.dtype("int64")})))
     if row_weights is None:
         return PaddedIds(filled, None, cut)
     filled_weights = _filled(row_weights, length, 0, np.dtype("float32"))
+    # 4. Check the weights where the ids are at hand for the error.
     is_bad = ~np.isfinite(filled_weights)
     if is_bad.any():
         row, place = first_bad(is_bad)
@@ -181,6 +185,7 @@ def _check_present(name: str, array: np.ndarray, row: int | None = None) -> None
 
 
 def _sparse_rows(places: np.ndarray, values: np.ndarray, count: int) -> list[np.ndarray]:
+    # Sort by the row, then by the place in it: `lexsort` takes the last key first.
     order = np.lexsort((places[:, 1], places[:, 0]))
     ends = np.searchsorted(places[order, 0], np.arange(count + 1))
     return [values[order[first:last]] for first, last in itertools.pairwise(ends)]

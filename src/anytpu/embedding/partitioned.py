@@ -47,6 +47,7 @@ def partitioned_sums(mesh: Any, plain: PlainForm, rows: Array, ids: Array, weigh
     is_divided = len(ids) % mesh.size == 0
 
     def local(rows: Array, ids: Array, weights: Array) -> Array:
+        # Ids of other devices' rows are outside of this part, and so stand for no row.
         (sums,) = plain(rows, ids - lax.axis_index(axes) * len(rows), weights)
         if not is_divided:
             return lax.psum(sums, axes)

@@ -223,6 +223,7 @@ def summed_by_row(rows: Array, features: list[Bags], gradients: list[Array]) -> 
         Ids in ascending order, `(ids,)`, and the sums, `(ids, width)`. There are as many as the features have ids. The
         last ones stand for ids that occur again or are no row: they are beyond the table, and all different.
     """
+    # 1. List all ids with their weights and bags. What stands for no row gets the first id beyond the table.
     size = rows.shape[0]
     ids, weights, bag_of = [], [], []
     first = 0
@@ -233,14 +234,18 @@ def summed_by_row(rows: Array, features: list[Bags], gradients: list[Array]) -> 
         weights.append(jnp.where(is_row, bags.weights, 0).reshape(-1))
         bag_of.append(first + np.repeat(np.arange(len(bags.ids), dtype="int32"), bags.ids.shape[1]))
         first += len(bags.ids)
+    # 2. Sort by id, so that the gradients of each id are adjacent.
     places = jnp.arange(sum(map(len, ids)), dtype="int32")
     all_ids, order = jax.lax.sort((jnp.concatenate(ids), places), num_keys=1)
     gradient = jnp.concatenate(gradients).astype(rows.dtype)
     each = gradient[jnp.concatenate(bag_of)[order]] * jnp.concatenate(weights)[order][:, None]
+    # 3. Add those of each id.
     is_first = jnp.concatenate([jnp.ones(all_ids[:1].shape, bool), all_ids[1:] != all_ids[:-1]])
     segment = jnp.cumsum(is_first.astype("int32")) - 1
     count = len(all_ids)
     sums = jax.ops.segment_sum(each, segment, count, indices_are_sorted=True)
+    # 4. The entries that are left get ids beyond the table, all different: an update drops them, and its ids are
+    # unique.
     beyond = size + jnp.arange(count, dtype="int32")
     unique = beyond.at[segment].set(all_ids, indices_are_sorted=True)
     return jnp.where(unique >= size, beyond, unique), sums

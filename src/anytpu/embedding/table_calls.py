@@ -70,6 +70,7 @@ class TableCalls:
                 tables.append(stack.table_of([next(values) for _ in stack.step_variables]))
             new, outputs = function(tables, batch)
             triples = zip(stacks, tables, new, strict=True)
+            # A table that the function returns as it is has made no step.
             values_after = [stack.values_of(after, after is not before) for stack, before, after in triples]
             return [value for values in values_after for value in values], outputs
 

@@ -130,6 +130,7 @@ class TPUEmbedding:
             raise SettingError(f"device={device!r} is not supported: the ids are those of all replicas")
         if current_replica() is not None:
             raise ProgramError("enqueue takes ids on the host: call it before strategy.run, not inside")
+        # 1. Update the tables with the gradients of the last batch, which this lookup must see.
         self._update()
         has_pending, self._pending = self._pending is not None, None
         # A step that raised an error has not come to its end.
@@ -138,9 +139,11 @@ class TPUEmbedding:
                 "apply_gradients was not called for the batch that was enqueued last. Call it in the step, or "
                 "enqueue(..., training=False)"
             )
+        # 2. Look up this batch.
         ids = self._tables.ids(features, weights, self._strategy.num_replicas_in_sync)
         embeddings = self._tables.look_up(self._strategy, ids)
         self._store(embeddings)
+        # 3. Note what `apply_gradients` must do for this batch.
         self._applied.assign(0)
         self._pending = ids if training else None
         self._failed_runs = self._strategy.failed_runs
@@ -199,6 +202,7 @@ class TPUEmbedding:
             gradient = jnp.asarray(gradient).astype(variable.dtype)
             if replica is not None:
                 context: Any = get_replica_context()
+                # Each replica has the gradients of its own rows, and the update needs those of all.
                 gradient = context.all_gather(gradient, axis=0)
             if gradient.shape != tuple(variable.shape):
                 raise DataError(

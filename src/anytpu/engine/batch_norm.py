@@ -104,6 +104,7 @@ def _differentiate_moments(primals: Any, tangents: Any) -> Any:
     (x,), (slope,) = primals, tangents
     mean, variance = _moments(x)
     axes = range(x.ndim - 1)
+    # The variance does not depend on the mean to first order, because the deviations sum to zero.
     return (mean, variance), (jnp.mean(slope, axes), 2 * jnp.mean((x - mean) * slope, axes))
 
 
@@ -116,6 +117,7 @@ def _affine(x: Array, mean: Array, factor: Array, offset: Array) -> Array:
 @_affine.defjvp
 def _differentiate_affine(primals: Any, tangents: Any) -> Any:
     (x, mean, factor, _), (slope, mean_slope, factor_slope, offset_slope) = primals, tangents
+    # The part that is linear in the tangents of the vectors is one primitive, so its transpose is one kernel call.
     spread = spread_p.bind(x, mean, factor_slope, offset_slope - factor * mean_slope)
     return _affine(*primals), slope * factor + spread
 

@@ -229,6 +229,7 @@ def _channels_last(image: Array, kernel: Array, parameters: dict[str, Any]) -> t
     numbers, groups = parameters["dimension_numbers"], parameters["batch_group_count"]
     image = jnp.transpose(image, _image_axes(numbers.lhs_spec))
     if groups > 1:
+        # Group g of the batch becomes block g of the features.
         image = jnp.moveaxis(image.reshape(groups, -1, *image.shape[1:]), 0, -2)
         image = image.reshape(*image.shape[:-2], -1)
     return image, jnp.transpose(kernel, _kernel_axes(numbers.rhs_spec))
@@ -347,10 +348,12 @@ def _windows(
         spans: number of elements of a window along each spatial axis, and their distance.
     """
     space = range(first, first + len(shape.kernel))
+    # 1. Pad and dilate the image. Negative padding crops it.
     borders = [(0, 0, 0)] * image.ndim
     for axis, (before, after), dilation in zip(space, shape.padding, shape.image_dilation, strict=True):
         borders[axis] = before, after, dilation - 1
     image = lax.pad(image, jnp.zeros((), image.dtype), borders)
+    # 2. Take one strided slice for each window.
     windows = []
     for position in itertools.product(*map(range, starts[0])):
         slices = [slice(None)] * image.ndim

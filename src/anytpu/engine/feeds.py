@@ -246,6 +246,7 @@ class RowSource(FeedSource):
         return self._put([self.rows(step)], 1)
 
     def _put(self, rows: list[np.ndarray], capacity: int) -> Any:
+        # A chunk always has the executable's shape. The call's step count ends before the unused entries.
         indices = np.zeros((capacity, len(rows[0])), np.int32)
         indices[: len(rows)] = rows
         return self.data.put_indices(indices)

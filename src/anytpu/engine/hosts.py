@@ -117,13 +117,16 @@ class Hosts:
         """
         if self._maximum is None:
             return Agreed(duration_s, is_exact, choice)
+        # 1. Each host sets its own entries. The others are 0, so the maximum collects the entries of all hosts.
         note = np.zeros(_DIGEST + self.count, np.uint32)
         note[0] = interrupts.pending_signal()
         if self.is_first:
             note[1:_DIGEST] = min(int(duration_s * _MICROSECONDS), 2**32 - 1), is_exact, choice
         note[_DIGEST + self.index] = self._digest
         agreed = [int(value) for value in self._maximum(note)]
+        # 2. Check that all hosts put the same arrays.
         self._check_digests(agreed[_DIGEST:])
+        # 3. Act on a signal of any host here, at the same place of the program on every host.
         if agreed[0]:
             interrupts.act_on(agreed[0])
         return Agreed(agreed[1] / _MICROSECONDS, bool(agreed[2]), agreed[3])
@@ -154,6 +157,7 @@ class Hosts:
         """Return the content of host 0; the other hosts may pass b""."""
         if self._maximum is None:
             return content
+        # The size first: an all-reduce needs vectors of the same length on all hosts.
         size = self.first(len(content))
         words = np.zeros(-(-size // 4), np.uint32)
         if self.is_first:

@@ -97,6 +97,7 @@ class _Gate:
             _pending.since_s = time.monotonic()
         _pending.number = number
         if is_second and (_pending.mode == "hold" or _pending.waits_for_hosts):
+            # Restore the handlers first, so that nothing delays a third signal.
             _restore()
             _pending.is_repeated = True
             _act_on_pending()
@@ -232,8 +233,10 @@ def act_on(number: int) -> None:
 
 def _act_on_pending() -> None:
     assert _pending.number is not None
+    # Clear the signal first: the handler may raise, and the signal must act once only.
     number, _pending.number = _pending.number, None
     handler = _signal.getsignal(number)
+    # A gate would store the signal again, so all gates are skipped.
     while isinstance(handler, _Gate):
         handler = handler.previous
     _act(handler, number, None)
@@ -261,9 +264,11 @@ def _act(handler: Any, number: int, frame: Any) -> None:
         try:
             handler(number, frame)
         except BaseException as error:
+            # `_UnraisableGate` recognizes the exception by this attribute.
             vars(error)[_SIGNAL] = number
             raise
         return
+    # With the default handler in place, the process ends by this signal.
     _signal.signal(number, handler)
     os.kill(os.getpid(), number)
 

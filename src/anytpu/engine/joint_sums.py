@@ -51,6 +51,7 @@ def with_joint_sums(closed: ClosedJaxpr, row_axes: Sequence[int | None], mesh: M
     Returns:
         The new trace; `closed` itself if it has no such sum, or has side effects.
     """
+    # 1. Find the equations that sum over rows.
     jaxpr = inlined(closed.jaxpr)
     axes = RowAxes(mesh.devices.size)
     for variable, axis in zip(jaxpr.invars, row_axes, strict=True):
@@ -60,6 +61,7 @@ def with_joint_sums(closed: ClosedJaxpr, row_axes: Sequence[int | None], mesh: M
         axes.add_results(equation)
         if operand_axes := axes.summed(equation):
             summed[equation.outvars[0]] = operand_axes
+    # 2. Reorder the equations into rounds. Side effects keep their order, so a function with effects stays as it is.
     if not summed or jaxpr.effects:
         return closed
     return closed.replace(jaxpr=jaxpr.replace(eqns=_in_rounds(jaxpr.eqns, summed, mesh)))
@@ -77,6 +79,7 @@ def _in_rounds(equations: Sequence[JaxprEqn], summed: dict[Any, tuple[int | None
     while equations:
         waiting: list[JaxprEqn] = []
         parts: list[_PartialSum] = []
+        # The results that this round does not have: its own sums, and all that depends on them.
         missing = set[Any]()
         for equation in equations:
             if any(isinstance(atom, Var) and atom in missing for atom in equation.invars):
@@ -89,6 +92,7 @@ def _in_rounds(equations: Sequence[JaxprEqn], summed: dict[Any, tuple[int | None
                 ordered.append(equation)
                 continue
             missing.update(equation.outvars)
+        # The joint all-reduce ends the round. What waited for its sums is the input of the next round.
         ordered += _all_reduces(parts, mesh)
         equations = waiting
     return ordered
@@ -140,6 +144,7 @@ def joint_sum(arrays: Sequence[Any], axis_name: str, cores: int) -> list[Any]:
     """
     sizes = [array.size for array in arrays]
     vector, offset = jnp.zeros(sum(sizes), arrays[0].dtype), 0
+    # One vector holds all arrays, so there is one exchange.
     for array, size in zip(arrays, sizes, strict=True):
         vector, offset = lax.dynamic_update_slice(vector, array.ravel(), (offset,)), offset + size
     # Of two cores each sends one message to the other. Gloo's ring sends two, one after the other.

@@ -99,17 +99,22 @@ class LocalBackend(Backend):
     def compile(self, program: Program, loop: Loop | None = None) -> Executable:
         """Compile a Program for the mesh."""
         check_placement(program, self._cores)
+        # 1. Make the step on whole arrays, and rewrite its trace.
         step = apply_numerics(self._numerics, with_checked_state(program, self._mesh_step(program)))
         if self._is_joined_by_tcp and program.replicas is None and program.placement is None:
             step = with_rewritten_trace(step, functools.partial(self._join_sums, program))
+        # 2. Trace it once, for the specs of its outputs. A placement is pinned inside the step, so it also holds in a
+        # loop.
         step, outputs = trace_step(step, program.state, program.batch)
         if program.placement is not None:
             step = self._pinned(step, program)
+        # 3. Choose the shardings. The new state has those of the old one, because it is an argument of the next call.
         state_layout, batch_layout = array_layouts(program)
         laid = jax.tree.map(self.sharding, state_layout)
         whole = self.sharding(whole_layout(jax.tree.leaves(batch_layout)))
         last = self._output_shardings(program, outputs, stacked=False)
         state = jax.tree.map(_spec, program.state, laid)
+        # 4. Wrap the step: alone, or in a loop over a feed. The state is donated, so XLA may reuse its buffers.
         if loop is None:
             run = self._with_cut_batch(step, program.batch)
             jitted = jax.jit(run, donate_argnums=0, out_shardings=(laid, last))
@@ -123,12 +128,14 @@ class LocalBackend(Backend):
             count = jax.ShapeDtypeStruct((), "int32")
             feed = jax.tree.map(self._padded_spec, feed_specs(program.batch, loop), feed_layouts(batch_layout, loop))
             arguments = (state, feed, count, count)
+        # 5. Lower and compile.
         try:
             lowered = jitted.lower(*arguments)
             executable = CompiledExecutable(lowered)
         except jax.errors.JaxRuntimeError as error:
             platform = self._cores[0].platform
             raise BackendError(f"XLA could not compile {program.name!r} for the {platform}: {error}") from error
+        # 6. Compare the modules of the hosts: a collective waits for all hosts, so all must run the same ones.
         if not self.hosts.is_alone:
             self.hosts.check_program(program.name, lowered.as_text())
         return executable
@@ -149,6 +156,7 @@ class LocalBackend(Backend):
             return jax.device_put(leaf, sharding)  # A handle: all hosts exchange their parts.
         array = np.asarray(leaf)
         array = array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
+        # Arrays that differ by host, the rows of each one, do not enter the digest that the hosts compare.
         if sharding.is_fully_replicated or not self.hosts.has_own_rows:
             self.hosts.count_bytes(array)
         return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
@@ -185,6 +193,7 @@ class LocalBackend(Backend):
 
         def pin(leaf: Any, layout: Layout) -> Any:
             pieces = layout.pieces(len(self._cores))
+            # JAX rejects a sharding constraint that does not divide its axis, and the batch may be uneven.
             is_even = all(leaf.shape[axis] % count == 0 for axis, count in pieces.items())
             return jax.lax.with_sharding_constraint(leaf, self.sharding(layout)) if is_even else leaf
 

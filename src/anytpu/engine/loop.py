@@ -64,6 +64,7 @@ def make_loop(step: Step, state: Tree, batch: Tree, loop: Loop) -> Callable[...,
                 )
             return state, last, every, bad
 
+        # The carry has its final shapes before the first step. Each step overwrites its entry; the rest stays zero.
         last = jax.tree.map(lambda spec: jnp.zeros(spec.shape, spec.dtype), outputs)
         kept = outputs if loop.keeps_every else None
         every = jax.tree.map(lambda spec: jnp.zeros((loop.capacity, *spec.shape), spec.dtype), kept)
@@ -124,6 +125,7 @@ def feed_specs(batch: Tree, loop: Loop) -> Tree:
 def _gather_rows(feed: Tree, i: Any, batch: Tree) -> Tree:
     """Gather the rows of step `i` from the data set on the device."""
     resident, indices = feed
+    # The rows come from an order over the data set, so they need no bounds check. The slice cuts the rows' padding.
     rows = lax.dynamic_index_in_dim(indices, i, 0, keepdims=False)
     return jax.tree.map(
         lambda array, spec: array.at[rows].get(mode="promise_in_bounds")[: spec.shape[0]], resident, batch
@@ -160,6 +162,7 @@ def _guarded(loop: Loop, old: Tree, new: Tree, outputs: Tree, bad: Any) -> tuple
     if loop.guard is None:
         return new, None
     is_bad = ~jnp.all(jnp.isfinite(outputs[loop.guard])) | _spoils(old, new)
+    # Without `skips` the first bad step is the last that counts: all later ones leave the state unchanged.
     if not loop.skips:
         is_bad |= bad > 0
     return jax.tree.map(lambda before, after: jnp.where(is_bad, before, after), old, new), bad + is_bad

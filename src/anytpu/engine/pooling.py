@@ -53,13 +53,17 @@ def pool_gradient(gradient: Array, image: Array, **parameters: Any) -> Array:
     window, strides = parameters["window_dimensions"], parameters["window_strides"]
     # Number of further windows that cover an element along each axis, at most.
     others = tuple(-(-size // step) - 1 for size, step in zip(window, strides, strict=True))
+    # 1. The area of all windows, in blocks of one stride. `inwards` pads or crops the image to it.
     blocks = tuple(count + more for count, more in zip(gradient.shape, others, strict=True))
     covered = tuple(count * step for count, step in zip(blocks, strides, strict=True))
     edges = list(zip(image.shape, covered, (low for low, _ in parameters["padding"]), strict=True))
     inwards = [(low, end - size - low, 0) for size, end, low in edges]
+    # 2. The tap that each window selects.
     taps = _selected_taps(image, inwards, gradient.shape, window, strides)
     # Computed once: otherwise XLA computes the taps again for each element of the image.
     taps, gradient = lax.optimization_barrier((taps, gradient))
+    # 3. Add the contributions. A window spreads its gradient over as many blocks as it covers. The tap -1 matches
+    # nothing.
     margins = [(more, more, 0) for more in others]
     taps, gradient = lax.pad(taps, np.int32(-1), margins), lax.pad(gradient, _zero(gradient), margins)
     total: Any = 0
@@ -67,6 +71,7 @@ def pool_gradient(gradient: Array, image: Array, **parameters: Any) -> Array:
         starts = [more - count for more, count in zip(others, back, strict=True)]
         spread = functools.partial(_spread, starts=starts, blocks=blocks, strides=strides)
         total += jnp.where(spread(taps) == _tap_indices(back, window, strides), spread(gradient), 0)
+    # 4. Cut the area back to the image.
     outwards = [(-low, size + low - end, 0) for size, end, low in edges]
     return lax.pad(total.reshape(covered), _zero(gradient), outwards)
 
@@ -91,6 +96,7 @@ def _selected_taps(image: Array, margins: list[Any], counts: Sizes, window: Size
         ends = [first + (count - 1) * step + 1 for first, count, step in zip(tap, counts, strides, strict=True)]
         candidate = lax.slice(padded, tap, ends, strides)
         best = candidate if best is None else best
+        # The negation of XLA's comparison: the first of equal elements stays, and a NaN never stays selected.
         is_better = ~(best >= candidate)
         best, taps = jnp.where(is_better, candidate, best), jnp.where(is_better, np.int32(index), taps)
     return taps

@@ -160,6 +160,7 @@ def _halved(kernel: Array, bias: Array, recurrent: Array) -> Array:
 
 def _forward_part(product: Array, inputs: Array, hidden: Array, cell: Array, mask: Array) -> Any:
     (batch, time, _), units = inputs.shape, hidden.shape[1]
+    # 1. Features first and batch last. A row of ones multiplies the bias.
     rows = jnp.transpose(inputs, (1, 2, 0))
     rows = jnp.concatenate([rows, jnp.ones_like(rows[:, :1])], 1)
     flat_mask = _flat_mask(mask, units)
@@ -176,9 +177,12 @@ def _forward_part(product: Array, inputs: Array, hidden: Array, cell: Array, mas
         is_active = None if flat_mask is None else flat_mask[t]
         return _where(is_active, output * tanh_cell, hidden), _where(is_active, new_cell, cell), stacks
 
+    # 2. Run the steps. Each stores its residuals in stacks.
     empty, size = _empty(inputs), units * batch
     stacks = [empty(time, product.shape[1], batch), empty(time, 4, size), empty(time, size), empty(time, size)]
     hidden, cell, stacks = lax.fori_loop(0, time, step, (hidden.T.reshape(-1), cell.T.reshape(-1), stacks))
+    # 3. Column t has the hidden state before step t. So the columns from the second on, and the last state, are the
+    # outputs.
     last = hidden.reshape(units, batch)
     every = jnp.concatenate([stacks[0][1:, -units:], last[None]])
     shapes = (time, -1, batch), (time, 4, units, batch), (time, units, batch), (time, units, batch)
@@ -189,6 +193,7 @@ def _forward_part(product: Array, inputs: Array, hidden: Array, cell: Array, mas
 def _backward_part(back: Array, residuals: Any, hidden: Array, cell: Array, every: Array, mask: Array) -> Any:
     tanh_gates, cells, tanh_cells = residuals
     time, _, units, batch = tanh_gates.shape
+    # 1. Flatten the residuals, so that the loop reads one contiguous row for each step.
     features, size = len(back) - units, units * batch
     outer = jnp.transpose(every, (1, 2, 0)).reshape(time, -1) if every.shape[1] else None
     flat_mask = _flat_mask(mask, units)
@@ -198,19 +203,24 @@ def _backward_part(back: Array, residuals: Any, hidden: Array, cell: Array, ever
     def step(i: Any, carry: Any) -> Any:
         hidden, cell, loaded, (inputs, slopes) = carry
         t = time - 1 - i
+        # The previous iteration has loaded this step's operands; see the rule of this module.
         (direct_hidden, cell), gate_slopes = _step_back(hidden, cell, *loaded)
         for gate, slope in enumerate(gate_slopes):
             slopes = lax.dynamic_update_slice(slopes, slope[None, None], (t, gate, 0))
         column = back @ slopes[t].reshape(4 * units, batch)
         inputs = _put(inputs, column[:features], t)
         hidden = column[features:].reshape(-1)
+        # Without a mask all of the hidden state's gradient comes through the product.
         hidden = hidden if flat_mask is None else hidden + direct_hidden
+        # The last iteration loads step 0 again, and does not use it.
         return hidden, cell, _load(stacks, jnp.maximum(t - 1, 0)), (inputs, slopes)
 
+    # 2. Run the steps backwards, from the operands of the last one.
     empty = _empty(tanh_gates)
     carry = hidden.T.reshape(-1), cell.T.reshape(-1), _load(stacks, time - 1)
     gradients = empty(time, features, batch), empty(time, 4, size)
     hidden, cell, _, (inputs, slopes) = lax.fori_loop(0, time, step, (*carry, gradients))
+    # 3. Restore the caller's order of axes.
     slopes = slopes.reshape(time, 4 * units, batch)
     return jnp.transpose(inputs, (2, 0, 1)), hidden.reshape(units, -1).T, cell.reshape(units, -1).T, slopes
 

@@ -55,10 +55,13 @@ over_rows_p = function_primitive("over_rows", _compute)
 
 def _batch(operands: Any, dims: Any, *, function: RowFunction, settings: tuple) -> Any:
     replicas = next(operand.shape[dim] for operand, dim in zip(operands, dims, strict=True) if dim is not None)
+    # 1. Replicas with different weights cannot share a call.
     if any(axis is None and dim is not None for axis, dim in zip(function.axes, dims, strict=True)):
         return _compute_each(operands, dims, function, settings), [0] * len(function.results)
+    # 2. Fold the replicas into the rows, and call the function once.
     folded = [_fold(*operand, replicas) for operand in zip(operands, dims, function.axes, strict=True)]
     joint_settings = dict(settings)
+    # The gradients of shared weights stay separate for each replica.
     if "replicas" in joint_settings:
         joint_settings["replicas"] *= replicas
     results = zip(function(*folded, **joint_settings), function.results, strict=True)

@@ -137,6 +137,7 @@ def _backward(
     outer = jnp.zeros((len(last[0]), 0, last[0].shape[1]), last[0].dtype) if outer is None else outer
     results = passes.backward(*last, outer, mask, *residuals[passes.first_read :], kernel, recurrent)
     inputs, *start, slopes = results
+    # One replica here: under `vmap` the rule of `RowFunction` multiplies this setting.
     kernel, bias, recurrent = (gradients[0] for gradients in passes.weights(residuals[0], slopes, replicas=1))
     return inputs, tuple(start), (kernel, bias, recurrent), None
 

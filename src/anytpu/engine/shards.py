@@ -90,6 +90,7 @@ def check_placement(program: Program, cores: tuple[Core, ...]) -> None:
             "jax.sharding.AxisType.Explicit, which anytpu plans and does not run: make the mesh with "
             f"axis_types=(jax.sharding.AxisType.Auto,) * {len(placement.axes)}"
         )
+    # The specs of the state come first, then those of the batch.
     states = len(jax.tree.leaves(program.state))
     check_divides(program.name, program.state, (), dataclasses.replace(placement, specs=placement.specs[:states]))
     held_bytes = bytes_per_core(program, len(cores))

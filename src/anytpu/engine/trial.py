@@ -107,15 +107,18 @@ def _run_child() -> tuple[str, bool]:
         child = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, **options)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         return f"its process could not be run ({error})", False
+    # 1. The trial passed.
     has_begun = BEGAN in child.stdout.splitlines()
     if has_begun and child.returncode == 0:
         return "", True
+    # 2. The child reports a failure of the trial.
     lines = [line for line in child.stderr.splitlines() if line.strip()]
     # XLA logs a fatal error as a line that starts with "F"; a stack trace may follow it.
     fatal = [line for line in lines if line.startswith("F")]
     message = (fatal or lines[-1:] or ["no message"])[0].strip()
     if has_begun and child.returncode == FAILED:
         return message, True
+    # 3. The child ended otherwise: a result only if XLA crashed during the trial, and not for lack of memory.
     ending = f"exit code {child.returncode}" if child.returncode >= 0 else signal.Signals(-child.returncode).name
     is_result = has_begun and child.returncode in _CRASHES and not _NO_MEMORY.search(child.stderr)
     return f"its process ended with {ending} ({message[:300]})", is_result

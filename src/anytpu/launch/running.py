@@ -203,11 +203,13 @@ class _Launch:
             end = self._processes[index].end()
             if end is not None:
                 ends.append(end)
+                # Its pipes may stay open, held by processes that it has started. Read what is there now.
                 for stream in self._processes[index].streams:
                     while stream.read():
                         pass
                     stream.write_unfinished()
         self._send(self._supervision.after_ends(ends, time.monotonic()))
+        # What the other processes print on stderr from now on follows from the failure.
         if self._supervision.has_failed:
             for index in self._supervision.running:
                 self._processes[index].stderr.is_hidden = True
@@ -276,6 +278,7 @@ def _received_signals() -> Iterator[socket.socket]:
     theirs.setblocking(False)
     previous_fd = signal.set_wakeup_fd(theirs.fileno())
     numbers = [number for number in _STOPPING if signal.getsignal(number) is not signal.SIG_IGN]
+    # Python writes a byte only for a signal that has a handler in Python, so each gets one.
     before = {number: signal.signal(number, lambda *_: None) for number in (*numbers, signal.SIGCHLD)}
     try:
         yield ours

@@ -216,6 +216,8 @@ def resize(image: np.ndarray, size: tuple[int, int], *, method: str = "bilinear"
     if image.dtype not in (np.uint8, np.float32):
         raise DataError(f'an image to resize must be uint8 or float32, not {image.dtype}: pass image.astype("float32")')
 
+    # Pillow's `resize` always averages over the pixels that a smaller image leaves out. Its `transform` interpolates
+    # only.
     def scaled(plane: np.ndarray) -> np.ndarray:
         whole = Image.fromarray(np.ascontiguousarray(plane))
         if antialias:
@@ -223,6 +225,8 @@ def resize(image: np.ndarray, size: tuple[int, int], *, method: str = "bilinear"
         steps = (whole.width / columns, 0, 0, 0, whole.height / rows, 0)
         return np.asarray(whole.transform((columns, rows), Image.Transform.AFFINE, steps, Image.Resampling.BILINEAR))
 
+    # Pillow has images of three channels only in uint8, and it weights the channels of RGBA by alpha. Other images are
+    # resized one channel at a time.
     if image.dtype == np.uint8 and channels == 3:
         return scaled(image)
     return np.stack([scaled(image[..., channel]) for channel in range(channels)], axis=-1)

@@ -54,6 +54,7 @@ class MemoryCache(Cache):
     @contextlib.contextmanager
     def recorder(self) -> Iterator[Append]:
         """Yield a function that stores the next element."""
+        # A list of its own: an incomplete pass leaves the store as it is.
         elements: list[Tree] = []
         yield elements.append
         self._elements = elements

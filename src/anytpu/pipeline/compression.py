@@ -92,6 +92,7 @@ class Inflated(io.RawIOBase):
             piece = self._state.decompress(self._input, length_bytes)
         except zlib.error as error:
             raise CompressionError(f"the content is not {self._compression}, or is damaged: {error}") from error
+        # Behind an end mark the rest belongs to the next member.
         self._input = self._state.unused_data if self._state.eof else self._state.unconsumed_tail
         return piece
 

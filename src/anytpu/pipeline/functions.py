@@ -95,6 +95,7 @@ class BatchFunction:
             return self._function(batch)
         key = _shapes_of(batch)
         if key not in self._programs and len(self._programs) < _MAX_SHAPES:
+            # One thread at a time decides. Another one may have decided this while the thread waited.
             with self._deciding:
                 if key not in self._programs:
                     return self._decide(key, batch)
@@ -155,6 +156,7 @@ class _HostProgram:
         self._returned: list[int | None] = []
         self._result_tree: Any = None
         arguments = [leaves[index] for index in self._numeric]
+        # Traced twice: if the traces differ, the function depends on more than its arguments.
         with _NoVariables() as scope:
             first, second = (jax.make_jaxpr(self._compute)(arguments) for _ in range(2))
         self.is_pure = str(first) == str(second) and _are_same(first.consts, second.consts) and not scope.has_uses

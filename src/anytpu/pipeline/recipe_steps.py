@@ -307,6 +307,7 @@ def zipped(recipes: Sequence[Recipe], arrange: Callable[[tuple[Tree, ...]], Tree
     def make(pass_index: int) -> Node:
         nodes = [part.node(pass_index) for part in parts]
         if has_index:
+            # grain zips only nodes of the same length.
             rows = min(map(len, nodes))
             nodes = [node if len(node) == rows else node.slice(slice(0, rows)) for node in nodes]
             node = grain.experimental.ZipMapDataset(nodes)

@@ -87,6 +87,7 @@ class RemoteFile:
                 content = self._read_range(offset_bytes, end_bytes)
             if content is not None:
                 return content
+        # Its server ignores ranges, so one local copy serves all threads. Another thread must not seek in between.
         with self._copying:
             self._copy = self._copy or self._make_copy()
             self._copy.seek(offset_bytes)
@@ -144,6 +145,7 @@ class RemoteFile:
                 sync(system.loop, functools.partial(system._get_file, path, copy, **settings))
             if copy.tell() != size_bytes:
                 raise FileError(f"cannot read {self.path!r}: its server sent {copy.tell():,} of {size_bytes:,} bytes")
+            # The copy outlives this block.
             stack.pop_all()
         return copy  # pyright: ignore[reportReturnType]
 

@@ -110,6 +110,7 @@ class _WindowsIterator(grain.DatasetIterator):
     def _fill(self) -> None:
         window = list(itertools.islice(self._iterator, self._size))
         order = permutation(len(window), *self._seeds, self._window)
+        # Without what was taken before the position, and reversed, because `pop` takes the last one.
         self._remaining = [window[index] for index in order[self._taken :][::-1]]
         self._is_last = len(window) < self._size
 
@@ -296,12 +297,14 @@ class _InterleavedIterator(grain.DatasetIterator):
 
     def set_state(self, state: dict[str, Any]) -> None:
         self._close_slots()
+        # Open each stream again: the parent goes to the element of the stream, and the stream to its own position.
         for slot, saved in enumerate(state["slots"]):
             if saved is not None:
                 self._iterator.set_state(copy.deepcopy(saved[0]))
                 self._slots[slot] = opened = self._open_next()
                 if opened is not None:
                     opened[1].set_state(copy.deepcopy(saved[1]))
+        # Then the parent goes on behind the elements of all streams.
         self._iterator.set_state(copy.deepcopy(state["parent"]))
         self._slot, self._taken, self._has_ended = state["slot"], state["taken"], state["has_ended"]
 
@@ -374,6 +377,7 @@ class _CachedIterator(grain.DatasetIterator):
         except BaseException:
             self._end_recording()
             raise
+        # The pass is complete: the recorder stores it.
         stack.close()
         raise StopIteration
 

@@ -226,6 +226,7 @@ def _lengths(file: StoredFile) -> Iterator[tuple[int, int | Fault]]:
     start = index = chunk_start = 0
     chunk = b""
     while start < file.size_bytes:
+        # Read a chunk where the header is not in the last one. The bytes of a long record are never read.
         if start + _HEADER.size > chunk_start + len(chunk):
             chunk_start, chunk = start, file.read_at(start, file.chunk_bytes)
         origin = Origin(file.path, index, start)

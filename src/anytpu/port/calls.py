@@ -72,6 +72,7 @@ def row_of_call(tree: Tree, name: str, call: cst.Call | None) -> tuple[str, Repl
     """
     codes = [(keyword_of(argument), tree.code(argument.value)) for argument in call.args] if call is not None else []
     keywords = [keyword for keyword, code in codes if keyword and code != "False"]
+    # The first variant with a row decides, so pairs of keywords come before single ones.
     variants = [*(f"{first}, {second}" for first, second in itertools.combinations(sorted(keywords), 2)), *keywords]
     variants += ["sizes"] if call is not None and _has_sizes(tree, call) else []
     variants += [f"'{match[1]}'" for _, code in codes if (match := _DIRECTION.match(code))]
@@ -103,6 +104,7 @@ def _has_sizes(tree: Tree, call: cst.Call) -> bool:
 def _plan(edits: Edits, node: cst.Name | cst.Attribute, name: str, key: str, row: Replacement) -> None:
     tree, called = edits.tree, edits.tree.parent_call(node)
     is_in_numpy = edits.values.is_host(node) or (called is not None and edits.values.is_of_sizes(called))
+    # In code of the host the row's form for NumPy is used, unless it draws random numbers.
     host = row.host if is_in_numpy and "{rng}" not in row.host else ""
     if row.how == "drop" and _drop(edits, node, called):
         return

@@ -30,6 +30,7 @@ _NAME = "estimator.Estimator"
 
 def plan_estimators(edits: Edits) -> None:
     """Plan each `tf.estimator.Estimator`, its model function and its input functions."""
+    # 1. Inputs from arrays, and metrics that were pairs.
     calls = [call for call in edits.tree.all(cst.Call) if edits.tree.old_name(call.func) == _NAME]
     for call in edits.tree.all(cst.Call):
         if (edits.tree.old_name(call.func) or "").endswith("estimator.inputs.numpy_input_fn"):
@@ -40,9 +41,11 @@ def plan_estimators(edits: Edits) -> None:
         metrics = argument_of(call, -1, "eval_metric_ops")
         if metrics is not None and edits.tree.old_name(call.func) == "estimator.EstimatorSpec":
             edits.say(metrics, _METRICS)
+    # 2. The estimators themselves. They run on one device.
     for call in calls:
         edits.put(call, functools.partial(_with_one_device, edits))
         edits.cover(call.func)
+    # 3. Functions without `params`: model functions and input functions get one.
     for function in edits.tree.all(cst.FunctionDef) if calls else ():
         if set(parameter_names(function)) >= MODEL_FUNCTION and not _takes_params(function):
             _add_params(edits, function)

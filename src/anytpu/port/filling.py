@@ -45,6 +45,7 @@ def fill(edits: Edits, call: cst.Call, row: Replacement, target: str = "", **mor
         more: further parts of the template, by name.
     """
     template = target or row.target
+    # 1. The arguments by the names in the template. If one does not fit, nothing is planned.
     sorted_arguments = _sort(edits, call, row)
     if sorted_arguments is None:
         return False
@@ -54,6 +55,7 @@ def fill(edits: Edits, call: cst.Call, row: Replacement, target: str = "", **mor
     for argument in kept_keywords:
         rename_keyword(edits, argument, row.keywords)
 
+    # 2. The new code is made when the edits are applied, because its arguments have edits of their own.
     def filled(_: cst.Call) -> cst.BaseExpression:
         values: dict[str, Any] = {n: edits.rebuilt(argument.value) for n, argument in arguments.items()}
         if isinstance(call.func, cst.Attribute) and f"{{{OWNER}}}" in template:
@@ -65,6 +67,7 @@ def fill(edits: Edits, call: cst.Call, row: Replacement, target: str = "", **mor
         used = {n: _operand(_adapted(part, n), n, template) for n, part in used.items()}
         return _with_keywords(edits.expression(template, **used), [edits.rebuilt(a) for a in kept_keywords])
 
+    # 3. Plan it. What the template leaves out is handled by it; the parts that it keeps follow their own rules.
     if template == f"{{{OWNER}}}" and drop_self_assignment(edits, call):
         return True
     edits.put(call, filled)

@@ -91,6 +91,7 @@ def item_of(kinds: Kinds, index: int) -> Kinds:
 
 def result_of(old: str) -> Kinds:
     """Return the value of a call of a TensorFlow or Keras name, by the class that its new name makes or promises."""
+    # 1. Names whose value is fixed here.
     if old in ("shape", "keras.backend.shape"):
         return SHAPE
     if old == "data.Options":
@@ -104,6 +105,7 @@ def result_of(old: str) -> Kinds:
     rule = rule_of(old)
     if rule is not None and rule[1].how == "call" and ")({" in rule[1].target:
         return ARRAY  # a layer that is made and called
+    # 2. The class that the new name makes, or that its definition or a table promises.
     name = new_name(old)
     if name is None:
         return frozenset({"optax"}) if old.startswith("train.") and old.endswith("Optimizer") else UNKNOWN

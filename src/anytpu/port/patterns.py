@@ -69,6 +69,7 @@ _LOOSE = cst.BinaryOperation | cst.IfExp | cst.Comparison | cst.BooleanOperation
 
 def plan_patterns(edits: Edits) -> None:
     """Plan the patterns, before the single names."""
+    # Patterns of whole blocks come first: they mark nodes as handled, and later rules skip these.
     plan_loops(edits)
     plan_sessions(edits)
     plan_resolvers(edits)
@@ -106,6 +107,7 @@ def plan_patterns(edits: Edits) -> None:
             # Keras 3 names one metric that holds all of `compile`; this is the order of what evaluate returns.
             edits.put(node, lambda updated: edits.expression(_METRIC_NAMES, model=updated.value))
             edits.mark(node)
+    # Variables come last: the edits above may remove their only reader.
     _plan_unread(edits)
     _plan_registration(edits)
     _plan_verbosity(edits)

@@ -28,6 +28,7 @@ def plan_seeds(edits: Edits) -> None:
     tree = edits.tree
     shared = next(name for name in _NAMES if name not in tree.taken())
     owners: set[cst.ClassDef] = set()
+    # 1. Give each call a seed: of its layer, of a model function, or of one generator for the whole program.
     in_lambdas, first = functions_of_lambdas(edits), None
     for node in tree.all(cst.Name, cst.Attribute):
         call = tree.parent_call(node)
@@ -46,6 +47,7 @@ def plan_seeds(edits: Edits) -> None:
         seed = _GENERATOR if owner is None and _is_in_model_function(edits, node) else seed
         first = node if seed == shared and first is None else first
         edits.put_after(call, lambda updated, seed=seed: with_argument(updated, "seed", edits.expression(seed)))
+    # 2. Make the generators. The common one stands before the first statement that uses it.
     for owner in owners:
         _give_generator(edits, owner)
     if first is not None:

@@ -20,6 +20,7 @@ _NOTE = "printed instead of written to a TensorBoard event file"
 
 def plan_summaries(edits: Edits) -> None:
     """Plan the writers, the blocks `with writer.as_default()` and the scalars in them."""
+    # 1. Print the scalars. A summary in traced code is left, with one finding for each function.
     tree = edits.tree
     writers = {code for node, name in tree.chains() if name in _MAKERS and (code := _target(edits, node)) is not None}
     traced: set[cst.CSTNode | None] = set()
@@ -34,6 +35,7 @@ def plan_summaries(edits: Edits) -> None:
             edits.leave(node)
         elif name == "summary.scalar" and (call := tree.parent_call(node)) is not None:
             _print(edits, call)
+    # 2. Remove the writers, their blocks and their last calls. A summary that is left still needs its writer.
     if traced or not writers:
         return
     for block in tree.all(cst.With):

@@ -111,6 +111,7 @@ def plan_tapes(edits: Edits) -> None:
 
 
 def _read(tree: Tree, block: cst.With, calls: Sequence[cst.Call]) -> _Tape:
+    # 1. The tapes of the block: each needs a name, and no option but `persistent`.
     keywords = [argument.keyword.value if argument.keyword else "" for call in calls for argument in call.args]
     is_other = len(calls) < len(block.items) or any(keyword != "persistent" for keyword in keywords)
     if is_other or not isinstance(block.body, cst.IndentedBlock):
@@ -118,18 +119,21 @@ def _read(tree: Tree, block: cst.With, calls: Sequence[cst.Call]) -> _Tape:
     names = [item.asname.name for item in block.items if item.asname and isinstance(item.asname.name, cst.Name)]
     if len(names) < len(calls):
         raise _NotSimple("a tape without a name is not rewritten")
+    # 2. Their uses, up to the next block that binds one of the names again.
     uses = [n for n in tree.names(tree.function(block)) if n.value in {name.value for name in names} and n not in names]
     last = _line_of_next_tape(tree, block, names)
     uses = [n for n in uses if tree.line(block) <= tree.line(n) < last]
     deletes = [tree.small_statement(n) or n for n in uses if tree.context(n) is ExpressionContext.DEL]
     if any(not isinstance(getattr(statement, "target", None), cst.Name) for statement in deletes):
         raise _NotSimple(_OTHER_USES)
+    # 3. Leave out `tape.watch`, with what comes before the last one.
     inside, after = list(block.body.body), tree.following(block)
     loads = [n for n in uses if tree.context(n) is not ExpressionContext.DEL]
     watches = [watch for use in loads if (watch := _watch(tree, use, inside)) is not None]
     loads = [use for use in loads if tree.statement(use) not in watches]
     start = inside.index(watches[-1]) + 1 if watches else 0
     before, inside = [line for line in inside[:start] if line not in watches], inside[start:]
+    # 4. The gradient calls.
     gradients = [_gradient(tree, use, [*inside, *after]) for use in loads]
     is_several = len(calls) > 1 or bool(keywords)
     if not gradients or (len(gradients) > 1 and not is_several):
@@ -137,6 +141,7 @@ def _read(tree: Tree, block: cst.With, calls: Sequence[cst.Call]) -> _Tape:
     lines = [gradient.line for gradient in gradients]
     if len(lines) > 1 and any(g.target is None or g.line in inside for g in gradients):
         raise _NotSimple("several gradients are not each computed in a statement after the block")
+    # 5. Divide the statements: recorded ones, the rest of the block, those that set variables, and others.
     end = inside.index(lines[0]) if lines[0] in inside else len(inside)
     between = [line for line in after[: after.index(lines[-1])] if line not in lines] if lines[-1] in after else []
     needed = set().union(*(reads(tree, gradient.variables) for gradient in gradients))
@@ -317,6 +322,8 @@ def _put(edits: Edits, tape: _Tape) -> None:
         rest = [new for statement in tape.rest for new in edits.rebuilt_lines(statement)]
         return cst.FlattenSentinel([*before, definition, *moved, _call(edits, tape, kept, function, gradients), *rest])
 
+    # The calls and lines of the tape inside the block are edits of their own: `rewritten` applies them when it
+    # rebuilds the body.
     for gradient in tape.gradients:
         if gradient.target is None:
             edits.put(gradient.call, lambda _: cst.Name(gradients), covers=gradient.call.func)

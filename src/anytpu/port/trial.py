@@ -59,11 +59,13 @@ def tried(program: Ported, path: Path, limit_s: int = LIMIT_S) -> Trial:
         limit_s: seconds after which the trial ends.
     """
     with tempfile.TemporaryDirectory(prefix="anytpu-port-") as temporary:
+        # 1. A copy of the program's folder, in which the new program is in the place of the old one.
         folder = Path(temporary) / "folder"
         _copy(path.resolve().parent, folder)
         target, result = folder / f"{path.stem}.py", Path(temporary) / "result.json"
         target.unlink(missing_ok=True)
         target.write_text(MAGIC.sub(r"\1pass  # \2", program.new), encoding="utf-8")
+        # 2. Run it in another process, for a limited time.
         command = [sys.executable, "-m", "anytpu.port.trial_run", str(result), str(target)]
         with open(Path(temporary) / "output", "wb") as output:
             try:
@@ -72,6 +74,7 @@ def tried(program: Ported, path: Path, limit_s: int = LIMIT_S) -> Trial:
                 )
             except subprocess.TimeoutExpired:
                 return Trial(seconds=limit_s)
+        # 3. Read its failure, if there is one.
         if not result.is_file():
             last = (Path(temporary) / "output").read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
             return Trial(error=f"the process ended with status {run.returncode}: {''.join(last)}", line=1)

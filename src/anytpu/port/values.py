@@ -89,11 +89,13 @@ class Values:
         self._nodes = list(tree.nodes())
         for _ in range(MAX_ROUNDS):
             before = dict(self._held)
+            # A round infers each value once, from what the assignments and calls of the rounds before hold.
             self._seen: dict[cst.CSTNode, Kinds] = {}
             for node in self._nodes:
                 self._flow(node)
             if self._held == before:
                 break
+        # A value of the last round may be older than what is held now, so it is inferred again.
         self._seen = {}
 
     def of(self, node: cst.CSTNode) -> Kinds:

@@ -54,6 +54,7 @@ def _follow(tree: Tree, statements: Iterable[cst.CSTNode], certain: set[str]) ->
             early |= _follow(tree, [*statement.items, statement.body], certain)
         elif isinstance(statement, cst.If):
             early |= reads(tree, statement.test) - certain
+            # After an `if` a variable is certain only if both branches write it.
             branches = [set(certain), set(certain)]
             early |= _follow(tree, [statement.body], branches[0])
             early |= _follow(tree, [statement.orelse] if statement.orelse is not None else [], branches[1])
@@ -65,6 +66,7 @@ def _follow(tree: Tree, statements: Iterable[cst.CSTNode], certain: set[str]) ->
             early |= _follow(tree, [part for part in (statement.body, statement.orelse) if part is not None], inside)
         else:
             early |= reads(tree, statement) - certain
+            # A `try` or a `match` may leave before a write.
             if not isinstance(statement, cst.Try | cst.TryStar | cst.Match):
                 certain |= writes(tree, statement)
     return early

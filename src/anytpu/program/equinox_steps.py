@@ -40,12 +40,14 @@ def pure_step_of(
         ProgramError: the step returns no argument anew.
     """
     parameters = names_of_parameters(step, len(arguments))
+    # 1. Divide the arguments into their arrays and the rest, which is a part of the code.
     dynamic, static = zip(*(eqx.partition(argument, is_array) for argument in arguments), strict=True)
 
     def call(arrays: Sequence[Any]) -> Any:
         outputs = step(*(eqx.combine(*parts) for parts in zip(arrays, static, strict=True)))
         return eqx.filter(outputs, eqx.is_array)
 
+    # 2. Find the arguments that the step returns anew: they are the state. The others are the batch.
     results = jax.eval_shape(call, dynamic)
     results = list(results) if isinstance(results, tuple | list) else [results]
     places = {0: None} if has_fixed_model else _places(dynamic, results)
@@ -54,6 +56,7 @@ def pure_step_of(
             f"{name!r} returns none of its arguments anew. Return the new model and optimizer state from the step: "
             "return model, opt_state, loss"
         )
+    # 3. Name the arrays of the state, and keep the form of each argument.
     state, rebuild = {}, {}
     for place in places:
         leaves, structure = tree_flatten_with_path(dynamic[place])
@@ -63,6 +66,7 @@ def pure_step_of(
     batch = {parameters[place]: dynamic[place] for place in range(len(arguments)) if place not in places}
     batch = {parameter: arrays for parameter, arrays in batch.items() if jax.tree.leaves(arrays)}
 
+    # 4. The pure step: put the arguments together, call the step, and take the new state out of its results.
     def pure(arrays: dict[str, Any], given: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         merged = [given.get(parameter, part) for parameter, part in zip(parameters, dynamic, strict=True)]
         for place, (names, structure) in rebuild.items():

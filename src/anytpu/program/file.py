@@ -140,12 +140,14 @@ def read(path: str | Path, tensors: bool = False) -> Program:
         >>> state, outputs = read("step.anytpu").step(state, batch)
     """
     place = _checked_path(path)
+    # 1. Read manifest and code. The version is checked first; see `_check_format`.
     with ArchiveParts(place, (_MANIFEST, _CODE)) as parts:
         _check_format(place, parts)
         description, code = parts.read(_MANIFEST), parts.read(_CODE)
         with _naming_file(place):
             manifest = from_json(description)
             program = decode(description, code)
+        # 2. Read the values of the state, if they are wanted.
         if not tensors:
             return program
         if manifest.tensors is None:
@@ -157,6 +159,7 @@ def read(path: str | Path, tensors: bool = False) -> Program:
             parts.read(tensor_part(index), max_npy_bytes(spec))
             for index, spec in enumerate(jax.tree.leaves(program.state))
         ]
+    # 3. Convert them outside the `with` block: the file is closed then.
     with _naming_file(place):
         return dataclasses.replace(program, tensors=npy_to_tensors(program, arrays, manifest.tensors))
 

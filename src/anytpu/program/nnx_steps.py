@@ -40,12 +40,14 @@ def pure_step_of(name: str, step: Callable[..., Any], arguments: Sequence[Any]) 
             f"{name!r} gets no NNX object. Give the arguments of the step as input_specs, the model and the optimizer "
             "included: input_specs=(model, optimizer, x, y)"
         )
+    # 1. Split the objects into their structure and a flat list of variables, each with a name.
     graph, split = nnx.split(tuple(objects.values()))
     flat = nnx.to_flat_state(split)
     owners = [parameters[place] for place in objects]
     paths = [(owners[int(str(path[0]))], *path[1:]) for path, _ in flat]
     names = ["/".join(map(str, path)) for path in paths]
     values = [variable.get_value() for _, variable in flat]
+    # 2. A state has plain arrays. Random keys become their numbers, and keys again inside the step.
     keys = {key: _implementation(value) for key, value in zip(names, values, strict=True) if _is_key(value)}
     batch = {
         parameters[place]: value
@@ -53,6 +55,7 @@ def pure_step_of(name: str, step: Callable[..., Any], arguments: Sequence[Any]) 
         if place not in objects and jax.tree.leaves(value) and all(map(is_array, jax.tree.leaves(value)))
     }
 
+    # 3. The pure step: make the objects of the arrays, call the user's step, and read the changed variables.
     def pure(state: dict[str, Any], given: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         arrays = [_as_key(state[array_name], keys.get(array_name)) for array_name in names]
         pairs = [(path, variable.replace(array)) for (path, variable), array in zip(flat, arrays, strict=True)]
@@ -62,6 +65,7 @@ def pure_step_of(name: str, step: Callable[..., Any], arguments: Sequence[Any]) 
         with _named_layers(merged):
             outputs = step(*called)
         after = nnx.to_flat_state(nnx.split(merged)[1])
+        # A compiled loop carries the state, so its structure must not change.
         _check_structure(name, [path for path, _ in flat], [path for path, _ in after], paths)
         new = [variable.get_value() for _, variable in after]
         return {array_name: _key_data(value) for array_name, value in zip(names, new, strict=True)}, outputs
@@ -144,6 +148,7 @@ def _named_layers(objects: Iterable[Any]) -> Iterator[None]:
 
     The path is an attribute of the modules: transforms such as `nnx.grad` copy them with their attributes.
     """
+    # Python looks `__call__` up in the class, so the wrapper is a method of each class, and the path an attribute.
     modules = [(path, module) for value in objects for path, module in nnx.iter_modules(value)]
     for path, module in modules:
         setattr(module, _PATH, "/".join(map(str, path)))

@@ -112,6 +112,7 @@ class StepPasses:
         for index, equation in enumerate(self.forward):
             made.update(dict.fromkeys(equation.outvars, index))
             last.update({atom: index for atom in equation.invars if not isinstance(atom, Literal)})
+        # A value crosses from the equation after its own to its last reader, so only the differences are stored.
         change = [0] * (len(self.forward) + 2)
         for variable, index in made.items():
             if variable in self.growing and last.get(variable, index) > index:
@@ -133,6 +134,7 @@ def passes_of(jaxpr: Jaxpr, states: int) -> StepPasses:
     """
     growing = set[Any](jaxpr.invars[states:])
     forward, backward = list[JaxprEqn](), list[JaxprEqn]()
+    # All that depends on a gradient counts as backward, so the update of the weights does too.
     made_backward, read_later = set[Any](), set[Any]()
     for equation in jaxpr.eqns:
         operands = [atom for atom in equation.invars if not isinstance(atom, Literal)]

@@ -52,11 +52,13 @@ def placement_of(
         ProgramError: a sharding is not supported, two requests contradict each other, or the leaves are on different
             meshes.
     """
+    # 1. Collect the requests, and reject unsupported shardings.
     names = (*leaf_names(state, "state"), *leaf_names(batch, "batch"))
     requests = _requests(name, state, batch, step)
     made = [(leaf_name, request) for leaf_name, request in zip(names, requests, strict=True) if request is not None]
     for leaf_name, request in made:
         _check(name, leaf_name, request)
+    # 2. Find the one mesh that all of them name. The mesh of `jax.set_mesh` counts too.
     named = [request.sharding.mesh.abstract_mesh for _, request in made]  # type: ignore[attr-defined]
     current = jax.sharding.get_abstract_mesh()
     named += [current] if current.size > 1 else []
@@ -67,6 +69,7 @@ def placement_of(
     if len(meshes) > 1:
         listed = " and ".join(_mesh_text(*mesh) for mesh in sorted(meshes))
         raise ProgramError(f"The leaves of {name!r} are on different meshes, {listed}; a program has one.")
+    # 3. A leaf without a request is replicated.
     axes, explicit = meshes.pop()
     shardings: list[Any] = [None if request is None else request.sharding for request in requests]
     specs = tuple(() if sharding is None else parts_of(sharding.spec) for sharding in shardings)
@@ -126,6 +129,7 @@ def spread_over(mesh: AbstractMesh, state: Tree, batch: Tree, layout: Tree) -> P
         parts: list[str] = []
         pieces = 1
         for axis, size in zip(mesh.axis_names, mesh.axis_sizes, strict=True):
+            # An axis of the mesh is used if it and the used ones before it together divide the examples.
             if leaf.shape[leaf_layout.axis] % (pieces * size) == 0:
                 parts.append(axis)
                 pieces *= size

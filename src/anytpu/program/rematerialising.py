@@ -73,10 +73,13 @@ def live_bytes(trace: ClosedJaxpr, states: int) -> int:
 
 
 def _live_bytes(jaxpr: Jaxpr, growing: set[Any]) -> int:
+    # 1. The last reader of each value.
     last: dict[Any, int] = {}
     for index, equation in enumerate(jaxpr.eqns):
         last.update((atom, index) for atom in equation.invars if not isinstance(atom, LiteralAtom))
     results = {atom for atom in jaxpr.outvars if not isinstance(atom, LiteralAtom)}
+    # 2. Run the equations. A value is live from the equation that makes it to its last reader; arguments do not
+    # count.
     live = most = 0
     for index, equation in enumerate(jaxpr.eqns):
         if growing.isdisjoint(atom for atom in equation.invars if not isinstance(atom, LiteralAtom)):
@@ -188,12 +191,14 @@ def _repeat(
         trigger: value after which they may run, or None.
         known: new names of values so far.
     """
+    # 1. The equations to repeat, and the values that they read from outside.
     equations = _needed(block, set(wanted))
     made = {variable for equation in equations for variable in equation.outvars}
     read = dict.fromkeys(atom for each in equations for atom in each.invars if not isinstance(atom, LiteralAtom))
     inputs = [atom for atom in read if atom not in made and _is_plain(atom)]
     if not equations:
         return
+    # 2. A barrier on those values and the trigger. Later equations read the trigger behind the barrier.
     inside = dict[Any, Any]()
     barrier = [*inputs, *([] if trigger is None else [_renamed(known, trigger)])]
     if barrier:
@@ -203,6 +208,7 @@ def _repeat(
             known[trigger] = results[-1]
         made_barrier = jax.make_jaxpr(jax.lax.optimization_barrier)([_spec(atom) for atom in barrier]).jaxpr.eqns[0]
         yield made_barrier.replace(invars=barrier, outvars=results, source_info=equations[0].source_info)
+    # 3. The equations under new names: an equation that binds a variable again would be no valid jaxpr.
     for equation in equations:
         results = [Var(aval_of(variable)) for variable in equation.outvars]
         source = equation.source_info
@@ -210,6 +216,7 @@ def _repeat(
         operands = [_renamed(inside, atom) for atom in equation.invars]
         inside.update(zip(equation.outvars, results, strict=True))
         yield equation.replace(invars=operands, outvars=results, source_info=source)
+    # 4. Later equations of the backward pass read the new values.
     known.update({variable: inside[variable] for variable in wanted})
 
 
@@ -273,6 +280,7 @@ def _pairs(jaxpr: Jaxpr, passes: StepPasses) -> Iterator[_LoopPair]:
         for atom in equation.invars:
             if not isinstance(atom, LiteralAtom):
                 readers.setdefault(atom, []).append(equation)
+    # Only the reverse loop may read a residual: the rewritten forward loop does not stack it any more.
     results = set(atom for atom in jaxpr.outvars if not isinstance(atom, LiteralAtom))
     taken: set[int] = set()
     for first in passes.forward:
@@ -360,18 +368,21 @@ def _reverse_loop(
     """
     reverse = pair.reverse
     body, (constants, carried) = inlined(level_of(reverse.params["jaxpr"])), scan_arguments(reverse)
+    # 1. The operands that remain: without the stacked residuals, which the loop now computes.
     replaced = [position for _, position in pair.stacked]
     known = {body.invars[position]: first_body.outvars[out] for out, position in pair.stacked}
     others = [position for position in range(constants + carried, len(body.invars)) if position not in replaced]
     # New names: both bodies may be used elsewhere too.
     inside = {variable: Var(aval_of(variable)) for variable, _ in (*fixed, *stacked)}
     new_equations: list[JaxprEqn] = []
+    # 2. Repeat the equations at the start of the body, behind a barrier that the carry ties to this iteration.
     trigger = next((atom for atom in body.invars[constants : constants + carried] if _is_plain(atom)), None)
     renamed: dict[Any, Any] = {}
     again = [equation.replace(invars=[_renamed(inside, atom) for atom in equation.invars]) for equation in equations]
     values = {variable for equation in again for variable in equation.outvars}
     new_equations += _repeat(again, [variable for variable in wanted if variable in values], trigger, renamed)
 
+    # 3. The body reads the repeated values in place of the residuals.
     def value(atom: Any) -> Any:
         if isinstance(atom, LiteralAtom):
             return atom
@@ -379,6 +390,7 @@ def _reverse_loop(
         return atom if isinstance(atom, LiteralAtom) else renamed.get(atom, inside.get(atom, atom))
 
     new_equations += [each.replace(invars=[value(atom) for atom in each.invars]) for each in body.eqns]
+    # 4. Order body arguments and operands alike, as a scan does: constants, carry, scanned arrays.
     invars = [
         *[inside[variable] for variable, _ in fixed],
         *body.invars[: constants + carried],

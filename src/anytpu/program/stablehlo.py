@@ -82,12 +82,15 @@ def parse(content: bytes) -> StableHLO:
             message is a sentence about "it".
     """
     with mlir.make_ir_context():
+        # 1. Parse the module, and check that it is StableHLO.
         module = _module(content)
         _check_dialects(module)
         main = _main(module)
+        # 2. Read what describes its call, before these attributes are removed.
         arguments = tuple(_arguments(main))
         results = tuple(_spec(f"result {index}", result) for index, result in enumerate(_type(main).results))
         mesh = _mesh(module)
+        # 3. Convert the rest to the portable form.
         _remove_call_attributes(module, main)
         code, devices = _portable(module), 1 if _is_unplaced(module) else math.prod(size for _, size in mesh)
     return StableHLO(arguments, results, mesh, _exported(arguments, results, devices, code))

@@ -69,6 +69,7 @@ def read_stablehlo(path: str | Path, layouts: Mapping[int, Layout] | None = None
         content = read_file(Path(path))
         if not content.strip():
             raise ProgramError("The file is empty: write jax.jit(step).lower(...).as_text() into it.")
+        # A child parses it first: on damaged code MLIR's parser may end its process.
         try_parsing(content)
         module = parse(content)
         return _program(Path(path).stem, module, _layouts(module, layouts))

@@ -100,11 +100,13 @@ def _collect_inputs(jaxpr: Jaxpr, inputs: Mapping[Any, int], requests: dict[int,
     for equation in jaxpr.eqns:
         operands = enumerate(equation.invars)
         taken = {at: known[atom] for at, atom in operands if not isinstance(atom, Literal) and atom in known}
+        # 1. Requests of this equation for operands that hold an argument.
         own = _requests(equation, len(equation.invars), "in")
         for position, index in taken.items():
             request = own[position]
             if request is not None:
                 requests.setdefault(index, request)
+        # 2. A called function may request more, and may return an argument unchanged.
         inner = _called(equation)
         if inner is not None:
             inner_inputs = {inner.invars[position]: index for position, index in taken.items()}

@@ -179,6 +179,7 @@ class _Level:
 
     def _sum_dot_general(self, equation: JaxprEqn, axis: int) -> Atom | None:
         (left, right), (left_batch, right_batch) = equation.params["dimension_numbers"]
+        # Only a batch axis of the product can be contracted in addition; its results have the batch axes first.
         if axis >= len(left_batch):
             return None
         contracted = (*left, left_batch[axis]), (*right, right_batch[axis])
@@ -188,6 +189,7 @@ class _Level:
 
     def _sum_transpose(self, equation: JaxprEqn, axis: int) -> Atom | None:
         order = equation.params["permutation"]
+        # The operand's axis is summed before the permutation, so the axes behind it move down by one.
         summed = self._sum(equation.invars[0], order[axis])
         kept = [source - (source > order[axis]) for source in _without(order, axis)]
         return None if summed is None else self._emit(lambda x: lax.transpose(x, kept), summed)
@@ -222,6 +224,7 @@ class _Level:
         parts = [self._sum(operand, axis) for operand in equation.invars]
         if all(part is None for part in parts):
             return None
+        # A term that is no product is summed as it is.
         both = zip(parts, equation.invars, strict=True)
         parts = [self._emit(lambda x: x.sum(axis), o) if part is None else part for part, o in both]
         return self._emit(lax.add, *parts)
@@ -233,6 +236,7 @@ class _Level:
         if equation.params.get("dimensions") is not None:
             return None
         sizes = aval_of(source).shape
+        # The axis to sum begins at the same stride in the operand of the reshape.
         for position, size in enumerate(sizes):
             if math.prod(sizes[:position]) != math.prod(shape[:axis]):
                 continue

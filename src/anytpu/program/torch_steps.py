@@ -61,12 +61,14 @@ def pure_step_of(
         return PureStep(infer, state, given, kinds, ("The module is planned as after model.eval().",))
     if not trained:
         raise ProgramError(f"{name!r} has no parameter to train: each has requires_grad=False")
+    # 1. The optimizer's state. Its form alone is computed if the module has no values.
     transform = transform_of(name, optimizer, trained)
     weights = {key: values[key] for key in trained}
     has_values = all(isinstance(value, np.ndarray) for value in weights.values())
     slots = transform.init(weights) if has_values else jax.eval_shape(transform.init, weights)
     slot_leaves, slot_form = jax.tree.flatten_with_path(slots)
     slot_names = [f"optimizer/{keystr(path, simple=True, separator='/')}" for path, _ in slot_leaves]
+    # 2. Weights, slots and the random key are one flat state, by name.
     state |= dict(zip(slot_names, (leaf for _, leaf in slot_leaves), strict=True))
     state[_KEY] = np.arange(4, dtype="uint32") if has_values else jax.ShapeDtypeStruct((4,), "uint32")
     kinds |= dict.fromkeys(slot_names, "slots") | {_KEY: "frozen"}
@@ -75,6 +77,7 @@ def pure_step_of(
     def step(arrays: dict[str, Any], rows: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         key, next_key = jax.random.split(jax.random.wrap_key_data(arrays[_KEY], impl="rbg"))
 
+        # The parameters to train replace those of the state, so JAX differentiates the loss by these alone.
         def loss_of(weights: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
             traced = _Traced(name, model, {part: arrays[part] for part in values} | weights, key)
             value = traced.outputs(compute, [rows[part] for part in names])
@@ -126,8 +129,11 @@ class _Traced:
         """
         holder = _ComputeModule(self._model, compute)
         tensors = self._env.j2t_iso(tuple(batch))
+        # The modes of the layers belong to the user, and `eval` changes them for the trace.
         modes = {module: module.training for module in self._model.modules()}
         try:
+            # The contexts in order: torchax's operations, its device for new tensors, no gradients, a key for random
+            # operations.
             with contextlib.ExitStack() as stack:
                 stack.enter_context(self._env)
                 stack.enter_context(torch.device("jax"))
@@ -249,6 +255,7 @@ def _named_layers(model: torch.nn.Module) -> Iterator[list[str]]:
 
     def leave(succeeded: bool) -> None:
         scopes.pop().__exit__(None, None, None)
+        # A layer that raises stays in `running`, and the error names it.
         if succeeded:
             running.pop()
 

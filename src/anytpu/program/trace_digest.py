@@ -86,12 +86,15 @@ class _Texts:
             )
             return ", ".join(texts)
 
+        # 1. Arguments and constants, with the number of constants: it separates them from the arguments.
         digest.update(f"{results(jaxpr.constvars)}; {results(jaxpr.invars)}; {len(jaxpr.constvars)}\n".encode())
         for constant in closed.consts if isinstance(closed, ClosedJaxpr) else ():
             digest.update(f"{self.of(constant)}\n".encode())
+        # 2. Each equation. Operands come first, because its results get the next numbers.
         for equation in jaxpr.eqns:
             reads = operands(equation.invars)
             digest.update(f"{self._operation(equation)} ({reads}) -> {results(equation.outvars)}\n".encode())
+        # 3. The results.
         digest.update(operands(jaxpr.outvars).encode())
         return digest.hexdigest()
 

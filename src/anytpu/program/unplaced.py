@@ -132,10 +132,12 @@ class _MeshRemoval:
         if primitive.name == "shard_map":
             return calling(self._mapped(equation), operands, results, equation)
         params = {key: rewrite_jaxprs(value, self._level) for key, value in equation.params.items()}
+        # A call with shardings is made anew without them.
         if primitive.name == "jit" and any(map(_is_sharding, (*params["in_shardings"], *params["out_shardings"]))):
             return calling(jaxpr_as_fun(params["jaxpr"]), operands, results, equation)
         params = {key: None if _is_sharding(value) else value for key, value in params.items()}
         if primitive is not equation.primitive:
+            # JAX's collectives without a record of varying axes have this parameter in addition.
             params["axis_index_groups"] = None
         return new_jaxpr_eqn(operands, results, primitive, params, equation.effects, equation.source_info)
 
@@ -145,6 +147,7 @@ class _MeshRemoval:
         body = function_of(self._level(level_of(params["jaxpr"])))
         mesh = params["mesh"]
         sizes = {axis: mesh.shape[axis] for axis in mesh.axis_names if axis in params["newly_manual_axes"]}
+        # The last `vmap` is the outermost and maps the leading axis. `_shards` puts the first mesh axis there.
         for axis in reversed(sizes):
             body = jax.vmap(body, axis_name=axis, axis_size=sizes[axis])
         specs = params["in_specs"], params["out_specs"]

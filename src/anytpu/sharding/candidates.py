@@ -95,10 +95,12 @@ class _Model:
 
     def layouts(self, devices: int) -> Iterator[ModelLayout]:
         """Yield the candidates, simple ones first; some may be equal."""
+        # 1. The examples over all devices; slots and weights are stored whole or split.
         data = (("data", devices),)
         yield self._layout("data", data)
         yield self._layout("zero-1", data, splits_slots=True)
         yield self._layout("fsdp", data, splits_slots=True, splits_weights=True)
+        # 2. Axes of weights over a second mesh axis.
         for size in _divisors(devices):
             axes = (("data", devices // size), ("model", size))
             for number, chosen in enumerate(self._axis_sets(size)):
@@ -106,6 +108,7 @@ class _Model:
                 yield self._layout(title, axes, chosen)
                 if size < devices:
                     yield self._layout(f"fsdp, {title}", axes, chosen, splits_slots=True, splits_weights=True)
+        # 3. Experts over a second mesh axis.
         for size in _divisors(devices):
             experts = frozenset(axis for axis in self._experts if self._divides(axis, size))
             if experts and self._independent(sorted(experts)) == experts:
@@ -113,6 +116,7 @@ class _Model:
                 yield self._layout(f"expert={size}", axes, experts)
                 if size < devices:
                     yield self._layout(f"fsdp, expert={size}", axes, experts, splits_slots=True, splits_weights=True)
+        # 4. An axis within the examples over a second mesh axis.
         for size in _divisors(devices):
             for axis in self._sequence_axes(size):
                 axes = (("data", devices // size), ("sequence", size))
@@ -201,11 +205,13 @@ def _expert_axes(traced: TracedStep, weights: Sequence[Axes]) -> frozenset[int]:
         traced: the step.
         weights: logical axes of each weight.
     """
+    # 1. For each axis, the numbers of axes of the weights that have it.
     ranks: dict[int, set[int]] = {}
     for axes in weights:
         for axis in axes:
             ranks.setdefault(axis, set()).add(len(axes))
     known = {frozenset(axes) for axes in weights if len(axes) > 2}
+    # 2. How products, maxima and sorts use the axes.
     selected, multiplied, routed = set[int](), set[int](), set[int]()
     for level, equation, _ in traced.level.equations():
         name, params = equation.primitive.name, equation.params
@@ -220,6 +226,7 @@ def _expert_axes(traced: TracedStep, weights: Sequence[Axes]) -> frozenset[int]:
         elif name in ("top_k", "sort"):
             # The axis of `top_k` is the last one in releases of JAX that do not name it.
             routed.add(level.of(equation.invars[0])[params.get("dimension", params.get("axis", -1))])
+    # 3. A routed axis is one of the router too, a weight with fewer axes.
     routed = {axis for axis in routed if len(ranks.get(axis, ())) > 1}
     return frozenset(axis for axes in known for axis in axes) & ((selected - multiplied) | routed)
 

@@ -78,6 +78,7 @@ class AxisGroups:
     def find(self, axis: int) -> int:
         """Return the group of an axis."""
         while self._parent[axis] != axis:
+            # Path halving: each visited axis skips one level.
             self._parent[axis] = self._parent[self._parent[axis]]
             axis = self._parent[axis]
         return axis
@@ -238,6 +239,7 @@ def _reshape(groups: AxisGroups, equation: JaxprEqn, operands: list[Axes], resul
     if equation.params.get("dimensions") is not None or 0 in old:
         return
     while before and after:
+        # Take more axes of the smaller side until both have as many elements.
         left, right = [before.pop(0)], [after.pop(0)]
         while (left_size := math.prod(s for _, s in left)) != (right_size := math.prod(s for _, s in right)):
             if left_size < right_size:

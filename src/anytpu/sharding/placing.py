@@ -110,6 +110,7 @@ def place(program: Program, layout: ModelLayout, traced: TracedStep | None = Non
         SettingError: a pattern matches no weight, or a partition has more axes than its weight or does not divide it.
             Or the program is per-replica code, which has whole weights on each replica. Or its step names another mesh.
     """
+    # 1. Only whole-batch code without shardings of its own is placed.
     if program.placement is not None:
         if not program.placement.assumption:
             return program
@@ -119,6 +120,7 @@ def place(program: Program, layout: ModelLayout, traced: TracedStep | None = Non
             f"{program.name!r} is a step for one replica, and layout={layout.name!r} splits one model over the cores. "
             "Write whole-batch code: fit of a Keras model, or a function step(state, batch) of the global batch"
         )
+    # 2. Fit the layout to the state, and trace the step.
     names, leaves = state_names(program), jax.tree.leaves(program.state)
     layout = with_tables(fitted(layout, names, [tuple(leaf.shape) for leaf in leaves]), program.tables)
     if traced is None:
@@ -128,11 +130,13 @@ def place(program: Program, layout: ModelLayout, traced: TracedStep | None = Non
         tables = [(name, shapes[name]) for name in program.tables]
         with inside(mesh), constrained_outputs(layout.outputs, mesh_of(mesh)), tracing_for(layout, tables):
             traced = trace_step(program)
+    # 3. The partitions of state and batch, and those of the activations that follow from them.
     traced = traced.rematerialised(layout.remat)
     placement, trace = Placement(layout.axes, specs_of(traced, layout), device=device), traced.trace
     if not layout.is_literal:
         parts = axis_parts(traced, layout, placement.specs)
         trace = Constraints(parts, traced.rows, mesh_of(placement)).rewritten(trace, traced.level)
+    # 4. The step replays the trace, with its constraints.
     flat = jaxpr_as_fun(trace)
 
     def placed_step(state: Any, batch: Any) -> Any:

@@ -124,6 +124,7 @@ def _wrap_change(original: Callable, assign: Callable, change: Callable) -> Call
         replica = _aggregating_replica(self)
         if replica is None:
             return original(self, value)
+        # Keras's own method calls the wrapped `assign`, which would aggregate the whole value once more.
         return assign(self, change(self, _aggregate(self, value, replica)))
 
     return wrapper

@@ -223,6 +223,7 @@ class CompiledSteps:
             own: specs of the state of a pure step, or of the arrays of NNX modules; None for a function without either.
             module_form: the form of the NNX modules among its arguments.
         """
+        # 1. Look up the steps of this function and form.
         leaves, tree = jax.tree.flatten(own)
         identity = Identity(fn)
         specs = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
@@ -233,6 +234,7 @@ class CompiledSteps:
             for compiled in entry.steps:
                 if compiled.fits(form.counts):
                     return compiled
+        # 2. Trace the step, and compile it.
         call = Call(fn, form, strategy, own is not None, module_form)
         modules.refuse_captured(call.name, identity.objects)
         step = _traced(call, own, modules.trace_check(call.name, identity.objects))
@@ -241,6 +243,7 @@ class CompiledSteps:
         executable = strategy.compile(program, loop)
         executable.listener = None if loop is None else listener_of(step.program, strategy.backend.cores)
         compiled = CompiledStep.of(executable, step)
+        # 3. Store it. An entry may be dead, also since the compilation: its objects have been collected.
         if entry is None or entry.is_dead:
             entry = self._steps[key] = _CacheEntry()
         parts = () if module_form is None else module_form.objects

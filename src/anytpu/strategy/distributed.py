@@ -222,9 +222,11 @@ class DistributedIterator:
 
     def _next_own(self, own: tuple[int, ...]) -> Any:
         """Return the next batch, with the values of this host; all hosts come to the end of the data together."""
+        # 1. Take one batch for each replica of this host. At the end of the data there are fewer, or none.
         parts = list(map(_arrays, itertools.islice(self._batches, len(own))))
         self._last = parts[0] if parts else self._last
         rows = dict(zip(own, map(_rows, parts), strict=False))
+        # 2. Exchange the numbers of rows, so that all hosts see the end of the data in the same step.
         counts = self._hosts.gather(rows, self._replicas)
         if not any(counts):
             raise StopIteration
@@ -233,6 +235,7 @@ class DistributedIterator:
                 f"the data set of host {self._hosts.index} has no batch, and those of others have: every host needs at "
                 "least one"
             )
+        # 3. The number of rows in memory never shrinks, so a shorter batch has the shape of those before it.
         self._room = max(self._room, *counts)
         is_full = set(counts) == {self._room}
         if not is_full:
@@ -242,6 +245,7 @@ class DistributedIterator:
         def stack(like: np.ndarray, *each: np.ndarray) -> PerReplica:
             # Pages of other hosts' replicas are never written, and so take no memory.
             values = np.zeros((self._replicas, room, *like.shape[1:]), like.dtype)
+            # Pads are copies of a real row.
             for replica in own:
                 values[replica] = like[0]
             for replica, part in zip(own, each, strict=False):

@@ -384,6 +384,8 @@ def _of_summed_losses(loss: Callable) -> Callable:
     @differentiate.def_vmap
     def over_lanes(axis_size: int, in_batched: Any, values: list[Any], rest: list[Any]) -> Any:
         axes = jax.tree.map(lambda batched: 0 if batched else None, in_batched)
+        # Inside a lane, `is_mapped` shows which outputs differ between the lanes. Outside, `vmap` has stacked all of
+        # them.
         mapped: list[bool] = []
 
         def lane(values: list[Any], rest: list[Any]) -> Any:
@@ -393,11 +395,13 @@ def _of_summed_losses(loss: Callable) -> Callable:
 
         lanes = jax.vmap(lane, in_axes=tuple(axes), axis_name=REPLICA_AXIS, axis_size=axis_size)
 
+        # The sum over the lanes is differentiated, so the gradient of a value that the lanes share is one array.
         def summed_loss(values: list[Any]) -> Any:
             out = lanes(values, rest)
             return out[0].sum(), out
 
         gradients, out = jax.grad(summed_loss, has_aux=True)(values)
+        # A value that differs between the lanes has a gradient for each of them.
         gradients = [g.sum(0) if batched else g for g, batched in zip(gradients, in_batched[0], strict=True)]
         # Outputs that are equal in every lane (a counter, a seed) are returned unbatched, so that they can be state.
         leaves, tree = jax.tree.flatten(out)

@@ -114,16 +114,19 @@ class ModuleForm:
 
     def call(self, fn: Callable, values: list[Any], args: tuple, kwargs: dict) -> tuple[list[Any], Any]:
         """Run a function of one replica on the modules. Return the new values of their arrays, and its outputs."""
+        # 1. Make the modules of this replica's values.
         nnx = sys.modules["flax.nnx"]
         local = [_replica_value(kind, value) for kind, value in zip(self.kinds, values, strict=True)]
         modules = nnx.merge(self.definition, self.structure.unflatten(local))
         _refuse_synchronised(nnx, modules)
+        # 2. Put them in place of the slots, and run the function on them.
         args, kwargs = jax.tree.map(
             lambda leaf: modules[leaf.index] if isinstance(leaf, _Slot) else leaf,
             (args, kwargs),
             is_leaf=is_per_replica,
         )
         outputs = fn(*args, **kwargs)
+        # 3. Split them again. The compiled step returns values only, so their structure must be the old one.
         definition, state = nnx.split(modules)
         new, structure = jax.tree.flatten(state)
         if definition != self.definition or structure != self.structure:
@@ -132,6 +135,7 @@ class ModuleForm:
                 "adds, removes or replaces a part of it, or changes a non-array attribute. Do that outside of "
                 "the step, for example model.eval() before strategy.run"
             )
+        # 4. Merge the new values of the replicas.
         arrays = zip(self.kinds, values, local, new, strict=True)
         return [_merge_replicas(*array) for array in arrays], outputs
 
@@ -168,6 +172,7 @@ def extract_modules(args: Any, kwargs: Any) -> ExtractedModules | None:
     if nnx is None or not isinstance(args, tuple | list) or not isinstance(kwargs, dict | None):
         return None
     kinds = (nnx.Pytree, nnx.Variable)
+    # 1. Replace each module by a slot with its index.
     leaves, tree = jax.tree.flatten(
         (tuple(args), kwargs or {}), is_leaf=lambda node: isinstance(node, (*kinds, PerReplica))
     )
@@ -176,10 +181,12 @@ def extract_modules(args: Any, kwargs: Any) -> ExtractedModules | None:
         return None
     index = iter(range(len(objects)))
     slotted = tree.unflatten([_slot(next(index)) if isinstance(leaf, kinds) else leaf for leaf in leaves])
+    # 2. Split all modules at once, so that a variable that two of them share stays one.
     definition, state = nnx.split(objects)
     values, structure = jax.tree.flatten(state)
     kinds_and_names = _kinds_and_names(nnx, objects, state)
     array_kinds, names = tuple(kind for kind, _ in kinds_and_names), tuple(name for _, name in kinds_and_names)
+    # 3. The cache key is that of the structure, without objects that are compared by identity.
     key, parts = _definition_key(definition)
     form = ModuleForm(definition, structure, array_kinds, names, (*key, structure, array_kinds, names), tuple(parts))
     return ExtractedModules(objects, form, [_unwrap_key(value) for value in values], *slotted)
@@ -408,6 +415,7 @@ def _merge_replicas(kind: str, old: Any, local: Any, new: Any) -> Any:
     replica = current_replica()
     assert replica is not None
     if kind.startswith("key "):
+        # The step did not replace the key: keep the shared one, and not that of this replica.
         if new is local:
             return old
         return new if _is_key(old) else _unwrap_key(new)

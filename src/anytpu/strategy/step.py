@@ -87,6 +87,7 @@ class Call:
                 return new, self._outputs(outputs)
             if not self.is_pure:
                 return None, self._outputs(self.fn(*args, **kwargs))
+            # A copy for each replica, which the function may change in place.
             state = ReplicaState(own)
             result = wrap_static_leaves(self.fn(unwrap_static_leaves(state.local), *args, **kwargs))
             if not isinstance(result, tuple) or len(result) != 2:

@@ -218,10 +218,12 @@ def renewed(backend: Backend, holder: Holder) -> list[tuple[int, Any]]:
     while holder.touched:
         variable = holder.touched.pop()
         home, value = vars(variable)[_HOME], _keras.value_of(variable)
+        # The variable was neither read nor assigned since the last call.
         if value is home.unread:
             continue
         if value is not home.attached:
             new.append((home.index, _put(backend, value, home.layout)))
+        # The next call donates the array that a read has stored in the variable.
         _hide(variable, home)
     return new
 

@@ -55,6 +55,7 @@ def whole_program(name: str, fn: Any, form: ArgumentForm, own: Tree, layout: Any
         return wrap_static_leaves(fn(unwrap_static_leaves(state), *args, **kwargs))
 
     step.__name__ = name
+    # Constraints that only name mesh axes refer to the mesh of the layout.
     with inside(Placement(layout.axes, ())):
         try:
             program = of(step, (own, form.specs()))
@@ -67,6 +68,7 @@ def whole_program(name: str, fn: Any, form: ArgumentForm, own: Tree, layout: Any
                 f"axis_types=(jax.sharding.AxisType.Auto,) * {len(layout.axes)}, and use "
                 "jax.lax.with_sharding_constraint in place of jax.sharding.reshard"
             ) from error
+    # Without a placement, the strategy places the program by its layout.
     return program if _names_shardings(program) else dataclasses.replace(program, placement=None)
 
 

@@ -106,16 +106,19 @@ def join(job: HostJob, limits: Limits) -> HostJob:
 
 
 def _join(job: HostJob, limits: Limits) -> None:
+    # 1. Host 0 starts the rendezvous.
     greeting = Greeting(job.index, job.processes, socket.gethostname(), _versions(), _env.job_token())
     target = split_address(job.address)
     if job.index == 0:
         target = _start_rendezvous(job.address, target, greeting, limits)
+    # 2. Connect and greet. The reply comes when all hosts are there and agree.
     connection = _connect(job, target, limits.join_s)
     try:
         port, received = _greet(connection, job, greeting, limits.join_s + _GRACE_S)
     except BaseException:
         connection.close()
         raise
+    # 3. From now on the other hosts are watched, so JAX may start: it ends a process whose peers do not come.
     Watch(connection, job, limits, received, _jax.forget_client).start()
     own, peer = connection.getsockname()[0], connection.getpeername()[0]
     _jax.listen_for_collectives(own)

@@ -221,6 +221,7 @@ def _warn_of_faults(resolver: TPUClusterResolver) -> None:
 
 def _stop(addresses: list[Address]) -> None:
     """Stop the systems at these addresses and run their callbacks; all callbacks run even when one raises."""
+    # A system is taken out under the lock, so each callback runs once.
     with _lock:
         stopped = [_running.pop(address) for address in addresses if address in _running]
         callbacks = [callback for system in stopped for callback in system._stop()]

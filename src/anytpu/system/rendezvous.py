@@ -137,6 +137,7 @@ class Rendezvous:
         guest.heard_s = time.monotonic()
         *lines, guest.received = (guest.received + received).split(b"\n")
         for line in lines:
+            # A line may end the connection. Its further lines are not read then.
             if guest in self._guests:
                 self._read(guest, line)
         if len(guest.received) > roll.MAX_LINE_BYTES:
@@ -216,6 +217,8 @@ class Rendezvous:
             self._ended_s = time.monotonic()
             self._stop_listening()
             self._verdict = {"verdict": text, "words": words}
+            # Hosts with the same exception as the cause end by themselves. The others get the verdict when the cause
+            # has ended.
             for guest in self._hosts().values():
                 if words is not None and guest.words == words:
                     guest.send(self._verdict)

@@ -73,6 +73,7 @@ class Watch:
 
     def _listen(self) -> None:
         heard_s, beaten_s = time.monotonic(), 0.0
+        # Lines may have come with the reply of the rendezvous.
         self._take(b"")
         self._connection.settimeout(self._limits.beat_s / 4)
         while not self._is_done.is_set():
@@ -147,6 +148,7 @@ class Watch:
         with contextlib.suppress(KeyboardInterrupt):
             self._is_done.wait()
             self._leave()
+        # Before the connection ends: `_listen` would report its end.
         self._is_done.set()
         self._connection.close()
 

@@ -76,11 +76,13 @@ def _loop(name: str, original: Callable) -> Callable:
     users_signature = signature.replace(parameters=named)
 
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # 1. Take the arguments that only our `fit` has.
         compiled_models.refuse_other_layout(self, name)
         is_ours = name == "fit" and compiled_models.was_compiled_in_scope(self)
         on_nan = kwargs.pop("on_nan", None) if is_ours else None
         checkpoint_dir = kwargs.pop("checkpoint_dir", None) if is_ours else None
         checks.check_on_nan(on_nan)
+        # 2. A model that does not use the compiled loop runs in Keras's own.
         trainer = trainer_of(self)
         if trainer is None:
             if on_nan is not None:
@@ -91,6 +93,7 @@ def _loop(name: str, original: Callable) -> Callable:
                 warn_of_unused(self)
             with _active(None):
                 return original(self, *args, **kwargs)
+        # 3. Check and complete the arguments. Keras's `fit` calls `evaluate` with arguments that are checked already.
         is_users = "_use_cached_eval_dataset" not in kwargs
         if is_users:
             check_arguments(name, users_signature, kwargs)
@@ -111,6 +114,7 @@ def _loop(name: str, original: Callable) -> Callable:
             set_for_host(arguments, hosts, name == "fit", trainer.strategy.splits_weights)
         if name != "fit" and arguments.get("callbacks") is None and arguments.get("verbose", "auto") == 0:
             arguments["callbacks"] = _keras.no_callbacks()
+        # 4. Run Keras's loop. It makes its epoch iterators by the wrapper of `_epochs`.
         with (
             checkpointed(trainer, checkpoint_dir, arguments) as run,
             _running(trainer, name, arguments, run),

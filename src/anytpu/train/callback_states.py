@@ -59,6 +59,7 @@ class CallbackStates:
         if hasattr(callback, "get_state"):
             return callback.get_state()
         texts = self._began_texts[index]
+        # Only what has changed since the fit began.
         state = {name: value for name, value in _plain(callback).items() if texts.get(name) != _text(value)}
         if isinstance(callback, keras.callbacks.CSVLogger):
             state["lines"] = _lines(callback)

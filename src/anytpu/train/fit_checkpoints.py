@@ -209,6 +209,8 @@ class FitRun:
         if resumed is not None:
             self.restore(resumed)
             model = self._trainer.model
+            # The optimizer's averages are weights of the model only after this call. Keras made it before the values
+            # were restored.
             if isinstance(model.optimizer, keras.optimizers.Optimizer):
                 model.optimizer.finalize_variable_values(model.trainable_weights)
         self.change()
@@ -216,6 +218,7 @@ class FitRun:
     # Saving and restoring.
 
     def _reach(self, moment: Moment, is_due: bool) -> None:
+        # A stop saves this moment.
         self._moment = moment
         if self._stop.number is not None:
             self._stop.stop()
@@ -229,10 +232,12 @@ class FitRun:
         return {**self._saved_inputs, **{mode: epochs.position() for mode, epochs in self._epochs.items()}}
 
     def _snapshot(self, moment: Moment) -> Snapshot:
+        # Callbacks that run in other threads must have returned before their state is read.
         _keras.wait_for_callbacks(self._callbacks)
         named = self._named()
         assert self._memory is not None
         values = self._memory.copies(named)
+        # The evaluation after this moment has changed the metrics.
         values |= moment.metrics or {}
         logs = self._trainer.newest_logs if moment.done else None
         host = {

@@ -35,19 +35,23 @@ def masked(model: Any, axis: TimeAxis, x: Any, lengths: tuple[Any, ...]) -> Iter
         x: the inputs as the model takes them, padded along axis 1.
         lengths: for each leaf of x the number of real steps of each row, int32 `(rows,)`, or None.
     """
+    # 1. The mask of the real steps of each input.
     leaves, form = jax.tree.flatten(x)
     pairs = list(zip(leaves, lengths, strict=True))
     real = [None if length is None else jnp.arange(leaf.shape[1]) < length[:, None] for leaf, length in pairs]
     shapes = [leaf.shape[:2] for leaf in leaves]
     first = next(length for length in lengths if length is not None)
     with contextlib.ExitStack() as stack:
+        # 2. The model gets the masks. It must not warn of layers that drop them: `time_axis` has checked each layer.
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", "Layer .* does not support masking", UserWarning)
         stack.enter_context(
             _changed(model, {**_silent(model), "call": _with_masks(model, jax.tree.unflatten(form, real), shapes)})
         )
+        # 3. Layers that would drop the mask or read masked steps are changed.
         for change in axis.changes:
             stack.enter_context(_changed(change.layer, _changes_of(change, first)))
+        # 4. Metrics count each row once.
         if axis.outputs[0] is not None:
             # `check_targets` has checked that there is one output and that all metrics are means.
             ends = axis.outputs[0].length_of(lengths[axis.outputs[0].source])
@@ -94,6 +98,7 @@ def _counting_rows(metric: Any, ends: Any) -> _Changes:
         steps = y_pred.shape[1]
         # Keras passes metrics no mask in training, and the model's mask in evaluation.
         counted = jnp.arange(steps) < ends[:, None] if mask is None else mask
+        # Weights that sum to `steps` in each row, so that the mean over the steps gives each row the weight 1.
         _keras.set_mask(y_pred, counted * (steps / ends[:, None]))
         try:
             return original(y_true, y_pred, sample_weight)

@@ -87,6 +87,7 @@ def _program_of_rows(model: Any, mode: str, tensors: bool, batch_size: int) -> P
     labels = label_specs_of(model, inputs)
     try:
         program = _program(model, (inputs, labels), mode, tensors)
+        # Guessed labels are tried here, so that an error names them.
         if are_labels_guessed(model):
             jax.eval_shape(program.step, program.state, program.batch)
     except Exception as error:

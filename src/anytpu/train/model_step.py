@@ -129,6 +129,8 @@ def _build(model: Any, step: Callable, batch: Any) -> None:
         # A step names `self.trainable_variables` before its first call of the model.
         _trace(lambda data: model(keras.utils.unpack_x_y_sample_weight(data)[0]), batch)
     scope = _trace(lambda data: _called(step, model, data), batch)
+    # Keras passes a step the variables of the model and of its optimizer. The others become variables of the
+    # optimizer.
     own = {id(variable) for each in _lists(model, "train") for variable in each}
     optimizers = [value for value in vars(model).values() if isinstance(value, keras.optimizers.Optimizer)]
     others = [variable for optimizer in optimizers for variable in optimizer.variables]

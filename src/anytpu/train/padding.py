@@ -135,17 +135,20 @@ class Padding:
         """
         if not self.is_paddable:
             return batch
+        # 1. Find the inputs with a time axis, and the lengths of their rows.
         x, *others = batch if isinstance(batch, tuple) else (batch,)
         leaves = self._in_order(x)
         opens = [is_open_shape(tensor.shape) for tensor in self._graph.inputs]
         if len(leaves) != len(opens) or not all(_is_sequence(leaf) for leaf in _chosen(leaves, opens)):
             return batch
         lengths = [_lengths(leaf) if is_open else None for leaf, is_open in zip(leaves, opens, strict=True)]
+        # 2. A batch of one length may stay as it is; rows of different lengths must be padded.
         is_ragged = any(leaf.dtype == object for leaf in leaves)
         if not is_ragged:
             first_lengths = tuple(int(length[0]) for length in _chosen(lengths, opens))
             if self._stays(first_lengths, may_stay, len(others)):
                 return batch
+        # 3. Pad, if the model allows it.
         self._check(lengths, is_ragged, len(others))
         return self._filled(leaves, others, lengths)
 

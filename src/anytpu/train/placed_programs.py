@@ -64,6 +64,7 @@ class PlacedPrograms:
         if key not in self._programs:
             program = keras_program(self._model, mode, batch, parts, self._padding)
             layout = self._layout(mode, program)
+            # The layout is a part of the key, and may have been chosen just now.
             key = self.key(mode, batch, parts)
             self._programs[key] = self._strategy.place(program, layout)
             if len(self._programs) > _MAX_PROGRAMS:

@@ -73,6 +73,7 @@ def _rows(model: Any, x: Any) -> np.ndarray | None:
 def _with_x(arguments: dict[str, Any], x: np.ndarray) -> dict[str, Any]:
     size = arguments.get("batch_size") or _DEFAULT_BATCH_SIZE
     parts = (x, *(_arrays(arguments.get(name)) for name in ("y", "sample_weight")))
+    # Keras takes the last rows of an array for validation, before it shuffles.
     split = arguments.get("validation_split") or 0.0
     if split and arguments.get("validation_data") is None:
         if not 0 < split < 1:

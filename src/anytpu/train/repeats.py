@@ -133,6 +133,7 @@ def run_of(config: Config) -> BlockRun | None:
     for period in range(1, len(layers) // 2 + 1):
         for longest_run in _runs(kinds, sources, period):
             run = _removable(sources, longest_run)
+            # Of runs with as many layers the one with the shortest period stays.
             if run.count > 1 and (best is None or run.period * run.count > best.period * best.count):
                 best = run
     return best
@@ -144,6 +145,7 @@ def cut(config: Config, run: BlockRun, count: int) -> None:
     kept = layers[run.start : run.start + run.period * count]
     last = layers[run.end - run.period : run.end]
     if "input_layers" in config:
+        # The layers after the blocks get the output of the last kept block in place of that of the last block.
         names = {old["name"]: new["name"] for old, new in zip(last, kept[-run.period :], strict=True)}
         for layer in layers[run.end :]:
             _rename(layer["inbound_nodes"], names)
@@ -161,6 +163,7 @@ def _runs(kinds: list[str], sources: list[tuple[int, ...]], period: int) -> Iter
         if is_equal:
             length += 1
             continue
+        # There is one block more than the layers that equal those of the block before them fill.
         if length >= period:
             yield BlockRun(start, period, 1 + length // period)
         start, length = index - period + 1, 0
@@ -171,6 +174,7 @@ def _is_equal(kinds: list[str], sources: list[tuple[int, ...]], index: int, peri
     if kinds[index] != kinds[previous] or len(sources[index]) != len(sources[previous]):
         return False
     pairs = zip(sources[previous], sources[index], strict=True)
+    # A source within the run moves along with the block; a source before the run is the same layer.
     return all(source - earlier == period or (source == earlier and source < start) for earlier, source in pairs)
 
 

@@ -54,6 +54,7 @@ class StopSignals:
 
     def __exit__(self, *_: object) -> None:
         """Restore the handlers, unless the program has installed others since, or SIGTERM has stopped the run."""
+        # The handler stays until Python shuts down: it ignores the same SIGTERM, which a parent may send again.
         if self._is_stopped and self.number == signal.SIGTERM:
             return
         for number, previous in self._replaced.items():
@@ -81,6 +82,7 @@ class StopSignals:
             return
         if keep_for_hosts(number):  # All hosts stop after the same step.
             return
+        # After a stop whose exception Python discarded, the signal comes again, and the stop is repeated.
         is_resent = take_resent() and self._is_stopped
         if self.number is not None and is_same_sigterm(number, self._received_s) and not is_resent:
             return

@@ -104,6 +104,7 @@ class Tracked:
                 f"the checkpoint {resumed.where!r} has the positions of the iterators {sorted(positions)}, and these "
                 f"are {sorted(self._iterators)}. Pass the same names, or choose another folder"
             )
+        # All is checked before the first assignment, so that an error changes nothing.
         everything = self._everything()
         assign(everything, resumed, "the objects of the loop")
         for name, tree in self._trees.items():

@@ -244,8 +244,10 @@ class Trainer:
         return group.segments(loop_of)
 
     def _run_segment(self, mode: str, parts: tuple[VariableList, ...], segment: FeedSegment) -> StepResults:
+        # 1. Find or compile the executable.
         executable, layouts = self._executable(mode, parts, segment)
         checks.check_strict(self.strategy, jax.tree.leaves(segment.batch)[0].shape[0])
+        # 2. Wait for the previous call, then start this one. The host has prepared its feed meanwhile.
         self._watch.wait(self.backend)
         began_s = time.perf_counter()
         # The call consumes its input state. Until the new handles are stored, no interrupt or other thread may see it.
@@ -255,6 +257,7 @@ class Trainer:
             live = self._take(parts, layouts)
             results = executable.steps(live.handles, segment.feed, segment.start, segment.count)
             live.handles = results.state
+        # 3. Keep what the host reads later: the logs of each step, and the number of bad ones.
         if mode != "predict":
             self.every.append((results.every, segment.count))
         self._check(mode, results, segment)
@@ -350,6 +353,7 @@ class Trainer:
         if self.on_nan == "skip":
             self._skips.add(results.bad_steps, segment.count, self._epoch)
         elif results.bad_steps is not None and (bad := int(self.backend.get(results.bad_steps))):
+            # After the first bad step every later one counts as bad, so the first bad step follows from their number.
             checks.refuse_nan(first + segment.count - bad + 1, self._epoch, nan_hint(self.model))
 
 

@@ -79,6 +79,7 @@ class ChildSession:
         try:
             if kind == "run":
                 results = self._run(request.run)
+                # The reply comes from `_Awaited`, when the results are computed.
                 self.running.put((request.operation, began_s, results, request.run.results))
                 return
             if kind == "get":
@@ -117,6 +118,7 @@ class ChildSession:
             time.sleep(min(self._deadline_s / 10, 1.0))
             for began_s in (self._began_s, awaited.began_s):
                 if began_s is not None and time.perf_counter() - began_s > self._deadline_s:
+                    # The main thread may be inside XLA, where no exception reaches it.
                     os._exit(DEADLINE_STATUS)
 
     def _backend(self, cores: int) -> Backend:
@@ -155,6 +157,7 @@ class ChildSession:
         self._programs[described.program] = program, backend.compile(program), backend
 
     def _run(self, run: Any) -> list[Any]:
+        # 1. Find the program, and compare the call with it.
         if run.program not in self._programs:
             raise ProgramError(f"there is no program {run.program} in this session")
         program, executable, backend = self._programs[run.program]
@@ -163,9 +166,11 @@ class ChildSession:
         arguments = [*run.state, *run.batch]
         if len(arguments) != len(specs):
             raise DataError(f"{program.name!r} takes {len(specs)} arrays, not {len(arguments)}")
+        # 2. Check the memory for the outputs. The new state has that of the old one.
         self._check_memory(
             sum(spec.size * spec.dtype.itemsize for spec in jax.tree.leaves(executable.outputs)), "a call"
         )
+        # 3. Take the arguments.
         values = [
             self._argument(backend, argument, layout) for argument, layout in zip(arguments, layouts, strict=True)
         ]
@@ -175,10 +180,12 @@ class ChildSession:
         for value, spec in zip(values[:count], specs[:count], strict=True):
             if (tuple(value.shape), value.dtype) != (tuple(spec.shape), spec.dtype):
                 raise DataError(f"{program.name!r} takes {spec}, not {value.dtype}{list(value.shape)}")
+        # 4. Start the call, which returns before its results are computed.
         state, batch = jax.tree.structure((program.state, program.batch)).unflatten(values)
         state, outputs = executable.step(state, batch)
         results = jax.tree.leaves((state, outputs))
         self._values.update(zip(run.results, results, strict=True))
+        # Wait for the outputs if there are any: a later call may consume the state meanwhile.
         return results[count:] or results
 
     def _argument(self, backend: Backend, argument: Any, layout: Layout) -> Any:

@@ -76,6 +76,7 @@ class WorkerChild:
             *(options.tpu, str(options.cores or 0), str(options.memory_bytes or 0), str(options.deadline_s)),
             str(options.sharers),
         ]
+        # The far ends belong to the child. They are closed here, so that a read ends when the child does.
         with far_control, far_buffers:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "anytpu.worker.child", *words],

@@ -107,6 +107,7 @@ class ChunkWriter:
         began_s = time.perf_counter()
         coded = zlib.compress(content, 1)
         is_smaller = len(coded) <= _WORTHWHILE * len(content)
+        # It does not pay if the connection would have carried the plain bytes in the time of the compression.
         if not is_smaller or len(content) < rate * (time.perf_counter() - began_s):
             self._plain_left = _PAUSE
         return (_ZLIB, coded) if is_smaller else (_PLAIN, content)

@@ -142,6 +142,7 @@ def _absent(address: WorkerAddress, reason: str) -> WorkerError:
 
 def _pinned_certificate(address: WorkerAddress) -> str:
     """Return the worker's certificate, in PEM, after a check of its fingerprint and its validity."""
+    # 1. Read the certificate without trust, and compare it with the address.
     context = _any_certificate()
     with _connect(address) as plain, context.wrap_socket(plain, server_hostname=CERTIFICATE_NAME) as encrypted:
         der = encrypted.getpeercert(binary_form=True) or b""
@@ -152,6 +153,7 @@ def _pinned_certificate(address: WorkerAddress) -> str:
             f"{str(address.fingerprint)[:16]}.... If its certificate was made anew, copy the line that `anytpu worker` "
             "prints. Otherwise somebody answers in its place"
         )
+    # 2. Trust it alone, and connect again: this checks that it is valid.
     pem = ssl.DER_cert_to_PEM_cert(der)
     trusting = ssl.create_default_context(cadata=pem)
     trusting.check_hostname = False

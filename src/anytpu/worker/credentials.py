@@ -108,6 +108,7 @@ def _made() -> tuple[bytes, bytes]:
 def _write(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with replaced(path) as unfinished:
+        # The file is private before it has content.
         unfinished.touch(mode=0o600)
         os.chmod(unfinished, 0o600)
         unfinished.write_bytes(content)

@@ -133,6 +133,7 @@ class Front:
                 f"a worker cannot listen on {place}: the port is taken, or the address is not this machine's. Choose "
                 "another one: anytpu worker --port 0 takes a free port"
             ) from error
+        # Start the first child. The server accepts no call before it knows the system.
         self.sessions.prepare()
         cores = messages().Description.FromString(self.sessions.description).cores
         if limits.count > 1 and any(core.platform == "tpu" and not core.virtual for core in cores):
@@ -208,11 +209,13 @@ class Front:
         metadata = self._admit(context)
         name, received = metadata.get("anytpu-session", ""), metadata.get("anytpu-received", "")
         session = self.sessions.find(name)
+        # 1. Find the session. The first connection of its control stream begins it.
         if session is None and stream == "control" and received == "0":
             session = self._begin(name, context)
         if session is None or not received.isascii() or not received.isdigit():
             context.abort(grpc.StatusCode.NOT_FOUND, "no such session")
             return
+        # 2. Attach this connection, and tell the client from where to continue.
         try:
             connection, received_here = session.attach(stream, int(received))
         except DataError as error:
@@ -220,10 +223,12 @@ class Front:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         context.add_callback(lambda: session.detach(stream, connection))
         context.send_initial_metadata((("anytpu-received", str(received_here)),))
+        # 3. Messages of the client are taken in another thread; this one yields those of the child.
         threading.Thread(
             target=self._take, args=(session, stream, connection, frames), name="anytpu worker stream", daemon=True
         ).start()
         yield from session.links[stream].frames(connection)
+        # The link has ended before the connection, so the child has ended.
         if session.links[stream].is_closed and context.is_active():
             obituary = session.child.obituary()
             self._end(session, "died")

@@ -117,6 +117,7 @@ class Link:
         with self._changed:
             if connection != self._connection:
                 return False
+            # No connection has this number, so the iterators of this one end.
             self._connection += 1
             self._changed.notify_all()
             return True
@@ -129,6 +130,7 @@ class Link:
                 self._changed.wait_for(lambda at=position: self._has_frame(connection, at))
                 if connection != self._connection or (self._is_closed and position >= self._first + len(self._kept)):
                     return
+                # Acknowledgements go first: the other side may wait for one with a full window.
                 if self._must_acknowledge() or position == self._first + len(self._kept):
                     self._unacknowledged = self._unacknowledged_bytes = 0
                     frame = _COUNT.pack(self._received)

@@ -112,6 +112,7 @@ class _Fetch:
     def __init__(self, session: Session, arrays: list[RemoteArray]) -> None:
         self._session, self._lock = session, threading.Lock()
         self._values: dict[RemoteArray, Any] = {}
+        # Under the lock, because a call that another thread sends meanwhile may consume a sibling.
         with session.order:
             self._siblings = {sibling for array in arrays for sibling in array.siblings if sibling.value is None}
             self._asked = [*arrays, *self._siblings.difference(arrays)]
@@ -293,6 +294,7 @@ class _RemoteExecutable(Executable):
             batch=map(_argument, jax.tree.leaves(batch)),
             results=[array.name for array in arrays],
         )
+        # No fetch may ask for the state between its removal from the siblings and this call.
         with self._session.order:
             for leaf in states:
                 if isinstance(leaf, Handle):

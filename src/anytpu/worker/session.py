@@ -211,14 +211,17 @@ class Session:
 
     def _send(self, arrays: Any, is_call: bool, request: dict[str, Any]) -> RemoteOperation:
         try:
+            # Under one lock, so that the requests are sent in the order of their numbers. The worker relies on it.
             with self._lock:
                 self._check()
                 operation = RemoteOperation(next(self._numbers))
                 self._open[operation.number] = operation
+                # This marks a call: `_read` then lets another one follow.
                 if is_call:
                     operation.reply = self._calls
                 message = messages().Request(operation=operation.number, free=self._freed(), **request)
                 self._requests.send(message.SerializeToString())
+            # The chunks of one array must follow one another on the stream.
             with self._sending:
                 for index, array in enumerate(arrays):
                     for chunk in self._writer.chunks(operation.number, index, bytes_apart(array)):
@@ -275,6 +278,8 @@ class Session:
 
     def _connect(self, name: str, link: Link, receive: Callable[[bytes | memoryview], None]) -> None:
         """Serve one connection of a stream until it ends."""
+        # gRPC reads these frames in a thread of its own. They start when the other side has told what it has
+        # received.
         number: Future[int] = Future()
 
         def frames() -> Iterator[bytes]:
@@ -321,6 +326,8 @@ class Session:
             self._channel.close()
 
     def _fail(self, error: Exception) -> None:
+        # The error first, so that no request is added any more. A sender that waits for a link has the lock, so links
+        # end next.
         self._error = self._error or error
         self._requests.close()
         self._chunks.close()

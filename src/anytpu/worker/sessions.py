@@ -189,12 +189,14 @@ class Sessions:
 
     def end(self, session: WorkerSession, reason: str) -> bool:
         """End a session, and kill its child; return False if it had ended already."""
+        # Several threads may see the end of a session; the one that removes it ends it.
         with self._changed:
             if self._sessions.pop(session.name, None) is None:
                 return False
             self.ended[reason] += 1
             self.past_bytes = [past + now for past, now in zip(self.past_bytes, session.transferred_bytes, strict=True)]
             self._changed.notify_all()
+        # Outside of the lock, because this waits for the process.
         session.child.kill()
         session.child.obituary()
         for link in session.links.values():
@@ -214,6 +216,7 @@ class Sessions:
 
     def _keep_a_spare(self) -> None:
         """Start the child of the next session, if there may be one more."""
+        # The lock is reentrant: `_has_spare` is called with it.
         with self._changed:
             children = len(self._sessions) + self._starting + (self._spare is not None)
             if self._is_closed or self._spare is not None or self._starting or children >= self.limits.count:

@@ -56,6 +56,7 @@ class SharedArrays:
                 _write(self._file, memoryview(chunk.content), chunk.offset)
             if chunk.is_last:
                 files = [] if self._file is None else [self._file]
+                # The message has a descriptor of its own for the child, so this one is closed.
                 socket.send_fds(self._connection, [message[:HEAD_BYTES]], files)
                 self._release()
 

@@ -83,6 +83,7 @@ def _fixed_point(
     operation: StepOperation, carry: list[AbstractValue], plan_body: Callable[[list[AbstractValue]], PaddedPlan]
 ) -> tuple[list[AbstractValue], PaddedPlan]:
     """Return a loop's carry that is the same before and after each iteration, and the plan of the loop's body."""
+    # A union only adds row axes and lowers the state of their pads, so this ends.
     while True:
         plan = plan_body(carry)
         after = [_union(operation, pair) for pair in zip(carry, plan.outputs[: len(carry)], strict=True)]
@@ -94,16 +95,19 @@ def _fixed_point(
 def scan(operation: StepOperation) -> Outcome:
     """Loop over an axis; if it is over rows, the iterations of pads do not change the carry."""
     params = operation.params
+    # 1. Plan the body. The carry must have the same axes before and after each iteration.
     fixed, carried = _scan_operands(operation.equation)
     consts, carry, lists = operation.values[:fixed], operation.values[fixed:carried], operation.values[carried:]
     along = _scanned_axis(operation, lists)
     items = [AbstractValue(value.axes[1:], value.is_zero) for value in lists]
     carry, plan = _fixed_point(operation, carry, lambda held: plan_nested(operation, "jaxpr", [*consts, *held, *items]))
+    # 2. The scanned axis is the first axis of the stacked results.
     leading = along and RowAxis(along.segments, along.pads if along.is_uniform else PadState.UNMASKED)
     outputs = [*carry, *(AbstractValue((leading, *value.axes)) for value in plan.outputs[len(carry) :])]
     if plan.is_unchanged and (along is None or not carry):
         return outputs, None
 
+    # 3. Compute: the carry keeps its value in an iteration of a pad.
     def evaluate(real: RealRows, operands: list[Any]) -> Sequence[Any]:
         mask = None if along is None else along.mask(real.rows, real.padded)
 

@@ -173,6 +173,8 @@ class _Analysis:
         self._counts: dict[Any, CountConstant] = {}
         self._in_second: dict[Any, Any] = {}
         self._consts: tuple[Any, ...] = ()
+        # A differentiated loss gets its constants as operands, behind its arguments. Any other function has its own,
+        # in front.
         self._inputs = (*self._first.invars, *self._first.constvars)
         if self._second is not None:
             self._check_same_operations(self._second)

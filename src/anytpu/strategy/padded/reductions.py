@@ -101,6 +101,7 @@ def reduction(operation: StepOperation) -> Outcome:
     check_maskable(operation, [axis for _, axis in over_rows])
     if operation.name in ("argmax", "argmin") and any(axis.per_row is None for _, axis in over_rows):
         operation.refuse("finds a position among rows that are there more than once")
+    # A sum needs no mask where the pads are zero already.
     unmasked = [pair for pair in over_rows if not (pair[1].pads is PadState.ZERO and fill is zero)]
     if operation.context.other_rows is None or not unmasked:
         return [value], None
@@ -132,6 +133,7 @@ def sort(operation: StepOperation) -> Outcome:
     axes[along] = unmasked = RowAxis(axis.segments)
 
     def evaluate(real: RealRows, operands: list[Any]) -> Sequence[Any]:
+        # The pads get the last value of the order as their key. The sort is stable, and pads are behind rows already.
         keys = operation.params["num_keys"]
         filled = [real.masked(key, along, unmasked, _last_in_order) for key in operands[:keys]]
         return lax.sort([*filled, *operands[keys:]], dimension=along, is_stable=True, num_keys=keys)
@@ -226,6 +228,7 @@ def convolution(operation: StepOperation) -> Outcome:
     image, kernel = operation.values
     if any(image.axes[p] for p in image_space) or any(kernel.axes[p] for p in (filters, *kernel_space)):
         operation.refuse("convolves along the rows")
+    # In the gradient of a kernel, the feature axes of both operands are rows.
     contractions = []
     axis = operation.aligned([image.axes[image_features], kernel.axes[kernel_features]])
     if axis is not None:

@@ -115,6 +115,7 @@ def gather(operation: StepOperation) -> Outcome:
     operand, indices = operation.values
     numbers = operation.params["dimension_numbers"]
     sizes = operation.param_sizes("slice_sizes")
+    # 1. Each axis of the operand: a batch axis, an axis of the index, or an axis of the slices.
     batch = list(indices.axes[:-1])
     offsets: list[RowAxis | None] = []
     for dimension, axis in enumerate(operand.axes):
@@ -129,12 +130,14 @@ def gather(operation: StepOperation) -> Outcome:
         else:
             offsets.append(axis)
     _check_index_vectors(operation, indices)
+    # 2. The axes of the result, in the order that the gather has.
     remaining_batch, remaining_offsets = iter(batch), iter(offsets)
     axes = [
         next(remaining_offsets) if dimension in numbers.offset_dims else next(remaining_batch)
         for dimension in range(len(operation.out_sizes()))
     ]
     value = AbstractValue(tuple(axis and RowAxis(axis.segments) for axis in axes))
+    # 3. Real rows only: indices into unmasked rows must not reach the pads.
     # Pads that the step has set are entries like others.
     indexed = {
         column: axis

@@ -142,6 +142,7 @@ def _reshaped(operation: StepOperation, before: range, after: range, source: int
     axis = operation.values[0].axes[source]
     assert axis is not None
     in_sizes, out_sizes = operation.in_sizes(0), operation.out_sizes()
+    # The row axis is merged with the other axes of its group; then the result splits the merged axis.
     outer, inner = _sizes_around(in_sizes, before, source)
     merged = axis if outer == inner == 1 else axis.merged(inner, outer)
     # The row axis of the result is the only one whose size depends on the number of rows.

@@ -97,22 +97,26 @@ def check(
     if layout is None and mesh is not None:
         raise SettingError(f'mesh={mesh!r} is the mesh of a layout: give one too, such as layout="fsdp"')
     resolved = None if layout is None else resolve(layout, mesh, cores)
+    # 1. Trace the step of the whole model.
     with _home(model), _naming_layers(f"{model.name}/train", cores=1):
         batch, data = batch_of(model, x, y, batch_size)
         program = program_of_model(model, batch, "train", tensors=shrink is None)
     report = CheckReport(model.name, cores, len(jax.tree.leaves(batch)[0]), data, (), str(resolved or ""))
+    # 2. Check the rules of the layout on the whole model, before anything runs.
     if resolved is not None:
         if faults := layout_faults(program, resolved):
             return dataclasses.replace(report, faults=tuple(faults))
         # The notes that the placement adds are on large weights that are whole.
         whole = place(program, resolved).notes[len(program.notes) :]
         report = dataclasses.replace(report, remarks=whole)
+    # 3. Make the model smaller if that was asked for.
     if shrink is not None:
         with _home(model), _naming_layers(f"{model.name}/train", cores=1):
             smaller = shrunk(model, shrink)
             program = program_of_model(smaller.model, batch, "train", tensors=True)
         resolved = None if resolved is None else _for_smaller(program, resolved, shrink)
         report = dataclasses.replace(report, remarks=(*report.remarks, smaller.change))
+    # 4. Run the step in all ways, and compare.
     is_half = any(layer.compute_dtype in _HALF_DTYPES for layer in _keras.layers_of(model))
     values, exchanged = _compared(program, batch, cores, timeout_s, HALF if is_half else FLOAT32, resolved)
     return dataclasses.replace(report, values=values, remarks=(*report.remarks, *exchanged))
@@ -144,6 +148,8 @@ def _compared(
     state = jax.tree.map(np.asarray, program.tensors)
     names, before, unit = program.state_names, jax.tree.leaves(state), precision.unit
     program = dataclasses.replace(program, tensors=None)
+    # 1. On one core: the reference, the same run again, and runs with moved values, which show how much rounding
+    # changes.
     with cores_in_scope(1) as strategy:
         run = on_virtual_cores(_marked(program, 1), strategy)
         reference = values_of(run(state, batch), before, names)
@@ -153,10 +159,12 @@ def _compared(
             values_of(run(weights, rows), jax.tree.leaves(weights), names)
             for weights, rows in _trials(state, batch, unit)
         ]
+    # 2. On virtual cores, and on devices in another process.
     with cores_in_scope(cores) as strategy:
         virtual = on_virtual_cores(_placed(_marked(program, cores), layout), strategy)(state, batch)
         plain = None if layout is None else place(program, layout)
         devices = on_devices(_placed(_marked(program, cores), layout), state, batch, cores, timeout_s, plain)
+    # 3. Compare all runs with the reference.
     runs = {
         AGAIN: again,
         f"on {_number(cores, 'virtual core')}": virtual,

@@ -112,6 +112,7 @@ def compared(
     checked: dict[Key, CheckedValue] = {}
     for key, value in reference.items():
         kind, name = key
+        # Gradients come before variables in `reference`, so the tolerance of this weight's gradient is known.
         keep = _kept(value, reference.get(("gradient", name)), checked.get(("gradient", name)), kind)
         differences = {run: _difference(value, values.get(key), keep) for run, values in runs.items()}
         scale, tolerance, broken = 1.0, 0.0, 0

@@ -55,6 +55,7 @@ def shrunk(model: Any, divisor: int) -> ShrunkModel:
             f"{start} it is a {type(model).__name__}, and only a Sequential or functional model lists its layers. Make "
             "a smaller one yourself and check it without shrink"
         )
+    # 1. Change the configuration: fewer blocks first, then smaller widths.
     config = model.get_config()
     changes = []
     graph_and_run = longest(config)
@@ -70,6 +71,7 @@ def shrunk(model: Any, divisor: int) -> ShrunkModel:
             if divisor > 1
             else f"{start} it has at most {BLOCKS} equal blocks. Divide the widths of its layers: shrink=2"
         )
+    # 2. Make the model again. In this scope, `from_config` finds the classes of the user without a registration.
     user_classes = {type(layer).__name__: type(layer) for layer in _keras.layers_of(model)}
     user_classes = {name: cls for name, cls in user_classes.items() if not cls.__module__.startswith("keras.")}
     try:

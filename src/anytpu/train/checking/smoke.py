@@ -97,19 +97,23 @@ def smoke(
         10
     """
     _check_arguments(make_model, batch_size, tpu, small, shrink, max_step_s)
+    # 1. Choose the cores and their layout.
     target = target_named(tpu)
     cores = min(target.devices, MAX_CORES)
     resolved = None if layout is None else _resolved(layout, mesh, cores, tpu)
     if layout is None and mesh is not None:
         raise SettingError(f'mesh={mesh!r} is the mesh of a layout: give one too, such as layout="fsdp"')
+    # 2. Make the real model, of shapes alone.
     with shapes_only():
         real, specs = _made(make_model, {})
+    # 3. Train the smaller model.
     model, small_specs, change = _smaller(make_model, real, specs, small, shrink)
     batch, _ = batch_of(model, None, None, ROWS_PER_CORE * cores, None if small_specs is None else small_specs[0])
     program = program_of_model(model, batch, "train", tensors=True)
     if resolved is not None:
         resolved = _without_patterns(resolved, program.state_names)
     losses = check_steps(model, program, batch, cores, resolved)
+    # 4. Plan the real model.
     planned = plan(
         real, batch_size, target.name, input_specs=specs, layout=layout, mesh=mesh, timeout_s=timeout_s, name=real.name
     )

@@ -59,12 +59,15 @@ class BucketLock:
 
     def __enter__(self) -> BucketLock:
         """Take the lock."""
+        # 1. The lock after the newest one. If there is one, its owner must be dead.
         numbers = self._numbers()
         self._number = max(numbers, default=0) + 1
         if numbers:
             self._wait_for_death(self._number - 1)
+        # 2. Make it. Of two writers the store lets one.
         if not self._bucket.create(self._name(self._number), self._content()):
             raise self._refusal(_read(self._bucket, self._name(self._number)))
+        # 3. Delete the older ones, which decide nothing any more.
         for number in numbers:
             self._bucket.delete(self._name(number))
         self._beating.start()
@@ -72,6 +75,7 @@ class BucketLock:
 
     def __exit__(self, *exc_info: object) -> None:
         """Release the lock, unless another job has it."""
+        # A forked child has a copy of the lock, and does not hold it.
         if os.getpid() != self._writer.process_id:
             return
         self._ended.set()

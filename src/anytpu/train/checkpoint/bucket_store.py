@@ -68,15 +68,18 @@ class BucketStore:
 
     def write(self, step: int, write: Callable[[Sink], bytes]) -> None:
         """Write the parts of a checkpoint, check that they are there, and write the manifest."""
+        # 1. Send the parts, several at once.
         sent: dict[str, int] = {}
         try:
             with ThreadPoolExecutor(AT_ONCE) as pool:
                 parts = _PartWriter(pool, self._bucket, str(step))
                 manifest = write(parts)
                 sent = parts.close()
+            # 2. Check that the store has all of them, and that no other writer has taken the lock.
             self._check(step, sent)
             if self._lock is not None:
                 self._lock.check()
+            # 3. The manifest makes them a checkpoint.
             self._bucket.write(f"{step}/{NAME}", manifest)
             self._check(step, {**sent, NAME: len(manifest)})
         except BaseException:
@@ -192,4 +195,5 @@ class _PartWriter:
         name = part_name(len(self._sizes))
         self._sizes[name] = len(self._buffer)
         self._waiting.append(self._pool.submit(self._bucket.write, f"{self._folder}/{name}", self._buffer))
+        # The request has the old buffer, so the next part gets a new one.
         self._buffer = bytearray()

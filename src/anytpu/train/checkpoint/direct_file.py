@@ -67,6 +67,7 @@ class DirectFile(contextlib.AbstractContextManager):
         Raises:
             OSError: the disk is full or broken.
         """
+        # A direct write has whole blocks. The bytes behind the end are cut off again.
         self._filled_bytes += -self._filled_bytes % _BLOCK_BYTES
         self._write_buffer()
         self._file.truncate(self._size_bytes)

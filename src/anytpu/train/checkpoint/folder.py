@@ -178,6 +178,7 @@ class Checkpoints:
         with self._explained(f"the checkpoint of step {step} cannot be written"):
             self._store.write(step, write)
             report_step(step)
+            # Old checkpoints are deleted only after the new one is on the disk.
             for old in self.steps()[: -self._keep] if self._keep is not None else ():
                 if old not in also_keep:
                     self._store.delete(old)
@@ -213,6 +214,7 @@ class Checkpoints:
                 this host does not see the checkpoint that host 0 reads.
         """
         checkpoint = self._load_newest() if self.job.is_first else None
+        # Host 0 chooses the checkpoint for all hosts; 0 stands for none.
         step = self.job.first(0 if checkpoint is None else checkpoint.step + 1) - 1
         if self.job.is_first or step < 0:
             return checkpoint
@@ -225,6 +227,7 @@ class Checkpoints:
             ) from None
 
     def _load_newest(self) -> Checkpoint | None:
+        # 1. Try the checkpoints from the newest on. The list is read again each time, because a job may write there.
         damaged: dict[int, str] = {}
         while left := [step for step in self.numbered() if step not in damaged]:
             try:
@@ -246,6 +249,7 @@ class Checkpoints:
                 )
             self._warn_of_empty(checkpoint.step)
             return checkpoint
+        # 2. None is whole. Report those that are still there.
         still = sorted(set(damaged) & set(self.numbered()))
         if not still:
             self._warn_of_empty(None)
@@ -266,6 +270,8 @@ class Checkpoints:
             FileError: a checkpoint cannot be read or has a newer format, so it may be whole; or it cannot be renamed.
         """
         for step in [step for step in self.numbered() if step > after and self.job.is_first]:
+            # Read for its errors: a checkpoint that cannot be read now, or has a newer format, may be whole and keeps
+            # its name.
             with contextlib.suppress(DamageError):
                 self.load(step)
             with self._explained(f"the damaged checkpoint of step {step} cannot be renamed"):

@@ -52,6 +52,7 @@ class FolderStore:
         """Lock the folder, and delete the folders of killed writers."""
         self._path.mkdir(parents=True, exist_ok=True)
         with FolderLock(self._path):
+            # Only under the lock, because the folder that a living writer fills has such a name too.
             for name in os.listdir(self._path):
                 if _LEFT_BEHIND.fullmatch(name):
                     shutil.rmtree(self._path / name, ignore_errors=True)

@@ -109,6 +109,7 @@ class FolderLock:
     def __exit__(self, *exc_info: object) -> None:
         """Release the lock."""
         if self._descriptor is not None:
+            # An empty file names no writer.
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, 0)
         self.close()

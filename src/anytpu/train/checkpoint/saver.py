@@ -78,13 +78,16 @@ class Saver:
         self._report()
         if not self._policy.is_due(step - self.step, self._now() - self._saved_s):
             return False
+        # 1. The time that saves may still take. Waiting for the writing thread counts as a part of it.
         left_s = _FREE_S + _MAX_SHARE * (self._now() - self._began_s) - self._total_s
         if self._thread is not None:
             waited_from_s = self._now()
             self._thread.join(max(left_s, 0.0))
             self._total_s += self._now() - waited_from_s
+        # 2. Save if time is left and the last snapshot is written.
         if left_s > 0 and (self._thread is None or not self._thread.is_alive()):
             return True
+        # 3. Otherwise postpone, and say so once.
         if not self._has_postponed:
             self._has_postponed = True
             _say(
@@ -110,6 +113,7 @@ class Saver:
         Raises:
             NaNLossError: a weight is not finite. Training on would not mend it.
         """
+        # One snapshot at a time: the next one is copied to the same memory.
         self.wait()
         self._cost_s, began_s = 0.0, self._now()
         snapshot = make()
@@ -211,6 +215,7 @@ class Saver:
             arrays, host = snapshot.packed()
         except TypeError as error:
             raise FileError(f"step {snapshot.step} cannot be saved: {error}") from None
+        # Choose what stays: the checkpoints for good and the best one, this one included.
         earlier = metrics_in(self._checkpoints)
         best = self._policy.best_of([*earlier, (snapshot.step, snapshot.metrics)])
         kept = self._policy.for_good([*(step for step, _ in earlier), snapshot.step])

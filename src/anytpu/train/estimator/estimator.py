@@ -197,6 +197,7 @@ class TPUEstimator:
     ) -> None:
         state = self._state
         run = self._runs.of("train")
+        # 1. Make the batches, and go to the position of the checkpoint.
         batches = self._runs.batches(run, input_fn)
         if batches.go_to(state.position):
             LOG.info("The data continue at the position of step %d.", state.step)
@@ -208,9 +209,11 @@ class TPUEstimator:
                 state.position["input_fn"],
                 len(state.position["states"]),
             )
+        # 2. Make the variables. The first batch shows the shapes, and is the first that is trained on.
         first = first_of(batches)
         state.seed()
         run.make(first)
+        # 3. Train and save.
         saver = EstimatorSaver(state.checkpoints, state.store, self._config, saving_listeners)
         training = Training(run, batches, run.hooks(hooks), saver, self._config)
         # Until the training has ended: after an error, the next use reads the newest checkpoint again.

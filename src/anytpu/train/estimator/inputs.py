@@ -109,6 +109,7 @@ class HostBatches(Iterator[Batch]):
         parts = [
             self._padded(_pair(part)) for part in (next(next(turns), None) for _ in range(replicas)) if part is not None
         ]
+        # Training and evaluation leave out a global batch that lacks replicas.
         if not parts or (len(parts) < replicas and self._deployment.mode != "infer"):
             raise StopIteration
         if self._ids is not None:

@@ -149,6 +149,7 @@ class TrainStep(ModelStep):
     """A training step. Its outputs are the replica's loss, the host_call's tensors, and gradients of embeddings."""
 
     def _run(self, call: ModelCall, features: Tree, labels: Tree) -> Tree:
+        # 1. Call the model_fn inside the loss, so that its forward pass is differentiated.
         specs: list[TPUEstimatorSpec] = []
 
         def loss_fn(embeddings: Tree) -> tuple[Any, Tree]:
@@ -159,6 +160,7 @@ class TrainStep(ModelStep):
                 loss = _scalar(train_op.loss) * optimization.scale_of(train_op.optimizer)
                 return loss, {"loss": _scalar(spec.loss), "host_call": _tensors("host_call", spec.host_call)}
 
+        # 2. Differentiate by all trainable variables: the var_list of the spec is known only after the call.
         variables = self._variables(call, None)
         embeddings = self._embeddings(features)
         if embeddings:
@@ -166,6 +168,7 @@ class TrainStep(ModelStep):
             outputs = {**outputs, EMBEDDING_GRADIENTS: outputs_of_rows}
         else:
             outputs, gradients = optimization.differentiated(lambda: loss_fn({}), variables)
+        # 3. Update the variables of the var_list.
         wanted = {id(variable) for variable in self._variables(call, specs[-1])}
         pairs = [(g, v) for g, v in zip(gradients, variables, strict=True) if id(v) in wanted]
         self._apply(call, specs[-1], [g for g, _ in pairs], [v for _, v in pairs])
@@ -184,6 +187,7 @@ class TrainStep(ModelStep):
                 "No variables to optimize: model_fn makes no trainable variable, and none is in the var_list of "
                 "optimizer.minimize"
             )
+        # An update by zeros makes the variables of the optimizer.
         zeros = [SummedGradient(jnp.zeros(variable.shape, variable.dtype)) for variable in variables]
         self._optimizer_state = [call.original(v) for v in self._apply(call, spec, zeros, variables)]
         self.store.is_trained = True
