@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -253,19 +254,18 @@ def _named_layers(model: torch.nn.Module) -> Iterator[list[str]]:
         scopes.append(jax.named_scope(name.removeprefix(f"{around}.")))
         scopes[-1].__enter__()
 
-    def leave(succeeded: bool) -> None:
+    def leave(*results: Any) -> None:
         scopes.pop().__exit__(None, None, None)
-        # A layer that raises stays in `running`, and the error names it.
-        if succeeded:
+        # A layer that raises stays in `running`, and the error names it. Like a layer that returns None it has no
+        # result, and torch calls this while it handles the error.
+        if results[-1] is not None or sys.exc_info()[0] is None:
             running.pop()
 
     handles = []
     for name, module in model.named_modules():
         if name:
             handles.append(module.register_forward_pre_hook(lambda *_, name=name: enter(name)))
-            handles.append(
-                module.register_forward_hook(lambda *results: leave(results[-1] is not None), always_call=True)
-            )
+            handles.append(module.register_forward_hook(leave, always_call=True))
     original = torchax.tensor._name_of_func
     torchax.tensor._name_of_func = _scope_of_operation
     try:
