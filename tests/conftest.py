@@ -31,6 +31,17 @@ settings.register_profile("anytpu", deadline=None, derandomize=True)
 settings.load_profile("anytpu")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def compile_each_program_once(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Keep XLA's programs from test to test and for the other workers: many tests compile the same small ones."""
+    before = jax.config.jax_compilation_cache_dir, jax.config.jax_persistent_cache_min_compile_time_secs
+    jax.config.update("jax_compilation_cache_dir", str(request.config.cache.mkdir("xla")))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    yield
+    jax.config.update("jax_compilation_cache_dir", before[0])
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", before[1])
+
+
 @pytest.fixture(autouse=True)
 def same_initial_weights() -> None:
     """Give each test the same random numbers, whatever ran before it in its process.

@@ -1,19 +1,8 @@
-"""Keras and anytpu compile the same small programs again and again here: XLA's results are kept from test to test."""
+"""A warning of Keras that every test of this folder may meet."""
 
 import pathlib
 
-import jax
 import pytest
-
-
-@pytest.fixture(autouse=True, scope="session")
-def compile_each_program_once(request: pytest.FixtureRequest):
-    before = jax.config.jax_compilation_cache_dir, jax.config.jax_persistent_cache_min_compile_time_secs
-    jax.config.update("jax_compilation_cache_dir", str(request.config.cache.mkdir("xla")))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    yield
-    jax.config.update("jax_compilation_cache_dir", before[0])
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", before[1])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
