@@ -112,13 +112,13 @@ def _check_calibration(calibration: Any) -> None:
             "are taken, such as calibration=x_train[:256]."
         )
     several = calibration.values() if isinstance(calibration, dict) else calibration
-    for one in several if isinstance(calibration, dict | list | tuple) else [calibration]:
-        if is_path(one):
-            raise CalibrationError(f"calibration is the name of a file; load it: calibration=np.load({str(one)!r}).")
-        if not _is_array(one):
+    for array in several if isinstance(calibration, dict | list | tuple) else [calibration]:
+        if is_path(array):
+            raise CalibrationError(f"calibration is the name of a file; load it: calibration=np.load({str(array)!r}).")
+        if not _is_array(array):
             raise CalibrationError(
-                f"calibration must be an array of examples, or an array for each input, not {one!r:.60}: give some of "
-                "what the model will see, such as calibration=x_train[:256]."
+                f"calibration must be an array of examples, or an array for each input, not {array!r:.60}: give some "
+                "of what the model will see, such as calibration=x_train[:256]."
             )
 
 

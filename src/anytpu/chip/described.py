@@ -56,7 +56,9 @@ class Describing:
             "inputs": [dataclasses.asdict(port) for port in network.inputs],
             "outputs": [dataclasses.asdict(port) for port in network.outputs],
             "shapes": {tensor: list(shape) for tensor, shape in network.shapes.items()},
-            "quantizations": {tensor: dataclasses.asdict(one) for tensor, one in network.quantizations.items()},
+            "quantizations": {
+                tensor: dataclasses.asdict(quantization) for tensor, quantization in network.quantizations.items()
+            },
             "nodes": [self._node(node) for node in network.nodes],
         }
 
@@ -64,7 +66,7 @@ class Describing:
         """Return a service of the host as JSON values."""
         return {
             "step": self._node(service.step),
-            "inputs": [None if one is None else dataclasses.asdict(one) for one in service.inputs],
+            "inputs": [None if bound is None else dataclasses.asdict(bound) for bound in service.inputs],
             "output": None if service.output is None else dataclasses.asdict(service.output),
         }
 
@@ -89,7 +91,7 @@ class Describing:
             }
             return {"host_step": fields, "steps": place}
         if isinstance(value, tuple):
-            return [self._value(one) for one in value]
+            return [self._value(item) for item in value]
         return value.item() if isinstance(value, np.generic) else value
 
     def _place(self, array: np.ndarray) -> int:
@@ -136,7 +138,7 @@ class Recalling:
             inputs=tuple(_port(port) for port in described["inputs"]),
             outputs=tuple(_port(port) for port in described["outputs"]),
             shapes={tensor: _tuples(shape) for tensor, shape in described["shapes"].items()},
-            quantizations={tensor: Quantization(**one) for tensor, one in described["quantizations"].items()},
+            quantizations={tensor: Quantization(**fields) for tensor, fields in described["quantizations"].items()},
             nodes=tuple(self._node(node) for node in described["nodes"]),
         )
 
@@ -144,7 +146,7 @@ class Recalling:
         step = self._node(described["step"])
         if not isinstance(step, QHostStep):
             raise TypeError(f"{type(step).__name__} is no step of the host")
-        inputs = tuple(None if one is None else binding(one) for one in described["inputs"])
+        inputs = tuple(None if bound is None else binding(bound) for bound in described["inputs"])
         if not len(inputs) == len(step.inputs) == len(step.step.steps.arguments):
             raise ValueError(f"{step.name!r:.100} has {len(step.inputs)} inputs, bound to {len(inputs)}")
         output = described["output"]
@@ -158,9 +160,9 @@ class Recalling:
         if isinstance(value, Mapping) and "array" in value:
             return self._arrays[value["array"]]
         if isinstance(value, Mapping):
-            fields = {name: self._value(one) for name, one in value["host_step"].items()}
+            fields = {name: self._value(field) for name, field in value["host_step"].items()}
             return HostStep(**fields, steps=self._steps[value["steps"]])
-        return tuple(self._value(one) for one in value) if isinstance(value, list) else value
+        return tuple(self._value(item) for item in value) if isinstance(value, list) else value
 
 
 def binding(described: Mapping[str, Any]) -> Binding:
@@ -199,7 +201,7 @@ def size_bytes(listed: Sequence[Any]) -> int:
         >>> size_bytes([["int16", [2]], ["float32", [3, 2]]])
         48
     """
-    return _read(lambda: sum(_size_bytes(*_kind_and_shape(one)) for one in listed))
+    return _read(lambda: sum(_size_bytes(*_kind_and_shape(entry)) for entry in listed))
 
 
 def split_arrays(listed: Sequence[Any], content: bytes) -> list[np.ndarray]:
@@ -212,15 +214,15 @@ def split_arrays(listed: Sequence[Any], content: bytes) -> list[np.ndarray]:
 
 
 def _split(listed: Sequence[Any], content: bytes) -> list[np.ndarray]:
-    found, place = [], 0
-    for one in listed:
-        dtype, shape = _kind_and_shape(one)
+    arrays, place = [], 0
+    for entry in listed:
+        dtype, shape = _kind_and_shape(entry)
         plain = np.frombuffer(content, dtype.newbyteorder("<"), math.prod(shape), place)
-        found.append(plain.reshape(shape).astype(dtype, copy=False))
+        arrays.append(plain.reshape(shape).astype(dtype, copy=False))
         place += _size_bytes(dtype, shape)
     if place != len(content):
         raise ValueError(f"{len(content)} bytes, and the arrays that are listed take {place}")
-    return found
+    return arrays
 
 
 def _kind_and_shape(listed: Any) -> tuple[np.dtype, list[int]]:

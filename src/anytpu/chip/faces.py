@@ -44,9 +44,9 @@ def face_of(image: Image, network: QuantizedNetwork | None) -> Face:
         outputs=outputs,
         shapes={
             **{port.tensor: canonical_shape(port.shape) for port in (*inputs, *outputs)},
-            **{one.tensor: one.shape for one in _bindings(image)},
+            **{binding.tensor: binding.shape for binding in _bindings(image)},
         },
-        quantizations={one.tensor: one.quantization for one in _bindings(image)},
+        quantizations={binding.tensor: binding.quantization for binding in _bindings(image)},
         steps=tuple(service.step for service in image.services),
     )
 
@@ -54,14 +54,14 @@ def face_of(image: Image, network: QuantizedNetwork | None) -> Face:
 def _bindings(image: Image) -> Iterator[Binding]:
     yield from (*image.inputs, *image.outputs)
     for service in image.services:
-        yield from (one for one in (*service.inputs, service.output) if one is not None)
+        yield from (binding for binding in (*service.inputs, service.output) if binding is not None)
 
 
 def _bound(bindings: tuple[Binding, ...]) -> Iterator[Port]:
     """Yield the port of each bound chip tensor; its shape omits leading axes of size 1 before the channels."""
-    for one in bindings:
-        ones = next((number for number, size in enumerate(one.shape[:2]) if size != 1), 2)
-        yield Port(one.tensor, one.shape[ones:])
+    for binding in bindings:
+        leading = next((number for number, size in enumerate(binding.shape[:2]) if size != 1), 2)
+        yield Port(binding.tensor, binding.shape[leading:])
 
 
 def _taken(image: Image) -> Iterator[Port]:

@@ -169,24 +169,24 @@ class _Content:
 
     def parts(self) -> dict[str, Packed]:
         """Return the parts by name, with verified checksums."""
-        entries, start, found = self._entries(), _BEGINNING_BYTES, {}
+        entries, start, parts = self._entries(), _BEGINNING_BYTES, {}
         end = start + sum(entry.packed_bytes for entry in entries)
         if len(self._content) < end:
             self._refuse(f"is cut short: it has {len(self._content):,} of {end:,} bytes. {_COPY_AGAIN}")
         if len(self._content) > end:
             self._refuse(f"has {len(self._content) - end:,} bytes too many at its end. {_COPY_AGAIN}")
         for entry in entries:
-            found[entry.name] = self._part(entry, self._content[start : start + entry.packed_bytes])
+            parts[entry.name] = self._part(entry, self._content[start : start + entry.packed_bytes])
             start += entry.packed_bytes
-        return found
+        return parts
 
     def _entries(self) -> list[_Entry]:
         self._check_start()
         size = _BEGINNING_BYTES - _SUM.size
         if _SUM.unpack_from(self._content, size)[0] != google_crc32c.value(self._content[:size]):
             self._altered("beginning")
-        found = [_PART.unpack_from(self._content, _START.size + n * _PART.size) for n in range(len(PARTS))]
-        entries = [_Entry(raw.rstrip(b"\0").decode("latin-1"), *numbers) for raw, *numbers in found]
+        raw_entries = [_PART.unpack_from(self._content, _START.size + n * _PART.size) for n in range(len(PARTS))]
+        entries = [_Entry(raw.rstrip(b"\0").decode("latin-1"), *numbers) for raw, *numbers in raw_entries]
         if tuple(entry.name for entry in entries) != PARTS:
             self._altered("beginning")
         return entries

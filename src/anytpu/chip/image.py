@@ -78,11 +78,11 @@ def fault_in_binding(tensor: Any, shape: Any, host_address: Any, lanes: Any) -> 
     """
     if not isinstance(tensor, str):
         return "tensor", f"a tensor has a name, not {tensor!r}."
-    if not isinstance(shape, tuple) or len(shape) != 3 or not all(_is_whole(one, 1) for one in shape):
+    if not isinstance(shape, tuple) or len(shape) != 3 or not all(_is_whole(size, 1) for size in shape):
         return "shape", f"a shape is [height, width, channels] of one example, each above 0, not {_listed(shape)}."
     if not _is_whole(host_address, 0) or host_address % UNIT_BYTES:
         return "host_address", f"host_address must be 0 or a positive multiple of 32, not {host_address!r}."
-    if not isinstance(lanes, tuple) or not all(_is_whole(one, 1) for one in lanes) or sum(lanes) != shape[2]:
+    if not isinstance(lanes, tuple) or not all(_is_whole(count, 1) for count in lanes) or sum(lanes) != shape[2]:
         expected = f"they must be above 0 and add up to {shape[2]}"
         return "lanes", f"lanes are those of each plane: {expected}, unlike {_listed(lanes)}."
     return None
@@ -204,8 +204,8 @@ class Image:
         _check_whole(f"The size of the host's buffer of {self.name!r}", self.host_bytes, 0, MOST_HOST_BYTES)
         _check_kind(f"The weights of {self.name!r}", self.weights, np.ndarray)
         if self.weights.dtype != np.uint8 or self.weights.ndim != 1:
-            found = f"{self.weights.dtype} {self.weights.shape}"
-            raise ChipError(f"The weights of {self.name!r} must be bytes, a vector of uint8, not {found}.")
+            actual = f"{self.weights.dtype} {self.weights.shape}"
+            raise ChipError(f"The weights of {self.name!r} must be bytes, a vector of uint8, not {actual}.")
         _check_kind(f"The chip of {self.name!r}", self.design, Design)
 
 

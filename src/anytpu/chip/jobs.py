@@ -132,15 +132,15 @@ def _step(function: Callable[[Any, Any], Any], name: str) -> Callable[[Any, Any]
 
 def _rows_of(calibration: Any) -> Any:
     if isinstance(calibration, dict):
-        return {name: np.asarray(one)[:TRACED_ROWS] for name, one in calibration.items()}
+        return {name: np.asarray(array)[:TRACED_ROWS] for name, array in calibration.items()}
     if isinstance(calibration, list | tuple):
-        return [np.asarray(one)[:TRACED_ROWS] for one in calibration]
+        return [np.asarray(array)[:TRACED_ROWS] for array in calibration]
     return np.asarray(calibration)[:TRACED_ROWS]
 
 
 def _shapes(rows: Any) -> str:
     if isinstance(rows, dict):
-        return "{" + ", ".join(f"{name!r}: {_shapes(one)}" for name, one in rows.items()) + "}"
+        return "{" + ", ".join(f"{name!r}: {_shapes(array)}" for name, array in rows.items()) + "}"
     if isinstance(rows, list):
         return "[" + ", ".join(map(_shapes, rows)) + "]"
     return f"({', '.join(['rows', *map(str, rows.shape[1:])])})"

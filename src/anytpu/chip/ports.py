@@ -24,10 +24,10 @@ def arrays_of(name: str, ports: Sequence[Port], x: Any) -> list[np.ndarray]:
     if isinstance(x, Mapping):
         names = [port.tensor for port in ports]
         if set(x) != set(names):
-            wanted, given = ", ".join(map(repr, names)), ", ".join(map(repr, x)) or "nothing"
-            raise ChipError(f"the inputs of {name} are {wanted}, and those given are {given}.")
-        return [np.asarray(x[one]) for one in names]
-    return [np.asarray(one) for one in x] if isinstance(x, list | tuple) else [np.asarray(x)]
+            wanted, actual = ", ".join(map(repr, names)), ", ".join(map(repr, x)) or "nothing"
+            raise ChipError(f"the inputs of {name} are {wanted}, and those given are {actual}.")
+        return [np.asarray(x[name]) for name in names]
+    return [np.asarray(array) for array in x] if isinstance(x, list | tuple) else [np.asarray(x)]
 
 
 def check_arrays(name: str, ports: Sequence[Port], arrays: Sequence[np.ndarray]) -> int:

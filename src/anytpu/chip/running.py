@@ -28,9 +28,9 @@ class Runner:
 
     def real(self, x: Any) -> list[np.ndarray]:
         """Return the outputs as real numbers, `(rows, ...)` in the user's shapes."""
-        found = self._run(x, [port.tensor for port in self.outputs])
+        tensors = self._run(x, [port.tensor for port in self.outputs])
         return [
-            ports.array_of(port, found[port.tensor], self._face.quantizations).astype(port.dtype, copy=False)
+            ports.array_of(port, tensors[port.tensor], self._face.quantizations).astype(port.dtype, copy=False)
             for port in self.outputs
         ]
 
@@ -41,9 +41,12 @@ class Runner:
             if port.tensor in self._face.quantizations:
                 shapes.append((port.tensor, port.shape))
             else:  # computed on the host: return each of its chip tensors once, in that tensor's shape
-                shapes += [(one, None) for one in self._held(port.tensor) if (one, None) not in shapes]
-        found = self._run(x, list(dict.fromkeys(tensor for tensor, _ in shapes)))
-        return [found[one] if shape is None else found[one].reshape(len(found[one]), *shape) for one, shape in shapes]
+                shapes += [(tensor, None) for tensor in self._held(port.tensor) if (tensor, None) not in shapes]
+        tensors = self._run(x, list(dict.fromkeys(tensor for tensor, _ in shapes)))
+        return [
+            tensors[tensor] if shape is None else tensors[tensor].reshape(len(tensors[tensor]), *shape)
+            for tensor, shape in shapes
+        ]
 
     def _run(self, x: Any, tensors: Sequence[str]) -> dict[str, np.ndarray]:
         """Run all rows of x, and return the given tensors by name, `(rows, height, width, channels)`."""
@@ -58,17 +61,17 @@ class Runner:
         image = self._images.image(min(_power_of_two(rows), own.batch)) if self._images.network else own
         machine.check_room(image)  # before the arrays of a batch are allocated
         made = []
-        for number, one in enumerate(self._batches(arrays, image.batch)):
+        for number, inputs in enumerate(self._batches(arrays, image.batch)):
             try:
-                made.append(machine.run(image, one))
+                made.append(machine.run(image, inputs))
             except HostStepError as error:
                 raise HostStepError(error.made, error.row + number * image.batch, error.reason) from None
-        return {name: np.concatenate([one[name] for one in made])[:rows] for name in tensors}
+        return {name: np.concatenate([result[name] for result in made])[:rows] for name in tensors}
 
     def _nothing(self, tensor: str) -> np.ndarray:
         """Return a tensor with 0 rows."""
-        found = self._face.quantizations.get(tensor)
-        return np.zeros((0, *self._face.shapes[tensor]), np.float32 if found is None else found.dtype)
+        quantization = self._face.quantizations.get(tensor)
+        return np.zeros((0, *self._face.shapes[tensor]), np.float32 if quantization is None else quantization.dtype)
 
     def _batches(self, arrays: list[np.ndarray], batch: int) -> Iterator[dict[str, np.ndarray]]:
         for start in range(0, len(arrays[0]), batch):
@@ -83,9 +86,9 @@ class Runner:
         """Return the tensor if it is on the chip, else the chip tensors from which the host computes it."""
         if tensor in self._face.quantizations:
             return [tensor]
-        maker = next((one for one in self._face.steps if one.output == tensor), None)
+        maker = next((step for step in self._face.steps if step.output == tensor), None)
         inputs = maker.inputs if isinstance(maker, QHostStep) else ()
-        return [one for name in inputs for one in self._held(name)]
+        return [source for name in inputs for source in self._held(name)]
 
 
 def _power_of_two(rows: int) -> int:

@@ -209,17 +209,17 @@ NUMBERS = {".int8": "<i1", ".uint8": "<u1", ".int16": "<i2", ".int32": "<i4", ".
 
 
 def _numbers(line: Line, head: Token, tokens: Sequence[Token]) -> bytes:
-    dtype, found = np.dtype(NUMBERS[head.text]), []
+    dtype, values = np.dtype(NUMBERS[head.text]), []
     for place, token in enumerate(tokens):
         if place % 2 == 0:
             if token.kind != "number":
                 raise line.error(token.column, f"{head.text} takes numbers, separated by commas.")
-            found.append(_number(line, token, dtype))
+            values.append(_number(line, token, dtype))
         elif token.kind == "end":
             break
         elif token.text != ",":
             raise line.error(token.column, f"a comma must stand before {token.text}.")
-    return np.array(found, dtype).tobytes()
+    return np.array(values, dtype).tobytes()
 
 
 def _number(line: Line, token: Token, dtype: np.dtype) -> int | float:

@@ -52,7 +52,7 @@ def disassemble(image: Image, weights: bool = False) -> str:
 
 def _head(image: Image) -> Iterator[str]:
     count = len(image.instructions)
-    size = sum(form_of(one).length_bytes for one in image.instructions)
+    size = sum(form_of(instruction).length_bytes for instruction in image.instructions)
     many = "instruction" if count == 1 else "instructions"
     yield f"; {one_line(image.name)}: {count:,} {many}, {size:,} bytes, for batches of {image.batch}"
     yield f".name {json.dumps(image.name)}"
@@ -63,26 +63,26 @@ def _head(image: Image) -> Iterator[str]:
     turned = [f"{name}={value}" for name, value in knobs if value != getattr(TPU_V1, name)]
     if turned:
         yield f".design {', '.join(turned)}"
-    yield from (f".input {_binding(one)}" for one in image.inputs)
-    yield from (f".output {_binding(one)}" for one in image.outputs)
+    yield from (f".input {_binding(binding)}" for binding in image.inputs)
+    yield from (f".output {_binding(binding)}" for binding in image.outputs)
     yield from (f".tag {_tag(tag)}" for tag in image.tags)
-    for one in image.residents:
-        numbers = ", ".join(f"{name}={getattr(one, name)}" for name in ("address", "units", "first", "last"))
-        yield f".resident {json.dumps(one.tensor)}, {numbers}"
+    for resident in image.residents:
+        numbers = ", ".join(f"{name}={getattr(resident, name)}" for name in ("address", "units", "first", "last"))
+        yield f".resident {json.dumps(resident.tensor)}, {numbers}"
 
 
-def _binding(one: Binding) -> str:
-    quantization = one.quantization
+def _binding(binding: Binding) -> str:
+    quantization = binding.quantization
     return (
-        f"{json.dumps(one.tensor)}, shape={list(map(int, one.shape))}, host_address={one.host_address}, "
+        f"{json.dumps(binding.tensor)}, shape={list(map(int, binding.shape))}, host_address={binding.host_address}, "
         f"scale={float(quantization.scale)!r}, zero_point={quantization.zero_point}, bits={quantization.bits}, "
-        f"lanes={list(map(int, one.lanes))}"
+        f"lanes={list(map(int, binding.lanes))}"
     )
 
 
 def _tag(tag: Tag) -> str:
     known = {name: getattr(tag, name) for name in ("layer", "kind", "macs", "note") if getattr(tag, name)}
-    named = [f"{name}={json.dumps(one, default=np.generic.item)}" for name, one in known.items()]
+    named = [f"{name}={json.dumps(value, default=np.generic.item)}" for name, value in known.items()]
     return ", ".join([json.dumps(tag.name), *named])
 
 

@@ -39,7 +39,7 @@ def read_instruction(line: Line, tokens: Sequence[Token]) -> Instruction:
 
 
 def _suffixes(line: Line, head: Token, form: Form, suffixes: list[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     meanings: dict[str, tuple[Field, object]] = {}
     for field in form.suffixes:
         meanings |= (
@@ -51,16 +51,16 @@ def _suffixes(line: Line, head: Token, form: Form, suffixes: list[str]) -> dict[
             more = nearest(suffix, meanings) if meanings else "It has none."
             raise line.error(column, f"{form.mnemonic} has no suffix '.{suffix}'. {more}")
         field, value = meanings[suffix]
-        if field.name in found:
-            twice = "is given twice" if found[field.name] == value else f"does not go with '.{found[field.name]}'"
+        if field.name in values:
+            twice = "is given twice" if values[field.name] == value else f"does not go with '.{values[field.name]}'"
             raise line.error(column, f"the suffix '.{suffix}' {twice}.")
-        found[field.name] = value
+        values[field.name] = value
         column += len(suffix) + 1
     for field in form.suffixes:
-        if field.kind is Kind.CHOICE and field.name not in found and field.name not in form.defaults:
+        if field.kind is Kind.CHOICE and field.name not in values and field.name not in form.defaults:
             choices = ", ".join(f".{choice}" for choice in field.choices)
             raise line.error(head.column, f"{form.mnemonic} needs one of {choices}.")
-    return found
+    return values
 
 
 def _operand(field: Field, operands: Operands, register: int) -> Any:

@@ -70,7 +70,7 @@ class Line:
 
     def tokens(self) -> list[Token]:
         """Return the pieces of the line, without spaces and comments; the last is "end"."""
-        found: list[Token] = []
+        tokens: list[Token] = []
         place, end, text = 0, 0, self.text
         while place < len(text):
             match = _TOKEN.match(text, place)
@@ -80,9 +80,9 @@ class Line:
             kind = match.lastgroup
             if kind == "comment":
                 break
-            found.append(self._token(kind or "", match[kind or 0], match.start(kind or 0) + 1))
+            tokens.append(self._token(kind or "", match[kind or 0], match.start(kind or 0) + 1))
             place = end = match.end()
-        return [*found, Token("end", "", end + 1)]
+        return [*tokens, Token("end", "", end + 1)]
 
     def _token(self, kind: str, text: str, column: int) -> Token:
         if kind == "number":

@@ -109,9 +109,9 @@ class Operands:
     def numbers(self, name: str) -> list[int]:
         """Return a list operand of integers."""
         content = self._values[name].content
-        if not isinstance(content, list) or not all(isinstance(one, int) for one in content):
+        if not isinstance(content, list) or not all(isinstance(number, int) for number in content):
             self.refuse(name, f"{name} must be a list of whole numbers, like [1, 1, 10].")
-        return [int(one) for one in content]
+        return [int(number) for number in content]
 
 
 def _comma(line: Line, tokens: Sequence[Token], place: int) -> int:

@@ -31,7 +31,7 @@ def remark_on(image: Image, issued: Issued) -> str:
         return f"{_units(instruction.waiting)} {verb} for {_units(instruction.finished)}"
     if isinstance(instruction, InterruptHost):
         services = image.services[instruction.number : instruction.number + 1]
-        return "".join(f"{one.step.step.kind} on the host: {one.step.step.why}" for one in services)
+        return "".join(f"{service.step.step.kind} on the host: {service.step.step.why}" for service in services)
     return "" if instruction.unit is None else _moved(image, issued)
 
 
@@ -39,8 +39,8 @@ def tag_text(image: Image, tag: int) -> str:
     """Return the name, kind and note of a part of a program; "" without any."""
     if not 0 <= tag < len(image.tags):
         return ""
-    one = image.tags[tag]
-    return " ".join(one_line(text) for text in (one.name, one.kind and f"({one.kind})", one.note) if text)
+    part = image.tags[tag]
+    return " ".join(one_line(text) for text in (part.name, part.kind and f"({part.kind})", part.note) if text)
 
 
 def one_line(text: str) -> str:
@@ -58,7 +58,7 @@ def _moved(image: Image, issued: Issued) -> str:
         touched = accesses(instruction, issued.registers, image.design)
     except ZeroDivisionError:
         return _NO_GEOMETRY
-    if any(one.start >= one.stop for one in (*touched.reads, *touched.writes)):
+    if any(addresses.start >= addresses.stop for addresses in (*touched.reads, *touched.writes)):
         return _NO_GEOMETRY
     sources = [_places(touched.reads)] if touched.reads else []
     tiles, parameters = tiles_popped(instruction), parameters_popped(instruction)
@@ -77,6 +77,10 @@ def _places(stretches: Sequence[Stretch]) -> str:
     return shown if len(stretches) <= 2 else f"{shown} and {len(stretches) - 2} more"
 
 
-def _place(one: Stretch) -> str:
-    name = _NAMES[one.memory]
-    return f"{name} {one.start}" if one.stop == one.start + 1 else f"{name}s {one.start} to {one.stop - 1}"
+def _place(addresses: Stretch) -> str:
+    name = _NAMES[addresses.memory]
+    return (
+        f"{name} {addresses.start}"
+        if addresses.stop == addresses.start + 1
+        else f"{name}s {addresses.start} to {addresses.stop - 1}"
+    )

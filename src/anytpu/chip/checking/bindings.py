@@ -23,7 +23,7 @@ def fault_in_bindings(image: Image) -> str | None:
 
 
 def _fault_in_names(what: str, bindings: Sequence[Binding]) -> str | None:
-    names = [one.tensor for one in bindings]
+    names = [binding.tensor for binding in bindings]
     for name in names:
         if names.count(name) > 1:
             return f"Two {what} have the name {name!r}. Give each a name of its own."
@@ -31,21 +31,21 @@ def _fault_in_names(what: str, bindings: Sequence[Binding]) -> str | None:
 
 
 def _fault_in_meanings(image: Image) -> str | None:
-    outputs = {one.tensor: one for one in image.outputs}
-    for one in image.inputs:
-        other = outputs.get(one.tensor, one)
-        if (one.shape, one.quantization) != (other.shape, other.quantization):
-            return f"An input and an output have the name {one.tensor!r}, and another shape or other numbers."
+    outputs = {binding.tensor: binding for binding in image.outputs}
+    for binding in image.inputs:
+        other = outputs.get(binding.tensor, binding)
+        if (binding.shape, binding.quantization) != (other.shape, other.quantization):
+            return f"An input and an output have the name {binding.tensor!r}, and another shape or other numbers."
     return None
 
 
 def _fault_in_places(image: Image) -> str | None:
-    ordered = sorted(image.inputs, key=lambda one: one.host_address)
-    for one, other in itertools.pairwise(ordered):
-        stop = min(_stop(one, image), _stop(other, image))
+    ordered = sorted(image.inputs, key=lambda binding: binding.host_address)
+    for binding, other in itertools.pairwise(ordered):
+        stop = min(_stop(binding, image), _stop(other, image))
         if other.host_address < stop:
             place = place_text(Memory.HOST, other.host_address, stop)
-            return f"The inputs {one.tensor!r} and {other.tensor!r} both lie at {place}. Move one of them."
+            return f"The inputs {binding.tensor!r} and {other.tensor!r} both lie at {place}. Move one of them."
     return None
 
 

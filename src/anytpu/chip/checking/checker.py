@@ -103,7 +103,7 @@ class _Walk:
             self._memories.host_writes(f"At {faults.instruction_text(self._image, issued)}, output", service.output)
 
     def _check_ends(self) -> None:
-        numbers = [n for n, one in enumerate(self._image.instructions) if isinstance(one, Halt)]
+        numbers = [n for n, instruction in enumerate(self._image.instructions) if isinstance(instruction, Halt)]
         last = len(self._image.instructions) - 1
         if not numbers:
             raise ChipError(f"The program {self._image.name!r} does not end: its last instruction must be a halt.")
@@ -121,7 +121,7 @@ class _Walk:
     def _check_progress(self) -> None:
         stuck = self._fetched.stuck()
         if stuck is not None:
-            issued = next(one for one in issue(self._image.instructions) if one.number == stuck)
+            issued = next(issued for issued in issue(self._image.instructions) if issued.number == stuck)
             fault = (
                 "would wait for ever: what it takes from the Weight Memory stands behind tiles for which the weight "
                 f"FIFO of {self._image.design.weight_fifo_tiles} has no room, and these are taken only after it. Send "

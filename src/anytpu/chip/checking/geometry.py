@@ -56,31 +56,31 @@ def fault_in(instruction: Instruction, registers: Registers, is_set: Container[i
 def needed(instruction: Instruction, registers: Registers) -> tuple[Register, ...]:
     """Return the registers that an instruction uses and that must not be 0."""
     if isinstance(instruction, MatrixMultiply):
-        found = (Register.PITCH, Register.PLANE_STRIDE) if instruction.repeat > 1 else (Register.PITCH,)
+        used = (Register.PITCH, Register.PLANE_STRIDE) if instruction.repeat > 1 else (Register.PITCH,)
     elif isinstance(instruction, Convolve):
-        found = (Register.PITCH, Register.LANES, Register.TAPS, *_WINDOW, *_dilation(registers))
+        used = (Register.PITCH, Register.LANES, Register.TAPS, *_WINDOW, *_dilation(registers))
     elif isinstance(instruction, Activate):
-        found = _needed_by_activate(instruction, registers)
+        used = _needed_by_activate(instruction, registers)
     else:
         return ()
     if isinstance(instruction, Product | Activate) and instruction.wide:
-        found += (Register.HIGH_OFFSET,)
-    return found
+        used += (Register.HIGH_OFFSET,)
+    return used
 
 
 def _needed_by_activate(instruction: Activate, registers: Registers) -> tuple[Register, ...]:
-    found = (Register.OUT_PITCH,)
+    used = (Register.OUT_PITCH,)
     if instruction.operation != "scale":
-        found += (Register.PITCH,)
+        used += (Register.PITCH,)
     if instruction.operation in _TAKES_TWO:
-        found += (Register.SECOND_PITCH, Register.SECOND_ROWS)
-        found += (Register.SCALE, Register.SECOND_SCALE, Register.OUT_SCALE)
-        found += (Register.SECOND_HIGH_OFFSET,) if instruction.wide else ()
+        used += (Register.SECOND_PITCH, Register.SECOND_ROWS)
+        used += (Register.SCALE, Register.SECOND_SCALE, Register.OUT_SCALE)
+        used += (Register.SECOND_HIGH_OFFSET,) if instruction.wide else ()
     if instruction.operation in _POOLS:
-        found += (*_WINDOW, *_dilation(registers))
+        used += (*_WINDOW, *_dilation(registers))
     if instruction.operation == "average":
-        found += (Register.SCALE, Register.OUT_SCALE) if instruction.counted else (Register.SCALE,)
-    return found + ((Register.OUT_HIGH_OFFSET,) if instruction.wide_out else ())
+        used += (Register.SCALE, Register.OUT_SCALE) if instruction.counted else (Register.SCALE,)
+    return used + ((Register.OUT_HIGH_OFFSET,) if instruction.wide_out else ())
 
 
 def _dilation(registers: Registers) -> tuple[Register, ...]:

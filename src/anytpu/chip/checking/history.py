@@ -53,31 +53,31 @@ class History:
 
     def read(self, start: int, stop: int, visit: Visit) -> list[Conflict]:
         """Note that an instruction reads a stretch, and return the conflicts in the order of addresses."""
-        found: list[Conflict] = []
+        conflicts: list[Conflict] = []
         for place in range(self._cut(start), self._cut(stop)):
             cell = self._cells[place]
             if cell.writer is None:
-                found.append(Conflict("unwritten", *self._extent(place)))
+                conflicts.append(Conflict("unwritten", *self._extent(place)))
             elif not self._is_done(cell.writer, visit):
-                found.append(Conflict("read after write", *self._extent(place), cell.writer))
+                conflicts.append(Conflict("read after write", *self._extent(place), cell.writer))
             cell.readers[visit.unit] = visit
-        return found
+        return conflicts
 
     def write(self, start: int, stop: int, visit: Visit) -> list[Conflict]:
         """Note that an instruction writes a stretch, and return the conflicts in the order of addresses."""
         first, last = self._cut(start), self._cut(stop)
-        found: list[Conflict] = []
+        conflicts: list[Conflict] = []
         for place in range(first, last):
             cell = self._cells[place]
             for reader in cell.readers.values():
                 if not self._is_done(reader, visit):
-                    found.append(Conflict("write after read", *self._extent(place), reader))
+                    conflicts.append(Conflict("write after read", *self._extent(place), reader))
             if cell.writer is not None and not self._is_done(cell.writer, visit):
-                found.append(Conflict("write after write", *self._extent(place), cell.writer))
+                conflicts.append(Conflict("write after write", *self._extent(place), cell.writer))
         if first < last:
             self._starts[first + 1 : last] = []
             self._cells[first:last] = [_Cell(visit, {})]
-        return found
+        return conflicts
 
     def first_unwritten(self, start: int, stop: int) -> int | None:
         """Return the first address of a stretch that nothing has written, or None."""

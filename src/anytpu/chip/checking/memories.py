@@ -73,20 +73,20 @@ class Memories:
         assert unit is not None
         visit = self._clocks.issue(unit, issued.number)
         for verb, stretches in (("reads", touched.reads), ("writes", touched.writes)):
-            for one in stretches:
-                self._check_size(issued, one, verb)
+            for addresses in stretches:
+                self._check_size(issued, addresses, verb)
         fault = fault_in_multipliers(issued.instruction, self._image.weights, self._image.design)
         if fault is not None:
             here = faults.instruction_text(self._image, issued)
             raise ChipError(f"I{here[1:]} {fault}")
         conflicts: list[tuple[Memory, Conflict]] = []
-        for one in touched.reads:
-            if one.memory is not Memory.WEIGHTS:
-                found = self._histories[one.memory].read(one.start, one.stop, visit)
-                conflicts += [(one.memory, conflict) for conflict in found]
-        for one in touched.writes:
-            found = self._histories[one.memory].write(one.start, one.stop, visit)
-            conflicts += [(one.memory, conflict) for conflict in found]
+        for addresses in touched.reads:
+            if addresses.memory is not Memory.WEIGHTS:
+                hazards = self._histories[addresses.memory].read(addresses.start, addresses.stop, visit)
+                conflicts += [(addresses.memory, conflict) for conflict in hazards]
+        for addresses in touched.writes:
+            hazards = self._histories[addresses.memory].write(addresses.start, addresses.stop, visit)
+            conflicts += [(addresses.memory, conflict) for conflict in hazards]
         if conflicts:
             others = {c.earlier.number: self._seen[c.earlier.number] for _, c in conflicts if c.earlier is not None}
             raise HazardError(faults.conflicts_text(self._image, issued, conflicts, others))

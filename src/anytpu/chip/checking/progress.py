@@ -61,8 +61,8 @@ class Progress:
         left = [queue[done].number for queue, done in zip(self._queues, self._done, strict=True) if done < len(queue)]
         return min(left, default=None)
 
-    def _may_start(self, one: _Waiting) -> bool:
-        return all(done >= count for done, count in zip(self._done, one.waits, strict=True))
+    def _may_start(self, waiting: _Waiting) -> bool:
+        return all(done >= count for done, count in zip(self._done, waiting.waits, strict=True))
 
     def _send(self) -> bool:
         queue, before = self._queues[Unit.WEIGHTS], self._sent
@@ -101,10 +101,10 @@ class Progress:
     def _multiply(self) -> bool:
         queue, moved = self._queues[Unit.MATRIX], False
         while (done := self._done[Unit.MATRIX]) < len(queue):
-            one = queue[done]
-            if self._of_product == 0 and not self._may_start(one):
+            waiting = queue[done]
+            if self._of_product == 0 and not self._may_start(waiting):
                 break
-            count = tiles_popped(one.instruction) - self._of_product
+            count = tiles_popped(waiting.instruction) - self._of_product
             ready = min(count, self._tiles - self._popped)
             self._popped, self._of_product = self._popped + ready, self._of_product + ready
             moved = moved or ready > 0
@@ -124,6 +124,6 @@ class Progress:
         return self._done[unit] > before
 
 
-def _request(one: _Waiting) -> ReadWeights:
-    assert isinstance(one.instruction, ReadWeights)
-    return one.instruction
+def _request(waiting: _Waiting) -> ReadWeights:
+    assert isinstance(waiting.instruction, ReadWeights)
+    return waiting.instruction

@@ -79,9 +79,9 @@ def _bindings(tensors: Sequence[str], lowering: Lowering) -> tuple[Binding, ...]
 def _residents(
     lowering: Lowering, residence: Residence, ranges: list[tuple[int, int]], numbers: list[int]
 ) -> tuple[Resident, ...]:
-    found = []
+    residents = []
     for stay in residence.stays:
         storage = lowering.storages[stay.storage]
         first, last = numbers[ranges[stay.first][0]], numbers[ranges[stay.last][1]]
-        found.append(Resident(storage.tensor, stay.address, storage.units, first, last))
-    return tuple(sorted(found, key=lambda one: (one.first, one.address)))
+        residents.append(Resident(storage.tensor, stay.address, storage.units, first, last))
+    return tuple(sorted(residents, key=lambda resident: (resident.first, resident.address)))

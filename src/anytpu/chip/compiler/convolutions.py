@@ -120,7 +120,7 @@ def _cost_cycles(way: Way, rows: int, wide: bool, lowering: Lowering) -> float:
 def _columns(node: QConvolution, target: Layout, way: Way, lowering: Lowering) -> tuple[Column, ...]:
     design, memory, array = lowering.design, lowering.memory, lowering.design.array
     source, result = lowering.quantization(node.inputs[0]), lowering.quantization(node.output)
-    weights, scales, bias = (memory.identity(one) for one in (node.weights, node.weight_scales, node.bias))
+    weights, scales, bias = (memory.identity(tensor) for tensor in (node.weights, node.weight_scales, node.bias))
 
     def tiles(intakes: tuple[Intake, ...], columns):
         import numpy as np

@@ -51,21 +51,21 @@ class Cuts:
             return self._tell_concatenate(node)
         if isinstance(node, QSlice) and node.axis == 2:
             source = self._cuts[node.inputs[0]]
-            told = self._add(node.output, [cut - node.start for cut in source])
+            has_changed = self._add(node.output, [cut - node.start for cut in source])
             back = [node.start, node.stop, *(cut + node.start for cut in self._cuts[node.output])]
-            return self._add(node.inputs[0], back) or told
+            return self._add(node.inputs[0], back) or has_changed
         if isinstance(node, QReshape):
             return self._tell_reshape(node)
         union = set().union(*(self._cuts[name] for name in (*node.inputs, node.output)))
         return any([self._add(name, union) for name in (*node.inputs, node.output)])
 
     def _tell_concatenate(self, node: QConcatenate) -> bool:
-        told, first = False, 0
+        has_changed, first = False, 0
         for name in node.inputs:
-            told |= self._add(node.output, [first, *(first + cut for cut in self._cuts[name])])
-            told |= self._add(name, [cut - first for cut in self._cuts[node.output]])
+            has_changed |= self._add(node.output, [first, *(first + cut for cut in self._cuts[name])])
+            has_changed |= self._add(name, [cut - first for cut in self._cuts[node.output]])
             first += self._shapes[name][2]
-        return told
+        return has_changed
 
     def _tell_reshape(self, node: QReshape) -> bool:
         source, target = node.inputs[0], node.output
@@ -73,6 +73,6 @@ class Cuts:
         if many % few:
             return False
         narrow, wide = (source, target) if self._shapes[source][2] == few else (target, source)
-        told = self._add(narrow, [cut % few for cut in self._cuts[wide]])
+        has_changed = self._add(narrow, [cut % few for cut in self._cuts[wide]])
         edges = {0, *self._cuts[narrow]}
-        return self._add(wide, [first + edge for first in range(0, many, few) for edge in edges]) or told
+        return self._add(wide, [first + edge for first in range(0, many, few) for edge in edges]) or has_changed

@@ -63,7 +63,13 @@ class Emission:
         item = Item(instruction, accesses(instruction, self._registers, self.design))
         if self._pending:
             touched = [s for s in (*item.accesses.reads, *item.accesses.writes) if s.memory is Memory.BUFFER]
-            self._flush([one for one in self._pending if any(s.start < one[1] and one[0] < s.stop for s in touched)])
+            self._flush(
+                [
+                    pending
+                    for pending in self._pending
+                    if any(s.start < pending[1] and pending[0] < s.stop for s in touched)
+                ]
+            )
         self.items.append(item)
 
     def flush(self) -> None:
@@ -71,9 +77,9 @@ class Emission:
         self._flush(list(self._pending))
 
     def _flush(self, wanted: list[tuple[int, int, Item]]) -> None:
-        for one in wanted:
-            self._pending.remove(one)
-            self.items.append(one[2])
+        for pending in wanted:
+            self._pending.remove(pending)
+            self.items.append(pending[2])
 
     def move(self, move: Move, units: int) -> None:
         """Write a storage of `units` units to the host, or read it in parts, each when it is first needed."""

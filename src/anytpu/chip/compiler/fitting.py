@@ -74,8 +74,8 @@ def _largest(lowering: Lowering, most: int, *, spill: bool) -> int:
 
 def _crowded(lowering: Lowering, error: FullError) -> CapacityError:
     """Return the error that says that what is wanted at a time does not fit."""
-    one = _for_one(lowering, in_place=True)
-    batch = _largest(one, lowering.batch - 1, spill=False)
+    single = _for_one(lowering, in_place=True)
+    batch = _largest(single, lowering.batch - 1, spill=False)
     is_in_pieces = error.needed_units + error.held_units <= lowering.design.buffer_units
     pieces = ", of which what is free is in pieces" if is_in_pieces else ""
     advice = f"Use batch={batch}, the largest power of two that fits, or" if batch else "Not even one example fits: use"

@@ -26,14 +26,14 @@ def fusable(network: QuantizedNetwork) -> dict[str, QTable]:
     uses = Counter(name for node in network.nodes for name in node.inputs)
     uses.update(port.tensor for port in network.outputs)
     makers = {node.output: node for node in network.nodes}
-    found = {}
+    tables = {}
     for node in network.nodes:
         if not isinstance(node, QTable) or uses[node.inputs[0]] != 1:
             continue
         bits = {network.quantizations[name].bits for name in (node.inputs[0], node.output)}
         if isinstance(makers.get(node.inputs[0]), QConvolution | QElementwise | QPool) and len(bits) == 1:
-            found[node.inputs[0]] = node
-    return found
+            tables[node.inputs[0]] = node
+    return tables
 
 
 def written_in_place(network: QuantizedNetwork) -> dict[str, tuple[str, int]]:
@@ -42,7 +42,7 @@ def written_in_place(network: QuantizedNetwork) -> dict[str, tuple[str, int]]:
     Of images stacked by height, or of consecutive parts of a sequence, each is a range of the rows of the whole.
     """
     makers = {node.output: node for node in network.nodes}
-    found: dict[str, tuple[str, int]] = {}
+    parts: dict[str, tuple[str, int]] = {}
     for node in network.nodes:
         if not isinstance(node, QConcatenate) or node.axis == 2:
             continue
@@ -52,10 +52,10 @@ def written_in_place(network: QuantizedNetwork) -> dict[str, tuple[str, int]]:
         for name in node.inputs:
             height, width, _ = network.shapes[name]
             origin = _origin(name, makers, network)
-            if origin is not None and origin not in found:
-                found[origin] = (node.output, first)
+            if origin is not None and origin not in parts:
+                parts[origin] = (node.output, first)
             first += height * width
-    return found
+    return parts
 
 
 def _origin(tensor: str, makers: dict[str, Node], network: QuantizedNetwork) -> str | None:

@@ -38,17 +38,17 @@ class _Ordering:
     def last_touch(self, number: int, unit: Unit, accesses: Accesses) -> dict[Unit, int]:
         """Return for each other unit its last instruction that instruction `number` depends on."""
         touched = touched_by(self.traces, number, unit, accesses)
-        found: dict[Unit, int] = {}
-        for one in sorted(touched - {-1, number}):
-            other = self.units[one]
+        last: dict[Unit, int] = {}
+        for earlier in sorted(touched - {-1, number}):
+            other = self.units[earlier]
             if other is not None and other is not unit:
-                found[other] = one
-        return found
+                last[other] = earlier
+        return last
 
     def wait(self, unit: Unit, needs: dict[Unit, int]) -> None:
         """Insert the Syncs that an instruction of `unit` needs."""
         previous = self.issued[unit][-1] if self.issued[unit] else -1
-        places = {other: max(one, previous) + 1 for other, one in needs.items()}
+        places = {other: max(needed, previous) + 1 for other, needed in needs.items()}
         taken: list[int] = []
         for other in sorted(places, key=lambda key: -places[key]):
             if self.known[unit][other] > needs[other]:

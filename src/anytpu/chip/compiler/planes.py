@@ -137,7 +137,7 @@ def place(storage: int, structure: Structure, rows: int, bits: int) -> tuple[Lay
 
 def channels_of(layout: Layout, start: int, stop: int) -> Layout | None:
     """Return the channels from `start` up to `stop`, or None when they do not start at a unit of 32 lanes."""
-    found, first = [], 0
+    parts, first = [], 0
     for plane in layout:
         kept = []
         for run in plane.runs:
@@ -151,8 +151,8 @@ def channels_of(layout: Layout, start: int, stop: int) -> Layout | None:
         if rest:
             return None
         runs = tuple(Run(run.lane - shift * UNIT_BYTES, run.count) for run in kept)
-        found.append(dataclasses.replace(plane, offset=plane.offset + shift, shift=plane.shift + shift, runs=runs))
-    return tuple(found)
+        parts.append(dataclasses.replace(plane, offset=plane.offset + shift, shift=plane.shift + shift, runs=runs))
+    return tuple(parts)
 
 
 def split(layout: Layout, structure: Structure) -> Layout | None:

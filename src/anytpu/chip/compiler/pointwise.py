@@ -36,9 +36,9 @@ def _(node: QPool, lowering: Lowering) -> None:
     settings = {**result.settings, **_scales(node, inside, outside), **window.settings(lowering.batch)}
     counted = node.kind == "average" and not node.counts_padding
     steps = [
-        Step(node.kind, one, other, lowering.rows(result.tensor), settings, None, 0, window,
+        Step(node.kind, plane, other, lowering.rows(result.tensor), settings, None, 0, window,
              inside.bits == 16, result.wide, result.table, counted)
-        for one, other in zip(source, target, strict=True)
+        for plane, other in zip(source, target, strict=True)
     ]  # fmt: skip
     _add(node, result.named(f"{node.kind} pool"), steps, lowering)
 
@@ -100,8 +100,8 @@ def _(node: QTable, lowering: Lowering) -> None:
     settings = {Register.LOW: inside.low, Register.HIGH: inside.high, Register.TABLE: slot}
     rows = lowering.rows(node.output)
     steps = [
-        Step("copy", one, out, count * rows, settings, None, 0, None, inside.bits == 16, wide, True)
-        for (one, out), count in _stacked((source, target), (rows, rows))
+        Step("copy", plane, out, count * rows, settings, None, 0, None, inside.bits == 16, wide, True)
+        for (plane, out), count in _stacked((source, target), (rows, rows))
     ]
     _add(node, node.kind, steps, lowering)
 
@@ -113,17 +113,17 @@ def _alike(node: Node, lowering: Lowering) -> list[Layout]:
         layout if own == max(bits) else _widened(name, node, lowering)
         for name, layout, own in zip(node.inputs, lowering.inputs(node), bits, strict=True)
     ]
-    if len({structure_of(one) for one in layouts}) == 1:
+    if len({structure_of(layout) for layout in layouts}) == 1:
         return layouts
     structure = atoms(layouts)
-    found = []
+    parts = []
     for name, layout in zip(node.inputs, layouts, strict=True):
         part = split(layout, structure)
         if part is None:
             part = lowering.make(name, structure, node.layer or node.name, max(bits))
             arrange(layout, 0, part, lowering.rows(name), node, lowering, wide=max(bits) == 16)
-        found.append(part)
-    return found
+        parts.append(part)
+    return parts
 
 
 def _widened(tensor: str, node: Node, lowering: Lowering) -> Layout:
@@ -131,7 +131,7 @@ def _widened(tensor: str, node: Node, lowering: Lowering) -> Layout:
     source, own = lowering.layouts[tensor], lowering.quantization(tensor)
     target = lowering.make(tensor, structure_of(source), node.layer or node.name, bits=16)
     rows, settings = lowering.rows(tensor), {Register.LOW: own.low, Register.HIGH: own.high}
-    steps = [Step("copy", one, out, rows, settings, wide_out=True) for one, out in zip(source, target, strict=True)]
+    steps = [Step("copy", plane, out, rows, settings, wide_out=True) for plane, out in zip(source, target, strict=True)]
     _add(node, "copy", steps, lowering)
     return target
 

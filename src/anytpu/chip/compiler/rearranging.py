@@ -114,8 +114,8 @@ def _copy_windows(
     wide = quantization.bits == 16
     limits = {Register.ZERO_POINT: quantization.zero_point, **_limits(quantization.bits)}
     steps = tuple(
-        Step("max", one, other, rows, {**limits, **window.settings(lowering.batch)}, None, 0, window, wide, wide)
-        for one, other, window in zip(source, target, windows, strict=True)
+        Step("max", plane, other, rows, {**limits, **window.settings(lowering.batch)}, None, 0, window, wide, wide)
+        for plane, other, window in zip(source, target, windows, strict=True)
     )
     lowering.jobs.append(StepsJob(_tag(node), storages_of([source]), storages_of([target]), steps))
 

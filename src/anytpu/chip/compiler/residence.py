@@ -256,16 +256,18 @@ def _settled(
     """Return an allocation in which each storage keeps one address for its whole live range; None: none was found."""
     uses = _uses(jobs)
     numbers = sorted(uses)
-    found = pack([Lifetime(storages[one].units, uses[one][0], uses[one][-1]) for one in numbers], units)
-    if found is None:
+    starts = pack(
+        [Lifetime(storages[storage].units, uses[storage][0], uses[storage][-1]) for storage in numbers], units
+    )
+    if starts is None:
         return None
-    places = dict(zip(numbers, found, strict=True))
+    places = dict(zip(numbers, starts, strict=True))
     moves: list[list[Move]] = [[] for _ in jobs]
-    for one in numbers:
-        if one in on_host:
-            moves[uses[one][0]].append(Move(one, places[one], on_host[one], True))
-    addresses = [{one: places[one] for one in job.reads | job.writes} for job in jobs]
-    stays = [Stay(one, places[one], uses[one][0], uses[one][-1]) for one in numbers]
+    for storage in numbers:
+        if storage in on_host:
+            moves[uses[storage][0]].append(Move(storage, places[storage], on_host[storage], True))
+    addresses = [{storage: places[storage] for storage in job.reads | job.writes} for job in jobs]
+    stays = [Stay(storage, places[storage], uses[storage][0], uses[storage][-1]) for storage in numbers]
     return Residence(tuple(map(tuple, moves)), tuple(addresses), tuple(stays), host_bytes)
 
 

@@ -82,10 +82,14 @@ def _follows(group: list[Feed], feed: Feed) -> bool:
     last = group[-1]
     if feed.window is not None or last.window is not None or len(group) == _MOST_PASSES:
         return False
-    one, other = last.plane, feed.plane
-    if (one.storage, one.pitch, one.high) != (other.storage, other.pitch, other.high) or other.offset < one.offset:
+    previous, other = last.plane, feed.plane
+    if (previous.storage, previous.pitch, previous.high) != (
+        other.storage,
+        other.pitch,
+        other.high,
+    ) or other.offset < previous.offset:
         return False
-    return len(group) == 1 or other.offset - one.offset == one.offset - group[-2].plane.offset
+    return len(group) == 1 or other.offset - previous.offset == previous.offset - group[-2].plane.offset
 
 
 def _multiply(
@@ -190,16 +194,16 @@ def _(job: ExportJob, emission: Emission) -> None:
 
 def _stretches(layout: Layout, rows: int, emission: Emission) -> list[tuple[int, int]]:
     """Return the stretches of the Unified Buffer that planes take, in order, joined where they touch."""
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     for plane in layout:
         units = rows * plane.pitch
         low = _unit(plane, emission)
         for start in (low, low + plane.high) if plane.high else (low,):
-            if found and sum(found[-1]) == start:
-                found[-1] = (found[-1][0], found[-1][1] + units)
+            if ranges and sum(ranges[-1]) == start:
+                ranges[-1] = (ranges[-1][0], ranges[-1][1] + units)
             else:
-                found.append((start, units))
-    return found
+                ranges.append((start, units))
+    return ranges
 
 
 @write.register

@@ -95,8 +95,8 @@ def place_text(memory: Memory, start: int, stop: int) -> str:
         >>> place_text(Memory.BUFFER, 3, 9), place_text(Memory.ACCUMULATORS, 3, 4)
         ('units 3 to 8 of the Unified Buffer', 'row 3 of the accumulators')
     """
-    one, many, where = _PLACES[memory]
-    return f"{one} {start}{where}" if stop == start + 1 else f"{many} {start} to {stop - 1}{where}"
+    singular, many, where = _PLACES[memory]
+    return f"{singular} {start}{where}" if stop == start + 1 else f"{many} {start} to {stop - 1}{where}"
 
 
 def tiles_popped(instruction: Instruction) -> int:
@@ -218,10 +218,10 @@ def _plane(address: int, rows: tuple[int, int], pitch: int, units: int) -> tuple
 def _repeated(source: tuple[Stretch, ...], repeat: int, stride: int) -> tuple[Stretch, ...]:
     if repeat == 1:
         return source
-    (one,) = source
-    if stride > one.stop - one.start:
-        return tuple(Stretch(one.memory, one.start + p * stride, one.stop + p * stride) for p in range(repeat))
-    return (one._replace(stop=one.stop + (repeat - 1) * stride),)
+    (plane,) = source
+    if stride > plane.stop - plane.start:
+        return tuple(Stretch(plane.memory, plane.start + p * stride, plane.stop + p * stride) for p in range(repeat))
+    return (plane._replace(stop=plane.stop + (repeat - 1) * stride),)
 
 
 def _with_high(source: tuple[Stretch, ...], wide: bool, offset: int | float) -> tuple[Stretch, ...]:

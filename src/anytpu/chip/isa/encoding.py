@@ -79,7 +79,7 @@ def decode(content: bytes) -> tuple[Instruction, ...]:
         >>> decode(bytes.fromhex("06 04 09 02"))
         (Sync(waiting=4, finished=9), Halt())
     """
-    found, offset = [], 0
+    instructions, offset = [], 0
     while offset < len(content):
         form = BY_OPCODE.get(content[offset])
         if form is None:
@@ -91,11 +91,11 @@ def decode(content: bytes) -> tuple[Instruction, ...]:
                 f"{form.length_bytes} bytes, and {len(content) - offset} are left."
             )
         try:
-            found.append(_instruction(form, int.from_bytes(content[offset:stop], "little")))
+            instructions.append(_instruction(form, int.from_bytes(content[offset:stop], "little")))
         except _FieldError as error:
             raise ChipFileError(f"The {form.mnemonic} at byte {offset} of the instructions: {error}") from None
         offset = stop
-    return tuple(found)
+    return tuple(instructions)
 
 
 def _value_bits(register: int, value: int | float) -> int:

@@ -90,11 +90,11 @@ class Form:
     @functools.cached_property
     def places(self) -> tuple[tuple[Field, int], ...]:
         """Each field with the index of its lowest bit."""
-        found, bit = [], 8
+        places, bit = [], 8
         for field in self.fields:
-            found.append((field, bit))
+            places.append((field, bit))
             bit += field.bits
-        return tuple(found)
+        return tuple(places)
 
     @functools.cached_property
     def operands(self) -> tuple[Field, ...]:

@@ -114,8 +114,8 @@ class _Sum:
         self.__init__()
         if len(products) < 2:
             return products
-        feeds = tuple(feed for one in products for feed in one.feeds)
-        tiles = tuple(tile for one in products for tile in one.tiles)
+        feeds = tuple(feed for product in products for feed in product.feeds)
+        tiles = tuple(tile for product in products for tile in product.tiles)
         return [dataclasses.replace(products[0], feeds=feeds, tiles=tiles)]
 
 
@@ -231,8 +231,8 @@ def _follows(first: LayerStep, second: LayerStep) -> bool:
     if second.feeds != tuple(feed.later(first.rows) for feed in first.feeds) or len(first.blocks) != len(second.blocks):
         return False
     return all(
-        one.tiles == other.tiles and _essence(one.activate.later(first.rows)) == _essence(other.activate)
-        for one, other in zip(first.blocks, second.blocks, strict=True)
+        block.tiles == other.tiles and _essence(block.activate.later(first.rows)) == _essence(other.activate)
+        for block, other in zip(first.blocks, second.blocks, strict=True)
     )
 
 
@@ -244,19 +244,19 @@ def _essence(activate: ActivateStep) -> ActivateStep:
 def _of_rows(layer: LayerStep, more: int) -> tuple[Block, ...]:
     rows = layer.rows + more
     return tuple(
-        dataclasses.replace(one, activate=dataclasses.replace(one.activate, rows=rows)) for one in layer.blocks
+        dataclasses.replace(block, activate=dataclasses.replace(block.activate, rows=rows)) for block in layer.blocks
     )
 
 
 def _sources(product: ProductStep) -> list[Stretch]:
     """Return ranges of the Unified Buffer, in units, that contain all reads of a product."""
-    found = Stretches()
+    ranges = Stretches()
     for feed in product.feeds:
         patches, _ = cover(feed.window, product.rows, feed.first_tap, feed.taps)
         first = min((patch.source_row for patch in patches), default=0)
         last = max((patch.source_row + patch.reach for patch in patches), default=-1)
-        found.add(_extents(feed.plane, first, last + 1))
-    return list(found)
+        ranges.add(_extents(feed.plane, first, last + 1))
+    return list(ranges)
 
 
 def _targets(activate: ActivateStep) -> list[Stretch]:

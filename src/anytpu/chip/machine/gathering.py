@@ -72,13 +72,13 @@ def _moves_of_feed(feed: Feed, rows: int, columns: int, first: int, high: bool) 
     row_bytes = plane.pitch * UNIT_BYTES
     patches, borders = cover(feed.window, rows, feed.first_tap, feed.taps)
     moves: list[Move | Fill] = []
-    for one in borders:
-        place = one.row * columns + first + one.tap * lanes
-        moves.append(Fill((*one.shape, lanes), place, _strides(one.steps, columns), number))
-    for one in patches:
-        place = one.row * columns + first + one.tap * lanes
-        source = start + one.source_row * row_bytes, _strides(one.source_steps, row_bytes)
-        moves.append(Move((*one.shape, lanes), place, _strides(one.steps, columns), *source, is_signed))
+    for border in borders:
+        place = border.row * columns + first + border.tap * lanes
+        moves.append(Fill((*border.shape, lanes), place, _strides(border.steps, columns), number))
+    for patch in patches:
+        place = patch.row * columns + first + patch.tap * lanes
+        source = start + patch.source_row * row_bytes, _strides(patch.source_steps, row_bytes)
+        moves.append(Move((*patch.shape, lanes), place, _strides(patch.steps, columns), *source, is_signed))
     return moves
 
 

@@ -98,5 +98,5 @@ def _expect(binding: Binding, integers: np.ndarray) -> None:
     if integers.dtype.kind not in "iu":
         raise ChipError(f"{tensor!r} must be of {q.bits}-bit integers, not of {integers.dtype}: quantize it first.")
     if integers.size and not q.low <= integers.min() <= integers.max() <= q.high:
-        found = f"has some from {integers.min()} to {integers.max()}"
-        raise ChipError(f"{tensor!r} must be of integers from {q.low} to {q.high}, and {found}.")
+        actual = f"has some from {integers.min()} to {integers.max()}"
+        raise ChipError(f"{tensor!r} must be of integers from {q.low} to {q.high}, and {actual}.")

@@ -67,12 +67,16 @@ def _lay(operation: Operation, lays: Mapping[str, Lay], types: Types) -> Lay:
 
 
 def _of_elements(operation: Operation, lays: Mapping[str, Lay], types: Types) -> Lay:
-    found = {lays[one] for one in operation.values if types[one].shape}
-    if len(found) != 1:
+    distinct = {lays[value] for value in operation.values if types[value].shape}
+    if len(distinct) != 1:
         raise Mixed("it joins values in which the batch lies along different axes")
-    lay = found.pop()
-    for one in operation.operands:
-        if isinstance(one, np.ndarray) and one.shape == operation.shape and not lay.is_the_same_for_all(one):
+    lay = distinct.pop()
+    for operand in operation.operands:
+        if (
+            isinstance(operand, np.ndarray)
+            and operand.shape == operation.shape
+            and not lay.is_the_same_for_all(operand)
+        ):
             raise Mixed(_DIFFERS)
     return lay
 
@@ -101,19 +105,23 @@ def _reshape(operation: Operation, lays: Mapping[str, Lay], types: Types) -> Lay
             fits.append(Lay(axis, lay.rows, size // (lay.rows * after), after))
     if not fits:
         raise Mixed("it reshapes an array so that rows of several examples come together")
-    return min(fits, key=lambda one: (one.before * one.after, one.axis))
+    return min(fits, key=lambda candidate: (candidate.before * candidate.after, candidate.axis))
 
 
 def _unmoved(why: str, touched: Callable[[Operation, int, Types], bool]) -> Callable[..., Lay]:
     """Return the rule of an operation that keeps all axes in place, and must not change the batch axis."""
 
     def rule(operation: Operation, lays: Mapping[str, Lay], types: Types) -> Lay:
-        found = {lays[one] for one in operation.values}
-        lay = found.pop()
-        if found or touched(operation, lay.axis, types):
+        distinct = {lays[value] for value in operation.values}
+        lay = distinct.pop()
+        if distinct or touched(operation, lay.axis, types):
             raise Mixed(why)
-        for one in operation.operands:
-            if isinstance(one, np.ndarray) and one.ndim == len(operation.shape) and not lay.is_the_same_for_all(one):
+        for operand in operation.operands:
+            if (
+                isinstance(operand, np.ndarray)
+                and operand.ndim == len(operation.shape)
+                and not lay.is_the_same_for_all(operand)
+            ):
                 raise Mixed(_DIFFERS)
         return lay
 
@@ -125,8 +133,8 @@ def _cuts(operation: Operation, axis: int, types: Types) -> bool:
 
 
 def _windows(operation: Operation, axis: int, types: Types) -> bool:
-    one = [operation.attributes[name][axis] for name in ("window_dimensions", "window_strides", "base_dilations")]
-    return one != [1, 1, 1] or operation.attributes["padding"][axis] != [0, 0]
+    geometry = [operation.attributes[name][axis] for name in ("window_dimensions", "window_strides", "base_dilations")]
+    return geometry != [1, 1, 1] or operation.attributes["padding"][axis] != [0, 0]
 
 
 def _reduce(operation: Operation, lays: Mapping[str, Lay], types: Types) -> Lay:
@@ -139,8 +147,8 @@ def _reduce(operation: Operation, lays: Mapping[str, Lay], types: Types) -> Lay:
 def _dot(operation: Operation, lays: Mapping[str, Lay], types: Types) -> Lay:
     numbers = operation.attributes["dot_dimension_numbers"]
     places = [
-        None if not isinstance(one, str) else _place_in_dot(lays[one], numbers, side)
-        for one, side in zip(operation.operands, ("lhs", "rhs"), strict=True)
+        None if not isinstance(operand, str) else _place_in_dot(lays[operand], numbers, side)
+        for operand, side in zip(operation.operands, ("lhs", "rhs"), strict=True)
     ]
     lhs, rhs = places
     lay = lays[operation.values[0]]
@@ -159,11 +167,11 @@ def _dot(operation: Operation, lays: Mapping[str, Lay], types: Types) -> Lay:
 def _check_batched(operation: Operation, index: int, lays: Mapping[str, Lay]) -> None:
     """Raise unless each example is multiplied with its own values, or with a constant that is the same for all."""
     lay = lays[operation.values[0]]
-    for one, side in zip(operation.operands, ("lhs", "rhs"), strict=True):
-        if isinstance(one, str) and dataclasses.replace(lays[one], axis=lay.axis) != lay:
+    for operand, side in zip(operation.operands, ("lhs", "rhs"), strict=True):
+        if isinstance(operand, str) and dataclasses.replace(lays[operand], axis=lay.axis) != lay:
             raise Mixed("it multiplies an example with others")
         axis = operation.attributes["dot_dimension_numbers"][f"{side}_batching"][index]
-        if isinstance(one, np.ndarray) and not dataclasses.replace(lay, axis=axis).is_the_same_for_all(one):
+        if isinstance(operand, np.ndarray) and not dataclasses.replace(lay, axis=axis).is_the_same_for_all(operand):
             raise Mixed(_DIFFERS)
 
 
@@ -217,14 +225,16 @@ def _gather(operation: Operation, lays: Mapping[str, Lay], types: Types) -> Lay:
 def _tried(operation: Operation, lays: Mapping[str, Lay], types: Types) -> Lay:
     """Accept an operation that keeps the batch axis, if permuting random examples permutes its results."""
     lay = lays[operation.values[0]]
-    if len({lays[one] for one in operation.values}) > 1 or _size_at(operation.shape, lay.axis) != _size_at(
+    if len({lays[value] for value in operation.values}) > 1 or _size_at(operation.shape, lay.axis) != _size_at(
         types[operation.values[0]].shape, lay.axis
     ):
         raise Mixed(f"what {operation.name!r} does with them cannot be followed")
     random, order = np.random.default_rng(0), np.roll(np.arange(lay.rows), 1)
-    given = {one: random.integers(0, 9, types[one].shape).astype(types[one].dtype) for one in operation.values}
-    moved = {one: lay.batched(lay.rows_first(array)[order], array.shape) for one, array in given.items()}
-    if not np.array_equal(lay.rows_first(operation.compute(given))[order], lay.rows_first(operation.compute(moved))):
+    samples = {
+        value: random.integers(0, 9, types[value].shape).astype(types[value].dtype) for value in operation.values
+    }
+    moved = {value: lay.batched(lay.rows_first(array)[order], array.shape) for value, array in samples.items()}
+    if not np.array_equal(lay.rows_first(operation.compute(samples))[order], lay.rows_first(operation.compute(moved))):
         raise Mixed(f"so does its operation {operation.name!r}")
     return lay
 

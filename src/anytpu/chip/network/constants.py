@@ -15,12 +15,12 @@ def of_example(constant: np.ndarray, shape: tuple[int, ...], lay: Lay) -> np.nda
 
 def per_channel(constant: np.ndarray, shape: tuple[int, ...], lay: Lay) -> np.ndarray | None:
     """Return the `(channels,)` of a constant that is the same at every position, float32; else None."""
-    one = of_example(constant, shape, lay)
-    channels = one.shape[-1] if one.ndim else 1
+    example = of_example(constant, shape, lay)
+    channels = example.shape[-1] if example.ndim else 1
     known = uniform(constant)
     if known is not None:
         return np.full(channels, known, np.float32)
-    small = one[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in one.strides)]
+    small = example[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in example.strides)]
     rows = small.reshape(-1, small.shape[-1])
     if not bool((rows == rows[:1]).all()):
         return None

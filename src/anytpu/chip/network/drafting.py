@@ -36,46 +36,46 @@ class Draft:
     def run(self) -> None:
         """Write all nodes that an output needs."""
         needed = self._needed()
-        for one in self._trace.operations:
-            if one.result in needed:
-                self._write(one)
+        for operation in self._trace.operations:
+            if operation.result in needed:
+                self._write(operation)
 
     def _taken_whole(self) -> set[str]:
         """Return the outputs, and the values that an operation other than a function of one number takes."""
         taken = set(self._trace.outputs)
-        for one in self._trace.operations:
-            if self._placing.kinds[one.result] is not Kind.ELEMENT:
-                taken.update(one.values)
+        for operation in self._trace.operations:
+            if self._placing.kinds[operation.result] is not Kind.ELEMENT:
+                taken.update(operation.values)
         return taken
 
     def _needed(self) -> set[str]:
         needed = set(self._trace.outputs)
-        for one in reversed(self._trace.operations):
-            if one.result in needed:
-                needed.update(self._takes(one))
+        for operation in reversed(self._trace.operations):
+            if operation.result in needed:
+                needed.update(self._takes(operation))
         return needed
 
-    def _takes(self, one: Operation) -> Sequence[str]:
-        kind = self._placing.kinds[one.result]
+    def _takes(self, operation: Operation) -> Sequence[str]:
+        kind = self._placing.kinds[operation.result]
         if kind is Kind.HOST:
-            return self._hosting.takes(one.result)
+            return self._hosting.takes(operation.result)
         if kind is Kind.ELEMENT:
-            return (self._function(one)[0],)
-        return [self._seen_through(value) for value in one.values] if kind is Kind.BINARY else one.values
+            return (self._function(operation)[0],)
+        return [self._seen_through(value) for value in operation.values] if kind is Kind.BINARY else operation.values
 
     def _seen_through(self, value: str) -> str:
         """Return the value that is broadcast over all positions to make `value`, or `value` if it is no broadcast."""
         stretched = self._placing.kinds.get(value) is Kind.BROADCAST
         return self._trace.producers[value].values[0] if stretched else value
 
-    def _function(self, one: Operation) -> tuple[str, list[Operation]]:
+    def _function(self, operation: Operation) -> tuple[str, list[Operation]]:
         """Return the value that a function of one number is best computed from, and its operations."""
-        root = self._placing.roots[one.result]
-        near, inside = self._walk(one, {root, *(self._taken - {one.result})})
-        return (near.pop(), inside) if len(near) == 1 else (root, self._walk(one, {root})[1])
+        root = self._placing.roots[operation.result]
+        near, inside = self._walk(operation, {root, *(self._taken - {operation.result})})
+        return (near.pop(), inside) if len(near) == 1 else (root, self._walk(operation, {root})[1])
 
-    def _walk(self, one: Operation, ends: set[str]) -> tuple[set[str], list[Operation]]:
-        met, inside, waiting = set(), {one.result}, [one]
+    def _walk(self, operation: Operation, ends: set[str]) -> tuple[set[str], list[Operation]]:
+        met, inside, waiting = set(), {operation.result}, [operation]
         while waiting:
             for value in waiting.pop().values:
                 if value in ends:
@@ -86,60 +86,64 @@ class Draft:
         ordered = sorted(inside, key=lambda value: int(value[1:]))
         return met, [self._trace.producers[value] for value in ordered]
 
-    def _write(self, one: Operation) -> None:
-        kind = self._placing.kinds[one.result]
+    def _write(self, operation: Operation) -> None:
+        kind = self._placing.kinds[operation.result]
         if kind is Kind.HOST:
-            step = self._hosting.step(one.result, self._graph)
-            self._graph.add(step, self._trace.shape(one.result))
+            step = self._hosting.step(operation.result, self._graph)
+            self._graph.add(step, self._trace.shape(operation.result))
         elif kind in (Kind.PRODUCT, Kind.POOL):
-            self._windows.write(kind, one)
+            self._windows.write(kind, operation)
         elif kind in _WRITERS:
-            _WRITERS[kind](self, one)
+            _WRITERS[kind](self, operation)
         else:
-            self._movements.write(kind, one)
+            self._movements.write(kind, operation)
 
-    def _function_node(self, one: Operation) -> None:
-        root, inside = self._function(one)
+    def _function_node(self, operation: Operation) -> None:
+        root, inside = self._function(operation)
         function = chain_of(inside, root, self._trace.dtype(root), self._functions)
         source = self._graph.tensor(root)
         self._graph.add(
-            Function(one.result, one.layer, (source,), one.result, "function", function), self._trace.shape(one.result)
+            Function(operation.result, operation.layer, (source,), operation.result, "function", function),
+            self._trace.shape(operation.result),
         )
 
-    def _view(self, one: Operation) -> None:
-        self._graph.view(one.values[0], one.result, self._trace.shape(one.result), one.layer)
+    def _view(self, operation: Operation) -> None:
+        self._graph.view(operation.values[0], operation.result, self._trace.shape(operation.result), operation.layer)
 
-    def _affine(self, one: Operation) -> None:
-        shape, lay = self._trace.shape(one.result), self._trace.lays[one.result]
-        (constant,) = [operand for operand in one.operands if isinstance(operand, np.ndarray)]
-        number = per_channel(constant, one.shape, lay)
+    def _affine(self, operation: Operation) -> None:
+        shape, lay = self._trace.shape(operation.result), self._trace.lays[operation.result]
+        (constant,) = [operand for operand in operation.operands if isinstance(operand, np.ndarray)]
+        number = per_channel(constant, operation.shape, lay)
         assert number is not None
-        ones, zeros = np.ones(shape[2], np.float32), np.zeros(shape[2], np.float32)
-        turned = isinstance(one.operands[0], np.ndarray)
-        factor, summand = ones, zeros
-        if one.name == "add":
+        unit, zeros = np.ones(shape[2], np.float32), np.zeros(shape[2], np.float32)
+        turned = isinstance(operation.operands[0], np.ndarray)
+        factor, summand = unit, zeros
+        if operation.name == "add":
             summand = number
-        elif one.name == "subtract":
-            factor, summand = (-ones, number) if turned else (ones, -number)
+        elif operation.name == "subtract":
+            factor, summand = (-unit, number) if turned else (unit, -number)
         else:
-            factor = number if one.name == "multiply" else 1 / number
-        self._graph.affine(one.result, one.layer, self._graph.tensor(one.values[0]), factor, summand)
+            factor = number if operation.name == "multiply" else 1 / number
+        self._graph.affine(operation.result, operation.layer, self._graph.tensor(operation.values[0]), factor, summand)
 
-    def _binary(self, one: Operation) -> None:
-        seen = [self._seen_through(value) for value in one.values]
+    def _binary(self, operation: Operation) -> None:
+        seen = [self._seen_through(value) for value in operation.values]
         first, second = [self._graph.tensor(value) for value in seen]
-        kind = one.name
+        kind = operation.name
         assert kind in ("add", "subtract", "multiply")
-        turned = seen[0] != one.values[0]
+        turned = seen[0] != operation.values[0]
         if turned:
             first, second = second, first
         # The broadcast operand must be second; if it was first, the difference has the opposite sign.
         opposite = turned and kind == "subtract"
-        result, shape = f"{one.result}/opposite" if opposite else one.result, self._trace.shape(one.result)
-        self._graph.add(Elementwise(result, one.layer, (first, second), result, kind), shape)
+        result, shape = (
+            f"{operation.result}/opposite" if opposite else operation.result,
+            self._trace.shape(operation.result),
+        )
+        self._graph.add(Elementwise(result, operation.layer, (first, second), result, kind), shape)
         if opposite:
-            ones = np.ones(shape[2], np.float32)
-            self._graph.affine(one.result, one.layer, result, -ones, 0 * ones)
+            unit = np.ones(shape[2], np.float32)
+            self._graph.affine(operation.result, operation.layer, result, -unit, 0 * unit)
 
 
 _WRITERS = {

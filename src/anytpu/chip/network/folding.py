@@ -34,10 +34,10 @@ def line(graph: Graph, node: Node) -> bool:
     if not isinstance(node, Function):
         return False
     (source,) = node.inputs
-    before, found = graph.nodes.get(source), graph.shared(functions.line_of, node.apply)
-    if found is None or not isinstance(before, Convolution | Elementwise) or not graph.has_one_user(source):
+    before, affine = graph.nodes.get(source), graph.shared(functions.line_of, node.apply)
+    if affine is None or not isinstance(before, Convolution | Elementwise) or not graph.has_one_user(source):
         return False
-    factor, summand, low, high = found
+    factor, summand, low, high = affine
     if before.low is not None or before.high is not None:
         return False
     changes = {"output": node.output}
@@ -84,25 +84,25 @@ def affine(graph: Graph, node: Node) -> bool:
 
 def forward(graph: Graph, node: Node) -> bool:
     """Make a factor and a summand part of the weights after them, when nothing before them takes them."""
-    found = _affine_of(graph, node)
-    if found is None or node.output in graph.outputs or not graph.users.get(node.output):
+    affine = _affine_of(graph, node)
+    if affine is None or node.output in graph.outputs or not graph.users.get(node.output):
         return False
-    factor, summand = found
+    factor, summand = affine
     sizes = np.abs(factor)
     if sizes.max() > MOST_SPREAD * np.median(sizes):
         return False
     after = [graph.nodes[user] for user in graph.users[node.output]]
-    if not all(isinstance(one, Convolution) and not is_affine(one) for one in after):
+    if not all(isinstance(user, Convolution) and not is_affine(user) for user in after):
         return False
     # A border of zeros stays a border of zeros only where nothing is added.
-    if np.any(summand) and any(isinstance(one, Convolution) and any(map(any, one.padding)) for one in after):
+    if np.any(summand) and any(isinstance(user, Convolution) and any(map(any, user.padding)) for user in after):
         return False
-    for one in after:
-        assert isinstance(one, Convolution)
-        before = graph.shared(_spread, one.weights, np.broadcast_to(factor, (_depth(one),)), one.groups)
-        moved = graph.shared(_spread, one.weights, np.broadcast_to(summand, (_depth(one),)), one.groups)
-        bias = (one.bias + moved.astype(np.float64).sum((0, 1, 2))).astype(np.float32)
-        graph.change(one, inputs=node.inputs, weights=before, bias=bias)
+    for user in after:
+        assert isinstance(user, Convolution)
+        before = graph.shared(_spread, user.weights, np.broadcast_to(factor, (_depth(user),)), user.groups)
+        moved = graph.shared(_spread, user.weights, np.broadcast_to(summand, (_depth(user),)), user.groups)
+        bias = (user.bias + moved.astype(np.float64).sum((0, 1, 2))).astype(np.float32)
+        graph.change(user, inputs=node.inputs, weights=before, bias=bias)
     graph.drop(node.output)
     return True
 
@@ -111,8 +111,8 @@ def _affine_of(graph: Graph, node: Node) -> tuple[np.ndarray, np.ndarray] | None
     if isinstance(node, Convolution) and is_affine(node) and node.low is None and node.high is None:
         return node.weights.reshape(-1), node.bias
     if isinstance(node, Function) and node.kind == "scale":
-        found = graph.shared(functions.line_of, node.apply)
-        return (np.array(found[:1], np.float32), np.array(found[1:2], np.float32)) if found is not None else None
+        affine = graph.shared(functions.line_of, node.apply)
+        return (np.array(affine[:1], np.float32), np.array(affine[1:2], np.float32)) if affine is not None else None
     return None
 
 

@@ -44,21 +44,26 @@ class Chain:
             self.dtype,
             *(
                 (
-                    one.name,
-                    one.dtype,
-                    str(one.attributes.get("comparison_direction")),
-                    *(of if isinstance(of, str) else (of.dtype, of.tobytes()) for of in one.operands),
+                    operation.name,
+                    operation.dtype,
+                    str(operation.attributes.get("comparison_direction")),
+                    *(
+                        operand if isinstance(operand, str) else (operand.dtype, operand.tobytes())
+                        for operand in operation.operands
+                    ),
                 )
-                for one in self.operations
+                for operation in self.operations
             ),
         )
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """Return the function of each number of a float32 array."""
         values = {self.root: np.asarray(x, np.float32).astype(self.dtype, copy=False)}
-        for one in self.operations:
-            operands = [values[operand] if isinstance(operand, str) else operand for operand in one.operands]
-            values[one.result] = elementwise.compute(one.name, operands, one.attributes, np.shape(x), one.dtype)
+        for operation in self.operations:
+            operands = [values[operand] if isinstance(operand, str) else operand for operand in operation.operands]
+            values[operation.result] = elementwise.compute(
+                operation.name, operands, operation.attributes, np.shape(x), operation.dtype
+            )
         return values[self.operations[-1].result].astype(np.float32)
 
 
@@ -71,17 +76,19 @@ def chain_of(operations: Sequence[Operation], root: str, dtype: np.dtype, known:
         dtype: dtype of the root.
         known: the functions so far, by key; a function with the same key is reused.
     """
-    names = {root: "x", **{one.result: f"%{number}" for number, one in enumerate(operations)}}
+    names = {root: "x", **{operation.result: f"%{number}" for number, operation in enumerate(operations)}}
     renamed = tuple(
         dataclasses.replace(
-            one,
-            operands=tuple(names[of] if isinstance(of, str) else _number(of) for of in one.operands),
-            result=names[one.result],
+            operation,
+            operands=tuple(
+                names[operand] if isinstance(operand, str) else _number(operand) for operand in operation.operands
+            ),
+            result=names[operation.result],
             shape=(),
-            dtype=_working(one.dtype),
+            dtype=_working(operation.dtype),
             layer="",
         )
-        for one in operations
+        for operation in operations
     )
     made = Chain("x", _working(dtype), renamed)
     return known.setdefault(made.key, made)

@@ -42,8 +42,8 @@ class Graph:
         self._order = None
         self.nodes[node.output] = node
         self.shapes[node.output] = shape
-        for one in node.inputs:
-            self.users.setdefault(one, {})[node.output] = None
+        for source in node.inputs:
+            self.users.setdefault(source, {})[node.output] = None
 
     def change(self, node: Node, **changes: object) -> None:
         """Put a node with some fields changed in its place."""
@@ -53,7 +53,7 @@ class Graph:
         """Let a tensor be another one; who took it takes the other."""
         for user in list(self.users.get(tensor, ())):
             node = self.nodes[user]
-            self.change(node, inputs=tuple(into if one == tensor else one for one in node.inputs))
+            self.change(node, inputs=tuple(into if source == tensor else source for source in node.inputs))
         if tensor in self.outputs:
             self.outputs.add(into)
             self.outputs.discard(tensor)
@@ -68,26 +68,26 @@ class Graph:
         self._forget(tensor)
         self._order = None
         del self.nodes[tensor]
-        for one in node.inputs:
-            self.drop(one)
+        for source in node.inputs:
+            self.drop(source)
 
     def _forget(self, tensor: str) -> None:
-        for one in self.nodes[tensor].inputs:
-            self.users[one].pop(tensor, None)
+        for source in self.nodes[tensor].inputs:
+            self.users[source].pop(tensor, None)
 
     def has_one_user(self, tensor: str) -> bool:
         """Return whether one node takes a tensor, and no output is it."""
         return len(self.users.get(tensor, ())) == 1 and tensor not in self.outputs
 
-    def shared(self, make: Callable[..., Made], *given: Any) -> Made:
+    def shared(self, make: Callable[..., Made], *arguments: Any) -> Made:
         """Return what a function makes of arrays, numbers and chains; the same object where they are the same.
 
         A recurrent layer has the same weights at each step; so do the parts and the sums that are made of them. It has
         the same few functions hundreds of times.
         """
-        key = (make, *(id(one) if isinstance(one, np.ndarray) else one for one in given))
+        key = (make, *(id(argument) if isinstance(argument, np.ndarray) else argument for argument in arguments))
         if key not in self._arrays:
-            self._arrays[key] = (make(*given), given)
+            self._arrays[key] = (make(*arguments), arguments)
         return self._arrays[key][0]
 
     def view(self, value: str, name: str, shape: Shape, layer: str) -> None:
@@ -139,7 +139,7 @@ class Graph:
                 yield self.nodes[tensor]
             else:
                 waiting.append((tensor, True))
-                waiting.extend((one, False) for one in reversed(self.nodes[tensor].inputs))
+                waiting.extend((source, False) for source in reversed(self.nodes[tensor].inputs))
 
 
 def _place(tensor: str) -> tuple[int, str]:

@@ -39,16 +39,16 @@ def part_of_join(graph: Graph, node: Node) -> bool:
     if not isinstance(before, Concatenate) or before.axis != node.axis:
         return False
     at, met = 0, []
-    for one in before.inputs:
-        size = graph.shapes[one][node.axis]
+    for name in before.inputs:
+        size = graph.shapes[name][node.axis]
         if at < node.stop and node.start < at + size:
-            met.append((one, at, size))
+            met.append((name, at, size))
         at += size
     first = met[0][1]
     if len(met) == 1:
         graph.change(node, inputs=(met[0][0],), start=node.start - first, stop=node.stop - first)
     elif first == node.start and met[-1][1] + met[-1][2] == node.stop and len(met) < len(before.inputs):
-        inputs = tuple(one for one, _, _ in met)
+        inputs = tuple(name for name, _, _ in met)
         joined = Concatenate(node.name, node.layer, inputs, node.output, node.axis)
         graph.add(joined, graph.shapes[node.output])
     else:
@@ -64,12 +64,12 @@ def join_of_joins(graph: Graph, node: Node) -> bool:
     if len(node.inputs) == 1:
         graph.merge(node.output, node.inputs[0])
         return True
-    inner = [graph.nodes.get(one) for one in node.inputs]
-    if not any(isinstance(one, Concatenate) and one.axis == node.axis for one in inner):
+    inner = [graph.nodes.get(name) for name in node.inputs]
+    if not any(isinstance(maker, Concatenate) and maker.axis == node.axis for maker in inner):
         return False
     inputs: list[str] = []
-    for name, one in zip(node.inputs, inner, strict=True):
-        inputs += one.inputs if isinstance(one, Concatenate) and one.axis == node.axis else (name,)
+    for name, maker in zip(node.inputs, inner, strict=True):
+        inputs += maker.inputs if isinstance(maker, Concatenate) and maker.axis == node.axis else (name,)
     graph.change(node, inputs=tuple(inputs))
     for name in node.inputs:
         graph.drop(name)
@@ -80,14 +80,14 @@ def sum_of_products(graph: Graph, node: Node) -> bool:
     """Make the sum of two dense layers one dense layer of both inputs side by side."""
     if not isinstance(node, Elementwise) or node.kind == "multiply":
         return False
-    first, second = (graph.nodes.get(one) for one in node.inputs)
+    first, second = (graph.nodes.get(name) for name in node.inputs)
     if not _is_term(graph, first) or not _is_term(graph, second) or first is second:
         return False
     assert isinstance(first, Convolution) and isinstance(second, Convolution)
     sign = 1 if node.kind == "add" else -1
     joined = f"{node.output}/inputs"
     sources = (first.inputs[0], second.inputs[0])
-    depth = sum(graph.shapes[one][2] for one in sources)
+    depth = sum(graph.shapes[name][2] for name in sources)
     graph.add(Concatenate(joined, node.layer, sources, joined, 2), (1, 1, depth))
     whole = dataclasses.replace(
         first,
@@ -100,8 +100,8 @@ def sum_of_products(graph: Graph, node: Node) -> bool:
         high=node.high,
     )
     graph.add(whole, graph.shapes[node.output])
-    for one in (first, second):
-        graph.drop(one.output)
+    for term in (first, second):
+        graph.drop(term.output)
     return True
 
 

@@ -90,20 +90,20 @@ def line_of(operations: Sequence[Operation], root: str) -> Line | None:
         root: the value that goes in.
     """
     values: dict[str, _Value] = {root: Line(1.0, 0.0)}
-    for one in operations:
-        operands = [values[of] if isinstance(of, str) else of.item() for of in one.operands]
-        rule = _RULES.get(one.name)
-        made = rule(operands, one.attributes) if rule is not None and _is_known(one, operands) else None
+    for operation in operations:
+        operands = [values[operand] if isinstance(operand, str) else operand.item() for operand in operation.operands]
+        rule = _RULES.get(operation.name)
+        made = rule(operands, operation.attributes) if rule is not None and _is_known(operation, operands) else None
         if made is None:
             return None
-        values[one.result] = made
+        values[operation.result] = made
     line = values[operations[-1].result]
     return line if isinstance(line, Line) and line.most <= MOST_CANCELLED * abs(line.summand / line.factor) else None
 
 
-def _is_known(one: Operation, operands: Sequence[_Value]) -> bool:
+def _is_known(operation: Operation, operands: Sequence[_Value]) -> bool:
     numbers = [operand for operand in operands if not isinstance(operand, Line | Side)]
-    return one.dtype in (np.float32, np.bool_) and not any(math.isnan(number) for number in numbers)
+    return operation.dtype in (np.float32, np.bool_) and not any(math.isnan(number) for number in numbers)
 
 
 def _parted(operands: Sequence[_Value]) -> tuple[Line, float] | None:
@@ -129,14 +129,14 @@ def _joined(first: Line, second: Line) -> Line | None:
     # What is left of two that are nearly the same is rounding.
     if abs(factor) * MOST_CANCELLED < abs(first.factor):
         return None
-    most = max(abs(one.factor / factor) * max(one.most, abs(one.summand / one.factor)) for one in (first, second))
+    most = max(abs(line.factor / factor) * max(line.most, abs(line.summand / line.factor)) for line in (first, second))
     return _made(factor, summand, -math.inf, math.inf, most)
 
 
-def _subtracted(operands: Sequence[_Value], _: object) -> Line | None:
+def _subtracted(operands: Sequence[_Value], attributes: object) -> Line | None:
     first, second = operands
     turned = second.times(-1.0) if isinstance(second, Line) else -second if isinstance(second, float) else None
-    return _added((first, turned), _) if turned is not None else None
+    return _added((first, turned), attributes) if turned is not None else None
 
 
 def _multiplied(operands: Sequence[_Value], _: object) -> Line | None:

@@ -35,27 +35,27 @@ def named(name: str, graph: Graph, inputs: Mapping[str, Port], outputs: Sequence
     tensors = {port.tensor: called for called, port in inputs.items()}
     shapes = {called: graph.shapes[port.tensor] for called, port in inputs.items()}
     taken: dict[str, int] = {}
-    found = set(inputs)
+    names = set(inputs)
     nodes = []
     for node in graph.ordered():
         wanted = f"{node.layer}/{_word(node, graph)}" if node.layer else _word(node, graph)
-        unique = _unused(wanted, taken, found)
+        unique = _unused(wanted, taken, names)
         tensors[node.output] = unique
         shapes[unique] = graph.shapes[node.output]
-        given = tuple(tensors[one] for one in node.inputs)
-        nodes.append(dataclasses.replace(node, name=unique, inputs=given, output=unique))
+        sources = tuple(tensors[source] for source in node.inputs)
+        nodes.append(dataclasses.replace(node, name=unique, inputs=sources, output=unique))
     ports = tuple(dataclasses.replace(port, tensor=tensors[port.tensor]) for port in outputs)
-    given = tuple(dataclasses.replace(port, tensor=called) for called, port in inputs.items())
-    return Network(name, given, ports, shapes, tuple(nodes))
+    sources = tuple(dataclasses.replace(port, tensor=called) for called, port in inputs.items())
+    return Network(name, sources, ports, shapes, tuple(nodes))
 
 
-def _unused(wanted: str, taken: dict[str, int], found: set[str]) -> str:
+def _unused(wanted: str, taken: dict[str, int], names: set[str]) -> str:
     """Return a name that no tensor has; the inputs have those that the user gave them."""
     while True:
         taken[wanted] = taken.get(wanted, 0) + 1
         unique = wanted if taken[wanted] == 1 else f"{wanted}_{taken[wanted]}"
-        if unique not in found:
-            found.add(unique)
+        if unique not in names:
+            names.add(unique)
             return unique
 
 

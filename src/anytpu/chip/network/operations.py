@@ -49,11 +49,11 @@ class Operation:
     @property
     def values(self) -> tuple[str, ...]:
         """The operands that are values."""
-        return tuple(one for one in self.operands if isinstance(one, str))
+        return tuple(operand for operand in self.operands if isinstance(operand, str))
 
     def compute(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return the result, given the values by their names."""
-        operands = [values[one] if isinstance(one, str) else one for one in self.operands]
+        operands = [values[operand] if isinstance(operand, str) else operand for operand in self.operands]
         return arrays.compute(self.name, operands, self.attributes, self.shape, self.dtype, self.number, self)
 
 
@@ -136,9 +136,12 @@ def compute(step: HostStep, values: Sequence[np.ndarray]) -> np.ndarray:
 
 def _check_sizes(steps: Steps) -> None:
     """Check that the memory for the values of a piece is free; their sizes may come from a file."""
-    given = [(one.shape, np.dtype(one.dtype).itemsize, one.lay.rows) for one in (*steps.arguments, steps.result)]
-    made = [(one.shape, one.dtype.itemsize, 1) for one in steps.operations]
-    check_memory(sum(max(rows, math.prod(shape)) * itemsize for shape, itemsize, rows in (*given, *made)))
+    arguments = [
+        (argument.shape, np.dtype(argument.dtype).itemsize, argument.lay.rows)
+        for argument in (*steps.arguments, steps.result)
+    ]
+    made = [(operation.shape, operation.dtype.itemsize, 1) for operation in steps.operations]
+    check_memory(sum(max(rows, math.prod(shape)) * itemsize for shape, itemsize, rows in (*arguments, *made)))
 
 
 def _piece(steps: Steps, values: list[np.ndarray]) -> np.ndarray:
@@ -163,18 +166,18 @@ def to_json(steps: Sequence[Steps]) -> tuple[list[Any], list[np.ndarray]]:
         ([], [])
     """
     held: list[np.ndarray] = []
-    return [_described(one, held) for one in steps], held
+    return [_described(entry, held) for entry in steps], held
 
 
 def from_json(described: Sequence[Any], held: Sequence[np.ndarray]) -> list[Steps]:
     """Return the steps from the two results of `to_json`."""
     return [
         Steps(
-            arguments=tuple(_argument(argument) for argument in one["arguments"]),
-            operations=tuple(_operation(operation, held) for operation in one["operations"]),
-            result=_argument(one["result"]),
+            arguments=tuple(_argument(argument) for argument in record["arguments"]),
+            operations=tuple(_operation(operation, held) for operation in record["operations"]),
+            result=_argument(record["result"]),
         )
-        for one in described
+        for record in described
     ]
 
 
@@ -189,10 +192,10 @@ def _described(steps: Steps, held: list[np.ndarray]) -> dict[str, Any]:
 def _described_operation(operation: Operation, held: list[np.ndarray]) -> dict[str, Any]:
     described = {field.name: getattr(operation, field.name) for field in dataclasses.fields(operation)}
     operands = []
-    for one in operation.operands:
-        operands.append(one if isinstance(one, str) else {"array": len(held)})
-        if not isinstance(one, str):
-            held.append(one)
+    for operand in operation.operands:
+        operands.append(operand if isinstance(operand, str) else {"array": len(held)})
+        if not isinstance(operand, str):
+            held.append(operand)
     return {**described, "operands": operands, "dtype": operation.dtype.name, "attributes": dict(operation.attributes)}
 
 
@@ -208,7 +211,9 @@ def _shape(described: Sequence[Any]) -> tuple[int, ...]:
 
 
 def _operation(described: Mapping[str, Any], held: Sequence[np.ndarray]) -> Operation:
-    operands = tuple(one if isinstance(one, str) else held[one["array"]] for one in described["operands"])
+    operands = tuple(
+        operand if isinstance(operand, str) else held[operand["array"]] for operand in described["operands"]
+    )
     shape, dtype = _shape(described["shape"]), np.dtype(described["dtype"])
     attributes = dict(described["attributes"])
     return Operation(**{**described, "operands": operands, "shape": shape, "dtype": dtype, "attributes": attributes})

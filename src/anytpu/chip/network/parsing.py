@@ -95,11 +95,11 @@ def parse(module: ir.Module) -> dict[str, Block]:
     """Return the functions of a module by their names. Call it, and `text`, inside of the module's context."""
     numbers = itertools.count()
     return {
-        ir.StringAttr(one.operation.attributes["sym_name"]).value: _block(
-            one.operation.regions[0].blocks[0], {}, numbers
+        ir.StringAttr(function.operation.attributes["sym_name"]).value: _block(
+            function.operation.regions[0].blocks[0], {}, numbers
         )
-        for one in module.body.operations
-        if one.operation.name == "func.func"
+        for function in module.body.operations
+        if function.operation.name == "func.func"
     }
 
 
@@ -108,8 +108,8 @@ def _block(block: Any, known: dict[Any, int], numbers: Iterator[int]) -> Block:
     for argument in block.arguments:
         known[argument] = next(numbers)
     instructions, results = [], ()
-    for one in block.operations:
-        operation = one.operation
+    for view in block.operations:
+        operation = view.operation
         operands = tuple(known[value] for value in operation.operands)
         if operation.name in ("func.return", "stablehlo.return"):
             results = operands
@@ -136,10 +136,10 @@ def _instruction(
     )
 
 
-def _type(of: Any) -> Type:
-    if not isinstance(of, ir.RankedTensorType) and not str(of).startswith("tensor<"):
+def _type(mlir_type: Any) -> Type:
+    if not isinstance(mlir_type, ir.RankedTensorType) and not str(mlir_type).startswith("tensor<"):
         return Type((), None)
-    ranked = ir.RankedTensorType(of)
+    ranked = ir.RankedTensorType(mlir_type)
     return Type(tuple(ranked.shape), _DTYPES.get(str(ranked.element_type)))
 
 
@@ -173,13 +173,13 @@ def _constant(attribute: Any) -> np.ndarray | None:
     """Return the array of a constant; None for those that NumPy's buffers have no type for, which run by their text."""
     if not isinstance(attribute, ir.DenseElementsAttr):
         return None
-    of = ir.RankedTensorType(attribute.type)
-    dtype = _DTYPES.get(str(of.element_type))
+    ranked = ir.RankedTensorType(attribute.type)
+    dtype = _DTYPES.get(str(ranked.element_type))
     if dtype is None:
         return None
     if dtype == np.dtype(ml_dtypes.bfloat16):
         whole = attribute.is_splat
-        return np.full(of.shape, ir.FloatAttr(attribute.get_splat_value()).value, dtype) if whole else None
+        return np.full(ranked.shape, ir.FloatAttr(attribute.get_splat_value()).value, dtype) if whole else None
     return np.array(attribute).astype(dtype, copy=False)
 
 

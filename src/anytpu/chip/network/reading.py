@@ -55,26 +55,26 @@ def _trace(program: Program) -> Trace:
     with module.context, ir.Location.unknown():
         functions = parse(module)
         results = Unfolding(functions, recorder).run(functions["main"], [*weights, *inputs])
-        outputs = [recorder.whole(one) for one in results[len(jax.tree.leaves(program.state)) :]]
+        outputs = [recorder.whole(result) for result in results[len(jax.tree.leaves(program.state)) :]]
     rows = program.rows
     assert rows is not None
-    check_outputs(program, [isinstance(one, Symbol) for one in outputs])
-    names = [one.name for one in outputs if isinstance(one, Symbol)]
-    return Trace.of(recorder.operations, recorder.types, {one.name: Lay(0, rows) for one in inputs}, names)
+    check_outputs(program, [isinstance(output, Symbol) for output in outputs])
+    names = [output.name for output in outputs if isinstance(output, Symbol)]
+    return Trace.of(recorder.operations, recorder.types, {symbol.name: Lay(0, rows) for symbol in inputs}, names)
 
 
 def _inputs(program: Program, recorder: Recorder) -> list[Symbol]:
     """Declare the inputs under internal names: the user's names may equal names of values."""
     types = [Type(tuple(leaf.shape), np.dtype(leaf.dtype)) for leaf in jax.tree.leaves(program.batch)]
-    return [recorder.input(f"input {number}", of) for number, of in enumerate(types)]
+    return [recorder.input(f"input {number}", tensor_type) for number, tensor_type in enumerate(types)]
 
 
 def _names(program: Program) -> list[str]:
     """Return the user's names of the inputs."""
-    found = jax.tree_util.tree_flatten_with_path(program.batch)[0]
-    names = [_key(path) for path, _ in found]
+    leaves = jax.tree_util.tree_flatten_with_path(program.batch)[0]
+    names = [_key(path) for path, _ in leaves]
     if not all(names) or len(set(names)) < len(names):
-        return ["input"] if len(found) == 1 else [f"input_{number}" for number in range(len(found))]
+        return ["input"] if len(leaves) == 1 else [f"input_{number}" for number in range(len(leaves))]
     return names
 
 

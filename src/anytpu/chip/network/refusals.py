@@ -51,8 +51,8 @@ def check_outputs(program: Program, depend: Sequence[bool]) -> None:
     """Raise `QuantizationError` unless a program has outputs, and all of them depend on its inputs."""
     if not depend:
         raise QuantizationError(f"The program {program.name!r} returns nothing beside its state: return the result.")
-    for number, one in enumerate(depend):
-        if not one:
+    for number, depends in enumerate(depend):
+        if not depends:
             raise QuantizationError(
                 f"Output {number} of {program.name!r} does not depend on the inputs: leave it out of what is returned."
             )

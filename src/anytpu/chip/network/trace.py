@@ -47,22 +47,22 @@ class Trace:
             QuantizationError: a value mixes examples, or has numbers of 64 bits or complex ones.
         """
         kept = _live(operations, outputs)
-        for one in kept:
-            if one.dtype.name in ("float64", "complex64", "complex128"):
+        for operation in kept:
+            if operation.dtype.name in ("float64", "complex64", "complex128"):
                 raise QuantizationError(
-                    f"The layer {one.layer or one.name!r} computes with {one.dtype.name}, and the chip's numbers come "
-                    "from float32. Make the model with float32."
+                    f"The layer {operation.layer or operation.name!r} computes with {operation.dtype.name}, and the "
+                    "chip's numbers come from float32. Make the model with float32."
                 )
         users: dict[str, list[Operation]] = {}
-        for one in kept:
-            for value in dict.fromkeys(one.values):
-                users.setdefault(value, []).append(one)
+        for operation in kept:
+            for value in dict.fromkeys(operation.values):
+                users.setdefault(value, []).append(operation)
         lays = follow(kept, inputs, types)
         trace = Trace(
             inputs=tuple(inputs),
             outputs=tuple(outputs),
             operations=tuple(kept),
-            producers={one.result: one for one in kept},
+            producers={operation.result: operation for operation in kept},
             users={name: tuple(taken) for name, taken in users.items()},
             types=types,
             lays=lays,
@@ -81,9 +81,9 @@ class Trace:
 
     def dtype(self, name: str) -> np.dtype:
         """Return the dtype of a value."""
-        found = self.types[name].dtype
-        assert found is not None
-        return found
+        dtype = self.types[name].dtype
+        assert dtype is not None
+        return dtype
 
     def is_float(self, name: str) -> bool:
         """Return whether a value is of real numbers."""
@@ -104,8 +104,8 @@ class Trace:
 
 def _live(operations: Sequence[Operation], outputs: Sequence[str]) -> list[Operation]:
     needed, kept = set(outputs), []
-    for one in reversed(operations):
-        if one.result in needed:
-            kept.append(one)
-            needed.update(one.values)
+    for operation in reversed(operations):
+        if operation.result in needed:
+            kept.append(operation)
+            needed.update(operation.values)
     return kept[::-1]

@@ -40,9 +40,9 @@ class Unfolding:
         self._values: dict[int, Value] = {}
         self._texts: dict[Instruction, str] = {}
 
-    def run(self, block: Block, given: Sequence[Value], layer: str = "") -> list[Value]:
+    def run(self, block: Block, arguments: Sequence[Value], layer: str = "") -> list[Value]:
         """Return the results of a block."""
-        self._values.update(zip(block.arguments, given, strict=True))
+        self._values.update(zip(block.arguments, arguments, strict=True))
         for instruction in block.instructions:
             inside = "/".join(part for part in (layer, instruction.layer) if part)
             operands = [self._values[number] for number in instruction.operands]
@@ -50,53 +50,61 @@ class Unfolding:
             self._values.update(zip(instruction.results, results, strict=True))
         return [self._values[number] for number in block.results]
 
-    def _results(self, one: Instruction, operands: list[Value], outer: str, layer: str) -> list[Value]:
-        name = one.name.removeprefix("stablehlo.")
+    def _results(self, instruction: Instruction, operands: list[Value], outer: str, layer: str) -> list[Value]:
+        name = instruction.name.removeprefix("stablehlo.")
         if name in ("func.call", "call", "composite"):
-            callee = one.attributes["decomposition" if name == "composite" else "callee"]
+            callee = instruction.attributes["decomposition" if name == "composite" else "callee"]
             return self.run(self._functions[callee], operands, layer)
         if name in ("while", "case", "if"):
             # The places inside of a loop or a branch are written out in full; those inside of a function are not.
-            return getattr(self, f"_{name}")(one, operands, outer, layer)
-        if one.name in _IDENTITIES or (name == "custom_call" and "Sharding" in one.attributes["call_target_name"]):
+            return getattr(self, f"_{name}")(instruction, operands, outer, layer)
+        if instruction.name in _IDENTITIES or (
+            name == "custom_call" and "Sharding" in instruction.attributes["call_target_name"]
+        ):
             return operands
-        if name == "constant" and one.attributes["value"] is not None:
-            return [one.attributes["value"]]
+        if name == "constant" and instruction.attributes["value"] is not None:
+            return [instruction.attributes["value"]]
         if name in ("dynamic_slice", "dynamic_update_slice"):
-            return [self._dynamic(name, one, operands, layer)]
-        return [self._result(name, one, operands, layer, number) for number in range(len(one.results))]
+            return [self._dynamic(name, instruction, operands, layer)]
+        return [self._result(name, instruction, operands, layer, number) for number in range(len(instruction.results))]
 
-    def _result(self, name: str, one: Instruction, operands: list[Value], layer: str, number: int) -> Value:
-        if one.types[number].dtype is None:
+    def _result(self, name: str, instruction: Instruction, operands: list[Value], layer: str, number: int) -> Value:
+        if instruction.types[number].dtype is None:
             raise QuantizationError(
                 f"The operation {name!r} of layer {layer!r} makes values of a type that the chip has no use for: cast "
                 "what it works with to float32 or int32."
             )
-        name, attributes = _simplified(name, one)
+        name, attributes = _simplified(name, instruction)
         if all(isinstance(operand, np.ndarray) for operand in operands):
             known = [operand for operand in operands if isinstance(operand, np.ndarray)]
-            return self._known(name, one, known, attributes, one.types[number], number)
+            return self._known(name, instruction, known, attributes, instruction.types[number], number)
         if not arrays.is_known(name):
-            attributes = {**attributes, "text": self._text(one)}
-        return self._recorder.record(name, operands, attributes, one.types[number], layer, number)
+            attributes = {**attributes, "text": self._text(instruction)}
+        return self._recorder.record(name, operands, attributes, instruction.types[number], layer, number)
 
     def _known(
-        self, name: str, one: Instruction, operands: list[np.ndarray], attributes: dict[str, Any], of: Type, number: int
+        self,
+        name: str,
+        instruction: Instruction,
+        operands: list[np.ndarray],
+        attributes: dict[str, Any],
+        result_type: Type,
+        number: int,
     ) -> np.ndarray:
-        assert of.dtype is not None
+        assert result_type.dtype is not None
         if name in elementwise.NAMES:
-            return _computed_small(name, operands, attributes, of)
+            return _computed_small(name, operands, attributes, result_type)
         if not arrays.is_known(name):
-            attributes = {**attributes, "text": self._text(one)}
-        return arrays.compute(name, operands, attributes, of.shape, of.dtype, number)
+            attributes = {**attributes, "text": self._text(instruction)}
+        return arrays.compute(name, operands, attributes, result_type.shape, result_type.dtype, number)
 
-    def _text(self, one: Instruction) -> str:
-        if one not in self._texts:
-            self._texts[one] = one.text()
-        return self._texts[one]
+    def _text(self, instruction: Instruction) -> str:
+        if instruction not in self._texts:
+            self._texts[instruction] = instruction.text()
+        return self._texts[instruction]
 
-    def _while(self, one: Instruction, carried: list[Value], outer: str, layer: str) -> list[Value]:
-        condition, body = one.blocks
+    def _while(self, instruction: Instruction, carried: list[Value], outer: str, layer: str) -> list[Value]:
+        condition, body = instruction.blocks
         for _ in range(MOST_ROUNDS):
             (goes_on,) = self.run(condition, carried, outer)
             if not isinstance(goes_on, np.ndarray):
@@ -113,7 +121,7 @@ class Unfolding:
             "loop outside of the model."
         )
 
-    def _case(self, one: Instruction, operands: list[Value], outer: str, layer: str) -> list[Value]:
+    def _case(self, instruction: Instruction, operands: list[Value], outer: str, layer: str) -> list[Value]:
         (index,) = operands
         if not isinstance(index, np.ndarray):
             raise QuantizationError(
@@ -121,19 +129,21 @@ class Unfolding:
                 "the chip has no branches: compute both and choose between the results with jax.numpy.where."
             )
         chosen = int(index)
-        if one.name == "stablehlo.if":
+        if instruction.name == "stablehlo.if":
             chosen = 0 if chosen else 1
-        return self.run(one.blocks[chosen if 0 <= chosen < len(one.blocks) else -1], [], outer)
+        return self.run(instruction.blocks[chosen if 0 <= chosen < len(instruction.blocks) else -1], [], outer)
 
     _if = _case
 
-    def _dynamic(self, name: str, one: Instruction, operands: list[Value], layer: str) -> Value:
+    def _dynamic(self, name: str, instruction: Instruction, operands: list[Value], layer: str) -> Value:
         taken = 1 if name == "dynamic_slice" else 2
         places = operands[taken:]
-        source, of = operands[0], one.types[0]
-        size = of.shape if taken == 1 else _shape(operands[1])
+        source, result_type = operands[0], instruction.types[0]
+        size = result_type.shape if taken == 1 else _shape(operands[1])
         if not all(isinstance(place, np.ndarray) for place in places):
-            return self._recorder.record(name, operands, {**one.attributes, "text": self._text(one)}, of, layer)
+            return self._recorder.record(
+                name, operands, {**instruction.attributes, "text": self._text(instruction)}, result_type, layer
+            )
         starts = [
             min(max(int(place), 0), whole - part)  # pyright: ignore[reportArgumentType]
             for place, whole, part in zip(places, _shape(source), size, strict=True)
@@ -151,27 +161,32 @@ def _place(layer: str) -> str:
     return f"The layer {layer!r}" if layer else "The model"
 
 
-def _simplified(name: str, one: Instruction) -> tuple[str, dict[str, Any]]:
+def _simplified(name: str, instruction: Instruction) -> tuple[str, dict[str, Any]]:
     """Return an operation's name and attributes; name the reducer of a reduction by a single operation."""
-    attributes = {key: value for key, value in one.attributes.items() if key != "precision_config"}
-    if name not in ("reduce", "reduce_window") or len(one.results) != 1:
+    attributes = {key: value for key, value in instruction.attributes.items() if key != "precision_config"}
+    if name not in ("reduce", "reduce_window") or len(instruction.results) != 1:
         return (name if name != "reduce" else "reduce_many"), attributes
-    inside = [inner.name.removeprefix("stablehlo.") for inner in one.blocks[0].instructions]
+    inside = [inner.name.removeprefix("stablehlo.") for inner in instruction.blocks[0].instructions]
     if len(inside) == 1 and inside[0] in arrays.REDUCERS:
         rank = len(attributes.get("window_dimensions", ()))
-        ones = [1] * rank
-        filled = {"window_strides": ones, "base_dilations": ones, "window_dilations": ones, "padding": [[0, 0]] * rank}
+        unit = [1] * rank
+        filled = {"window_strides": unit, "base_dilations": unit, "window_dilations": unit, "padding": [[0, 0]] * rank}
         return name, {**(filled if name == "reduce_window" else {}), **attributes, "reducer": inside[0]}
     return f"{name}_by_function", attributes
 
 
-def _computed_small(name: str, operands: list[np.ndarray], attributes: Mapping[str, Any], of: Type) -> np.ndarray:
+def _computed_small(
+    name: str, operands: list[np.ndarray], attributes: Mapping[str, Any], result_type: Type
+) -> np.ndarray:
     """Compute once along axes that all operands are broadcast along, and broadcast the result."""
-    assert of.dtype is not None
-    if any(one.ndim not in (0, len(of.shape)) for one in operands):
-        return elementwise.compute(name, operands, attributes, of.shape, of.dtype)
-    same = [all(one.ndim == 0 or one.strides[axis] == 0 for one in operands) for axis in range(len(of.shape))]
+    assert result_type.dtype is not None
+    if any(operand.ndim not in (0, len(result_type.shape)) for operand in operands):
+        return elementwise.compute(name, operands, attributes, result_type.shape, result_type.dtype)
+    same = [
+        all(operand.ndim == 0 or operand.strides[axis] == 0 for operand in operands)
+        for axis in range(len(result_type.shape))
+    ]
     parts = tuple(slice(0, 1) if stretched else slice(None) for stretched in same)
-    small = [one[parts] if one.ndim else one for one in operands]
-    shape = tuple(min(size, 1) if stretched else size for size, stretched in zip(of.shape, same, strict=True))
-    return np.broadcast_to(elementwise.compute(name, small, attributes, shape, of.dtype), of.shape)
+    small = [operand[parts] if operand.ndim else operand for operand in operands]
+    shape = tuple(min(size, 1) if stretched else size for size, stretched in zip(result_type.shape, same, strict=True))
+    return np.broadcast_to(elementwise.compute(name, small, attributes, shape, result_type.dtype), result_type.shape)

@@ -77,7 +77,10 @@ def write_elements(graph: Graph, operation: Operation, operands: Sequence[Placed
         The name of its value; None if it is not elementwise.
     """
     name = operation.name
-    values = [one.value if isinstance(one, Placed) else _of_one_example(one, operation, lay) for one in operands]
+    values = [
+        operand.value if isinstance(operand, Placed) else _of_one_example(operand, operation, lay)
+        for operand in operands
+    ]
     if name in _DIRECT:
         return graph.add(_DIRECT[name], *values)
     if name in _COMPOSED:

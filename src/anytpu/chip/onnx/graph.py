@@ -82,8 +82,8 @@ class Graph:
         """
         inputs = [operand if isinstance(operand, str) else self.constant(operand) for operand in operands]
         output = self.name(kind) if name is None else name
-        given = {key: value for key, value in attributes.items() if value is not None}
-        self.nodes.append(self._onnx.helper.make_node(kind, inputs, [output], name=output, **given))
+        present = {key: value for key, value in attributes.items() if value is not None}
+        self.nodes.append(self._onnx.helper.make_node(kind, inputs, [output], name=output, **present))
         return output
 
     def cast(self, value: str, dtype: Any, have: Any = None) -> str:

@@ -73,7 +73,8 @@ def _written(
     lays: dict[str, Lay],
 ) -> str:
     operands = [
-        Placed(values[one], types[one].shape, lays[one]) if isinstance(one, str) else one for one in operation.operands
+        Placed(values[operand], types[operand].shape, lays[operand]) if isinstance(operand, str) else operand
+        for operand in operation.operands
     ]
     try:
         return write_operation(graph, operation, operands, lays[operation.result])

@@ -52,14 +52,14 @@ def _average(writing: Writing, node: QPool) -> str:
     counts = pool_counts(node, writing.shape(node.inputs[0]), writing.shape(node.output))
     value, pads = _cropped(writing, node)
     channels = writing.shape(node.inputs[0])[2]
-    ones = np.ones((channels, 1, *node.window), np.int8)
+    unit_weights = np.ones((channels, 1, *node.window), np.int8)
     geometry = {"kernel_shape": list(node.window), "strides": list(node.strides), "pads": pads, "group": channels}
     if source.bits == target.bits == 8 and (counts == counts[0, 0]).all() and counts[0, 0] > 0:
-        weights, weight_zero = writing.weights(ones)
+        weights, weight_zero = writing.weights(unit_weights)
         share = np.float32(1) / np.float32(counts[0, 0])
         parameters = *writing.parameters(node.inputs[0]), weights, share, weight_zero, *writing.parameters(node.output)
         return writing.graph.add("QLinearConv", value, *parameters, **geometry)
-    sums = writing.graph.cast(convolve(writing, value, source, ones, **geometry), np.float32)
+    sums = writing.graph.cast(convolve(writing, value, source, unit_weights, **geometry), np.float32)
     scaled = writing.graph.add("Mul", sums, average_multipliers(source, counts, target))
     return writing.round(scaled, target, target.low, target.high)
 

@@ -56,7 +56,9 @@ def _broadcast(graph: Graph, operation: Operation, operands: _Operands, lay: Lay
 
 
 def _concatenate(graph: Graph, operation: Operation, operands: _Operands, _: Lay) -> str:
-    return graph.add("Concat", *(_placed(one).value for one in operands), axis=operation.attributes["dimension"])
+    return graph.add(
+        "Concat", *(_placed(operand).value for operand in operands), axis=operation.attributes["dimension"]
+    )
 
 
 def _dot(graph: Graph, operation: Operation, operands: _Operands, _: Lay) -> str:
@@ -75,10 +77,10 @@ def _dot(graph: Graph, operation: Operation, operands: _Operands, _: Lay) -> str
             if axis not in names[side]:
                 names[side][axis] = next(letters)
                 free.append(names[side][axis])
-    sides = ["".join(names[side][axis] for axis in range(len(one.shape))) for side, one in enumerate(operands)]
-    if any(not isinstance(one, Placed) for one in operands) and shared:
+    sides = ["".join(names[side][axis] for axis in range(len(operand.shape))) for side, operand in enumerate(operands)]
+    if any(not isinstance(operand, Placed) for operand in operands) and shared:
         raise Untranslatable("with a constant for each example")
-    values = [one.value if isinstance(one, Placed) else one for one in operands]
+    values = [operand.value if isinstance(operand, Placed) else operand for operand in operands]
     return graph.add("Einsum", *values, equation=f"{','.join(sides)}->{''.join(shared + free)}")
 
 
@@ -94,11 +96,11 @@ def _gather(graph: Graph, operation: Operation, operands: _Operands, _: Lay) -> 
     where = _without_axis(graph, indices, numbers["index_vector_dim"])
     inside = graph.add("Min", graph.add("Max", where, np.int64(0)), np.int64(source.shape[axis] - 1))
     value = source.value if isinstance(source, Placed) else source
-    found = graph.add("Gather", value, inside, axis=axis)
+    gathered = graph.add("Gather", value, inside, axis=axis)
     # ONNX puts the picked axes at the position of `axis`; transpose to StableHLO's order.
     places = [*numbers["offset_dims"][:axis], *picked, *numbers["offset_dims"][axis:]]
     assert len(picked) == count
-    return graph.transpose(found, [int(n) for n in np.argsort(places)])
+    return graph.transpose(gathered, [int(n) for n in np.argsort(places)])
 
 
 def _without_axis(graph: Graph, indices: Placed | np.ndarray, axis: int) -> str:

@@ -19,20 +19,20 @@ def write_convolution(graph: Graph, operation: Operation, operands: Sequence[Pla
     picture, kernel = operands
     if not isinstance(picture, Placed) or isinstance(kernel, Placed):
         raise Untranslatable("with a kernel that is not constant")
-    of, axes = operation.attributes, operation.attributes["dimension_numbers"]
+    attributes, axes = operation.attributes, operation.attributes["dimension_numbers"]
     batch, *spatial, features = axes["input"]
     value = graph.transpose(picture.value, (batch, features, *spatial))
     sizes = [picture.shape[axis] for axis in spatial]
-    value, sizes = _spread(graph, value, picture.shape[features], sizes, of["lhs_dilation"])
-    value = cropped(graph, value, sizes, of["padding"], 2)
+    value, sizes = _spread(graph, value, picture.shape[features], sizes, attributes["lhs_dilation"])
+    value = cropped(graph, value, sizes, attributes["padding"], 2)
     result = graph.add(
         "Conv",
         value,
-        _oi(kernel, axes["kernel"], of["window_reversal"]),
-        strides=list(of["window_strides"]),
-        dilations=list(of["rhs_dilation"]),
-        pads=[max(0, low) for low, _ in of["padding"]] + [max(0, high) for _, high in of["padding"]],
-        group=of["feature_group_count"],
+        _oi(kernel, axes["kernel"], attributes["window_reversal"]),
+        strides=list(attributes["window_strides"]),
+        dilations=list(attributes["rhs_dilation"]),
+        pads=[max(0, low) for low, _ in attributes["padding"]] + [max(0, high) for _, high in attributes["padding"]],
+        group=attributes["feature_group_count"],
     )
     out_batch, *out_spatial, out_features = axes["output"]
     return graph.transpose(result, [int(n) for n in np.argsort((out_batch, out_features, *out_spatial))])

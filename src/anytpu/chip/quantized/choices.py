@@ -158,16 +158,16 @@ class _Chooser:
         Returns:
             Maps (node, input) to the name of the requantized tensor, for each input that stays in another family.
         """
-        detours, of = {}, self.families.of
+        detours, family_of = {}, self.families.of
         for node in self.network.nodes:
             if isinstance(node, Concatenate):
                 parts = self.covered(node.inputs)
                 for name in dict.fromkeys(node.inputs):
-                    if of(name) == of(node.output) or self.may_join(name, node.output, parts):
+                    if family_of(name) == family_of(node.output) or self.may_join(name, node.output, parts):
                         self.join(name, node.output)
                     else:
                         detours[node, name] = f"{name}/as {node.output}"
-        return {(node, name): new for (node, name), new in detours.items() if of(name) != of(node.output)}
+        return {(node, name): new for (node, name), new in detours.items() if family_of(name) != family_of(node.output)}
 
     def may_join(self, name: str, whole: str, parts: Range) -> bool:
         """Return whether an input may share the quantization of a concatenation, whose inputs cover `parts`.
@@ -291,13 +291,13 @@ def _stand_ins(network: Network, ranges: Mapping[str, Range]) -> dict[str, Range
     The guess is [-m, m], where m is the maximum absolute value in the ranges of the inputs of the node that makes the
     tensor. For a network input it is [-1, 1].
     """
-    found = {name: one if one.high > one.low else Range(-1.0, 1.0) for name, one in ranges.items()}
+    guesses = {name: covered if covered.high > covered.low else Range(-1.0, 1.0) for name, covered in ranges.items()}
     for node in network.nodes:
         if node.output in ranges and ranges[node.output].high == ranges[node.output].low:
-            taken = functools.reduce(Range.union, (found.get(name, Range()) for name in node.inputs), Range())
+            taken = functools.reduce(Range.union, (guesses.get(name, Range()) for name in node.inputs), Range())
             reach = max(-taken.low, taken.high) or 1.0
-            found[node.output] = Range(-reach, reach)
-    return found
+            guesses[node.output] = Range(-reach, reach)
+    return guesses
 
 
 def _coarser(own: Quantization, spare_bits: int) -> Quantization:

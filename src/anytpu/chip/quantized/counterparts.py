@@ -91,11 +91,11 @@ class Maker:
 
     def table(self, function: Function, source: str, target: str) -> np.ndarray:
         """Return the table of a function between two tensors."""
-        given, wanted, limits = *(self.choices.quantizations[name] for name in (source, target)), self.limits(target)
+        own, wanted, limits = *(self.choices.quantizations[name] for name in (source, target)), self.limits(target)
         # The steps of an unrolled loop share their functions and, in most cases, their quantizations.
-        key = function.apply, given, wanted, limits
+        key = function.apply, own, wanted, limits
         if key not in self.tables:
-            self.tables[key] = self.once(np.clip(table(function, given, wanted), *limits))[0]
+            self.tables[key] = self.once(np.clip(table(function, own, wanted), *limits))[0]
         return self.tables[key]
 
     def limits(self, tensor: str) -> tuple[int, int]:
@@ -111,7 +111,7 @@ class Maker:
 
     def once(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
         """Return the arrays, or equal arrays that were made before."""
-        key = tuple((one.shape, one.dtype.str, hashlib.sha256(one.tobytes()).digest()) for one in arrays)
+        key = tuple((array.shape, array.dtype.str, hashlib.sha256(array.tobytes()).digest()) for array in arrays)
         return self.made.setdefault(key, arrays)
 
 

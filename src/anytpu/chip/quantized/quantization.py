@@ -52,7 +52,7 @@ def quantize(
     _check_weights(network)
     arrays = check(network, calibration)
     histograms = observe(network, arrays, tensors_of_chip(network), method)
-    choices = choose(network, {name: one.range(method, bits) for name, one in histograms.items()}, bits)
+    choices = choose(network, {name: histogram.range(method, bits) for name, histogram in histograms.items()}, bits)
     maker = Maker(choices)
     nodes = tuple(made for node in network.nodes for made in maker.make(node))
     shapes = {**network.shapes, **{new: network.shapes[old] for (_, old), new in choices.detours.items()}}

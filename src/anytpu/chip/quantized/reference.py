@@ -71,12 +71,12 @@ def compute_integers(network: QuantizedNetwork, values: Mapping[str, np.ndarray]
 
 def outputs(network: QuantizedNetwork, tensors: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """Return the outputs among a network's tensors as real numbers, in the user's shapes and dtypes."""
-    found = []
+    arrays = []
     for port in network.outputs:
         quantization = network.quantizations.get(port.tensor)
         value = tensors[port.tensor] if quantization is None else quantization.dequantize(tensors[port.tensor])
-        found.append(value.reshape(len(value), *port.shape).astype(port.dtype))
-    return found
+        arrays.append(value.reshape(len(value), *port.shape).astype(port.dtype))
+    return arrays
 
 
 @functools.singledispatch
@@ -162,7 +162,10 @@ def _(node: QHostStep, network: QuantizedNetwork, values: Sequence[np.ndarray]) 
     from anytpu.chip.network import finiteness, operations  # loads JAX
 
     known = [network.quantizations.get(name) for name in node.inputs]
-    reals = [value if one is None else one.dequantize(value) for one, value in zip(known, values, strict=True)]
+    reals = [
+        value if quantization is None else quantization.dequantize(value)
+        for quantization, value in zip(known, values, strict=True)
+    ]
     result = operations.compute(node.step, reals)
     target = network.quantizations.get(node.output)
     finiteness.check_finite(node.step, reals, result, held=target is not None)

@@ -84,10 +84,15 @@ class Idle(NamedTuple):
     before: int
 
 
-def gaps_of(one: Pass) -> Gaps:
+def gaps_of(array_pass: Pass) -> Gaps:
     """Return the waits of the matrix unit before a pass."""
-    held = min(one.held, one.start)
-    return Gaps(one.free, held, max(held, min(one.shift, one.start)) if one.shift else one.start, one.start)
+    held = min(array_pass.held, array_pass.start)
+    return Gaps(
+        array_pass.free,
+        held,
+        max(held, min(array_pass.shift, array_pass.start)) if array_pass.shift else array_pass.start,
+        array_pass.start,
+    )
 
 
 def causes_of(
@@ -107,24 +112,24 @@ def causes_of(
     idle: list[Idle] = []
     busy: list[Span] = []
     tag = walk.passes[window[0] - 1].work.tag if window[0] else None
-    for one in walk.passes[slice(*window)]:
-        gaps, before, tag = gaps_of(one), tag, one.work.tag
+    for array_pass in walk.passes[slice(*window)]:
+        gaps, before, tag = gaps_of(array_pass), tag, array_pass.work.tag
         part = parts.setdefault(tag, Causes())
-        part.active += one.stop - one.start
+        part.active += array_pass.stop - array_pass.start
         part.stall += gaps.arrived - gaps.held
         part.shift += gaps.start - gaps.arrived
         if gaps.held > gaps.free:
             idle.append(Idle(gaps.free, gaps.held, tag, gaps.free + walk.drain, tag if before is None else before))
-            part.data_wait += min(one.data, one.start) - gaps.free
-            part.input_wait += min(one.input, one.start) - gaps.free
-        busy.append(Span(gaps.held, one.stop, tag))
-        start = one.stop
+            part.data_wait += min(array_pass.data, array_pass.start) - gaps.free
+            part.input_wait += min(array_pass.input, array_pass.start) - gaps.free
+        busy.append(Span(gaps.held, array_pass.stop, tag))
+        start = array_pass.stop
     if end > start:
         last = -1 if tag is None else tag
         idle.append(Idle(start, end, last, start, last))
     owned = list(_owners(idle, walk.stretches[Unit.ACTIVATE]))
-    for one in owned:
-        parts.setdefault(one.tag, Causes()).other += one.stop_cycles - one.start_cycles
+    for span in owned:
+        parts.setdefault(span.tag, Causes()).other += span.stop_cycles - span.start_cycles
     total = Causes()
     for part in parts.values():
         total.add(part)
@@ -144,10 +149,10 @@ def _owners(idles: list[Idle], stretches: list[Stretch]) -> Iterator[Span]:
             at += 1
         here = at
         while here < len(stretches) and stretches[here].start < idle.stop:
-            one = stretches[here]
-            first, last = max(one.start, now), min(one.stop, idle.stop)
+            interval = stretches[here]
+            first, last = max(interval.start, now), min(interval.stop, idle.stop)
             yield from _without_activation(idle, now, first)
-            yield Span(first, last, one.work.tag)
+            yield Span(first, last, interval.work.tag)
             now, here = last, here + 1
         yield from _without_activation(idle, now, idle.stop)
 
@@ -160,12 +165,12 @@ def _without_activation(idle: Idle, start: float, stop: float) -> Iterator[Span]
 
 def _joined(spans: list[Span]) -> tuple[Span, ...]:
     """Return the spans without empty spans, with consecutive spans of one part merged."""
-    found: list[Span] = []
-    for one in spans:
-        if one.stop_cycles == one.start_cycles:
+    joined: list[Span] = []
+    for span in spans:
+        if span.stop_cycles == span.start_cycles:
             continue
-        if found and found[-1].tag == one.tag:
-            found[-1] = Span(found[-1].start_cycles, one.stop_cycles, one.tag)
+        if joined and joined[-1].tag == span.tag:
+            joined[-1] = Span(joined[-1].start_cycles, span.stop_cycles, span.tag)
         else:
-            found.append(one)
-    return tuple(found)
+            joined.append(span)
+    return tuple(joined)

@@ -137,7 +137,7 @@ def _timing(
     runs = len(queues.starts)
 
     def moved(unit: Unit) -> int:
-        return sum(one.bytes * one.passes for one in queues.by_unit[unit]) // runs
+        return sum(work.bytes * work.passes for work in queues.by_unit[unit]) // runs
 
     tags = image.tags
     return Timing(
@@ -164,21 +164,21 @@ def _timing(
 
 
 def _host_steps(image: Image, queues: Queues) -> tuple[str, ...]:
-    kinds = [one.step.step.kind for one in image.services]
+    kinds = [service.step.step.kind for service in image.services]
     return tuple(kinds[number] if number < len(kinds) else f"step {number}" for number in queues.interrupts)
 
 
 def _parts(image: Image, queues: Queues, parts: dict[int, Causes]) -> tuple[PartTiming, ...]:
     read: dict[int, int] = {}
-    for one in queues.by_unit[Unit.WEIGHTS]:
-        read[one.tag] = read.get(one.tag, 0) + one.bytes * one.passes
+    for work in queues.by_unit[Unit.WEIGHTS]:
+        read[work.tag] = read.get(work.tag, 0) + work.bytes * work.passes
     runs = len(queues.starts)
 
     def part(number: int, name: str, macs: int) -> PartTiming:
-        one = parts.get(number, Causes())
+        causes = parts.get(number, Causes())
         size = read.get(number, 0) // runs
-        return PartTiming(name, one.active, one.stall, one.shift, one.other, macs, size)
+        return PartTiming(name, causes.active, causes.stall, causes.shift, causes.other, macs, size)
 
-    found = [part(number, tag.name, tag.macs) for number, tag in enumerate(image.tags)]
+    tagged = [part(number, tag.name, tag.macs) for number, tag in enumerate(image.tags)]
     others = [number for number in {*parts, *read} if not 0 <= number < len(image.tags)]
-    return (*found, *(part(number, "", 0) for number in sorted(others)))
+    return (*tagged, *(part(number, "", 0) for number in sorted(others)))

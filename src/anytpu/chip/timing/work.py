@@ -98,9 +98,9 @@ def queues_of(instructions: tuple[Instruction, ...], design: Design, runs: int =
     walked = tuple(issue(instructions))
     for _ in range(runs):
         sorter.start_run()
-        for one in walked:
-            sorter.take(one)
-    interrupts = tuple(one.instruction.number for one in walked if isinstance(one.instruction, InterruptHost))
+        for issued in walked:
+            sorter.take(issued)
+    interrupts = tuple(issued.instruction.number for issued in walked if isinstance(issued.instruction, InterruptHost))
     return Queues(tuple(sorter.queues), tuple(sorter.starts), frozenset(sorter.wide_tags), interrupts)
 
 
@@ -122,8 +122,8 @@ class _Sorter:
             for unit in (Unit.MATRIX, Unit.ACTIVATE):
                 self._wait(Unit.READ, unit, before[unit])
 
-    def take(self, one: Issued) -> None:
-        instruction = one.instruction
+    def take(self, issued: Issued) -> None:
+        instruction = issued.instruction
         if isinstance(instruction, Sync):
             finished = [unit for unit in Unit if instruction.finished >> unit & 1]
             for waiting in Unit:
@@ -131,36 +131,38 @@ class _Sorter:
                     self._wait_all(waiting, finished)
         elif isinstance(instruction, InterruptHost):
             self._wait_all(HOST, list(Unit))
-            self._add(HOST, one, 0.0)
+            self._add(HOST, issued, 0.0)
             for unit in Unit:
                 self._wait_all(unit, [HOST])
         elif instruction.unit is not None and not isinstance(instruction, Halt):
-            self._take_work(one, instruction)
+            self._take_work(issued, instruction)
 
-    def _take_work(self, one: Issued, instruction: Instruction) -> None:
+    def _take_work(self, issued: Issued, instruction: Instruction) -> None:
         design = self.design
         if isinstance(instruction, Product):
             if instruction.wide:
-                self.wide_tags.add(one.tag)
+                self.wide_tags.add(issued.tag)
             cycles = float(instruction.rows * (2 if instruction.wide else 1))
-            self._add(Unit.MATRIX, one, cycles, instruction.repeat, instruction.repeat - instruction.keep)
+            self._add(Unit.MATRIX, issued, cycles, instruction.repeat, instruction.repeat - instruction.keep)
         elif isinstance(instruction, ReadWeights):
             size = bytes_of(instruction, design)
-            self._add(Unit.WEIGHTS, one, size / design.weight_bytes_per_s * design.clock_hz, instruction.count, 0, size)
+            self._add(
+                Unit.WEIGHTS, issued, size / design.weight_bytes_per_s * design.clock_hz, instruction.count, 0, size
+            )
         elif isinstance(instruction, Activate):
-            cycles = float(activate_cycles(instruction, one.registers))
-            self._add(Unit.ACTIVATE, one, cycles, 1, parameters_popped(instruction))
+            cycles = float(activate_cycles(instruction, issued.registers))
+            self._add(Unit.ACTIVATE, issued, cycles, 1, parameters_popped(instruction))
         elif isinstance(instruction, ReadHostMemory | WriteHostMemory):
             size = instruction.units * UNIT_BYTES
             cycles = size / design.host_bytes_per_s * design.clock_hz
-            self._add(instruction.unit, one, cycles, 1, 0, size)
+            self._add(instruction.unit, issued, cycles, 1, 0, size)
 
-    def _add(self, unit: int, one: Issued, cycles: float, passes: int = 1, pops: int = 0, size: int = 0) -> None:
+    def _add(self, unit: int, issued: Issued, cycles: float, passes: int = 1, pops: int = 0, size: int = 0) -> None:
         waits, self.pending[unit] = tuple(self.pending[unit].items()), {}
-        kind = type(one.instruction).__name__
-        if isinstance(one.instruction, ReadWeights):
-            kind = one.instruction.kind
-        self.queues[unit].append(Work(one.number, kind, one.tag, waits, cycles, passes, pops, size))
+        kind = type(issued.instruction).__name__
+        if isinstance(issued.instruction, ReadWeights):
+            kind = issued.instruction.kind
+        self.queues[unit].append(Work(issued.number, kind, issued.tag, waits, cycles, passes, pops, size))
 
     def _wait_all(self, waiting: int, finished: list[Unit] | list[int]) -> None:
         for unit in finished:
