@@ -15,7 +15,7 @@ from anytpu._calls import explain_methods
 from anytpu.chip import written
 from anytpu.chip.design import Design
 from anytpu.chip.image import Image
-from anytpu.chip.images import Images, Settings
+from anytpu.chip.images import CompilerSettings, ImageCache
 from anytpu.chip.running import Runner
 from anytpu.showing import report
 
@@ -46,7 +46,7 @@ class ChipProgram:
         self,
         image: Image,
         network: QuantizedNetwork | None = None,
-        settings: Settings | None = None,
+        settings: CompilerSettings | None = None,
         summary: Summary | None = None,
         example: Mapping[str, np.ndarray] | None = None,
     ) -> None:
@@ -54,7 +54,7 @@ class ChipProgram:
         self.network = network
         self.summary = summary
         self.example = dict(example or {})
-        self._images = Images(image, network, settings or Settings())
+        self._images = ImageCache(image, network, settings or CompilerSettings())
         self._runner = Runner(self._images)
 
     def __repr__(self) -> str:

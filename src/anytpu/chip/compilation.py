@@ -18,14 +18,14 @@ from anytpu.chip import ports
 from anytpu.chip.chip_program import ChipProgram
 from anytpu.chip.compiler import compile_image, largest_batch
 from anytpu.chip.design import TPU_V1, Design
-from anytpu.chip.images import Settings, check_batch
+from anytpu.chip.images import CompilerSettings, check_batch
 from anytpu.chip.jobs import OTHER_ROWS, TRACED_ROWS, has_one_size, is_path, program_of
 from anytpu.chip.network import check_network, read
 from anytpu.chip.proving import prove
 from anytpu.chip.quantized import quantize, summarize
 from anytpu.errors import CalibrationError, SettingError, SettingTypeError
 
-MOST_ROWS = 256
+MAX_ROWS = 256
 """The largest default batch: larger ones hardly run faster in software."""
 
 
@@ -72,7 +72,7 @@ def compile(
         >>> program.time(batch=200).time_s  # doctest: +SKIP
     """
     _check(activation_bits, method, design, progress)
-    settings = Settings(convolution, spill)
+    settings = CompilerSettings(convolution, spill)
     if batch is not None:
         check_batch(batch)
     _check_calibration(calibration)
@@ -88,7 +88,7 @@ def compile(
     prove(program, network, arrays, resized)
     summary = summarize(network, quantized, arrays)
     say(f"compiling {network.name}")
-    rows = batch or largest_batch(quantized, design, MOST_ROWS) or 1
+    rows = batch or largest_batch(quantized, design, MAX_ROWS) or 1
     image = compile_image(quantized, batch=rows, design=design, convolution=convolution, spill=spill)
     example = {port.tensor: array[:TRACED_ROWS] for port, array in zip(network.inputs, arrays, strict=True)}
     return ChipProgram(image, quantized, settings, summary, example)

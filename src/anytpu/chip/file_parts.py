@@ -50,7 +50,7 @@ _COPY_AGAIN = f"Copy it again, or {SAVE_AGAIN}"
 
 
 _PIECE_BYTES = 64 * KIB
-_MOST_RATIO = 1032
+_MAX_RATIO = 1032
 """Maximum compression ratio of zlib."""
 
 
@@ -209,7 +209,7 @@ class _Content:
             self._refuse(f"is cut short: it has {len(self._content)} bytes, too few for its beginning. {_COPY_AGAIN}")
 
     def _part(self, entry: _Entry, packed: bytes) -> Packed:
-        is_possible = entry.unpacked_bytes <= _MOST_RATIO * len(packed)
+        is_possible = entry.unpacked_bytes <= _MAX_RATIO * len(packed)
         if google_crc32c.value(packed) != entry.checksum or not is_possible:
             self._altered(f"part {entry.name!r}")
         return Packed(self._name, entry.name, entry.unpacked_bytes, packed)

@@ -62,9 +62,11 @@ def check_arrays(name: str, ports: Sequence[Port], arrays: Sequence[np.ndarray])
 
 def _check_range(which: str, port: Port, array: np.ndarray) -> None:
     low, high = (0, 1) if port.dtype == "bool" else (np.iinfo(port.dtype).min, np.iinfo(port.dtype).max)
-    least, most = int(array.min()), int(array.max())
-    if least < low or most > high:
-        raise ChipError(f"{which} must hold numbers from {low} to {high} ({port.dtype}), not from {least} to {most}.")
+    minimum, maximum = int(array.min()), int(array.max())
+    if minimum < low or maximum > high:
+        raise ChipError(
+            f"{which} must hold numbers from {low} to {high} ({port.dtype}), not from {minimum} to {maximum}."
+        )
 
 
 def tensor_of(

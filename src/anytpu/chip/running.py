@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from anytpu.chip import ports
-from anytpu.chip.faces import face_of
-from anytpu.chip.images import Images
+from anytpu.chip.images import ImageCache
+from anytpu.chip.interface import interface_of
 from anytpu.chip.quantized.nodes import QHostStep
 from anytpu.errors import HostStepError
 
@@ -21,16 +21,16 @@ class Runner:
         inputs, outputs: the inputs and outputs of the program, in order.
     """
 
-    def __init__(self, images: Images) -> None:
+    def __init__(self, images: ImageCache) -> None:
         self._images = images
-        self._face = face_of(images.own, images.network)
-        self.inputs, self.outputs = self._face.inputs, self._face.outputs
+        self._interface = interface_of(images.own, images.network)
+        self.inputs, self.outputs = self._interface.inputs, self._interface.outputs
 
     def real(self, x: Any) -> list[np.ndarray]:
         """Return the outputs as real numbers, `(rows, ...)` in the user's shapes."""
         tensors = self._run(x, [port.tensor for port in self.outputs])
         return [
-            ports.array_of(port, tensors[port.tensor], self._face.quantizations).astype(port.dtype, copy=False)
+            ports.array_of(port, tensors[port.tensor], self._interface.quantizations).astype(port.dtype, copy=False)
             for port in self.outputs
         ]
 
@@ -38,7 +38,7 @@ class Runner:
         """Return each output's integers; for an output computed on the host, the chip tensors it is computed from."""
         shapes: list[tuple[str, tuple[int, ...] | None]] = []
         for port in self.outputs:
-            if port.tensor in self._face.quantizations:
+            if port.tensor in self._interface.quantizations:
                 shapes.append((port.tensor, port.shape))
             else:  # computed on the host: return each of its chip tensors once, in that tensor's shape
                 shapes += [(tensor, None) for tensor in self._held(port.tensor) if (tensor, None) not in shapes]
@@ -70,23 +70,25 @@ class Runner:
 
     def _nothing(self, tensor: str) -> np.ndarray:
         """Return a tensor with 0 rows."""
-        quantization = self._face.quantizations.get(tensor)
-        return np.zeros((0, *self._face.shapes[tensor]), np.float32 if quantization is None else quantization.dtype)
+        quantization = self._interface.quantizations.get(tensor)
+        return np.zeros(
+            (0, *self._interface.shapes[tensor]), np.float32 if quantization is None else quantization.dtype
+        )
 
     def _batches(self, arrays: list[np.ndarray], batch: int) -> Iterator[dict[str, np.ndarray]]:
         for start in range(0, len(arrays[0]), batch):
             # The last batch is padded with its last row, for which a host step gives no new result or error.
             rows = np.minimum(np.arange(start, start + batch), len(arrays[0]) - 1)
             yield {
-                port.tensor: ports.tensor_of(port, array[rows], self._face.shapes, self._face.quantizations)
+                port.tensor: ports.tensor_of(port, array[rows], self._interface.shapes, self._interface.quantizations)
                 for port, array in zip(self.inputs, arrays, strict=True)
             }
 
     def _held(self, tensor: str) -> list[str]:
         """Return the tensor if it is on the chip, else the chip tensors from which the host computes it."""
-        if tensor in self._face.quantizations:
+        if tensor in self._interface.quantizations:
             return [tensor]
-        maker = next((step for step in self._face.steps if step.output == tensor), None)
+        maker = next((step for step in self._interface.steps if step.output == tensor), None)
         inputs = maker.inputs if isinstance(maker, QHostStep) else ()
         return [source for name in inputs for source in self._held(name)]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from anytpu.chip.compiler import compile_image, largest_batch
-from anytpu.chip.compiler.tables import Tables
+from anytpu.chip.compiler.tables import TableSlots
 from anytpu.chip.compiler.weight_memory import WeightMemory
 from anytpu.chip.design import TPU_V1
 from anytpu.chip.isa.instructions import WriteHostMemory
@@ -120,7 +120,7 @@ def test_little_weight_memory():
 
 
 def test_more_tables_than_slots():
-    tables = Tables(WeightMemory(TPU_V1))
+    tables = TableSlots(WeightMemory(TPU_V1))
     entries = np.arange(256) - 128
     for number in range(256):
         assert tables.slot(np.roll(entries, number), False, "layer") == number
@@ -134,7 +134,7 @@ def test_more_tables_than_slots():
 
 def test_a_table_of_8_bits_in_one_of_16():
     memory = WeightMemory(TPU_V1)
-    Tables(memory).slot(np.arange(256), True, "layer")
+    TableSlots(memory).slot(np.arange(256), True, "layer")
     table = memory.image().view("<i2")
     assert len(table) == 65536
     np.testing.assert_array_equal(table[32768 - 128 : 32768 + 128], np.arange(256))

@@ -16,11 +16,11 @@ import google_crc32c
 import numpy as np
 import pytest
 
-from anytpu.chip import described, file, file_parts
+from anytpu.chip import file, file_parts, serialization
 from anytpu.chip.file import read, write
 from anytpu.chip.file_parts import PARTS, join_parts, split_parts
 from anytpu.chip.image import Image
-from anytpu.chip.images import Settings
+from anytpu.chip.images import CompilerSettings
 from anytpu.chip.isa.instructions import Halt, MatrixMultiply
 from anytpu.chip.loading import load
 from anytpu.chip.network import operations
@@ -36,7 +36,7 @@ COPY = "Copy it again, or save it again, with ChipProgram.save or anytpu chip co
 
 
 def test_the_examples_of_the_documentation():
-    for module in (described, file, file_parts):
+    for module in (file, file_parts, serialization):
         assert doctest.testmod(module).failed == 0
 
 
@@ -44,7 +44,7 @@ def test_an_image_there_and_back(tmp_path: Path):
     image = dense_image()
     path = write(tmp_path / "dense.tpu", image)
     again, network, settings = read(path)
-    assert network is None and settings == Settings()
+    assert network is None and settings == CompilerSettings()
     for field in dataclasses.fields(Image):
         if field.name != "weights":
             assert getattr(again, field.name) == getattr(image, field.name), field.name
@@ -54,9 +54,9 @@ def test_an_image_there_and_back(tmp_path: Path):
 
 def test_services_and_networks_there_and_back(tmp_path: Path):
     image, network = service_image(), every_node()
-    path = write(tmp_path / "all.tpu", image, network, Settings("native", False))
+    path = write(tmp_path / "all.tpu", image, network, CompilerSettings("native", False))
     again, network_again, settings = read(str(path))
-    assert network_again is not None and settings == Settings("native", False)
+    assert network_again is not None and settings == CompilerSettings("native", False)
     assert file.to_bytes(again, network_again, settings) == path.read_bytes()
     assert [type(node) for node in network_again.nodes] == [type(node) for node in network.nodes]
     assert (network_again.inputs, network_again.outputs) == (network.inputs, network.outputs)
@@ -202,7 +202,7 @@ def test_every_kind_of_node_can_be_written():
 
 def test_an_array_of_no_numbers():
     with pytest.raises(ChipError) as caught:
-        described.join_arrays([np.array(["a"])])
+        serialization.join_arrays([np.array(["a"])])
     assert str(caught.value) == "An array of str32 cannot be written: only whole numbers and floats can."
 
 

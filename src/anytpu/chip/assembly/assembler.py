@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 
 from anytpu.chip.assembly.directives import read_directive
-from anytpu.chip.assembly.draft import Draft, read_base64
+from anytpu.chip.assembly.image_builder import ImageBuilder, read_base64
 from anytpu.chip.assembly.instruction_line import read_instruction
-from anytpu.chip.assembly.line import Line
+from anytpu.chip.assembly.line import SourceLine
 from anytpu.chip.image import Image
 
 # Nearly all lines of a whole network are such; taking them apart word by word would take minutes.
@@ -33,12 +33,12 @@ def assemble(text: str, name: str = "assembled") -> Image:
         >>> assemble("sync matrix, read|activate  ; a comment").instructions
         (Sync(waiting=4, finished=9),)
     """
-    draft = Draft(name)
+    builder = ImageBuilder(name)
     for number, content in enumerate(text.splitlines(), 1):
-        line = Line(number, content)
+        line = SourceLine(number, content)
         plain = _PLAIN_BYTES.fullmatch(content)
         if plain is not None:
-            draft.weights += read_base64(line, plain.start(1), plain.group(1))
+            builder.weights += read_base64(line, plain.start(1), plain.group(1))
             continue
         tokens = line.tokens()
         head = tokens[0]
@@ -47,7 +47,7 @@ def assemble(text: str, name: str = "assembled") -> Image:
         if head.kind != "word":
             raise line.error(head.column, "a line begins with an instruction, or with a directive, like .batch.")
         if head.text.startswith("."):
-            read_directive(draft, line, tokens)
+            read_directive(builder, line, tokens)
         else:
-            draft.instructions.append(read_instruction(line, tokens))
-    return draft.image()
+            builder.instructions.append(read_instruction(line, tokens))
+    return builder.image()

@@ -6,19 +6,18 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-from anytpu.chip.assembly.line import Line, Token, nearest
+from anytpu.chip.assembly.line import SourceLine, Token, nearest
 from anytpu.chip.assembly.operands import Operands
 from anytpu.chip.isa.encoding import fault_of_value
-from anytpu.chip.isa.forms import BY_MNEMONIC, Field, Form, Kind
+from anytpu.chip.isa.forms import BY_MNEMONIC, Field, FieldKind, Form
 from anytpu.chip.isa.instructions import Instruction
-from anytpu.chip.isa.registers import MEANINGS, Register
-from anytpu.chip.isa.registers import Kind as ValueKind
+from anytpu.chip.isa.registers import MEANINGS, Register, RegisterKind
 from anytpu.chip.isa.units import Unit
 
 _UNITS = {unit.name.lower(): 1 << unit for unit in Unit} | {"all": (1 << len(Unit)) - 1}
 
 
-def read_instruction(line: Line, tokens: Sequence[Token]) -> Instruction:
+def read_instruction(line: SourceLine, tokens: Sequence[Token]) -> Instruction:
     """Return the instruction that a line stands for.
 
     Raises:
@@ -38,7 +37,7 @@ def read_instruction(line: Line, tokens: Sequence[Token]) -> Instruction:
     return form.record(**values)
 
 
-def _suffixes(line: Line, head: Token, form: Form, suffixes: list[str]) -> dict[str, Any]:
+def _suffixes(line: SourceLine, head: Token, form: Form, suffixes: list[str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     meanings: dict[str, tuple[Field, object]] = {}
     for field in form.suffixes:
@@ -57,18 +56,18 @@ def _suffixes(line: Line, head: Token, form: Form, suffixes: list[str]) -> dict[
         values[field.name] = value
         column += len(suffix) + 1
     for field in form.suffixes:
-        if field.kind is Kind.CHOICE and field.name not in values and field.name not in form.defaults:
+        if field.kind is FieldKind.CHOICE and field.name not in values and field.name not in form.defaults:
             choices = ", ".join(f".{choice}" for choice in field.choices)
             raise line.error(head.column, f"{form.mnemonic} needs one of {choices}.")
     return values
 
 
 def _operand(field: Field, operands: Operands, register: int) -> Any:
-    if field.kind is Kind.REGISTER:
+    if field.kind is FieldKind.REGISTER:
         return _register(field, operands)
-    if field.kind is Kind.UNITS:
+    if field.kind is FieldKind.UNITS:
         value: Any = _units(field, operands)
-    elif field.kind is Kind.VALUE and MEANINGS[Register(register)].kind is ValueKind.FLOAT:
+    elif field.kind is FieldKind.VALUE and MEANINGS[Register(register)].kind is RegisterKind.FLOAT:
         value = _nearest_float32(operands.number(field.name))
     else:
         value = operands.whole(field.name)

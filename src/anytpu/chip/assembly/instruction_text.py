@@ -6,7 +6,7 @@ import struct
 
 import numpy as np
 
-from anytpu.chip.isa.forms import Field, Form, Kind, form_of
+from anytpu.chip.isa.forms import Field, FieldKind, Form, form_of
 from anytpu.chip.isa.instructions import Instruction
 from anytpu.chip.isa.registers import Register
 from anytpu.chip.isa.units import Unit
@@ -39,16 +39,16 @@ def _is_default(form: Form, field: Field, instruction: Instruction) -> bool:
 
 def _suffix(form: Form, field: Field, instruction: Instruction) -> str:
     value = getattr(instruction, field.name)
-    if field.kind is Kind.FLAG:
+    if field.kind is FieldKind.FLAG:
         return f".{field.name}" if value else ""
     return f".{value}"
 
 
 def _value(field: Field, instruction: Instruction) -> str:
     value = getattr(instruction, field.name)
-    if field.kind is Kind.UNITS:
+    if field.kind is FieldKind.UNITS:
         return "|".join(unit.name.lower() for unit in Unit if value >> unit & 1)
-    if field.kind is Kind.REGISTER:
+    if field.kind is FieldKind.REGISTER:
         return Register(value).name
     return _shortest(value) if isinstance(value, float) else str(int(value))
 

@@ -1,4 +1,4 @@
-"""`Line`: a line of assembly as words, numbers, texts and signs, each with its column.
+"""`SourceLine`: a line of assembly as words, numbers, texts and signs, each with its column.
 
 Rule: whatever cannot be read is an `AssemblyError` that shows the line, with a mark under the place.
 """
@@ -46,7 +46,7 @@ class Token(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Line:
+class SourceLine:
     """A line of a text.
 
     Attributes:

@@ -6,13 +6,13 @@ import dataclasses
 from collections.abc import Sequence
 from typing import NoReturn
 
-from anytpu.chip.assembly.line import Line, Token, nearest
+from anytpu.chip.assembly.line import SourceLine, Token, nearest
 
 Number = int | float
 
 
 @dataclasses.dataclass(frozen=True)
-class Value:
+class OperandValue:
     """The value of one operand.
 
     Attributes:
@@ -29,11 +29,11 @@ class Value:
 class Operands:
     """The operands of a line, by their names."""
 
-    def __init__(self, line: Line, column: int, values: dict[str, Value]):
+    def __init__(self, line: SourceLine, column: int, values: dict[str, OperandValue]):
         self._line, self._column, self._values = line, column, values
 
     @classmethod
-    def read(cls, line: Line, head: Token, tokens: Sequence[Token], names: Sequence[str]) -> Operands:
+    def read(cls, line: SourceLine, head: Token, tokens: Sequence[Token], names: Sequence[str]) -> Operands:
         """Read the operands of a line.
 
         Args:
@@ -42,7 +42,7 @@ class Operands:
             tokens: the tokens after it.
             names: the operands that it may have, in the order of operands without names.
         """
-        values: dict[str, Value] = {}
+        values: dict[str, OperandValue] = {}
         named_before, place = False, 0
         while tokens[place].kind != "end":
             if place:
@@ -77,7 +77,7 @@ class Operands:
         if missing:
             raise self._line.error(self._column, f"{head} needs {' and '.join(missing)}.")
 
-    def value(self, name: str) -> Value:
+    def value(self, name: str) -> OperandValue:
         """Return an operand's value."""
         return self._values[name]
 
@@ -114,16 +114,16 @@ class Operands:
         return [int(number) for number in content]
 
 
-def _comma(line: Line, tokens: Sequence[Token], place: int) -> int:
+def _comma(line: SourceLine, tokens: Sequence[Token], place: int) -> int:
     if tokens[place].text != ",":
         raise line.error(tokens[place].column, f"a comma must stand before {tokens[place].text}.")
     return place + 1
 
 
-def _value(line: Line, tokens: Sequence[Token], place: int) -> tuple[Value, int]:
+def _value(line: SourceLine, tokens: Sequence[Token], place: int) -> tuple[OperandValue, int]:
     first = tokens[place]
     if first.kind in ("number", "text"):
-        return Value(first.column, first.text, first.value), place + 1
+        return OperandValue(first.column, first.text, first.value), place + 1
     if first.text == "[":
         return _list(line, tokens, place)
     if first.kind != "word":
@@ -134,10 +134,10 @@ def _value(line: Line, tokens: Sequence[Token], place: int) -> tuple[Value, int]
             raise line.error(tokens[place + 1].column, "a word must stand after '|'.")
         words.append(tokens[place + 1].text)
         place += 2
-    return Value(first.column, "|".join(words), tuple(words)), place
+    return OperandValue(first.column, "|".join(words), tuple(words)), place
 
 
-def _list(line: Line, tokens: Sequence[Token], place: int) -> tuple[Value, int]:
+def _list(line: SourceLine, tokens: Sequence[Token], place: int) -> tuple[OperandValue, int]:
     first, numbers = tokens[place], []
     place += 1
     while tokens[place].text != "]":
@@ -147,7 +147,7 @@ def _list(line: Line, tokens: Sequence[Token], place: int) -> tuple[Value, int]:
             raise line.error(tokens[place].column, "a list holds numbers, separated by commas, and ends with ']'.")
         numbers.append(tokens[place].value)
         place += 1
-    return Value(first.column, "a list", numbers), place + 1
+    return OperandValue(first.column, "a list", numbers), place + 1
 
 
 def _no_such(head: str, name: str, names: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from anytpu.chip.image import Image
-from anytpu.chip.isa.accesses import Memory, Stretch, accesses, parameters_popped, tiles_popped
+from anytpu.chip.isa.accesses import AddressRange, Memory, accesses, parameters_popped, tiles_popped
 from anytpu.chip.isa.instructions import InterruptHost, ReadWeights, SetConfiguration, Sync
 from anytpu.chip.isa.issue import Issued
 from anytpu.chip.isa.registers import MEANINGS, Register
@@ -72,12 +72,12 @@ def _moved(image: Image, issued: Issued) -> str:
     return f"{', '.join(sources)} -> {target}"
 
 
-def _places(stretches: Sequence[Stretch]) -> str:
+def _places(stretches: Sequence[AddressRange]) -> str:
     shown = ", ".join(map(_place, stretches[:2]))
     return shown if len(stretches) <= 2 else f"{shown} and {len(stretches) - 2} more"
 
 
-def _place(addresses: Stretch) -> str:
+def _place(addresses: AddressRange) -> str:
     name = _NAMES[addresses.memory]
     return (
         f"{name} {addresses.start}"

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Sequence
 
 from anytpu.chip.image import Binding, Image
-from anytpu.chip.isa.accesses import Memory, place_text
+from anytpu.chip.isa.accesses import Memory, range_text
 
 
 def fault_in_bindings(image: Image) -> str | None:
@@ -44,7 +44,7 @@ def _fault_in_places(image: Image) -> str | None:
     for binding, other in itertools.pairwise(ordered):
         stop = min(_stop(binding, image), _stop(other, image))
         if other.host_address < stop:
-            place = place_text(Memory.HOST, other.host_address, stop)
+            place = range_text(Memory.HOST, other.host_address, stop)
             return f"The inputs {binding.tensor!r} and {other.tensor!r} both lie at {place}. Move one of them."
     return None
 

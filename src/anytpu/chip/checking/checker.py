@@ -12,9 +12,9 @@ need a Sync between them.
 from __future__ import annotations
 
 from anytpu.chip.checking import faults
-from anytpu.chip.checking.fetched import Fetched
-from anytpu.chip.checking.geometry import fault_in, fault_in_place
-from anytpu.chip.checking.memories import Memories
+from anytpu.chip.checking.fetched import FifoCounts
+from anytpu.chip.checking.geometry import fault_in_geometry, fault_in_overwrite
+from anytpu.chip.checking.memories import CheckedMemories
 from anytpu.chip.image import Image
 from anytpu.chip.isa.accesses import accesses
 from anytpu.chip.isa.encoding import fault_of
@@ -41,14 +41,14 @@ def check(image: Image) -> None:
         >>> import numpy as np
         >>> check(Image("nothing", (Halt(),), np.zeros(0, np.uint8)))
     """
-    _Walk(image).run()
+    _ProgramChecker(image).run()
 
 
-class _Walk:
+class _ProgramChecker:
     def __init__(self, image: Image):
         self._image = image
-        self._memories = Memories(image)
-        self._fetched = Fetched(image.design)
+        self._memories = CheckedMemories(image)
+        self._fetched = FifoCounts(image.design)
         self._is_set: set[int] = set()
 
     def run(self) -> None:
@@ -82,11 +82,11 @@ class _Walk:
     def _of_unit(self, issued: Issued) -> None:
         _, instruction, registers, _ = issued
         design = self._image.design
-        self._refuse(issued, fault_in(instruction, registers, self._is_set, design))
+        self._refuse(issued, fault_in_geometry(instruction, registers, self._is_set, design))
         touched = accesses(instruction, registers, design)
         waits = self._memories.touch(issued, touched)
         if isinstance(instruction, Activate):
-            self._refuse(issued, fault_in_place(instruction, registers, touched), HazardError)
+            self._refuse(issued, fault_in_overwrite(instruction, registers, touched), HazardError)
         self._refuse(issued, self._fetched.take(issued, waits), HazardError)
 
     def _interrupt(self, issued: Issued, number: int) -> None:

@@ -1,4 +1,4 @@
-"""`fault_in`: whether the numbers of an instruction and of the registers that it is issued with go together.
+"""`fault_in_geometry`: whether the numbers of an instruction and of the registers that it is issued with go together.
 
 Idea: all registers are 0 at the start, and for most of them 0 makes no sense. A program that forgets one is told so
 before anything divides by it.
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Container
 
 from anytpu.chip.design import UNIT_BYTES, Design
-from anytpu.chip.isa.accesses import Accesses, Memory, place_text
-from anytpu.chip.isa.instructions import Activate, Convolve, Instruction, MatrixMultiply, Product
+from anytpu.chip.isa.accesses import Accesses, Memory, range_text
+from anytpu.chip.isa.instructions import Activate, ArrayInstruction, Convolve, Instruction, MatrixMultiply
 from anytpu.chip.isa.issue import Registers
-from anytpu.chip.isa.registers import GREATEST_SCALE, Register, power_text
+from anytpu.chip.isa.registers import MAX_SCALE, Register, power_text
 
 _WINDOW = (
     Register.BATCH,
@@ -28,7 +28,9 @@ _TAKES_TWO = ("add", "subtract", "multiply")
 _POOLS = ("max", "average")
 
 
-def fault_in(instruction: Instruction, registers: Registers, is_set: Container[int], design: Design) -> str | None:
+def fault_in_geometry(
+    instruction: Instruction, registers: Registers, is_set: Container[int], design: Design
+) -> str | None:
     """Return what is wrong, as the rest of a sentence about the instruction, or None.
 
     Args:
@@ -37,7 +39,7 @@ def fault_in(instruction: Instruction, registers: Registers, is_set: Container[i
         is_set: the registers that were set before it.
         design: the chip.
     """
-    if not isinstance(instruction, Product | Activate):
+    if not isinstance(instruction, ArrayInstruction | Activate):
         return None
     for register in needed(instruction, registers):
         # A plane beside itself lies 0 units from it: that may be said, though not forgotten.
@@ -63,7 +65,7 @@ def needed(instruction: Instruction, registers: Registers) -> tuple[Register, ..
         used = _needed_by_activate(instruction, registers)
     else:
         return ()
-    if isinstance(instruction, Product | Activate) and instruction.wide:
+    if isinstance(instruction, ArrayInstruction | Activate) and instruction.wide:
         used += (Register.HIGH_OFFSET,)
     return used
 
@@ -104,10 +106,10 @@ def _fault_in_window(instruction: Convolve, registers: Registers, design: Design
 
 
 def _fault_in_fill(instruction: Convolve, fill: int) -> str | None:
-    least, most = (0, 255) if instruction.unsigned else (-128, 127)
-    if least <= fill <= most:
+    minimum, maximum = (0, 255) if instruction.unsigned else (-128, 127)
+    if minimum <= fill <= maximum:
         return None
-    return f"reads ZERO_POINT = {fill} outside of a source that holds {least} to {most}."
+    return f"reads ZERO_POINT = {fill} outside of a source that holds {minimum} to {maximum}."
 
 
 def _fault_in_count(instruction: Activate, registers: Registers) -> str | None:
@@ -116,24 +118,26 @@ def _fault_in_count(instruction: Activate, registers: Registers) -> str | None:
     if instruction.operation != "average":
         return "is .counted, and only an average counts the positions of its window. Leave out .counted."
     scale, out_scale = float(registers[Register.SCALE]), float(registers[Register.OUT_SCALE])
-    if scale / out_scale <= GREATEST_SCALE:
+    if scale / out_scale <= MAX_SCALE:
         return None
-    most = power_text(GREATEST_SCALE)
-    return f"multiplies with SCALE / OUT_SCALE = {scale!r} / {out_scale!r}, which must be at most {most}."
+    maximum = power_text(MAX_SCALE)
+    return f"multiplies with SCALE / OUT_SCALE = {scale!r} / {out_scale!r}, which must be at most {maximum}."
 
 
 def _fault_in_clip(instruction: Activate, registers: Registers, is_set: Container[int]) -> str | None:
     low, high = int(registers[Register.LOW]), int(registers[Register.HIGH])
-    least, most = (-32768, 32767) if instruction.wide_out else (-128, 127)
+    minimum, maximum = (-32768, 32767) if instruction.wide_out else (-128, 127)
     for register in (Register.LOW, Register.HIGH):
         if register not in is_set:
-            return f"clips to {register.name}, which was never set. The whole range is LOW = {least}, HIGH = {most}."
-    if not least <= low <= high <= most:
-        return f"clips to LOW = {low} and HIGH = {high}, which must lie in order within {least} to {most}."
+            return (
+                f"clips to {register.name}, which was never set. The whole range is LOW = {minimum}, HIGH = {maximum}."
+            )
+    if not minimum <= low <= high <= maximum:
+        return f"clips to LOW = {low} and HIGH = {high}, which must lie in order within {minimum} to {maximum}."
     return None
 
 
-def fault_in_place(instruction: Activate, registers: Registers, touched: Accesses) -> str | None:
+def fault_in_overwrite(instruction: Activate, registers: Registers, touched: Accesses) -> str | None:
     """Return what is wrong with an Activate that writes over what it has still to read, or or twice; or None.
 
     Right is only what reads row i of an operand to write row i of the result in the same place.
@@ -141,8 +145,8 @@ def fault_in_place(instruction: Activate, registers: Registers, touched: Accesse
     if len(touched.writes) == 2:
         low, high = touched.writes
         if high.start < low.stop:
-            twice, least = place_text(Memory.BUFFER, high.start, low.stop), low.stop - low.start
-            offset = f"OUT_HIGH_OFFSET must be {least} or more, not {high.start - low.start}"
+            twice, minimum = range_text(Memory.BUFFER, high.start, low.stop), low.stop - low.start
+            offset = f"OUT_HIGH_OFFSET must be {minimum} or more, not {high.start - low.start}"
             return f"writes {twice} twice, with low bytes and with high ones: {offset}."
     if instruction.operation == "scale":
         return None

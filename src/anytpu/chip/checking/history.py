@@ -1,4 +1,4 @@
-"""`History`: for each stretch of a memory, the last write and the reads since.
+"""`MemoryHistory`: for each stretch of a memory, the last write and the reads since.
 
 Idea: a memory is cut into cells wherever an instruction's stretch begins or ends. A write joins the cells that it
 covers into one again. So a program of tens of thousands of instructions needs a few hundred cells, not millions of
@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Literal
 
-from anytpu.chip.checking.clocks import Visit
+from anytpu.chip.checking.clocks import QueuePosition
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,16 +29,18 @@ class Conflict:
     kind: Literal["unwritten", "read after write", "write after read", "write after write"]
     start: int
     stop: int
-    earlier: Visit | None = None
+    earlier: QueuePosition | None = None
 
 
 @dataclasses.dataclass
-class _Cell:
-    writer: Visit | None
-    readers: dict[int, Visit]  # the last of each unit: its queue is in order, so the earlier ones are done with it
+class _AccessedRange:
+    writer: QueuePosition | None
+    readers: dict[
+        int, QueuePosition
+    ]  # the last of each unit: its queue is in order, so the earlier ones are done with it
 
 
-class History:
+class MemoryHistory:
     """The accesses to each address of one memory.
 
     Args:
@@ -46,12 +48,12 @@ class History:
         is_done: returns whether an earlier instruction is surely done when a later instruction starts.
     """
 
-    def __init__(self, size: int, is_done: Callable[[Visit, Visit], bool]):
+    def __init__(self, size: int, is_done: Callable[[QueuePosition, QueuePosition], bool]):
         self._starts = [0, size]
-        self._cells = [_Cell(None, {})]
+        self._cells = [_AccessedRange(None, {})]
         self._is_done = is_done
 
-    def read(self, start: int, stop: int, visit: Visit) -> list[Conflict]:
+    def read(self, start: int, stop: int, visit: QueuePosition) -> list[Conflict]:
         """Note that an instruction reads a stretch, and return the conflicts in the order of addresses."""
         conflicts: list[Conflict] = []
         for place in range(self._cut(start), self._cut(stop)):
@@ -63,7 +65,7 @@ class History:
             cell.readers[visit.unit] = visit
         return conflicts
 
-    def write(self, start: int, stop: int, visit: Visit) -> list[Conflict]:
+    def write(self, start: int, stop: int, visit: QueuePosition) -> list[Conflict]:
         """Note that an instruction writes a stretch, and return the conflicts in the order of addresses."""
         first, last = self._cut(start), self._cut(stop)
         conflicts: list[Conflict] = []
@@ -76,7 +78,7 @@ class History:
                 conflicts.append(Conflict("write after write", *self._extent(place), cell.writer))
         if first < last:
             self._starts[first + 1 : last] = []
-            self._cells[first:last] = [_Cell(visit, {})]
+            self._cells[first:last] = [_AccessedRange(visit, {})]
         return conflicts
 
     def first_unwritten(self, start: int, stop: int) -> int | None:
@@ -91,7 +93,7 @@ class History:
         if self._starts[place] != address:
             cell = self._cells[place - 1]
             self._starts.insert(place, address)
-            self._cells.insert(place, _Cell(cell.writer, dict(cell.readers)))
+            self._cells.insert(place, _AccessedRange(cell.writer, dict(cell.readers)))
         return place
 
     def _extent(self, place: int) -> tuple[int, int]:

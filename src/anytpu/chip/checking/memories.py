@@ -1,28 +1,28 @@
-"""`Memories`: sizes and access histories of a chip's memories while a program is checked."""
+"""`CheckedMemories`: sizes and access histories of a chip's memories while a program is checked."""
 
 from __future__ import annotations
 
 from anytpu.chip.checking import faults
 from anytpu.chip.checking.bindings import fault_in_bindings
-from anytpu.chip.checking.clocks import Clocks, Visit
-from anytpu.chip.checking.history import Conflict, History
+from anytpu.chip.checking.clocks import QueuePosition, VectorClocks
+from anytpu.chip.checking.history import Conflict, MemoryHistory
 from anytpu.chip.checking.parameters import fault_in_multipliers
 from anytpu.chip.design import BLOCK_BYTES
 from anytpu.chip.image import Binding, Image
-from anytpu.chip.isa.accesses import Accesses, Memory, Stretch, place_text
+from anytpu.chip.isa.accesses import Accesses, AddressRange, Memory, range_text
 from anytpu.chip.isa.issue import Issued
 from anytpu.errors import ChipError, HazardError
 
 _TABLES = 256
-_HOST = Visit(-1, 0, -1)
+_HOST = QueuePosition(-1, 0, -1)
 
 
-class Memories:
+class CheckedMemories:
     """The accesses to each address of each memory, and the happens-before order of the instructions."""
 
     def __init__(self, image: Image):
         self._image = image
-        self._clocks = Clocks()
+        self._clocks = VectorClocks()
         self._seen: list[Issued] = []
         self._sizes = {
             Memory.HOST: image.host_bytes,
@@ -33,7 +33,7 @@ class Memories:
         }
         # The Weight Memory is only read, so nothing in it can be too early.
         ordered = [memory for memory in Memory if memory is not Memory.WEIGHTS]
-        self._histories = {memory: History(self._sizes[memory], self._clocks.is_done) for memory in ordered}
+        self._histories = {memory: MemoryHistory(self._sizes[memory], self._clocks.is_done) for memory in ordered}
 
     def take_inputs(self) -> None:
         """Note that the host puts the inputs into its buffer.
@@ -112,21 +112,21 @@ class Memories:
         missing = self._histories[Memory.HOST].first_unwritten(stretch.start, stretch.stop)
         if missing is not None:
             raise HazardError(
-                f"{what} {binding.tensor!r} is taken from {place_text(*stretch)}, and nothing has written byte "
+                f"{what} {binding.tensor!r} is taken from {range_text(*stretch)}, and nothing has written byte "
                 f"{missing}. Write it with write_host_memory."
             )
 
-    def _stretch_of(self, what: str, binding: Binding) -> Stretch:
+    def _stretch_of(self, what: str, binding: Binding) -> AddressRange:
         start = binding.host_address
-        stretch = Stretch(Memory.HOST, start, start + binding.total_bytes(self._image.batch))
+        stretch = AddressRange(Memory.HOST, start, start + binding.total_bytes(self._image.batch))
         if stretch.stop > self._image.host_bytes:
             raise ChipError(
-                f"{what} {binding.tensor!r} lies at {place_text(*stretch)}, which has {self._image.host_bytes}."
+                f"{what} {binding.tensor!r} lies at {range_text(*stretch)}, which has {self._image.host_bytes}."
             )
         return stretch
 
-    def _check_size(self, issued: Issued, stretch: Stretch, verb: str) -> None:
+    def _check_size(self, issued: Issued, stretch: AddressRange, verb: str) -> None:
         size = self._sizes[stretch.memory]
         if stretch.start < 0 or stretch.stop > size:
             here = faults.instruction_text(self._image, issued)
-            raise ChipError(f"I{here[1:]} {verb} {place_text(*stretch)}, of which there are {size}.")
+            raise ChipError(f"I{here[1:]} {verb} {range_text(*stretch)}, of which there are {size}.")

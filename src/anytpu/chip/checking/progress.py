@@ -19,7 +19,7 @@ from anytpu.chip.isa.units import Unit
 
 
 @dataclasses.dataclass(frozen=True)
-class _Waiting:
+class _QueuedInstruction:
     number: int
     instruction: Instruction
     waits: tuple[int, ...]
@@ -34,7 +34,7 @@ class Progress:
 
     def __init__(self, fifo_tiles: int):
         self._fifo_tiles = fifo_tiles
-        self._queues: list[list[_Waiting]] = [[] for _ in Unit]
+        self._queues: list[list[_QueuedInstruction]] = [[] for _ in Unit]
         self._done = [0 for _ in Unit]
         self._sent = 0
         self._served, self._of_served = 0, 0  # requests that were served; things of the next one
@@ -50,7 +50,7 @@ class Progress:
             waits: for each unit, how many of its instructions must be done before.
         """
         assert instruction.unit is not None
-        self._queues[instruction.unit].append(_Waiting(number, instruction, waits))
+        self._queues[instruction.unit].append(_QueuedInstruction(number, instruction, waits))
 
     def stuck(self) -> int | None:
         """Return the number of the first instruction that can never be done, or None."""
@@ -61,7 +61,7 @@ class Progress:
         left = [queue[done].number for queue, done in zip(self._queues, self._done, strict=True) if done < len(queue)]
         return min(left, default=None)
 
-    def _may_start(self, waiting: _Waiting) -> bool:
+    def _may_start(self, waiting: _QueuedInstruction) -> bool:
         return all(done >= count for done, count in zip(self._done, waiting.waits, strict=True))
 
     def _send(self) -> bool:
@@ -124,6 +124,6 @@ class Progress:
         return self._done[unit] > before
 
 
-def _request(waiting: _Waiting) -> ReadWeights:
+def _request(waiting: _QueuedInstruction) -> ReadWeights:
     assert isinstance(waiting.instruction, ReadWeights)
     return waiting.instruction

@@ -1,4 +1,4 @@
-"""`draft`: all jobs as instructions, still without Syncs, with the parts of the program that they belong to.
+"""`write_unsynced`: all jobs as instructions, still without Syncs, with the parts of the program that they belong to.
 
 Rule: a storage that was moved out and comes back is counted in the note of the part that it is moved for.
 """
@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 
-from anytpu.chip.compiler.emission import Emission
+from anytpu.chip.compiler.allocation import BufferAllocation, HostTransfer
+from anytpu.chip.compiler.dependences import AccessedInstruction
+from anytpu.chip.compiler.emitter import Emitter
 from anytpu.chip.compiler.hoisting import hoist
 from anytpu.chip.compiler.jobs import Job
 from anytpu.chip.compiler.lowering import Lowering
-from anytpu.chip.compiler.residence import Move, Residence
-from anytpu.chip.compiler.trace import Item
 from anytpu.chip.compiler.writing import write
 from anytpu.chip.design import UNIT_BYTES
 from anytpu.chip.image import Tag
@@ -22,7 +22,7 @@ _MINOR = ("copy", "output")
 
 
 @dataclasses.dataclass(frozen=True)
-class Draft:
+class UnsyncedProgram:
     """Instructions in the order in which they are right when done one after another.
 
     Attributes:
@@ -31,38 +31,38 @@ class Draft:
         ranges: for each job the numbers of its first and its last instruction.
     """
 
-    items: list[Item]
+    items: list[AccessedInstruction]
     tags: tuple[Tag, ...]
     ranges: list[tuple[int, int]]
 
 
-def draft(lowering: Lowering, residence: Residence) -> Draft:
+def write_unsynced(lowering: Lowering, allocation: BufferAllocation) -> UnsyncedProgram:
     """Write the instructions of all jobs."""
-    emission, parts, ranges = Emission(lowering.design), _Parts(), []
+    emitter, parts, ranges = Emitter(lowering.design), _ProgramParts(), []
     for load in lowering.tables.loads:
-        emission.add(load)
+        emitter.add(load)
     arrived: set[int] = set()
-    for job, moves, addresses in zip(lowering.jobs, residence.moves, residence.addresses, strict=True):
+    for job, moves, addresses in zip(lowering.jobs, allocation.moves, allocation.addresses, strict=True):
         if parts.begin(job):
-            emission.add(DebugTag(len(parts.tags) - 1))
+            emitter.add(DebugTag(len(parts.tags) - 1))
         for move in moves:
             units = lowering.storages[move.storage].units
-            emission.move(move, units)
+            emitter.move(move, units)
             if not move.inwards or move.storage in arrived or move.storage not in lowering.on_host:
                 parts.count(move, units * UNIT_BYTES)
             arrived.add(move.storage)
-        first = len(emission.items)
-        emission.addresses = addresses
-        write(job, emission)
-        ranges.append((min(first, len(emission.items) - 1), len(emission.items) - 1))
-    emission.add(Halt())
-    order = hoist(emission.items)
+        first = len(emitter.items)
+        emitter.addresses = addresses
+        write(job, emitter)
+        ranges.append((min(first, len(emitter.items) - 1), len(emitter.items) - 1))
+    emitter.add(Halt())
+    order = hoist(emitter.items)
     places = dict(zip(order, range(len(order)), strict=True))
-    items = [emission.items[number] for number in order]
-    return Draft(items, parts.noted(), [(places[first], places[last]) for first, last in ranges])
+    items = [emitter.items[number] for number in order]
+    return UnsyncedProgram(items, parts.noted(), [(places[first], places[last]) for first, last in ranges])
 
 
-class _Parts:
+class _ProgramParts:
     """The parts of a program so far."""
 
     def __init__(self):
@@ -78,7 +78,7 @@ class _Parts:
         self.tags.append(job.tag)
         return True
 
-    def count(self, move: Move, size_bytes: int) -> None:
+    def count(self, move: HostTransfer, size_bytes: int) -> None:
         """Count what is moved because there is no room."""
         key = len(self.tags) - 1, move.inwards
         self._spilled[key] = self._spilled.get(key, 0) + size_bytes

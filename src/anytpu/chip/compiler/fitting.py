@@ -8,28 +8,28 @@ from __future__ import annotations
 
 import dataclasses
 
+from anytpu.chip.compiler.allocation import BufferAllocation, BufferFullError, allocate
 from anytpu.chip.compiler.lowering import Lowering
-from anytpu.chip.compiler.residence import FullError, Residence, share_out
 from anytpu.chip.compiler.walking import lowered
 from anytpu.chip.design import UNIT_BYTES, Design
 from anytpu.chip.quantized.nodes import QuantizedNetwork
 from anytpu.errors import CapacityError
 
 
-def largest_batch(network: QuantizedNetwork, design: Design, most: int) -> int:
-    """Return the largest power of two up to `most` whose activations fit without spilling; 0 when not even 1 does.
+def largest_batch(network: QuantizedNetwork, design: Design, maximum: int) -> int:
+    """Return the largest power of two up to `maximum` whose activations fit without spilling; 0 when not even 1 does.
 
     Args:
         network: what is to be compiled.
         design: for which chip.
-        most: at least 1.
+        maximum: at least 1.
     """
-    return _largest(lowered(network, 1, design, "auto", by_content=False, in_place=True), most, spill=False)
+    return _largest(lowered(network, 1, design, "auto", by_content=False, in_place=True), maximum, spill=False)
 
 
 def find_room(
     network: QuantizedNetwork, batch: int, design: Design, convolution: str, *, by_content: bool, spill: bool
-) -> tuple[Lowering, Residence]:
+) -> tuple[Lowering, BufferAllocation]:
     """Return the jobs of a network and where their storages lie.
 
     Args:
@@ -43,36 +43,36 @@ def find_room(
     lowering.memory.check(network.name)
     try:
         return lowering, _share(lowering, 1, spill=False)
-    except FullError as error:
+    except BufferFullError as error:
         if not spill:
             raise _crowded(lowering, error) from None
     # A storage that goes out must have been written as a whole.
     lowering = lowered(network, batch, design, convolution, by_content=by_content, in_place=False)
     try:
         return lowering, _share(lowering, 1, spill=True)
-    except FullError as error:
+    except BufferFullError as error:
         raise _too_large(lowering, error) from None
 
 
-def _share(lowering: Lowering, times: int, *, spill: bool) -> Residence:
+def _share(lowering: Lowering, times: int, *, spill: bool) -> BufferAllocation:
     """Share out the Unified Buffer among storages that are `times` as large."""
     storages = [dataclasses.replace(storage, units=storage.units * times) for storage in lowering.storages]
     units, on_host = lowering.design.buffer_units, lowering.on_host
-    return share_out(lowering.jobs, storages, on_host, units, spill=spill, host_bytes=lowering.host_bytes)
+    return allocate(lowering.jobs, storages, on_host, units, spill=spill, host_bytes=lowering.host_bytes)
 
 
-def _largest(lowering: Lowering, most: int, *, spill: bool) -> int:
-    batch = 1 << most.bit_length() - 1 if most > 0 else 0
+def _largest(lowering: Lowering, maximum: int, *, spill: bool) -> int:
+    batch = 1 << maximum.bit_length() - 1 if maximum > 0 else 0
     while batch:
         try:
             _share(lowering, batch, spill=spill)
             return batch
-        except FullError:
+        except BufferFullError:
             batch //= 2
     return 0
 
 
-def _crowded(lowering: Lowering, error: FullError) -> CapacityError:
+def _crowded(lowering: Lowering, error: BufferFullError) -> CapacityError:
     """Return the error that says that what is wanted at a time does not fit."""
     single = _for_one(lowering, in_place=True)
     batch = _largest(single, lowering.batch - 1, spill=False)
@@ -87,7 +87,7 @@ def _crowded(lowering: Lowering, error: FullError) -> CapacityError:
     )
 
 
-def _too_large(lowering: Lowering, error: FullError) -> CapacityError:
+def _too_large(lowering: Lowering, error: BufferFullError) -> CapacityError:
     """Return the error that says that what one layer touches does not fit."""
     batch = _largest(_for_one(lowering, in_place=False), lowering.batch - 1, spill=True)
     advice = "Not even one example fits: make the layer, or what goes into it, smaller."
@@ -104,7 +104,7 @@ def _for_one(lowering: Lowering, *, in_place: bool) -> Lowering:
     return lowered(network, 1, design, convolution, by_content=False, in_place=in_place)
 
 
-def _where(lowering: Lowering, error: FullError) -> str:
+def _where(lowering: Lowering, error: BufferFullError) -> str:
     tag = lowering.jobs[error.job].tag
     return f"{(tag.layer or tag.name)!r} of {lowering.network.name!r}"
 

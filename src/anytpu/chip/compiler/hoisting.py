@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anytpu.chip.compiler.trace import Item, touched_by, traces
+from anytpu.chip.compiler.dependences import AccessedInstruction, dependence_trackers, dependences_of
 from anytpu.chip.isa.instructions import WriteHostMemory
 
 
-def hoist(items: Sequence[Item]) -> list[int]:
+def hoist(items: Sequence[AccessedInstruction]) -> list[int]:
     """Return the indices of instructions in a new order: each write right behind the last that it depends on."""
-    known, behind = traces(), dict[int, list[int]]()
+    known, behind = dependence_trackers(), dict[int, list[int]]()
     for number, (instruction, accesses) in enumerate(items):
         if instruction.unit is None:
             continue
-        touched = touched_by(known, number, instruction.unit, accesses)
+        touched = dependences_of(known, number, instruction.unit, accesses)
         if isinstance(instruction, WriteHostMemory) and touched:
             behind.setdefault(max(touched), []).append(number)
     moved = {number for numbers in behind.values() for number in numbers}

@@ -18,7 +18,7 @@ from anytpu.chip.quantized.nodes import (
 _MAKERS = QConvolution | QElementwise | QPool | QTable
 
 
-def fusable(network: QuantizedNetwork) -> dict[str, QTable]:
+def fusable_tables(network: QuantizedNetwork) -> dict[str, QTable]:
     """Return, by its input tensor, each table that the instruction of the input can look up: it is the only use.
 
     The instruction that makes a tensor ends with its integers; a table of as many bits maps integers to integers.

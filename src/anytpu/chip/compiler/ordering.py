@@ -1,4 +1,4 @@
-"""`order`: inserts the `Sync`s that a program needs, found from the addresses that its instructions read and write.
+"""`insert_syncs`: inserts the `Sync`s that a program needs, found from the addresses that its instructions access.
 
 Idea: units work in parallel, and only `Sync` orders them. An instruction must wait for an instruction of another unit
 that wrote the data it reads or overwrites, or read the data it overwrites. A Sync makes one unit wait for all
@@ -15,7 +15,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Sequence
 
-from anytpu.chip.compiler.trace import Item, touched_by, traces
+from anytpu.chip.compiler.dependences import AccessedInstruction, dependence_trackers, dependences_of
 from anytpu.chip.isa.accesses import Accesses
 from anytpu.chip.isa.instructions import Instruction, InterruptHost, Sync
 from anytpu.chip.isa.units import Unit
@@ -26,10 +26,10 @@ Clock = tuple[int, ...]
 _START: Clock = (0,) * len(Unit)
 
 
-class _Ordering:
-    def __init__(self, items: Sequence[Item]):
+class _SyncInserter:
+    def __init__(self, items: Sequence[AccessedInstruction]):
         self.units = [item.instruction.unit for item in items]
-        self.traces = traces()
+        self.traces = dependence_trackers()
         self.known: list[Clock] = [_START] * len(Unit)
         self.issued: list[list[int]] = [[] for _ in Unit]
         self.began: list[list[Clock]] = [[] for _ in Unit]
@@ -37,7 +37,7 @@ class _Ordering:
 
     def last_touch(self, number: int, unit: Unit, accesses: Accesses) -> dict[Unit, int]:
         """Return for each other unit its last instruction that instruction `number` depends on."""
-        touched = touched_by(self.traces, number, unit, accesses)
+        touched = dependences_of(self.traces, number, unit, accesses)
         last: dict[Unit, int] = {}
         for earlier in sorted(touched - {-1, number}):
             other = self.units[earlier]
@@ -77,13 +77,13 @@ class _Ordering:
         self.began[unit].append(self.known[unit])
 
 
-def order(items: Sequence[Item]) -> tuple[tuple[Instruction, ...], list[int]]:
+def insert_syncs(items: Sequence[AccessedInstruction]) -> tuple[tuple[Instruction, ...], list[int]]:
     """Return the program with its Syncs, and the new index of each instruction.
 
     Args:
         items: instructions in an order that is correct for sequential execution.
     """
-    ordering = _Ordering(items)
+    ordering = _SyncInserter(items)
     for number, (instruction, accesses) in enumerate(items):
         unit = instruction.unit
         if isinstance(instruction, InterruptHost):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from anytpu.chip.compiler.cutting import Cuts
-from anytpu.chip.compiler.joining import fusable, written_in_place
+from anytpu.chip.compiler.cutting import ChannelCuts
+from anytpu.chip.compiler.joining import fusable_tables, written_in_place
 from anytpu.chip.quantized.nodes import QTable, QuantizedNetwork
 
 
@@ -20,11 +20,11 @@ class Outline:
         parts: tensors that are written as a part of another tensor, with its name and their first position in it.
     """
 
-    cuts: Cuts
+    cuts: ChannelCuts
     fused: Mapping[str, QTable]
     parts: Mapping[str, tuple[str, int]]
 
 
 def outline_of(network: QuantizedNetwork, *, in_place: bool) -> Outline:
     """Return the outline of a network; without `in_place`, parts are written by themselves, and copied."""
-    return Outline(Cuts(network), fusable(network), written_in_place(network) if in_place else {})
+    return Outline(ChannelCuts(network), fusable_tables(network), written_in_place(network) if in_place else {})

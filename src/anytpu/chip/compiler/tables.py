@@ -1,4 +1,4 @@
-"""`Tables`: the functions of one number that a program looks up, each in a slot of the activation unit."""
+"""`TableSlots`: the functions of one number that a program looks up, each in a slot of the activation unit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ENTRIES = 65536
 _WIDE_BLOCKS = 64
 
 
-class Tables:
+class TableSlots:
     """The tables of a program, in the order of their slots. Those that are equal share a slot."""
 
     def __init__(self, memory: WeightMemory):

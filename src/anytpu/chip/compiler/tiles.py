@@ -13,12 +13,12 @@ import dataclasses
 
 import numpy as np
 
-from anytpu.chip.compiler.jobs import Feed
-from anytpu.chip.compiler.planes import Runs
+from anytpu.chip.compiler.jobs import PlaneFeed
+from anytpu.chip.compiler.planes import LaneRuns
 
 
 @dataclasses.dataclass(frozen=True)
-class Intake:
+class FeedChannels:
     """The inputs of a product that a feed brings.
 
     Attributes:
@@ -27,7 +27,7 @@ class Intake:
         tap_step: difference between the input indices of consecutive taps.
     """
 
-    feed: Feed
+    feed: PlaneFeed
     first: int
     tap_step: int
 
@@ -56,7 +56,7 @@ class Intake:
         return rows
 
 
-def numbers_of(runs: Runs, first: int, lanes: int) -> np.ndarray:
+def numbers_of(runs: LaneRuns, first: int, lanes: int) -> np.ndarray:
     """Return the channel of each of `lanes` lanes, -1 where there is none."""
     numbers = np.full(lanes, -1, np.int64)
     for lane, count in runs:
@@ -71,7 +71,7 @@ def tiles_of(weights: np.ndarray, groups: int, rows: np.ndarray, columns: np.nda
     Args:
         weights: `(kernel height, kernel width, input channels / groups, output channels)`.
         groups: number of groups of channels; weights between different groups are 0.
-        rows: input of each row, `(passes, array)`, as from `Intake.rows`.
+        rows: input of each row, `(passes, array)`, as from `FeedChannels.rows`.
         columns: output of each column, `(array,)`, ascending.
     """
     depth, width = weights.shape[2:]

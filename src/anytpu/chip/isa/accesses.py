@@ -17,9 +17,9 @@ from typing import NamedTuple
 from anytpu.chip.design import UNIT_BYTES, Design
 from anytpu.chip.isa.instructions import (
     Activate,
+    ArrayInstruction,
     Convolve,
     Instruction,
-    Product,
     ReadHostMemory,
     ReadWeights,
     WriteHostMemory,
@@ -38,7 +38,7 @@ class Memory(enum.Enum):
     TABLES = "table"
 
 
-class Stretch(NamedTuple):
+class AddressRange(NamedTuple):
     """Addresses of a memory from `start` up to `stop`, excluded."""
 
     memory: Memory
@@ -49,8 +49,8 @@ class Stretch(NamedTuple):
 class Accesses(NamedTuple):
     """The reads and writes of an instruction. FIFOs are not included: they order themselves (`tiles_popped`)."""
 
-    reads: tuple[Stretch, ...] = ()
-    writes: tuple[Stretch, ...] = ()
+    reads: tuple[AddressRange, ...] = ()
+    writes: tuple[AddressRange, ...] = ()
 
 
 _PLACES = {
@@ -73,9 +73,9 @@ def accesses(instruction: Instruction, registers: Registers, design: Design) -> 
         >>> from anytpu.chip.design import TPU_V1
         >>> from anytpu.chip.isa.issue import RESET
         >>> accesses(ReadHostMemory(host_address=64, address=10, units=2), RESET, TPU_V1).writes
-        (Stretch(memory=<Memory.BUFFER: 'unit of the Unified Buffer'>, start=10, stop=12),)
+        (AddressRange(memory=<Memory.BUFFER: 'unit of the Unified Buffer'>, start=10, stop=12),)
     """
-    if isinstance(instruction, Product):
+    if isinstance(instruction, ArrayInstruction):
         return _of_product(instruction, registers, design)
     if isinstance(instruction, Activate):
         return _of_activate(instruction, registers)
@@ -88,7 +88,7 @@ def accesses(instruction: Instruction, registers: Registers, design: Design) -> 
     return _NOTHING
 
 
-def place_text(memory: Memory, start: int, stop: int) -> str:
+def range_text(memory: Memory, start: int, stop: int) -> str:
     """Write a stretch of a memory.
 
     Example:
@@ -101,7 +101,7 @@ def place_text(memory: Memory, start: int, stop: int) -> str:
 
 def tiles_popped(instruction: Instruction) -> int:
     """Return how many tiles an instruction pops from the weight FIFO."""
-    return instruction.repeat - instruction.keep if isinstance(instruction, Product) else 0
+    return instruction.repeat - instruction.keep if isinstance(instruction, ArrayInstruction) else 0
 
 
 def parameters_popped(instruction: Instruction) -> int:
@@ -118,7 +118,7 @@ def blocks_of(instruction: ReadWeights, design: Design) -> int:
     return 64 if instruction.wide else 1  # 65,536 numbers of 2 bytes, or 256 bytes, in blocks of 2,048
 
 
-def _of_product(instruction: Product, registers: Registers, design: Design) -> Accesses:
+def _of_product(instruction: ArrayInstruction, registers: Registers, design: Design) -> Accesses:
     pitch = int(registers[Register.PITCH])
     if isinstance(instruction, Convolve):
         taps = int(registers[Register.TAPS])
@@ -204,27 +204,29 @@ def _position(out: int, tap: int, registers: Registers, stride: Register) -> int
     return out * int(registers[stride]) - int(registers[pad]) + tap * int(registers[dilation])
 
 
-def _stretch(memory: Memory, start: int, length: int) -> tuple[Stretch, ...]:
-    return (Stretch(memory, start, start + length),)
+def _stretch(memory: Memory, start: int, length: int) -> tuple[AddressRange, ...]:
+    return (AddressRange(memory, start, start + length),)
 
 
-def _plane(address: int, rows: tuple[int, int], pitch: int, units: int) -> tuple[Stretch, ...]:
+def _plane(address: int, rows: tuple[int, int], pitch: int, units: int) -> tuple[AddressRange, ...]:
     first, stop = rows
     if first == stop:
         return ()
-    return (Stretch(Memory.BUFFER, address + first * pitch, address + (stop - 1) * pitch + min(pitch, units)),)
+    return (AddressRange(Memory.BUFFER, address + first * pitch, address + (stop - 1) * pitch + min(pitch, units)),)
 
 
-def _repeated(source: tuple[Stretch, ...], repeat: int, stride: int) -> tuple[Stretch, ...]:
+def _repeated(source: tuple[AddressRange, ...], repeat: int, stride: int) -> tuple[AddressRange, ...]:
     if repeat == 1:
         return source
     (plane,) = source
     if stride > plane.stop - plane.start:
-        return tuple(Stretch(plane.memory, plane.start + p * stride, plane.stop + p * stride) for p in range(repeat))
+        return tuple(
+            AddressRange(plane.memory, plane.start + p * stride, plane.stop + p * stride) for p in range(repeat)
+        )
     return (plane._replace(stop=plane.stop + (repeat - 1) * stride),)
 
 
-def _with_high(source: tuple[Stretch, ...], wide: bool, offset: int | float) -> tuple[Stretch, ...]:
+def _with_high(source: tuple[AddressRange, ...], wide: bool, offset: int | float) -> tuple[AddressRange, ...]:
     if not wide:
         return source
-    return source + tuple(Stretch(s.memory, s.start + int(offset), s.stop + int(offset)) for s in source)
+    return source + tuple(AddressRange(s.memory, s.start + int(offset), s.stop + int(offset)) for s in source)

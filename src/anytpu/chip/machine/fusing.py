@@ -18,16 +18,16 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from anytpu.chip.design import UNIT_BYTES, Design
-from anytpu.chip.machine.steps import ActivateStep, Feed, Plane, ProductStep, Step, TransferStep
-from anytpu.chip.machine.stretches import Stretch, Stretches
+from anytpu.chip.machine.intervals import Interval, IntervalSet
+from anytpu.chip.machine.steps import ActivateStep, BufferPlane, MachineStep, PassInput, ProductStep, TransferStep
 from anytpu.chip.machine.windows import cover
 
-MOST_DEPTH = 2**17
+MAX_DEPTH = 2**17
 """Maximum rows of the stacked tiles of a joined product: as float32, 128 MiB of weights of 256 columns."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Block:
+class LayerBlock:
     """A block of outputs: its tiles, one for each feed of the layer, and the Activate that finishes it."""
 
     tiles: tuple[int, ...]
@@ -35,7 +35,7 @@ class Block:
 
 
 @dataclasses.dataclass(frozen=True)
-class LayerStep(Step):
+class LayerStep(MachineStep):
     """Rows that go through the array against the tiles of several blocks of outputs.
 
     Attributes:
@@ -44,20 +44,20 @@ class LayerStep(Step):
         blocks: the blocks of outputs.
     """
 
-    feeds: tuple[Feed, ...]
+    feeds: tuple[PassInput, ...]
     rows: int
-    blocks: tuple[Block, ...]
+    blocks: tuple[LayerBlock, ...]
 
 
-_NOTHING = Stretches()
+_NOTHING = IntervalSet()
 
 
-def fuse(steps: Sequence[Step], design: Design) -> tuple[Step, ...]:
+def fuse(steps: Sequence[MachineStep], design: Design) -> tuple[MachineStep, ...]:
     """Return steps that do the same, with layers in place of products and Activates where that is possible."""
     joined = list(_joined(steps))
     dead = _dead_after(joined, design)
-    fused: list[Step] = []
-    run = _Run()
+    fused: list[MachineStep] = []
+    run = _PairGroup()
     number = 0
     while number < len(joined):
         step, pair = joined[number], _pair(joined, number, dead)
@@ -74,9 +74,9 @@ def fuse(steps: Sequence[Step], design: Design) -> tuple[Step, ...]:
     return tuple(fused + run.close())
 
 
-def _joined(steps: Sequence[Step]) -> Iterator[Step]:
+def _joined(steps: Sequence[MachineStep]) -> Iterator[MachineStep]:
     """Yield the steps; a product that adds to the sums of the previous product is merged into it."""
-    waiting = _Sum()
+    waiting = _ProductChain()
     for step in steps:
         if isinstance(step, ProductStep):
             if not waiting.accepts(step):
@@ -89,16 +89,16 @@ def _joined(steps: Sequence[Step]) -> Iterator[Step]:
     yield from waiting.close()
 
 
-class _Sum:
+class _ProductChain:
     """Consecutive products, each of which adds to the sums of the first."""
 
     def __init__(self):
-        self.read = Stretches()
+        self.read = IntervalSet()
         self._products: list[ProductStep] = []
         self._depth = 0
 
     def accepts(self, product: ProductStep) -> bool:
-        if not self._products or not product.accumulate or self._depth + _depth(product) > MOST_DEPTH:
+        if not self._products or not product.accumulate or self._depth + _depth(product) > MAX_DEPTH:
             return False
         first = self._products[0]
         same_place = (first.accumulator, first.rows) == (product.accumulator, product.rows)
@@ -123,27 +123,27 @@ def _depth(product: ProductStep) -> int:
     return sum(feed.depth for feed in product.feeds)
 
 
-def _passes(step: Step, read: Stretches, written: Stretches) -> bool:
+def _passes(step: MachineStep, read: IntervalSet, written: IntervalSet) -> bool:
     """Return whether a step is a transfer that commutes with earlier accesses to these Unified Buffer ranges."""
     if not isinstance(step, TransferStep):
         return False
     return not (written.meet(_units(step)) or (step.inwards and read.meet(_units(step))))
 
 
-def _units(transfer: TransferStep) -> list[Stretch]:
+def _units(transfer: TransferStep) -> list[Interval]:
     return [(transfer.address, transfer.address + transfer.units)]
 
 
-def _host_bytes(transfer: TransferStep) -> list[Stretch]:
+def _host_bytes(transfer: TransferStep) -> list[Interval]:
     return [(transfer.host_address, transfer.host_address + transfer.units * UNIT_BYTES)]
 
 
-def kind_of(feed: Feed) -> tuple[bool, bool]:
+def kind_of(feed: PassInput) -> tuple[bool, bool]:
     """Return whether the numbers of a feed are unsigned, and whether they are 16-bit."""
     return feed.unsigned, feed.plane.high_offset is not None
 
 
-def _dead_after(steps: Sequence[Step], design: Design) -> list[bool]:
+def _dead_after(steps: Sequence[MachineStep], design: Design) -> list[bool]:
     """Return for each step whether no later step reads the accumulators that it uses before they are overwritten."""
     live = np.zeros(design.accumulator_rows, bool)
     dead = [True] * len(steps)
@@ -160,7 +160,7 @@ def _dead_after(steps: Sequence[Step], design: Design) -> list[bool]:
     return dead
 
 
-def _pair(steps: Sequence[Step], number: int, dead: Sequence[bool]) -> tuple[ProductStep, ActivateStep] | None:
+def _pair(steps: Sequence[MachineStep], number: int, dead: Sequence[bool]) -> tuple[ProductStep, ActivateStep] | None:
     """Return a product and the Activate after it, if the Activate takes all its sums and nothing else reads them."""
     if number + 1 == len(steps):
         return None
@@ -172,18 +172,18 @@ def _pair(steps: Sequence[Step], number: int, dead: Sequence[bool]) -> tuple[Pro
     if (product.accumulator, product.rows) != (activate.accumulator, activate.rows):
         return None
     # An Activate that overwrites the product's source must run after the whole product.
-    return None if Stretches(_sources(product)).meet(_targets(activate)) else (product, activate)
+    return None if IntervalSet(_sources(product)).meet(_targets(activate)) else (product, activate)
 
 
-class _Run:
+class _PairGroup:
     """Consecutive pairs that commute with each other, and the writes to the host that follow them."""
 
     def __init__(self):
         self._after: list[TransferStep] = []
-        self._taken_out = Stretches()
-        self._layers: dict[tuple[tuple[Feed, ...], int], tuple[int, list[Block]]] = {}
-        self._read = Stretches()
-        self._written = Stretches()
+        self._taken_out = IntervalSet()
+        self._layers: dict[tuple[tuple[PassInput, ...], int], tuple[int, list[LayerBlock]]] = {}
+        self._read = IntervalSet()
+        self._written = IntervalSet()
 
     def accepts(self, product: ProductStep, activate: ActivateStep) -> bool:
         targets = _targets(activate)
@@ -192,17 +192,17 @@ class _Run:
     def take(self, product: ProductStep, activate: ActivateStep) -> None:
         key = product.feeds, product.rows
         _, blocks = self._layers.setdefault(key, (product.number, []))
-        blocks.append(Block(product.tiles, activate))
+        blocks.append(LayerBlock(product.tiles, activate))
         self._read.add(_sources(product))
         self._written.add(_targets(activate))
 
-    def lets_pass(self, step: Step) -> bool:
+    def lets_pass(self, step: MachineStep) -> bool:
         """Return whether a step that is not in a pair may run before the pairs and the postponed writes to the host."""
         if not isinstance(step, TransferStep) or not _passes(step, self._read, self._written):
             return False
         return not self._taken_out.meet(_host_bytes(step))
 
-    def postpones(self, step: Step) -> bool:
+    def postpones(self, step: MachineStep) -> bool:
         """Postpone a write to the host until after the pairs, and return True; False for all other steps."""
         if not isinstance(step, TransferStep) or step.inwards or not self._layers:
             return False
@@ -211,7 +211,7 @@ class _Run:
         self._read.add(_units(step))
         return True
 
-    def close(self) -> list[Step]:
+    def close(self) -> list[MachineStep]:
         layers: list[LayerStep] = []
         for (feeds, rows), (number, blocks) in self._layers.items():
             layer = LayerStep(number, feeds, rows, tuple(blocks))
@@ -241,16 +241,16 @@ def _essence(activate: ActivateStep) -> ActivateStep:
     return dataclasses.replace(activate, number=0, rows=0, accumulator=0)
 
 
-def _of_rows(layer: LayerStep, more: int) -> tuple[Block, ...]:
+def _of_rows(layer: LayerStep, more: int) -> tuple[LayerBlock, ...]:
     rows = layer.rows + more
     return tuple(
         dataclasses.replace(block, activate=dataclasses.replace(block.activate, rows=rows)) for block in layer.blocks
     )
 
 
-def _sources(product: ProductStep) -> list[Stretch]:
+def _sources(product: ProductStep) -> list[Interval]:
     """Return ranges of the Unified Buffer, in units, that contain all reads of a product."""
-    ranges = Stretches()
+    ranges = IntervalSet()
     for feed in product.feeds:
         patches, _ = cover(feed.window, product.rows, feed.first_tap, feed.taps)
         first = min((patch.source_row for patch in patches), default=0)
@@ -259,11 +259,11 @@ def _sources(product: ProductStep) -> list[Stretch]:
     return list(ranges)
 
 
-def _targets(activate: ActivateStep) -> list[Stretch]:
+def _targets(activate: ActivateStep) -> list[Interval]:
     return _extents(activate.target, 0, activate.rows)
 
 
-def _extents(plane: Plane, first: int, stop: int) -> list[Stretch]:
+def _extents(plane: BufferPlane, first: int, stop: int) -> list[Interval]:
     """Return the ranges, in units, of rows `first` up to `stop` of a plane: one, or two for 16 bits."""
     starts = [plane.address] if plane.high_offset is None else [plane.address, plane.address + plane.high_offset]
     return [(start + first * plane.pitch, start + stop * plane.pitch) for start in starts]

@@ -1,4 +1,4 @@
-"""`Memories`: what a chip, and the host's buffer beside it, hold at one moment."""
+"""`ChipMemories`: what a chip, and the host's buffer beside it, hold at one moment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from anytpu.files.memory import check_memory
 
 
 @dataclasses.dataclass
-class Memories:
+class ChipMemories:
     """The memories of a chip.
 
     Attributes:
@@ -31,7 +31,7 @@ class Memories:
     weights: np.ndarray
 
     @classmethod
-    def of(cls, image: Image) -> Memories:
+    def of(cls, image: Image) -> ChipMemories:
         """Return the memories of a chip before it runs an image; what the hardware leaves undefined is 0.
 
         Raises:

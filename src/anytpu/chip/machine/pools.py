@@ -7,12 +7,12 @@ import functools
 import numpy as np
 
 from anytpu.chip.design import UNIT_BYTES
-from anytpu.chip.machine.memories import Memories
-from anytpu.chip.machine.steps import ActivateStep, Plane, Window
+from anytpu.chip.machine.memories import ChipMemories
+from anytpu.chip.machine.steps import ActivateStep, BufferPlane, WindowRegisters
 from anytpu.chip.machine.windows import Patch, inside, rows_at
 
 
-def pool_numbers(memories: Memories, step: ActivateStep, start: int, stop: int) -> np.ndarray:
+def pool_numbers(memories: ChipMemories, step: ActivateStep, start: int, stop: int) -> np.ndarray:
     """Return what a pool makes of rows `start` to `stop` before the rounding, float32.
 
     Of shape `(rows, lanes)`: the lanes that both the source and the result have.
@@ -40,7 +40,7 @@ def _sums(buffer: np.ndarray, step: ActivateStep, patches: tuple[Patch, ...], ro
     return sums
 
 
-def _taken(step: ActivateStep) -> tuple[Plane, int]:
+def _taken(step: ActivateStep) -> tuple[BufferPlane, int]:
     """Return the source of a pool, and how many lanes of its rows are looked at."""
     assert step.plane is not None
     return step.plane, min(step.plane.lanes, step.target.lanes)
@@ -68,7 +68,7 @@ def _greatest(buffer: np.ndarray, step: ActivateStep, patches: tuple[Patch, ...]
     return numbers
 
 
-def _integers(buffer: np.ndarray, plane: Plane, patch: Patch, lanes: int) -> np.ndarray:
+def _integers(buffer: np.ndarray, plane: BufferPlane, patch: Patch, lanes: int) -> np.ndarray:
     """Return the rows of a patch `(*its shape, lanes)`: a view of int8, or int32 made of two bytes."""
     row_bytes = plane.pitch * UNIT_BYTES
     byte = plane.address * UNIT_BYTES + patch.source_row * row_bytes
@@ -81,7 +81,7 @@ def _integers(buffer: np.ndarray, plane: Plane, patch: Patch, lanes: int) -> np.
 
 
 @functools.lru_cache(maxsize=32)
-def positions_inside(window: Window, rows: int) -> np.ndarray:
+def positions_inside(window: WindowRegisters, rows: int) -> np.ndarray:
     """Return how many positions of each row's window lie inside of the source, int32 `(rows,)`."""
     patches = inside(window, rows)
     counts = np.zeros((rows, 1), np.int32)

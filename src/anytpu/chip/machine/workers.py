@@ -46,14 +46,14 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max(1, count() - 1), "anytpu-chip")
 
 
-class _Own(threading.local):
+class _ThreadArrays(threading.local):
     """Thread-local arrays, by name."""
 
     def __init__(self):
         self.arrays: dict[str, np.ndarray] = {}
 
 
-_own = _Own()
+_own = _ThreadArrays()
 
 
 def scratch(name: str, shape: tuple[int, int]) -> np.ndarray:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from anytpu.chip.network.lay import Lay
+from anytpu.chip.network.layout import BatchLayout
 from anytpu.chip.network.recorder import uniform
 
 
-def of_example(constant: np.ndarray, shape: tuple[int, ...], lay: Lay) -> np.ndarray:
+def of_example(constant: np.ndarray, shape: tuple[int, ...], layout: BatchLayout) -> np.ndarray:
     """Return what a constant holds for one example, of a value of this shape and lay."""
-    return lay.rows_first(np.broadcast_to(constant, shape))[0]
+    return layout.rows_first(np.broadcast_to(constant, shape))[0]
 
 
-def per_channel(constant: np.ndarray, shape: tuple[int, ...], lay: Lay) -> np.ndarray | None:
+def per_channel(constant: np.ndarray, shape: tuple[int, ...], layout: BatchLayout) -> np.ndarray | None:
     """Return the `(channels,)` of a constant that is the same at every position, float32; else None."""
-    example = of_example(constant, shape, lay)
+    example = of_example(constant, shape, layout)
     channels = example.shape[-1] if example.ndim else 1
     known = uniform(constant)
     if known is not None:

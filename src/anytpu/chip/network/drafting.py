@@ -12,26 +12,26 @@ import numpy as np
 
 from anytpu.chip.network import hosting
 from anytpu.chip.network.constants import per_channel
-from anytpu.chip.network.functions import Chain, chain_of
-from anytpu.chip.network.graph import Graph
-from anytpu.chip.network.movements import Movements
+from anytpu.chip.network.functions import OperationChain, chain_from
+from anytpu.chip.network.graph import NetworkGraph
+from anytpu.chip.network.movements import MovementLowering
 from anytpu.chip.network.nodes import Elementwise, Function
 from anytpu.chip.network.operations import Operation
-from anytpu.chip.network.placing import Kind, Placing
-from anytpu.chip.network.trace import Trace
-from anytpu.chip.network.windows import Windows
+from anytpu.chip.network.placement import LoweringKind, OperationPlacement
+from anytpu.chip.network.trace import OperationTrace
+from anytpu.chip.network.windows import WindowLowering
 
 
-class Draft:
+class TraceLowering:
     """Writes the nodes of a trace into a graph."""
 
-    def __init__(self, trace: Trace, placing: Placing, graph: Graph):
-        self._trace, self._placing, self._graph = trace, placing, graph
-        self._movements = Movements(trace, graph)
-        self._windows = Windows(trace, graph, placing.averages)
-        self._hosting = hosting.Hosting(trace, placing)
+    def __init__(self, trace: OperationTrace, placement: OperationPlacement, graph: NetworkGraph):
+        self._trace, self._placement, self._graph = trace, placement, graph
+        self._movements = MovementLowering(trace, graph)
+        self._windows = WindowLowering(trace, graph, placement.averages)
+        self._hosting = hosting.HostStepGrouping(trace, placement)
         self._taken = self._taken_whole()
-        self._functions: dict[object, Chain] = {}
+        self._functions: dict[object, OperationChain] = {}
 
     def run(self) -> None:
         """Write all nodes that an output needs."""
@@ -44,7 +44,7 @@ class Draft:
         """Return the outputs, and the values that an operation other than a function of one number takes."""
         taken = set(self._trace.outputs)
         for operation in self._trace.operations:
-            if self._placing.kinds[operation.result] is not Kind.ELEMENT:
+            if self._placement.kinds[operation.result] is not LoweringKind.ELEMENT:
                 taken.update(operation.values)
         return taken
 
@@ -56,21 +56,25 @@ class Draft:
         return needed
 
     def _takes(self, operation: Operation) -> Sequence[str]:
-        kind = self._placing.kinds[operation.result]
-        if kind is Kind.HOST:
+        kind = self._placement.kinds[operation.result]
+        if kind is LoweringKind.HOST:
             return self._hosting.takes(operation.result)
-        if kind is Kind.ELEMENT:
+        if kind is LoweringKind.ELEMENT:
             return (self._function(operation)[0],)
-        return [self._seen_through(value) for value in operation.values] if kind is Kind.BINARY else operation.values
+        return (
+            [self._seen_through(value) for value in operation.values]
+            if kind is LoweringKind.BINARY
+            else operation.values
+        )
 
     def _seen_through(self, value: str) -> str:
         """Return the value that is broadcast over all positions to make `value`, or `value` if it is no broadcast."""
-        stretched = self._placing.kinds.get(value) is Kind.BROADCAST
+        stretched = self._placement.kinds.get(value) is LoweringKind.BROADCAST
         return self._trace.producers[value].values[0] if stretched else value
 
     def _function(self, operation: Operation) -> tuple[str, list[Operation]]:
         """Return the value that a function of one number is best computed from, and its operations."""
-        root = self._placing.roots[operation.result]
+        root = self._placement.roots[operation.result]
         near, inside = self._walk(operation, {root, *(self._taken - {operation.result})})
         return (near.pop(), inside) if len(near) == 1 else (root, self._walk(operation, {root})[1])
 
@@ -87,11 +91,11 @@ class Draft:
         return met, [self._trace.producers[value] for value in ordered]
 
     def _write(self, operation: Operation) -> None:
-        kind = self._placing.kinds[operation.result]
-        if kind is Kind.HOST:
+        kind = self._placement.kinds[operation.result]
+        if kind is LoweringKind.HOST:
             step = self._hosting.step(operation.result, self._graph)
             self._graph.add(step, self._trace.shape(operation.result))
-        elif kind in (Kind.PRODUCT, Kind.POOL):
+        elif kind in (LoweringKind.PRODUCT, LoweringKind.POOL):
             self._windows.write(kind, operation)
         elif kind in _WRITERS:
             _WRITERS[kind](self, operation)
@@ -100,7 +104,7 @@ class Draft:
 
     def _function_node(self, operation: Operation) -> None:
         root, inside = self._function(operation)
-        function = chain_of(inside, root, self._trace.dtype(root), self._functions)
+        function = chain_from(inside, root, self._trace.dtype(root), self._functions)
         source = self._graph.tensor(root)
         self._graph.add(
             Function(operation.result, operation.layer, (source,), operation.result, "function", function),
@@ -111,9 +115,9 @@ class Draft:
         self._graph.view(operation.values[0], operation.result, self._trace.shape(operation.result), operation.layer)
 
     def _affine(self, operation: Operation) -> None:
-        shape, lay = self._trace.shape(operation.result), self._trace.lays[operation.result]
+        shape, layout = self._trace.shape(operation.result), self._trace.layouts[operation.result]
         (constant,) = [operand for operand in operation.operands if isinstance(operand, np.ndarray)]
-        number = per_channel(constant, operation.shape, lay)
+        number = per_channel(constant, operation.shape, layout)
         assert number is not None
         unit, zeros = np.ones(shape[2], np.float32), np.zeros(shape[2], np.float32)
         turned = isinstance(operation.operands[0], np.ndarray)
@@ -147,9 +151,9 @@ class Draft:
 
 
 _WRITERS = {
-    Kind.ELEMENT: Draft._function_node,
-    Kind.VIEW: Draft._view,
-    Kind.AVERAGE: Draft._view,
-    Kind.AFFINE: Draft._affine,
-    Kind.BINARY: Draft._binary,
+    LoweringKind.ELEMENT: TraceLowering._function_node,
+    LoweringKind.VIEW: TraceLowering._view,
+    LoweringKind.AVERAGE: TraceLowering._view,
+    LoweringKind.AFFINE: TraceLowering._affine,
+    LoweringKind.BINARY: TraceLowering._binary,
 }

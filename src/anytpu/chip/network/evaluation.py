@@ -36,7 +36,7 @@ _NUMBERS = ("NHWC", "HWIO", "NHWC")
 _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply}
 
 
-class Kernels:
+class KernelCache:
     """The compiled kernels of one network, by geometry."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Kernels:
         return self._made[key]
 
 
-_KERNELS: Remembered[Kernels] = Remembered()
+_KERNELS: Remembered[KernelCache] = Remembered()
 
 
 def evaluate(network: Network, inputs: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
@@ -68,7 +68,7 @@ def evaluate(network: Network, inputs: Sequence[np.ndarray]) -> dict[str, np.nda
         (3, 1, 1, 2)
     """
     tensors: dict[str, np.ndarray] = {}
-    kernels = _KERNELS.get(network) or _KERNELS.keep(network, Kernels())
+    kernels = _KERNELS.get(network) or _KERNELS.keep(network, KernelCache())
     for port, values in zip(network.inputs, inputs, strict=True):
         array = canonical(np.asarray(values), port.shape)
         tensors[port.tensor] = array if np.dtype(port.dtype).kind in "iub" else array.astype(np.float32, copy=False)
@@ -78,7 +78,7 @@ def evaluate(network: Network, inputs: Sequence[np.ndarray]) -> dict[str, np.nda
     return tensors
 
 
-def _convolution(node: Convolution, inputs: list[np.ndarray], _: Shape, kernels: Kernels) -> Any:
+def _convolution(node: Convolution, inputs: list[np.ndarray], _: Shape, kernels: KernelCache) -> Any:
     kernel = kernels.of(_convolution_kernel, node.strides, node.padding, node.dilation, node.groups)
     return _clipped(kernel(inputs[0].astype(np.float32, copy=False), node.weights, node.bias), node.low, node.high)
 
@@ -100,7 +100,7 @@ def _convolution_kernel(strides: Any, padding: Any, dilation: Any, groups: int) 
     return kernel
 
 
-def _pool(node: Pool, inputs: list[np.ndarray], _: Shape, kernels: Kernels) -> Any:
+def _pool(node: Pool, inputs: list[np.ndarray], _: Shape, kernels: KernelCache) -> Any:
     kernel = kernels.of(_pool_kernel, node.kind, node.window, node.strides, node.padding, node.counts_padding)
     return kernel(inputs[0].astype(np.float32, copy=False))
 

@@ -8,15 +8,15 @@ import math
 import numpy as np
 
 from anytpu.chip.network import functions
-from anytpu.chip.network.graph import Graph, is_affine, is_plain
+from anytpu.chip.network.graph import NetworkGraph, is_affine, is_plain
 from anytpu.chip.network.nodes import Convolution, Elementwise, Function, Node, Reshape
 
-MOST_SPREAD = 4
+MAX_SPREAD = 4
 """How many times the usual factor the greatest may be, for factors to become part of the weights after them: those of
 all input channels share the 8 bits of a weight, and one channel that is hardly ever used must not take them all."""
 
 
-def function(graph: Graph, node: Node) -> bool:
+def name_function(graph: NetworkGraph, node: Node) -> bool:
     """Name a function; leave out one that does nothing."""
     if not isinstance(node, Function) or node.kind != "function":
         return False
@@ -29,12 +29,12 @@ def function(graph: Graph, node: Node) -> bool:
     return kind != "function"
 
 
-def line(graph: Graph, node: Node) -> bool:
+def fold_affine_function(graph: NetworkGraph, node: Node) -> bool:
     """Let what comes before a straight line or a clip do it."""
     if not isinstance(node, Function):
         return False
     (source,) = node.inputs
-    before, affine = graph.nodes.get(source), graph.shared(functions.line_of, node.apply)
+    before, affine = graph.nodes.get(source), graph.shared(functions.affine_bounds_of, node.apply)
     if affine is None or not isinstance(before, Convolution | Elementwise) or not graph.has_one_user(source):
         return False
     factor, summand, low, high = affine
@@ -61,7 +61,7 @@ def _plus(array: np.ndarray, summand: float) -> np.ndarray:
     return array + np.float32(summand)
 
 
-def affine(graph: Graph, node: Node) -> bool:
+def fold_channel_scale(graph: NetworkGraph, node: Node) -> bool:
     """Make a factor and a summand for each channel part of the weights before them."""
     if not isinstance(node, Convolution) or not is_affine(node):
         return False
@@ -82,14 +82,14 @@ def affine(graph: Graph, node: Node) -> bool:
     return True
 
 
-def forward(graph: Graph, node: Node) -> bool:
+def fold_scale_forward(graph: NetworkGraph, node: Node) -> bool:
     """Make a factor and a summand part of the weights after them, when nothing before them takes them."""
     affine = _affine_of(graph, node)
     if affine is None or node.output in graph.outputs or not graph.users.get(node.output):
         return False
     factor, summand = affine
     sizes = np.abs(factor)
-    if sizes.max() > MOST_SPREAD * np.median(sizes):
+    if sizes.max() > MAX_SPREAD * np.median(sizes):
         return False
     after = [graph.nodes[user] for user in graph.users[node.output]]
     if not all(isinstance(user, Convolution) and not is_affine(user) for user in after):
@@ -107,11 +107,11 @@ def forward(graph: Graph, node: Node) -> bool:
     return True
 
 
-def _affine_of(graph: Graph, node: Node) -> tuple[np.ndarray, np.ndarray] | None:
+def _affine_of(graph: NetworkGraph, node: Node) -> tuple[np.ndarray, np.ndarray] | None:
     if isinstance(node, Convolution) and is_affine(node) and node.low is None and node.high is None:
         return node.weights.reshape(-1), node.bias
     if isinstance(node, Function) and node.kind == "scale":
-        affine = graph.shared(functions.line_of, node.apply)
+        affine = graph.shared(functions.affine_bounds_of, node.apply)
         return (np.array(affine[:1], np.float32), np.array(affine[1:2], np.float32)) if affine is not None else None
     return None
 
@@ -135,7 +135,7 @@ def _moved(bias: np.ndarray, factor: np.ndarray, summand: np.ndarray) -> np.ndar
     return (bias * factor.reshape(-1) + summand).astype(np.float32)
 
 
-def reshape(graph: Graph, node: Node) -> bool:
+def merge_reshapes(graph: NetworkGraph, node: Node) -> bool:
     """Make two reshapes one, and none of one that changes nothing."""
     if not isinstance(node, Reshape):
         return False
@@ -151,7 +151,7 @@ def reshape(graph: Graph, node: Node) -> bool:
     return False
 
 
-def flatten(graph: Graph, node: Node) -> bool:
+def fold_flatten(graph: NetworkGraph, node: Node) -> bool:
     """Make a dense layer of a picture laid out in a line a convolution whose kernel is the whole picture."""
     if not isinstance(node, Convolution) or not is_plain(node):
         return False
@@ -167,7 +167,7 @@ def flatten(graph: Graph, node: Node) -> bool:
     return True
 
 
-def padding(graph: Graph, node: Node) -> bool:
+def fold_padding(graph: NetworkGraph, node: Node) -> bool:
     """Make zeros around a tensor the padding of the convolution after them."""
     if not isinstance(node, Convolution):
         return False

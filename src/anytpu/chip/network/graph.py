@@ -1,4 +1,4 @@
-"""`Graph`: nodes that are still being changed."""
+"""`NetworkGraph`: nodes that are still being changed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from anytpu.chip.network.nodes import Convolution, Node, Reshape, Shape
 Made = TypeVar("Made")
 
 
-class Graph:
+class NetworkGraph:
     """Nodes by the tensors they make, and who takes each tensor.
 
     Args:

@@ -13,22 +13,22 @@ from collections.abc import Sequence
 import numpy as np
 
 from anytpu.chip.network import elementwise
-from anytpu.chip.network.graph import Graph
+from anytpu.chip.network.graph import NetworkGraph
 from anytpu.chip.network.nodes import HostStep
-from anytpu.chip.network.operations import Operation, Steps
-from anytpu.chip.network.placing import Placing
-from anytpu.chip.network.trace import Trace
+from anytpu.chip.network.operations import HostOperations, Operation
+from anytpu.chip.network.placement import OperationPlacement
+from anytpu.chip.network.trace import OperationTrace
 
 
-class Hosting:
+class HostStepGrouping:
     """The steps of the host in a trace."""
 
-    def __init__(self, trace: Trace, placing: Placing):
-        self._trace, self._placing = trace, placing
+    def __init__(self, trace: OperationTrace, placement: OperationPlacement):
+        self._trace, self._placement = trace, placement
         self._stages: dict[str, int] = dict.fromkeys(trace.inputs, 0)
         for operation in trace.operations:
-            hosted = placing.is_hosted(operation.result)
-            befores = [self._stages[value] + (hosted and not placing.is_hosted(value)) for value in operation.values]
+            hosted = placement.is_hosted(operation.result)
+            befores = [self._stages[value] + (hosted and not placement.is_hosted(value)) for value in operation.values]
             self._stages[operation.result] = max(befores)
         self._free = self._made_of_inputs()
 
@@ -39,12 +39,12 @@ class Hosting:
         """
         made: set[str] = set(self._trace.inputs)
         for operation in self._trace.operations:
-            if self._placing.is_hosted(operation.result) and all(value in made for value in operation.values):
+            if self._placement.is_hosted(operation.result) and all(value in made for value in operation.values):
                 made.add(operation.result)
         return {
             value
             for value in made
-            if all(self._placing.is_hosted(user.result) for user in self._trace.users.get(value, ()))
+            if all(self._placement.is_hosted(user.result) for user in self._trace.users.get(value, ()))
             and value in self._trace.producers
         }
 
@@ -52,7 +52,7 @@ class Hosting:
         """Return the input values of the step that makes a value."""
         return self._step(result)[0]
 
-    def step(self, result: str, graph: Graph) -> HostStep:
+    def step(self, result: str, graph: NetworkGraph) -> HostStep:
         """Return the node that makes a value."""
         values, operations = self._step(result)
         kind, main = kind_of(operations)
@@ -63,8 +63,8 @@ class Hosting:
             inputs=tuple(graph.tensor(value) for value in values),
             output=result,
             kind=kind,
-            why=_WHYS.get(kind, self._placing.whys[main.result]),
-            steps=Steps(
+            why=_WHYS.get(kind, self._placement.whys[main.result]),
+            steps=HostOperations(
                 arguments=tuple(self._trace.argument(value) for value in values),
                 operations=tuple(map(_small, operations)),
                 result=self._trace.argument(result),
@@ -76,7 +76,7 @@ class Hosting:
         while waiting:
             for value in self._trace.producers[waiting.pop()].values:
                 together = self._stages[value] == self._stages[result] or value in self._free
-                if not self._placing.is_hosted(value) or not together:
+                if not self._placement.is_hosted(value) or not together:
                     outside[value] = None
                 elif value not in inside:
                     inside.add(value)

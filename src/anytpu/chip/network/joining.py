@@ -10,11 +10,11 @@ import dataclasses
 
 import numpy as np
 
-from anytpu.chip.network.graph import Graph, is_plain
+from anytpu.chip.network.graph import NetworkGraph, is_plain
 from anytpu.chip.network.nodes import Concatenate, Convolution, Elementwise, Function, Node, Reshape, Slice
 
 
-def part_of_part(graph: Graph, node: Node) -> bool:
+def merge_slices(graph: NetworkGraph, node: Node) -> bool:
     """Make a part of a part one part, and none of one that is the whole."""
     if not isinstance(node, Slice):
         return False
@@ -30,7 +30,7 @@ def part_of_part(graph: Graph, node: Node) -> bool:
     return True
 
 
-def part_of_join(graph: Graph, node: Node) -> bool:
+def slice_concatenation(graph: NetworkGraph, node: Node) -> bool:
     """Take a part of tensors side by side from those that it lies in."""
     if not isinstance(node, Slice):
         return False
@@ -57,7 +57,7 @@ def part_of_join(graph: Graph, node: Node) -> bool:
     return True
 
 
-def join_of_joins(graph: Graph, node: Node) -> bool:
+def flatten_concatenations(graph: NetworkGraph, node: Node) -> bool:
     """Make tensors side by side of tensors side by side one join; one of a single tensor is that tensor."""
     if not isinstance(node, Concatenate):
         return False
@@ -76,7 +76,7 @@ def join_of_joins(graph: Graph, node: Node) -> bool:
     return True
 
 
-def sum_of_products(graph: Graph, node: Node) -> bool:
+def merge_summed_products(graph: NetworkGraph, node: Node) -> bool:
     """Make the sum of two dense layers one dense layer of both inputs side by side."""
     if not isinstance(node, Elementwise) or node.kind == "multiply":
         return False
@@ -117,7 +117,7 @@ def _part(array: np.ndarray, start: int, stop: int) -> np.ndarray:
     return np.ascontiguousarray(array[..., start:stop])
 
 
-def _is_term(graph: Graph, node: Node | None) -> bool:
+def _is_term(graph: NetworkGraph, node: Node | None) -> bool:
     return (
         isinstance(node, Convolution)
         and is_plain(node)
@@ -128,7 +128,7 @@ def _is_term(graph: Graph, node: Node | None) -> bool:
     )
 
 
-def part_across(graph: Graph, node: Node) -> bool:
+def swap_slices(graph: NetworkGraph, node: Node) -> bool:
     """Take channels before positions, where a product has made both: it can make the channels apart."""
     if not isinstance(node, Slice) or node.axis != 2:
         return False
@@ -148,7 +148,7 @@ def part_across(graph: Graph, node: Node) -> bool:
     return True
 
 
-def part_of_product(graph: Graph, node: Node) -> bool:
+def split_product(graph: NetworkGraph, node: Node) -> bool:
     """Make a product of which only parts are taken, along its channels, a product for each part."""
     if not isinstance(node, Slice) or node.axis != 2:
         return False
@@ -170,7 +170,7 @@ def part_of_product(graph: Graph, node: Node) -> bool:
     return True
 
 
-def twins(graph: Graph) -> bool:
+def eliminate_common_nodes(graph: NetworkGraph) -> bool:
     """Make nodes that move the same numbers in the same way, or compute the same function of them, one."""
     met: dict[object, str] = {}
     changed = False

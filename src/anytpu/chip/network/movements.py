@@ -6,31 +6,31 @@ import math
 
 import numpy as np
 
-from anytpu.chip.network.graph import Graph
+from anytpu.chip.network.graph import NetworkGraph
 from anytpu.chip.network.nodes import Concatenate, Convolution, Pool, Slice
 from anytpu.chip.network.operations import Operation
-from anytpu.chip.network.placing import Kind
-from anytpu.chip.network.trace import Trace
+from anytpu.chip.network.placement import LoweringKind
+from anytpu.chip.network.trace import OperationTrace
 
 
-class Movements:
+class MovementLowering:
     """Writes what moves numbers into a graph."""
 
-    def __init__(self, trace: Trace, graph: Graph):
+    def __init__(self, trace: OperationTrace, graph: NetworkGraph):
         self._trace, self._graph = trace, graph
 
-    def write(self, kind: Kind, operation: Operation) -> None:
+    def write(self, kind: LoweringKind, operation: Operation) -> None:
         """Write the nodes of an operation of one of these kinds."""
         {
-            Kind.CONCATENATE: self._concatenate,
-            Kind.SLICE: self._slice,
-            Kind.PAD: self._pad,
-            Kind.REVERSE: self._reverse,
+            LoweringKind.CONCATENATE: self._concatenate,
+            LoweringKind.SLICE: self._slice,
+            LoweringKind.PAD: self._pad,
+            LoweringKind.REVERSE: self._reverse,
         }[kind](operation)
 
     def _axis(self, operation: Operation, axis: int) -> int:
         rank = len(self._trace.example(operation.values[0]))
-        place = self._trace.lays[operation.values[0]].example_axis(axis)
+        place = self._trace.layouts[operation.values[0]].example_axis(axis)
         return place + 3 - rank if rank <= 3 else 2 if place == rank - 1 else 1
 
     def _concatenate(self, operation: Operation) -> None:
@@ -46,14 +46,14 @@ class Movements:
 
     def _slice(self, operation: Operation) -> None:
         (value,) = operation.values
-        lay, old = self._trace.lays[value], self._trace.types[value].shape
+        layout, old = self._trace.layouts[value], self._trace.types[value].shape
         source = self._graph.tensor(value)
         starts, stops, strides = (operation.attributes[name] for name in ("start_indices", "limit_indices", "strides"))
         steps = [1, 1, 1]
         for axis in range(len(old)):
-            if axis != lay.axis and (starts[axis], stops[axis]) != (0, old[axis]):
+            if axis != layout.axis and (starts[axis], stops[axis]) != (0, old[axis]):
                 source = self._part(operation, source, axis, starts[axis], stops[axis])
-            if axis != lay.axis and strides[axis] != 1:
+            if axis != layout.axis and strides[axis] != 1:
                 steps[self._axis(operation, axis)] = strides[axis]
         if steps != [1, 1, 1]:
             source = self._steps(operation, source, (steps[0], steps[1]))
@@ -80,12 +80,12 @@ class Movements:
     def _pad(self, operation: Operation) -> None:
         """Put zeros around: a convolution by one that has a padding."""
         (value,) = operation.values
-        lay, source = self._trace.lays[value], self._graph.tensor(value)
+        layout, source = self._trace.layouts[value], self._graph.tensor(value)
         channels = self._graph.shapes[source][2]
         padding = [(0, 0), (0, 0), (0, 0)]
         low, high = operation.attributes["edge_padding_low"], operation.attributes["edge_padding_high"]
         for axis in range(len(low)):
-            if axis != lay.axis:
+            if axis != layout.axis:
                 padding[self._axis(operation, axis)] = (low[axis], high[axis])
         node = Convolution(
             name=operation.result,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from anytpu.chip.network.graph import Graph, is_affine
+from anytpu.chip.network.graph import NetworkGraph, is_affine
 from anytpu.chip.network.nodes import (
     Concatenate,
     Convolution,
@@ -23,7 +23,7 @@ from anytpu.chip.network.nodes import (
 _WORDS: dict[type[Node], str] = {Concatenate: "concatenate", Slice: "slice", Reshape: "reshape"}
 
 
-def named(name: str, graph: Graph, inputs: Mapping[str, Port], outputs: Sequence[Port]) -> Network:
+def named(name: str, graph: NetworkGraph, inputs: Mapping[str, Port], outputs: Sequence[Port]) -> Network:
     """Return the network of a graph, its nodes and tensors named after the layers they came from.
 
     Args:
@@ -59,7 +59,7 @@ def _unused(wanted: str, taken: dict[str, int], names: set[str]) -> str:
             return unique
 
 
-def _word(node: Node, graph: Graph) -> str:
+def _word(node: Node, graph: NetworkGraph) -> str:
     if isinstance(node, Convolution):
         if is_affine(node):
             return "scale"

@@ -44,7 +44,7 @@ _NO_LAYERS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Type:
+class TensorType:
     """A tensor's shape, and its dtype; None where NumPy has none for it."""
 
     shape: tuple[int, ...]
@@ -52,7 +52,7 @@ class Type:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Block:
+class MlirBlock:
     """A function's body, or that of a loop, a condition or a branch.
 
     Attributes:
@@ -62,12 +62,12 @@ class Block:
     """
 
     arguments: tuple[int, ...]
-    instructions: tuple[Instruction, ...]
+    instructions: tuple[MlirOperation, ...]
     results: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Instruction:
+class MlirOperation:
     """An operation of the module.
 
     Attributes:
@@ -84,14 +84,14 @@ class Instruction:
     name: str
     operands: tuple[int, ...]
     results: tuple[int, ...]
-    types: tuple[Type, ...]
+    types: tuple[TensorType, ...]
     attributes: dict[str, Any]
     layer: str
-    blocks: tuple[Block, ...]
+    blocks: tuple[MlirBlock, ...]
     text: Callable[[], str]
 
 
-def parse(module: ir.Module) -> dict[str, Block]:
+def parse(module: ir.Module) -> dict[str, MlirBlock]:
     """Return the functions of a module by their names. Call it, and `text`, inside of the module's context."""
     numbers = itertools.count()
     return {
@@ -103,7 +103,7 @@ def parse(module: ir.Module) -> dict[str, Block]:
     }
 
 
-def _block(block: Any, known: dict[Any, int], numbers: Iterator[int]) -> Block:
+def _block(block: Any, known: dict[Any, int], numbers: Iterator[int]) -> MlirBlock:
     known = dict(known)
     for argument in block.arguments:
         known[argument] = next(numbers)
@@ -117,14 +117,14 @@ def _block(block: Any, known: dict[Any, int], numbers: Iterator[int]) -> Block:
         for result in operation.results:
             known[result] = next(numbers)
         instructions.append(_instruction(operation, operands, known, numbers))
-    return Block(tuple(known[argument] for argument in block.arguments), tuple(instructions), results)
+    return MlirBlock(tuple(known[argument] for argument in block.arguments), tuple(instructions), results)
 
 
 def _instruction(
     operation: Any, operands: tuple[int, ...], known: dict[Any, int], numbers: Iterator[int]
-) -> Instruction:
+) -> MlirOperation:
     blocks = tuple(_block(region.blocks[0], known, numbers) for region in operation.regions if len(region.blocks))
-    return Instruction(
+    return MlirOperation(
         name=operation.name,
         operands=operands,
         results=tuple(known[result] for result in operation.results),
@@ -136,11 +136,11 @@ def _instruction(
     )
 
 
-def _type(mlir_type: Any) -> Type:
+def _type(mlir_type: Any) -> TensorType:
     if not isinstance(mlir_type, ir.RankedTensorType) and not str(mlir_type).startswith("tensor<"):
-        return Type((), None)
+        return TensorType((), None)
     ranked = ir.RankedTensorType(mlir_type)
-    return Type(tuple(ranked.shape), _DTYPES.get(str(ranked.element_type)))
+    return TensorType(tuple(ranked.shape), _DTYPES.get(str(ranked.element_type)))
 
 
 def layer_of(location: Any, whole: bool = False) -> str:

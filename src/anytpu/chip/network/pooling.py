@@ -16,11 +16,11 @@ from anytpu.chip.network.constants import of_example
 from anytpu.chip.network.nodes import Padding, Pair
 from anytpu.chip.network.operations import Operation
 from anytpu.chip.network.recorder import uniform
-from anytpu.chip.network.trace import Trace
+from anytpu.chip.network.trace import OperationTrace
 
 
 @dataclasses.dataclass(frozen=True)
-class Window:
+class PoolWindow:
     """The geometry of a pool, of (height, width)."""
 
     size: Pair
@@ -29,7 +29,7 @@ class Window:
 
 
 @dataclasses.dataclass(frozen=True)
-class Averaged:
+class WindowSum:
     """A sum over windows.
 
     Attributes:
@@ -46,7 +46,7 @@ class Averaged:
 _NEUTRAL = {"add": 0.0, "maximum": -math.inf}
 
 
-def is_pool(operation: Operation, trace: Trace) -> bool:
+def is_pool(operation: Operation, trace: OperationTrace) -> bool:
     """Return whether an operation is a sum or a maximum over positions."""
     if operation.name not in ("reduce", "reduce_window") or operation.attributes["reducer"] not in _NEUTRAL:
         return False
@@ -57,10 +57,10 @@ def is_pool(operation: Operation, trace: Trace) -> bool:
         or uniform(start) != _NEUTRAL[operation.attributes["reducer"]]
     ):
         return False
-    lay, rank = trace.lays[value], len(trace.example(value))
-    if lay.is_merged or rank not in (2, 3):
+    layout, rank = trace.layouts[value], len(trace.example(value))
+    if layout.is_merged or rank not in (2, 3):
         return False
-    axes = [lay.example_axis(axis) for axis in _touched(operation)]
+    axes = [layout.example_axis(axis) for axis in _touched(operation)]
     plain = operation.name == "reduce" or {
         *operation.attributes["base_dilations"],
         *operation.attributes["window_dilations"],
@@ -77,14 +77,14 @@ def _touched(operation: Operation) -> list[int]:
     return [n for n in range(len(sizes)) if (sizes[n], strides[n], list(padding[n])) != (1, 1, [0, 0])]
 
 
-def window_of(operation: Operation, trace: Trace) -> Window:
+def window_of(operation: Operation, trace: OperationTrace) -> PoolWindow:
     """Return the geometry of a pool."""
     (value,) = operation.values
-    lay, shape = trace.lays[value], trace.types[value].shape
+    layout, shape = trace.layouts[value], trace.types[value].shape
     rank = len(trace.example(value))
     size, strides, padding = [1, 1], [1, 1], [(0, 0), (0, 0)]
     for axis in _touched(operation):
-        place = lay.example_axis(axis) + 3 - rank
+        place = layout.example_axis(axis) + 3 - rank
         if operation.name == "reduce":
             size[place] = shape[axis]
         else:
@@ -92,10 +92,10 @@ def window_of(operation: Operation, trace: Trace) -> Window:
             strides[place] = operation.attributes["window_strides"][axis]
             low, high = operation.attributes["padding"][axis]
             padding[place] = (low, high)
-    return Window((size[0], size[1]), (strides[0], strides[1]), (padding[0], padding[1]))
+    return PoolWindow((size[0], size[1]), (strides[0], strides[1]), (padding[0], padding[1]))
 
 
-def averaged(operation: Operation, trace: Trace) -> Averaged:
+def averaged(operation: Operation, trace: OperationTrace) -> WindowSum:
     """Return the average that a sum over windows belongs to."""
     window = window_of(operation, trace)
     count = window.size[0] * window.size[1]
@@ -107,37 +107,37 @@ def averaged(operation: Operation, trace: Trace) -> Averaged:
     if sole is not None and sole.name == "multiply" and not isinstance(by, np.ndarray):
         by = sole.operands[0]
     if sole is None or not isinstance(by, np.ndarray):
-        return Averaged(None, True, float(count))
+        return WindowSum(None, True, float(count))
     number = uniform(by)
     if number:
-        return Averaged(sole.result, True, count / number if sole.name == "divide" else count * number)
+        return WindowSum(sole.result, True, count / number if sole.name == "divide" else count * number)
     if sole is direct and sole.name == "divide" and _counts(by, sole, trace, window):
-        return Averaged(sole.result, False, 1.0)
-    return Averaged(None, True, float(count))
+        return WindowSum(sole.result, False, 1.0)
+    return WindowSum(None, True, float(count))
 
 
-def _sole_user(operation: Operation, trace: Trace) -> Operation | None:
+def _sole_user(operation: Operation, trace: OperationTrace) -> Operation | None:
     users = trace.users.get(operation.result, ())
     return users[0] if len(users) == 1 and operation.result not in trace.outputs else None
 
 
-def _keeps(operation: Operation, trace: Trace) -> bool:
+def _keeps(operation: Operation, trace: OperationTrace) -> bool:
     return math.prod(trace.types[operation.values[0]].shape) == math.prod(operation.shape)
 
 
-def _counts(by: np.ndarray, divider: Operation, trace: Trace, window: Window) -> bool:
+def _counts(by: np.ndarray, divider: Operation, trace: OperationTrace, window: PoolWindow) -> bool:
     """Return whether a constant is the number of positions inside, for each window."""
     (value,) = divider.values
     height, width, channels = trace.shape(value)
     source = trace.shape(trace.producers[value].values[0])
     inside = [_inside(source[n], (height, width)[n], window, n) for n in (0, 1)]
     expected = np.outer(*inside)[:, :, None]
-    counts = of_example(by, divider.shape, trace.lays[divider.result])
+    counts = of_example(by, divider.shape, trace.layouts[divider.result])
     return bool(
         np.array_equal(counts.reshape(height, width, channels), np.broadcast_to(expected, (height, width, channels)))
     )
 
 
-def _inside(size: int, results: int, window: Window, axis: int) -> np.ndarray:
+def _inside(size: int, results: int, window: PoolWindow, axis: int) -> np.ndarray:
     starts = np.arange(results) * window.strides[axis] - window.padding[axis][0]
     return np.minimum(starts + window.size[axis], size) - np.maximum(starts, 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anytpu.chip.network.operations import Operation
-from anytpu.chip.network.trace import Trace
+from anytpu.chip.network.trace import OperationTrace
 
 _WHYS = {
     "concatenate": "it puts a tensor beside constants, or along an axis that the chip does not have",
@@ -29,7 +29,7 @@ _WHYS = {
 }
 
 
-def why_not(operation: Operation, trace: Trace) -> str:
+def reason_for_host(operation: Operation, trace: OperationTrace) -> str:
     """Return the reason, as the end of a sentence that starts with "because"."""
     whole = not trace.is_float(operation.result) or not all(map(trace.is_float, operation.values))
     if whole and operation.name != "gather":

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from anytpu.chip.network.operations import Operation
-from anytpu.chip.network.parsing import Type
+from anytpu.chip.network.parsing import TensorType
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Symbol:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Assembly:
+class PiecewiseArray:
     """An array that is filled piece by piece along one axis.
 
     Attributes:
@@ -50,7 +50,7 @@ class Assembly:
         return self.base.dtype
 
 
-Value = np.ndarray | Symbol | Assembly
+Value = np.ndarray | Symbol | PiecewiseArray
 
 
 def uniform(array: np.ndarray) -> float | None:
@@ -76,10 +76,10 @@ class Recorder:
 
     def __init__(self):
         self.operations: list[Operation] = []
-        self.types: dict[str, Type] = {}
+        self.types: dict[str, TensorType] = {}
         self._producers: dict[str, Operation] = {}
 
-    def input(self, name: str, tensor_type: Type) -> Symbol:
+    def input(self, name: str, tensor_type: TensorType) -> Symbol:
         """Declare a value that comes from outside."""
         assert tensor_type.dtype is not None
         self.types[name] = tensor_type
@@ -90,7 +90,7 @@ class Recorder:
         name: str,
         operands: Sequence[Value],
         attributes: Mapping[str, Any],
-        result_type: Type,
+        result_type: TensorType,
         layer: str,
         number: int = 0,
     ) -> Value:
@@ -112,7 +112,7 @@ class Recorder:
 
     def whole(self, value: Value) -> np.ndarray | Symbol:
         """Return a value of which pieces were put together as one."""
-        if not isinstance(value, Assembly):
+        if not isinstance(value, PiecewiseArray):
             return value
         parts, at, size = [], 0, value.shape[value.axis]
         for start in sorted(value.pieces):
@@ -122,14 +122,14 @@ class Recorder:
         parts += [self._range(value.base, value.axis, at, size)] if at < size else []
         if len(parts) == 1:
             return parts[0]
-        whole_type = Type(value.shape, value.dtype)
+        whole_type = TensorType(value.shape, value.dtype)
         whole = self.record("concatenate", parts, {"dimension": value.axis}, whole_type, self._layer(parts))
-        assert not isinstance(whole, Assembly)
+        assert not isinstance(whole, PiecewiseArray)
         return whole
 
     def cut(self, source: Value, starts: Sequence[int], sizes: Sequence[int], layer: str) -> Value:
         """Return a part of a value."""
-        if isinstance(source, Assembly):
+        if isinstance(source, PiecewiseArray):
             at, size = starts[source.axis], sizes[source.axis]
             for start, piece in source.pieces.items():
                 if start <= at and at + size <= start + piece.shape[source.axis]:
@@ -140,7 +140,7 @@ class Recorder:
         if isinstance(source, np.ndarray):
             return source[tuple(slice(start, stop) for start, stop in zip(starts, stops, strict=True))]
         attributes = {"start_indices": list(starts), "limit_indices": stops, "strides": [1] * len(stops)}
-        return self.record("slice", [source], attributes, Type(tuple(sizes), source.dtype), layer)
+        return self.record("slice", [source], attributes, TensorType(tuple(sizes), source.dtype), layer)
 
     def put(self, target: Value, update: Value, starts: Sequence[int], layer: str) -> Value:
         """Return a value with a part of it replaced."""
@@ -155,9 +155,13 @@ class Recorder:
         if len(axes) > 1:
             return self._put_inside(target, piece, starts, axes, layer)
         (axis,) = axes
-        if isinstance(target, Assembly) and target.axis == axis and _is_free(target, starts[axis], piece.shape[axis]):
-            return Assembly(target.base, axis, {**target.pieces, starts[axis]: piece})
-        return Assembly(self.whole(target), axis, {starts[axis]: piece})
+        if (
+            isinstance(target, PiecewiseArray)
+            and target.axis == axis
+            and _is_free(target, starts[axis], piece.shape[axis])
+        ):
+            return PiecewiseArray(target.base, axis, {**target.pieces, starts[axis]: piece})
+        return PiecewiseArray(self.whole(target), axis, {starts[axis]: piece})
 
     def _put_inside(
         self, target: Value, piece: np.ndarray | Symbol, starts: Sequence[int], axes: list[int], layer: str
@@ -174,7 +178,7 @@ class Recorder:
         starts = [start if n == axis else 0 for n in range(len(base.shape))]
         sizes = [stop - start if n == axis else size for n, size in enumerate(base.shape)]
         part = self.cut(base, starts, sizes, "")
-        assert not isinstance(part, Assembly)
+        assert not isinstance(part, PiecewiseArray)
         return part
 
     def _layer(self, parts: Sequence[np.ndarray | Symbol]) -> str:
@@ -188,7 +192,7 @@ class Recorder:
         name: str,
         operands: Sequence[np.ndarray | Symbol],
         attributes: Mapping[str, Any],
-        result_type: Type,
+        result_type: TensorType,
         layer: str,
     ) -> Value | None:
         """Return what an operation makes where it need not be taken down."""
@@ -201,7 +205,7 @@ class Recorder:
         rule = _SIMPLER.get(name)
         return rule(self, operands, attributes, result_type, layer) if rule is not None else None
 
-    def _reshape(self, operands: Sequence[Any], _: Any, result_type: Type, layer: str) -> Value | None:
+    def _reshape(self, operands: Sequence[Any], _: Any, result_type: TensorType, layer: str) -> Value | None:
         (source,) = operands
         before = self._producers.get(source.name)
         if source.shape == result_type.shape:
@@ -212,26 +216,28 @@ class Recorder:
         return None
 
     def _same_shape(
-        self, operands: Sequence[Any], attributes: Mapping[str, Any], result_type: Type, _: str
+        self, operands: Sequence[Any], attributes: Mapping[str, Any], result_type: TensorType, _: str
     ) -> Value | None:
         order = attributes.get("permutation", attributes.get("broadcast_dimensions"))
         ordered = order is None or list(order) == list(range(len(result_type.shape)))
         return operands[0] if operands[0].shape == result_type.shape and ordered else None
 
-    def _slice(self, operands: Sequence[Any], attributes: Mapping[str, Any], result_type: Type, _: str) -> Value | None:
+    def _slice(
+        self, operands: Sequence[Any], attributes: Mapping[str, Any], result_type: TensorType, _: str
+    ) -> Value | None:
         return operands[0] if operands[0].shape == result_type.shape and set(attributes["strides"]) <= {1} else None
 
-    def _convert(self, operands: Sequence[Any], _attributes: Any, result_type: Type, _layer: str) -> Value | None:
+    def _convert(self, operands: Sequence[Any], _attributes: Any, result_type: TensorType, _layer: str) -> Value | None:
         return operands[0] if operands[0].dtype == result_type.dtype else None
 
-    def _select(self, operands: Sequence[Any], _attributes: Any, result_type: Type, _layer: str) -> Value | None:
+    def _select(self, operands: Sequence[Any], _attributes: Any, result_type: TensorType, _layer: str) -> Value | None:
         which, first, second = operands
         known = uniform(which) if isinstance(which, np.ndarray) else None
         chosen = None if known is None else first if known else second
         return chosen if chosen is None or chosen.shape == result_type.shape else None
 
     def _dot(
-        self, operands: Sequence[Any], attributes: Mapping[str, Any], result_type: Type, layer: str
+        self, operands: Sequence[Any], attributes: Mapping[str, Any], result_type: TensorType, layer: str
     ) -> Value | None:
         """Put the value before the constant: weights @ value becomes (value @ weights), its axes exchanged."""
         lhs, rhs = operands
@@ -253,13 +259,13 @@ class Recorder:
             *result_type.shape[batch : batch + free],
         )
         product = self.record(
-            "dot_general", [rhs, lhs], {"dot_dimension_numbers": exchanged}, Type(shape, result_type.dtype), layer
+            "dot_general", [rhs, lhs], {"dot_dimension_numbers": exchanged}, TensorType(shape, result_type.dtype), layer
         )
         order = [*range(batch), *range(batch + rest, batch + rest + free), *range(batch, batch + rest)]
         return self.record("transpose", [product], {"permutation": order}, result_type, layer)
 
     def _gather(
-        self, operands: Sequence[Any], attributes: Mapping[str, Any], result_type: Type, layer: str
+        self, operands: Sequence[Any], attributes: Mapping[str, Any], result_type: TensorType, layer: str
     ) -> Value | None:
         """Turn picking one part by a known number into a slice."""
         source, indices = operands
@@ -282,13 +288,13 @@ class Recorder:
         return Symbol(name, tensor_type.shape, tensor_type.dtype)
 
 
-def _is_free(target: Assembly, start: int, size: int) -> bool:
+def _is_free(target: PiecewiseArray, start: int, size: int) -> bool:
     if start in target.pieces:
         return target.pieces[start].shape[target.axis] == size
     return all(start + size <= at or at + piece.shape[target.axis] <= start for at, piece in target.pieces.items())
 
 
-def _without_effect(name: str, operands: Sequence[np.ndarray | Symbol], result_type: Type) -> Symbol | None:
+def _without_effect(name: str, operands: Sequence[np.ndarray | Symbol], result_type: TensorType) -> Symbol | None:
     for number in _NOTHING[name]:
         constant, value = operands[number], operands[1 - number]
         if not isinstance(constant, np.ndarray) or not isinstance(value, Symbol) or value.shape != result_type.shape:
@@ -302,7 +308,7 @@ def _bound(neutral: float) -> Callable[..., Value | None]:
     """Return the rule of a maximum or a minimum: one with nothing beyond the bound changes nothing."""
 
     def rule(
-        _recorder: Recorder, operands: Sequence[Any], _attributes: Any, result_type: Type, _layer: str
+        _recorder: Recorder, operands: Sequence[Any], _attributes: Any, result_type: TensorType, _layer: str
     ) -> Value | None:
         for constant, value in (operands, tuple(reversed(operands))):
             known = isinstance(constant, np.ndarray) and isinstance(value, Symbol) and value.shape == result_type.shape

@@ -1,4 +1,4 @@
-"""`Trace`: the operations of a program that depend on its inputs, and what is known of each value."""
+"""`OperationTrace`: the operations of a program that depend on its inputs, and what is known of each value."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from anytpu.chip.network.batching import follow
-from anytpu.chip.network.lay import Lay
+from anytpu.chip.network.layout import BatchLayout
 from anytpu.chip.network.nodes import Shape
 from anytpu.chip.network.operations import Argument, Operation
-from anytpu.chip.network.parsing import Type
+from anytpu.chip.network.parsing import TensorType
 from anytpu.chip.network.shapes import canonical_shape
 from anytpu.errors import QuantizationError
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Trace:
+class OperationTrace:
     """A program as a flat list of operations.
 
     Attributes:
@@ -26,7 +26,7 @@ class Trace:
         producers: the operation that makes each value.
         users: the operations that take each value.
         types: shape and dtype of each value, the batch included.
-        lays: where the examples lie in each.
+        layouts: where the examples lie in each.
     """
 
     inputs: tuple[str, ...]
@@ -34,13 +34,16 @@ class Trace:
     operations: tuple[Operation, ...]
     producers: Mapping[str, Operation]
     users: Mapping[str, tuple[Operation, ...]]
-    types: Mapping[str, Type]
-    lays: Mapping[str, Lay]
+    types: Mapping[str, TensorType]
+    layouts: Mapping[str, BatchLayout]
 
     @staticmethod
     def of(
-        operations: Sequence[Operation], types: Mapping[str, Type], inputs: Mapping[str, Lay], outputs: Sequence[str]
-    ) -> Trace:
+        operations: Sequence[Operation],
+        types: Mapping[str, TensorType],
+        inputs: Mapping[str, BatchLayout],
+        outputs: Sequence[str],
+    ) -> OperationTrace:
         """Leave out what no output depends on, and follow the batch.
 
         Raises:
@@ -57,15 +60,15 @@ class Trace:
         for operation in kept:
             for value in dict.fromkeys(operation.values):
                 users.setdefault(value, []).append(operation)
-        lays = follow(kept, inputs, types)
-        trace = Trace(
+        layouts = follow(kept, inputs, types)
+        trace = OperationTrace(
             inputs=tuple(inputs),
             outputs=tuple(outputs),
             operations=tuple(kept),
             producers={operation.result: operation for operation in kept},
             users={name: tuple(taken) for name, taken in users.items()},
             types=types,
-            lays=lays,
+            layouts=layouts,
         )
         for name in outputs:
             trace._check_output(name)
@@ -73,7 +76,7 @@ class Trace:
 
     def example(self, name: str) -> tuple[int, ...]:
         """Return the shape of one example of a value."""
-        return self.lays[name].example_shape(self.types[name].shape)
+        return self.layouts[name].example_shape(self.types[name].shape)
 
     def shape(self, name: str) -> Shape:
         """Return `(height, width, channels)` of a value."""
@@ -91,14 +94,14 @@ class Trace:
 
     def argument(self, name: str) -> Argument:
         """Return a value as what goes into a step of the host."""
-        return Argument(name, self.types[name].shape, self.dtype(name).name, self.lays[name])
+        return Argument(name, self.types[name].shape, self.dtype(name).name, self.layouts[name])
 
     def _check_output(self, name: str) -> None:
-        lay = self.lays[name]
-        if lay.axis != 0 or lay.is_merged:
+        layout = self.layouts[name]
+        if layout.axis != 0 or layout.is_merged:
             raise QuantizationError(
-                f"Output {self.outputs.index(name)} has the batch along axis {lay.axis}, or merged with other axes, in "
-                f"its shape {self.types[name].shape}: return it with the batch as axis 0."
+                f"Output {self.outputs.index(name)} has the batch along axis {layout.axis}, or merged with other axes, "
+                f"in its shape {self.types[name].shape}: return it with the batch as axis 0."
             )
 
 

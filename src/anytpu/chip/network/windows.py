@@ -6,16 +6,16 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from anytpu.chip.network.graph import Graph
+from anytpu.chip.network.graph import NetworkGraph
 from anytpu.chip.network.nodes import Convolution, Pool
 from anytpu.chip.network.operations import Operation
-from anytpu.chip.network.placing import Kind
-from anytpu.chip.network.pooling import Averaged, window_of
+from anytpu.chip.network.placement import LoweringKind
+from anytpu.chip.network.pooling import WindowSum, window_of
 from anytpu.chip.network.products import product_of
-from anytpu.chip.network.trace import Trace
+from anytpu.chip.network.trace import OperationTrace
 
 
-class Windows:
+class WindowLowering:
     """Writes products and pools into a graph.
 
     Args:
@@ -24,12 +24,12 @@ class Windows:
         averages: sums over windows, with what makes averages of them.
     """
 
-    def __init__(self, trace: Trace, graph: Graph, averages: Mapping[str, Averaged]):
+    def __init__(self, trace: OperationTrace, graph: NetworkGraph, averages: Mapping[str, WindowSum]):
         self._trace, self._graph, self._averages = trace, graph, averages
 
-    def write(self, kind: Kind, operation: Operation) -> None:
+    def write(self, kind: LoweringKind, operation: Operation) -> None:
         """Write the nodes of a product or a pool."""
-        if kind is Kind.PRODUCT:
+        if kind is LoweringKind.PRODUCT:
             self._product(operation)
         else:
             self._pool(operation)

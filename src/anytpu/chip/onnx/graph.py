@@ -1,4 +1,4 @@
-"""`Graph`: a builder of the nodes and constants of an ONNX graph.
+"""`OnnxGraph`: a builder of the nodes and constants of an ONNX graph.
 
 Idea: `graph.add("Add", x, np.int32([1, 2]))` adds a node and returns the name of its result. An operand that is an
 array becomes a constant.
@@ -35,7 +35,7 @@ def load_onnx() -> Any:
     return onnx
 
 
-class Graph:
+class OnnxGraph:
     """A builder of an ONNX graph.
 
     Attributes:

@@ -10,15 +10,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from anytpu.chip.network.operations import Operation
-from anytpu.chip.onnx.graph import Graph
-from anytpu.chip.onnx.placed import Placed, Untranslatable
+from anytpu.chip.onnx.batched_value import BatchedValue, UntranslatableError
+from anytpu.chip.onnx.graph import OnnxGraph
 
 
-def write_convolution(graph: Graph, operation: Operation, operands: Sequence[Placed | np.ndarray]) -> str:
+def write_convolution(graph: OnnxGraph, operation: Operation, operands: Sequence[BatchedValue | np.ndarray]) -> str:
     """Write a convolution with a constant kernel; return the name of its value."""
     picture, kernel = operands
-    if not isinstance(picture, Placed) or isinstance(kernel, Placed):
-        raise Untranslatable("with a kernel that is not constant")
+    if not isinstance(picture, BatchedValue) or isinstance(kernel, BatchedValue):
+        raise UntranslatableError("with a kernel that is not constant")
     attributes, axes = operation.attributes, operation.attributes["dimension_numbers"]
     batch, *spatial, features = axes["input"]
     value = graph.transpose(picture.value, (batch, features, *spatial))
@@ -38,11 +38,15 @@ def write_convolution(graph: Graph, operation: Operation, operands: Sequence[Pla
     return graph.transpose(result, [int(n) for n in np.argsort((out_batch, out_features, *out_spatial))])
 
 
-def write_pad(graph: Graph, operation: Operation, operands: Sequence[Placed | np.ndarray]) -> str:
+def write_pad(graph: OnnxGraph, operation: Operation, operands: Sequence[BatchedValue | np.ndarray]) -> str:
     """Write padding with a constant; return the name of its value."""
     source, filler = operands
-    if not isinstance(source, Placed) or isinstance(filler, Placed) or any(operation.attributes["interior_padding"]):
-        raise Untranslatable("with more than a constant around a value")
+    if (
+        not isinstance(source, BatchedValue)
+        or isinstance(filler, BatchedValue)
+        or any(operation.attributes["interior_padding"])
+    ):
+        raise UntranslatableError("with more than a constant around a value")
     lows, highs = operation.attributes["edge_padding_low"], operation.attributes["edge_padding_high"]
     pairs = list(zip(lows, highs, strict=True))
     # The batch axis, whose size is open, is neither padded nor cropped.
@@ -51,7 +55,7 @@ def write_pad(graph: Graph, operation: Operation, operands: Sequence[Placed | np
     return graph.add("Pad", value, np.array(added, np.int64), filler)
 
 
-def cropped(graph: Graph, value: str, sizes: Sequence[int], pairs: Sequence[Sequence[int]], first: int) -> str:
+def cropped(graph: OnnxGraph, value: str, sizes: Sequence[int], pairs: Sequence[Sequence[int]], first: int) -> str:
     """Crop a value by its negative padding, along the axes from `first` on."""
     for axis, (size, (low, high)) in enumerate(zip(sizes, pairs, strict=True), first):
         if min(low, high) < 0:
@@ -67,7 +71,9 @@ def _oi(kernel: np.ndarray, axes: Sequence[int], reversal: Sequence[bool]) -> np
     return np.ascontiguousarray(turned.transpose(outputs, features, *spatial))
 
 
-def _spread(graph: Graph, value: str, features: int, sizes: list[int], steps: Sequence[int]) -> tuple[str, list[int]]:
+def _spread(
+    graph: OnnxGraph, value: str, features: int, sizes: list[int], steps: Sequence[int]
+) -> tuple[str, list[int]]:
     """Dilate `(batch, features, positions...)` with zeros between positions; return the value and its new sizes."""
     sizes = list(sizes)
     for number, step in enumerate(steps):

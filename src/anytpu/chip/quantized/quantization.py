@@ -15,7 +15,7 @@ import numpy as np
 from anytpu.chip.network.nodes import Convolution, Network
 from anytpu.chip.quantized.calibration import check, observe
 from anytpu.chip.quantized.choices import choose, tensors_of_chip
-from anytpu.chip.quantized.counterparts import Maker
+from anytpu.chip.quantized.counterparts import NodeQuantizer
 from anytpu.chip.quantized.nodes import QuantizedNetwork
 from anytpu.errors import QuantizationError, SettingError
 
@@ -53,7 +53,7 @@ def quantize(
     arrays = check(network, calibration)
     histograms = observe(network, arrays, tensors_of_chip(network), method)
     choices = choose(network, {name: histogram.range(method, bits) for name, histogram in histograms.items()}, bits)
-    maker = Maker(choices)
+    maker = NodeQuantizer(choices)
     nodes = tuple(made for node in network.nodes for made in maker.make(node))
     shapes = {**network.shapes, **{new: network.shapes[old] for (_, old), new in choices.detours.items()}}
     return QuantizedNetwork(network.name, network.inputs, network.outputs, shapes, choices.quantizations, nodes)

@@ -118,8 +118,8 @@ def _(node: QPool, network: QuantizedNetwork, values: Sequence[np.ndarray]) -> n
         outside = np.iinfo(np.int64).min
         padded = _padded(values[0].astype(np.int64), node.padding, outside)
         parts = [_tap(padded, y, x, node.strides)[:, :height, :width] for y, x in taps]
-        greatest = functools.reduce(np.maximum, parts)
-        return np.where(greatest == outside, source[0].zero_point, greatest).astype(target.dtype)
+        maximum = functools.reduce(np.maximum, parts)
+        return np.where(maximum == outside, source[0].zero_point, maximum).astype(target.dtype)
     padded = _padded(values[0].astype(np.int64) - source[0].zero_point, node.padding, 0)
     sums = sum(_tap(padded, y, x, node.strides)[:, :height, :width] for y, x in taps)
     counts = pool_counts(node, network.shapes[node.inputs[0]], network.shapes[node.output])

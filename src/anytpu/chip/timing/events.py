@@ -7,25 +7,25 @@ from collections.abc import Iterator
 from anytpu.chip.isa.units import Unit
 from anytpu.chip.timing.causes import gaps_of
 from anytpu.chip.timing.record import Event
-from anytpu.chip.timing.walk import Pass, Walk
+from anytpu.chip.timing.schedule import ArrayPass, Schedule
 
 _FETCHES = {"tile": "fetch"}
 
 
-def events_of(walk: Walk) -> tuple[Event, ...]:
+def events_of(schedule: Schedule) -> tuple[Event, ...]:
     """Return the events of a run, by unit and then by time; `Event.kind` lists their kinds."""
     events: list[Event] = []
     for unit in Unit:
         if unit == Unit.MATRIX:
-            for array_pass in walk.passes:
-                events.extend(_of_pass(array_pass, walk.design.array))
+            for array_pass in schedule.passes:
+                events.extend(_of_pass(array_pass, schedule.design.array))
             continue
-        for start, stop, work in walk.stretches[unit]:
+        for start, stop, work in schedule.intervals[unit]:
             events.append(Event(unit, start, stop, _FETCHES.get(work.kind, work.kind), work.tag, work.number))
     return tuple(events)
 
 
-def _of_pass(array_pass: Pass, shift_cycles: int) -> Iterator[Event]:
+def _of_pass(array_pass: ArrayPass, shift_cycles: int) -> Iterator[Event]:
     """Yield the events of the waits before a pass, of its shift, and of the pass."""
     gaps, work = gaps_of(array_pass), array_pass.work
 

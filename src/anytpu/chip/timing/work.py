@@ -23,10 +23,10 @@ from anytpu.chip.design import UNIT_BYTES, Design
 from anytpu.chip.isa.accesses import parameters_popped, window_rows
 from anytpu.chip.isa.instructions import (
     Activate,
+    ArrayInstruction,
     Halt,
     Instruction,
     InterruptHost,
-    Product,
     ReadHostMemory,
     ReadWeights,
     Sync,
@@ -43,7 +43,7 @@ Waits = tuple[tuple[int, int], ...]
 """Pairs (unit, count): wait until the first `count` instructions of the unit are done."""
 
 
-class Work(NamedTuple):
+class UnitWork(NamedTuple):
     """The work of one instruction in its unit.
 
     Attributes:
@@ -68,7 +68,7 @@ class Work(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Queues:
+class WorkQueues:
     """The work of each unit, in order.
 
     Attributes:
@@ -78,13 +78,13 @@ class Queues:
         interrupts: indices of the host's steps in one run, in order.
     """
 
-    by_unit: tuple[list[Work], ...]
+    by_unit: tuple[list[UnitWork], ...]
     starts: tuple[tuple[int, ...], ...]
     wide_tags: frozenset[int]
     interrupts: tuple[int, ...]
 
 
-def queues_of(instructions: tuple[Instruction, ...], design: Design, runs: int = 1) -> Queues:
+def queues_of(instructions: tuple[Instruction, ...], design: Design, runs: int = 1) -> WorkQueues:
     """Return the work of a program that runs `runs` times back to back.
 
     The units continue from run to run, with these rules:
@@ -94,22 +94,22 @@ def queues_of(instructions: tuple[Instruction, ...], design: Design, runs: int =
        earlier.
     3. Writes to the host's buffer do not delay the next run.
     """
-    sorter = _Sorter(design)
+    sorter = _QueueBuilder(design)
     walked = tuple(issue(instructions))
     for _ in range(runs):
         sorter.start_run()
         for issued in walked:
             sorter.take(issued)
     interrupts = tuple(issued.instruction.number for issued in walked if isinstance(issued.instruction, InterruptHost))
-    return Queues(tuple(sorter.queues), tuple(sorter.starts), frozenset(sorter.wide_tags), interrupts)
+    return WorkQueues(tuple(sorter.queues), tuple(sorter.starts), frozenset(sorter.wide_tags), interrupts)
 
 
-class _Sorter:
+class _QueueBuilder:
     """Appends each instruction to the queue of its unit, with the unit's pending waits."""
 
     def __init__(self, design: Design):
         self.design = design
-        self.queues: list[list[Work]] = [[] for _ in range(HOST + 1)]
+        self.queues: list[list[UnitWork]] = [[] for _ in range(HOST + 1)]
         self.pending: list[dict[int, int]] = [{} for _ in range(HOST + 1)]
         self.starts: list[tuple[int, ...]] = []
         self.wide_tags: set[int] = set()
@@ -139,7 +139,7 @@ class _Sorter:
 
     def _take_work(self, issued: Issued, instruction: Instruction) -> None:
         design = self.design
-        if isinstance(instruction, Product):
+        if isinstance(instruction, ArrayInstruction):
             if instruction.wide:
                 self.wide_tags.add(issued.tag)
             cycles = float(instruction.rows * (2 if instruction.wide else 1))
@@ -162,7 +162,7 @@ class _Sorter:
         kind = type(issued.instruction).__name__
         if isinstance(issued.instruction, ReadWeights):
             kind = issued.instruction.kind
-        self.queues[unit].append(Work(issued.number, kind, issued.tag, waits, cycles, passes, pops, size))
+        self.queues[unit].append(UnitWork(issued.number, kind, issued.tag, waits, cycles, passes, pops, size))
 
     def _wait_all(self, waiting: int, finished: list[Unit] | list[int]) -> None:
         for unit in finished:

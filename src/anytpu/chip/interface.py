@@ -1,4 +1,4 @@
-"""`Face`: the interface of a program: inputs, outputs, shapes and quantizations.
+"""`ProgramInterface`: the interface of a program: inputs, outputs, shapes and quantizations.
 
 Idea: a compiled program has a network with the user's shapes and names. A program that was assembled from text, or read
 from a file without a network, has only its image. Its interface then follows from the image's bindings and from the
@@ -17,7 +17,7 @@ from anytpu.chip.quantized.nodes import Quantization, QuantizedNetwork
 
 
 @dataclasses.dataclass(frozen=True)
-class Face:
+class ProgramInterface:
     """The interface of a program.
 
     Attributes:
@@ -34,12 +34,12 @@ class Face:
     steps: tuple[Node, ...]
 
 
-def face_of(image: Image, network: QuantizedNetwork | None) -> Face:
+def interface_of(image: Image, network: QuantizedNetwork | None) -> ProgramInterface:
     """Return the interface of a program; `network` is None if it has only an image."""
     if network is not None:
-        return Face(network.inputs, network.outputs, network.shapes, network.quantizations, network.nodes)
+        return ProgramInterface(network.inputs, network.outputs, network.shapes, network.quantizations, network.nodes)
     inputs, outputs = (*_bound(image.inputs), *_taken(image)), (*_bound(image.outputs), *_made(image))
-    return Face(
+    return ProgramInterface(
         inputs=inputs,
         outputs=outputs,
         shapes={

@@ -1,7 +1,7 @@
-"""`Stretches`: what is touched of a memory, however much there is of it.
+"""`IntervalSet`: a set of memory addresses, as sorted disjoint intervals.
 
-Idea: stretches that meet are one, so those that are left can stand in order, and what meets another is found by
-halving.
+Idea: adjacent and overlapping intervals are merged. So the starts and the stops are both sorted, and a binary search
+finds an overlap.
 """
 
 from __future__ import annotations
@@ -9,33 +9,33 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterable, Iterator
 
-Stretch = tuple[int, int]
-"""Addresses of a memory, from the first up to and without the second."""
+Interval = tuple[int, int]
+"""Addresses of a memory: (start, stop), `stop` excluded."""
 
 
-class Stretches:
-    """Stretches of one memory, joined where they meet.
+class IntervalSet:
+    """A set of addresses of one memory.
 
     Args:
-        some: the first of them.
+        intervals: the initial intervals.
 
     Example:
-        >>> found = Stretches([(4, 8), (0, 2), (8, 9)])
+        >>> found = IntervalSet([(4, 8), (0, 2), (8, 9)])
         >>> list(found), found.meet([(2, 4)]), found.meet([(2, 5)])
         ([(0, 2), (4, 9)], False, True)
     """
 
-    def __init__(self, some: Iterable[Stretch] = ()):
+    def __init__(self, intervals: Iterable[Interval] = ()):
         self._starts: list[int] = []
         self._stops: list[int] = []
-        self.add(some)
+        self.add(intervals)
 
-    def __iter__(self) -> Iterator[Stretch]:
+    def __iter__(self) -> Iterator[Interval]:
         return zip(self._starts, self._stops, strict=True)
 
-    def add(self, some: Iterable[Stretch]) -> None:
-        """Take more stretches; an empty one changes nothing."""
-        for start, stop in some:
+    def add(self, intervals: Iterable[Interval]) -> None:
+        """Add intervals; an empty interval changes nothing."""
+        for start, stop in intervals:
             if start >= stop:
                 continue
             first, last = bisect.bisect_left(self._stops, start), bisect.bisect_right(self._starts, stop)
@@ -44,8 +44,8 @@ class Stretches:
             self._starts[first:last] = [start]
             self._stops[first:last] = [stop]
 
-    def meet(self, others: Iterable[Stretch]) -> bool:
-        """Tell whether any address is in these stretches and in others."""
+    def meet(self, others: Iterable[Interval]) -> bool:
+        """Return whether any address is both in this set and in one of the intervals."""
         for start, stop in others:
             place = bisect.bisect_right(self._stops, start)
             if start < stop and place < len(self._starts) and self._starts[place] < stop:

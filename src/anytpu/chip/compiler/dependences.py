@@ -1,4 +1,4 @@
-"""`Trace`: the accesses to each stretch of a memory, as a program is walked in order."""
+"""`DependenceTracker`: the accesses to each stretch of a memory, as a program is walked in order."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from anytpu.chip.isa.accesses import Accesses, Memory
 from anytpu.chip.isa.instructions import Instruction
 
 
-class Item(NamedTuple):
+class AccessedInstruction(NamedTuple):
     """An instruction, and its reads and writes."""
 
     instruction: Instruction
     accesses: Accesses
 
 
-class Trace:
+class DependenceTracker:
     """The accesses to a memory: for each stretch, the last write, and each unit's last read since."""
 
     def __init__(self):
@@ -52,18 +52,18 @@ class Trace:
         return touched
 
 
-def traces() -> dict[Memory, Trace]:
+def dependence_trackers() -> dict[Memory, DependenceTracker]:
     """Return a trace of each memory that is written."""
-    return {memory: Trace() for memory in Memory if memory is not Memory.WEIGHTS}
+    return {memory: DependenceTracker() for memory in Memory if memory is not Memory.WEIGHTS}
 
 
-def touched_by(traces: dict[Memory, Trace], number: int, unit: int, accesses: Accesses) -> set[int]:
+def dependences_of(trackers: dict[Memory, DependenceTracker], number: int, unit: int, accesses: Accesses) -> set[int]:
     """Mark the accesses of instruction `number` of a unit, and return the instructions that it must come after."""
     touched: set[int] = set()
     for stretch in accesses.reads:
-        if stretch.memory in traces and stretch.stop > stretch.start:
-            touched |= traces[stretch.memory].read(stretch.start, stretch.stop, unit, number)
+        if stretch.memory in trackers and stretch.stop > stretch.start:
+            touched |= trackers[stretch.memory].read(stretch.start, stretch.stop, unit, number)
     for stretch in accesses.writes:
         if stretch.stop > stretch.start:
-            touched |= traces[stretch.memory].write(stretch.start, stretch.stop, number)
+            touched |= trackers[stretch.memory].write(stretch.start, stretch.stop, number)
     return touched - {-1, number}

@@ -1,4 +1,4 @@
-"""`share_out`: buffer allocation in the Unified Buffer: the address of each storage, its live range, and spilling.
+"""`allocate`: buffer allocation in the Unified Buffer: the address of each storage, its live range, and spilling.
 
 Idea: jobs run in order, so the live storages at each job are known. A storage takes the smallest free range that is
 large enough, and returns it after its last use. If no range is large enough, the storage whose next use is latest is
@@ -14,13 +14,13 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from anytpu.chip.compiler.jobs import HostServiceJob, Job
-from anytpu.chip.compiler.packing import Lifetime, pack
+from anytpu.chip.compiler.packing import LiveRange, pack
 from anytpu.chip.compiler.planes import Storage
 from anytpu.chip.design import UNIT_BYTES
 
 
 @dataclasses.dataclass(frozen=True)
-class Move:
+class HostTransfer:
     """A storage that goes to the host's buffer, or comes from there (`inwards`)."""
 
     storage: int
@@ -30,7 +30,7 @@ class Move:
 
 
 @dataclasses.dataclass(frozen=True)
-class Stay:
+class AllocatedBuffer:
     """A storage at one address of the Unified Buffer.
 
     Attributes:
@@ -46,23 +46,23 @@ class Stay:
 
 
 @dataclasses.dataclass(frozen=True)
-class Residence:
+class BufferAllocation:
     """The allocation of all storages.
 
     Attributes:
         moves: for each job, the moves before it, in order.
         addresses: for each job, the address of each storage that it uses.
-        stays: all stays.
+        buffers: all stays.
         host_bytes: size of the host's buffer in bytes, with the spilled storages.
     """
 
-    moves: tuple[tuple[Move, ...], ...]
+    moves: tuple[tuple[HostTransfer, ...], ...]
     addresses: tuple[Mapping[int, int], ...]
-    stays: tuple[Stay, ...]
+    buffers: tuple[AllocatedBuffer, ...]
     host_bytes: int
 
 
-class FullError(Exception):
+class BufferFullError(Exception):
     """There is no room for the storages of a job.
 
     Attributes:
@@ -76,11 +76,11 @@ class FullError(Exception):
         self.job, self.needed_units, self.held_units = job, needed_units, held_units
 
 
-class Holes:
+class FreeList:
     """The free list of a memory: best fit; adjacent free ranges are merged.
 
     Example:
-        >>> holes = Holes(10)
+        >>> holes = FreeList(10)
         >>> holes.take(4), holes.take(6), holes.take(1)
         (0, 4, None)
         >>> holes.give(0, 4)
@@ -122,7 +122,7 @@ class Holes:
             del self._starts[right], self._lengths[right]
 
 
-class _Sharing:
+class _Allocator:
     """An allocation in progress, job by job."""
 
     def __init__(
@@ -133,14 +133,14 @@ class _Sharing:
         results = {storage for job in jobs if isinstance(job, HostServiceJob) for storage in job.results}
         self.on_host = {storage: at for storage, at in on_host.items() if storage not in results}
         self.host_bytes = host_bytes
-        self.capacity, self.holes = units, Holes(units)
+        self.capacity, self.free_list = units, FreeList(units)
         self.places: dict[int, tuple[int, int]] = {}
         self.dirty: set[int] = set()
         self.unfinished: set[int] = set()
-        self.moves: list[Move] = []
-        self.stays: list[Stay] = []
+        self.moves: list[HostTransfer] = []
+        self.buffers: list[AllocatedBuffer] = []
 
-    def share(self, spill: bool) -> Residence:
+    def share(self, spill: bool) -> BufferAllocation:
         """Allocate the storages of all jobs."""
         last_writes = {storage: number for number, job in enumerate(self.jobs) for storage in job.writes}
         moves, addresses = [], []
@@ -158,7 +158,7 @@ class _Sharing:
             for storage in needed:
                 if self.uses[storage][-1] == number:
                     self.leave(storage, number)
-        return Residence(tuple(moves), tuple(addresses), tuple(self.stays), self.host_bytes)
+        return BufferAllocation(tuple(moves), tuple(addresses), tuple(self.buffers), self.host_bytes)
 
     def next_use(self, storage: int, job: int) -> int:
         uses = self.uses[storage]
@@ -167,8 +167,8 @@ class _Sharing:
 
     def leave(self, storage: int, last: int) -> None:
         address, first = self.places.pop(storage)
-        self.holes.give(address, self.storages[storage].units)
-        self.stays.append(Stay(storage, address, first, last))
+        self.free_list.give(address, self.storages[storage].units)
+        self.buffers.append(AllocatedBuffer(storage, address, first, last))
 
     def evict(self, storage: int, job: int) -> None:
         address = self.places[storage][0]
@@ -176,23 +176,23 @@ class _Sharing:
             if storage not in self.on_host:
                 self.on_host[storage] = self.host_bytes
                 self.host_bytes += self.storages[storage].units * UNIT_BYTES
-            self.moves.append(Move(storage, address, self.on_host[storage], False))
+            self.moves.append(HostTransfer(storage, address, self.on_host[storage], False))
             self.dirty.discard(storage)
         self.leave(storage, job - 1)
 
     def enter(self, storage: int, address: int, job: int) -> None:
         self.places[storage] = (address, job)
         if storage in self.on_host:
-            self.moves.append(Move(storage, address, self.on_host[storage], True))
+            self.moves.append(HostTransfer(storage, address, self.on_host[storage], True))
 
     def bring(self, job: int, needed: frozenset[int], spill: bool) -> None:
         """Make all storages of a job resident."""
         units = sum(self.storages[storage].units for storage in needed)
-        full = FullError(job, units, sum(self.storages[s].units for s in self.places.keys() - needed))
+        full = BufferFullError(job, units, sum(self.storages[s].units for s in self.places.keys() - needed))
         if units > self.capacity:
             raise full
         for storage in sorted(needed - self.places.keys(), key=lambda s: -self.storages[s].units):
-            while (address := self.holes.take(self.storages[storage].units)) is None:
+            while (address := self.free_list.take(self.storages[storage].units)) is None:
                 if not spill:
                     raise full
                 others = self.places.keys() - needed
@@ -202,22 +202,22 @@ class _Sharing:
                 self.evict(max(others, key=lambda s: (self.next_use(s, job), s)), job)
             self.enter(storage, address, job)
 
-    def _start_over(self, job: int, needed: frozenset[int], full: FullError) -> None:
+    def _start_over(self, job: int, needed: frozenset[int], full: BufferFullError) -> None:
         for storage in sorted(self.places):
             if storage in self.unfinished:  # It cannot go out: a part of it was never written.
                 raise full
             if self.places[storage][1] == job:  # It came for this job: drop its read.
                 self.moves = [move for move in self.moves if (move.storage, move.inwards) != (storage, True)]
-                self.holes.give(self.places.pop(storage)[0], self.storages[storage].units)
+                self.free_list.give(self.places.pop(storage)[0], self.storages[storage].units)
             else:
                 self.evict(storage, job)
         for storage in sorted(needed):
-            address = self.holes.take(self.storages[storage].units)
+            address = self.free_list.take(self.storages[storage].units)
             assert address is not None
             self.enter(storage, address, job)
 
 
-def share_out(
+def allocate(
     jobs: Sequence[Job],
     storages: Sequence[Storage],
     on_host: Mapping[int, int],
@@ -225,7 +225,7 @@ def share_out(
     *,
     spill: bool,
     host_bytes: int = 0,
-) -> Residence:
+) -> BufferAllocation:
     """Allocate each storage in the Unified Buffer for each job that uses it.
 
     Args:
@@ -240,35 +240,35 @@ def share_out(
         FullError: a job does not fit.
     """
     try:
-        return _Sharing(jobs, storages, on_host, units, host_bytes).share(spill)
-    except FullError as error:
+        return _Allocator(jobs, storages, on_host, units, host_bytes).share(spill)
+    except BufferFullError as error:
         if spill or error.needed_units + error.held_units > units:
             raise
-        settled = _settled(jobs, storages, on_host, units, host_bytes)
+        settled = _allocate_offline(jobs, storages, on_host, units, host_bytes)
         if settled is None:
             raise
         return settled
 
 
-def _settled(
+def _allocate_offline(
     jobs: Sequence[Job], storages: Sequence[Storage], on_host: Mapping[int, int], units: int, host_bytes: int
-) -> Residence | None:
+) -> BufferAllocation | None:
     """Return an allocation in which each storage keeps one address for its whole live range; None: none was found."""
     uses = _uses(jobs)
     numbers = sorted(uses)
     starts = pack(
-        [Lifetime(storages[storage].units, uses[storage][0], uses[storage][-1]) for storage in numbers], units
+        [LiveRange(storages[storage].units, uses[storage][0], uses[storage][-1]) for storage in numbers], units
     )
     if starts is None:
         return None
     places = dict(zip(numbers, starts, strict=True))
-    moves: list[list[Move]] = [[] for _ in jobs]
+    moves: list[list[HostTransfer]] = [[] for _ in jobs]
     for storage in numbers:
         if storage in on_host:
-            moves[uses[storage][0]].append(Move(storage, places[storage], on_host[storage], True))
+            moves[uses[storage][0]].append(HostTransfer(storage, places[storage], on_host[storage], True))
     addresses = [{storage: places[storage] for storage in job.reads | job.writes} for job in jobs]
-    stays = [Stay(storage, places[storage], uses[storage][0], uses[storage][-1]) for storage in numbers]
-    return Residence(tuple(map(tuple, moves)), tuple(addresses), tuple(stays), host_bytes)
+    buffers = [AllocatedBuffer(storage, places[storage], uses[storage][0], uses[storage][-1]) for storage in numbers]
+    return BufferAllocation(tuple(map(tuple, moves)), tuple(addresses), tuple(buffers), host_bytes)
 
 
 def _uses(jobs: Sequence[Job]) -> dict[int, list[int]]:

@@ -37,7 +37,7 @@ _NODES: dict[str, type[Node]] = {
 }
 
 
-class Describing:
+class RecordEncoder:
     """Converts records to JSON values.
 
     Attributes:
@@ -101,12 +101,12 @@ class Describing:
         return place
 
 
-class Recalling:
-    """Converts the JSON values of `Describing` back to records.
+class RecordDecoder:
+    """Converts the JSON values of `RecordEncoder` back to records.
 
     Args:
         arrays: all arrays, by index.
-        steps: the result of `Describing.steps`.
+        steps: the result of `RecordEncoder.steps`.
 
     Raises:
         ChipError: `steps` is invalid.

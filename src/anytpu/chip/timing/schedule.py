@@ -1,4 +1,4 @@
-"""`Walk`: the start and end of each piece of work of each unit.
+"""`Schedule`: the start and end of each piece of work of each unit.
 
 Idea: the program fixes every order: units take their work in order, the Weight Memory serves requests in order, and the
 FIFO releases tiles in order. So no cycle-by-cycle simulation is needed: each time is the maximum of a few earlier times
@@ -19,11 +19,11 @@ from typing import NamedTuple
 from anytpu.chip.design import Design
 from anytpu.chip.isa.units import Unit
 from anytpu.chip.timing.latencies import Latencies
-from anytpu.chip.timing.work import HOST, Queues, Work
+from anytpu.chip.timing.work import HOST, UnitWork, WorkQueues
 from anytpu.errors import HazardError
 
 
-class Pass(NamedTuple):
+class ArrayPass(NamedTuple):
     """The rows of a product multiplied with one tile, and the waits of the matrix unit before. Times are in cycles.
 
     Attributes:
@@ -43,18 +43,18 @@ class Pass(NamedTuple):
     shift: float
     start: float
     stop: float
-    work: Work
+    work: UnitWork
 
 
-class Stretch(NamedTuple):
+class WorkInterval(NamedTuple):
     """A piece of work of a unit other than the matrix unit, from `start` to `stop`, in cycles."""
 
     start: float
     stop: float
-    work: Work
+    work: UnitWork
 
 
-class Walk:
+class Schedule:
     """The state of all units while they are advanced in turn, and finally their complete schedule.
 
     Attributes:
@@ -64,18 +64,18 @@ class Walk:
         drain: cycles from a product's last input row to its last sum.
         sync: cycles from the end of awaited work to the start of the waiting work.
         passes: passes of the matrix unit, in order.
-        stretches: work of each other unit, by index; for WEIGHTS the fetches.
+        intervals: work of each other unit, by index; for WEIGHTS the fetches.
         done: for each unit, the times at which its first 1, 2, ... instructions are done, in cycles.
         sent: time at which each `ReadWeights` is sent, in cycles.
         tiles, parameters: time at which each is in its FIFO, in cycles.
     """
 
-    def __init__(self, name: str, queues: Queues, design: Design, latencies: Latencies):
+    def __init__(self, name: str, queues: WorkQueues, design: Design, latencies: Latencies):
         self.name, self.queues, self.design = name, queues.by_unit, design
         self.drain = 2 * design.array if latencies.drain_cycles is None else latencies.drain_cycles
         self.sync = latencies.sync_cycles
-        self.passes: list[Pass] = []
-        self.stretches: list[list[Stretch]] = [[] for _ in range(HOST + 1)]
+        self.passes: list[ArrayPass] = []
+        self.intervals: list[list[WorkInterval]] = [[] for _ in range(HOST + 1)]
         self.done: list[list[float]] = [[] for _ in range(HOST + 1)]
         self.sent: list[float] = []  # when each ReadWeights was sent
         self.tiles: list[float] = []  # time at which each is in the FIFO
@@ -106,7 +106,7 @@ class Walk:
         """The time at which the last unit is done, in cycles."""
         return max((done[-1] for done in self.done if done), default=0.0)
 
-    def _ready(self, work: Work) -> float | None:
+    def _ready(self, work: UnitWork) -> float | None:
         """Return the time at which all work that it waits for is done; None if it is not known yet."""
         ready = 0.0
         for unit, count in work.waits:
@@ -121,15 +121,15 @@ class Walk:
 
     def _simple(self, unit: int) -> bool:
         """Advance a unit without FIFOs; return whether it made progress."""
-        queue, stretches, moved = self.queues[unit], self.stretches[unit], False
-        while len(stretches) < len(queue):
-            work = queue[len(stretches)]
+        queue, intervals, moved = self.queues[unit], self.intervals[unit], False
+        while len(intervals) < len(queue):
+            work = queue[len(intervals)]
             ready = self._ready(work)
             if ready is None:
                 break
-            start = max(ready, stretches[-1].stop if stretches else 0.0)
-            stretches.append(Stretch(start, math.ceil(start + work.cycles), work))
-            self._finish(unit, stretches[-1].stop)
+            start = max(ready, intervals[-1].stop if intervals else 0.0)
+            intervals.append(WorkInterval(start, math.ceil(start + work.cycles), work))
+            self._finish(unit, intervals[-1].stop)
             moved = True
         return moved
 
@@ -167,7 +167,7 @@ class Walk:
                 start = max(start, self._shifts[place] + self.design.array if place >= 0 else 0.0)
             self._memory_free = start + work.cycles
             seen = math.ceil(self._memory_free)
-            self.stretches[Unit.WEIGHTS].append(Stretch(start, self._memory_free, work))
+            self.intervals[Unit.WEIGHTS].append(WorkInterval(start, self._memory_free, work))
             if work.kind != "table":
                 (self.tiles if work.kind == "tile" else self.parameters).append(seen)
                 self._shift()
@@ -199,7 +199,7 @@ class Walk:
             self._pass_of = 0
         return len(self.passes) > before
 
-    def _go_through(self, work: Work) -> bool:
+    def _go_through(self, work: UnitWork) -> bool:
         """Advance the product at the head of the queue; return whether all of its passes are scheduled."""
         while self._pass_of < work.passes:
             free = self.passes[-1].stop if self.passes else 0.0
@@ -220,11 +220,11 @@ class Walk:
             if loaded:
                 self._popped, self._plane_free = self._popped + 1, start
                 self._shift()
-            self.passes.append(Pass(free, data, input_, held, shift, start, start + work.cycles, work))
+            self.passes.append(ArrayPass(free, data, input_, held, shift, start, start + work.cycles, work))
             self._pass_of += 1
         return True
 
-    def _reasons(self, work: Work, free: float) -> tuple[float, float]:
+    def _reasons(self, work: UnitWork, free: float) -> tuple[float, float]:
         """Return the times at which awaited results and awaited host data are ready; both at least `free`."""
         data = input_ = free
         for unit, count in work.waits:
@@ -236,9 +236,9 @@ class Walk:
         return data, input_
 
     def _activate(self) -> bool:
-        queue, stretches, moved = self.queues[Unit.ACTIVATE], self.stretches[Unit.ACTIVATE], False
-        while len(stretches) < len(queue):
-            work = queue[len(stretches)]
+        queue, intervals, moved = self.queues[Unit.ACTIVATE], self.intervals[Unit.ACTIVATE], False
+        while len(intervals) < len(queue):
+            work = queue[len(intervals)]
             ready, arrival = self._ready(work), 0.0
             if work.pops:
                 if self._popped_parameters >= len(self.parameters):
@@ -247,9 +247,9 @@ class Walk:
             if ready is None:
                 break
             self._popped_parameters += work.pops
-            start = max(ready, arrival, stretches[-1].stop if stretches else 0.0)
-            stretches.append(Stretch(start, start + work.cycles, work))
-            self._finish(Unit.ACTIVATE, stretches[-1].stop)
+            start = max(ready, arrival, intervals[-1].stop if intervals else 0.0)
+            intervals.append(WorkInterval(start, start + work.cycles, work))
+            self._finish(Unit.ACTIVATE, intervals[-1].stop)
             moved = True
         return moved
 

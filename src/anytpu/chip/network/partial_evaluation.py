@@ -16,17 +16,17 @@ from typing import Any
 import numpy as np
 
 from anytpu.chip.network import arrays, elementwise
-from anytpu.chip.network.parsing import Block, Instruction, Type
+from anytpu.chip.network.parsing import MlirBlock, MlirOperation, TensorType
 from anytpu.chip.network.recorder import Recorder, Value
 from anytpu.errors import QuantizationError
 
-MOST_ROUNDS = 10_000
+MAX_ITERATIONS = 10_000
 """Maximum number of iterations of an unrolled loop; more are a mistake."""
 
 _IDENTITIES = {"sdy.sharding_constraint", "stablehlo.optimization_barrier", "sdy.propagation_barrier"}
 
 
-class Unfolding:
+class PartialEvaluator:
     """A run of a module in which some values are known.
 
     Args:
@@ -34,13 +34,13 @@ class Unfolding:
         recorder: takes the operations that are left over.
     """
 
-    def __init__(self, functions: Mapping[str, Block], recorder: Recorder):
+    def __init__(self, functions: Mapping[str, MlirBlock], recorder: Recorder):
         self._functions = functions
         self._recorder = recorder
         self._values: dict[int, Value] = {}
-        self._texts: dict[Instruction, str] = {}
+        self._texts: dict[MlirOperation, str] = {}
 
-    def run(self, block: Block, arguments: Sequence[Value], layer: str = "") -> list[Value]:
+    def run(self, block: MlirBlock, arguments: Sequence[Value], layer: str = "") -> list[Value]:
         """Return the results of a block."""
         self._values.update(zip(block.arguments, arguments, strict=True))
         for instruction in block.instructions:
@@ -50,7 +50,7 @@ class Unfolding:
             self._values.update(zip(instruction.results, results, strict=True))
         return [self._values[number] for number in block.results]
 
-    def _results(self, instruction: Instruction, operands: list[Value], outer: str, layer: str) -> list[Value]:
+    def _results(self, instruction: MlirOperation, operands: list[Value], outer: str, layer: str) -> list[Value]:
         name = instruction.name.removeprefix("stablehlo.")
         if name in ("func.call", "call", "composite"):
             callee = instruction.attributes["decomposition" if name == "composite" else "callee"]
@@ -68,7 +68,7 @@ class Unfolding:
             return [self._dynamic(name, instruction, operands, layer)]
         return [self._result(name, instruction, operands, layer, number) for number in range(len(instruction.results))]
 
-    def _result(self, name: str, instruction: Instruction, operands: list[Value], layer: str, number: int) -> Value:
+    def _result(self, name: str, instruction: MlirOperation, operands: list[Value], layer: str, number: int) -> Value:
         if instruction.types[number].dtype is None:
             raise QuantizationError(
                 f"The operation {name!r} of layer {layer!r} makes values of a type that the chip has no use for: cast "
@@ -85,10 +85,10 @@ class Unfolding:
     def _known(
         self,
         name: str,
-        instruction: Instruction,
+        instruction: MlirOperation,
         operands: list[np.ndarray],
         attributes: dict[str, Any],
-        result_type: Type,
+        result_type: TensorType,
         number: int,
     ) -> np.ndarray:
         assert result_type.dtype is not None
@@ -98,14 +98,14 @@ class Unfolding:
             attributes = {**attributes, "text": self._text(instruction)}
         return arrays.compute(name, operands, attributes, result_type.shape, result_type.dtype, number)
 
-    def _text(self, instruction: Instruction) -> str:
+    def _text(self, instruction: MlirOperation) -> str:
         if instruction not in self._texts:
             self._texts[instruction] = instruction.text()
         return self._texts[instruction]
 
-    def _while(self, instruction: Instruction, carried: list[Value], outer: str, layer: str) -> list[Value]:
+    def _while(self, instruction: MlirOperation, carried: list[Value], outer: str, layer: str) -> list[Value]:
         condition, body = instruction.blocks
-        for _ in range(MOST_ROUNDS):
+        for _ in range(MAX_ITERATIONS):
             (goes_on,) = self.run(condition, carried, outer)
             if not isinstance(goes_on, np.ndarray):
                 raise QuantizationError(
@@ -117,11 +117,11 @@ class Unfolding:
                 return carried
             carried = self.run(body, carried, outer)
         raise QuantizationError(
-            f"{_place(layer)} has a loop of more than {MOST_ROUNDS:,} rounds, and each would be written out. Put the "
-            "loop outside of the model."
+            f"{_place(layer)} has a loop of more than {MAX_ITERATIONS:,} rounds, and each would be written out. Put "
+            "the loop outside of the model."
         )
 
-    def _case(self, instruction: Instruction, operands: list[Value], outer: str, layer: str) -> list[Value]:
+    def _case(self, instruction: MlirOperation, operands: list[Value], outer: str, layer: str) -> list[Value]:
         (index,) = operands
         if not isinstance(index, np.ndarray):
             raise QuantizationError(
@@ -135,7 +135,7 @@ class Unfolding:
 
     _if = _case
 
-    def _dynamic(self, name: str, instruction: Instruction, operands: list[Value], layer: str) -> Value:
+    def _dynamic(self, name: str, instruction: MlirOperation, operands: list[Value], layer: str) -> Value:
         taken = 1 if name == "dynamic_slice" else 2
         places = operands[taken:]
         source, result_type = operands[0], instruction.types[0]
@@ -161,7 +161,7 @@ def _place(layer: str) -> str:
     return f"The layer {layer!r}" if layer else "The model"
 
 
-def _simplified(name: str, instruction: Instruction) -> tuple[str, dict[str, Any]]:
+def _simplified(name: str, instruction: MlirOperation) -> tuple[str, dict[str, Any]]:
     """Return an operation's name and attributes; name the reducer of a reduction by a single operation."""
     attributes = {key: value for key, value in instruction.attributes.items() if key != "precision_config"}
     if name not in ("reduce", "reduce_window") or len(instruction.results) != 1:
@@ -176,7 +176,7 @@ def _simplified(name: str, instruction: Instruction) -> tuple[str, dict[str, Any
 
 
 def _computed_small(
-    name: str, operands: list[np.ndarray], attributes: Mapping[str, Any], result_type: Type
+    name: str, operands: list[np.ndarray], attributes: Mapping[str, Any], result_type: TensorType
 ) -> np.ndarray:
     """Compute once along axes that all operands are broadcast along, and broadcast the result."""
     assert result_type.dtype is not None
