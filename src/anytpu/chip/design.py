@@ -81,7 +81,7 @@ class Design:
         for name, maximum in MAX_COUNTS.items():
             value = getattr(self, name)
             if not isinstance(value, numbers.Integral) or isinstance(value, bool) or not 1 <= int(value) <= maximum:
-                raise SettingError(f"{name} of a chip must be a whole number from 1 to {maximum:,}, not {value!r}.")
+                raise SettingError(f"{name} of a chip must be an integer from 1 to {maximum:,}, not {value!r}.")
         for name in _RATES:
             value = getattr(self, name)
             is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
@@ -101,7 +101,7 @@ class Design:
         known = [field.name for field in dataclasses.fields(self)]
         for name in knobs:
             if name not in known:
-                raise SettingError(f"a chip has no number {name!r}; those that can be turned are {', '.join(known)}.")
+                raise SettingError(f"a chip has no parameter {name!r}; the parameters are {', '.join(known)}.")
         return dataclasses.replace(self, **knobs)
 
     @property

@@ -152,7 +152,7 @@ def from_bytes(content: bytes, name: str) -> tuple[Image, QuantizedNetwork | Non
     except ChipError as error:
         why = str(error)[:800]
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
-        why = f"Its header makes no sense ({type(error).__name__}: {str(error)[:600]})."
+        why = f"Its header is invalid ({type(error).__name__}: {str(error)[:600]})."
     raise ChipFileError(f"The file {name!r} cannot be used. {why} Compile it again, or {SAVE_AGAIN}")
 
 

@@ -56,7 +56,7 @@ class Binding:
     def __post_init__(self):
         fault = fault_in_binding(self.tensor, self.shape, self.host_address, self.lanes)
         if fault is not None:
-            raise ChipError(f"Where {self.tensor!r} lies makes no sense: {fault[1]}")
+            raise ChipError(f"The location of {self.tensor!r} is invalid: {fault[1]}")
         _check_kind(f"The quantization of {self.tensor!r}", self.quantization, Quantization)
 
     def plane_bytes(self, number: int, batch: int) -> int:
@@ -216,7 +216,7 @@ def _check_kind(what: str, value: Any, kind: type) -> None:
 
 def _check_whole(what: str, value: Any, minimum: int, maximum: int) -> None:
     if not _is_whole(value, minimum) or value > maximum:
-        raise ChipError(f"{what} must be a whole number from {minimum} to {maximum}, not {value!r}.")
+        raise ChipError(f"{what} must be an integer from {minimum} to {maximum}, not {value!r}.")
 
 
 def _is_whole(value: Any, minimum: int) -> bool:

@@ -44,13 +44,13 @@ def check_arrays(name: str, ports: Sequence[Port], arrays: Sequence[np.ndarray])
         if array.ndim == 0 or array.shape[1:] != port.shape:
             raise ChipError(f"{which} must have the shape {_shape(port)}, not {array.shape}.")
         if array.dtype.kind not in ("iub" if _is_whole(port) else "iubf"):
-            kinds = "whole numbers" if _is_whole(port) else "numbers"
+            kinds = "integers" if _is_whole(port) else "numbers"
             raise ChipError(f"{which} must hold {kinds} ({port.dtype}), not {array.dtype}.")
         if _is_whole(port) and array.size and not np.can_cast(array.dtype, port.dtype):
             _check_range(which, port, array)
         if array.dtype.kind == "f" and (bad := np.isnan(array).any(axis=tuple(range(1, array.ndim)))).any():
             raise ChipError(
-                f"{which} has a NaN in row {int(np.argmax(bad))}, which no whole number stands for; "
+                f"{which} has a NaN in row {int(np.argmax(bad))}, which no integer represents; "
                 "np.nan_to_num(x) puts 0 in its place."
             )
     rows = {len(array) for array in arrays}

@@ -184,7 +184,7 @@ def join_arrays(arrays: Sequence[np.ndarray]) -> tuple[list[Any], bytes]:
     listed, parts = [], []
     for array in arrays:
         if array.dtype.kind not in "biuf":
-            raise ChipError(f"An array of {array.dtype.name} cannot be written: only whole numbers and floats can.")
+            raise ChipError(f"An array of {array.dtype.name} cannot be written: only integers and floats can.")
         listed.append([array.dtype.name, list(array.shape)])
         plain = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
         parts += [plain, bytes(-len(plain) % 16)]
@@ -247,7 +247,7 @@ def _read(read: Any) -> Any:
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         # The error may quote a value as long as the file.
         why = f"{type(error).__name__}: {error}"[:300]
-        raise ChipError(f"Its description makes no sense ({why}).") from error
+        raise ChipError(f"Its description is invalid ({why}).") from error
 
 
 def _port(described: Mapping[str, Any]) -> Port:

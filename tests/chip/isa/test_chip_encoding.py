@@ -99,7 +99,7 @@ UNFIT = [
     (MatrixMultiply(0, 0, 1, repeat=256), "matrix_multiply: repeat must be a number from 1 to 255, not 256."),
     (MatrixMultiply(0, 0, rows=0), "matrix_multiply: rows must be a number from 1 to 4294967295, not 0."),
     (Convolve(-1, 0, 1), "convolve: address must be a number from 0 to 16777215, not -1."),
-    (MatrixMultiply(0, 0, rows=1.5), "matrix_multiply: rows must be a whole number, not 1.5."),  # pyright: ignore[reportArgumentType]
+    (MatrixMultiply(0, 0, rows=1.5), "matrix_multiply: rows must be an integer, not 1.5."),  # pyright: ignore[reportArgumentType]
     (Sync(32, 1), "sync: waiting must be a number from 1 to 31, not 32."),
     (SetConfiguration(20, 1), "set_configuration: there is no register 20."),
     (SetConfiguration(0, 65), "set_configuration: register PITCH must be a number from 0 to 64, not 65."),

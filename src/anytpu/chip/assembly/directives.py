@@ -231,7 +231,7 @@ def _number(line: SourceLine, token: Token, dtype: np.dtype) -> int | float:
         return value
     minimum, maximum = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
     if not isinstance(value, int) or not minimum <= value <= maximum:
-        raise line.error(token.column, f"a number of {dtype.name} is a whole one from {minimum} to {maximum}.")
+        raise line.error(token.column, f"a number of {dtype.name} is an integer from {minimum} to {maximum}.")
     return value
 
 

@@ -105,7 +105,7 @@ class SourceLine:
         try:
             return float(text)
         except ValueError:
-            raise self.error(column, f"{text!r} is no number. Write 300, 0x12c or 0.5.") from None
+            raise self.error(column, f"{text!r} is not a number. Write 300, 0x12c or 0.5.") from None
 
     def _strange(self, place: int) -> str:
         if self.text[place] == '"':

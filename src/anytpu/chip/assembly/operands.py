@@ -87,7 +87,7 @@ class Operands:
             return default
         content = self._values[name].content
         if not isinstance(content, int):
-            self.refuse(name, f"{name} must be a whole number, not {self._values[name].text}.")
+            self.refuse(name, f"{name} must be an integer, not {self._values[name].text}.")
         return content
 
     def number(self, name: str) -> Number:
@@ -110,7 +110,7 @@ class Operands:
         """Return a list operand of integers."""
         content = self._values[name].content
         if not isinstance(content, list) or not all(isinstance(number, int) for number in content):
-            self.refuse(name, f"{name} must be a list of whole numbers, like [1, 1, 10].")
+            self.refuse(name, f"{name} must be a list of integers, like [1, 1, 10].")
         return [int(number) for number in content]
 
 

@@ -52,15 +52,19 @@ class _ProgramChecker:
         self._is_set: set[int] = set()
 
     def run(self) -> None:
+        # 1. Checks of the whole program, and the inputs that the host writes before the start.
         self._check_ends()
         self._memories.take_inputs()
+        # 2. Each instruction in issue order: fields, registers, addresses, hazards, FIFO pops.
         for issued in issue(self._image.instructions):
             self._step(issued)
+        # 3. The state at the end: outputs are written, FIFOs are empty.
         for binding in self._image.outputs:
             self._memories.host_reads("Output", binding)
         left = self._fetched.left()
         if left is not None:
             raise HazardError(left)
+        # 4. Deadlocks. They need the complete queues, so they are checked last.
         self._check_progress()
 
     def _step(self, issued: Issued) -> None:
@@ -80,6 +84,7 @@ class _ProgramChecker:
             raise ChipError(f"Instruction {issued.number} marks part {instruction.tag}, and the image names {count}.")
 
     def _of_unit(self, issued: Issued) -> None:
+        # The order matters: `accesses` divides by geometry registers, which must not be 0.
         _, instruction, registers, _ = issued
         design = self._image.design
         self._refuse(issued, fault_in_geometry(instruction, registers, self._is_set, design))
@@ -123,9 +128,9 @@ class _ProgramChecker:
         if stuck is not None:
             issued = next(issued for issued in issue(self._image.instructions) if issued.number == stuck)
             fault = (
-                "would wait for ever: what it takes from the Weight Memory stands behind tiles for which the weight "
-                f"FIFO of {self._image.design.weight_fifo_tiles} has no room, and these are taken only after it. Send "
-                "for weights in the order in which they are used."
+                "would wait forever (a deadlock): the item that it pops is requested after tiles that do not fit in "
+                f"the weight FIFO of {self._image.design.weight_fifo_tiles}, and these tiles are popped only after it. "
+                "Request weights in the order in which they are used."
             )
             self._refuse(issued, fault, HazardError)
 

@@ -66,7 +66,7 @@ class FifoCounts:
         return None
 
     def stuck(self) -> int | None:
-        """Return the number of the first instruction that would wait for ever, or None."""
+        """Return the index of the first instruction that would wait forever, or None."""
         return self._progress.stuck()
 
     def _pop(self, kind: str, count: int, keeps: bool) -> str | None:

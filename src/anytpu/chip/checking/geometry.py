@@ -1,7 +1,7 @@
-"""`fault_in_geometry`: whether the numbers of an instruction and of the registers that it is issued with go together.
+"""`fault_in_geometry`: whether the fields of an instruction and the registers that it reads are consistent.
 
-Idea: all registers are 0 at the start, and for most of them 0 makes no sense. A program that forgets one is told so
-before anything divides by it.
+Idea: all registers are 0 at the start, and 0 is invalid for most of them. A register that was never set is reported
+here, before anything divides by it.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ _WINDOW = (
     Register.STRIDE_HEIGHT,
     Register.STRIDE_WIDTH,
 )
-_TAKES_TWO = ("add", "subtract", "multiply")
+_BINARY = ("add", "subtract", "multiply")
 _POOLS = ("max", "average")
 
 
 def fault_in_geometry(
     instruction: Instruction, registers: Registers, is_set: Container[int], design: Design
 ) -> str | None:
-    """Return what is wrong, as the rest of a sentence about the instruction, or None.
+    """Return the fault of an instruction, as the rest of a sentence, or None.
 
     Args:
-        instruction: what is issued.
-        registers: as they are for it.
+        instruction: the instruction.
+        registers: values of the registers when it is issued.
         is_set: the registers that were set before it.
         design: the chip.
     """
     if not isinstance(instruction, ArrayInstruction | Activate):
         return None
     for register in needed(instruction, registers):
-        # A plane beside itself lies 0 units from it: that may be said, though not forgotten.
-        is_meant = register is Register.PLANE_STRIDE and register in is_set
-        if registers[register] == 0 and not is_meant:
+        # PLANE_STRIDE 0 multiplies the same plane in each pass. That is valid if the program sets it explicitly.
+        is_explicit = register is Register.PLANE_STRIDE and register in is_set
+        if registers[register] == 0 and not is_explicit:
             return (
                 f"uses the register {register.name}, which is 0. Set it before: set_configuration {register.name}, ..."
             )
@@ -74,7 +74,7 @@ def _needed_by_activate(instruction: Activate, registers: Registers) -> tuple[Re
     used = (Register.OUT_PITCH,)
     if instruction.operation != "scale":
         used += (Register.PITCH,)
-    if instruction.operation in _TAKES_TWO:
+    if instruction.operation in _BINARY:
         used += (Register.SECOND_PITCH, Register.SECOND_ROWS)
         used += (Register.SCALE, Register.SECOND_SCALE, Register.OUT_SCALE)
         used += (Register.SECOND_HIGH_OFFSET,) if instruction.wide else ()
@@ -86,7 +86,7 @@ def _needed_by_activate(instruction: Activate, registers: Registers) -> tuple[Re
 
 
 def _dilation(registers: Registers) -> tuple[Register, ...]:
-    # A window of one position does not look at how far the next would be.
+    # A window with one tap along an axis does not use the dilation of that axis.
     height = (Register.DILATION_HEIGHT,) if registers[Register.KERNEL_HEIGHT] > 1 else ()
     return height + ((Register.DILATION_WIDTH,) if registers[Register.KERNEL_WIDTH] > 1 else ())
 
@@ -138,9 +138,9 @@ def _fault_in_clip(instruction: Activate, registers: Registers, is_set: Containe
 
 
 def fault_in_overwrite(instruction: Activate, registers: Registers, touched: Accesses) -> str | None:
-    """Return what is wrong with an Activate that writes over what it has still to read, or or twice; or None.
+    """Return the fault of an Activate that overwrites unread source rows or its own result, or None.
 
-    Right is only what reads row i of an operand to write row i of the result in the same place.
+    In-place operation is valid only if row i of an operand and row i of the result have the same address.
     """
     if len(touched.writes) == 2:
         low, high = touched.writes
@@ -152,10 +152,11 @@ def fault_in_overwrite(instruction: Activate, registers: Registers, touched: Acc
         return None
     planes = 2 if instruction.wide else 1
     repeats = int(registers[Register.SECOND_ROWS]) < instruction.rows
-    for place, read in enumerate(touched.reads):
+    # Reads come in order: planes of the source, then those of the second operand.
+    for index, read in enumerate(touched.reads):
         if read.memory is not Memory.BUFFER:
             continue
-        is_second = place >= planes
+        is_second = index >= planes
         pitch = registers[Register.SECOND_PITCH if is_second else Register.PITCH]
         is_row_by_row = instruction.operation not in _POOLS and pitch == registers[Register.OUT_PITCH]
         is_row_by_row = is_row_by_row and not (is_second and repeats)

@@ -1,8 +1,7 @@
-"""`MemoryHistory`: for each stretch of a memory, the last write and the reads since.
+"""`MemoryHistory`: for each address range of a memory, the last write and the reads since.
 
-Idea: a memory is cut into cells wherever an instruction's stretch begins or ends. A write joins the cells that it
-covers into one again. So a program of tens of thousands of instructions needs a few hundred cells, not millions of
-addresses.
+Idea: a memory is split into ranges at the bounds of the accesses. A write merges the ranges that it covers. So a
+program of tens of thousands of instructions needs a few hundred ranges, not millions of addresses.
 """
 
 from __future__ import annotations
@@ -53,36 +52,36 @@ class MemoryHistory:
         self._cells = [_AccessedRange(None, {})]
         self._is_done = is_done
 
-    def read(self, start: int, stop: int, visit: QueuePosition) -> list[Conflict]:
-        """Note that an instruction reads a stretch, and return the conflicts in the order of addresses."""
+    def read(self, start: int, stop: int, position: QueuePosition) -> list[Conflict]:
+        """Record a read of a range, and return its conflicts in the order of addresses."""
         conflicts: list[Conflict] = []
         for place in range(self._cut(start), self._cut(stop)):
             cell = self._cells[place]
             if cell.writer is None:
                 conflicts.append(Conflict("unwritten", *self._extent(place)))
-            elif not self._is_done(cell.writer, visit):
+            elif not self._is_done(cell.writer, position):
                 conflicts.append(Conflict("read after write", *self._extent(place), cell.writer))
-            cell.readers[visit.unit] = visit
+            cell.readers[position.unit] = position
         return conflicts
 
-    def write(self, start: int, stop: int, visit: QueuePosition) -> list[Conflict]:
-        """Note that an instruction writes a stretch, and return the conflicts in the order of addresses."""
+    def write(self, start: int, stop: int, position: QueuePosition) -> list[Conflict]:
+        """Record a write of a range, and return its conflicts in the order of addresses."""
         first, last = self._cut(start), self._cut(stop)
         conflicts: list[Conflict] = []
         for place in range(first, last):
             cell = self._cells[place]
             for reader in cell.readers.values():
-                if not self._is_done(reader, visit):
+                if not self._is_done(reader, position):
                     conflicts.append(Conflict("write after read", *self._extent(place), reader))
-            if cell.writer is not None and not self._is_done(cell.writer, visit):
+            if cell.writer is not None and not self._is_done(cell.writer, position):
                 conflicts.append(Conflict("write after write", *self._extent(place), cell.writer))
         if first < last:
             self._starts[first + 1 : last] = []
-            self._cells[first:last] = [_AccessedRange(visit, {})]
+            self._cells[first:last] = [_AccessedRange(position, {})]
         return conflicts
 
     def first_unwritten(self, start: int, stop: int) -> int | None:
-        """Return the first address of a stretch that nothing has written, or None."""
+        """Return the first unwritten address of a range, or None."""
         for place in range(self._cut(start), self._cut(stop)):
             if self._cells[place].writer is None:
                 return self._starts[place]

@@ -21,7 +21,7 @@ from anytpu.chip.design import UNIT_BYTES
 
 @dataclasses.dataclass(frozen=True)
 class HostTransfer:
-    """A storage that goes to the host's buffer, or comes from there (`inwards`)."""
+    """A transfer of a storage from the host's buffer (`inwards`) or to it (a spill)."""
 
     storage: int
     address: int
@@ -31,12 +31,12 @@ class HostTransfer:
 
 @dataclasses.dataclass(frozen=True)
 class AllocatedBuffer:
-    """A storage at one address of the Unified Buffer.
+    """A storage at one address of the Unified Buffer; a spilled storage has several of these.
 
     Attributes:
         storage: index of the storage.
         address: the unit where it starts.
-        first, last: indices of the first and the last job during which it is there.
+        first, last: indices of the first and the last job during which the storage has this address.
     """
 
     storage: int
@@ -50,7 +50,7 @@ class BufferAllocation:
     """The allocation of all storages.
 
     Attributes:
-        moves: for each job, the moves before it, in order.
+        moves: for each job, the transfers before it, in order.
         addresses: for each job, the address of each storage that it uses.
         buffers: all stays.
         host_bytes: size of the host's buffer in bytes, with the spilled storages.
@@ -63,7 +63,7 @@ class BufferAllocation:
 
 
 class BufferFullError(Exception):
-    """There is no room for the storages of a job.
+    """The storages of a job do not fit in the Unified Buffer.
 
     Attributes:
         job: index of the job.
@@ -123,7 +123,14 @@ class FreeList:
 
 
 class _Allocator:
-    """An allocation in progress, job by job."""
+    """An allocation in progress, job by job.
+
+    Attributes:
+        places: maps each resident storage to its address and to the first job with that address.
+        on_host: maps each storage with a valid copy in the host's buffer to its first byte there.
+        dirty: resident storages that differ from their copy on the host, or have none.
+        unfinished: storages of which a part is still unwritten; they cannot be spilled.
+    """
 
     def __init__(
         self, jobs: Sequence[Job], storages: Sequence[Storage], on_host: Mapping[int, int], units: int, host_bytes: int
@@ -140,37 +147,44 @@ class _Allocator:
         self.moves: list[HostTransfer] = []
         self.buffers: list[AllocatedBuffer] = []
 
-    def share(self, spill: bool) -> BufferAllocation:
+    def allocate(self, spill: bool) -> BufferAllocation:
         """Allocate the storages of all jobs."""
         last_writes = {storage: number for number, job in enumerate(self.jobs) for storage in job.writes}
         moves, addresses = [], []
         for number, job in enumerate(self.jobs):
+            # 1. Results of the host become readable from its buffer.
             if isinstance(job, HostServiceJob):
                 self.on_host.update({storage: self.from_host[storage] for storage in job.results})
+            # 2. Make the storages of the job resident; this may spill others.
             self.moves = []
             needed = job.reads | job.writes
             self.bring(number, needed, spill)
             moves.append(tuple(self.moves))
             addresses.append({storage: self.places[storage][0] for storage in needed})
+            # 3. Record the writes.
             self.dirty |= job.writes
             self.unfinished |= job.writes
             self.unfinished -= {storage for storage in job.writes if last_writes[storage] == number}
+            # 4. Free the storages whose live range ends here.
             for storage in needed:
                 if self.uses[storage][-1] == number:
                     self.leave(storage, number)
         return BufferAllocation(tuple(moves), tuple(addresses), tuple(self.buffers), self.host_bytes)
 
     def next_use(self, storage: int, job: int) -> int:
+        """Return the index of the next job that uses a storage; beyond all jobs if there is none."""
         uses = self.uses[storage]
         number = bisect.bisect_left(uses, job)
         return uses[number] if number < len(uses) else len(self.uses) + uses[-1]
 
     def leave(self, storage: int, last: int) -> None:
+        """Free a storage after job `last`."""
         address, first = self.places.pop(storage)
         self.free_list.give(address, self.storages[storage].units)
         self.buffers.append(AllocatedBuffer(storage, address, first, last))
 
     def evict(self, storage: int, job: int) -> None:
+        """Free a storage before a job, and write it to the host if it has no valid copy there."""
         address = self.places[storage][0]
         if storage in self.dirty:
             if storage not in self.on_host:
@@ -181,6 +195,7 @@ class _Allocator:
         self.leave(storage, job - 1)
 
     def enter(self, storage: int, address: int, job: int) -> None:
+        """Make a storage resident at an address, and read its contents if the host has them."""
         self.places[storage] = (address, job)
         if storage in self.on_host:
             self.moves.append(HostTransfer(storage, address, self.on_host[storage], True))
@@ -191,6 +206,7 @@ class _Allocator:
         full = BufferFullError(job, units, sum(self.storages[s].units for s in self.places.keys() - needed))
         if units > self.capacity:
             raise full
+        # The largest first: small storages fit in the gaps that are left.
         for storage in sorted(needed - self.places.keys(), key=lambda s: -self.storages[s].units):
             while (address := self.free_list.take(self.storages[storage].units)) is None:
                 if not spill:
@@ -239,21 +255,23 @@ def allocate(
     Raises:
         FullError: a job does not fit.
     """
+    # 1. Online, in the order of the jobs; it can spill.
     try:
-        return _Allocator(jobs, storages, on_host, units, host_bytes).share(spill)
+        return _Allocator(jobs, storages, on_host, units, host_bytes).allocate(spill)
     except BufferFullError as error:
         if spill or error.needed_units + error.held_units > units:
             raise
-        settled = _allocate_offline(jobs, storages, on_host, units, host_bytes)
-        if settled is None:
+        # 2. The sum of sizes fits, but the free memory is fragmented: try once with all live ranges known.
+        offline = _allocate_offline(jobs, storages, on_host, units, host_bytes)
+        if offline is None:
             raise
-        return settled
+        return offline
 
 
 def _allocate_offline(
     jobs: Sequence[Job], storages: Sequence[Storage], on_host: Mapping[int, int], units: int, host_bytes: int
 ) -> BufferAllocation | None:
-    """Return an allocation in which each storage keeps one address for its whole live range; None: none was found."""
+    """Return an allocation in which each storage keeps one address for its whole live range; None if none was found."""
     uses = _uses(jobs)
     numbers = sorted(uses)
     starts = pack(

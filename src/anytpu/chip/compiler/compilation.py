@@ -1,7 +1,12 @@
-"""`compile_image`: a quantized network becomes a program for the chip.
+"""`compile_image`: compile a quantized network to a program for the chip.
 
-Idea: three steps. Nodes become jobs over planes (`lowering.py`). The Unified Buffer is allocated to the planes
-(`allocation.py`). Jobs become instructions (`writing.py`), and Syncs are inserted where needed (`ordering.py`).
+Idea: five passes, each over the whole network:
+
+1. Lowering (`lowering.py`): nodes become jobs over planes that have no addresses yet.
+2. Buffer allocation (`allocation.py`): each storage gets an address in the Unified Buffer, or is spilled.
+3. Code generation (`writing.py`): jobs become instructions in an order that is correct sequentially.
+4. Hoisting (`hoisting.py`): each write to the host moves right after the instruction that completes its data.
+5. Synchronization (`ordering.py`): a Sync is inserted wherever two units access the same address.
 """
 
 from __future__ import annotations
@@ -52,8 +57,11 @@ def compile_image(
         raise SettingError(f"batch must be a positive integer, not {batch!r}.")
     if convolution not in _WAYS:
         raise SettingError(f"convolution must be 'auto', 'native' or 'packed', not {convolution!r}.")
+    # 1 and 2. Lowering and buffer allocation; lowering is repeated if storages must be spilled.
     lowering, allocation = find_room(network, batch, design, convolution, by_content=weights, spill=spill)
+    # 3 and 4. Instructions without Syncs, writes to the host hoisted.
     drafted = write_unsynced(lowering, allocation)
+    # 5. Syncs. They shift instructions: `numbers` maps old indices to new ones.
     program, numbers = insert_syncs(drafted.items)
     check_registers(program, drafted.tags)
     return Image(

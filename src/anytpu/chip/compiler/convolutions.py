@@ -1,4 +1,4 @@
-"""Convolutions and dense layers: which planes go through the array, how many taps a pass, and against which tiles.
+"""Convolutions and dense layers: their mapping to the array: planes, taps per pass, and tiles of weights.
 
 Idea: a convolution maps channels to the array's rows and outputs to its columns, and takes one pass for each tap of the
 kernel ("native"). If there are few channels, several taps side by side fill the rows ("packed"). The result of a
@@ -27,7 +27,7 @@ _MAX_TAPS = 65535  # The maximum of register KERNEL_WIDTH.
 
 @dataclasses.dataclass(frozen=True)
 class ArrayMapping:
-    """One mapping of a convolution to the array: the intakes that each block of outputs sums."""
+    """One mapping of a convolution to the array: the feeds that each block of outputs sums."""
 
     input_feeds: tuple[tuple[FeedChannels, ...], ...]
 
@@ -117,7 +117,7 @@ def _of_stack(stack: list[StoragePlane], first: int, array: int) -> FeedChannels
 
 
 def _cost_cycles(mapping: ArrayMapping, rows: int, wide: bool, lowering: Lowering) -> float:
-    """Return about how long a convolution takes: each pass streams its rows while the next tile is fetched."""
+    """Return an estimate of the cycles: each pass streams its rows while the next tile is shifted in and fetched."""
     design = lowering.design
     chunks = math.ceil(rows / max(1, design.accumulator_rows // 2))
     return mapping.passes * chunks * max(rows / chunks * (1 + wide), design.array, design.tile_cycles)

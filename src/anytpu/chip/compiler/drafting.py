@@ -1,6 +1,6 @@
-"""`write_unsynced`: all jobs as instructions, still without Syncs, with the parts of the program that they belong to.
+"""`write_unsynced`: generate the instructions of all jobs, without Syncs, and the parts of the program.
 
-Rule: a storage that was moved out and comes back is counted in the note of the part that it is moved for.
+Rule: the bytes of a spilled storage, out and back, are noted in the part that needs the room or the storage.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _MINOR = ("copy", "output")
 
 @dataclasses.dataclass(frozen=True)
 class UnsyncedProgram:
-    """Instructions in the order in which they are right when done one after another.
+    """Instructions in an order that is correct for sequential execution.
 
     Attributes:
-        items: them, with what they read and write.
-        tags: the parts.
-        ranges: for each job the numbers of its first and its last instruction.
+        items: the instructions, with their reads and writes.
+        tags: the parts of the program.
+        ranges: for each job, the indices of its first and its last instruction.
     """
 
     items: list[AccessedInstruction]
@@ -37,10 +37,12 @@ class UnsyncedProgram:
 
 
 def write_unsynced(lowering: Lowering, allocation: BufferAllocation) -> UnsyncedProgram:
-    """Write the instructions of all jobs."""
+    """Generate the instructions of all jobs."""
     emitter, parts, ranges = Emitter(lowering.design), _ProgramParts(), []
+    # 1. Tables are loaded once, at the start.
     for load in lowering.tables.loads:
         emitter.add(load)
+    # 2. The jobs: before each, the storages that are moved for it.
     arrived: set[int] = set()
     for job, moves, addresses in zip(lowering.jobs, allocation.moves, allocation.addresses, strict=True):
         if parts.begin(job):
@@ -48,6 +50,7 @@ def write_unsynced(lowering: Lowering, allocation: BufferAllocation) -> Unsynced
         for move in moves:
             units = lowering.storages[move.storage].units
             emitter.move(move, units)
+            # The first read of a storage that comes from the host is no spill.
             if not move.inwards or move.storage in arrived or move.storage not in lowering.on_host:
                 parts.count(move, units * UNIT_BYTES)
             arrived.add(move.storage)
@@ -56,6 +59,7 @@ def write_unsynced(lowering: Lowering, allocation: BufferAllocation) -> Unsynced
         write(job, emitter)
         ranges.append((min(first, len(emitter.items) - 1), len(emitter.items) - 1))
     emitter.add(Halt())
+    # 3. Hoist the writes to the host, and translate the indices of the jobs.
     order = hoist(emitter.items)
     places = dict(zip(order, range(len(order)), strict=True))
     items = [emitter.items[number] for number in order]
@@ -70,7 +74,7 @@ class _ProgramParts:
         self._spilled: dict[tuple[int, bool], int] = {}
 
     def begin(self, job: Job) -> bool:
-        """Take the job of a part, and return whether the part is a new one."""
+        """Add a job, and return whether it starts a new part."""
         if self.tags and self.tags[-1].name == job.tag.name:
             if self.tags[-1].kind in _MINOR and job.tag.kind != "output":
                 self.tags[-1] = job.tag
@@ -79,12 +83,12 @@ class _ProgramParts:
         return True
 
     def count(self, move: HostTransfer, size_bytes: int) -> None:
-        """Count what is moved because there is no room."""
+        """Count the bytes of a spilled storage."""
         key = len(self.tags) - 1, move.inwards
         self._spilled[key] = self._spilled.get(key, 0) + size_bytes
 
     def noted(self) -> tuple[Tag, ...]:
-        """Return the parts, with what was moved in their notes."""
+        """Return the parts, with the spilled bytes in their notes."""
         return tuple(self._noted(number, tag) for number, tag in enumerate(self.tags))
 
     def _noted(self, number: int, tag: Tag) -> Tag:

@@ -43,7 +43,7 @@ class Emitter:
         self.items: list[AccessedInstruction] = []
         self.addresses: Mapping[int, int] = {}
         self._registers: dict[int, int | float] = dict(RESET)
-        # The checker requires these registers to be set, even to their initial value 0.
+        # The checker requires these registers to be set explicitly, even to their initial value 0.
         self._open = {int(Register.LOW), int(Register.HIGH), int(Register.PLANE_STRIDE)}
         self._pending: list[tuple[int, int, AccessedInstruction]] = []
         self._accumulator = 0

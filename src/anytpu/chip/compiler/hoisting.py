@@ -14,6 +14,7 @@ from anytpu.chip.isa.instructions import WriteHostMemory
 
 def hoist(items: Sequence[AccessedInstruction]) -> list[int]:
     """Return the indices of instructions in a new order: each write right behind the last that it depends on."""
+    # 1. For each write to the host, the last instruction that it depends on.
     known, behind = dependence_trackers(), dict[int, list[int]]()
     for number, (instruction, accesses) in enumerate(items):
         if instruction.unit is None:
@@ -21,6 +22,7 @@ def hoist(items: Sequence[AccessedInstruction]) -> list[int]:
         touched = dependences_of(known, number, instruction.unit, accesses)
         if isinstance(instruction, WriteHostMemory) and touched:
             behind.setdefault(max(touched), []).append(number)
+    # 2. Place each write right after that instruction; a write may depend on an earlier write.
     moved = {number for numbers in behind.values() for number in numbers}
     order: list[int] = []
 

@@ -19,9 +19,9 @@ _MAKERS = QConvolution | QElementwise | QPool | QTable
 
 
 def fusable_tables(network: QuantizedNetwork) -> dict[str, QTable]:
-    """Return, by its input tensor, each table that the instruction of the input can look up: it is the only use.
+    """Return the tables that can be fused into the instruction that makes their input, by the input tensor.
 
-    The instruction that makes a tensor ends with its integers; a table of as many bits maps integers to integers.
+    The table must be the only user of its input, and have as many bits.
     """
     uses = Counter(name for node in network.nodes for name in node.inputs)
     uses.update(port.tensor for port in network.outputs)
@@ -37,9 +37,9 @@ def fusable_tables(network: QuantizedNetwork) -> dict[str, QTable]:
 
 
 def written_in_place(network: QuantizedNetwork) -> dict[str, tuple[str, int]]:
-    """Return the tensors that are written in place in a concatenation: its output, and their first position in it.
+    """Return the tensors that are written directly into a concatenation: its output, and the first position there.
 
-    Of images stacked by height, or of consecutive parts of a sequence, each is a range of the rows of the whole.
+    The concatenation must be along the height, or along the width of a sequence. Each input is then a range of rows.
     """
     makers = {node.output: node for node in network.nodes}
     parts: dict[str, tuple[str, int]] = {}

@@ -22,13 +22,13 @@ from anytpu.chip.quantized.nodes import Quantization, QuantizedNetwork
 
 
 class Lowering:
-    """A network on its way to jobs.
+    """The state of lowering a network to jobs.
 
     Attributes:
         network, batch, design, convolution: as in `compile_image`.
         cuts, fused, parts: as in `Outline`.
         memory: the Weight Memory.
-        tables: the tables that are looked up.
+        tables: the lookup tables.
         jobs: the jobs so far, in order.
         storages: the storages so far, by index.
         layouts: planes of each tensor.
@@ -86,7 +86,7 @@ class Lowering:
         return layout
 
     def bind(self, tensor: str, structure: LayoutStructure) -> Binding:
-        """Return the tensor's place in the host's buffer, with as many channels in each plane as in `structure`."""
+        """Return the tensor's location in the host's buffer, with as many channels in each plane as in `structure`."""
         if tensor not in self.bindings:
             lanes = tuple(sum(run.count for run in runs) for runs in structure)
             quantization = self.quantization(tensor)

@@ -27,6 +27,16 @@ _START: Clock = (0,) * len(Unit)
 
 
 class _SyncInserter:
+    """Inserts Syncs while instructions are issued in order.
+
+    Attributes:
+        units: the unit of each instruction; None for instructions of the issuing logic.
+        known: for each unit, a vector clock of what is done before its next instruction starts.
+        issued: for each unit, the indices of its instructions so far.
+        began: for each unit, the clock with which each of its instructions started.
+        syncs: maps an index to the waits inserted before that instruction: unit, and the units that it waits for.
+    """
+
     def __init__(self, items: Sequence[AccessedInstruction]):
         self.units = [item.instruction.unit for item in items]
         self.traces = dependence_trackers()
@@ -47,12 +57,13 @@ class _SyncInserter:
 
     def wait(self, unit: Unit, needs: dict[Unit, int]) -> None:
         """Insert the Syncs that an instruction of `unit` needs."""
+        # The earliest position: after the unit's previous instruction, and after the instruction waited for.
         previous = self.issued[unit][-1] if self.issued[unit] else -1
         places = {other: max(needed, previous) + 1 for other, needed in needs.items()}
         taken: list[int] = []
         for other in sorted(places, key=lambda key: -places[key]):
             if self.known[unit][other] > needs[other]:
-                continue
+                continue  # already implied by an earlier wait
             # Share a Sync between several units if that adds no wait.
             shared = [place for place in taken if not self._issued_between(other, places[other], place)]
             taken.append(shared[0] if shared else places[other])
@@ -67,6 +78,7 @@ class _SyncInserter:
         self._learn(unit, other, place)
 
     def _learn(self, unit: Unit, other: Unit, place: int) -> None:
+        # What the other unit had waited for is done too (happens-before is transitive).
         count = bisect.bisect_left(self.issued[other], place)
         clock = [max(pair) for pair in zip(self.known[unit], self.began[other][count - 1], strict=True)]
         clock[other] = max(clock[other], place)
@@ -83,18 +95,21 @@ def insert_syncs(items: Sequence[AccessedInstruction]) -> tuple[tuple[Instructio
     Args:
         items: instructions in an order that is correct for sequential execution.
     """
-    ordering = _SyncInserter(items)
+    # 1. Walk the instructions in order, and find the waits that each needs.
+    inserter = _SyncInserter(items)
     for number, (instruction, accesses) in enumerate(items):
         unit = instruction.unit
         if isinstance(instruction, InterruptHost):
-            ordering.known = [(number,) * len(Unit)] * len(Unit)
+            # An interrupt waits for all units, so everything before it is done.
+            inserter.known = [(number,) * len(Unit)] * len(Unit)
         elif unit is not None:
-            ordering.wait(unit, ordering.last_touch(number, unit, accesses))
-            ordering.issue(number, unit)
+            inserter.wait(unit, inserter.last_touch(number, unit, accesses))
+            inserter.issue(number, unit)
+    # 2. Write the program with the Syncs in place.
     program: list[Instruction] = []
     numbers = []
     for number, item in enumerate(items):
-        program.extend(_syncs(ordering.syncs.get(number, {})))
+        program.extend(_syncs(inserter.syncs.get(number, {})))
         numbers.append(len(program))
         program.append(item.instruction)
     return tuple(program), numbers

@@ -34,6 +34,7 @@ def pack(lifetimes: Sequence[LiveRange], units: int) -> list[int] | None:
     table = np.array(lifetimes, np.int64).reshape(-1, 3)
     starts = np.zeros(len(table), np.int64)
     is_placed = np.zeros(len(table), bool)
+    # The largest first; of equal sizes, the earliest first. Each gets the lowest gap that is large enough.
     for number in np.lexsort((table[:, 1], -table[:, 0])):
         size, first, last = table[number]
         beside = np.flatnonzero(is_placed & (table[:, 1] <= last) & (first <= table[:, 2]))

@@ -1,4 +1,4 @@
-"""`result_of`: the last steps of the instruction that makes a node's output: zero point, clip, a fused table if any."""
+"""`result_of`: the epilogue of the instruction that makes a node's output: zero point, clip, and any fused table."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from anytpu.chip.compiler.planes import LaneRuns
 
 @dataclasses.dataclass(frozen=True)
 class FeedChannels:
-    """The inputs of a product that a feed brings.
+    """The input channels of a product that a feed supplies.
 
     Attributes:
         feed: the plane as it goes through the array.

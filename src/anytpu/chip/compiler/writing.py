@@ -1,4 +1,7 @@
-"""Each kind of job as instructions."""
+"""`write`: generate the instructions of a job, by a function for each kind of job.
+
+Idea: rows are processed in chunks of half the accumulators, so that one half is activated while the other is filled.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ def _(job: ProductJob, emitter: Emitter) -> None:
     half = max(1, emitter.design.accumulator_rows // 2)
     chunks = list(_chunks(job.rows, half))
     one_tile = all(column.passes == 1 for column in job.columns)
-    if one_tile:  # A tile stays in the array while all rows go through.
+    if one_tile:  # Weight stationary: a tile is fetched once and stays in the array for all chunks of rows.
         order = [(column, chunk) for column in job.columns for chunk in chunks]
     else:
         order = [(column, chunk) for chunk in chunks for column in job.columns]
@@ -45,7 +48,7 @@ def _(job: ProductJob, emitter: Emitter) -> None:
 
 
 def _chunks(rows: int, maximum: int) -> Iterator[tuple[int, int]]:
-    """Cut rows into the fewest parts of at most `maximum`, as equal as can be: (first, count) of each."""
+    """Cut rows into the fewest chunks of at most `maximum`, of nearly equal size; yield (first, count) of each."""
     parts = -(-rows // maximum)
     for number in range(parts):
         first = number * rows // parts
@@ -53,18 +56,21 @@ def _chunks(rows: int, maximum: int) -> Iterator[tuple[int, int]]:
 
 
 def _write_part(job: ProductJob, column: OutputBlock, first: int, rows: int, emitter: Emitter) -> None:
-    """Write what makes some rows of a block of outputs: all products, then the Activate."""
+    """Write the instructions for some rows of a block of outputs: all products, then the Activate."""
+    # 1. Requests to the Weight Memory, as early as possible: their FIFOs prefetch.
     keep_parameters = emitter.fetch_parameters(column.parameters)
     keep = emitter.fetch_tiles(column.tiles, column.passes)
     sums = emitter.sums(rows)
     emitter.set({Register.FIRST_ROW: first})
+    # 2. One product for each group of feeds; the first overwrites the sums, the others add to them.
     accumulate = False
-    for feeds in _alike(column.feeds):
+    for feeds in _grouped(column.feeds):
         if feeds[0].window is None:
             _multiply(job, feeds, first, rows, sums, accumulate, keep, emitter)
         else:
             _convolve(job, feeds[0], rows, sums, accumulate, keep, emitter)
         accumulate, keep = True, False
+    # 3. The sums become integers of the result.
     target = column.target
     emitter.set({Register.OUT_PITCH: target.pitch, Register.OUT_HIGH_OFFSET: target.high})
     emitter.add(
@@ -75,8 +81,8 @@ def _write_part(job: ProductJob, column: OutputBlock, first: int, rows: int, emi
     )  # fmt: skip
 
 
-def _alike(feeds: tuple[PlaneFeed, ...]) -> list[list[PlaneFeed]]:
-    """Group planes that one MatrixMultiply can take, pass by pass: the same number of units apart."""
+def _grouped(feeds: tuple[PlaneFeed, ...]) -> list[list[PlaneFeed]]:
+    """Group feeds that one MatrixMultiply can take: planes at a constant stride."""
     groups: list[list[PlaneFeed]] = []
     for feed in feeds:
         last = groups[-1] if groups else []
@@ -160,7 +166,8 @@ def _write_step(step: PlaneOperation, emitter: Emitter) -> None:
                 Register.SECOND_ROWS: step.second_rows,
             }
         )
-    # In parts, so that what comes next can start with the first; each starts where the second operand starts again.
+    # In chunks, so that a later instruction can start after the first. Each chunk starts at row 0 of a second operand
+    # that is repeated.
     maximum = max(1, emitter.design.accumulator_rows // 2)
     if 0 < step.second_rows < step.rows:
         maximum = max(1, maximum // step.second_rows) * step.second_rows
@@ -195,14 +202,14 @@ def _write_rows(step: PlaneOperation, first: int, rows: int, emitter: Emitter) -
 @write.register
 def _(job: ExportJob, emitter: Emitter) -> None:
     host = job.host_address
-    for start, units in _stretches(job.layout, job.rows, emitter):
+    for start, units in _buffer_ranges(job.layout, job.rows, emitter):
         for first, count in parts_of(units):
             emitter.add(WriteHostMemory(host + first * UNIT_BYTES, start + first, count))
         host += units * UNIT_BYTES
 
 
-def _stretches(layout: Layout, rows: int, emitter: Emitter) -> list[tuple[int, int]]:
-    """Return the stretches of the Unified Buffer that planes take, in order, joined where they touch."""
+def _buffer_ranges(layout: Layout, rows: int, emitter: Emitter) -> list[tuple[int, int]]:
+    """Return the ranges (start, units) of the Unified Buffer that planes occupy; adjacent ranges are merged."""
     ranges: list[tuple[int, int]] = []
     for plane in layout:
         units = rows * plane.pitch

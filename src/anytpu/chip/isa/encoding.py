@@ -150,7 +150,7 @@ def _whole(name: str, value: object, minimum: int, maximum: int) -> int:
     try:
         whole = operator.index(value)  # pyright: ignore[reportArgumentType]
     except TypeError:
-        raise _FieldError(f"{name} must be a whole number, not {value!r}.") from None
+        raise _FieldError(f"{name} must be an integer, not {value!r}.") from None
     if not minimum <= whole <= maximum:
         raise _FieldError(f"{name} must be a number from {minimum} to {maximum}, not {whole}.")
     return whole

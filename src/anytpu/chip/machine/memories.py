@@ -60,8 +60,8 @@ def check_room(image: Image) -> None:
         check_memory(image.host_bytes + chip_bytes)
     except ValueError as error:
         raise CapacityError(
-            f"This machine has no room for what {image.name!r} runs in: {image.host_bytes:,} bytes of the host's "
-            f"buffer, and the memories of the chip. Compile it for smaller batches than {image.batch:,}."
+            f"This machine lacks the memory to run {image.name!r}: {image.host_bytes:,} bytes for the host's buffer, "
+            f"plus the memories of the chip. Compile it for smaller batches than {image.batch:,}."
         ) from error
 
 

@@ -57,7 +57,7 @@ def _reason(step: HostStep, inputs: Sequence[np.ndarray], row: int) -> str:
             if beyond.size:
                 return f": {name!r} has {int(beyond[0])} there, and its table has the rows 0 to {sizes[0] - 1}."
     return (
-        ". What is small is 0 in the chip's whole numbers, and a division by it, or its logarithm, has no result: keep "
+        ". A small value is 0 in the chip's integers, and a division by it, or its logarithm, has no result: keep "
         "it away from 0, as in x / (0.1 + y), or compile with activation_bits=16."
     )
 

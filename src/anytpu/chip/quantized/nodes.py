@@ -86,7 +86,7 @@ def fault_in_quantization(scale: Any, zero_point: Any, bits: Any) -> tuple[str, 
 
     Example:
         >>> fault_in_quantization(0.5, 200, 8)
-        ('zero_point', 'a zero point of 8 bits is a whole number from -128 to 127, not 200.')
+        ('zero_point', 'a zero point of 8 bits is an integer from -128 to 127, not 200.')
     """
     is_number = isinstance(scale, numbers.Real) and not isinstance(scale, bool)
     if not is_number or scale < _MIN_SCALE or not scale <= _MAX_SCALE:
@@ -98,7 +98,7 @@ def fault_in_quantization(scale: Any, zero_point: Any, bits: Any) -> tuple[str, 
     if not is_whole or zero_point < -maximum - 1 or zero_point > maximum:
         return (
             "zero_point",
-            f"a zero point of {bits} bits is a whole number from {-maximum - 1} to {maximum}, not {zero_point!r}.",
+            f"a zero point of {bits} bits is an integer from {-maximum - 1} to {maximum}, not {zero_point!r}.",
         )
     return None
 

@@ -66,5 +66,5 @@ def _check_weights(network: Network) -> None:
                 if not np.isfinite(array).all():
                     raise QuantizationError(
                         f"layer {node.layer or node.name!r} has {array[~np.isfinite(array)][0]} in its {what}, which "
-                        f"no integer stands for: load or train the model again"
+                        f"no integer represents: load or train the model again"
                     )

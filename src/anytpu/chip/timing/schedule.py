@@ -254,10 +254,10 @@ class Schedule:
         return moved
 
     def _why_stuck(self, unit: int) -> str:
-        work, places = self.queues[unit][len(self.done[unit])], self.design.weight_fifo_tiles
+        work, depth = self.queues[unit][len(self.done[unit])], self.design.weight_fifo_tiles
         return (
-            f"Instruction {work.number} of {self.name!r} ({work.kind}) would wait for ever: what it waits for is not "
-            f"sent for, or stands in a queue behind what waits for it. Send for all weights, in the order in which "
-            f"they are used, and put a Sync only behind what it waits for; or turn up weight_fifo_tiles, which is "
-            f"{places}."
+            f"Instruction {work.number} of {self.name!r} ({work.kind}) would wait forever: the work that it waits for "
+            f"is not requested, or is queued after work that waits for it. Request all weights, in the order in which "
+            f"they are used, and put a Sync only after the work that it waits for; or increase weight_fifo_tiles, "
+            f"which is {depth}."
         )
