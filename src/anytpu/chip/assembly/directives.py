@@ -1,6 +1,6 @@
-"""The lines that begin with a dot: what an image has beside its instructions.
+"""Directives: the lines that begin with a dot, which set the fields of an image other than its instructions.
 
-Rule: this table is the definition; the assembler and the page of documentation read it.
+Rule: the table of directives is the definition; the assembler and the documentation page read it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _ZEROS_BYTES = 2**24
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Directive:
-    """A kind of line that begins with a dot.
+    """A kind of directive.
 
     Attributes:
-        needed: the operands that it must have, in order; they may stand without names.
-        more: those that it may have after them.
-        text: what it says, for the documentation.
-        take: puts it into the draft.
+        needed: names of the required operands, in order; they may be written without names.
+        more: names of the optional operands, after these.
+        text: its meaning, for the documentation.
+        take: adds a directive of this kind to the image.
     """
 
     needed: tuple[str, ...]
@@ -41,10 +41,10 @@ class Directive:
 
 
 def read_directive(builder: ImageBuilder, line: SourceLine, tokens: Sequence[Token]) -> None:
-    """Put what a line says into a draft.
+    """Parse a directive, and add it to an image.
 
     Raises:
-        AssemblyError: it cannot be read.
+        AssemblyError: the line is not a valid directive.
     """
     head = tokens[0]
     if head.text in NUMBERS:
@@ -126,7 +126,7 @@ def _zero(builder: ImageBuilder, line: SourceLine, operands: Operands) -> None:
 
 
 def _fill(builder: ImageBuilder, operands: Operands, name: str, size: int) -> None:
-    """Add so many bytes of 0 to the Weight Memory."""
+    """Append `size` bytes of 0 to the Weight Memory."""
     maximum = builder.design.get("weight_memory_bytes", TPU_V1.weight_memory_bytes)
     if len(builder.weights) + size > maximum:
         operands.refuse(
@@ -140,7 +140,7 @@ def _fill(builder: ImageBuilder, operands: Operands, name: str, size: int) -> No
         check_ratio(len(builder.weights) + size - builder.zeros_bytes, builder.zeros_bytes)
     except ValueError as error:
         operands.refuse(name, f"there is no room for {size:,} bytes of 0: {error}.")
-    for start in range(0, size, _ZEROS_BYTES):  # so that they are held once
+    for start in range(0, size, _ZEROS_BYTES):  # in pieces, so that they are in memory only once
         builder.weights += bytes(min(_ZEROS_BYTES, size - start))
 
 
@@ -202,10 +202,10 @@ _TABLE = [
     (".left_out", ("what",), (), "Content that this text omits; such a text cannot be assembled.", _left_out),
 ]
 DIRECTIVES = {name: Directive(needed, more, text, take) for name, needed, more, text, take in _TABLE}
-"""All directives but those of numbers."""
+"""All directives, by name, except those of `NUMBERS`."""
 
 NUMBERS = {".int8": "<i1", ".uint8": "<u1", ".int16": "<i2", ".int32": "<i4", ".float32": "<f4"}
-"""Directives of numbers, separated by commas, that follow in the Weight Memory; and how each is laid down."""
+"""Directives of data for the Weight Memory, numbers separated by commas: the dtype of each."""
 
 
 def _numbers(line: SourceLine, head: Token, tokens: Sequence[Token]) -> bytes:

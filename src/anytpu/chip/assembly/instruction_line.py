@@ -1,4 +1,4 @@
-"""`read_instruction`: a line with a mnemonic, its suffixes and its operands, as an instruction."""
+"""`read_instruction`: parse a line with a mnemonic, its suffixes and its operands."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _UNITS = {unit.name.lower(): 1 << unit for unit in Unit} | {"all": (1 << len(Uni
 
 
 def read_instruction(line: SourceLine, tokens: Sequence[Token]) -> Instruction:
-    """Return the instruction that a line stands for.
+    """Return the instruction of a line.
 
     Raises:
-        AssemblyError: it stands for none.
+        AssemblyError: the line is not a valid instruction.
     """
     head = tokens[0]
     mnemonic, *suffixes = head.text.split(".")
@@ -104,4 +104,4 @@ def _nearest_float32(value: int | float) -> float:
     try:
         return struct.unpack("<f", struct.pack("<f", value))[0]
     except (OverflowError, struct.error):
-        return value  # which is refused: no float is so large
+        return value  # too large for a float32; the check of the field rejects it

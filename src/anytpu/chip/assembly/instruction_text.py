@@ -1,4 +1,4 @@
-"""`write_instruction`: an instruction as the line of assembly that stands for it."""
+"""`write_instruction`: an instruction as a line of assembly."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FEW = 2  # operands that are clear without their names
 
 
 def write_instruction(instruction: Instruction) -> str:
-    """Return the line that stands for an instruction.
+    """Return an instruction as a line of assembly.
 
     Example:
         >>> from anytpu.chip.isa.instructions import MatrixMultiply, Sync
@@ -55,6 +55,6 @@ def _value(field: Field, instruction: Instruction) -> str:
 
 def _shortest(value: float) -> str:
     short = str(np.float32(value))
-    # The assembler reads a double and rounds it; near a tie that need not be the number that was meant.
+    # The assembler parses a float64 and rounds it to float32; near a tie, the short text may give another float32.
     is_same = struct.unpack("<f", struct.pack("<f", float(short)))[0] == value
     return short if is_same else repr(value)

@@ -1,4 +1,4 @@
-"""Remarks in a listing: the effect of each instruction in a few words, as comments, which the assembler ignores."""
+"""Remarks in a listing: the effect of each instruction in a few words, as comments that the assembler ignores."""
 
 from __future__ import annotations
 
@@ -60,24 +60,24 @@ def _moved(image: Image, issued: Issued) -> str:
         return _NO_GEOMETRY
     if any(addresses.start >= addresses.stop for addresses in (*touched.reads, *touched.writes)):
         return _NO_GEOMETRY
-    sources = [_places(touched.reads)] if touched.reads else []
+    sources = [_ranges_text(touched.reads)] if touched.reads else []
     tiles, parameters = tiles_popped(instruction), parameters_popped(instruction)
     if tiles:
         sources.append("1 tile" if tiles == 1 else f"{tiles} tiles")
     if parameters:
         sources.append("parameters")
-    target = _places(touched.writes)
+    target = _ranges_text(touched.writes)
     if isinstance(instruction, ReadWeights) and not touched.writes:
         target = "weight FIFO" if instruction.kind == "tile" else "parameter FIFO"
     return f"{', '.join(sources)} -> {target}"
 
 
-def _places(stretches: Sequence[AddressRange]) -> str:
-    shown = ", ".join(map(_place, stretches[:2]))
-    return shown if len(stretches) <= 2 else f"{shown} and {len(stretches) - 2} more"
+def _ranges_text(ranges: Sequence[AddressRange]) -> str:
+    shown = ", ".join(map(_range_text, ranges[:2]))
+    return shown if len(ranges) <= 2 else f"{shown} and {len(ranges) - 2} more"
 
 
-def _place(addresses: AddressRange) -> str:
+def _range_text(addresses: AddressRange) -> str:
     name = _NAMES[addresses.memory]
     return (
         f"{name} {addresses.start}"

@@ -206,7 +206,6 @@ class _Allocator:
         full = BufferFullError(job, units, sum(self.storages[s].units for s in self.places.keys() - needed))
         if units > self.capacity:
             raise full
-        # The largest first: small storages fit in the gaps that are left.
         for storage in sorted(needed - self.places.keys(), key=lambda s: -self.storages[s].units):
             while (address := self.free_list.take(self.storages[storage].units)) is None:
                 if not spill:
@@ -253,7 +252,7 @@ def allocate(
         host_bytes: bytes of the host's buffer that are already in use.
 
     Raises:
-        FullError: a job does not fit.
+        BufferFullError: a job does not fit.
     """
     # 1. Online, in the order of the jobs; it can spill.
     try:

@@ -1,12 +1,12 @@
-"""`accesses`: which stretches of which memories an instruction reads and writes.
+"""`accesses`: the address ranges of the memories that an instruction reads and writes.
 
 Idea: two instructions of different units need a `Sync` between them if one writes an address that the other accesses.
 The compiler inserts the Syncs, the checker finds missing ones, and the time model computes the waits. All three use
 this function, and so agree.
 
-Rule: a stretch is never too small. The rows of a plane are PITCH units apart, and the units between two rows count as
+Rule: a range is never too small. The rows of a plane are PITCH units apart, and the units between two rows count as
 accessed. For a window, everything between its first and its last row of the source counts. Planes that are not adjacent
-are separate stretches.
+are separate ranges.
 """
 
 from __future__ import annotations
@@ -82,17 +82,17 @@ def accesses(instruction: Instruction, registers: Registers, design: Design) -> 
     if isinstance(instruction, ReadWeights):
         return _of_read_weights(instruction, design)
     if isinstance(instruction, ReadHostMemory | WriteHostMemory):
-        host = _stretch(Memory.HOST, instruction.host_address, instruction.units * UNIT_BYTES)
-        buffer = _stretch(Memory.BUFFER, instruction.address, instruction.units)
+        host = _range(Memory.HOST, instruction.host_address, instruction.units * UNIT_BYTES)
+        buffer = _range(Memory.BUFFER, instruction.address, instruction.units)
         return Accesses(host, buffer) if isinstance(instruction, ReadHostMemory) else Accesses(buffer, host)
     return _NOTHING
 
 
 def range_text(memory: Memory, start: int, stop: int) -> str:
-    """Write a stretch of a memory.
+    """Write an address range of a memory.
 
     Example:
-        >>> place_text(Memory.BUFFER, 3, 9), place_text(Memory.ACCUMULATORS, 3, 4)
+        >>> range_text(Memory.BUFFER, 3, 9), range_text(Memory.ACCUMULATORS, 3, 4)
         ('units 3 to 8 of the Unified Buffer', 'row 3 of the accumulators')
     """
     singular, many, where = _PLACES[memory]
@@ -129,7 +129,7 @@ def _of_product(instruction: ArrayInstruction, registers: Registers, design: Des
         units = -(-design.array // UNIT_BYTES)
         source = _plane(instruction.address, (0, instruction.rows), pitch, units)
         source = _repeated(source, instruction.repeat, int(registers[Register.PLANE_STRIDE]))
-    sums = _stretch(Memory.ACCUMULATORS, instruction.accumulator, instruction.rows)
+    sums = _range(Memory.ACCUMULATORS, instruction.accumulator, instruction.rows)
     reads = _with_high(source, instruction.wide, registers[Register.HIGH_OFFSET])
     return Accesses(reads + sums if instruction.accumulate else reads, sums)
 
@@ -137,7 +137,7 @@ def _of_product(instruction: ArrayInstruction, registers: Registers, design: Des
 def _of_activate(instruction: Activate, registers: Registers) -> Accesses:
     pitch, out_pitch = int(registers[Register.PITCH]), int(registers[Register.OUT_PITCH])
     if instruction.operation == "scale":
-        reads = _stretch(Memory.ACCUMULATORS, instruction.source, instruction.rows)
+        reads = _range(Memory.ACCUMULATORS, instruction.source, instruction.rows)
     else:
         rows = (0, instruction.rows)
         if instruction.operation in ("max", "average"):
@@ -150,14 +150,14 @@ def _of_activate(instruction: Activate, registers: Registers) -> Accesses:
         second = _plane(instruction.second, rows, int(registers[Register.SECOND_PITCH]), out_pitch)
         reads += _with_high(second, instruction.wide, registers[Register.SECOND_HIGH_OFFSET])
     if instruction.table:
-        reads += _stretch(Memory.TABLES, int(registers[Register.TABLE]), 1)
+        reads += _range(Memory.TABLES, int(registers[Register.TABLE]), 1)
     target = _plane(instruction.target, (0, instruction.rows), out_pitch, out_pitch)
     return Accesses(reads, _with_high(target, instruction.wide_out, registers[Register.OUT_HIGH_OFFSET]))
 
 
 def _of_read_weights(instruction: ReadWeights, design: Design) -> Accesses:
-    reads = _stretch(Memory.WEIGHTS, instruction.address, instruction.count * blocks_of(instruction, design))
-    writes = _stretch(Memory.TABLES, instruction.slot, instruction.count) if instruction.kind == "table" else ()
+    reads = _range(Memory.WEIGHTS, instruction.address, instruction.count * blocks_of(instruction, design))
+    writes = _range(Memory.TABLES, instruction.slot, instruction.count) if instruction.kind == "table" else ()
     return Accesses(reads, writes)
 
 
@@ -204,7 +204,7 @@ def _position(out: int, tap: int, registers: Registers, stride: Register) -> int
     return out * int(registers[stride]) - int(registers[pad]) + tap * int(registers[dilation])
 
 
-def _stretch(memory: Memory, start: int, length: int) -> tuple[AddressRange, ...]:
+def _range(memory: Memory, start: int, length: int) -> tuple[AddressRange, ...]:
     return (AddressRange(memory, start, start + length),)
 
 

@@ -84,7 +84,7 @@ def _meaning(form: Form) -> Iterator[str]:
 
 
 def _markdown(text: str) -> Iterator[str]:
-    """Turn a docstring into Markdown: what follows "Attributes:" becomes a list."""
+    """Convert a docstring to Markdown: the section "Attributes:" becomes a list."""
     is_list = False
     for line in text.splitlines():
         if line == "Attributes:":

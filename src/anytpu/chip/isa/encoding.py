@@ -1,6 +1,6 @@
-"""Instructions to bytes, and bytes to instructions, by the table in `forms.py`.
+"""`encode` and `decode`: instructions to bytes and back, by the table in `forms.py`.
 
-Rule: `decode(encode(x)) == x` and `encode(decode(b)) == b`, or an error that names the instruction, or the byte.
+Rule: `decode(encode(x)) == x` and `encode(decode(b)) == b`, or an error that names the instruction or the byte.
 """
 
 from __future__ import annotations

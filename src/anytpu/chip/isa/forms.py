@@ -22,7 +22,7 @@ from anytpu.chip.isa.units import Unit
 
 
 class FieldKind(enum.Enum):
-    """How the bits of a field are read."""
+    """The interpretation of a field's bits."""
 
     NUMBER = "number"
     FLAG = "flag"

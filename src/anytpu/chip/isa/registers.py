@@ -55,7 +55,7 @@ class Register(enum.IntEnum):
 
 
 class RegisterKind(enum.Enum):
-    """How the 32 bits of a register are read."""
+    """The data type of a register's 32 bits."""
 
     UNSIGNED = "unsigned"
     SIGNED = "signed"
@@ -67,7 +67,7 @@ class RegisterMeaning:
     """The meaning of a register.
 
     Attributes:
-        kind: how its 32 bits are read.
+        kind: data type of its 32 bits.
         minimum, maximum: bounds of its value; a float must be above `minimum`.
         text: a phrase for the documentation.
     """

@@ -1,7 +1,7 @@
-"""The activation unit: sums become integers again; elementwise operations and pools.
+"""The activation unit: requantization of sums, elementwise operations and pools.
 
 Rule: everything here is float32, with one rounding an operation, as `isa/instructions.py` specifies and numpy does.
-Infinities are clipped like all values out of range. Rows are worked on in blocks that fit in a core's cache.
+Infinities are clipped like all values out of range. Rows are processed in blocks that fit in a core's cache.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from anytpu.chip.machine.steps import ActivateStep, BufferPlane
 from anytpu.chip.machine.windows import rows_at
 
 BLOCK_NUMBERS = 2**16
-"""Numbers that are worked on at a time."""
+"""Number of values in a block."""
 
 _INTEGER = ("copy", "max")
 
@@ -50,9 +50,11 @@ def finish(
         row, lane: the row and the lane of the result where they start.
         rows: number of rows to write, if `numbers` is one row for all; None: as many as `numbers` has.
     """
+    # 1. Zero point and clip.
     if step.out_zero_point and step.operation not in _INTEGER:
         numbers += np.float32(step.out_zero_point)
     np.clip(numbers, np.float32(step.low), np.float32(step.high), out=numbers)
+    # 2. Table lookup, and conversion to integers.
     rows, lanes = rows or len(numbers), slice(lane, lane + numbers.shape[1])
     low = _rows_view(memories.buffer, step.target, row, rows, step.target.lanes)[:, lanes]
     if step.table is not None:
@@ -64,6 +66,7 @@ def finish(
         return
     else:
         integers = numbers.astype("<i2")
+    # 3. Store the low bytes, and the high bytes of a 16-bit result.
     if step.target.high_offset is None:
         low[...] = integers
         return
@@ -81,7 +84,7 @@ def _rows_view(
 
 
 def _read_integers(buffer: np.ndarray, plane: BufferPlane, start: int, rows: int, maximum: int) -> np.ndarray:
-    """Return rows of a plane as float32 `(rows, lanes)`, of 8 or of 16 bits; of their lanes `maximum` at most."""
+    """Return rows of an 8-bit or 16-bit plane as float32, `(rows, lanes)`, with at most `maximum` lanes."""
     lanes = min(plane.lanes, maximum)
     if plane.high_offset is None:
         return _rows_view(buffer, plane, start, rows, lanes).astype(np.float32)
@@ -144,7 +147,7 @@ def _pool(memories: ChipMemories, step: ActivateStep, start: int, stop: int) -> 
 
 
 def _fitted(numbers: np.ndarray, step: ActivateStep) -> np.ndarray:
-    """Return the numbers with as many lanes as the result has: those that are missing are 0."""
+    """Pad the values with lanes of 0, up to the number of lanes of the result."""
     missing = step.target.lanes - numbers.shape[1]
     return np.pad(numbers, ((0, 0), (0, missing))) if missing else numbers
 

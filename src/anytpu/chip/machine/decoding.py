@@ -1,10 +1,9 @@
-"""Decoding: an image as the steps that its instructions ask for, in program order.
+"""`decode`: resolve the registers, FIFOs and addresses of an image's instructions; return its steps in program order.
 
-Idea: registers, FIFOs and addresses do not depend on the numbers that flow through the chip, so they are followed here,
-once.
+Idea: registers, FIFO contents and addresses do not depend on data, so they are resolved once per image.
 
-Rule: only an image that `chip/checking` found good is decoded: nothing is looked for twice. That units work side by
-side changes nothing in the results of such a program, so instructions are taken one after another.
+Rule: only an image that `chip/checking` accepted is decoded, so nothing is checked here again. Such a program has no
+hazards. So executing its instructions one after another gives the results of the parallel units.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def decode(image: Image) -> tuple[MachineStep, ...]:
 
 
 class _Decoder:
-    """Follows the registers and the FIFOs through a program."""
+    """The state of decoding: registers, FIFO contents, and the tile and parameters in use."""
 
     def __init__(self, image: Image):
         self.image = image
@@ -126,7 +125,7 @@ class _Decoder:
         )
 
     def buffer_source(self, instruction: isa.Activate) -> dict[str, Any]:
-        """Return what an Activate takes its numbers from, where that is the Unified Buffer, as fields of its step."""
+        """Return the fields of an Activate's step for operands in the Unified Buffer."""
         plane = self.source_plane(instruction.source, instruction.wide)
         fields: dict[str, Any] = {"plane": plane, "zero_point": self.integer(Register.ZERO_POINT)}
         if instruction.operation in ("max", "average"):

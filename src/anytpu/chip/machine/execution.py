@@ -1,4 +1,4 @@
-"""Execution: steps carried out in order, exactly."""
+"""`execute`: carry out the steps of an image in order, exactly."""
 
 from __future__ import annotations
 
@@ -33,17 +33,20 @@ def execute(
         memories: memories of the image's chip; None: new ones. Contents left by an earlier run have no effect: the
             checker has verified that an address is written before it is read.
     """
+    # 1. The host writes the inputs into its buffer.
     memories = memories or ChipMemories.of(image)
     known = _accept(image, values)
     for binding in image.inputs:
         host.pack(memories.host, binding, known[binding.tensor])
     actions = {ActivateStep: activate, TransferStep: _transfer, TableStep: _load_tables, **products}
+    # 2. The steps, each by the function of its kind.
     with workers.one_thread_blas():
         for step in steps:
             if isinstance(step, ServiceStep):
                 host.serve(memories.host, image.services[step.service], image.batch, known)
             else:
                 actions[type(step)](memories, step)
+    # 3. The host reads the outputs.
     outputs = {binding.tensor: host.unpack(memories.host, binding, image.batch) for binding in image.outputs}
     return {**known, **outputs}
 

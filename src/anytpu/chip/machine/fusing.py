@@ -1,4 +1,4 @@
-"""Fusing: products and the Activates that empty their accumulators become layers, which are done as a whole.
+"""`fuse`: fuse products with the Activates that read their accumulators into layers, which run as one matrix product.
 
 Idea: a compiled layer is a long sequence of pairs. In a pair, some passes compute the sums of a range of rows for one
 block of outputs, and an Activate turns them into integers. A pair need not go through the accumulators, if nothing
@@ -53,25 +53,28 @@ _NOTHING = IntervalSet()
 
 
 def fuse(steps: Sequence[MachineStep], design: Design) -> tuple[MachineStep, ...]:
-    """Return steps that do the same, with layers in place of products and Activates where that is possible."""
+    """Return equivalent steps, with layers in place of products and Activates where possible."""
+    # 1. Merge products that accumulate into the same sums.
     joined = list(_joined(steps))
+    # 2. Liveness of the accumulators, backwards: a pair may be fused only if no later step reads its sums.
     dead = _dead_after(joined, design)
+    # 3. Collect groups of pairs that commute; a step that does not fit closes the group.
     fused: list[MachineStep] = []
-    run = _PairGroup()
+    group = _PairGroup()
     number = 0
     while number < len(joined):
         step, pair = joined[number], _pair(joined, number, dead)
         if pair is None:
             number += 1
-            if not run.postpones(step):
-                fused += [] if run.lets_pass(step) else run.close()
+            if not group.postpones(step):
+                fused += [] if group.lets_pass(step) else group.close()
                 fused.append(step)
             continue
-        if not run.accepts(*pair):
-            fused += run.close()
-        run.take(*pair)
+        if not group.accepts(*pair):
+            fused += group.close()
+        group.take(*pair)
         number += 2
-    return tuple(fused + run.close())
+    return tuple(fused + group.close())
 
 
 def _joined(steps: Sequence[MachineStep]) -> Iterator[MachineStep]:
@@ -215,6 +218,7 @@ class _PairGroup:
         layers: list[LayerStep] = []
         for (feeds, rows), (number, blocks) in self._layers.items():
             layer = LayerStep(number, feeds, rows, tuple(blocks))
+            # A layer was compiled in chunks of rows: join chunks that follow each other.
             if layers and _follows(layers[-1], layer):
                 layers[-1] = dataclasses.replace(
                     layers[-1], rows=layers[-1].rows + rows, blocks=_of_rows(layers[-1], rows)

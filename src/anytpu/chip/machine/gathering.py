@@ -20,18 +20,18 @@ FourAxes = tuple[int, int, int, int]
 
 @dataclasses.dataclass(frozen=True)
 class StridedCopy:
-    """A copy from evenly spaced bytes of the Unified Buffer to evenly spaced numbers of a matrix.
+    """A strided copy from bytes of the Unified Buffer to elements of a matrix, along four axes.
 
     Attributes:
-        shape: lines, columns, examples and lanes.
-        place, place_strides: where it goes, in numbers of the matrix.
-        source, source_strides: where it comes from, in bytes; strides of 4 axes.
-        is_signed: how the bytes are read.
+        shape: number of lines, columns, examples and lanes.
+        target, target_strides: offset of the first target element, and the strides, in elements of the matrix.
+        source, source_strides: offset of the first source byte, and the strides, in bytes.
+        is_signed: whether the bytes are int8; otherwise uint8.
     """
 
     shape: FourAxes
-    place: int
-    place_strides: FourAxes
+    target: int
+    target_strides: FourAxes
     source: int
     source_strides: FourAxes
     is_signed: bool
@@ -39,23 +39,23 @@ class StridedCopy:
 
 @dataclasses.dataclass(frozen=True)
 class StridedFill:
-    """One number for evenly spaced places of a matrix; names as in `StridedCopy`."""
+    """A constant for elements of a matrix; attributes as in `StridedCopy`."""
 
     shape: FourAxes
-    place: int
-    place_strides: FourAxes
+    target: int
+    target_strides: FourAxes
     number: int
 
 
 def gather_copies(
     feeds: Sequence[PassInput], rows: int, columns: int, high: bool = False
 ) -> tuple[StridedCopy | StridedFill, ...]:
-    """Return what fills a matrix `(rows, columns)` with what passes send into the array, side by side.
+    """Return the copies that fill a matrix `(rows, columns)` with the inputs of passes, concatenated by columns.
 
     Args:
-        feeds: pass by pass; of the first `rows` rows of each.
-        rows, columns: of the matrix.
-        high: for numbers of 16 bits: the high bytes, not the low ones.
+        feeds: the input of each pass; its first `rows` rows are used.
+        rows, columns: size of the matrix.
+        high: whether to take the high bytes of 16-bit numbers; otherwise the low bytes.
     """
     copies: list[StridedCopy | StridedFill] = []
     first = 0
@@ -77,12 +77,12 @@ def _copies_of_feed(
     patches, borders = cover(feed.window, rows, feed.first_tap, feed.taps)
     copies: list[StridedCopy | StridedFill] = []
     for border in borders:
-        place = border.row * columns + first + border.tap * lanes
-        copies.append(StridedFill((*border.shape, lanes), place, _strides(border.steps, columns), number))
+        target = border.row * columns + first + border.tap * lanes
+        copies.append(StridedFill((*border.shape, lanes), target, _strides(border.steps, columns), number))
     for patch in patches:
-        place = patch.row * columns + first + patch.tap * lanes
+        target = patch.row * columns + first + patch.tap * lanes
         source = start + patch.source_row * row_bytes, _strides(patch.source_steps, row_bytes)
-        copies.append(StridedCopy((*patch.shape, lanes), place, _strides(patch.steps, columns), *source, is_signed))
+        copies.append(StridedCopy((*patch.shape, lanes), target, _strides(patch.steps, columns), *source, is_signed))
     return copies
 
 
@@ -91,20 +91,21 @@ def _strides(steps: tuple[int, int, int], row: int) -> FourAxes:
 
 
 def gather(buffer: np.ndarray, copies: Sequence[StridedCopy | StridedFill], out: np.ndarray) -> None:
-    """Make copies.
+    """Execute copies.
 
     Args:
         buffer: the Unified Buffer.
-        copies: of a matrix of the shape of `out`.
-        out: contiguous, of any dtype that holds a byte and its sign; every number of it that a pass sends is written.
+        copies: the copies, for a matrix of the shape of `out`.
+        out: the matrix, contiguous, of a dtype that holds -128 to 255. Every element that is an input of a pass is
+            written.
     """
     item = out.itemsize
     for move in copies:
-        down, across, deep, along = move.place_strides
+        down, across, deep, along = move.target_strides
         strides = down * item, across * item, deep * item, along * item
-        place = np.ndarray(move.shape, out.dtype, out, move.place * item, strides)  # pyright: ignore[reportArgumentType]
+        target = np.ndarray(move.shape, out.dtype, out, move.target * item, strides)  # pyright: ignore[reportArgumentType]
         if isinstance(move, StridedFill):
-            place[...] = move.number
+            target[...] = move.number
         else:
             dtype = np.int8 if move.is_signed else np.uint8
-            place[...] = np.ndarray(move.shape, dtype, buffer, move.source, move.source_strides)  # pyright: ignore
+            target[...] = np.ndarray(move.shape, dtype, buffer, move.source, move.source_strides)  # pyright: ignore

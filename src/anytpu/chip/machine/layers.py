@@ -36,16 +36,16 @@ KEPT_BYTES = 2**31
 """Maximum bytes of an image's weights that are kept as float32 between runs."""
 
 GATHERED_NUMBERS = 2**22
-"""Numbers that a worker gathers at a time."""
+"""Maximum number of values that a worker gathers at a time."""
 
 MAX_ROWS, MIN_ROWS, MIN_COLUMNS = 1024, 96, 64
-"""Rows that a worker takes at a time, and columns, where there are too few rows for all."""
+"""Maximum and minimum rows of a work item; minimum columns, if there are too few rows for all workers."""
 
 FINISHED_NUMBERS = 2**17
-"""Sums that are finished at a time: they stay in a core's cache."""
+"""Number of sums that are requantized at a time: they stay in a core's cache."""
 
 BROADCAST_NUMBERS = 2**12
-"""Numbers that a row of biases or multipliers is repeated to: short rows cost numpy more than their numbers."""
+"""Length to which a row of biases or multipliers is repeated: on short rows, NumPy's overhead dominates."""
 
 SMALL_MACS = 4_000_000
 """Multiply-adds below which sharing takes longer than it saves."""
@@ -104,7 +104,7 @@ class LayerWeights:
 
 @dataclasses.dataclass(frozen=True)
 class WorkItem:
-    """Some rows and some columns of a layer: a worker's unit of work.
+    """A range of rows and columns of a layer: a worker's unit of work.
 
     Attributes:
         row, rows: first row and number of rows.
@@ -176,6 +176,7 @@ def _with_copies(step: LayerStep, matrix: LayerWeights) -> Iterator[WorkItem]:
 
 
 def _prepare(weights: np.ndarray, feeds: Sequence[PassInput], blocks: Sequence[LayerBlock], array: int) -> LayerWeights:
+    # The weights and parameters of each block, without columns of 0 at its end.
     stacks, columns, biases, multipliers, start = [], [], [], [], 0
     for block in blocks:
         tiles = zip(feeds, block.tiles, strict=True)
@@ -192,6 +193,7 @@ def _prepare(weights: np.ndarray, feeds: Sequence[PassInput], blocks: Sequence[L
         multipliers.append(multiplier[:width])
         columns.append(BlockColumns(start, start + width, rest))
         start += width
+    # Merge the blocks: feeds and lanes whose weights are all 0 are left out.
     stacked, kept = _trimmed(np.concatenate(stacks, axis=1), feeds)
     bias, max_magnitude = np.concatenate(biases), max_magnitude_of(feeds[0])
     parts = exact_parts(stacked, max_magnitude) if kept else ()

@@ -1,4 +1,4 @@
-"""`ChipMemories`: what a chip, and the host's buffer beside it, hold at one moment."""
+"""`ChipMemories`: the contents of a chip's memories and of the host's buffer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ChipMemories:
         accumulators: int32 `(rows, array)`.
         tables: by slot, int8 `(256,)` or int16 `(65536,)`.
         host: the host's buffer, uint8 `(bytes,)`.
-        weights: the Weight Memory, uint8, as far as the image fills it. The machine only reads it.
+        weights: the filled part of the Weight Memory, uint8 `(bytes,)`, whole blocks; read-only.
     """
 
     buffer: np.ndarray
@@ -32,10 +32,10 @@ class ChipMemories:
 
     @classmethod
     def of(cls, image: Image) -> ChipMemories:
-        """Return the memories of a chip before it runs an image; what the hardware leaves undefined is 0.
+        """Return the memories of a chip before it runs an image; undefined contents are 0.
 
         Raises:
-            CapacityError: this machine has no room for them.
+            CapacityError: this machine lacks the memory for them.
         """
         check_room(image)
         design = image.design
@@ -49,10 +49,10 @@ class ChipMemories:
 
 
 def check_room(image: Image) -> None:
-    """Check that the memory that an image runs in is free on this machine.
+    """Check that this machine has the free memory to run an image.
 
     Raises:
-        CapacityError: it is not.
+        CapacityError: it does not.
     """
     design = image.design
     chip_bytes = design.unified_buffer_bytes + design.accumulator_rows * design.array * np.int32().nbytes
@@ -66,6 +66,6 @@ def check_room(image: Image) -> None:
 
 
 def whole_blocks(weights: np.ndarray) -> np.ndarray:
-    """Return what lies in the Weight Memory, filled up with 0 to whole blocks."""
+    """Return the contents of the Weight Memory, padded with 0 to whole blocks."""
     missing = -len(weights) % BLOCK_BYTES
     return np.pad(weights, (0, missing)) if missing else weights

@@ -24,10 +24,10 @@ from anytpu.chip.machine.memories import ChipMemories
 from anytpu.chip.machine.steps import PassInput, ProductStep
 
 EXACT = 2**24
-"""Up to here float32 holds every integer."""
+"""Maximum magnitude up to which float32 represents every integer."""
 
 GATHERED_NUMBERS = 2**22
-"""Numbers that are gathered at a time, or those of one pass."""
+"""Maximum number of values gathered at a time; a single pass may have more."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -46,9 +46,11 @@ def multiply(memories: ChipMemories, step: ProductStep) -> None:
     if not step.accumulate:
         target[...] = 0
     for feeds, blocks in _passes(step):
+        # 1. Stack the tiles of several passes, split so that float32 sums are exact.
         tiles = zip(feeds, blocks, strict=True)
         stacked = np.concatenate([tile_at(memories.weights, tile, array)[: feed.depth] for feed, tile in tiles])
         parts = exact_parts(stacked, max_magnitude_of(feeds[0]))
+        # 2. Gather the matching inputs (im2col), and add their products to the int32 sums.
         rows = np.empty((step.rows, parts[-1].stop), np.float32)
         for high in halves_of(feeds[0]):
             gather(memories.buffer, gather_copies(feeds, *rows.shape, high), rows)
@@ -58,7 +60,7 @@ def multiply(memories: ChipMemories, step: ProductStep) -> None:
 
 
 def _passes(step: ProductStep) -> Iterator[tuple[Sequence[PassInput], Sequence[int]]]:
-    """Yield the feeds and tiles of a product, as many at a time as may be gathered."""
+    """Yield the feeds and tiles of a product, as many at a time as `GATHERED_NUMBERS` allows."""
     first, depth, maximum = 0, 0, GATHERED_NUMBERS // step.rows
     for number, feed in enumerate(step.feeds):
         if first < number and depth + feed.depth > maximum:

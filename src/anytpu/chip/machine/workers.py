@@ -1,4 +1,4 @@
-"""Workers: parallel work, shared among the cores.
+"""Workers: a thread pool with a worker for each core.
 
 Idea: a BLAS shares each product among threads of its own, which spin while they wait for one another. The work before
 and after a product then runs on one thread. Here each worker takes some rows through all of it, with a BLAS limited to

@@ -5,7 +5,7 @@ Idea: weights, counters and shapes are known while a model is compiled for the c
 branches are decided. Loops of known count (recurrent layers, `jax.lax.scan`) are unrolled.
 
 Rule: a value is an array, if it is known, or a `Symbol`. An array that is filled iteration by iteration (the outputs of
-a scan) is an `Assembly` until the whole of it is read.
+a scan) is a `PiecewiseArray` until the whole of it is read.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def write_operation(
         The name of its value.
 
     Raises:
-        Untranslatable: the operation has no ONNX equivalent.
+        UntranslatableError: the operation has no ONNX equivalent.
     """
     if operation.name in _WINDOWED:
         return _WINDOWED[operation.name](graph, operation, operands)

@@ -29,7 +29,7 @@ def write_structure(graph: OnnxGraph, operation: Operation, operands: _Operands,
         The name of its value; None if the operation is of another kind.
 
     Raises:
-        Untranslatable: the operation has no ONNX equivalent.
+        UntranslatableError: the operation has no ONNX equivalent.
     """
     return _WRITERS[operation.name](graph, operation, operands, layout) if operation.name in _WRITERS else None
 
