@@ -76,17 +76,20 @@ def compile(
     if batch is not None:
         check_batch(batch)
     _check_calibration(calibration)
+    # 1. Read the model into a float network.
     say = progress or (lambda line: None)
     say("reading the model")
     program = program_of(job, calibration, state)
     network = dataclasses.replace(read(program), name=program.name.rpartition("/")[0] or program.name)
     check_network(network)
+    # 2. Calibrate and quantize; verify the float network on the examples before it is used further.
     arrays = ports.arrays_of(network.name, network.inputs, calibration)
     say(f"calibrating {network.name}")
     quantized = quantize(network, arrays, bits=activation_bits, method=method)
     resized = None if has_one_size(job) else functools.partial(program_of, job, calibration, state, OTHER_ROWS)
     prove(program, network, arrays, resized)
     summary = summarize(network, quantized, arrays)
+    # 3. Generate the instructions.
     say(f"compiling {network.name}")
     rows = batch or largest_batch(quantized, design, MAX_ROWS) or 1
     image = compile_image(quantized, batch=rows, design=design, convolution=convolution, spill=spill)

@@ -60,7 +60,7 @@ def _bindings(image: Image) -> Iterator[Binding]:
 def _bound(bindings: tuple[Binding, ...]) -> Iterator[Port]:
     """Yield the port of each bound chip tensor; its shape omits leading axes of size 1 before the channels."""
     for binding in bindings:
-        leading = next((number for number, size in enumerate(binding.shape[:2]) if size != 1), 2)
+        leading = next((index for index, size in enumerate(binding.shape[:2]) if size != 1), 2)
         yield Port(binding.tensor, binding.shape[leading:])
 
 

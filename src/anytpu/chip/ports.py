@@ -39,8 +39,8 @@ def check_arrays(name: str, ports: Sequence[Port], arrays: Sequence[np.ndarray])
     """
     if len(arrays) != len(ports):
         raise ChipError(f"{name} takes {_inputs(len(ports))}, not {len(arrays)}: {_listed(ports)}.")
-    for number, (port, array) in enumerate(zip(ports, arrays, strict=True)):
-        which = f"input {number} of {name}" if len(ports) > 1 else f"the input of {name}"
+    for index, (port, array) in enumerate(zip(ports, arrays, strict=True)):
+        which = f"input {index} of {name}" if len(ports) > 1 else f"the input of {name}"
         if array.ndim == 0 or array.shape[1:] != port.shape:
             raise ChipError(f"{which} must have the shape {_shape(port)}, not {array.shape}.")
         if array.dtype.kind not in ("iub" if _is_whole(port) else "iubf"):

@@ -42,10 +42,12 @@ def prove(
     Raises:
         QuantizationError: the outputs differ, or depend on an example's index in its batch or on the batch size.
     """
+    # 1. The network's outputs on the examples.
     count = program.rows or 1
     few = [np.asarray(array)[:count] for array in arrays]
     chunks = list(evaluate_chunks(network, few))
     computed = {port.tensor: np.concatenate([chunk[port.tensor] for chunk in chunks]) for port in network.outputs}
+    # 2. The program's outputs: a difference means that the network was read wrongly.
     lowered, text = _lowered(program)
     tolerance = ROUGH_TOLERANCE if "bf16" in text or "xf16" in text else TOLERANCE
     run = lowered.compile()
@@ -53,9 +55,11 @@ def prove(
     first = _outputs(run, program, few, order)
     for port, wanted in zip(network.outputs, first, strict=True):
         _compare(network.name, port.tensor, port.dtype, wanted, computed[port.tensor][order], tolerance, _MISREAD)
+    # 3. The examples in another order: a difference means that the program mixes the examples of a batch.
     moved = np.roll(order, count // 2 + 1)
     for port, wanted in zip(network.outputs, _outputs(run, program, few, moved), strict=True):
         _compare(network.name, port.tensor, port.dtype, wanted, computed[port.tensor][moved], tolerance, _MIXED)
+    # 4. Another batch size: a difference means that the outputs depend on it.
     if other is None:
         return
     resized = other()

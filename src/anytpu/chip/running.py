@@ -61,11 +61,11 @@ class Runner:
         image = self._images.image(min(_power_of_two(rows), own.batch)) if self._images.network else own
         machine.check_room(image)  # before the arrays of a batch are allocated
         made = []
-        for number, inputs in enumerate(self._batches(arrays, image.batch)):
+        for index, inputs in enumerate(self._batches(arrays, image.batch)):
             try:
                 made.append(machine.run(image, inputs))
             except HostStepError as error:
-                raise HostStepError(error.made, error.row + number * image.batch, error.reason) from None
+                raise HostStepError(error.made, error.row + index * image.batch, error.reason) from None
         return {name: np.concatenate([result[name] for result in made])[:rows] for name in tensors}
 
     def _nothing(self, tensor: str) -> np.ndarray:

@@ -46,7 +46,7 @@ class RecordEncoder:
 
     def __init__(self) -> None:
         self.arrays: list[np.ndarray] = []
-        self._places: dict[int, int] = {}
+        self._array_indices: dict[int, int] = {}
         self._steps: dict[int, tuple[int, Any]] = {}
 
     def network(self, network: QuantizedNetwork) -> dict[str, Any]:
@@ -83,22 +83,22 @@ class RecordEncoder:
 
     def _value(self, value: Any) -> Any:
         if isinstance(value, np.ndarray):
-            return {"array": self._place(value)}
+            return {"array": self._array_index(value)}
         if isinstance(value, HostStep):
-            place, _ = self._steps.setdefault(id(value.steps), (len(self._steps), value.steps))
+            index, _ = self._steps.setdefault(id(value.steps), (len(self._steps), value.steps))
             fields = {
                 f.name: self._value(getattr(value, f.name)) for f in dataclasses.fields(value) if f.name != "steps"
             }
-            return {"host_step": fields, "steps": place}
+            return {"host_step": fields, "steps": index}
         if isinstance(value, tuple):
             return [self._value(item) for item in value]
         return value.item() if isinstance(value, np.generic) else value
 
-    def _place(self, array: np.ndarray) -> int:
-        place = self._places.setdefault(id(array), len(self.arrays))
-        if place == len(self.arrays):
+    def _array_index(self, array: np.ndarray) -> int:
+        index = self._array_indices.setdefault(id(array), len(self.arrays))
+        if index == len(self.arrays):
             self.arrays.append(array)
-        return place
+        return index
 
 
 class RecordDecoder:
@@ -214,14 +214,14 @@ def split_arrays(listed: Sequence[Any], content: bytes) -> list[np.ndarray]:
 
 
 def _split(listed: Sequence[Any], content: bytes) -> list[np.ndarray]:
-    arrays, place = [], 0
+    arrays, offset = [], 0
     for entry in listed:
         dtype, shape = _kind_and_shape(entry)
-        plain = np.frombuffer(content, dtype.newbyteorder("<"), math.prod(shape), place)
+        plain = np.frombuffer(content, dtype.newbyteorder("<"), math.prod(shape), offset)
         arrays.append(plain.reshape(shape).astype(dtype, copy=False))
-        place += _size_bytes(dtype, shape)
-    if place != len(content):
-        raise ValueError(f"{len(content)} bytes, and the arrays that are listed take {place}")
+        offset += _size_bytes(dtype, shape)
+    if offset != len(content):
+        raise ValueError(f"{len(content)} bytes, and the arrays that are listed take {offset}")
     return arrays
 
 

@@ -114,11 +114,11 @@ def _resident(builder: ImageBuilder, line: SourceLine, operands: Operands) -> No
 
 
 def _block(builder: ImageBuilder, line: SourceLine, operands: Operands) -> None:
-    place = _natural(operands, "number") * BLOCK_BYTES
-    if place < len(builder.weights):
+    start = _natural(operands, "number") * BLOCK_BYTES
+    if start < len(builder.weights):
         there = -(-len(builder.weights) // BLOCK_BYTES)
         operands.refuse("number", f"block {operands.whole('number')} is filled; the next that is free is {there}.")
-    _fill(builder, operands, "number", place - len(builder.weights))
+    _fill(builder, operands, "number", start - len(builder.weights))
 
 
 def _zero(builder: ImageBuilder, line: SourceLine, operands: Operands) -> None:
@@ -210,8 +210,8 @@ NUMBERS = {".int8": "<i1", ".uint8": "<u1", ".int16": "<i2", ".int32": "<i4", ".
 
 def _numbers(line: SourceLine, head: Token, tokens: Sequence[Token]) -> bytes:
     dtype, values = np.dtype(NUMBERS[head.text]), []
-    for place, token in enumerate(tokens):
-        if place % 2 == 0:
+    for index, token in enumerate(tokens):
+        if index % 2 == 0:
             if token.kind != "number":
                 raise line.error(token.column, f"{head.text} takes numbers, separated by commas.")
             values.append(_number(line, token, dtype))

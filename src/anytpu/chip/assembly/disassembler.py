@@ -115,15 +115,15 @@ def _described(described: Mapping[str, Any]) -> str:
 def _weights(weights: np.ndarray) -> Iterator[str]:
     content = np.ascontiguousarray(weights, np.uint8).tobytes()
     zeros = 0
-    for place in range(0, len(content), _LINE_BYTES):
-        part = content[place : place + _LINE_BYTES]
+    for offset in range(0, len(content), _LINE_BYTES):
+        part = content[offset : offset + _LINE_BYTES]
         if not any(part):
             zeros += len(part)
             continue
         if zeros:
             yield f".zero {zeros}"
             zeros = 0
-        block, inside = divmod(place, BLOCK_BYTES)
+        block, inside = divmod(offset, BLOCK_BYTES)
         yield f'.base64 "{base64.b64encode(part).decode()}"' + ("" if inside else f"  ; block {block}")
     if zeros:
         yield f".zero {zeros}"

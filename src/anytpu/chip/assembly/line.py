@@ -71,17 +71,17 @@ class SourceLine:
     def tokens(self) -> list[Token]:
         """Return the tokens of the line, without spaces and comments; the last is "end"."""
         tokens: list[Token] = []
-        place, end, text = 0, 0, self.text
-        while place < len(text):
-            match = _TOKEN.match(text, place)
+        offset, end, text = 0, 0, self.text
+        while offset < len(text):
+            match = _TOKEN.match(text, offset)
             if match is None:
-                start = place + len(text[place:]) - len(text[place:].lstrip())
+                start = offset + len(text[offset:]) - len(text[offset:].lstrip())
                 raise self.error(start + 1, self._strange(start))
             kind = match.lastgroup
             if kind == "comment":
                 break
             tokens.append(self._token(kind or "", match[kind or 0], match.start(kind or 0) + 1))
-            place = end = match.end()
+            offset = end = match.end()
         return [*tokens, Token("end", "", end + 1)]
 
     def _token(self, kind: str, text: str, column: int) -> Token:
@@ -107,10 +107,10 @@ class SourceLine:
         except ValueError:
             raise self.error(column, f"{text!r} is not a number. Write 300, 0x12c or 0.5.") from None
 
-    def _strange(self, place: int) -> str:
-        if self.text[place] == '"':
+    def _strange(self, offset: int) -> str:
+        if self.text[offset] == '"':
             return "a text begins here and does not end. It ends with a second quotation mark."
-        return f"the character {self.text[place]!r} means nothing here. A comment begins with ';' or '#'."
+        return f"the character {self.text[offset]!r} means nothing here. A comment begins with ';' or '#'."
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -43,14 +43,14 @@ class Operands:
             names: the operands that it may have, in the order of operands without names.
         """
         values: dict[str, OperandValue] = {}
-        named_before, place = False, 0
-        while tokens[place].kind != "end":
-            if place:
-                place = _comma(line, tokens, place)
-            first = tokens[place]
-            is_named = first.kind == "word" and tokens[place + 1].text == "="
+        named_before, index = False, 0
+        while tokens[index].kind != "end":
+            if index:
+                index = _comma(line, tokens, index)
+            first = tokens[index]
+            is_named = first.kind == "word" and tokens[index + 1].text == "="
             if is_named:
-                name, place, named_before = first.text, place + 2, True
+                name, index, named_before = first.text, index + 2, True
                 if name not in names:
                     raise line.error(first.column, _no_such(head.text, name, names))
             elif named_before:
@@ -61,7 +61,7 @@ class Operands:
                 name = names[len(values)]
             if name in values:
                 raise line.error(first.column, f"{name} is given twice.")
-            values[name], place = _value(line, tokens, place)
+            values[name], index = _value(line, tokens, index)
         return cls(line, head.column, values)
 
     def __contains__(self, name: str) -> bool:
@@ -114,40 +114,40 @@ class Operands:
         return [int(number) for number in content]
 
 
-def _comma(line: SourceLine, tokens: Sequence[Token], place: int) -> int:
-    if tokens[place].text != ",":
-        raise line.error(tokens[place].column, f"a comma must stand before {tokens[place].text}.")
-    return place + 1
+def _comma(line: SourceLine, tokens: Sequence[Token], index: int) -> int:
+    if tokens[index].text != ",":
+        raise line.error(tokens[index].column, f"a comma must stand before {tokens[index].text}.")
+    return index + 1
 
 
-def _value(line: SourceLine, tokens: Sequence[Token], place: int) -> tuple[OperandValue, int]:
-    first = tokens[place]
+def _value(line: SourceLine, tokens: Sequence[Token], index: int) -> tuple[OperandValue, int]:
+    first = tokens[index]
     if first.kind in ("number", "text"):
-        return OperandValue(first.column, first.text, first.value), place + 1
+        return OperandValue(first.column, first.text, first.value), index + 1
     if first.text == "[":
-        return _list(line, tokens, place)
+        return _list(line, tokens, index)
     if first.kind != "word":
         raise line.error(first.column, f"an operand is missing before {_quoted(first)}.")
-    words, place = [first.text], place + 1
-    while tokens[place].text == "|":
-        if tokens[place + 1].kind != "word":
-            raise line.error(tokens[place + 1].column, "a word must stand after '|'.")
-        words.append(tokens[place + 1].text)
-        place += 2
-    return OperandValue(first.column, "|".join(words), tuple(words)), place
+    words, index = [first.text], index + 1
+    while tokens[index].text == "|":
+        if tokens[index + 1].kind != "word":
+            raise line.error(tokens[index + 1].column, "a word must stand after '|'.")
+        words.append(tokens[index + 1].text)
+        index += 2
+    return OperandValue(first.column, "|".join(words), tuple(words)), index
 
 
-def _list(line: SourceLine, tokens: Sequence[Token], place: int) -> tuple[OperandValue, int]:
-    first, numbers = tokens[place], []
-    place += 1
-    while tokens[place].text != "]":
+def _list(line: SourceLine, tokens: Sequence[Token], index: int) -> tuple[OperandValue, int]:
+    first, numbers = tokens[index], []
+    index += 1
+    while tokens[index].text != "]":
         if numbers:
-            place = _comma(line, tokens, place)
-        if tokens[place].kind != "number":
-            raise line.error(tokens[place].column, "a list holds numbers, separated by commas, and ends with ']'.")
-        numbers.append(tokens[place].value)
-        place += 1
-    return OperandValue(first.column, "a list", numbers), place + 1
+            index = _comma(line, tokens, index)
+        if tokens[index].kind != "number":
+            raise line.error(tokens[index].column, "a list holds numbers, separated by commas, and ends with ']'.")
+        numbers.append(tokens[index].value)
+        index += 1
+    return OperandValue(first.column, "a list", numbers), index + 1
 
 
 def _no_such(head: str, name: str, names: Sequence[str]) -> str:

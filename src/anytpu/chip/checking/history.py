@@ -55,12 +55,12 @@ class MemoryHistory:
     def read(self, start: int, stop: int, position: QueuePosition) -> list[Conflict]:
         """Record a read of a range, and return its conflicts in the order of addresses."""
         conflicts: list[Conflict] = []
-        for place in range(self._cut(start), self._cut(stop)):
-            cell = self._cells[place]
+        for index in range(self._cut(start), self._cut(stop)):
+            cell = self._cells[index]
             if cell.writer is None:
-                conflicts.append(Conflict("unwritten", *self._extent(place)))
+                conflicts.append(Conflict("unwritten", *self._extent(index)))
             elif not self._is_done(cell.writer, position):
-                conflicts.append(Conflict("read after write", *self._extent(place), cell.writer))
+                conflicts.append(Conflict("read after write", *self._extent(index), cell.writer))
             cell.readers[position.unit] = position
         return conflicts
 
@@ -68,13 +68,13 @@ class MemoryHistory:
         """Record a write of a range, and return its conflicts in the order of addresses."""
         first, last = self._cut(start), self._cut(stop)
         conflicts: list[Conflict] = []
-        for place in range(first, last):
-            cell = self._cells[place]
+        for index in range(first, last):
+            cell = self._cells[index]
             for reader in cell.readers.values():
                 if not self._is_done(reader, position):
-                    conflicts.append(Conflict("write after read", *self._extent(place), reader))
+                    conflicts.append(Conflict("write after read", *self._extent(index), reader))
             if cell.writer is not None and not self._is_done(cell.writer, position):
-                conflicts.append(Conflict("write after write", *self._extent(place), cell.writer))
+                conflicts.append(Conflict("write after write", *self._extent(index), cell.writer))
         if first < last:
             self._starts[first + 1 : last] = []
             self._cells[first:last] = [_AccessedRange(position, {})]
@@ -82,18 +82,18 @@ class MemoryHistory:
 
     def first_unwritten(self, start: int, stop: int) -> int | None:
         """Return the first unwritten address of a range, or None."""
-        for place in range(self._cut(start), self._cut(stop)):
-            if self._cells[place].writer is None:
-                return self._starts[place]
+        for index in range(self._cut(start), self._cut(stop)):
+            if self._cells[index].writer is None:
+                return self._starts[index]
         return None
 
     def _cut(self, address: int) -> int:
-        place = bisect.bisect_left(self._starts, address)
-        if self._starts[place] != address:
-            cell = self._cells[place - 1]
-            self._starts.insert(place, address)
-            self._cells.insert(place, _AccessedRange(cell.writer, dict(cell.readers)))
-        return place
+        index = bisect.bisect_left(self._starts, address)
+        if self._starts[index] != address:
+            cell = self._cells[index - 1]
+            self._starts.insert(index, address)
+            self._cells.insert(index, _AccessedRange(cell.writer, dict(cell.readers)))
+        return index
 
-    def _extent(self, place: int) -> tuple[int, int]:
-        return self._starts[place], self._starts[place + 1]
+    def _extent(self, index: int) -> tuple[int, int]:
+        return self._starts[index], self._starts[index + 1]

@@ -93,26 +93,26 @@ class FreeList:
 
     def take(self, units: int) -> int | None:
         """Allocate `units` units from the smallest range that fits; return the first, or None."""
-        fitting = [(length, number) for number, length in enumerate(self._lengths) if length >= units]
+        fitting = [(length, index) for index, length in enumerate(self._lengths) if length >= units]
         if not fitting:
             return None
-        length, number = min(fitting)
-        start = self._starts[number]
+        length, index = min(fitting)
+        start = self._starts[index]
         if length == units:
-            del self._starts[number], self._lengths[number]
+            del self._starts[index], self._lengths[index]
         else:
-            self._starts[number] += units
-            self._lengths[number] -= units
+            self._starts[index] += units
+            self._lengths[index] -= units
         return start
 
     def give(self, start: int, units: int) -> None:
         """Free `units` units from `start` on."""
-        number = bisect.bisect(self._starts, start)
-        self._starts.insert(number, start)
-        self._lengths.insert(number, units)
-        self._join(number)
-        if number:
-            self._join(number - 1)
+        index = bisect.bisect(self._starts, start)
+        self._starts.insert(index, start)
+        self._lengths.insert(index, units)
+        self._join(index)
+        if index:
+            self._join(index - 1)
 
     def _join(self, left: int) -> None:
         """Merge a free range with the next if they are adjacent."""
@@ -149,33 +149,33 @@ class _Allocator:
 
     def allocate(self, spill: bool) -> BufferAllocation:
         """Allocate the storages of all jobs."""
-        last_writes = {storage: number for number, job in enumerate(self.jobs) for storage in job.writes}
+        last_writes = {storage: index for index, job in enumerate(self.jobs) for storage in job.writes}
         moves, addresses = [], []
-        for number, job in enumerate(self.jobs):
+        for index, job in enumerate(self.jobs):
             # 1. Results of the host become readable from its buffer.
             if isinstance(job, HostServiceJob):
                 self.on_host.update({storage: self.from_host[storage] for storage in job.results})
             # 2. Make the storages of the job resident; this may spill others.
             self.moves = []
             needed = job.reads | job.writes
-            self.bring(number, needed, spill)
+            self.bring(index, needed, spill)
             moves.append(tuple(self.moves))
             addresses.append({storage: self.places[storage][0] for storage in needed})
             # 3. Record the writes.
             self.dirty |= job.writes
             self.unfinished |= job.writes
-            self.unfinished -= {storage for storage in job.writes if last_writes[storage] == number}
+            self.unfinished -= {storage for storage in job.writes if last_writes[storage] == index}
             # 4. Free the storages whose live range ends here.
             for storage in needed:
-                if self.uses[storage][-1] == number:
-                    self.leave(storage, number)
+                if self.uses[storage][-1] == index:
+                    self.leave(storage, index)
         return BufferAllocation(tuple(moves), tuple(addresses), tuple(self.buffers), self.host_bytes)
 
     def next_use(self, storage: int, job: int) -> int:
         """Return the index of the next job that uses a storage; beyond all jobs if there is none."""
         uses = self.uses[storage]
-        number = bisect.bisect_left(uses, job)
-        return uses[number] if number < len(uses) else len(self.uses) + uses[-1]
+        index = bisect.bisect_left(uses, job)
+        return uses[index] if index < len(uses) else len(self.uses) + uses[-1]
 
     def leave(self, storage: int, last: int) -> None:
         """Free a storage after job `last`."""
@@ -291,7 +291,7 @@ def _allocate_offline(
 def _uses(jobs: Sequence[Job]) -> dict[int, list[int]]:
     """Return the jobs that use each storage, in order."""
     uses: dict[int, list[int]] = {}
-    for number, job in enumerate(jobs):
+    for index, job in enumerate(jobs):
         for storage in job.reads | job.writes:
-            uses.setdefault(storage, []).append(number)
+            uses.setdefault(storage, []).append(index)
     return uses

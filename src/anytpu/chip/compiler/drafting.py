@@ -89,7 +89,7 @@ class _ProgramParts:
 
     def noted(self) -> tuple[Tag, ...]:
         """Return the parts, with the spilled bytes in their notes."""
-        return tuple(self._noted(number, tag) for number, tag in enumerate(self.tags))
+        return tuple(self._noted(index, tag) for index, tag in enumerate(self.tags))
 
     def _noted(self, number: int, tag: Tag) -> Tag:
         out, back = self._spilled.get((number, False), 0), self._spilled.get((number, True), 0)

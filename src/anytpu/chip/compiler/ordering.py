@@ -97,19 +97,19 @@ def insert_syncs(items: Sequence[AccessedInstruction]) -> tuple[tuple[Instructio
     """
     # 1. Walk the instructions in order, and find the waits that each needs.
     inserter = _SyncInserter(items)
-    for number, (instruction, accesses) in enumerate(items):
+    for index, (instruction, accesses) in enumerate(items):
         unit = instruction.unit
         if isinstance(instruction, InterruptHost):
             # An interrupt waits for all units, so everything before it is done.
-            inserter.known = [(number,) * len(Unit)] * len(Unit)
+            inserter.known = [(index,) * len(Unit)] * len(Unit)
         elif unit is not None:
-            inserter.wait(unit, inserter.last_touch(number, unit, accesses))
-            inserter.issue(number, unit)
+            inserter.wait(unit, inserter.last_touch(index, unit, accesses))
+            inserter.issue(index, unit)
     # 2. Write the program with the Syncs in place.
     program: list[Instruction] = []
     numbers = []
-    for number, item in enumerate(items):
-        program.extend(_syncs(inserter.syncs.get(number, {})))
+    for index, item in enumerate(items):
+        program.extend(_syncs(inserter.syncs.get(index, {})))
         numbers.append(len(program))
         program.append(item.instruction)
     return tuple(program), numbers

@@ -145,7 +145,7 @@ def _stacked(layouts: tuple[Layout, ...], rows: tuple[int, ...]) -> list[tuple[t
         return [(planes, 1) for planes in zip(*layouts, strict=True)]
     groups, first = [], 0
     lengths = [
-        [(number, len(stack)) for stack in stacks(layout, count) for number in range(len(stack))]
+        [(index, len(stack)) for stack in stacks(layout, count) for index in range(len(stack))]
         for layout, count in zip(layouts, rows, strict=True)
     ]
     while first < len(layouts[0]):

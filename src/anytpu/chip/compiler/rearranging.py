@@ -93,13 +93,13 @@ def _(node: QReshape, lowering: Lowering) -> None:
     else:
         flat = _flat(source, positions, batch)
         target = lowering.target(node.output, lowering.structure(node.output), _layer(node))
-        for number in range(new[0] * new[1]):
-            part = tuple(plane.row(number * batch) for plane in target)
-            arrange(flat, number * new[2], part, batch, node, lowering, wide=_is_wide(node.output, lowering))
+        for index in range(new[0] * new[1]):
+            part = tuple(plane.row(index * batch) for plane in target)
+            arrange(flat, index * new[2], part, batch, node, lowering, wide=_is_wide(node.output, lowering))
 
 
 def _flat(source: Layout, positions: int, batch: int) -> Layout:
-    return tuple(plane.row(number * batch) for number in range(positions) for plane in source)
+    return tuple(plane.row(index * batch) for index in range(positions) for plane in source)
 
 
 def _gather_positions(node: QReshape, count: int, positions: int, lowering: Lowering) -> None:
@@ -108,8 +108,8 @@ def _gather_positions(node: QReshape, count: int, positions: int, lowering: Lowe
     structure = structure_of(source) * count
     target = lowering.target(node.output, structure, _layer(node))
     windows = [
-        WindowGeometry((1, positions), (1, positions // count), strides=(1, count), pad=(0, -number))
-        for number in range(count)
+        WindowGeometry((1, positions), (1, positions // count), strides=(1, count), pad=(0, -index))
+        for index in range(count)
         for _ in source
     ]
     _copy_windows(source * count, target, windows, lowering.rows(node.output), node, lowering)

@@ -49,10 +49,10 @@ class FeedChannels:
         taps = 1 if feed.window is None else feed.window.taps
         lanes = numbers_of(feed.plane.runs, self.first, feed.lanes)
         rows = np.full((feed.passes, array), -1, np.int64)
-        for number in range(feed.passes):
-            tap = np.arange(number * feed.taps, min((number + 1) * feed.taps, taps))[:, None]
+        for index in range(feed.passes):
+            tap = np.arange(index * feed.taps, min((index + 1) * feed.taps, taps))[:, None]
             taken = np.where(lanes >= 0, tap * self.tap_step + lanes, -1).reshape(-1)
-            rows[number, : len(taken)] = taken
+            rows[index, : len(taken)] = taken
         return rows
 
 

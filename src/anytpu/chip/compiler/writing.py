@@ -50,9 +50,9 @@ def _(job: ProductJob, emitter: Emitter) -> None:
 def _chunks(rows: int, maximum: int) -> Iterator[tuple[int, int]]:
     """Cut rows into the fewest chunks of at most `maximum`, of nearly equal size; yield (first, count) of each."""
     parts = -(-rows // maximum)
-    for number in range(parts):
-        first = number * rows // parts
-        yield first, (number + 1) * rows // parts - first
+    for index in range(parts):
+        first = index * rows // parts
+        yield first, (index + 1) * rows // parts - first
 
 
 def _write_part(job: ProductJob, column: OutputBlock, first: int, rows: int, emitter: Emitter) -> None:

@@ -66,7 +66,7 @@ def _where(bit: int, field: Field) -> str:
 
 def _holds(field: Field) -> str:
     if field.kind is FieldKind.CHOICE:
-        return ", ".join(f"{number} {choice}" for number, choice in enumerate(field.choices))
+        return ", ".join(f"{index} {choice}" for index, choice in enumerate(field.choices))
     if field.kind is FieldKind.FLAG:
         return "0 or 1"
     if field.kind in (FieldKind.REGISTER, FieldKind.VALUE):

@@ -35,11 +35,11 @@ def encode(instructions: Iterable[Instruction]) -> bytes:
         '13 02 01 40 00 00 02 00 c8 00 00 00 02'
     """
     parts = []
-    for number, instruction in enumerate(instructions):
+    for index, instruction in enumerate(instructions):
         try:
             parts.append(_bytes_of(instruction))
         except _FieldError as error:
-            raise ChipError(f"Instruction {number}, {form_of(instruction).mnemonic}: {error}") from None
+            raise ChipError(f"Instruction {index}, {form_of(instruction).mnemonic}: {error}") from None
     return b"".join(parts)
 
 

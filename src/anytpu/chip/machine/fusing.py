@@ -150,15 +150,15 @@ def _dead_after(steps: Sequence[MachineStep], design: Design) -> list[bool]:
     """Return for each step whether no later step reads the accumulators that it uses before they are overwritten."""
     live = np.zeros(design.accumulator_rows, bool)
     dead = [True] * len(steps)
-    for number in range(len(steps) - 1, -1, -1):
-        step = steps[number]
+    for index in range(len(steps) - 1, -1, -1):
+        step = steps[index]
         if isinstance(step, ProductStep):
             rows = slice(step.accumulator, step.accumulator + step.rows)
-            dead[number] = not live[rows].any()
+            dead[index] = not live[rows].any()
             live[rows] = step.accumulate
         elif isinstance(step, ActivateStep) and step.operation == "scale":
             rows = slice(step.accumulator, step.accumulator + step.rows)
-            dead[number] = not live[rows].any()
+            dead[index] = not live[rows].any()
             live[rows] = True
     return dead
 

@@ -26,8 +26,8 @@ def pack(host: np.ndarray, binding: Binding, integers: np.ndarray) -> None:
     _check_integers(binding, integers)
     rows = np.ascontiguousarray(integers.transpose(1, 2, 0, 3)).reshape(-1, integers.shape[3])
     address, channel = binding.host_address, 0
-    for number, lanes in enumerate(binding.lanes):
-        size_bytes = binding.plane_bytes(number, batch)
+    for index, lanes in enumerate(binding.lanes):
+        size_bytes = binding.plane_bytes(index, batch)
         part = rows[:, channel : channel + lanes].astype(binding.quantization.dtype)
         for shift in range(0, binding.quantization.bits, 8):
             plane = host[address : address + size_bytes].reshape(len(rows), pitch_of(lanes) * UNIT_BYTES)
@@ -42,8 +42,8 @@ def unpack(host: np.ndarray, binding: Binding, batch: int) -> np.ndarray:
     height, width, channels = binding.shape
     rows = np.empty((height * width * batch, channels), binding.quantization.dtype)
     address, channel = binding.host_address, 0
-    for number, lanes in enumerate(binding.lanes):
-        size_bytes = binding.plane_bytes(number, batch)
+    for index, lanes in enumerate(binding.lanes):
+        size_bytes = binding.plane_bytes(index, batch)
         shape = len(rows), pitch_of(lanes) * UNIT_BYTES
         part = rows[:, channel : channel + lanes]
         low = host[address : address + size_bytes].reshape(shape)[:, :lanes]

@@ -47,7 +47,7 @@ class IntervalSet:
     def meet(self, others: Iterable[Interval]) -> bool:
         """Return whether any address is both in this set and in one of the intervals."""
         for start, stop in others:
-            place = bisect.bisect_right(self._stops, start)
-            if start < stop and place < len(self._starts) and self._starts[place] < stop:
+            index = bisect.bisect_right(self._stops, start)
+            if start < stop and index < len(self._starts) and self._starts[index] < stop:
                 return True
         return False

@@ -212,10 +212,10 @@ def _trimmed(stacked: np.ndarray, feeds: Sequence[PassInput]) -> tuple[np.ndarra
     """Return the weights without feeds, and without last lanes, that are 0; and the feeds and lanes that are left."""
     used = np.asarray(stacked.any(axis=1))
     rows, kept, first = [], [], 0
-    for number, feed in enumerate(feeds):
+    for index, feed in enumerate(feeds):
         lanes = np.flatnonzero(np.any(used[first : first + feed.depth].reshape(feed.taps, feed.lanes), axis=0))
         if len(lanes):
-            kept.append((number, int(lanes[-1]) + 1))
+            kept.append((index, int(lanes[-1]) + 1))
             every = np.arange(first, first + feed.depth).reshape(feed.taps, feed.lanes)
             rows.append(every[:, : kept[-1][1]].reshape(-1))
         first += feed.depth
@@ -238,8 +238,8 @@ def _work_items(rows: int, depth: int, width: int) -> list[WorkItem]:
 
 
 def _cuts(length: int, count: int) -> Iterator[tuple[int, int]]:
-    for number in range(count):
-        yield number * length // count, (number + 1) * length // count
+    for index in range(count):
+        yield index * length // count, (index + 1) * length // count
 
 
 def _work(memories: ChipMemories, step: LayerStep, matrix: LayerWeights, item: WorkItem) -> None:

@@ -62,10 +62,10 @@ def multiply(memories: ChipMemories, step: ProductStep) -> None:
 def _passes(step: ProductStep) -> Iterator[tuple[Sequence[PassInput], Sequence[int]]]:
     """Yield the feeds and tiles of a product, as many at a time as `GATHERED_NUMBERS` allows."""
     first, depth, maximum = 0, 0, GATHERED_NUMBERS // step.rows
-    for number, feed in enumerate(step.feeds):
-        if first < number and depth + feed.depth > maximum:
-            yield step.feeds[first:number], step.tiles[first:number]
-            first, depth = number, 0
+    for index, feed in enumerate(step.feeds):
+        if first < index and depth + feed.depth > maximum:
+            yield step.feeds[first:index], step.tiles[first:index]
+            first, depth = index, 0
         depth += feed.depth
     yield step.feeds[first:], step.tiles[first:]
 

@@ -1,9 +1,9 @@
-"""Straight lines: which chains of operations are a factor and a summand, clipped.
+"""`clipped_affine_of`: recognize chains of operations that compute clip(factor * x + offset, low, high).
 
-Idea: told from the operations themselves, never from values at some points. A chain that rounds, or that is another
-function in a narrow place, is like a line at any number of points, and is none.
+Idea: the operations are analyzed symbolically, never sampled. A chain that rounds, or that differs in a narrow
+interval, may agree with an affine function at any number of sample points.
 
-Rule: what is not known for sure to be a line is none. It becomes a table, which is right for every function.
+Rule: the analysis is conservative. A chain that is not proved affine becomes a table, which is exact for any function.
 """
 
 from __future__ import annotations
@@ -17,77 +17,78 @@ import numpy as np
 from anytpu.chip.network.operations import Operation
 
 MAX_CANCELLATION = 1e3
-"""How many times the summand a summand on the way to it may be: float32 rounds to the digits of the greatest, and there
-are those who round by adding a great number and subtracting it again."""
+"""Maximum ratio of an intermediate offset to the final one; above it float32 cancellation makes the chain non-affine.
+Some programs round by adding a large number and subtracting it again."""
 _FACTORS = (1e-30, 1e30)
 
 
 @dataclasses.dataclass(frozen=True)
 class ClippedAffine:
-    """clip(factor * x + summand, low, high).
+    """clip(factor * x + offset, low, high).
 
     Attributes:
-        factor: not 0.
-        summand, low, high: what is added, and the bounds.
-        max_offset: the greatest summand on the way to this one, in steps of x.
+        factor: the factor, not 0.
+        offset: the offset.
+        low, high: bounds of the result; infinite if there are none.
+        max_offset: maximum intermediate offset, divided by the factor.
     """
 
     factor: float
-    summand: float
+    offset: float
     low: float = -math.inf
     high: float = math.inf
     max_offset: float = 0.0
 
     @property
-    def is_free(self) -> bool:
+    def is_unclipped(self) -> bool:
         """Whether it has no bounds."""
         return (self.low, self.high) == (-math.inf, math.inf)
 
     def at(self, x: float) -> float:
         """Return its value."""
-        return min(max(self.factor * x + self.summand, self.low), self.high)
+        return min(max(self.factor * x + self.offset, self.low), self.high)
 
-    def plus(self, summand: float) -> ClippedAffine | None:
-        """Return it with a number added."""
-        moved = self.summand + summand
-        max_offset = max(self.max_offset, abs(moved / self.factor), abs(summand / self.factor))
-        return _made(self.factor, moved, self.low + summand, self.high + summand, max_offset)
+    def plus(self, offset: float) -> ClippedAffine | None:
+        """Return the function plus a number."""
+        moved = self.offset + offset
+        max_offset = max(self.max_offset, abs(moved / self.factor), abs(offset / self.factor))
+        return _made(self.factor, moved, self.low + offset, self.high + offset, max_offset)
 
     def times(self, factor: float) -> ClippedAffine | None:
-        """Return it with each value multiplied."""
+        """Return the function times a number; None for 0."""
         if factor == 0:
             return None
         low, high = sorted((self.low * factor, self.high * factor))
-        return _made(self.factor * factor, self.summand * factor, low, high, self.max_offset)
+        return _made(self.factor * factor, self.offset * factor, low, high, self.max_offset)
 
     def within(self, low: float, high: float) -> ClippedAffine | None:
-        """Return it with two bounds more."""
+        """Return the function with two additional bounds."""
         lowest, highest = (min(max(end, low), high) for end in (self.low, self.high))
-        return _made(self.factor, self.summand, lowest, highest, self.max_offset) if low < high else None
+        return _made(self.factor, self.offset, lowest, highest, self.max_offset) if low < high else None
 
 
 @dataclasses.dataclass(frozen=True)
 class HalfLine:
-    """Whether x is on one side of a place: above it, or below it. At the place itself it may be either."""
+    """The condition x > threshold, or x < threshold if not `above`; at the threshold itself it may be either."""
 
-    place: float
+    threshold: float
     above: bool
 
 
 _Value = ClippedAffine | HalfLine | float
 
 
-def _made(factor: float, summand: float, low: float, high: float, max_offset: float) -> ClippedAffine | None:
-    usable = _FACTORS[0] < abs(factor) < _FACTORS[1] and math.isfinite(summand) and low < high
-    return ClippedAffine(factor, summand, low, high, max_offset) if usable else None
+def _made(factor: float, offset: float, low: float, high: float, max_offset: float) -> ClippedAffine | None:
+    usable = _FACTORS[0] < abs(factor) < _FACTORS[1] and math.isfinite(offset) and low < high
+    return ClippedAffine(factor, offset, low, high, max_offset) if usable else None
 
 
 def clipped_affine_of(operations: Sequence[Operation], root: str) -> ClippedAffine | None:
-    """Return the line that operations on one number make of it; None where they make something else.
+    """Return the clipped affine function that operations compute; None if they compute another function.
 
     Args:
-        operations: in order; their constants are one number each, and the last makes the result.
-        root: the value that goes in.
+        operations: the operations, in order; each constant is a single number, and the last makes the result.
+        root: name of the input value.
     """
     values: dict[str, _Value] = {root: ClippedAffine(1.0, 0.0)}
     for operation in operations:
@@ -100,7 +101,7 @@ def clipped_affine_of(operations: Sequence[Operation], root: str) -> ClippedAffi
     line = values[operations[-1].result]
     return (
         line
-        if isinstance(line, ClippedAffine) and line.max_offset <= MAX_CANCELLATION * abs(line.summand / line.factor)
+        if isinstance(line, ClippedAffine) and line.max_offset <= MAX_CANCELLATION * abs(line.offset / line.factor)
         else None
     )
 
@@ -110,8 +111,8 @@ def _is_known(operation: Operation, operands: Sequence[_Value]) -> bool:
     return operation.dtype in (np.float32, np.bool_) and not any(math.isnan(number) for number in numbers)
 
 
-def _parted(operands: Sequence[_Value]) -> tuple[ClippedAffine, float] | None:
-    """Return the line and the number of two operands."""
+def _affine_and_number(operands: Sequence[_Value]) -> tuple[ClippedAffine, float] | None:
+    """Return the affine operand and the number of two operands, in either order; None for others."""
     for line, number in (operands, reversed(operands)):
         if isinstance(line, ClippedAffine) and isinstance(number, float):
             return line, number
@@ -121,22 +122,22 @@ def _parted(operands: Sequence[_Value]) -> tuple[ClippedAffine, float] | None:
 def _added(operands: Sequence[_Value], _: object) -> ClippedAffine | None:
     first, second = operands
     if isinstance(first, ClippedAffine) and isinstance(second, ClippedAffine):
-        return _joined(first, second)
-    parts = _parted(operands)
+        return _sum_of(first, second)
+    parts = _affine_and_number(operands)
     return parts[0].plus(parts[1]) if parts is not None else None
 
 
-def _joined(first: ClippedAffine, second: ClippedAffine) -> ClippedAffine | None:
-    if not (first.is_free and second.is_free):
+def _sum_of(first: ClippedAffine, second: ClippedAffine) -> ClippedAffine | None:
+    if not (first.is_unclipped and second.is_unclipped):
         return None
-    factor, summand = first.factor + second.factor, first.summand + second.summand
-    # What is left of two that are nearly the same is rounding.
+    factor, offset = first.factor + second.factor, first.offset + second.offset
+    # The difference of nearly equal factors is mostly rounding error (cancellation).
     if abs(factor) * MAX_CANCELLATION < abs(first.factor):
         return None
     max_offset = max(
-        abs(line.factor / factor) * max(line.max_offset, abs(line.summand / line.factor)) for line in (first, second)
+        abs(line.factor / factor) * max(line.max_offset, abs(line.offset / line.factor)) for line in (first, second)
     )
-    return _made(factor, summand, -math.inf, math.inf, max_offset)
+    return _made(factor, offset, -math.inf, math.inf, max_offset)
 
 
 def _subtracted(operands: Sequence[_Value], attributes: object) -> ClippedAffine | None:
@@ -146,7 +147,7 @@ def _subtracted(operands: Sequence[_Value], attributes: object) -> ClippedAffine
 
 
 def _multiplied(operands: Sequence[_Value], _: object) -> ClippedAffine | None:
-    parts = _parted(operands)
+    parts = _affine_and_number(operands)
     return parts[0].times(parts[1]) if parts is not None else None
 
 
@@ -161,12 +162,12 @@ def _negated(operands: Sequence[_Value], _: object) -> ClippedAffine | None:
 
 
 def _raised(operands: Sequence[_Value], _: object) -> ClippedAffine | None:
-    parts = _parted(operands)
+    parts = _affine_and_number(operands)
     return parts[0].within(parts[1], math.inf) if parts is not None else None
 
 
 def _lowered(operands: Sequence[_Value], _: object) -> ClippedAffine | None:
-    parts = _parted(operands)
+    parts = _affine_and_number(operands)
     return parts[0].within(-math.inf, parts[1]) if parts is not None else None
 
 
@@ -178,22 +179,22 @@ def _clamped(operands: Sequence[_Value], _: object) -> ClippedAffine | None:
 
 
 def _compared(operands: Sequence[_Value], attributes: Mapping[str, object]) -> HalfLine | None:
-    parts, direction = _parted(operands), attributes["comparison_direction"]
-    if parts is None or direction not in ("GT", "GE", "LT", "LE") or not parts[0].is_free:
+    parts, direction = _affine_and_number(operands), attributes["comparison_direction"]
+    if parts is None or direction not in ("GT", "GE", "LT", "LE") or not parts[0].is_unclipped:
         return None
     line, number = parts
     above = (direction in ("GT", "GE")) == isinstance(operands[0], ClippedAffine)
-    return HalfLine((number - line.summand) / line.factor, above == (line.factor > 0))
+    return HalfLine((number - line.offset) / line.factor, above == (line.factor > 0))
 
 
 def _selected(operands: Sequence[_Value], _: object) -> ClippedAffine | None:
-    """Return a line that goes on as a constant from the place where it has that value: a bound."""
+    """Return the function of a select that continues as a constant from where it has that value: a bound."""
     side, *chosen = operands
-    parts = _parted(chosen)
+    parts = _affine_and_number(chosen)
     if not isinstance(side, HalfLine) or parts is None:
         return None
     line, number = parts
-    if not math.isclose(line.at(side.place), number, rel_tol=1e-6):
+    if not math.isclose(line.at(side.threshold), number, rel_tol=1e-6):
         return None
     constant_above = side.above == isinstance(chosen[0], float)
     is_top = constant_above == (line.factor > 0)

@@ -1,4 +1,4 @@
-"""From a trace to a network: placed, drafted, simplified."""
+"""`build`: a trace as a network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from anytpu.chip.network.trace import OperationTrace
 
 
 def build(name: str, trace: OperationTrace, names: Sequence[str]) -> Network:
-    """Return the network of a trace, its inputs called by names."""
+    """Return the network of a trace; `names` are the names of its inputs."""
     graph = NetworkGraph({value: trace.shape(value) for value in trace.inputs})
     TraceLowering(trace, place_operations(trace), graph).run()
     outputs = [Port(graph.tensor(value), trace.example(value), trace.dtype(value).name) for value in trace.outputs]

@@ -1,4 +1,4 @@
-"""Constants beside values: one number for all, one for each channel, or something else."""
+"""Constant operands: uniform, per channel, or general."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from anytpu.chip.network.recorder import uniform
 
 
 def of_example(constant: np.ndarray, shape: tuple[int, ...], layout: BatchLayout) -> np.ndarray:
-    """Return what a constant holds for one example, of a value of this shape and lay."""
+    """Return the part of a constant for one example, broadcast to a shape with a batch layout."""
     return layout.rows_first(np.broadcast_to(constant, shape))[0]
 
 
 def per_channel(constant: np.ndarray, shape: tuple[int, ...], layout: BatchLayout) -> np.ndarray | None:
-    """Return the `(channels,)` of a constant that is the same at every position, float32; else None."""
+    """Return a constant that is equal at every position as float32 `(channels,)`; None for other constants."""
     example = of_example(constant, shape, layout)
     channels = example.shape[-1] if example.ndim else 1
     known = uniform(constant)

@@ -1,4 +1,4 @@
-"""From operations to nodes: each operation that the chip can do as the nodes it needs, one by one.
+"""`TraceLowering`: lower each operation of a trace to nodes of a graph, one by one.
 
 Rule: nothing is optimized here; `simplifying.py` does that. A value of the trace is a tensor of the draft, with the
 same name. A value that is only a view of another value, in the same shape, is that value's tensor.
@@ -23,7 +23,7 @@ from anytpu.chip.network.windows import WindowLowering
 
 
 class TraceLowering:
-    """Writes the nodes of a trace into a graph."""
+    """Lowers the operations of a trace to nodes of a graph."""
 
     def __init__(self, trace: OperationTrace, placement: OperationPlacement, graph: NetworkGraph):
         self._trace, self._placement, self._graph = trace, placement, graph
@@ -34,14 +34,14 @@ class TraceLowering:
         self._functions: dict[object, OperationChain] = {}
 
     def run(self) -> None:
-        """Write all nodes that an output needs."""
+        """Add all nodes that an output needs."""
         needed = self._needed()
         for operation in self._trace.operations:
             if operation.result in needed:
                 self._write(operation)
 
     def _taken_whole(self) -> set[str]:
-        """Return the outputs, and the values that an operation other than a function of one number takes."""
+        """Return the outputs, and the operands of operations other than scalar functions."""
         taken = set(self._trace.outputs)
         for operation in self._trace.operations:
             if self._placement.kinds[operation.result] is not LoweringKind.ELEMENT:
@@ -73,7 +73,10 @@ class TraceLowering:
         return self._trace.producers[value].values[0] if stretched else value
 
     def _function(self, operation: Operation) -> tuple[str, list[Operation]]:
-        """Return the value that a function of one number is best computed from, and its operations."""
+        """Return the input value of a scalar function, and its operations.
+
+        The input is the nearest value that is computed anyway, if there is only one; otherwise the root.
+        """
         root = self._placement.roots[operation.result]
         near, inside = self._walk(operation, {root, *(self._taken - {operation.result})})
         return (near.pop(), inside) if len(near) == 1 else (root, self._walk(operation, {root})[1])
@@ -121,14 +124,14 @@ class TraceLowering:
         assert number is not None
         unit, zeros = np.ones(shape[2], np.float32), np.zeros(shape[2], np.float32)
         turned = isinstance(operation.operands[0], np.ndarray)
-        factor, summand = unit, zeros
+        factor, offset = unit, zeros
         if operation.name == "add":
-            summand = number
+            offset = number
         elif operation.name == "subtract":
-            factor, summand = (-unit, number) if turned else (unit, -number)
+            factor, offset = (-unit, number) if turned else (unit, -number)
         else:
             factor = number if operation.name == "multiply" else 1 / number
-        self._graph.affine(operation.result, operation.layer, self._graph.tensor(operation.values[0]), factor, summand)
+        self._graph.affine(operation.result, operation.layer, self._graph.tensor(operation.values[0]), factor, offset)
 
     def _binary(self, operation: Operation) -> None:
         seen = [self._seen_through(value) for value in operation.values]

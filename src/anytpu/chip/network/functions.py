@@ -78,7 +78,7 @@ def chain_from(
         dtype: dtype of the root.
         known: the functions so far, by key; a function with the same key is reused.
     """
-    names = {root: "x", **{operation.result: f"%{number}" for number, operation in enumerate(operations)}}
+    names = {root: "x", **{operation.result: f"%{index}" for index, operation in enumerate(operations)}}
     renamed = tuple(
         dataclasses.replace(
             operation,
@@ -121,7 +121,7 @@ def affine_bounds_of(chain: OperationChain) -> tuple[float, float, float, float]
     largest = float(np.finfo(np.float32).max)
     low = -math.inf if line.low <= -largest else line.low
     high = math.inf if line.high >= largest else line.high
-    return float(np.float32(line.factor)), float(np.float32(line.summand)), low, high
+    return float(np.float32(line.factor)), float(np.float32(line.offset)), low, high
 
 
 def is_identity(chain: OperationChain) -> bool:

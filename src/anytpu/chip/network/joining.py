@@ -1,7 +1,7 @@
-"""Rules for parts and joins, and for the products around them: what recurrent layers are made of.
+"""Rewrite rules for slices, concatenations and adjacent products, as recurrent layers have them; and CSE.
 
-Idea: a recurrent layer multiplies its input and its state by weights, adds, and cuts the sum into gates. The two
-products are one over both, side by side; and each gate is a product with its own part of the weights.
+Idea: a recurrent layer multiplies its input and its state by weights, adds, and slices the sum into gates. The two
+products become one product over the concatenated inputs. Each gate becomes a product with a slice of the weights.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from anytpu.chip.network.nodes import Concatenate, Convolution, Elementwise, Fun
 
 
 def merge_slices(graph: NetworkGraph, node: Node) -> bool:
-    """Make a part of a part one part, and none of one that is the whole."""
+    """Merge a slice of a slice; remove a slice of the whole tensor."""
     if not isinstance(node, Slice):
         return False
     (source,) = node.inputs
@@ -31,7 +31,7 @@ def merge_slices(graph: NetworkGraph, node: Node) -> bool:
 
 
 def slice_concatenation(graph: NetworkGraph, node: Node) -> bool:
-    """Take a part of tensors side by side from those that it lies in."""
+    """Replace a slice of a concatenation by a slice, or a concatenation, of the inputs that it covers."""
     if not isinstance(node, Slice):
         return False
     (source,) = node.inputs
@@ -58,7 +58,7 @@ def slice_concatenation(graph: NetworkGraph, node: Node) -> bool:
 
 
 def flatten_concatenations(graph: NetworkGraph, node: Node) -> bool:
-    """Make tensors side by side of tensors side by side one join; one of a single tensor is that tensor."""
+    """Flatten nested concatenations; remove a concatenation with one input."""
     if not isinstance(node, Concatenate):
         return False
     if len(node.inputs) == 1:
@@ -77,7 +77,7 @@ def flatten_concatenations(graph: NetworkGraph, node: Node) -> bool:
 
 
 def merge_summed_products(graph: NetworkGraph, node: Node) -> bool:
-    """Make the sum of two dense layers one dense layer of both inputs side by side."""
+    """Replace the sum of two dense layers by one dense layer over the concatenation of their inputs."""
     if not isinstance(node, Elementwise) or node.kind == "multiply":
         return False
     first, second = (graph.nodes.get(name) for name in node.inputs)
@@ -129,7 +129,7 @@ def _is_term(graph: NetworkGraph, node: Node | None) -> bool:
 
 
 def swap_slices(graph: NetworkGraph, node: Node) -> bool:
-    """Take channels before positions, where a product has made both: it can make the channels apart."""
+    """Swap a slice of positions and a slice of channels of a product, so that the product can be split by channels."""
     if not isinstance(node, Slice) or node.axis != 2:
         return False
     before = graph.nodes.get(node.inputs[0])
@@ -149,7 +149,7 @@ def swap_slices(graph: NetworkGraph, node: Node) -> bool:
 
 
 def split_product(graph: NetworkGraph, node: Node) -> bool:
-    """Make a product of which only parts are taken, along its channels, a product for each part."""
+    """Split a product that is only used in slices of channels into a product for each slice."""
     if not isinstance(node, Slice) or node.axis != 2:
         return False
     (source,) = node.inputs
@@ -171,7 +171,7 @@ def split_product(graph: NetworkGraph, node: Node) -> bool:
 
 
 def eliminate_common_nodes(graph: NetworkGraph) -> bool:
-    """Make nodes that move the same numbers in the same way, or compute the same function of them, one."""
+    """Merge equal slices, concatenations, reshapes and functions of equal inputs (CSE)."""
     met: dict[object, str] = {}
     changed = False
     for node in list(graph.ordered()):

@@ -1,4 +1,4 @@
-"""Moving numbers: parts, joins, zeros around, and the other way round, along the chip's three axes."""
+"""Data movement as nodes: slices, concatenations, zero padding and reversal, along the chip's three axes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from anytpu.chip.network.trace import OperationTrace
 
 
 class MovementLowering:
-    """Writes what moves numbers into a graph."""
+    """Lowers data-movement operations to nodes of a graph."""
 
     def __init__(self, trace: OperationTrace, graph: NetworkGraph):
         self._trace, self._graph = trace, graph
 
     def write(self, kind: LoweringKind, operation: Operation) -> None:
-        """Write the nodes of an operation of one of these kinds."""
+        """Add the nodes of an operation of one of these kinds."""
         {
             LoweringKind.CONCATENATE: self._concatenate,
             LoweringKind.SLICE: self._slice,
@@ -30,8 +30,8 @@ class MovementLowering:
 
     def _axis(self, operation: Operation, axis: int) -> int:
         rank = len(self._trace.example(operation.values[0]))
-        place = self._trace.layouts[operation.values[0]].example_axis(axis)
-        return place + 3 - rank if rank <= 3 else 2 if place == rank - 1 else 1
+        example_axis = self._trace.layouts[operation.values[0]].example_axis(axis)
+        return example_axis + 3 - rank if rank <= 3 else 2 if example_axis == rank - 1 else 1
 
     def _concatenate(self, operation: Operation) -> None:
         inputs = tuple(self._graph.tensor(value) for value in operation.values)
@@ -60,17 +60,17 @@ class MovementLowering:
         self._graph.view(source, operation.result, self._trace.shape(operation.result), operation.layer)
 
     def _part(self, operation: Operation, source: str, axis: int, start: int, stop: int) -> str:
-        place, shape = self._axis(operation, axis), list(self._graph.shapes[source])
+        chip_axis, shape = self._axis(operation, axis), list(self._graph.shapes[source])
         example = self._trace.example(operation.values[0])
-        inner = math.prod(example[1:-1]) if len(example) > 3 and place == 1 else 1
-        shape[place] = (stop - start) * inner
+        inner = math.prod(example[1:-1]) if len(example) > 3 and chip_axis == 1 else 1
+        shape[chip_axis] = (stop - start) * inner
         name = f"{operation.result}/part{axis}"
-        node = Slice(name, operation.layer, (source,), name, place, start * inner, stop * inner)
+        node = Slice(name, operation.layer, (source,), name, chip_axis, start * inner, stop * inner)
         self._graph.add(node, (shape[0], shape[1], shape[2]))
         return name
 
     def _steps(self, operation: Operation, source: str, steps: tuple[int, int]) -> str:
-        """Take one position of so many: the greatest of a window of one."""
+        """Add a strided slice: a max pool with a window of one position."""
         name = f"{operation.result}/steps"
         height, width, channels = self._graph.shapes[source]
         node = Pool(name, operation.layer, (source,), name, "max", (1, 1), steps)
@@ -78,7 +78,7 @@ class MovementLowering:
         return name
 
     def _pad(self, operation: Operation) -> None:
-        """Put zeros around: a convolution by one that has a padding."""
+        """Add zero padding: a depthwise convolution with weight 1 and that padding."""
         (value,) = operation.values
         layout, source = self._trace.layouts[value], self._graph.tensor(value)
         channels = self._graph.shapes[source][2]
@@ -100,14 +100,15 @@ class MovementLowering:
         self._graph.add(node, self._trace.shape(operation.result))
 
     def _reverse(self, operation: Operation) -> None:
+        # The chip has no reversal: concatenate slices of one position, in reverse order.
         (value,) = operation.values
         source, (axis,) = self._graph.tensor(value), operation.attributes["dimensions"]
-        place, shape = self._axis(operation, axis), list(self._graph.shapes[source])
-        count, shape[place], parts = shape[place], 1, []
+        chip_axis, shape = self._axis(operation, axis), list(self._graph.shapes[source])
+        count, shape[chip_axis], parts = shape[chip_axis], 1, []
         for number in reversed(range(count)):
             name = f"{operation.result}/{number}"
-            node = Slice(name, operation.layer, (source,), name, place, number, number + 1)
+            node = Slice(name, operation.layer, (source,), name, chip_axis, number, number + 1)
             self._graph.add(node, (shape[0], shape[1], shape[2]))
             parts.append(name)
-        joined = Concatenate(operation.result, operation.layer, tuple(parts), operation.result, place)
+        joined = Concatenate(operation.result, operation.layer, tuple(parts), operation.result, chip_axis)
         self._graph.add(joined, self._trace.shape(operation.result))

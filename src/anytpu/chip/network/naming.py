@@ -1,4 +1,4 @@
-"""Names for people: of nodes by their layers, of tensors by the nodes that make them."""
+"""Readable names: nodes are named after their layers, tensors after the nodes that make them."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def named(name: str, graph: NetworkGraph, inputs: Mapping[str, Port], outputs: S
     """Return the network of a graph, its nodes and tensors named after the layers they came from.
 
     Args:
-        name: of the network.
+        name: name of the network.
         graph: its nodes.
-        inputs: by what the user calls them.
-        outputs: in order.
+        inputs: the inputs, by the user's names.
+        outputs: the outputs, in order.
     """
     tensors = {port.tensor: called for called, port in inputs.items()}
     shapes = {called: graph.shapes[port.tensor] for called, port in inputs.items()}
@@ -50,7 +50,7 @@ def named(name: str, graph: NetworkGraph, inputs: Mapping[str, Port], outputs: S
 
 
 def _unused(wanted: str, taken: dict[str, int], names: set[str]) -> str:
-    """Return a name that no tensor has; the inputs have those that the user gave them."""
+    """Return an unused name: `wanted`, or `wanted` with a number; the user's names of inputs are taken."""
     while True:
         taken[wanted] = taken.get(wanted, 0) + 1
         unique = wanted if taken[wanted] == 1 else f"{wanted}_{taken[wanted]}"

@@ -1,10 +1,10 @@
-"""MLIR as plain records: what each operation of StableHLO takes, makes and says.
+"""`parse`: an MLIR module of StableHLO as plain Python records.
 
-Idea: a loop that is unrolled goes through its body hundreds of times, and asking MLIR for an attribute costs more than
-computing with it. So a module is read once, into records of Python's own.
+Idea: the body of an unrolled loop is evaluated hundreds of times, and reading an attribute from MLIR takes longer than
+computing with it. So a module is read once, into Python records.
 
-Rule: nothing is decided here. An operation that is not known keeps the text of a module of its own, by which it can be
-run (`foreign.py`).
+Rule: nothing is decided here. An unknown operation keeps the text of a module with that operation only, so that XLA can
+run it (`foreign.py`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _NO_LAYERS = {
 
 @dataclasses.dataclass(frozen=True)
 class TensorType:
-    """A tensor's shape, and its dtype; None where NumPy has none for it."""
+    """Shape and dtype of a tensor; the dtype is None if NumPy has no equivalent."""
 
     shape: tuple[int, ...]
     dtype: np.dtype | None
@@ -53,16 +53,16 @@ class TensorType:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MlirBlock:
-    """A function's body, or that of a loop, a condition or a branch.
+    """A block: the body of a function, a loop, a condition or a branch.
 
     Attributes:
-        arguments: the numbers of the values that it is given.
-        instructions: in order.
-        results: the numbers of the values that it gives back.
+        arguments: indices of the values of its arguments.
+        operations: its operations, in order.
+        results: indices of the values that it returns.
     """
 
     arguments: tuple[int, ...]
-    instructions: tuple[MlirOperation, ...]
+    operations: tuple[MlirOperation, ...]
     results: tuple[int, ...]
 
 
@@ -71,14 +71,14 @@ class MlirOperation:
     """An operation of the module.
 
     Attributes:
-        name: with its dialect ("stablehlo.add").
-        operands, results: numbers of values.
-        types: of the results.
-        attributes: Python numbers, strings and lists; constants are arrays.
-        layer: the layer that it came from, by its location; "" where it says none.
+        name: name with its dialect ("stablehlo.add").
+        operands, results: indices of values.
+        types: types of the results.
+        attributes: attributes as Python numbers, strings and lists; constants are arrays.
+        layer: the layer that it came from, by its location; "" if unknown.
         blocks: the first block of each of its regions.
-        text: makes a module that is this operation alone, as a function of its operands; works while MLIR's module is
-            alive.
+        text: returns the text of a module with this operation only, as a function of its operands. It works only while
+            MLIR's module is alive.
     """
 
     name: str
@@ -92,7 +92,7 @@ class MlirOperation:
 
 
 def parse(module: ir.Module) -> dict[str, MlirBlock]:
-    """Return the functions of a module by their names. Call it, and `text`, inside of the module's context."""
+    """Return the functions of a module, by name. Call it, and `text`, within the module's context."""
     numbers = itertools.count()
     return {
         ir.StringAttr(function.operation.attributes["sym_name"]).value: _block(
@@ -107,7 +107,7 @@ def _block(block: Any, known: dict[Any, int], numbers: Iterator[int]) -> MlirBlo
     known = dict(known)
     for argument in block.arguments:
         known[argument] = next(numbers)
-    instructions, results = [], ()
+    operations, results = [], ()
     for view in block.operations:
         operation = view.operation
         operands = tuple(known[value] for value in operation.operands)
@@ -116,8 +116,8 @@ def _block(block: Any, known: dict[Any, int], numbers: Iterator[int]) -> MlirBlo
             break
         for result in operation.results:
             known[result] = next(numbers)
-        instructions.append(_instruction(operation, operands, known, numbers))
-    return MlirBlock(tuple(known[argument] for argument in block.arguments), tuple(instructions), results)
+        operations.append(_instruction(operation, operands, known, numbers))
+    return MlirBlock(tuple(known[argument] for argument in block.arguments), tuple(operations), results)
 
 
 def _instruction(
@@ -147,8 +147,8 @@ def layer_of(location: Any, whole: bool = False) -> str:
     """Return the layer that a location names: "block/conv" of "jit(step)/block/conv/conv_general_dilated".
 
     Args:
-        location: of an operation.
-        whole: the last part names no primitive.
+        location: location of an operation.
+        whole: whether all parts are layers; otherwise the last part is a primitive.
     """
     name = getattr(location, "name_str", "")
     parts = name.split("/") if whole else name.split("/")[:-1]
@@ -170,7 +170,7 @@ def _value(name: str, attribute: Any) -> Any:
 
 
 def _constant(attribute: Any) -> np.ndarray | None:
-    """Return the array of a constant; None for those that NumPy's buffers have no type for, which run by their text."""
+    """Return the array of a constant; None if NumPy's buffers lack its type, so that XLA runs its text."""
     if not isinstance(attribute, ir.DenseElementsAttr):
         return None
     ranked = ir.RankedTensorType(attribute.type)
@@ -244,7 +244,7 @@ def _alone(operation: Any) -> str:
         block = ir.Block.create_at_start(function.regions[0], takes)
         with ir.InsertionPoint(block):
             copy = operation.clone()
-            for number, argument in enumerate(block.arguments):
-                copy.operation.operands[number] = argument
+            for index, argument in enumerate(block.arguments):
+                copy.operation.operands[index] = argument
             ir.Operation.create("func.return", operands=list(copy.operation.results))
         return str(module)

@@ -1,4 +1,4 @@
-"""From a module to a flat list of operations: everything that does not depend on the inputs is computed now.
+"""`PartialEvaluator`: reduce a module to a flat list of operations; what does not depend on the inputs is computed now.
 
 Idea: weights, counters and shapes are known while a model is compiled for the chip. So the module is run once with them
 (partial evaluation), and a list of the operations that depend on the user's inputs is left over. Calls are inlined and
@@ -27,11 +27,11 @@ _IDENTITIES = {"sdy.sharding_constraint", "stablehlo.optimization_barrier", "sdy
 
 
 class PartialEvaluator:
-    """A run of a module in which some values are known.
+    """Evaluates a module of which some values are known.
 
     Args:
         functions: functions of the module, by name.
-        recorder: takes the operations that are left over.
+        recorder: records the operations that depend on the inputs.
     """
 
     def __init__(self, functions: Mapping[str, MlirBlock], recorder: Recorder):
@@ -43,49 +43,49 @@ class PartialEvaluator:
     def run(self, block: MlirBlock, arguments: Sequence[Value], layer: str = "") -> list[Value]:
         """Return the results of a block."""
         self._values.update(zip(block.arguments, arguments, strict=True))
-        for instruction in block.instructions:
-            inside = "/".join(part for part in (layer, instruction.layer) if part)
-            operands = [self._values[number] for number in instruction.operands]
-            results = self._results(instruction, operands, layer, inside)
-            self._values.update(zip(instruction.results, results, strict=True))
+        for operation in block.operations:
+            inside = "/".join(part for part in (layer, operation.layer) if part)
+            operands = [self._values[number] for number in operation.operands]
+            results = self._results(operation, operands, layer, inside)
+            self._values.update(zip(operation.results, results, strict=True))
         return [self._values[number] for number in block.results]
 
-    def _results(self, instruction: MlirOperation, operands: list[Value], outer: str, layer: str) -> list[Value]:
-        name = instruction.name.removeprefix("stablehlo.")
+    def _results(self, operation: MlirOperation, operands: list[Value], outer: str, layer: str) -> list[Value]:
+        name = operation.name.removeprefix("stablehlo.")
         if name in ("func.call", "call", "composite"):
-            callee = instruction.attributes["decomposition" if name == "composite" else "callee"]
+            callee = operation.attributes["decomposition" if name == "composite" else "callee"]
             return self.run(self._functions[callee], operands, layer)
         if name in ("while", "case", "if"):
-            # The places inside of a loop or a branch are written out in full; those inside of a function are not.
-            return getattr(self, f"_{name}")(instruction, operands, outer, layer)
-        if instruction.name in _IDENTITIES or (
-            name == "custom_call" and "Sharding" in instruction.attributes["call_target_name"]
+            # Locations within a loop or a branch have the full path of layers; those within a function do not.
+            return getattr(self, f"_{name}")(operation, operands, outer, layer)
+        if operation.name in _IDENTITIES or (
+            name == "custom_call" and "Sharding" in operation.attributes["call_target_name"]
         ):
             return operands
-        if name == "constant" and instruction.attributes["value"] is not None:
-            return [instruction.attributes["value"]]
+        if name == "constant" and operation.attributes["value"] is not None:
+            return [operation.attributes["value"]]
         if name in ("dynamic_slice", "dynamic_update_slice"):
-            return [self._dynamic(name, instruction, operands, layer)]
-        return [self._result(name, instruction, operands, layer, number) for number in range(len(instruction.results))]
+            return [self._dynamic(name, operation, operands, layer)]
+        return [self._result(name, operation, operands, layer, index) for index in range(len(operation.results))]
 
-    def _result(self, name: str, instruction: MlirOperation, operands: list[Value], layer: str, number: int) -> Value:
-        if instruction.types[number].dtype is None:
+    def _result(self, name: str, operation: MlirOperation, operands: list[Value], layer: str, number: int) -> Value:
+        if operation.types[number].dtype is None:
             raise QuantizationError(
                 f"The operation {name!r} of layer {layer!r} makes values of a type that the chip has no use for: cast "
                 "what it works with to float32 or int32."
             )
-        name, attributes = _simplified(name, instruction)
+        name, attributes = _simplified(name, operation)
         if all(isinstance(operand, np.ndarray) for operand in operands):
             known = [operand for operand in operands if isinstance(operand, np.ndarray)]
-            return self._known(name, instruction, known, attributes, instruction.types[number], number)
+            return self._known(name, operation, known, attributes, operation.types[number], number)
         if not arrays.is_known(name):
-            attributes = {**attributes, "text": self._text(instruction)}
-        return self._recorder.record(name, operands, attributes, instruction.types[number], layer, number)
+            attributes = {**attributes, "text": self._text(operation)}
+        return self._recorder.record(name, operands, attributes, operation.types[number], layer, number)
 
     def _known(
         self,
         name: str,
-        instruction: MlirOperation,
+        operation: MlirOperation,
         operands: list[np.ndarray],
         attributes: dict[str, Any],
         result_type: TensorType,
@@ -95,16 +95,16 @@ class PartialEvaluator:
         if name in elementwise.NAMES:
             return _computed_small(name, operands, attributes, result_type)
         if not arrays.is_known(name):
-            attributes = {**attributes, "text": self._text(instruction)}
+            attributes = {**attributes, "text": self._text(operation)}
         return arrays.compute(name, operands, attributes, result_type.shape, result_type.dtype, number)
 
-    def _text(self, instruction: MlirOperation) -> str:
-        if instruction not in self._texts:
-            self._texts[instruction] = instruction.text()
-        return self._texts[instruction]
+    def _text(self, operation: MlirOperation) -> str:
+        if operation not in self._texts:
+            self._texts[operation] = operation.text()
+        return self._texts[operation]
 
-    def _while(self, instruction: MlirOperation, carried: list[Value], outer: str, layer: str) -> list[Value]:
-        condition, body = instruction.blocks
+    def _while(self, operation: MlirOperation, carried: list[Value], outer: str, layer: str) -> list[Value]:
+        condition, body = operation.blocks
         for _ in range(MAX_ITERATIONS):
             (goes_on,) = self.run(condition, carried, outer)
             if not isinstance(goes_on, np.ndarray):
@@ -121,7 +121,7 @@ class PartialEvaluator:
             "the loop outside of the model."
         )
 
-    def _case(self, instruction: MlirOperation, operands: list[Value], outer: str, layer: str) -> list[Value]:
+    def _case(self, operation: MlirOperation, operands: list[Value], outer: str, layer: str) -> list[Value]:
         (index,) = operands
         if not isinstance(index, np.ndarray):
             raise QuantizationError(
@@ -129,20 +129,20 @@ class PartialEvaluator:
                 "the chip has no branches: compute both and choose between the results with jax.numpy.where."
             )
         chosen = int(index)
-        if instruction.name == "stablehlo.if":
+        if operation.name == "stablehlo.if":
             chosen = 0 if chosen else 1
-        return self.run(instruction.blocks[chosen if 0 <= chosen < len(instruction.blocks) else -1], [], outer)
+        return self.run(operation.blocks[chosen if 0 <= chosen < len(operation.blocks) else -1], [], outer)
 
     _if = _case
 
-    def _dynamic(self, name: str, instruction: MlirOperation, operands: list[Value], layer: str) -> Value:
+    def _dynamic(self, name: str, operation: MlirOperation, operands: list[Value], layer: str) -> Value:
         taken = 1 if name == "dynamic_slice" else 2
         places = operands[taken:]
-        source, result_type = operands[0], instruction.types[0]
+        source, result_type = operands[0], operation.types[0]
         size = result_type.shape if taken == 1 else _shape(operands[1])
         if not all(isinstance(place, np.ndarray) for place in places):
             return self._recorder.record(
-                name, operands, {**instruction.attributes, "text": self._text(instruction)}, result_type, layer
+                name, operands, {**operation.attributes, "text": self._text(operation)}, result_type, layer
             )
         starts = [
             min(max(int(place), 0), whole - part)  # pyright: ignore[reportArgumentType]
@@ -161,12 +161,12 @@ def _place(layer: str) -> str:
     return f"The layer {layer!r}" if layer else "The model"
 
 
-def _simplified(name: str, instruction: MlirOperation) -> tuple[str, dict[str, Any]]:
+def _simplified(name: str, operation: MlirOperation) -> tuple[str, dict[str, Any]]:
     """Return an operation's name and attributes; name the reducer of a reduction by a single operation."""
-    attributes = {key: value for key, value in instruction.attributes.items() if key != "precision_config"}
-    if name not in ("reduce", "reduce_window") or len(instruction.results) != 1:
+    attributes = {key: value for key, value in operation.attributes.items() if key != "precision_config"}
+    if name not in ("reduce", "reduce_window") or len(operation.results) != 1:
         return (name if name != "reduce" else "reduce_many"), attributes
-    inside = [inner.name.removeprefix("stablehlo.") for inner in instruction.blocks[0].instructions]
+    inside = [inner.name.removeprefix("stablehlo.") for inner in operation.blocks[0].operations]
     if len(inside) == 1 and inside[0] in arrays.REDUCERS:
         rank = len(attributes.get("window_dimensions", ()))
         unit = [1] * rank

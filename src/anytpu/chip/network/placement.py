@@ -1,8 +1,8 @@
 """`place_operations`: the operations of a program that the chip computes, and those left to the host, with the reason.
 
-Idea: an operation is placed by its kind and by its operands. Functions of one number are gathered. A value that is
-computed elementwise from one other value, its root, is one function of the root, however it was written. A cheap
-operation on results of the host stays on the host.
+Idea: an operation is placed by its kind and by its operands. Scalar functions are collected: a value that is computed
+elementwise from a single other value, its root, is one function of the root. A cheap operation on results of the host
+stays on the host.
 
 Rule: an operation that an earlier node computes is never left to the host, which would compute it again. So the
 division of an average has a kind of its own: the values before and after it are both the average.
@@ -27,20 +27,20 @@ from anytpu.chip.network.trace import OperationTrace
 
 
 class LoweringKind(enum.Enum):
-    """The form that an operation gets: a kind of node, a part of a node, or the host."""
+    """The target of an operation: a kind of node, a part of a node, or the host."""
 
-    VIEW = "the same numbers"
-    AVERAGE = "the division of a sum, which the pool before it has done"
-    ELEMENT = "part of a function of one number"
-    AFFINE = "a factor and a summand for each channel"
-    BINARY = "two tensors, number by number"
-    BROADCAST = "one number for each channel, at every position"
+    VIEW = "the same values in another shape"
+    AVERAGE = "the division of an average, done by the pool before it"
+    ELEMENT = "part of a scalar function"
+    AFFINE = "a scale and an offset per channel"
+    BINARY = "an elementwise operation of two tensors"
+    BROADCAST = "a value per channel, repeated at every position"
     PRODUCT = "a product with weights"
     POOL = "a pool"
-    CONCATENATE = "tensors side by side"
-    SLICE = "a part of a tensor"
-    PAD = "zeros around a tensor"
-    REVERSE = "the other way round"
+    CONCATENATE = "a concatenation"
+    SLICE = "a slice"
+    PAD = "zero padding"
+    REVERSE = "a reversal of an axis"
     HOST = "left to the host"
 
 
@@ -75,17 +75,20 @@ class OperationPlacement:
 def place_operations(trace: OperationTrace) -> OperationPlacement:
     """Place each value of a trace on the chip or the host."""
     placement = OperationPlacement({}, {}, {}, {}, {})
+    # 1. Forwards: the kind of each operation, by itself and its operands.
     for operation in trace.operations:
         if operation.result not in placement.kinds:
             kind = _kind(operation, trace, placement)
             placement.kinds[operation.result] = kind
-        _stay(operation, trace, placement)
+        _stay_on_host(operation, trace, placement)
+    # 2. Backwards: operations that only the host uses move to the host.
     for operation in reversed(trace.operations):
-        _sink(operation, trace, placement)
+        _move_to_host(operation, trace, placement)
+    # 3. Both again, because step 2 made more values of the host.
     for operation in trace.operations:
-        _stay(operation, trace, placement)
+        _stay_on_host(operation, trace, placement)
     for operation in reversed(trace.operations):
-        _sink(operation, trace, placement)
+        _move_to_host(operation, trace, placement)
     return placement
 
 
@@ -103,7 +106,7 @@ def _kind(operation: Operation, trace: OperationTrace, placement: OperationPlace
     return kind
 
 
-def _stay(operation: Operation, trace: OperationTrace, placement: OperationPlacement) -> None:
+def _stay_on_host(operation: Operation, trace: OperationTrace, placement: OperationPlacement) -> None:
     """Leave a cheap operation with the host if all its operands are there.
 
     At least one operand is a result of the host. The others are values that the host took from the chip for such an
@@ -114,12 +117,12 @@ def _stay(operation: Operation, trace: OperationTrace, placement: OperationPlace
     others = {value for value in seen if value not in hosted}
     known = frozenset().union(*(placement.sources[value] for value in hosted))
     if placement.kinds[operation.result] in _CHEAP and hosted and others <= known:
-        _leave(operation, placement, "it works on what the host has made")
+        _assign_to_host(operation, placement, "it works on what the host has made")
     if placement.is_hosted(operation.result):
         placement.sources[operation.result] = known | others
 
 
-def _leave(operation: Operation, placement: OperationPlacement, why: str) -> None:
+def _assign_to_host(operation: Operation, placement: OperationPlacement, why: str) -> None:
     placement.kinds[operation.result] = LoweringKind.HOST
     placement.whys[operation.result] = why
     placement.roots.pop(operation.result, None)
@@ -132,14 +135,14 @@ def _seen_through(value: str, trace: OperationTrace, placement: OperationPlaceme
     return value
 
 
-def _sink(operation: Operation, trace: OperationTrace, placement: OperationPlacement) -> None:
+def _move_to_host(operation: Operation, trace: OperationTrace, placement: OperationPlacement) -> None:
     """Leave with the host an operation that makes no tensor, or that only the host uses and that reduces no data."""
     users = trace.users.get(operation.result, ())
     kind, is_output = placement.kinds[operation.result], operation.result in trace.outputs
     if kind is LoweringKind.ELEMENT and not trace.is_float(operation.result):
         root = placement.roots[operation.result]
         if is_output or not all(placement.roots.get(user.result) == root for user in users):
-            _leave(operation, placement, "it makes whole numbers or truth values")
+            _assign_to_host(operation, placement, "it makes whole numbers or truth values")
     elif kind is LoweringKind.ELEMENT:
         root, hosted = (
             placement.roots[operation.result],
@@ -147,15 +150,15 @@ def _sink(operation: Operation, trace: OperationTrace, placement: OperationPlace
         )
         taken = root in trace.inputs or any(root in placement.sources.get(user, ()) for user in hosted)
         if len(hosted) == len(users) > 0 and not is_output and taken:
-            _leave(operation, placement, "only the host uses it")
+            _assign_to_host(operation, placement, "only the host uses it")
             placement.sources[operation.result] = frozenset([root])
     elif kind is LoweringKind.BROADCAST:
         if is_output or not all(_has_whole(user, placement) for user in users):
-            _leave(operation, placement, "it repeats numbers")
+            _assign_to_host(operation, placement, "it repeats numbers")
     elif kind in _MOVES and all(placement.is_hosted(user.result) for user in users):
         from_host = all(placement.is_hosted(_seen_through(value, trace, placement)) for value in operation.values)
         if from_host or (kind is LoweringKind.VIEW and not is_output):
-            _leave(operation, placement, "only the host uses it")
+            _assign_to_host(operation, placement, "only the host uses it")
 
 
 def _has_whole(operation: Operation, placement: OperationPlacement) -> bool:

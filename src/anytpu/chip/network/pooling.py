@@ -84,14 +84,14 @@ def window_of(operation: Operation, trace: OperationTrace) -> PoolWindow:
     rank = len(trace.example(value))
     size, strides, padding = [1, 1], [1, 1], [(0, 0), (0, 0)]
     for axis in _touched(operation):
-        place = layout.example_axis(axis) + 3 - rank
+        chip_axis = layout.example_axis(axis) + 3 - rank
         if operation.name == "reduce":
-            size[place] = shape[axis]
+            size[chip_axis] = shape[axis]
         else:
-            size[place] = operation.attributes["window_dimensions"][axis]
-            strides[place] = operation.attributes["window_strides"][axis]
+            size[chip_axis] = operation.attributes["window_dimensions"][axis]
+            strides[chip_axis] = operation.attributes["window_strides"][axis]
             low, high = operation.attributes["padding"][axis]
-            padding[place] = (low, high)
+            padding[chip_axis] = (low, high)
     return PoolWindow((size[0], size[1]), (strides[0], strides[1]), (padding[0], padding[1]))
 
 

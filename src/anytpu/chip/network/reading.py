@@ -72,7 +72,7 @@ def _trace(program: Program) -> OperationTrace:
 def _inputs(program: Program, recorder: Recorder) -> list[Symbol]:
     """Declare the inputs under internal names: the user's names may equal names of values."""
     types = [TensorType(tuple(leaf.shape), np.dtype(leaf.dtype)) for leaf in jax.tree.leaves(program.batch)]
-    return [recorder.input(f"input {number}", tensor_type) for number, tensor_type in enumerate(types)]
+    return [recorder.input(f"input {index}", tensor_type) for index, tensor_type in enumerate(types)]
 
 
 def _names(program: Program) -> list[str]:
@@ -80,7 +80,7 @@ def _names(program: Program) -> list[str]:
     leaves = jax.tree_util.tree_flatten_with_path(program.batch)[0]
     names = [_key(path) for path, _ in leaves]
     if not all(names) or len(set(names)) < len(names):
-        return ["input"] if len(leaves) == 1 else [f"input_{number}" for number in range(len(leaves))]
+        return ["input"] if len(leaves) == 1 else [f"input_{index}" for index in range(len(leaves))]
     return names
 
 

@@ -1,7 +1,7 @@
-"""Taking down the operations that depend on the inputs, in their simplest form.
+"""`Recorder`: record the operations that depend on the inputs, simplified.
 
-Idea: many operations of a program change nothing: plus zero, times one, a reshape to the same shape. They are left out
-while they are taken down, so that nobody after has to think of them.
+Idea: many operations of a program have no effect: plus zero, times one, a reshape to the same shape. They are removed
+while they are recorded, so that no later pass has to handle them.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class PiecewiseArray:
     """An array that is filled piece by piece along one axis.
 
     Attributes:
-        base: what lies where no piece was put.
-        axis: along which.
-        pieces: by where they start.
+        base: the value of the parts without a piece.
+        axis: the axis along which the pieces are placed.
+        pieces: maps the start of each piece on the axis to the piece.
     """
 
     base: np.ndarray | Symbol
@@ -41,12 +41,12 @@ class PiecewiseArray:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the whole."""
+        """Shape of the whole array."""
         return self.base.shape
 
     @property
     def dtype(self) -> np.dtype:
-        """Of the whole."""
+        """Dtype of the whole array."""
         return self.base.dtype
 
 
@@ -54,7 +54,7 @@ Value = np.ndarray | Symbol | PiecewiseArray
 
 
 def uniform(array: np.ndarray) -> float | None:
-    """Return the number that an array is full of, if it is."""
+    """Return the value of all elements of an array if they are equal; otherwise None."""
     if array.size == 0:
         return None
     small = array[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in array.strides)]
@@ -62,16 +62,16 @@ def uniform(array: np.ndarray) -> float | None:
     return first.item() if bool((small == first).all()) else None
 
 
-_NOTHING: dict[str, tuple[int, ...]] = {"add": (0, 1), "subtract": (1,), "multiply": (0, 1), "divide": (1,)}
+_NEUTRAL_OPERANDS: dict[str, tuple[int, ...]] = {"add": (0, 1), "subtract": (1,), "multiply": (0, 1), "divide": (1,)}
 _NEUTRAL = {"add": 0.0, "subtract": 0.0, "multiply": 1.0, "divide": 1.0}
 
 
 class Recorder:
-    """Takes down operations.
+    """Records operations.
 
     Attributes:
-        operations: so far.
-        types: of each value.
+        operations: the operations so far.
+        types: type of each value.
     """
 
     def __init__(self):
@@ -80,7 +80,7 @@ class Recorder:
         self._producers: dict[str, Operation] = {}
 
     def input(self, name: str, tensor_type: TensorType) -> Symbol:
-        """Declare a value that comes from outside."""
+        """Declare an input value."""
         assert tensor_type.dtype is not None
         self.types[name] = tensor_type
         return Symbol(name, tensor_type.shape, tensor_type.dtype)
@@ -94,7 +94,7 @@ class Recorder:
         layer: str,
         number: int = 0,
     ) -> Value:
-        """Take down an operation, and return what it makes."""
+        """Record an operation, simplified if possible, and return its result."""
         values = [self.whole(operand) for operand in operands]
         simple = self._simpler(name, values, attributes, result_type, layer)
         if simple is not None:
@@ -111,7 +111,7 @@ class Recorder:
         return Symbol(result, result_type.shape, result_type.dtype)
 
     def whole(self, value: Value) -> np.ndarray | Symbol:
-        """Return a value of which pieces were put together as one."""
+        """Return a piecewise array as one value: the concatenation of its pieces."""
         if not isinstance(value, PiecewiseArray):
             return value
         parts, at, size = [], 0, value.shape[value.axis]
@@ -195,12 +195,12 @@ class Recorder:
         result_type: TensorType,
         layer: str,
     ) -> Value | None:
-        """Return what an operation makes where it need not be taken down."""
+        """Return the result of an operation that need not be recorded; None for others."""
         if name == "multiply" and any(
             isinstance(operand, np.ndarray) and uniform(operand) == 0 for operand in operands
         ):
             return np.broadcast_to(np.zeros((), result_type.dtype), result_type.shape)
-        if name in _NOTHING:
+        if name in _NEUTRAL_OPERANDS:
             return _without_effect(name, operands, result_type)
         rule = _SIMPLER.get(name)
         return rule(self, operands, attributes, result_type, layer) if rule is not None else None
@@ -239,7 +239,7 @@ class Recorder:
     def _dot(
         self, operands: Sequence[Any], attributes: Mapping[str, Any], result_type: TensorType, layer: str
     ) -> Value | None:
-        """Put the value before the constant: weights @ value becomes (value @ weights), its axes exchanged."""
+        """Make the value the left operand: weights @ value becomes the transpose of value @ weights."""
         lhs, rhs = operands
         numbers = attributes["dot_dimension_numbers"]
         if not isinstance(lhs, np.ndarray):
@@ -267,7 +267,7 @@ class Recorder:
     def _gather(
         self, operands: Sequence[Any], attributes: Mapping[str, Any], result_type: TensorType, layer: str
     ) -> Value | None:
-        """Turn picking one part by a known number into a slice."""
+        """Replace a gather of one slice at a constant index by a slice."""
         source, indices = operands
         numbers, sizes = attributes["dimension_numbers"], attributes["slice_sizes"]
         if (
@@ -295,7 +295,7 @@ def _is_free(target: PiecewiseArray, start: int, size: int) -> bool:
 
 
 def _without_effect(name: str, operands: Sequence[np.ndarray | Symbol], result_type: TensorType) -> Symbol | None:
-    for number in _NOTHING[name]:
+    for number in _NEUTRAL_OPERANDS[name]:
         constant, value = operands[number], operands[1 - number]
         if not isinstance(constant, np.ndarray) or not isinstance(value, Symbol) or value.shape != result_type.shape:
             continue
@@ -305,7 +305,7 @@ def _without_effect(name: str, operands: Sequence[np.ndarray | Symbol], result_t
 
 
 def _bound(neutral: float) -> Callable[..., Value | None]:
-    """Return the rule of a maximum or a minimum: one with nothing beyond the bound changes nothing."""
+    """Return the rule of a maximum or a minimum: with its neutral element it has no effect."""
 
     def rule(
         _recorder: Recorder, operands: Sequence[Any], _attributes: Any, result_type: TensorType, _layer: str

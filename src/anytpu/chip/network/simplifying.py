@@ -1,6 +1,8 @@
-"""Making a network smaller without changing what it computes.
+"""`simplify`: peephole optimization of a graph.
 
-Idea: rules that each look at one node and its neighbours, applied until none finds anything more.
+Idea: each rule examines one node and its neighbours. All rules are applied until a fixed point.
+
+Rule: no rule changes the function that the graph computes, up to rounding.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ _RULES: tuple[Callable[[NetworkGraph, Node], bool], ...] = (
 
 
 def simplify(name: str, graph: NetworkGraph, inputs: Mapping[str, Port], outputs: Sequence[Port]) -> Network:
-    """Return the network of a graph, simplified and with names for people."""
+    """Return the simplified network of a graph, with readable names."""
     graph.outputs = {port.tensor for port in outputs}
     while any([joining.eliminate_common_nodes(graph), *(_pass(graph, rule) for rule in _RULES)]):
         pass

@@ -1,4 +1,4 @@
-"""`OperationTrace`: the operations of a program that depend on its inputs, and what is known of each value."""
+"""`OperationTrace`: the operations of a program that depend on its inputs, with the type and layout of each value."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class OperationTrace:
 
     Attributes:
         inputs, outputs: names of values, in the user's order.
-        operations: those on which an output depends, in order.
-        producers: the operation that makes each value.
-        users: the operations that take each value.
+        operations: the operations that an output depends on, in order.
+        producers: maps each value to the operation that makes it.
+        users: maps each value to the operations that take it.
         types: shape and dtype of each value, the batch included.
-        layouts: where the examples lie in each.
+        layouts: layout of the examples in each value.
     """
 
     inputs: tuple[str, ...]
@@ -44,10 +44,10 @@ class OperationTrace:
         inputs: Mapping[str, BatchLayout],
         outputs: Sequence[str],
     ) -> OperationTrace:
-        """Leave out what no output depends on, and follow the batch.
+        """Eliminate dead operations, and propagate the batch axis.
 
         Raises:
-            QuantizationError: a value mixes examples, or has numbers of 64 bits or complex ones.
+            QuantizationError: a value mixes examples, or has 64-bit or complex numbers.
         """
         kept = _live(operations, outputs)
         for operation in kept:
@@ -93,7 +93,7 @@ class OperationTrace:
         return self.dtype(name).name in ("float32", "bfloat16", "float16")
 
     def argument(self, name: str) -> Argument:
-        """Return a value as what goes into a step of the host."""
+        """Return a value as an argument of a host step."""
         return Argument(name, self.types[name].shape, self.dtype(name).name, self.layouts[name])
 
     def _check_output(self, name: str) -> None:

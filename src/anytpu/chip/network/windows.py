@@ -1,4 +1,4 @@
-"""Products and pools as nodes: what goes over a tensor with a kernel or a window."""
+"""Products and pools as nodes: operations with a kernel or a window."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from anytpu.chip.network.trace import OperationTrace
 
 
 class WindowLowering:
-    """Writes products and pools into a graph.
+    """Lowers products and pools to nodes of a graph.
 
     Args:
-        trace: where the operations stand.
-        graph: takes the nodes.
-        averages: sums over windows, with what makes averages of them.
+        trace: the operations.
+        graph: the graph to add the nodes to.
+        averages: maps the result of a sum over windows to the average that it belongs to.
     """
 
     def __init__(self, trace: OperationTrace, graph: NetworkGraph, averages: Mapping[str, WindowSum]):
         self._trace, self._graph, self._averages = trace, graph, averages
 
     def write(self, kind: LoweringKind, operation: Operation) -> None:
-        """Write the nodes of a product or a pool."""
+        """Add the nodes of a product or a pool."""
         if kind is LoweringKind.PRODUCT:
             self._product(operation)
         else:
@@ -59,7 +59,7 @@ class WindowLowering:
         window, average = window_of(operation, self._trace), self._averages.get(operation.result)
         height, width, channels = self._trace.shape(operation.values[0])
         made = f"{operation.result}/pool"
-        places = [
+        positions = [
             (size + sum(padding) - taken) // stride + 1
             for size, taken, stride, padding in zip(
                 (height, width), window.size, window.strides, window.padding, strict=True
@@ -76,7 +76,7 @@ class WindowLowering:
             padding=window.padding,
             counts_padding=average is not None and average.counts_padding and any(map(any, window.padding)),
         )
-        self._graph.add(node, (places[0], places[1], channels))
+        self._graph.add(node, (positions[0], positions[1], channels))
         if average is not None and not np.isclose(average.factor, 1, rtol=1e-6):
             factor = np.full(channels, average.factor, np.float32)
             self._graph.affine(f"{operation.result}/sum", operation.layer, made, factor, np.zeros_like(factor))

@@ -26,7 +26,7 @@ def _maximum(writer: OnnxWriter, node: QPool) -> str:
     # MaxPool has no int16; float32 represents each int16 exactly.
     dtype = writer.dtype(quantization) if quantization.bits == 8 else np.dtype(np.float32)
     value = graph.cast(value, dtype, writer.dtype(quantization))
-    if not all(pad < node.window[number % 2] for number, pad in enumerate(pads)):  # MaxPool's limit.
+    if not all(pad < node.window[index % 2] for index, pad in enumerate(pads)):  # MaxPool's limit.
         value, pads = _padded(writer, node, value, pads, dtype), [0] * 4
     result = graph.add("MaxPool", value, kernel_shape=list(node.window), strides=list(node.strides), pads=pads)
     shapes = writer.shape(node.inputs[0]), writer.shape(node.output)

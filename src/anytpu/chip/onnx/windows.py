@@ -76,14 +76,14 @@ def _spread(
 ) -> tuple[str, list[int]]:
     """Dilate `(batch, features, positions...)` with zeros between positions; return the value and its new sizes."""
     sizes = list(sizes)
-    for number, step in enumerate(steps):
+    for index, step in enumerate(steps):
         if step > 1:
-            split = graph.reshape(value, (features, *sizes[: number + 1], 1, *sizes[number + 1 :]))
+            split = graph.reshape(value, (features, *sizes[: index + 1], 1, *sizes[index + 1 :]))
             around = np.zeros((2, len(sizes) + 3), np.int64)
-            around[1, number + 3] = step - 1
+            around[1, index + 3] = step - 1
             filled = graph.add("Pad", split, around.ravel())
-            whole = graph.reshape(filled, (features, *sizes[:number], sizes[number] * step, *sizes[number + 1 :]))
-            stop = (sizes[number] - 1) * step + 1
-            value = graph.add("Slice", whole, *(np.array([n], np.int64) for n in (0, stop, number + 2)))
-            sizes[number] = stop
+            whole = graph.reshape(filled, (features, *sizes[:index], sizes[index] * step, *sizes[index + 1 :]))
+            stop = (sizes[index] - 1) * step + 1
+            value = graph.add("Slice", whole, *(np.array([n], np.int64) for n in (0, stop, index + 2)))
+            sizes[index] = stop
     return value, sizes

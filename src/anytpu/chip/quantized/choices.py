@@ -109,10 +109,10 @@ class _Chooser:
         makers: maps a tensor to the node whose output it is; inputs of the network are absent.
         users: maps a tensor to the nodes that take it as an input.
         ports: maps a tensor to the network input that it is.
-        delivered: tensors that are outputs of the network.
+        outputs: tensors that are outputs of the network.
         scale_groups: the partition of the chip tensors into groups; pass 2 joins more of them.
         reach: maps a group to the union of its members' ranges.
-        only_laid: cache of `is_only_laid`, by group and its number of members.
+        only_concatenated: cache of `is_only_concatenated`, by group and its number of members.
         stand_ins: ranges for tensors that were 0 in all examples.
     """
 
@@ -124,17 +124,21 @@ class _Chooser:
             for name in node.inputs:
                 self.users[name].append(node)
         self.ports = {port.tensor: port for port in network.inputs}
-        self.delivered = {port.tensor for port in network.outputs}
+        self.outputs = {port.tensor for port in network.outputs}
         self.scale_groups = initial_groups(network, ranges)
         self.reach = {group: self.covered(names) for group, names in self.scale_groups.members.items()}
-        self.only_laid: dict[tuple[str, int], bool] = {}
+        self.only_concatenated: dict[tuple[str, int], bool] = {}
         self.stand_ins = _stand_ins(network, ranges)
 
     def choose(self) -> QuantizationChoices:
-        detours = self.lay_side_by_side()
+        # Pass 1 is in __init__. 2. Join groups at concatenations.
+        detours = self.join_concatenations()
         members = self.scale_groups.members
+        # 3. Scales and zero points.
         chosen = {group: self.quantization(names) for group, names in members.items()}
+        # 4. Finer scales where only functions use the tensors.
         chosen |= {group: self.trimmed(names, chosen) for group, names in members.items()}
+        # 5. Coarser scales where an int32 sum could overflow.
         spare_bits = {group: self.spare_bits(names, chosen[group]) for group, names in members.items()}
         scale_groups = {name: self.scale_groups.of(name) for name in self.ranges}
         scale_groups |= {new: self.scale_groups.of(node.output) for (node, _), new in detours.items()}
@@ -144,6 +148,7 @@ class _Chooser:
             for name, group in scale_groups.items()
             if (spare := spare_bits[group])
         }
+        # 6. Coarser inputs of average pools whose int32 sum could overflow.
         renamed = {(node.name, name): new for (node, name), new in detours.items()}
         for node in self.network.nodes:
             if isinstance(node, Pool) and node.kind == "average":
@@ -152,7 +157,7 @@ class _Chooser:
 
     # Pass 2: concatenations.
 
-    def lay_side_by_side(self) -> dict[tuple[Concatenate, str], str]:
+    def join_concatenations(self) -> dict[tuple[Concatenate, str], str]:
         """Join the inputs of each Concatenate with its output, or record a detour.
 
         Returns:
@@ -178,7 +183,7 @@ class _Chooser:
         own, others = self.reach[self.scale_groups.of(name)], self.reach[self.scale_groups.of(whole)].union(parts)
         maximum = self.step(own.union(others)) / _TOLERATED[self.bits]
         return maximum <= self.step(others) and (
-            maximum <= self.step(own) or self.is_only_laid(self.scale_groups.of(name))
+            maximum <= self.step(own) or self.is_only_concatenated(self.scale_groups.of(name))
         )
 
     def join(self, name: str, whole: str) -> None:
@@ -187,15 +192,17 @@ class _Chooser:
         self.scale_groups.join([whole, name])
         self.reach[self.scale_groups.of(whole)] = reach
 
-    def is_only_laid(self, group: str) -> bool:
+    def is_only_concatenated(self, group: str) -> bool:
         """Return whether only Concatenate nodes take the tensors of a group, and no output delivers them."""
         # A group only grows, so its number of members identifies its set of members.
         key = group, len(self.scale_groups.members[group])
-        if key not in self.only_laid:
+        if key not in self.only_concatenated:
             own = set(self.scale_groups.members[group])
             users = [user for member in own for user in self.users[member] if user.output not in own]
-            self.only_laid[key] = all(isinstance(user, Concatenate) for user in users) and not self.delivered & own
-        return self.only_laid[key]
+            self.only_concatenated[key] = (
+                all(isinstance(user, Concatenate) for user in users) and not self.outputs & own
+            )
+        return self.only_concatenated[key]
 
     def step(self, covered: Range) -> float:
         """Return the real difference between consecutive integers that cover a range."""
@@ -258,7 +265,7 @@ class _Chooser:
         own, members = chosen[self.scale_groups.of(names[0])], set(names)
         users = [user for name in names for user in self.users[name] if user.output not in members]
         functions = [user for user in users if isinstance(user, Function)]
-        if not functions or len(functions) < len(users) or self.delivered & members or members & set(self.ports):
+        if not functions or len(functions) < len(users) or self.outputs & members or members & set(self.ports):
             return own
         covered = self.covered(names)
         if covered.high == covered.low:

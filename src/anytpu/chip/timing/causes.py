@@ -112,6 +112,7 @@ def causes_of(
     idle: list[IdleInterval] = []
     busy: list[Span] = []
     tag = schedule.passes[window[0] - 1].work.tag if window[0] else None
+    # 1. Each pass, and the waits before it.
     for array_pass in schedule.passes[slice(*window)]:
         gaps, before, tag = gaps_of(array_pass), tag, array_pass.work.tag
         part = parts.setdefault(tag, CycleCauses())
@@ -126,9 +127,11 @@ def causes_of(
             part.input_wait += min(array_pass.input, array_pass.start) - gaps.free
         busy.append(Span(gaps.held, array_pass.stop, tag))
         start = array_pass.stop
+    # 2. The rest after the last pass.
     if end > start:
         last = -1 if tag is None else tag
         idle.append(IdleInterval(start, end, last, start, last))
+    # 3. Idle cycles count for the part whose work holds the matrix unit.
     owned = list(_owners(idle, schedule.intervals[Unit.ACTIVATE]))
     for span in owned:
         parts.setdefault(span.tag, CycleCauses()).other += span.stop_cycles - span.start_cycles

@@ -86,9 +86,12 @@ def time(
     """
     design, latencies = design or image.design, latencies or Latencies()
     _check(image, design, events and back_to_back)
+    # 1. The work of each unit, in order.
     queues = queues_of(image.instructions, design, _RUNS if back_to_back else 1)
+    # 2. Start and end of all work.
     schedule = Schedule(image.name, queues, design, latencies)
     schedule.run()
+    # 3. The interval to report: the last of several runs, or the whole single run.
     if back_to_back:
         runs_passes = len(schedule.passes) // _RUNS
         window = (len(schedule.passes) - runs_passes, len(schedule.passes))
@@ -96,6 +99,7 @@ def time(
     else:
         window, start = (0, len(schedule.passes)), 0.0
         end = math.ceil(schedule.end + latencies.batch_s * design.clock_hz)
+    # 4. The cause of each cycle.
     total, parts, spans = causes_of(schedule, window, start, end)
     timing = _timing(image, design, queues, end - start, total, parts, back_to_back)
     return dataclasses.replace(timing, events=events_of(schedule), spans=spans) if events else timing
@@ -157,7 +161,7 @@ def _timing(
         input_bytes=moved(Unit.READ),
         output_bytes=moved(Unit.WRITE),
         parts=_parts(image, queues, parts),
-        byte_macs=sum(tag.macs * (2 if number in queues.wide_tags else 1) for number, tag in enumerate(tags)),
+        byte_macs=sum(tag.macs * (2 if index in queues.wide_tags else 1) for index, tag in enumerate(tags)),
         host_steps=_host_steps(image, queues),
         back_to_back=back_to_back,
     )
@@ -179,6 +183,6 @@ def _parts(image: Image, queues: WorkQueues, parts: dict[int, CycleCauses]) -> t
         size = read.get(number, 0) // runs
         return PartTiming(name, causes.active, causes.stall, causes.shift, causes.other, macs, size)
 
-    tagged = [part(number, tag.name, tag.macs) for number, tag in enumerate(image.tags)]
+    tagged = [part(index, tag.name, tag.macs) for index, tag in enumerate(image.tags)]
     others = [number for number in {*parts, *read} if not 0 <= number < len(image.tags)]
     return (*tagged, *(part(number, "", 0) for number in sorted(others)))

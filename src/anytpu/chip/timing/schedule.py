@@ -77,7 +77,7 @@ class Schedule:
         self.passes: list[ArrayPass] = []
         self.intervals: list[list[WorkInterval]] = [[] for _ in range(HOST + 1)]
         self.done: list[list[float]] = [[] for _ in range(HOST + 1)]
-        self.sent: list[float] = []  # when each ReadWeights was sent
+        self.sent: list[float] = []  # time at which each ReadWeights is sent
         self.tiles: list[float] = []  # time at which each is in the FIFO
         self.parameters: list[float] = []
         self._fetched = (0, 0)  # (instruction, number of its transfers)
@@ -159,18 +159,22 @@ class Schedule:
         number, count = self._fetched
         depth = self.design.weight_fifo_tiles
         while number < len(self.sent):
+            # 1. A transfer starts when it is requested and the memory is free.
             work, start = queue[number], max(self.sent[number], self._memory_free)
+            # 2. A tile also needs a FIFO entry: the tile `depth` before it must have left the FIFO completely.
             if work.kind == "tile":
                 place = len(self.tiles) - depth
                 if place >= len(self._shifts):
                     break
                 start = max(start, self._shifts[place] + self.design.array if place >= 0 else 0.0)
+            # 3. The item arrives; a tile may start to shift.
             self._memory_free = start + work.cycles
             seen = math.ceil(self._memory_free)
             self.intervals[Unit.WEIGHTS].append(WorkInterval(start, self._memory_free, work))
             if work.kind != "table":
                 (self.tiles if work.kind == "tile" else self.parameters).append(seen)
                 self._shift()
+            # 4. After the last transfer of a request, the next request follows.
             count, moved = count + 1, True
             if count == work.passes:
                 number, count = number + 1, 0
@@ -202,6 +206,7 @@ class Schedule:
     def _go_through(self, work: UnitWork) -> bool:
         """Advance the product at the head of the queue; return whether all of its passes are scheduled."""
         while self._pass_of < work.passes:
+            # 1. The unit is free, and the awaited work is done; only the first pass of a product waits for a Sync.
             free = self.passes[-1].stop if self.passes else 0.0
             data = input_ = held = free
             if self._pass_of == 0 and work.waits:
@@ -210,12 +215,14 @@ class Schedule:
                     return False
                 held = max(free, ready)
                 data, input_ = self._reasons(work, free)
+            # 2. The tile is in the array's second plane; without a pop the array keeps its tile.
             shift, loaded = 0.0, 0.0
             if work.pops == work.passes or self._pass_of:  # pops a tile
                 if self._popped >= len(self._shifts):
                     return False
                 shift = self._shifts[self._popped]
                 loaded = shift + self.design.array
+            # 3. The pass starts, which frees the second plane for the next tile.
             start = max(held, loaded)
             if loaded:
                 self._popped, self._plane_free = self._popped + 1, start
