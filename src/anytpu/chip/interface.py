@@ -38,7 +38,10 @@ def interface_of(image: Image, network: QuantizedNetwork | None) -> ProgramInter
     """Return the interface of a program; `network` is None if it has only an image."""
     if network is not None:
         return ProgramInterface(network.inputs, network.outputs, network.shapes, network.quantizations, network.nodes)
-    inputs, outputs = (*_bound(image.inputs), *_taken(image)), (*_bound(image.outputs), *_made(image))
+    inputs, outputs = (
+        (*_chip_ports(image.inputs), *_host_inputs(image)),
+        (*_chip_ports(image.outputs), *_host_outputs(image)),
+    )
     return ProgramInterface(
         inputs=inputs,
         outputs=outputs,
@@ -57,14 +60,14 @@ def _bindings(image: Image) -> Iterator[Binding]:
         yield from (binding for binding in (*service.inputs, service.output) if binding is not None)
 
 
-def _bound(bindings: tuple[Binding, ...]) -> Iterator[Port]:
+def _chip_ports(bindings: tuple[Binding, ...]) -> Iterator[Port]:
     """Yield the port of each bound chip tensor; its shape omits leading axes of size 1 before the channels."""
     for binding in bindings:
         leading = next((index for index, size in enumerate(binding.shape[:2]) if size != 1), 2)
         yield Port(binding.tensor, binding.shape[leading:])
 
 
-def _taken(image: Image) -> Iterator[Port]:
+def _host_inputs(image: Image) -> Iterator[Port]:
     """Yield the inputs of host steps that are the user's own arrays."""
     known = {service.step.output for service in image.services}
     for service in image.services:
@@ -75,7 +78,7 @@ def _taken(image: Image) -> Iterator[Port]:
                 yield Port(name, argument.example_shape, argument.dtype)
 
 
-def _made(image: Image) -> Iterator[Port]:
+def _host_outputs(image: Image) -> Iterator[Port]:
     """Yield the outputs of host steps that go to the user only."""
     taken = {name for service in image.services for name in service.step.inputs}
     for service in image.services:

@@ -81,7 +81,7 @@ def _of_model(model: Any, calibration: Any, state: Any, rows: int) -> Program:
         return of(model, None, "infer", True, batch_size=rows)
     except ProgramError:
         # A model without input shapes gets the shapes of the examples.
-        return _told(
+        return _with_shapes_in_error(
             f"The Keras model {name!r} cannot be called with",
             calibration,
             lambda: of(model, (_rows_of(calibration),), "infer", True, batch_size=rows),
@@ -104,14 +104,14 @@ def _of_function(function: Any, calibration: Any, state: Any, rows: int) -> Prog
             f"The weights of the function {name!r} are missing: tpu.chip.compile(function, calibration, state=weights),"
             " where function(weights, x) returns the outputs; state={} for one without weights."
         )
-    return _told(
+    return _with_shapes_in_error(
         f"The function {name!r} cannot be called with",
         calibration,
         lambda: of(_step(function, name), (state, _rows_of(calibration)), "infer", True, batch_size=rows),
     )
 
 
-def _told(who: str, calibration: Any, make: Callable[[], Program]) -> Program:
+def _with_shapes_in_error(who: str, calibration: Any, make: Callable[[], Program]) -> Program:
     """Return `make()`; if user code raises in it, raise an error with the shapes of its arguments."""
     try:
         return make()

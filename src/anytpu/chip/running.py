@@ -26,7 +26,7 @@ class Runner:
         self._interface = interface_of(images.own, images.network)
         self.inputs, self.outputs = self._interface.inputs, self._interface.outputs
 
-    def real(self, x: Any) -> list[np.ndarray]:
+    def run_real(self, x: Any) -> list[np.ndarray]:
         """Return the outputs as real numbers, `(rows, ...)` in the user's shapes."""
         tensors = self._run(x, [port.tensor for port in self.outputs])
         return [
@@ -34,7 +34,7 @@ class Runner:
             for port in self.outputs
         ]
 
-    def whole(self, x: Any) -> list[np.ndarray]:
+    def run_integers(self, x: Any) -> list[np.ndarray]:
         """Return each output's integers; for an output computed on the host, the chip tensors it is computed from."""
         shapes: list[tuple[str, tuple[int, ...] | None]] = []
         for port in self.outputs:

@@ -1,4 +1,4 @@
-"""`ImageBuilder`: an image while its text is read."""
+"""`ImageBuilder`: an image under construction, while its text is parsed."""
 
 from __future__ import annotations
 

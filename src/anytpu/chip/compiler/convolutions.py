@@ -34,7 +34,7 @@ class ArrayMapping:
     @property
     def passes(self) -> int:
         """Tiles for each chunk of rows."""
-        return sum(input_feed.feed.passes for column in self.input_feeds for input_feed in column)
+        return sum(input_feed.feed.passes for block in self.input_feeds for input_feed in block)
 
 
 @lower.register
@@ -49,14 +49,14 @@ def _(node: QConvolution, lowering: Lowering) -> None:
     wide = lowering.quantization(node.inputs[0]).bits == 16
     costs = {name: _cost_cycles(mapping, rows, wide, lowering) for name, mapping in mappings.items()}
     chosen = lowering.convolution if lowering.convolution in mappings else min(costs, key=lambda name: costs[name])
-    columns = _columns(node, target, mappings[chosen], lowering)
+    blocks = _output_blocks(node, target, mappings[chosen], lowering)
     zero_point = lowering.quantization(node.inputs[0]).zero_point
     tag = _tag(node, result, mappings, chosen, lowering)
     job = ProductJob(
         tag,
         storages_of([source]),
         storages_of([target]),
-        columns,
+        blocks,
         rows,
         {**result.settings, Register.ZERO_POINT: zero_point, **window.settings(lowering.batch)},
         wide,
@@ -78,14 +78,12 @@ def _way(
 ) -> ArrayMapping:
     input_feeds = _intakes(node, source, window, lowering, packed)
     depth, width = node.weights.shape[2], node.weights.shape[3] // node.groups
-    columns, first = [], 0
+    blocks, first = [], 0
     for plane in target:
         low, high = first // width, (first + plane.channels - 1) // width
         first += plane.channels
-        columns.append(
-            tuple(i for i in input_feeds if i.channels[0] // depth <= high and low <= i.channels[1] // depth)
-        )
-    return ArrayMapping(tuple(columns))
+        blocks.append(tuple(i for i in input_feeds if i.channels[0] // depth <= high and low <= i.channels[1] // depth))
+    return ArrayMapping(tuple(blocks))
 
 
 def _intakes(
@@ -123,7 +121,9 @@ def _cost_cycles(mapping: ArrayMapping, rows: int, wide: bool, lowering: Lowerin
     return mapping.passes * chunks * max(rows / chunks * (1 + wide), design.array, design.tile_cycles)
 
 
-def _columns(node: QConvolution, target: Layout, mapping: ArrayMapping, lowering: Lowering) -> tuple[OutputBlock, ...]:
+def _output_blocks(
+    node: QConvolution, target: Layout, mapping: ArrayMapping, lowering: Lowering
+) -> tuple[OutputBlock, ...]:
     design, memory, array = lowering.design, lowering.memory, lowering.design.array
     source, result = lowering.quantization(node.inputs[0]), lowering.quantization(node.output)
     weights, scales, bias = (memory.identity(tensor) for tensor in (node.weights, node.weight_scales, node.bias))

@@ -117,7 +117,7 @@ class OutputBlock:
 
     @property
     def passes(self) -> int:
-        """Number of passes, and of tiles, of the column."""
+        """Number of passes, and of tiles, of the block."""
         return sum(feed.passes for feed in self.feeds)
 
 
@@ -126,14 +126,14 @@ class ProductJob(Job):
     """A convolution, a dense layer, or a rearrangement of channels.
 
     Attributes:
-        columns: its blocks of outputs.
+        blocks: its blocks of outputs.
         rows: number of rows of the result.
         settings: registers of the Convolve (ZERO_POINT) and of the Activate.
         wide, wide_out: whether the source and the result are 16-bit.
         table: whether the Activate looks up the table that `settings` names.
     """
 
-    columns: tuple[OutputBlock, ...]
+    blocks: tuple[OutputBlock, ...]
     rows: int
     settings: RegisterValues
     wide: bool

@@ -144,22 +144,22 @@ def arrange(
         wide: whether both are 16-bit.
     """
     limits = _limits(16 if wide else 8)
-    steps, columns = [], []
+    steps, blocks = [], []
     for plane in target:
         part = channels_of(source, first, first + plane.channels)
         if part is not None and len(part) == 1 and part[0].runs == plane.runs:
             steps.append(PlaneOperation("copy", part[0], plane, rows, limits, None, 0, None, wide, wide))
         else:
-            columns.append(_selection(source, first, plane, rows, lowering))
+            blocks.append(_selection(source, first, plane, rows, lowering))
         first += plane.channels
     if steps:
         reads, writes = storages_of([[s.source] for s in steps]), storages_of([[s.target] for s in steps])
         lowering.jobs.append(PlaneOperationsJob(_tag(node), reads, writes, tuple(steps)))
-    if columns:
-        reads = storages_of([[feed.plane for feed in column.feeds] for column in columns])
-        writes = storages_of([[column.target] for column in columns])
+    if blocks:
+        reads = storages_of([[feed.plane for feed in block.feeds] for block in blocks])
+        writes = storages_of([[block.target] for block in blocks])
         settings = {**limits, Register.OUT_ZERO_POINT: 0, Register.BATCH: lowering.batch}
-        job = ProductJob(_tag(node), reads, writes, tuple(columns), rows, settings, wide, wide, False)
+        job = ProductJob(_tag(node), reads, writes, tuple(blocks), rows, settings, wide, wide, False)
         lowering.jobs.append(job)
 
 

@@ -38,13 +38,13 @@ def _(job: ProductJob, emitter: Emitter) -> None:
     emitter.set(job.settings)
     half = max(1, emitter.design.accumulator_rows // 2)
     chunks = list(_chunks(job.rows, half))
-    one_tile = all(column.passes == 1 for column in job.columns)
+    one_tile = all(block.passes == 1 for block in job.blocks)
     if one_tile:  # Weight stationary: a tile is fetched once and stays in the array for all chunks of rows.
-        order = [(column, chunk) for column in job.columns for chunk in chunks]
+        order = [(block, chunk) for block in job.blocks for chunk in chunks]
     else:
-        order = [(column, chunk) for chunk in chunks for column in job.columns]
-    for column, (first, rows) in order:
-        _write_part(job, column, first, rows, emitter)
+        order = [(block, chunk) for chunk in chunks for block in job.blocks]
+    for block, (first, rows) in order:
+        _write_part(job, block, first, rows, emitter)
 
 
 def _chunks(rows: int, maximum: int) -> Iterator[tuple[int, int]]:
@@ -55,23 +55,23 @@ def _chunks(rows: int, maximum: int) -> Iterator[tuple[int, int]]:
         yield first, (index + 1) * rows // parts - first
 
 
-def _write_part(job: ProductJob, column: OutputBlock, first: int, rows: int, emitter: Emitter) -> None:
+def _write_part(job: ProductJob, block: OutputBlock, first: int, rows: int, emitter: Emitter) -> None:
     """Write the instructions for some rows of a block of outputs: all products, then the Activate."""
     # 1. Requests to the Weight Memory, as early as possible: their FIFOs prefetch.
-    keep_parameters = emitter.fetch_parameters(column.parameters)
-    keep = emitter.fetch_tiles(column.tiles, column.passes)
+    keep_parameters = emitter.fetch_parameters(block.parameters)
+    keep = emitter.fetch_tiles(block.tiles, block.passes)
     sums = emitter.sums(rows)
     emitter.set({Register.FIRST_ROW: first})
     # 2. One product for each group of feeds; the first overwrites the sums, the others add to them.
     accumulate = False
-    for feeds in _grouped(column.feeds):
+    for feeds in _grouped(block.feeds):
         if feeds[0].window is None:
             _multiply(job, feeds, first, rows, sums, accumulate, keep, emitter)
         else:
             _convolve(job, feeds[0], rows, sums, accumulate, keep, emitter)
         accumulate, keep = True, False
     # 3. The sums become integers of the result.
-    target = column.target
+    target = block.target
     emitter.set({Register.OUT_PITCH: target.pitch, Register.OUT_HIGH_OFFSET: target.high})
     emitter.add(
         Activate(

@@ -258,7 +258,7 @@ def _sources(product: ProductStep) -> list[Interval]:
     for feed in product.feeds:
         patches, _ = cover(feed.window, product.rows, feed.first_tap, feed.taps)
         first = min((patch.source_row for patch in patches), default=0)
-        last = max((patch.source_row + patch.reach for patch in patches), default=-1)
+        last = max((patch.source_row + patch.source_span for patch in patches), default=-1)
         ranges.add(_extents(feed.plane, first, last + 1))
     return list(ranges)
 

@@ -42,7 +42,7 @@ class Patch:
     source_steps: Triple
 
     @property
-    def reach(self) -> int:
+    def source_span(self) -> int:
         """Distance from the first row to the last in the source, in rows."""
         return sum((count - 1) * step for count, step in zip(self.shape, self.source_steps, strict=True))
 

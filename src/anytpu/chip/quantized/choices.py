@@ -111,7 +111,7 @@ class _Chooser:
         ports: maps a tensor to the network input that it is.
         outputs: tensors that are outputs of the network.
         scale_groups: the partition of the chip tensors into groups; pass 2 joins more of them.
-        reach: maps a group to the union of its members' ranges.
+        group_ranges: maps a group to the union of its members' ranges.
         only_concatenated: cache of `is_only_concatenated`, by group and its number of members.
         stand_ins: ranges for tensors that were 0 in all examples.
     """
@@ -126,7 +126,7 @@ class _Chooser:
         self.ports = {port.tensor: port for port in network.inputs}
         self.outputs = {port.tensor for port in network.outputs}
         self.scale_groups = initial_groups(network, ranges)
-        self.reach = {group: self.covered(names) for group, names in self.scale_groups.members.items()}
+        self.group_ranges = {group: self.covered(names) for group, names in self.scale_groups.members.items()}
         self.only_concatenated: dict[tuple[str, int], bool] = {}
         self.stand_ins = _stand_ins(network, ranges)
 
@@ -180,7 +180,10 @@ class _Chooser:
         The shared step may exceed that of the concatenation by at most `_TOLERATED`. It may also exceed the input's own
         step by at most that ratio, unless only concatenations take the input's group.
         """
-        own, others = self.reach[self.scale_groups.of(name)], self.reach[self.scale_groups.of(whole)].union(parts)
+        own, others = (
+            self.group_ranges[self.scale_groups.of(name)],
+            self.group_ranges[self.scale_groups.of(whole)].union(parts),
+        )
         maximum = self.step(own.union(others)) / _TOLERATED[self.bits]
         return maximum <= self.step(others) and (
             maximum <= self.step(own) or self.is_only_concatenated(self.scale_groups.of(name))
@@ -188,9 +191,9 @@ class _Chooser:
 
     def join(self, name: str, whole: str) -> None:
         """Join the groups of two tensors."""
-        reach = self.reach[self.scale_groups.of(name)].union(self.reach[self.scale_groups.of(whole)])
+        union = self.group_ranges[self.scale_groups.of(name)].union(self.group_ranges[self.scale_groups.of(whole)])
         self.scale_groups.join([whole, name])
-        self.reach[self.scale_groups.of(whole)] = reach
+        self.group_ranges[self.scale_groups.of(whole)] = union
 
     def is_only_concatenated(self, group: str) -> bool:
         """Return whether only Concatenate nodes take the tensors of a group, and no output delivers them."""
@@ -289,8 +292,8 @@ class _Chooser:
             return 0
         products = [user for name in names for user in self.users[name] if isinstance(user, Convolution)]
         distinct = {id(node.weights): node for node in products}.values()
-        reach = (own.low, own.high)
-        needed = [needed_bits(node.weights, node.bias, own.scale, reach) for node in distinct]
+        bounds = (own.low, own.high)
+        needed = [needed_bits(node.weights, node.bias, own.scale, bounds) for node in distinct]
         return min(max(needed, default=0), _SPARE_BITS)
 
 
@@ -304,8 +307,8 @@ def _stand_ins(network: Network, ranges: Mapping[str, Range]) -> dict[str, Range
     for node in network.nodes:
         if node.output in ranges and ranges[node.output].high == ranges[node.output].low:
             taken = functools.reduce(Range.union, (guesses.get(name, Range()) for name in node.inputs), Range())
-            reach = max(-taken.low, taken.high) or 1.0
-            guesses[node.output] = Range(-reach, reach)
+            magnitude = max(-taken.low, taken.high) or 1.0
+            guesses[node.output] = Range(-magnitude, magnitude)
     return guesses
 
 
@@ -324,10 +327,10 @@ def _make_room(
     low, high = limits.get(name, (own.low, own.high))
     shapes = network.shapes[name], network.shapes[node.output]
     count = int(window_counts(node.window, node.strides, node.padding, *shapes).max(initial=0))
-    reach = max(high - own.zero_point, own.zero_point - low)
-    spare_bits = next(bits for bits in range(64) if count * (reach >> bits) <= MAX_SUM)
+    magnitude = max(high - own.zero_point, own.zero_point - low)
+    spare_bits = next(bits for bits in range(64) if count * (magnitude >> bits) <= MAX_SUM)
     if spare_bits > (_SPARE_BITS if own.bits == 16 else 0):
-        maximum = MAX_SUM // (reach if own.bits == 8 else reach >> _SPARE_BITS)
+        maximum = MAX_SUM // (magnitude if own.bits == 8 else magnitude >> _SPARE_BITS)
         raise QuantizationError(
             f"layer {_named(node)} averages {count:,} positions at once, and sums of 32 bits hold {maximum:,} of "
             f"{own.bits} bits: average smaller windows first, then what they give"

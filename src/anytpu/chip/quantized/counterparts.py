@@ -125,8 +125,8 @@ def _counterpart(node: Node, maker: NodeQuantizer, same: Mapping[str, Any]) -> N
 def _(node: Convolution, maker: NodeQuantizer, same: Mapping[str, Any]) -> QConvolution:
     source = maker.choices.quantizations[node.inputs[0]]
     low, high = maker.limits(node.inputs[0])
-    reach = (low - source.zero_point, high - source.zero_point)
-    weights, scales, bias = maker.once(*quantize_weights(node.weights, node.bias, source.scale, reach))
+    bounds = (low - source.zero_point, high - source.zero_point)
+    weights, scales, bias = maker.once(*quantize_weights(node.weights, node.bias, source.scale, bounds))
     low, high = maker.clip(node.output, node.low, node.high)
     return QConvolution(
         **same,
