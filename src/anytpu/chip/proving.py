@@ -85,15 +85,15 @@ _MISREAD = (
     "{most:.3g}. This is a fault of anytpu: please report it, with the model. Nothing was compiled."
 )
 _MIXED = (
-    "the output {output!r} of {name} depends on where in its batch an example stands: in another order it is off by "
-    "{off:.3g}, where its largest is {most:.3g}. The chip computes each example for itself; take what mixes them out "
-    "of the model."
+    "the output {output!r} of {name} depends on the position of an example in its batch: in another order it is off "
+    "by {off:.3g}, where its largest is {most:.3g}. The chip computes each example by itself; remove the operation that "
+    "mixes them from the model."
 )
 
 _COUNTED = (
     "the output {output!r} of {name} depends on how many examples a batch has: with another number it is off by "
-    "{off:.3g}, where its largest is {most:.3g}. The chip computes each example for itself; take the size of the batch "
-    "out of the model."
+    "{off:.3g}, where its largest is {most:.3g}. The chip computes each example by itself; remove the size of the batch "
+    "from the model."
 )
 
 

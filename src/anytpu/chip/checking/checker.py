@@ -32,7 +32,7 @@ def check(image: Image) -> None:
     Raises:
         ChipError: a value does not fit its field or contradicts another; an address is outside of its memory. An
             instruction uses a register that is 0. Halt is missing, or is not the last instruction. A step of the host
-            does not exist. Two inputs overlap, or a name stands for two tensors.
+            does not exist. Two inputs overlap, or two tensors have the same name.
         HazardError: two units access the same address without a Sync between them. An instruction or an output reads
             memory that nothing has written. A FIFO is empty at a pop, or has items left at the end. A full FIFO holds
             only items that are popped after an item behind them (a deadlock).

@@ -212,7 +212,7 @@ class _Allocator:
                     raise full
                 others = self.places.keys() - needed
                 if not others:
-                    # The free memory is fragmented: move all storages out, and back in side by side.
+                    # The free memory is fragmented: move all storages out, and back in at adjacent addresses.
                     return self._start_over(job, needed, full)
                 self.evict(max(others, key=lambda s: (self.next_use(s, job), s)), job)
             self.enter(storage, address, job)
@@ -270,7 +270,7 @@ def allocate(
 def _allocate_offline(
     jobs: Sequence[Job], storages: Sequence[Storage], on_host: Mapping[int, int], units: int, host_bytes: int
 ) -> BufferAllocation | None:
-    """Return an allocation in which each storage keeps one address for its whole live range; None if none was found."""
+    """Return an allocation in which each storage keeps one address for its live range; None if `pack` fails."""
     uses = _uses(jobs)
     numbers = sorted(uses)
     starts = pack(

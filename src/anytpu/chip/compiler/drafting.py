@@ -50,7 +50,7 @@ def write_unsynced(lowering: Lowering, allocation: BufferAllocation) -> Unsynced
         for move in moves:
             units = lowering.storages[move.storage].units
             emitter.move(move, units)
-            # The first read of a storage that comes from the host is no spill.
+            # The first read of a storage that comes from the host does not count as spilled.
             if not move.inwards or move.storage in arrived or move.storage not in lowering.on_host:
                 parts.count(move, units * UNIT_BYTES)
             arrived.add(move.storage)

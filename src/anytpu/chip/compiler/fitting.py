@@ -77,25 +77,25 @@ def _live_error(lowering: Lowering, error: BufferFullError) -> CapacityError:
     """Return the error for live storages that exceed the Unified Buffer, without spilling."""
     single = _for_one(lowering, in_place=True)
     batch = _largest(single, lowering.batch - 1, spill=False)
-    is_in_pieces = error.needed_units + error.held_units <= lowering.design.buffer_units
-    pieces = ", of which what is free is in pieces" if is_in_pieces else ""
+    is_fragmented = error.needed_units + error.held_units <= lowering.design.buffer_units
+    fragmented = "; its free memory is fragmented" if is_fragmented else ""
     advice = f"Use batch={batch}, the largest power of two that fits, or" if batch else "Not even one example fits: use"
     return CapacityError(
         f"{_where(lowering, error)} needs {error.needed_units * UNIT_BYTES:,} bytes of the Unified Buffer for "
-        f"{_examples(lowering.batch)}, beside {error.held_units * UNIT_BYTES:,} that are wanted later, and the chip "
-        f"has {lowering.design.unified_buffer_bytes:,}{pieces}. {advice} spill=True, which moves "
-        "to the host what there is no room for."
+        f"{_examples(lowering.batch)}, in addition to {error.held_units * UNIT_BYTES:,} that later layers need, and "
+        f"the chip has {lowering.design.unified_buffer_bytes:,}{fragmented}. {advice} spill=True, which spills to the "
+        "host's buffer what does not fit."
     )
 
 
 def _layer_error(lowering: Lowering, error: BufferFullError) -> CapacityError:
     """Return the error for a layer whose own storages exceed the Unified Buffer."""
     batch = _largest(_for_one(lowering, in_place=False), lowering.batch - 1, spill=True)
-    advice = "Not even one example fits: make the layer, or what goes into it, smaller."
+    advice = "Not even one example fits: make the layer or its inputs smaller."
     if batch:
         advice = f"Use batch={batch}, the largest power of two that works."
     return CapacityError(
-        f"{_where(lowering, error)} works on {error.needed_units * UNIT_BYTES:,} bytes of the Unified Buffer at a time "
+        f"{_where(lowering, error)} needs {error.needed_units * UNIT_BYTES:,} bytes of the Unified Buffer at once "
         f"for {_examples(lowering.batch)}, and the chip has {lowering.design.unified_buffer_bytes:,}. {advice}"
     )
 

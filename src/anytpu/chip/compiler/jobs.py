@@ -79,7 +79,7 @@ class Job:
 
 @dataclasses.dataclass(frozen=True)
 class PlaneFeed:
-    """One plane as it goes through the array, tap by tap.
+    """A plane as the input of passes, one or more taps per pass.
 
     Attributes:
         plane: the source plane, or the first plane of a stack.

@@ -31,7 +31,7 @@ class _SyncInserter:
 
     Attributes:
         units: the unit of each instruction; None for instructions of the issuing logic.
-        known: for each unit, a vector clock of what is done before its next instruction starts.
+        known: for each unit, a vector clock of the instructions that are done before its next one starts.
         issued: for each unit, the indices of its instructions so far.
         began: for each unit, the clock with which each of its instructions started.
         syncs: maps an index to the waits inserted before that instruction: unit, and the units that it waits for.

@@ -97,7 +97,7 @@ def structure_of(layout: Layout) -> LayoutStructure:
 
 
 def structure_for(channels: int, cuts: Iterable[int], array: int, *, compact: bool = False) -> LayoutStructure:
-    """Return how channels are put in planes of at most `array` lanes, so that each part between cuts starts a run.
+    """Assign channels to planes of at most `array` lanes, so that each part between cuts starts a run.
 
     Args:
         channels: number of channels.

@@ -141,7 +141,7 @@ def _widened(tensor: str, node: Node, lowering: Lowering) -> Layout:
 
 def _stacked(layouts: tuple[Layout, ...], rows: tuple[int, ...]) -> list[tuple[tuple[StoragePlane, ...], int]]:
     """Return matching planes of the layouts, with the number of planes that are stacked in all of the layouts."""
-    if len(set(rows)) > 1:  # One of them goes with every position.
+    if len(set(rows)) > 1:  # One of them is broadcast over the positions, so planes cannot be stacked.
         return [(planes, 1) for planes in zip(*layouts, strict=True)]
     groups, first = [], 0
     lengths = [

@@ -22,7 +22,7 @@ class FeedChannels:
     """The input channels of a product that a feed supplies.
 
     Attributes:
-        feed: the plane as it goes through the array.
+        feed: the plane and its passes.
         first: the channel of its first lane.
         tap_step: difference between the input indices of consecutive taps.
     """

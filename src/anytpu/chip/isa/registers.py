@@ -15,7 +15,7 @@ import enum
 
 
 class Register(enum.IntEnum):
-    """The number of a register, as it stands in the instruction."""
+    """The number of a register, as encoded in the instruction."""
 
     # Read by Convolve, by a pool of Activate, and in part by MatrixMultiply.
     PITCH = 0

@@ -59,7 +59,7 @@ class Operation:
 
 @dataclasses.dataclass(frozen=True)
 class Argument:
-    """A value that goes into a step, or comes out of it.
+    """An input or the output of a host step.
 
     Attributes:
         name: name of the value.

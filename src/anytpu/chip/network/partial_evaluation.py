@@ -1,4 +1,4 @@
-"""`PartialEvaluator`: reduce a module to a flat list of operations; what does not depend on the inputs is computed now.
+"""`PartialEvaluator`: a module as a flat list of operations; values that do not depend on the inputs are folded.
 
 Idea: weights, counters and shapes are known while a model is compiled for the chip. So the module is run once with them
 (partial evaluation), and a list of the operations that depend on the user's inputs is left over. Calls are inlined and
