@@ -86,14 +86,14 @@ _MISREAD = (
 )
 _MIXED = (
     "the output {output!r} of {name} depends on the position of an example in its batch: in another order it is off "
-    "by {off:.3g}, where its largest is {most:.3g}. The chip computes each example by itself; remove the operation that "
-    "mixes them from the model."
+    "by {off:.3g}, where its largest is {most:.3g}. The chip computes each example by itself; remove the operation "
+    "that mixes them from the model."
 )
 
 _COUNTED = (
     "the output {output!r} of {name} depends on how many examples a batch has: with another number it is off by "
-    "{off:.3g}, where its largest is {most:.3g}. The chip computes each example by itself; remove the size of the batch "
-    "from the model."
+    "{off:.3g}, where its largest is {most:.3g}. The chip computes each example by itself; remove the size of the "
+    "batch from the model."
 )
 
 
