@@ -44,7 +44,7 @@ from typing import Any
 from anytpu.chip.compiler import compile_image, largest_batch
 from anytpu.chip.design import TPU_V1, UNIT_BYTES
 from anytpu.chip.image import Image
-from anytpu.chip.isa.instructions import DebugTag, InterruptHost, Product, ReadHostMemory, ReadWeights, Sync
+from anytpu.chip.isa.instructions import ArrayInstruction, DebugTag, InterruptHost, ReadHostMemory, ReadWeights, Sync
 from anytpu.chip.isa.units import Unit
 from anytpu.chip.quantized.nodes import QuantizedNetwork
 from anytpu.chip.timing import Latencies, Timing, time
@@ -107,7 +107,7 @@ def images() -> Iterator[tuple[str, str, Image]]:
 
 def without_holds(image: Image) -> Image:
     """Return the program with nothing that the matrix unit could wait for but weights."""
-    kept = tuple(one for one in image.instructions if isinstance(one, Product | ReadWeights | DebugTag))
+    kept = tuple(one for one in image.instructions if isinstance(one, ArrayInstruction | ReadWeights | DebugTag))
     return dataclasses.replace(image, instructions=kept)
 
 

@@ -21,9 +21,9 @@ from anytpu.chip.isa.instructions import (
 )
 from anytpu.chip.isa.registers import Register as R
 from anytpu.chip.isa.units import Unit
-from anytpu.chip.network.lay import Lay
+from anytpu.chip.network.layout import BatchLayout
 from anytpu.chip.network.nodes import HostStep, Port
-from anytpu.chip.network.operations import Argument, Operation, Steps
+from anytpu.chip.network.operations import Argument, HostOperations, Operation
 from anytpu.chip.quantized.nodes import (
     QConcatenate,
     QConvolution,
@@ -94,10 +94,10 @@ def dense_image() -> Image:
 
 def host_step() -> HostStep:
     """Negation, plus a constant of 8 numbers."""
-    argument = Argument("a", (4, 8), "float32", Lay(0, 4))
+    argument = Argument("a", (4, 8), "float32", BatchLayout(0, 4))
     negate = Operation("negate", ("a",), "b", (4, 8), np.dtype("float32"))
     add = Operation("add", ("b", np.tile(np.arange(8, dtype=np.float32), (4, 1))), "c", (4, 8), np.dtype("float32"))
-    steps = Steps((argument,), (negate, add), Argument("c", (4, 8), "float32", Lay(0, 4)))
+    steps = HostOperations((argument,), (negate, add), Argument("c", (4, 8), "float32", BatchLayout(0, 4)))
     return HostStep("negate/h", "negate", ("y",), "z", "negate", "the test says so", steps)
 
 

@@ -6,10 +6,9 @@ import struct
 
 from hypothesis import strategies as st
 
-from anytpu.chip.isa.forms import FORMS, Field, Form, Kind
+from anytpu.chip.isa.forms import FORMS, Field, FieldKind, Form
 from anytpu.chip.isa.instructions import Instruction
-from anytpu.chip.isa.registers import MEANINGS, Register
-from anytpu.chip.isa.registers import Kind as ValueKind
+from anytpu.chip.isa.registers import MEANINGS, Register, RegisterKind
 
 
 def float32_numbers() -> st.SearchStrategy[float]:
@@ -18,17 +17,17 @@ def float32_numbers() -> st.SearchStrategy[float]:
 
 def values_of(register: Register) -> st.SearchStrategy[int | float]:
     meaning = MEANINGS[register]
-    if meaning.kind is ValueKind.FLOAT:
+    if meaning.kind is RegisterKind.FLOAT:
         return float32_numbers()
-    return st.integers(meaning.least, meaning.most)
+    return st.integers(meaning.minimum, meaning.maximum)
 
 
 def field_values(field: Field) -> st.SearchStrategy[object]:
-    if field.kind is Kind.FLAG:
+    if field.kind is FieldKind.FLAG:
         return st.booleans()
-    if field.kind is Kind.CHOICE:
+    if field.kind is FieldKind.CHOICE:
         return st.sampled_from(field.choices)
-    return st.integers(field.least, field.most) | st.sampled_from([field.least, field.most])
+    return st.integers(field.minimum, field.maximum) | st.sampled_from([field.minimum, field.maximum])
 
 
 def instructions_of(form: Form) -> st.SearchStrategy[Instruction]:
@@ -36,7 +35,7 @@ def instructions_of(form: Form) -> st.SearchStrategy[Instruction]:
         registers = st.sampled_from(list(Register))
         pairs = registers.flatmap(lambda r: st.tuples(st.just(r), values_of(r)))
         return pairs.map(lambda pair: form.record(*pair))  # pyright: ignore[reportCallIssue]
-    named = {f.name: field_values(f) for f in form.fields if f.kind is not Kind.RESERVED}
+    named = {f.name: field_values(f) for f in form.fields if f.kind is not FieldKind.RESERVED}
     return st.fixed_dictionaries(named).map(lambda values: form.record(**values))  # pyright: ignore[reportCallIssue]
 
 

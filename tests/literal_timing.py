@@ -9,9 +9,9 @@ from anytpu.chip.design import Design
 from anytpu.chip.image import Image
 from anytpu.chip.isa.instructions import (
     Activate,
+    ArrayInstruction,
     Instruction,
     InterruptHost,
-    Product,
     ReadHostMemory,
     ReadWeights,
     Sync,
@@ -65,7 +65,7 @@ class Literal:
                 for unit in range(5):
                     pending[unit][5] = issued(5)
             elif one.unit is not None:
-                passes = one.repeat if isinstance(one, Product) else 1
+                passes = one.repeat if isinstance(one, ArrayInstruction) else 1
                 self.queues[one.unit].append(Step(one, pending[one.unit], passes))
                 pending[one.unit] = {}
 
@@ -154,7 +154,7 @@ class Literal:
 
     def _needs_tile(self, step: Step) -> bool:
         one = step.instruction
-        assert isinstance(one, Product)
+        assert isinstance(one, ArrayInstruction)
         return not (one.keep and step.passes_left == one.repeat)
 
     def _matrix_moves(self) -> bool:
@@ -163,7 +163,7 @@ class Literal:
             return False
         step = queue[0]
         one = step.instruction
-        assert isinstance(one, Product)
+        assert isinstance(one, ArrayInstruction)
         if self._needs_tile(step):
             if not self.is_second_plane_loaded:
                 return False

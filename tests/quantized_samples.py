@@ -13,9 +13,9 @@ from anytpu.chip.compiler import compile_image
 from anytpu.chip.design import Design
 from anytpu.chip.image import Image
 from anytpu.chip.machine import run
-from anytpu.chip.network.lay import Lay
+from anytpu.chip.network.layout import BatchLayout
 from anytpu.chip.network.nodes import HostStep, Node, Padding, Port, Shape
-from anytpu.chip.network.operations import Argument, Operation, Steps
+from anytpu.chip.network.operations import Argument, HostOperations, Operation
 from anytpu.chip.quantized.nodes import (
     QConcatenate,
     QConvolution,
@@ -138,9 +138,9 @@ class Sketch:
         output = self.tensor(self.shapes[x])
         if is_real:
             del self.quantizations[output]
-        argument, result = (Argument(name, shape, "float32", Lay(0, 2)) for name in "ab")
+        argument, result = (Argument(name, shape, "float32", BatchLayout(0, 2)) for name in "ab")
         operation = Operation("negate", ("a",), "b", shape, np.dtype("float32"))
-        steps = Steps((argument,), (operation,), result)
+        steps = HostOperations((argument,), (operation,), result)
         step = HostStep("negate", "", (x,), output, "negate", "the test says so", steps)
         return self.add(QHostStep, [x], output, step)
 

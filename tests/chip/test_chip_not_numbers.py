@@ -16,7 +16,7 @@ from anytpu.errors import HostStepError
 
 SMALL = Design(array=8)
 SMALL_IS_0 = (
-    " What is small is 0 in the chip's whole numbers, and a division by it, or its logarithm, has no result: keep it "
+    " A small value is 0 in the chip's integers, and a division by it, or its logarithm, has no result: keep it "
     "away from 0, as in x / (0.1 + y), or compile with activation_bits=16."
 )
 

@@ -121,7 +121,7 @@ def test_a_knob_changes_the_time_and_a_larger_array_the_instructions(program: Ch
 
 def test_an_unknown_knob(program: ChipProgram):
     assert refusal(SettingError, lambda: program.time(clock=1e9)) == (
-        "a chip has no number 'clock'; those that can be turned are array, clock_hz, unified_buffer_bytes, "
+        "a chip has no parameter 'clock'; the parameters are array, clock_hz, unified_buffer_bytes, "
         "accumulator_rows, weight_fifo_tiles, weight_memory_bytes, weight_bytes_per_s, host_bytes_per_s, dies."
     )
 

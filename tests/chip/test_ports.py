@@ -55,7 +55,7 @@ def test_another_shape():
 
 def test_another_kind_of_numbers():
     assert refusal([PICTURE], np.full((2, 4, 3), "a")) == "the input of net must hold numbers (float32), not <U1."
-    assert refusal([WORDS], np.zeros((2, 5))) == "the input of net must hold whole numbers (int32), not float64."
+    assert refusal([WORDS], np.zeros((2, 5))) == "the input of net must hold integers (int32), not float64."
 
 
 def test_whole_numbers_that_would_wrap():
@@ -69,7 +69,7 @@ def test_a_nan_has_no_whole_number():
     x = np.zeros((3, 4, 3), np.float32)
     x[1, 2, 0] = np.nan
     assert refusal([PICTURE], x) == (
-        "the input of net has a NaN in row 1, which no whole number stands for; np.nan_to_num(x) puts 0 in its place."
+        "the input of net has a NaN in row 1, which no integer represents; np.nan_to_num(x) puts 0 in its place."
     )
 
 

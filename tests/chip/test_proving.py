@@ -67,8 +67,9 @@ def test_examples_in_another_order():
     with pytest.raises(QuantizationError) as caught:
         prove(program, network, [X])
     assert str(caught.value) == (
-        "the output 'x' of mixed depends on where in its batch an example stands: in another order it is off by 0.571, "
-        "where its largest is 1.29. The chip computes each example for itself; take what mixes them out of the model."
+        "the output 'x' of mixed depends on the position of an example in its batch: in another order it is off by "
+        "0.571, where its largest is 1.29. The chip computes each example by itself; remove the operation that mixes "
+        "them from the model."
     )
 
 
@@ -89,7 +90,7 @@ def test_a_model_that_computes_with_its_number_of_examples():
         tpu.chip.compile(sized, X, state=np.ones((3, 2), np.float32))
     assert str(caught.value).startswith("the output 'dense' of sized depends on how many examples a batch has: with ")
     assert str(caught.value).endswith(
-        "The chip computes each example for itself; take the size of the batch out of the model."
+        "The chip computes each example by itself; remove the size of the batch from the model."
     )
 
 

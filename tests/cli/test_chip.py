@@ -260,6 +260,6 @@ def test_a_chip_of_one_row_of_accumulators_and_one_that_cannot_be(capsys: pytest
     assert "Predicted" in output(capsys, "time", "nets.tpu", "--set", "accumulator_rows=1")
     for typed, expected in (
         ("clock_hz=nan", "clock_hz of a chip must be a number from 0.001 to 1e18, not nan."),
-        ("array=4096", "array of a chip must be a whole number from 1 to 2,048, not 4096."),
+        ("array=4096", "array of a chip must be an integer from 1 to 2,048, not 4096."),
     ):
         assert error(capsys, "time", "nets.tpu", "--set", typed) == expected

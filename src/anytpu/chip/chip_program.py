@@ -15,7 +15,7 @@ from anytpu._calls import explain_methods
 from anytpu.chip import written
 from anytpu.chip.design import Design
 from anytpu.chip.image import Image
-from anytpu.chip.images import Images, Settings
+from anytpu.chip.images import CompilerSettings, ImageCache
 from anytpu.chip.running import Runner
 from anytpu.showing import report
 
@@ -46,7 +46,7 @@ class ChipProgram:
         self,
         image: Image,
         network: QuantizedNetwork | None = None,
-        settings: Settings | None = None,
+        settings: CompilerSettings | None = None,
         summary: Summary | None = None,
         example: Mapping[str, np.ndarray] | None = None,
     ) -> None:
@@ -54,7 +54,7 @@ class ChipProgram:
         self.network = network
         self.summary = summary
         self.example = dict(example or {})
-        self._images = Images(image, network, settings or Settings())
+        self._images = ImageCache(image, network, settings or CompilerSettings())
         self._runner = Runner(self._images)
 
     def __repr__(self) -> str:
@@ -111,7 +111,7 @@ class ChipProgram:
             ChipError: an input has another shape or kind, or a NaN. An infinity saturates, like any value outside
                 the chip's range.
         """
-        return _one_or_all(self._runner.real(x))
+        return _one_or_all(self._runner.run_real(x))
 
     def run_int8(self, x: Any) -> Any:
         """Run the program, and return each output's integers: int8, or int16 with 16-bit activations.
@@ -122,7 +122,7 @@ class ChipProgram:
             The integers of a single tensor, or a tuple of several. An output of the chip has the model's shape,
             `(rows, ...)`; any other chip tensor has `(rows, height, width, channels)`.
         """
-        return _one_or_all(self._runner.whole(x))
+        return _one_or_all(self._runner.run_integers(x))
 
     def time(
         self, batch: int | None = None, *, events: bool = False, back_to_back: bool = False, **knobs: Any

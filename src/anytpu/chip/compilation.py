@@ -18,14 +18,14 @@ from anytpu.chip import ports
 from anytpu.chip.chip_program import ChipProgram
 from anytpu.chip.compiler import compile_image, largest_batch
 from anytpu.chip.design import TPU_V1, Design
-from anytpu.chip.images import Settings, check_batch
+from anytpu.chip.images import CompilerSettings, check_batch
 from anytpu.chip.jobs import OTHER_ROWS, TRACED_ROWS, has_one_size, is_path, program_of
 from anytpu.chip.network import check_network, read
 from anytpu.chip.proving import prove
 from anytpu.chip.quantized import quantize, summarize
 from anytpu.errors import CalibrationError, SettingError, SettingTypeError
 
-MOST_ROWS = 256
+MAX_ROWS = 256
 """The largest default batch: larger ones hardly run faster in software."""
 
 
@@ -72,23 +72,26 @@ def compile(
         >>> program.time(batch=200).time_s  # doctest: +SKIP
     """
     _check(activation_bits, method, design, progress)
-    settings = Settings(convolution, spill)
+    settings = CompilerSettings(convolution, spill)
     if batch is not None:
         check_batch(batch)
     _check_calibration(calibration)
+    # 1. Read the model into a float network.
     say = progress or (lambda line: None)
     say("reading the model")
     program = program_of(job, calibration, state)
     network = dataclasses.replace(read(program), name=program.name.rpartition("/")[0] or program.name)
     check_network(network)
+    # 2. Calibrate and quantize; verify the float network on the examples before it is used further.
     arrays = ports.arrays_of(network.name, network.inputs, calibration)
     say(f"calibrating {network.name}")
     quantized = quantize(network, arrays, bits=activation_bits, method=method)
     resized = None if has_one_size(job) else functools.partial(program_of, job, calibration, state, OTHER_ROWS)
     prove(program, network, arrays, resized)
     summary = summarize(network, quantized, arrays)
+    # 3. Generate the instructions.
     say(f"compiling {network.name}")
-    rows = batch or largest_batch(quantized, design, MOST_ROWS) or 1
+    rows = batch or largest_batch(quantized, design, MAX_ROWS) or 1
     image = compile_image(quantized, batch=rows, design=design, convolution=convolution, spill=spill)
     example = {port.tensor: array[:TRACED_ROWS] for port, array in zip(network.inputs, arrays, strict=True)}
     return ChipProgram(image, quantized, settings, summary, example)
@@ -112,13 +115,13 @@ def _check_calibration(calibration: Any) -> None:
             "are taken, such as calibration=x_train[:256]."
         )
     several = calibration.values() if isinstance(calibration, dict) else calibration
-    for one in several if isinstance(calibration, dict | list | tuple) else [calibration]:
-        if is_path(one):
-            raise CalibrationError(f"calibration is the name of a file; load it: calibration=np.load({str(one)!r}).")
-        if not _is_array(one):
+    for array in several if isinstance(calibration, dict | list | tuple) else [calibration]:
+        if is_path(array):
+            raise CalibrationError(f"calibration is the name of a file; load it: calibration=np.load({str(array)!r}).")
+        if not _is_array(array):
             raise CalibrationError(
-                f"calibration must be an array of examples, or an array for each input, not {one!r:.60}: give some of "
-                "what the model will see, such as calibration=x_train[:256]."
+                f"calibration must be an array of examples, or an array for each input, not {array!r:.60}: give some "
+                "of what the model will see, such as calibration=x_train[:256]."
             )
 
 

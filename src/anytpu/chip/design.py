@@ -24,7 +24,7 @@ BLOCK_BYTES = 2048
 COMPILED_FOR = ("array", "accumulator_rows", "unified_buffer_bytes", "weight_memory_bytes")
 """Parameters that the instructions depend on; the others only change the predicted time."""
 
-MOST = {
+MAX_COUNTS = {
     "array": 2048,
     "unified_buffer_bytes": 2**24 * UNIT_BYTES,
     "accumulator_rows": 2**16,
@@ -35,7 +35,7 @@ MOST = {
 """Maximum of each count: the limit of the instructions' fields; a million for waiting tiles and dies."""
 
 _RATES = ("clock_hz", "weight_bytes_per_s", "host_bytes_per_s")
-_LEAST_RATE, _MOST_RATE = 1e-3, 1e18
+_MIN_RATE, _MAX_RATE = 1e-3, 1e18
 
 
 @explain_methods
@@ -57,7 +57,8 @@ class Design:
         dies: number of chips per server, each with its own memory and host link.
 
     Raises:
-        SettingError: a number is not positive, a count is not an integer up to `MOST`, or a rate is not 0.001 to 1e18.
+        SettingError: a number is not positive, a count is not an integer up to `MAX_COUNTS`, or a rate is not 0.001 to
+            1e18.
 
     Example:
         >>> round(TPU_V1.peak_ops_per_s / 1e12, 2), round(TPU_V1.tile_cycles, 1)
@@ -77,14 +78,14 @@ class Design:
     dies: int = 4
 
     def __post_init__(self):
-        for name, most in MOST.items():
+        for name, maximum in MAX_COUNTS.items():
             value = getattr(self, name)
-            if not isinstance(value, numbers.Integral) or isinstance(value, bool) or not 1 <= int(value) <= most:
-                raise SettingError(f"{name} of a chip must be a whole number from 1 to {most:,}, not {value!r}.")
+            if not isinstance(value, numbers.Integral) or isinstance(value, bool) or not 1 <= int(value) <= maximum:
+                raise SettingError(f"{name} of a chip must be an integer from 1 to {maximum:,}, not {value!r}.")
         for name in _RATES:
             value = getattr(self, name)
             is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-            if not is_number or value < _LEAST_RATE or not value <= _MOST_RATE:
+            if not is_number or value < _MIN_RATE or not value <= _MAX_RATE:
                 raise SettingError(f"{name} of a chip must be a number from 0.001 to 1e18, not {value!r}.")
 
     def turned(self, knobs: Mapping[str, Any]) -> Design:
@@ -100,7 +101,7 @@ class Design:
         known = [field.name for field in dataclasses.fields(self)]
         for name in knobs:
             if name not in known:
-                raise SettingError(f"a chip has no number {name!r}; those that can be turned are {', '.join(known)}.")
+                raise SettingError(f"a chip has no parameter {name!r}; the parameters are {', '.join(known)}.")
         return dataclasses.replace(self, **knobs)
 
     @property

@@ -6,7 +6,7 @@ Idea: a file has five parts (`file_parts.py`):
 - "code": the instructions, as `isa` encodes them.
 - "weights": the bytes of the Weight Memory.
 - "network": the quantized network as JSON, or null.
-- "arrays": the arrays of the network and of the host steps (`described.py`).
+- "arrays": the arrays of the network and of the host steps (`serialization.py`).
 
 Rule: a file contains no Python code, so reading it executes nothing. A file is written under a temporary name and then
 renamed, so that an interrupted write keeps the old file.
@@ -21,13 +21,13 @@ from typing import Any
 
 import numpy as np
 
-from anytpu.chip.described import Describing, Recalling, binding, join_arrays, size_bytes, split_arrays
 from anytpu.chip.design import Design
 from anytpu.chip.file_parts import PARTS, SAVE_AGAIN, Packed, join_parts, split_parts
 from anytpu.chip.image import Image, Resident, Tag
-from anytpu.chip.images import Settings
+from anytpu.chip.images import CompilerSettings
 from anytpu.chip.isa import Instruction, decode, encode
 from anytpu.chip.quantized.nodes import QuantizedNetwork
+from anytpu.chip.serialization import RecordDecoder, RecordEncoder, binding, join_arrays, size_bytes, split_arrays
 from anytpu.errors import ChipError, ChipFileError
 from anytpu.files.opening import read_file
 from anytpu.files.replacing import replaced
@@ -37,12 +37,12 @@ SUFFIX = ".tpu"
 
 _HEADER, _CODE, _WEIGHTS, _NETWORK, _ARRAYS = PARTS
 
-MOST_BYTES = {_HEADER: 64 * 2**20, _CODE: 16 * 2**20, _NETWORK: 64 * 2**20}
+MAX_PART_BYTES = {_HEADER: 64 * 2**20, _CODE: 16 * 2**20, _NETWORK: 64 * 2**20}
 """Maximum bytes of these parts: enough for 10,000 steps of a loop. The header has the sizes of the other parts."""
 
 
 def write(
-    path: str | Path, image: Image, network: QuantizedNetwork | None = None, settings: Settings | None = None
+    path: str | Path, image: Image, network: QuantizedNetwork | None = None, settings: CompilerSettings | None = None
 ) -> Path:
     """Write a program to a file.
 
@@ -57,7 +57,7 @@ def write(
         The path.
 
     Raises:
-        ChipFileError: the name has another suffix, the file cannot be written, or a part exceeds `MOST_BYTES`.
+        ChipFileError: the name has another suffix, the file cannot be written, or a part exceeds `MAX_PART_BYTES`.
         ChipError: an instruction cannot be encoded.
 
     Example:
@@ -75,7 +75,7 @@ def write(
     return place
 
 
-def read(path: str | Path) -> tuple[Image, QuantizedNetwork | None, Settings]:
+def read(path: str | Path) -> tuple[Image, QuantizedNetwork | None, CompilerSettings]:
     """Read a program from a file.
 
     Returns:
@@ -95,14 +95,14 @@ def read(path: str | Path) -> tuple[Image, QuantizedNetwork | None, Settings]:
     return from_bytes(content, str(path))
 
 
-def to_bytes(image: Image, network: QuantizedNetwork | None = None, settings: Settings | None = None) -> bytes:
+def to_bytes(image: Image, network: QuantizedNetwork | None = None, settings: CompilerSettings | None = None) -> bytes:
     """Return the content of a file.
 
     Raises:
-        ChipFileError: a part exceeds `MOST_BYTES`.
+        ChipFileError: a part exceeds `MAX_PART_BYTES`.
         ChipError: an instruction cannot be encoded.
     """
-    describing = Describing()
+    describing = RecordEncoder()
     services = [describing.service(service) for service in image.services]
     described = None if network is None else describing.network(network)
     steps = describing.steps()
@@ -111,13 +111,13 @@ def to_bytes(image: Image, network: QuantizedNetwork | None = None, settings: Se
         "name": image.name,
         "batch": image.batch,
         "host_bytes": image.host_bytes,
-        "inputs": [dataclasses.asdict(one) for one in image.inputs],
-        "outputs": [dataclasses.asdict(one) for one in image.outputs],
+        "inputs": [dataclasses.asdict(bound) for bound in image.inputs],
+        "outputs": [dataclasses.asdict(bound) for bound in image.outputs],
         "services": services,
         "tags": [dataclasses.asdict(tag) for tag in image.tags],
-        "residents": [dataclasses.asdict(one) for one in image.residents],
+        "residents": [dataclasses.asdict(resident) for resident in image.residents],
         "design": dataclasses.asdict(image.design),
-        "settings": dataclasses.asdict(settings or Settings()),
+        "settings": dataclasses.asdict(settings or CompilerSettings()),
         "steps": steps,
         "arrays": listed,
         "weights_bytes": len(image.weights),
@@ -125,16 +125,16 @@ def to_bytes(image: Image, network: QuantizedNetwork | None = None, settings: Se
     weights = np.ascontiguousarray(image.weights, np.uint8).tobytes()
     parts = (_json(header), encode(image.instructions), weights, _json(described), arrays)
     for name, part in zip(PARTS, parts, strict=True):
-        most = MOST_BYTES.get(name, len(part))
-        if len(part) > most:
+        maximum = MAX_PART_BYTES.get(name, len(part))
+        if len(part) > maximum:
             raise ChipFileError(
                 f"The program cannot be written: part {name!r} of its file would have {len(part):,} bytes, and "
-                f"{most:,} is the most that it can have."
+                f"{maximum:,} is the most that it can have."
             )
     return join_parts(dict(zip(PARTS, parts, strict=True)))
 
 
-def from_bytes(content: bytes, name: str) -> tuple[Image, QuantizedNetwork | None, Settings]:
+def from_bytes(content: bytes, name: str) -> tuple[Image, QuantizedNetwork | None, CompilerSettings]:
     """Parse the content of a file; return the program, its network or None, and its settings.
 
     Args:
@@ -152,36 +152,36 @@ def from_bytes(content: bytes, name: str) -> tuple[Image, QuantizedNetwork | Non
     except ChipError as error:
         why = str(error)[:800]
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
-        why = f"Its header makes no sense ({type(error).__name__}: {str(error)[:600]})."
+        why = f"Its header is invalid ({type(error).__name__}: {str(error)[:600]})."
     raise ChipFileError(f"The file {name!r} cannot be used. {why} Compile it again, or {SAVE_AGAIN}")
 
 
-def _recall(parts: dict[str, Packed]) -> tuple[Image, QuantizedNetwork | None, Settings]:
+def _recall(parts: dict[str, Packed]) -> tuple[Image, QuantizedNetwork | None, CompilerSettings]:
     # The header gives the maximum sizes of the other parts.
-    header = json.loads(parts[_HEADER].unpack(MOST_BYTES[_HEADER]))
+    header = json.loads(parts[_HEADER].unpack(MAX_PART_BYTES[_HEADER]))
     design = Design(**header["design"])
     weights_bytes = header["weights_bytes"]
     if not isinstance(weights_bytes, int):
         raise ValueError(f"weights of {weights_bytes!r} bytes")
     weights = parts[_WEIGHTS].unpack(min(weights_bytes, design.weight_memory_bytes))
     arrays = split_arrays(header["arrays"], parts[_ARRAYS].unpack(size_bytes(header["arrays"])))
-    recalling = Recalling(arrays, header["steps"])
+    recalling = RecordDecoder(arrays, header["steps"])
     image = Image(
         name=header["name"],
-        instructions=_instructions(parts[_CODE].unpack(MOST_BYTES[_CODE])),
+        instructions=_instructions(parts[_CODE].unpack(MAX_PART_BYTES[_CODE])),
         weights=np.frombuffer(weights, np.uint8),
         batch=header["batch"],
         host_bytes=header["host_bytes"],
-        inputs=tuple(binding(one) for one in header["inputs"]),
-        outputs=tuple(binding(one) for one in header["outputs"]),
-        services=tuple(recalling.service(one) for one in header["services"]),
-        tags=tuple(Tag(**one) for one in header["tags"]),
-        residents=tuple(Resident(**one) for one in header["residents"]),
+        inputs=tuple(binding(record) for record in header["inputs"]),
+        outputs=tuple(binding(record) for record in header["outputs"]),
+        services=tuple(recalling.service(record) for record in header["services"]),
+        tags=tuple(Tag(**record) for record in header["tags"]),
+        residents=tuple(Resident(**record) for record in header["residents"]),
         design=design,
     )
-    described = json.loads(parts[_NETWORK].unpack(MOST_BYTES[_NETWORK]))
+    described = json.loads(parts[_NETWORK].unpack(MAX_PART_BYTES[_NETWORK]))
     network = None if described is None else recalling.network(described)
-    return image, network, Settings(**header["settings"])
+    return image, network, CompilerSettings(**header["settings"])
 
 
 def _instructions(code: bytes) -> tuple[Instruction, ...]:

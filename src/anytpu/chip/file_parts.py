@@ -50,7 +50,7 @@ _COPY_AGAIN = f"Copy it again, or {SAVE_AGAIN}"
 
 
 _PIECE_BYTES = 64 * KIB
-_MOST_RATIO = 1032
+_MAX_RATIO = 1032
 """Maximum compression ratio of zlib."""
 
 
@@ -169,24 +169,24 @@ class _Content:
 
     def parts(self) -> dict[str, Packed]:
         """Return the parts by name, with verified checksums."""
-        entries, start, found = self._entries(), _BEGINNING_BYTES, {}
+        entries, start, parts = self._entries(), _BEGINNING_BYTES, {}
         end = start + sum(entry.packed_bytes for entry in entries)
         if len(self._content) < end:
             self._refuse(f"is cut short: it has {len(self._content):,} of {end:,} bytes. {_COPY_AGAIN}")
         if len(self._content) > end:
             self._refuse(f"has {len(self._content) - end:,} bytes too many at its end. {_COPY_AGAIN}")
         for entry in entries:
-            found[entry.name] = self._part(entry, self._content[start : start + entry.packed_bytes])
+            parts[entry.name] = self._part(entry, self._content[start : start + entry.packed_bytes])
             start += entry.packed_bytes
-        return found
+        return parts
 
     def _entries(self) -> list[_Entry]:
         self._check_start()
         size = _BEGINNING_BYTES - _SUM.size
         if _SUM.unpack_from(self._content, size)[0] != google_crc32c.value(self._content[:size]):
             self._altered("beginning")
-        found = [_PART.unpack_from(self._content, _START.size + n * _PART.size) for n in range(len(PARTS))]
-        entries = [_Entry(raw.rstrip(b"\0").decode("latin-1"), *numbers) for raw, *numbers in found]
+        raw_entries = [_PART.unpack_from(self._content, _START.size + n * _PART.size) for n in range(len(PARTS))]
+        entries = [_Entry(raw.rstrip(b"\0").decode("latin-1"), *numbers) for raw, *numbers in raw_entries]
         if tuple(entry.name for entry in entries) != PARTS:
             self._altered("beginning")
         return entries
@@ -209,7 +209,7 @@ class _Content:
             self._refuse(f"is cut short: it has {len(self._content)} bytes, too few for its beginning. {_COPY_AGAIN}")
 
     def _part(self, entry: _Entry, packed: bytes) -> Packed:
-        is_possible = entry.unpacked_bytes <= _MOST_RATIO * len(packed)
+        is_possible = entry.unpacked_bytes <= _MAX_RATIO * len(packed)
         if google_crc32c.value(packed) != entry.checksum or not is_possible:
             self._altered(f"part {entry.name!r}")
         return Packed(self._name, entry.name, entry.unpacked_bytes, packed)

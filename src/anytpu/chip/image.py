@@ -22,13 +22,13 @@ from anytpu.chip.network.nodes import Shape
 from anytpu.chip.quantized.nodes import QHostStep, Quantization
 from anytpu.errors import ChipError
 
-MOST_HOST_BYTES = 2**40
+MAX_HOST_BYTES = 2**40
 """Maximum size of the host's buffer in bytes: instructions have 40 bits for an address in it."""
 
-MOST_BATCH = 2**32 - 1
+MAX_BATCH = 2**32 - 1
 """Maximum batch: its register has 32 bits."""
 
-_MOST = 2**63 - 1
+_MAX_INT64 = 2**63 - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Binding:
     def __post_init__(self):
         fault = fault_in_binding(self.tensor, self.shape, self.host_address, self.lanes)
         if fault is not None:
-            raise ChipError(f"Where {self.tensor!r} lies makes no sense: {fault[1]}")
+            raise ChipError(f"The location of {self.tensor!r} is invalid: {fault[1]}")
         _check_kind(f"The quantization of {self.tensor!r}", self.quantization, Quantization)
 
     def plane_bytes(self, number: int, batch: int) -> int:
@@ -78,11 +78,11 @@ def fault_in_binding(tensor: Any, shape: Any, host_address: Any, lanes: Any) -> 
     """
     if not isinstance(tensor, str):
         return "tensor", f"a tensor has a name, not {tensor!r}."
-    if not isinstance(shape, tuple) or len(shape) != 3 or not all(_is_whole(one, 1) for one in shape):
+    if not isinstance(shape, tuple) or len(shape) != 3 or not all(_is_whole(size, 1) for size in shape):
         return "shape", f"a shape is [height, width, channels] of one example, each above 0, not {_listed(shape)}."
     if not _is_whole(host_address, 0) or host_address % UNIT_BYTES:
         return "host_address", f"host_address must be 0 or a positive multiple of 32, not {host_address!r}."
-    if not isinstance(lanes, tuple) or not all(_is_whole(one, 1) for one in lanes) or sum(lanes) != shape[2]:
+    if not isinstance(lanes, tuple) or not all(_is_whole(count, 1) for count in lanes) or sum(lanes) != shape[2]:
         expected = f"they must be above 0 and add up to {shape[2]}"
         return "lanes", f"lanes are those of each plane: {expected}, unlike {_listed(lanes)}."
     return None
@@ -137,7 +137,7 @@ class Tag:
     def __post_init__(self):
         for text in ("name", "layer", "kind", "note"):
             _check_kind(f"The {text} of a part of a program", getattr(self, text), str)
-        _check_whole(f"The multiply-adds of part {self.name!r}", self.macs, 0, _MOST)
+        _check_whole(f"The multiply-adds of part {self.name!r}", self.macs, 0, _MAX_INT64)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,7 +163,7 @@ class Resident:
     def __post_init__(self):
         _check_kind("The tensor of a stretch of the Unified Buffer", self.tensor, str)
         for number in ("address", "units", "first", "last"):
-            _check_whole(f"{number} of {self.tensor!r} in the Unified Buffer", getattr(self, number), 0, _MOST)
+            _check_whole(f"{number} of {self.tensor!r} in the Unified Buffer", getattr(self, number), 0, _MAX_INT64)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -200,12 +200,12 @@ class Image:
 
     def __post_init__(self):
         _check_kind("The name of a program", self.name, str)
-        _check_whole(f"The batch of {self.name!r}", self.batch, 1, MOST_BATCH)
-        _check_whole(f"The size of the host's buffer of {self.name!r}", self.host_bytes, 0, MOST_HOST_BYTES)
+        _check_whole(f"The batch of {self.name!r}", self.batch, 1, MAX_BATCH)
+        _check_whole(f"The size of the host's buffer of {self.name!r}", self.host_bytes, 0, MAX_HOST_BYTES)
         _check_kind(f"The weights of {self.name!r}", self.weights, np.ndarray)
         if self.weights.dtype != np.uint8 or self.weights.ndim != 1:
-            found = f"{self.weights.dtype} {self.weights.shape}"
-            raise ChipError(f"The weights of {self.name!r} must be bytes, a vector of uint8, not {found}.")
+            actual = f"{self.weights.dtype} {self.weights.shape}"
+            raise ChipError(f"The weights of {self.name!r} must be bytes, a vector of uint8, not {actual}.")
         _check_kind(f"The chip of {self.name!r}", self.design, Design)
 
 
@@ -214,13 +214,13 @@ def _check_kind(what: str, value: Any, kind: type) -> None:
         raise ChipError(f"{what} must be a {kind.__name__}, not {value!r}.")
 
 
-def _check_whole(what: str, value: Any, least: int, most: int) -> None:
-    if not _is_whole(value, least) or value > most:
-        raise ChipError(f"{what} must be a whole number from {least} to {most}, not {value!r}.")
+def _check_whole(what: str, value: Any, minimum: int, maximum: int) -> None:
+    if not _is_whole(value, minimum) or value > maximum:
+        raise ChipError(f"{what} must be an integer from {minimum} to {maximum}, not {value!r}.")
 
 
-def _is_whole(value: Any, least: int) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= least
+def _is_whole(value: Any, minimum: int) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= minimum
 
 
 def _listed(value: Any) -> str:

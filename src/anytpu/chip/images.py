@@ -1,4 +1,4 @@
-"""`Images`: the images of a program for other batch sizes and other chips, compiled on demand.
+"""`ImageCache`: the images of a program for other batch sizes and other chips, compiled on demand.
 
 Idea: an image is for one chip and one batch size, but the quantized network serves any. A program that was assembled
 from text has no network, and therefore a single image.
@@ -16,7 +16,7 @@ from anytpu.errors import ChipError, SettingError
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class CompilerSettings:
     """Settings of the compiler.
 
     Attributes:
@@ -35,7 +35,7 @@ class Settings:
             raise SettingError(f"spill must be True or False, not {self.spill!r}.")
 
 
-class Images:
+class ImageCache:
     """The images of one program.
 
     Attributes:
@@ -44,7 +44,7 @@ class Images:
         settings: settings of the compiler.
     """
 
-    def __init__(self, own: Image, network: QuantizedNetwork | None, settings: Settings) -> None:
+    def __init__(self, own: Image, network: QuantizedNetwork | None, settings: CompilerSettings) -> None:
         self.own = own
         self.network = network
         self.settings = settings

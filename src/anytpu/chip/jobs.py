@@ -81,7 +81,7 @@ def _of_model(model: Any, calibration: Any, state: Any, rows: int) -> Program:
         return of(model, None, "infer", True, batch_size=rows)
     except ProgramError:
         # A model without input shapes gets the shapes of the examples.
-        return _told(
+        return _with_shapes_in_error(
             f"The Keras model {name!r} cannot be called with",
             calibration,
             lambda: of(model, (_rows_of(calibration),), "infer", True, batch_size=rows),
@@ -104,14 +104,14 @@ def _of_function(function: Any, calibration: Any, state: Any, rows: int) -> Prog
             f"The weights of the function {name!r} are missing: tpu.chip.compile(function, calibration, state=weights),"
             " where function(weights, x) returns the outputs; state={} for one without weights."
         )
-    return _told(
+    return _with_shapes_in_error(
         f"The function {name!r} cannot be called with",
         calibration,
         lambda: of(_step(function, name), (state, _rows_of(calibration)), "infer", True, batch_size=rows),
     )
 
 
-def _told(who: str, calibration: Any, make: Callable[[], Program]) -> Program:
+def _with_shapes_in_error(who: str, calibration: Any, make: Callable[[], Program]) -> Program:
     """Return `make()`; if user code raises in it, raise an error with the shapes of its arguments."""
     try:
         return make()
@@ -132,15 +132,15 @@ def _step(function: Callable[[Any, Any], Any], name: str) -> Callable[[Any, Any]
 
 def _rows_of(calibration: Any) -> Any:
     if isinstance(calibration, dict):
-        return {name: np.asarray(one)[:TRACED_ROWS] for name, one in calibration.items()}
+        return {name: np.asarray(array)[:TRACED_ROWS] for name, array in calibration.items()}
     if isinstance(calibration, list | tuple):
-        return [np.asarray(one)[:TRACED_ROWS] for one in calibration]
+        return [np.asarray(array)[:TRACED_ROWS] for array in calibration]
     return np.asarray(calibration)[:TRACED_ROWS]
 
 
 def _shapes(rows: Any) -> str:
     if isinstance(rows, dict):
-        return "{" + ", ".join(f"{name!r}: {_shapes(one)}" for name, one in rows.items()) + "}"
+        return "{" + ", ".join(f"{name!r}: {_shapes(array)}" for name, array in rows.items()) + "}"
     if isinstance(rows, list):
         return "[" + ", ".join(map(_shapes, rows)) + "]"
     return f"({', '.join(['rows', *map(str, rows.shape[1:])])})"

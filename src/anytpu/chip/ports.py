@@ -24,10 +24,10 @@ def arrays_of(name: str, ports: Sequence[Port], x: Any) -> list[np.ndarray]:
     if isinstance(x, Mapping):
         names = [port.tensor for port in ports]
         if set(x) != set(names):
-            wanted, given = ", ".join(map(repr, names)), ", ".join(map(repr, x)) or "nothing"
-            raise ChipError(f"the inputs of {name} are {wanted}, and those given are {given}.")
-        return [np.asarray(x[one]) for one in names]
-    return [np.asarray(one) for one in x] if isinstance(x, list | tuple) else [np.asarray(x)]
+            wanted, actual = ", ".join(map(repr, names)), ", ".join(map(repr, x)) or "nothing"
+            raise ChipError(f"the inputs of {name} are {wanted}, and those given are {actual}.")
+        return [np.asarray(x[name]) for name in names]
+    return [np.asarray(array) for array in x] if isinstance(x, list | tuple) else [np.asarray(x)]
 
 
 def check_arrays(name: str, ports: Sequence[Port], arrays: Sequence[np.ndarray]) -> int:
@@ -39,18 +39,18 @@ def check_arrays(name: str, ports: Sequence[Port], arrays: Sequence[np.ndarray])
     """
     if len(arrays) != len(ports):
         raise ChipError(f"{name} takes {_inputs(len(ports))}, not {len(arrays)}: {_listed(ports)}.")
-    for number, (port, array) in enumerate(zip(ports, arrays, strict=True)):
-        which = f"input {number} of {name}" if len(ports) > 1 else f"the input of {name}"
+    for index, (port, array) in enumerate(zip(ports, arrays, strict=True)):
+        which = f"input {index} of {name}" if len(ports) > 1 else f"the input of {name}"
         if array.ndim == 0 or array.shape[1:] != port.shape:
             raise ChipError(f"{which} must have the shape {_shape(port)}, not {array.shape}.")
         if array.dtype.kind not in ("iub" if _is_whole(port) else "iubf"):
-            kinds = "whole numbers" if _is_whole(port) else "numbers"
+            kinds = "integers" if _is_whole(port) else "numbers"
             raise ChipError(f"{which} must hold {kinds} ({port.dtype}), not {array.dtype}.")
         if _is_whole(port) and array.size and not np.can_cast(array.dtype, port.dtype):
             _check_range(which, port, array)
         if array.dtype.kind == "f" and (bad := np.isnan(array).any(axis=tuple(range(1, array.ndim)))).any():
             raise ChipError(
-                f"{which} has a NaN in row {int(np.argmax(bad))}, which no whole number stands for; "
+                f"{which} has a NaN in row {int(np.argmax(bad))}, which no integer represents; "
                 "np.nan_to_num(x) puts 0 in its place."
             )
     rows = {len(array) for array in arrays}
@@ -62,9 +62,11 @@ def check_arrays(name: str, ports: Sequence[Port], arrays: Sequence[np.ndarray])
 
 def _check_range(which: str, port: Port, array: np.ndarray) -> None:
     low, high = (0, 1) if port.dtype == "bool" else (np.iinfo(port.dtype).min, np.iinfo(port.dtype).max)
-    least, most = int(array.min()), int(array.max())
-    if least < low or most > high:
-        raise ChipError(f"{which} must hold numbers from {low} to {high} ({port.dtype}), not from {least} to {most}.")
+    minimum, maximum = int(array.min()), int(array.max())
+    if minimum < low or maximum > high:
+        raise ChipError(
+            f"{which} must hold numbers from {low} to {high} ({port.dtype}), not from {minimum} to {maximum}."
+        )
 
 
 def tensor_of(

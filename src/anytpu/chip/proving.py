@@ -42,20 +42,24 @@ def prove(
     Raises:
         QuantizationError: the outputs differ, or depend on an example's index in its batch or on the batch size.
     """
+    # 1. The network's outputs on the examples.
     count = program.rows or 1
     few = [np.asarray(array)[:count] for array in arrays]
     chunks = list(evaluate_chunks(network, few))
-    found = {port.tensor: np.concatenate([one[port.tensor] for one in chunks]) for port in network.outputs}
+    computed = {port.tensor: np.concatenate([chunk[port.tensor] for chunk in chunks]) for port in network.outputs}
+    # 2. The program's outputs: a difference means that the network was read wrongly.
     lowered, text = _lowered(program)
     tolerance = ROUGH_TOLERANCE if "bf16" in text or "xf16" in text else TOLERANCE
     run = lowered.compile()
     order = np.arange(count) % len(few[0])
     first = _outputs(run, program, few, order)
     for port, wanted in zip(network.outputs, first, strict=True):
-        _compare(network.name, port.tensor, port.dtype, wanted, found[port.tensor][order], tolerance, _MISREAD)
+        _compare(network.name, port.tensor, port.dtype, wanted, computed[port.tensor][order], tolerance, _MISREAD)
+    # 3. The examples in another order: a difference means that the program mixes the examples of a batch.
     moved = np.roll(order, count // 2 + 1)
     for port, wanted in zip(network.outputs, _outputs(run, program, few, moved), strict=True):
-        _compare(network.name, port.tensor, port.dtype, wanted, found[port.tensor][moved], tolerance, _MIXED)
+        _compare(network.name, port.tensor, port.dtype, wanted, computed[port.tensor][moved], tolerance, _MIXED)
+    # 4. Another batch size: a difference means that the outputs depend on it.
     if other is None:
         return
     resized = other()
@@ -64,7 +68,7 @@ def prove(
         return  # no constant depends on the batch size
     order = np.arange(resized.rows or 1) % len(few[0])
     for port, wanted in zip(network.outputs, _outputs(lowered.compile(), resized, few, order), strict=True):
-        _compare(network.name, port.tensor, port.dtype, wanted, found[port.tensor][order], tolerance, _COUNTED)
+        _compare(network.name, port.tensor, port.dtype, wanted, computed[port.tensor][order], tolerance, _COUNTED)
 
 
 def _lowered(program: Program) -> tuple[Any, str]:
@@ -81,33 +85,33 @@ _MISREAD = (
     "{most:.3g}. This is a fault of anytpu: please report it, with the model. Nothing was compiled."
 )
 _MIXED = (
-    "the output {output!r} of {name} depends on where in its batch an example stands: in another order it is off by "
-    "{off:.3g}, where its largest is {most:.3g}. The chip computes each example for itself; take what mixes them out "
-    "of the model."
+    "the output {output!r} of {name} depends on the position of an example in its batch: in another order it is off "
+    "by {off:.3g}, where its largest is {most:.3g}. The chip computes each example by itself; remove the operation "
+    "that mixes them from the model."
 )
 
 _COUNTED = (
     "the output {output!r} of {name} depends on how many examples a batch has: with another number it is off by "
-    "{off:.3g}, where its largest is {most:.3g}. The chip computes each example for itself; take the size of the batch "
-    "out of the model."
+    "{off:.3g}, where its largest is {most:.3g}. The chip computes each example by itself; remove the size of the "
+    "batch from the model."
 )
 
 
 def _outputs(run: Any, program: Program, arrays: Sequence[np.ndarray], order: np.ndarray) -> list[np.ndarray]:
     leaves, structure = jax.tree.flatten(program.batch)
     taken = [array[order].astype(leaf.dtype) for array, leaf in zip(arrays, leaves, strict=True)]
-    return [np.asarray(one) for one in jax.tree.leaves(run(program.tensors, jax.tree.unflatten(structure, taken))[1])]
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(run(program.tensors, jax.tree.unflatten(structure, taken))[1])]
 
 
 def _compare(
-    name: str, output: str, dtype: str, wanted: np.ndarray, found: np.ndarray, tolerance: float, message: str
+    name: str, output: str, dtype: str, wanted: np.ndarray, computed: np.ndarray, tolerance: float, message: str
 ) -> None:
     if not dtype.startswith(("float", "bfloat")):
         return  # integers (an argmax) may differ on near ties
     wanted = wanted.astype(np.float64)
-    found = found.reshape(wanted.shape)
+    computed = computed.reshape(wanted.shape)
     finite = np.isfinite(wanted)
     most = np.abs(wanted[finite]).max(initial=0.0)
-    off = np.abs(found[finite] - wanted[finite]).max(initial=0.0)
-    if not off <= tolerance * max(most, 1e-30) or (np.isfinite(found) != finite).any():
+    off = np.abs(computed[finite] - wanted[finite]).max(initial=0.0)
+    if not off <= tolerance * max(most, 1e-30) or (np.isfinite(computed) != finite).any():
         raise QuantizationError(message.format(name=name, output=output, off=off, most=most))

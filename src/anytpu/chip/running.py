@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from anytpu.chip import ports
-from anytpu.chip.faces import face_of
-from anytpu.chip.images import Images
+from anytpu.chip.images import ImageCache
+from anytpu.chip.interface import interface_of
 from anytpu.chip.quantized.nodes import QHostStep
 from anytpu.errors import HostStepError
 
@@ -21,29 +21,32 @@ class Runner:
         inputs, outputs: the inputs and outputs of the program, in order.
     """
 
-    def __init__(self, images: Images) -> None:
+    def __init__(self, images: ImageCache) -> None:
         self._images = images
-        self._face = face_of(images.own, images.network)
-        self.inputs, self.outputs = self._face.inputs, self._face.outputs
+        self._interface = interface_of(images.own, images.network)
+        self.inputs, self.outputs = self._interface.inputs, self._interface.outputs
 
-    def real(self, x: Any) -> list[np.ndarray]:
+    def run_real(self, x: Any) -> list[np.ndarray]:
         """Return the outputs as real numbers, `(rows, ...)` in the user's shapes."""
-        found = self._run(x, [port.tensor for port in self.outputs])
+        tensors = self._run(x, [port.tensor for port in self.outputs])
         return [
-            ports.array_of(port, found[port.tensor], self._face.quantizations).astype(port.dtype, copy=False)
+            ports.array_of(port, tensors[port.tensor], self._interface.quantizations).astype(port.dtype, copy=False)
             for port in self.outputs
         ]
 
-    def whole(self, x: Any) -> list[np.ndarray]:
+    def run_integers(self, x: Any) -> list[np.ndarray]:
         """Return each output's integers; for an output computed on the host, the chip tensors it is computed from."""
         shapes: list[tuple[str, tuple[int, ...] | None]] = []
         for port in self.outputs:
-            if port.tensor in self._face.quantizations:
+            if port.tensor in self._interface.quantizations:
                 shapes.append((port.tensor, port.shape))
             else:  # computed on the host: return each of its chip tensors once, in that tensor's shape
-                shapes += [(one, None) for one in self._held(port.tensor) if (one, None) not in shapes]
-        found = self._run(x, list(dict.fromkeys(tensor for tensor, _ in shapes)))
-        return [found[one] if shape is None else found[one].reshape(len(found[one]), *shape) for one, shape in shapes]
+                shapes += [(tensor, None) for tensor in self._held(port.tensor) if (tensor, None) not in shapes]
+        tensors = self._run(x, list(dict.fromkeys(tensor for tensor, _ in shapes)))
+        return [
+            tensors[tensor] if shape is None else tensors[tensor].reshape(len(tensors[tensor]), *shape)
+            for tensor, shape in shapes
+        ]
 
     def _run(self, x: Any, tensors: Sequence[str]) -> dict[str, np.ndarray]:
         """Run all rows of x, and return the given tensors by name, `(rows, height, width, channels)`."""
@@ -58,34 +61,36 @@ class Runner:
         image = self._images.image(min(_power_of_two(rows), own.batch)) if self._images.network else own
         machine.check_room(image)  # before the arrays of a batch are allocated
         made = []
-        for number, one in enumerate(self._batches(arrays, image.batch)):
+        for index, inputs in enumerate(self._batches(arrays, image.batch)):
             try:
-                made.append(machine.run(image, one))
+                made.append(machine.run(image, inputs))
             except HostStepError as error:
-                raise HostStepError(error.made, error.row + number * image.batch, error.reason) from None
-        return {name: np.concatenate([one[name] for one in made])[:rows] for name in tensors}
+                raise HostStepError(error.made, error.row + index * image.batch, error.reason) from None
+        return {name: np.concatenate([result[name] for result in made])[:rows] for name in tensors}
 
     def _nothing(self, tensor: str) -> np.ndarray:
         """Return a tensor with 0 rows."""
-        found = self._face.quantizations.get(tensor)
-        return np.zeros((0, *self._face.shapes[tensor]), np.float32 if found is None else found.dtype)
+        quantization = self._interface.quantizations.get(tensor)
+        return np.zeros(
+            (0, *self._interface.shapes[tensor]), np.float32 if quantization is None else quantization.dtype
+        )
 
     def _batches(self, arrays: list[np.ndarray], batch: int) -> Iterator[dict[str, np.ndarray]]:
         for start in range(0, len(arrays[0]), batch):
             # The last batch is padded with its last row, for which a host step gives no new result or error.
             rows = np.minimum(np.arange(start, start + batch), len(arrays[0]) - 1)
             yield {
-                port.tensor: ports.tensor_of(port, array[rows], self._face.shapes, self._face.quantizations)
+                port.tensor: ports.tensor_of(port, array[rows], self._interface.shapes, self._interface.quantizations)
                 for port, array in zip(self.inputs, arrays, strict=True)
             }
 
     def _held(self, tensor: str) -> list[str]:
         """Return the tensor if it is on the chip, else the chip tensors from which the host computes it."""
-        if tensor in self._face.quantizations:
+        if tensor in self._interface.quantizations:
             return [tensor]
-        maker = next((one for one in self._face.steps if one.output == tensor), None)
+        maker = next((step for step in self._interface.steps if step.output == tensor), None)
         inputs = maker.inputs if isinstance(maker, QHostStep) else ()
-        return [one for name in inputs for one in self._held(name)]
+        return [source for name in inputs for source in self._held(name)]
 
 
 def _power_of_two(rows: int) -> int:

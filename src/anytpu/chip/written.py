@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from anytpu.chip.images import Images
+from anytpu.chip.images import ImageCache
 from anytpu.errors import SettingTypeError
 
 
@@ -23,21 +23,21 @@ def path_of(path: str | Path) -> Path:
         raise SettingTypeError(f"a path must be a string or a pathlib.Path, not {path!r}.") from error
 
 
-def text(images: Images, batch: int | None, weights: bool) -> str:
+def text(images: ImageCache, batch: int | None, weights: bool) -> str:
     """Return the instructions for a batch size as assembly text."""
     from anytpu.chip.assembly import disassemble
 
     return disassemble(images.image(batch), weights=weights)
 
 
-def save(images: Images, path: str | Path) -> Path:
+def save(images: ImageCache, path: str | Path) -> Path:
     """Write a `.tpu` file and return its path."""
     from anytpu.chip import file
 
     return file.write(path_of(path), images.own, images.network, images.settings)
 
 
-def save_onnx(images: Images, path: str | Path, unsigned: bool, integers: bool) -> Path:
+def save_onnx(images: ImageCache, path: str | Path, unsigned: bool, integers: bool) -> Path:
     """Write the quantized network as ONNX and return its path."""
     from anytpu.chip.onnx import write
 

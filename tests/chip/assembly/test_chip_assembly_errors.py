@@ -150,7 +150,7 @@ Line 1, column 26: register SCALE must be a float32 number above 0, and 1e+60 is
     "a fraction of a register of whole numbers": (
         "set_configuration PITCH, 0.5",
         """\
-Line 1, column 26: value must be a whole number, not 0.5.
+Line 1, column 26: value must be an integer, not 0.5.
     set_configuration PITCH, 0.5
                              ^""",
     ),
@@ -185,21 +185,21 @@ Line 1, column 6: waiting must be a number from 1 to 31, not 0.
     "a bad number": (
         "debug_tag 0x1G",
         """\
-Line 1, column 11: '0x1G' is no number. Write 300, 0x12c or 0.5.
+Line 1, column 11: '0x1G' is not a number. Write 300, 0x12c or 0.5.
     debug_tag 0x1G
               ^""",
     ),
     "a number of two points": (
         "debug_tag 1.2.3",
         """\
-Line 1, column 11: '1.2.3' is no number. Write 300, 0x12c or 0.5.
+Line 1, column 11: '1.2.3' is not a number. Write 300, 0x12c or 0.5.
     debug_tag 1.2.3
               ^""",
     ),
     "a word for a number": (
         "debug_tag one",
         """\
-Line 1, column 11: tag must be a whole number, not one.
+Line 1, column 11: tag must be an integer, not one.
     debug_tag one
               ^""",
     ),
@@ -318,7 +318,7 @@ Line 1, column 13: a shape is [height, width, channels] of one example, each abo
     "a shape that is no list": (
         '.input "x", 3, 0, 1',
         """\
-Line 1, column 13: shape must be a list of whole numbers, like [1, 1, 10].
+Line 1, column 13: shape must be a list of integers, like [1, 1, 10].
     .input "x", 3, 0, 1
                 ^""",
     ),
@@ -353,7 +353,7 @@ Line 1, column 36: bits must be 8 or 16, not 4.
     "a zero point outside of its bits": (
         '.output "x", [1, 1, 3], 0, 1, 200',
         """\
-Line 1, column 31: a zero point of 8 bits is a whole number from -128 to 127, not 200.
+Line 1, column 31: a zero point of 8 bits is an integer from -128 to 127, not 200.
     .output "x", [1, 1, 3], 0, 1, 200
                                   ^""",
     ),
@@ -374,7 +374,7 @@ Line 2, column 8: block 1 is filled; the next that is free is 2.
     "a number that is too large for its bytes": (
         ".int8 1, 128",
         """\
-Line 1, column 10: a number of int8 is a whole one from -128 to 127.
+Line 1, column 10: a number of int8 is an integer from -128 to 127.
     .int8 1, 128
              ^""",
     ),
@@ -417,7 +417,7 @@ Line 1, column 10: the description is no JSON: Expecting property name enclosed 
     "a description of nothing": (
         'halt\n.service "{}"',
         """\
-Line 2, column 1: what the host does cannot be read. Its description makes no sense (KeyError: 'step').
+Line 2, column 1: what the host does cannot be read. Its description is invalid (KeyError: 'step').
     .service "{}"
     ^""",
     ),
@@ -476,7 +476,7 @@ Line 1, column 7: bytes must be a number from 0 to 9223372036854775807, not 9999
     "a knob beyond all floats": (
         f".design array={NINES}",
         f"""\
-Line 1, column 15: array of a chip must be a whole number from 1 to 2,048, not {NINES}.
+Line 1, column 15: array of a chip must be an integer from 1 to 2,048, not {NINES}.
     .design array={NINES[:106]} ...
                   ^""",
     ),

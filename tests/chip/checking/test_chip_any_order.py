@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 from anytpu.chip.checking import check
-from anytpu.chip.checking.clocks import Clocks
+from anytpu.chip.checking.clocks import VectorClocks
 from anytpu.chip.compiler import compile_image
 from anytpu.chip.design import Design
 from anytpu.chip.image import Image
 from anytpu.chip.isa.accesses import parameters_popped, tiles_popped
 from anytpu.chip.isa.instructions import Halt, Instruction, InterruptHost, ReadWeights, SetConfiguration, Sync
 from anytpu.chip.isa.issue import RESET, Issued, issue
-from anytpu.chip.isa.registers import MEANINGS, Kind, Register
+from anytpu.chip.isa.registers import MEANINGS, Register, RegisterKind
 from anytpu.chip.isa.units import Unit
 from anytpu.chip.machine import run
 from anytpu.chip.quantized.nodes import QuantizedNetwork
@@ -41,7 +41,7 @@ class Segment:
 
 
 def segments(image: Image) -> Iterator[Segment]:
-    clocks, sources, popped = Clocks(), {"tile": [], "parameters": []}, {"tile": 0, "parameters": 0}
+    clocks, sources, popped = VectorClocks(), {"tile": [], "parameters": []}, {"tile": 0, "parameters": 0}
     queues: list[list[tuple[Issued, list[int]]]] = [[] for _ in Unit]
     for issued in issue(image.instructions):
         instruction = issued.instruction
@@ -81,7 +81,7 @@ def reordered(image: Image, choose: Callable[[list[int]], int]) -> Image:
             issued, _ = segment.queues[unit][places[unit]]
             places[unit], done[unit] = places[unit] + 1, done[unit] + 1
             for number, value in issued.registers.items():
-                can_be_set = value != 0 or MEANINGS[Register(number)].kind is not Kind.FLOAT
+                can_be_set = value != 0 or MEANINGS[Register(number)].kind is not RegisterKind.FLOAT
                 if registers[number] != value and can_be_set:
                     code.append(SetConfiguration(number, value))
                     registers[number] = value

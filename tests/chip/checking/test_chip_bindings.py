@@ -19,11 +19,11 @@ from chip_samples import binding, dense_image
 TOGETHER = {
     "two inputs in one place": (
         '.input "a", [1, 1, 3], 0, 1\n.input "b", [2, 1, 3], 32, 1\n.input "c", [1, 1, 3], 64, 1\nhalt',
-        "The inputs 'b' and 'c' both lie at bytes 64 to 95 of the host's buffer. Move one of them.",
+        "The inputs 'b' and 'c' overlap at bytes 64 to 95 of the host's buffer. Move one of them.",
     ),
     "an input within another": (
         '.input "a", [9, 1, 3], 0, 1\n.input "b", [1, 1, 3], 64, 1\nhalt',
-        "The inputs 'a' and 'b' both lie at bytes 64 to 95 of the host's buffer. Move one of them.",
+        "The inputs 'a' and 'b' overlap at bytes 64 to 95 of the host's buffer. Move one of them.",
     ),
     "two inputs of one name": (
         '.input "a", [1, 1, 3], 0, 1\n.input "a", [1, 1, 3], 32, 1\nhalt',
@@ -54,11 +54,11 @@ def test_what_does_go_together():
 
 
 PLACES: list[tuple[dict[str, Any], str]] = [
-    ({"tensor": 3}, "Where 3 lies makes no sense: a tensor has a name, not 3."),
+    ({"tensor": 3}, "The location of 3 is invalid: a tensor has a name, not 3."),
     *(
         (
             {"shape": shape},
-            "Where 'x' lies makes no sense: a shape is [height, width, channels] of one example, each above 0, not "
+            "The location of 'x' is invalid: a shape is [height, width, channels] of one example, each above 0, not "
             f"{listed}.",
         )
         for shape, listed in [((1, 8), [1, 8]), ((1, 0, 8), [1, 0, 8]), ((1, 1.0, 8), [1, 1.0, 8]), (8, 8)]
@@ -66,14 +66,14 @@ PLACES: list[tuple[dict[str, Any], str]] = [
     *(
         (
             {"host_address": address},
-            f"Where 'x' lies makes no sense: host_address must be 0 or a positive multiple of 32, not {address!r}.",
+            f"The location of 'x' is invalid: host_address must be 0 or a positive multiple of 32, not {address!r}.",
         )
         for address in (-64, 8, 32.0, True, None)
     ),
     *(
         (
             {"lanes": lanes},
-            "Where 'x' lies makes no sense: lanes are those of each plane: they must be above 0 and add up to 8, "
+            "The location of 'x' is invalid: lanes are those of each plane: they must be above 0 and add up to 8, "
             f"unlike {listed}.",
         )
         for lanes, listed in [((), []), ((2,), [2]), ((0, 8), [0, 8]), ((4, 4.0), [4, 4.0]), (8, 8)]
@@ -98,10 +98,10 @@ def test_a_place_that_makes_no_sense(changes: dict[str, Any], message: str):
         ),
         *(((1.0, 0, bits), f"bits must be 8 or 16, not {bits!r}.") for bits in (4, 24, 8.5, True, "8", None)),
         *(
-            ((1.0, zero, 8), f"a zero point of 8 bits is a whole number from -128 to 127, not {zero!r}.")
+            ((1.0, zero, 8), f"a zero point of 8 bits is an integer from -128 to 127, not {zero!r}.")
             for zero in (-129, 128, 0.0, math.nan, False, "0")
         ),
-        ((1.0, 2**15, 16), "a zero point of 16 bits is a whole number from -32768 to 32767, not 32768."),
+        ((1.0, 2**15, 16), "a zero point of 16 bits is an integer from -32768 to 32767, not 32768."),
     ],
 )
 def test_a_quantization_that_makes_no_sense(numbers: tuple[Any, ...], message: str):
@@ -119,13 +119,13 @@ def test_the_ends_of_a_quantization():
 IMAGES: list[tuple[dict[str, Any], str]] = [
     ({"name": 5}, "The name of a program must be a str, not 5."),
     *(
-        ({"batch": batch}, f"The batch of 'dense' must be a whole number from 1 to 4294967295, not {batch!r}.")
+        ({"batch": batch}, f"The batch of 'dense' must be an integer from 1 to 4294967295, not {batch!r}.")
         for batch in (0, -1, "a", 2.5, True, None, 2**32)
     ),
     *(
         (
             {"host_bytes": size},
-            f"The size of the host's buffer of 'dense' must be a whole number from 0 to 1099511627776, not {size!r}.",
+            f"The size of the host's buffer of 'dense' must be an integer from 0 to 1099511627776, not {size!r}.",
         )
         for size in (-1, 2**40 + 1, 0.5)
     ),
@@ -151,12 +151,12 @@ def test_parts_and_stretches_that_make_no_sense():
         (lambda: Tag("a", note=None), "The note of a part of a program must be a str, not None."),  # type: ignore[arg-type]
         (
             lambda: Tag("a", macs=-1),
-            "The multiply-adds of part 'a' must be a whole number from 0 to 9223372036854775807, not -1.",
+            "The multiply-adds of part 'a' must be an integer from 0 to 9223372036854775807, not -1.",
         ),
         (lambda: Resident(1, 0, 1, 0, 1), "The tensor of a stretch of the Unified Buffer must be a str, not 1."),  # type: ignore[arg-type]
         (
             lambda: Resident("x", 0, 1, 0, 1.5),  # type: ignore[arg-type]
-            "last of 'x' in the Unified Buffer must be a whole number from 0 to 9223372036854775807, not 1.5.",
+            "last of 'x' in the Unified Buffer must be an integer from 0 to 9223372036854775807, not 1.5.",
         ),
     ):
         with pytest.raises(ChipError) as caught:

@@ -297,7 +297,7 @@ WRONG = {
     ),
     "an input past the host's buffer": (
         ".host_bytes 100\n" + RIGHT,
-        "Input 'x' lies at bytes 0 to 127 of the host's buffer, which has 100.",
+        "Input 'x' is at bytes 0 to 127 of the host's buffer, which has 100.",
     ),
     "a register that is 0": (
         "matrix_multiply 0, 0, 4, repeat=2\nhalt",
@@ -509,9 +509,9 @@ def test_parameters_behind_tiles_that_wait_for_them():
     with pytest.raises(HazardError) as caught:
         check(blocked(7))
     assert str(caught.value) == (
-        "Instruction 11 (activate) would wait for ever: what it takes from the Weight Memory stands behind tiles for "
-        "which the weight FIFO of 4 has no room, and these are taken only after it. Send for weights in the order in "
-        "which they are used."
+        "Instruction 11 (activate) would wait forever (a deadlock): the item that it pops is requested after tiles "
+        "that do not fit in the weight FIFO of 4, and these tiles are popped only after it. Request weights in the "
+        "order in which they are used."
     )
     check(dataclasses.replace(blocked(7), design=dataclasses.replace(blocked(7).design, weight_fifo_tiles=5)))
 

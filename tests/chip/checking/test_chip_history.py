@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anytpu.chip.checking.clocks import Clocks, Visit
-from anytpu.chip.checking.history import History
+from anytpu.chip.checking.clocks import QueuePosition, VectorClocks
+from anytpu.chip.checking.history import MemoryHistory
 from anytpu.chip.isa.units import Unit
 
 SIZE = 12
@@ -46,8 +46,8 @@ class PlainOrder:
 @settings(max_examples=400, deadline=None)
 @given(st.lists(st.one_of(ACCESS, ACCESS, ACCESS, SYNC, WAIT), max_size=25))
 def test_conflicts_are_those_of_the_plain_record(steps: list[tuple]):
-    clocks, plain = Clocks(), PlainOrder()
-    history = History(SIZE, clocks.is_done)
+    clocks, plain = VectorClocks(), PlainOrder()
+    history = MemoryHistory(SIZE, clocks.is_done)
     writers: list[int | None] = [None] * SIZE
     readers: list[set[int]] = [set() for _ in range(SIZE)]
     for step in steps:
@@ -90,8 +90,8 @@ def test_conflicts_are_those_of_the_plain_record(steps: list[tuple]):
 
 
 def test_the_first_address_that_nothing_has_written():
-    history = History(10, lambda earlier, later: True)
-    visit = Visit(0, 1, 0)
+    history = MemoryHistory(10, lambda earlier, later: True)
+    visit = QueuePosition(0, 1, 0)
     assert history.first_unwritten(0, 10) == 0
     assert not history.write(0, 4, visit) and not history.write(6, 10, visit)
     assert history.first_unwritten(0, 10) == 4

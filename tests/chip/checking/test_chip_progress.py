@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anytpu.chip.checking.clocks import Clocks
+from anytpu.chip.checking.clocks import VectorClocks
 from anytpu.chip.checking.progress import Progress
 from anytpu.chip.design import Design
 from anytpu.chip.image import Image
@@ -31,7 +31,7 @@ SYNCS = st.builds(Sync, st.sampled_from([2, 4, 8, 12, 31]), st.sampled_from([2, 
 
 
 def is_stuck(instructions: list[Instruction]) -> bool:
-    clocks, progress = Clocks(), Progress(DESIGN.weight_fifo_tiles)
+    clocks, progress = VectorClocks(), Progress(DESIGN.weight_fifo_tiles)
     for number, instruction in enumerate(instructions):
         if isinstance(instruction, Sync):
             clocks.sync(instruction.waiting, instruction.finished)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from anytpu.chip.compiler import compile_image, largest_batch
-from anytpu.chip.compiler.tables import Tables
+from anytpu.chip.compiler.tables import TableSlots
 from anytpu.chip.compiler.weight_memory import WeightMemory
 from anytpu.chip.design import TPU_V1
 from anytpu.chip.isa.instructions import WriteHostMemory
@@ -49,9 +49,9 @@ def test_too_much_without_spilling():
     with pytest.raises(CapacityError) as error:
         compile_image(network, batch=8, design=design, spill=False)
     assert str(error.value) == (
-        "'layer 0' of 'sketch' needs 36,864 bytes of the Unified Buffer for a batch of 8, beside 0 that are wanted "
-        "later, and the chip has 24,000. Use batch=2, the largest power of two that fits, or spill=True, which moves "
-        "to the host what there is no room for."
+        "'layer 0' of 'sketch' needs 36,864 bytes of the Unified Buffer for a batch of 8, in addition to 0 that "
+        "later layers need, and the chip has 24,000. Use batch=2, the largest power of two that fits, or spill=True, "
+        "which spills to the host's buffer what does not fit."
     )
     assert largest_batch(network, design, 8) == 2
     compile_image(network, batch=2, design=design, spill=False)
@@ -63,9 +63,9 @@ def test_not_even_one_example_without_spilling():
     with pytest.raises(CapacityError) as error:
         compile_image(network, design=design, spill=False)
     assert str(error.value) == (
-        "'layer 2' of 'sketch' needs 4,608 bytes of the Unified Buffer for one example, beside 4,608 that are wanted "
-        "later, and the chip has 8,000. Not even one example fits: use spill=True, which moves to the host what "
-        "there is no room for."
+        "'layer 2' of 'sketch' needs 4,608 bytes of the Unified Buffer for one example, in addition to 4,608 that "
+        "later layers need, and the chip has 8,000. Not even one example fits: use spill=True, which spills to the "
+        "host's buffer what does not fit."
     )
     assert largest_batch(network, design, 64) == 0
 
@@ -75,7 +75,7 @@ def test_one_layer_that_is_too_large_for_a_batch():
     with pytest.raises(CapacityError) as error:
         compile_image(network_of(branches()), batch=5, design=design)
     assert str(error.value) == (
-        "'layer 4' of 'sketch' works on 34,560 bytes of the Unified Buffer at a time for a batch of 5, and the chip "
+        "'layer 4' of 'sketch' needs 34,560 bytes of the Unified Buffer at once for a batch of 5, and the chip "
         "has 24,000. Use batch=2, the largest power of two that works."
     )
 
@@ -85,8 +85,8 @@ def test_one_layer_that_is_too_large():
     with pytest.raises(CapacityError) as error:
         compile_image(network_of(branches()), design=design)
     assert str(error.value) == (
-        "'layer 0' of 'sketch' works on 4,608 bytes of the Unified Buffer at a time for one example, and the chip has "
-        "2,048. Not even one example fits: make the layer, or what goes into it, smaller."
+        "'layer 0' of 'sketch' needs 4,608 bytes of the Unified Buffer at once for one example, and the chip has "
+        "2,048. Not even one example fits: make the layer or its inputs smaller."
     )
 
 
@@ -120,7 +120,7 @@ def test_little_weight_memory():
 
 
 def test_more_tables_than_slots():
-    tables = Tables(WeightMemory(TPU_V1))
+    tables = TableSlots(WeightMemory(TPU_V1))
     entries = np.arange(256) - 128
     for number in range(256):
         assert tables.slot(np.roll(entries, number), False, "layer") == number
@@ -134,7 +134,7 @@ def test_more_tables_than_slots():
 
 def test_a_table_of_8_bits_in_one_of_16():
     memory = WeightMemory(TPU_V1)
-    Tables(memory).slot(np.arange(256), True, "layer")
+    TableSlots(memory).slot(np.arange(256), True, "layer")
     table = memory.image().view("<i2")
     assert len(table) == 65536
     np.testing.assert_array_equal(table[32768 - 128 : 32768 + 128], np.arange(256))

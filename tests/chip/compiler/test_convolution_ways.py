@@ -9,7 +9,7 @@ from anytpu.chip.compiler import compile_image
 from anytpu.chip.compiler.tiles import folded_bias, parameters_of, tiles_of
 from anytpu.chip.design import TPU_V1, Design
 from anytpu.chip.image import Image
-from anytpu.chip.isa.instructions import Activate, Convolve, MatrixMultiply, Product, ReadWeights
+from anytpu.chip.isa.instructions import Activate, ArrayInstruction, Convolve, MatrixMultiply, ReadWeights
 from quantized_samples import SMALL, Sketch, run_exactly
 
 SAME = ((1, 1), (1, 1))
@@ -17,7 +17,7 @@ NONE = ((0, 0), (0, 0))
 
 
 def passes(image: Image) -> int:
-    return sum(one.repeat for one in image.instructions if isinstance(one, Product))
+    return sum(one.repeat for one in image.instructions if isinstance(one, ArrayInstruction))
 
 
 def first_layer(convolution: str, groups: int = 1, channels: int = 3) -> Image:

@@ -9,19 +9,19 @@ import pytest
 
 from anytpu.chip.checking import check
 from anytpu.chip.compiler import compile_image
+from anytpu.chip.compiler.dependences import AccessedInstruction
 from anytpu.chip.compiler.hoisting import hoist
-from anytpu.chip.compiler.ordering import order
-from anytpu.chip.compiler.trace import Item
+from anytpu.chip.compiler.ordering import insert_syncs
 from anytpu.chip.design import TPU_V1
 from anytpu.chip.image import Image
-from anytpu.chip.isa.accesses import Accesses, Memory, Stretch
+from anytpu.chip.isa.accesses import Accesses, AddressRange, Memory
 from anytpu.chip.isa.instructions import (
     Activate,
+    ArrayInstruction,
     Convolve,
     Instruction,
     InterruptHost,
     MatrixMultiply,
-    Product,
     ReadHostMemory,
     Sync,
     WriteHostMemory,
@@ -34,33 +34,33 @@ READ, MATRIX, ACTIVATE, WRITE = (1 << unit for unit in (Unit.READ, Unit.MATRIX, 
 SAME = ((1, 1), (1, 1))
 
 
-def stretch(start: int, stop: int, memory: Memory = Memory.BUFFER) -> tuple[Stretch, ...]:
-    return (Stretch(memory, start, stop),)
+def stretch(start: int, stop: int, memory: Memory = Memory.BUFFER) -> tuple[AddressRange, ...]:
+    return (AddressRange(memory, start, stop),)
 
 
-def sums(start: int, stop: int) -> tuple[Stretch, ...]:
+def sums(start: int, stop: int) -> tuple[AddressRange, ...]:
     return stretch(start, stop, Memory.ACCUMULATORS)
 
 
-def read(start: int, stop: int) -> Item:
-    return Item(ReadHostMemory(0, start, stop - start), Accesses((), stretch(start, stop)))
+def read(start: int, stop: int) -> AccessedInstruction:
+    return AccessedInstruction(ReadHostMemory(0, start, stop - start), Accesses((), stretch(start, stop)))
 
 
-def multiply(source: tuple[int, int], target: tuple[int, int]) -> Item:
-    return Item(MatrixMultiply(0, 0, 1), Accesses(stretch(*source), sums(*target)))
+def multiply(source: tuple[int, int], target: tuple[int, int]) -> AccessedInstruction:
+    return AccessedInstruction(MatrixMultiply(0, 0, 1), Accesses(stretch(*source), sums(*target)))
 
 
-def activate(source: tuple[int, int], target: tuple[int, int]) -> Item:
-    return Item(Activate("scale", 0, 0, 1), Accesses(sums(*source), stretch(*target)))
+def activate(source: tuple[int, int], target: tuple[int, int]) -> AccessedInstruction:
+    return AccessedInstruction(Activate("scale", 0, 0, 1), Accesses(sums(*source), stretch(*target)))
 
 
-def write(start: int, stop: int) -> Item:
-    return Item(WriteHostMemory(0, start, stop - start), Accesses(stretch(start, stop), ()))
+def write(start: int, stop: int) -> AccessedInstruction:
+    return AccessedInstruction(WriteHostMemory(0, start, stop - start), Accesses(stretch(start, stop), ()))
 
 
-def kinds(items: list[Item]) -> list[object]:
+def kinds(items: list[AccessedInstruction]) -> list[object]:
     """Return the program as the places of the items, and the Syncs between."""
-    program, numbers = order(items)
+    program, numbers = insert_syncs(items)
     assert [program[number] for number in numbers] == [item.instruction for item in items]
     places = {number: place for place, number in enumerate(numbers)}
     return [places.get(number, one) for number, one in enumerate(program)]
@@ -113,12 +113,16 @@ def test_what_is_overwritten_must_have_been_read():
 
 
 def test_one_sync_waits_for_two_units():
-    items = [read(0, 4), Item(Activate("copy", 0, 0, 1), Accesses((), stretch(4, 8))), multiply((0, 8), (0, 1))]
+    items = [
+        read(0, 4),
+        AccessedInstruction(Activate("copy", 0, 0, 1), Accesses((), stretch(4, 8))),
+        multiply((0, 8), (0, 1)),
+    ]
     assert kinds(items) == [0, 1, Sync(MATRIX, READ | ACTIVATE), 2]
 
 
 def test_an_interrupt_waits_for_all():
-    items = [read(0, 4), Item(InterruptHost(0), Accesses()), multiply((0, 4), (0, 1))]
+    items = [read(0, 4), AccessedInstruction(InterruptHost(0), Accesses()), multiply((0, 4), (0, 1))]
     assert kinds(items) == [0, 1, 2]
 
 
@@ -178,7 +182,7 @@ def waits(program: tuple[Instruction, ...]) -> list[str]:
     for one in program:
         if isinstance(one, Sync):
             letters.append({(MATRIX, ACTIVATE): "m", (ACTIVATE, MATRIX): "a"}.get((one.waiting, one.finished), "s"))
-        elif isinstance(one, Product):
+        elif isinstance(one, ArrayInstruction):
             letters.append("M")
         elif isinstance(one, Activate | WriteHostMemory):
             letters.append("A" if isinstance(one, Activate) else "w")
@@ -223,6 +227,7 @@ def test_a_write_goes_right_behind_what_makes_its_part():
 
 def test_a_write_over_another_stays_behind_it():
     first, second = (
-        Item(WriteHostMemory(0, n, 4), Accesses(stretch(n, n + 4), stretch(0, 128, Memory.HOST))) for n in (0, 8)
+        AccessedInstruction(WriteHostMemory(0, n, 4), Accesses(stretch(n, n + 4), stretch(0, 128, Memory.HOST)))
+        for n in (0, 8)
     )
     assert hoist([activate((0, 1), (0, 12)), multiply((0, 4), (0, 1)), first, second]) == [0, 2, 3, 1]

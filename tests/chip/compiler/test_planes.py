@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anytpu.chip.compiler.planes import (
+    LaneRun,
     Layout,
-    Run,
-    atoms,
     channels_of,
+    common_runs,
     is_compact,
-    place,
+    place_planes,
     split,
     stacks,
     structure_for,
@@ -55,7 +55,7 @@ def test_every_channel_has_a_lane_and_every_part_starts_a_unit(
 @given(st.integers(1, 300), st.data())
 def test_a_part_of_the_channels_lies_where_it_lies_in_the_whole(channels: int, data: st.DataObject):
     cuts = data.draw(st.sets(st.integers(1, 300), max_size=3))
-    layout, _ = place(0, structure_for(channels, {cut for cut in cuts if cut < channels}, 256), 6, 8)
+    layout, _ = place_planes(0, structure_for(channels, {cut for cut in cuts if cut < channels}, 256), 6, 8)
     start = data.draw(st.integers(0, channels - 1))
     stop = data.draw(st.integers(start + 1, channels))
     part = channels_of(layout, start, stop)
@@ -66,28 +66,28 @@ def test_a_part_of_the_channels_lies_where_it_lies_in_the_whole(channels: int, d
 
 
 def test_a_part_that_starts_within_a_unit_is_no_view():
-    layout, _ = place(0, structure_for(100, (), 256), 4, 8)
+    layout, _ = place_planes(0, structure_for(100, (), 256), 4, 8)
     assert channels_of(layout, 31, 50) is None
     view = channels_of(layout, 32, 50)
     assert view is not None and len(view) == 1
     part = view[0]
-    assert (part.offset, part.shift, part.pitch, part.runs) == (1, 1, 4, (Run(0, 18),))
+    assert (part.offset, part.shift, part.pitch, part.runs) == (1, 1, 4, (LaneRun(0, 18),))
 
 
 def test_numbers_of_16_bits_are_two_planes():
-    (first, second), units = place(7, structure_for(300, (), 256), 10, 16)
+    (first, second), units = place_planes(7, structure_for(300, (), 256), 10, 16)
     assert (first.offset, first.high, first.pitch) == (0, 80, 8)
     assert (second.offset, second.high, second.pitch) == (160, 20, 2)
     assert units == 200 and first.storage == 7
 
 
 def test_rows_of_a_plane():
-    (plane,), _ = place(0, structure_for(40, (), 256), 10, 8)
+    (plane,), _ = place_planes(0, structure_for(40, (), 256), 10, 8)
     assert plane.row(3).offset == 6 and plane.units == 2 and plane.channels == 40
 
 
 def test_planes_that_follow_one_another_are_one_of_more_rows():
-    (plane,), _ = place(0, structure_for(40, (), 256), 12, 8)
+    (plane,), _ = place_planes(0, structure_for(40, (), 256), 12, 8)
     flat = tuple(plane.row(3 * number) for number in range(4))
     assert [len(stack) for stack in stacks(flat, 3)] == [4]
     assert [len(stack) for stack in stacks((flat[0], flat[2], flat[3]), 3)] == [1, 2]
@@ -95,22 +95,25 @@ def test_planes_that_follow_one_another_are_one_of_more_rows():
 
 
 def test_two_tensors_cut_at_different_places_are_viewed_in_smaller_parts():
-    one, _ = place(0, structure_for(96, (64,), 256), 4, 8)
-    other, _ = place(1, structure_for(96, (32,), 256), 4, 8)
-    parts = atoms([one, other])
-    assert parts == ((Run(0, 32),), (Run(0, 32),), (Run(0, 32),))
+    one, _ = place_planes(0, structure_for(96, (64,), 256), 4, 8)
+    other, _ = place_planes(1, structure_for(96, (32,), 256), 4, 8)
+    parts = common_runs([one, other])
+    assert parts == ((LaneRun(0, 32),), (LaneRun(0, 32),), (LaneRun(0, 32),))
     for layout in (one, other):
         view = split(layout, parts)
         assert view is not None and structure_of(view) == parts and lanes_of(view) == lanes_of(layout)
-    assert split(one, ((Run(0, 20),), (Run(0, 76),))) is None
+    assert split(one, ((LaneRun(0, 20),), (LaneRun(0, 76),))) is None
 
 
 def test_compact_is_what_the_host_wants():
-    compact, _ = place(0, structure_for(100, (50,), 256, compact=True), 4, 8)
-    padded, _ = place(0, structure_for(100, (50,), 256), 4, 8)
+    compact, _ = place_planes(0, structure_for(100, (50,), 256, compact=True), 4, 8)
+    padded, _ = place_planes(0, structure_for(100, (50,), 256), 4, 8)
     assert is_compact(compact) and not is_compact(padded)
-    assert not is_compact(channels_of(compact, 0, 10) or ()) and structure_of(compact) == ((Run(0, 50),), (Run(0, 50),))
+    assert not is_compact(channels_of(compact, 0, 10) or ()) and structure_of(compact) == (
+        (LaneRun(0, 50),),
+        (LaneRun(0, 50),),
+    )
 
 
 def test_numbers_of_lanes():
-    np.testing.assert_array_equal(numbers_of((Run(0, 2), Run(4, 1)), 7, 6), [7, 8, -1, -1, 9, -1])
+    np.testing.assert_array_equal(numbers_of((LaneRun(0, 2), LaneRun(4, 1)), 7, 6), [7, 8, -1, -1, 9, -1])

@@ -16,11 +16,11 @@ import google_crc32c
 import numpy as np
 import pytest
 
-from anytpu.chip import described, file, file_parts
+from anytpu.chip import file, file_parts, serialization
 from anytpu.chip.file import read, write
 from anytpu.chip.file_parts import PARTS, join_parts, split_parts
 from anytpu.chip.image import Image
-from anytpu.chip.images import Settings
+from anytpu.chip.images import CompilerSettings
 from anytpu.chip.isa.instructions import Halt, MatrixMultiply
 from anytpu.chip.loading import load
 from anytpu.chip.network import operations
@@ -36,7 +36,7 @@ COPY = "Copy it again, or save it again, with ChipProgram.save or anytpu chip co
 
 
 def test_the_examples_of_the_documentation():
-    for module in (described, file, file_parts):
+    for module in (file, file_parts, serialization):
         assert doctest.testmod(module).failed == 0
 
 
@@ -44,7 +44,7 @@ def test_an_image_there_and_back(tmp_path: Path):
     image = dense_image()
     path = write(tmp_path / "dense.tpu", image)
     again, network, settings = read(path)
-    assert network is None and settings == Settings()
+    assert network is None and settings == CompilerSettings()
     for field in dataclasses.fields(Image):
         if field.name != "weights":
             assert getattr(again, field.name) == getattr(image, field.name), field.name
@@ -54,9 +54,9 @@ def test_an_image_there_and_back(tmp_path: Path):
 
 def test_services_and_networks_there_and_back(tmp_path: Path):
     image, network = service_image(), every_node()
-    path = write(tmp_path / "all.tpu", image, network, Settings("native", False))
+    path = write(tmp_path / "all.tpu", image, network, CompilerSettings("native", False))
     again, network_again, settings = read(str(path))
-    assert network_again is not None and settings == Settings("native", False)
+    assert network_again is not None and settings == CompilerSettings("native", False)
     assert file.to_bytes(again, network_again, settings) == path.read_bytes()
     assert [type(node) for node in network_again.nodes] == [type(node) for node in network.nodes]
     assert (network_again.inputs, network_again.outputs) == (network.inputs, network.outputs)
@@ -202,8 +202,8 @@ def test_every_kind_of_node_can_be_written():
 
 def test_an_array_of_no_numbers():
     with pytest.raises(ChipError) as caught:
-        described.join_arrays([np.array(["a"])])
-    assert str(caught.value) == "An array of str32 cannot be written: only whole numbers and floats can."
+        serialization.join_arrays([np.array(["a"])])
+    assert str(caught.value) == "An array of str32 cannot be written: only integers and floats can."
 
 
 def test_a_whole_file_that_makes_no_sense():
@@ -219,19 +219,19 @@ def test_a_whole_file_that_makes_no_sense():
         f"The file 'a.tpu' cannot be used. Byte 1 of the instructions is 0x00, which is no opcode. {again}"
     )
     assert refusal(network=b'{"name": "a"}') == (
-        "The file 'a.tpu' cannot be used. Its description makes no sense (KeyError: 'inputs'). " + again
+        "The file 'a.tpu' cannot be used. Its description is invalid (KeyError: 'inputs'). " + again
     )
     assert refusal(arrays=b"1234") == (
         "The file 'a.tpu' cannot be used: its part 'arrays' has 4 bytes, and 0 is the most that it can have. " + again
     )
     listed = json.dumps({**json.loads(parts["header"]), "arrays": [["int8", [7]]]}).encode()
     assert refusal(header=listed, arrays=b"1234567") == (
-        "The file 'a.tpu' cannot be used. Its description makes no sense (ValueError: 7 bytes, and the "
+        "The file 'a.tpu' cannot be used. Its description is invalid (ValueError: 7 bytes, and the "
         "arrays that are listed take 16). " + again
     )
-    makes_no_sense = "The file 'a.tpu' cannot be used. Its header makes no sense (JSONDecodeError: "
+    makes_no_sense = "The file 'a.tpu' cannot be used. Its header is invalid (JSONDecodeError: "
     assert refusal(header=b"{").startswith(makes_no_sense)
-    no_chip = "The file 'a.tpu' cannot be used. Its header makes no sense (KeyError: 'design'). "
+    no_chip = "The file 'a.tpu' cannot be used. Its header is invalid (KeyError: 'design'). "
     assert refusal(header=b"{}") == no_chip + again
 
 
@@ -271,7 +271,7 @@ DESIGN = dataclasses.asdict(dense_image().design)
 ALTERED = "was altered or damaged after it was written: its {} is not what was recorded. " + COPY
 AGAIN = "Compile it again, or save it again, with ChipProgram.save or anytpu chip compile."
 USELESS = "cannot be used. {} " + AGAIN
-SENSELESS = USELESS.format("Its header makes no sense ({}).")
+SENSELESS = USELESS.format("Its header is invalid ({}).")
 TOO_LARGE = "cannot be used: its part {!r} has {:,} bytes, and {:,} is the most that it can have. " + AGAIN
 DEEP = "RecursionError: maximum recursion depth exceeded while decoding a JSON array from a unicode string"
 HOSTILE = {
@@ -289,24 +289,21 @@ HOSTILE = {
     "a deep network": (lambda: crafted({"network": b"[" * 200_000}), SENSELESS.format(DEEP)),
     "a chip beyond all floats": (
         lambda: crafted(with_header(design=DESIGN | {"array": 10**400})),
-        SENSELESS.format(f"SettingError: array of a chip must be a whole number from 1 to 2,048, not {10**400}."),
+        SENSELESS.format(f"SettingError: array of a chip must be an integer from 1 to 2,048, not {10**400}."),
     ),
     "a large chip": (
         lambda: crafted(with_header(design=DESIGN | {"accumulator_rows": 2**50})),
-        SENSELESS.format(
-            f"SettingError: accumulator_rows of a chip must be a whole number from 1 to 65,536, not {2**50}."
-        ),
+        SENSELESS.format(f"SettingError: accumulator_rows of a chip must be an integer from 1 to 65,536, not {2**50}."),
     ),
     "a large buffer of the host": (
         lambda: crafted(with_header(host_bytes=2**50)),
         USELESS.format(
-            "The size of the host's buffer of 'dense' must be a whole number from 0 to 1099511627776, not "
-            "1125899906842624."
+            "The size of the host's buffer of 'dense' must be an integer from 0 to 1099511627776, not 1125899906842624."
         ),
     ),
     "no batch": (
         lambda: crafted(with_header(batch=2.5)),
-        USELESS.format("The batch of 'dense' must be a whole number from 1 to 4294967295, not 2.5."),
+        USELESS.format("The batch of 'dense' must be an integer from 1 to 4294967295, not 2.5."),
     ),
     "an unknown way to compile": (
         lambda: crafted(with_header(settings={"convolution": "fast", "spill": True})),
@@ -318,15 +315,15 @@ HOSTILE = {
     ),
     "an array of no size": (
         lambda: crafted(with_header(arrays=[["int8", [-1]]])),
-        USELESS.format("Its description makes no sense (ValueError: an array of shape [-1])."),
+        USELESS.format("Its description is invalid (ValueError: an array of shape [-1])."),
     ),
     "an array of several kinds": (
         lambda: crafted(with_header(arrays=[["i1,i1", [1]]])),
-        USELESS.format("Its description makes no sense (TypeError: arrays of i1,i1)."),
+        USELESS.format("Its description is invalid (TypeError: arrays of i1,i1)."),
     ),
     "an array of no kind": (
         lambda: crafted(with_header(arrays=[[None, [1]]])),
-        USELESS.format("Its description makes no sense (TypeError: arrays of None)."),
+        USELESS.format("Its description is invalid (TypeError: arrays of None)."),
     ),
     "more weights than the header says": (
         lambda: crafted({"weights": bytes(2**20)}),

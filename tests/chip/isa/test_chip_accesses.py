@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from anytpu.chip.design import Design
 from anytpu.chip.isa import accesses as accesses_module
 from anytpu.chip.isa import issue as issue_module
-from anytpu.chip.isa.accesses import Memory, Stretch, accesses, parameters_popped, tiles_popped
+from anytpu.chip.isa.accesses import AddressRange, Memory, accesses, parameters_popped, tiles_popped
 from anytpu.chip.isa.instructions import (
     Activate,
     Convolve,
@@ -49,7 +49,7 @@ def test_registers_are_those_at_issue():
 
 
 def test_copies_between_the_host_and_the_buffer():
-    host, buffer = Stretch(Memory.HOST, 32, 32 + 96), Stretch(BUFFER, 7, 10)
+    host, buffer = AddressRange(Memory.HOST, 32, 32 + 96), AddressRange(BUFFER, 7, 10)
     assert accesses(ReadHostMemory(32, 7, 3), RESET, DESIGN) == ((host,), (buffer,))
     assert accesses(WriteHostMemory(32, 7, 3), RESET, DESIGN) == ((buffer,), (host,))
 
@@ -68,33 +68,38 @@ def test_weights_are_read_by_blocks():
 def test_a_product_reads_planes_and_writes_sums():
     product = MatrixMultiply(address=100, accumulator=8, rows=5, repeat=3)
     reads, writes = accesses(product, registers(PITCH=2, PLANE_STRIDE=10), DESIGN)
-    assert reads == (Stretch(BUFFER, 100, 130),)
+    assert reads == (AddressRange(BUFFER, 100, 130),)
     reads, _ = accesses(product, registers(PITCH=2, PLANE_STRIDE=50), DESIGN)
-    assert reads == (Stretch(BUFFER, 100, 110), Stretch(BUFFER, 150, 160), Stretch(BUFFER, 200, 210))
-    assert writes == (Stretch(SUMS, 8, 13),)
+    assert reads == (AddressRange(BUFFER, 100, 110), AddressRange(BUFFER, 150, 160), AddressRange(BUFFER, 200, 210))
+    assert writes == (AddressRange(SUMS, 8, 13),)
     wide = MatrixMultiply(address=100, accumulator=8, rows=5, accumulate=True, wide=True)
     reads, writes = accesses(wide, registers(PITCH=2, HIGH_OFFSET=40), DESIGN)
-    assert reads == (Stretch(BUFFER, 100, 110), Stretch(BUFFER, 140, 150), Stretch(SUMS, 8, 13))
+    assert reads == (AddressRange(BUFFER, 100, 110), AddressRange(BUFFER, 140, 150), AddressRange(SUMS, 8, 13))
 
 
 def test_the_last_row_of_a_product_ends_with_its_lanes():
     reads, _ = accesses(MatrixMultiply(0, 0, rows=3), registers(PITCH=10), DESIGN)
-    assert reads == (Stretch(BUFFER, 0, 22),)
+    assert reads == (AddressRange(BUFFER, 0, 22),)
 
 
 def test_what_activate_reads_and_writes():
     scale = Activate("scale", source=4, target=50, rows=3, table=True)
     assert accesses(scale, registers(OUT_PITCH=2, TABLE=9), DESIGN) == (
-        (Stretch(SUMS, 4, 7), Stretch(Memory.TABLES, 9, 10)),
-        (Stretch(BUFFER, 50, 56),),
+        (AddressRange(SUMS, 4, 7), AddressRange(Memory.TABLES, 9, 10)),
+        (AddressRange(BUFFER, 50, 56),),
     )
     add = Activate("add", source=10, target=50, rows=6, second=30, wide=True, wide_out=True)
     geometry = registers(
         PITCH=1, SECOND_PITCH=1, SECOND_ROWS=2, OUT_PITCH=1, HIGH_OFFSET=6, SECOND_HIGH_OFFSET=2, OUT_HIGH_OFFSET=100
     )
     assert accesses(add, geometry, DESIGN) == (
-        (Stretch(BUFFER, 10, 16), Stretch(BUFFER, 16, 22), Stretch(BUFFER, 30, 32), Stretch(BUFFER, 32, 34)),
-        (Stretch(BUFFER, 50, 56), Stretch(BUFFER, 150, 156)),
+        (
+            AddressRange(BUFFER, 10, 16),
+            AddressRange(BUFFER, 16, 22),
+            AddressRange(BUFFER, 30, 32),
+            AddressRange(BUFFER, 32, 34),
+        ),
+        (AddressRange(BUFFER, 50, 56), AddressRange(BUFFER, 150, 156)),
     )
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from anytpu.chip.isa import decode, encode, encoding, forms, registers
 from anytpu.chip.isa.encoding import fault_of
-from anytpu.chip.isa.forms import FORMS, Form, Kind
+from anytpu.chip.isa.forms import FORMS, FieldKind, Form
 from anytpu.chip.isa.instructions import (
     Activate,
     Convolve,
@@ -72,13 +72,13 @@ def test_values_of_registers():
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.mnemonic)
 def test_a_form_has_the_fields_of_its_record(form: Form):
     hints = typing.get_type_hints(form.record)
-    names = [field.name for field in form.fields if field.kind is not Kind.RESERVED]
+    names = [field.name for field in form.fields if field.kind is not FieldKind.RESERVED]
     assert sorted(names) == sorted(field.name for field in dataclasses.fields(form.record))
     assert sum(field.bits for field in form.fields) % 8 == 0
     for field in form.fields:
-        if field.kind is Kind.CHOICE:
+        if field.kind is FieldKind.CHOICE:
             assert field.choices == typing.get_args(hints[field.name])
-        if field.kind is Kind.FLAG:
+        if field.kind is FieldKind.FLAG:
             assert hints[field.name] is bool
 
 
@@ -99,7 +99,7 @@ UNFIT = [
     (MatrixMultiply(0, 0, 1, repeat=256), "matrix_multiply: repeat must be a number from 1 to 255, not 256."),
     (MatrixMultiply(0, 0, rows=0), "matrix_multiply: rows must be a number from 1 to 4294967295, not 0."),
     (Convolve(-1, 0, 1), "convolve: address must be a number from 0 to 16777215, not -1."),
-    (MatrixMultiply(0, 0, rows=1.5), "matrix_multiply: rows must be a whole number, not 1.5."),  # pyright: ignore[reportArgumentType]
+    (MatrixMultiply(0, 0, rows=1.5), "matrix_multiply: rows must be an integer, not 1.5."),  # pyright: ignore[reportArgumentType]
     (Sync(32, 1), "sync: waiting must be a number from 1 to 31, not 32."),
     (SetConfiguration(20, 1), "set_configuration: there is no register 20."),
     (SetConfiguration(0, 65), "set_configuration: register PITCH must be a number from 0 to 64, not 65."),

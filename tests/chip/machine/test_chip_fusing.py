@@ -124,7 +124,7 @@ def test_sums_that_are_read_again_are_no_layer():
 
 
 def test_more_products_than_are_joined(monkeypatch):
-    monkeypatch.setattr(fusing, "MOST_DEPTH", 12)
+    monkeypatch.setattr(fusing, "MAX_DEPTH", 12)
     more = [ReadWeights(3, 1), MatrixMultiply(8, 0, 4, accumulate=True)]
     read, scale, product, activate = pair(0, 0, 0, 4, 20)
     assert kinds([read, scale, product, *more, *more, activate]) == ["layer of 1"]

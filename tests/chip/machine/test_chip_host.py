@@ -11,9 +11,9 @@ from anytpu.chip.image import Binding, Image, Service
 from anytpu.chip.isa.instructions import Halt, InterruptHost
 from anytpu.chip.machine import run
 from anytpu.chip.machine.host import pack, unpack
-from anytpu.chip.network.lay import Lay
+from anytpu.chip.network.layout import BatchLayout
 from anytpu.chip.network.nodes import HostStep
-from anytpu.chip.network.operations import Argument, Operation, Steps
+from anytpu.chip.network.operations import Argument, HostOperations, Operation
 from anytpu.chip.quantized.nodes import QHostStep, Quantization
 from anytpu.errors import ChipError
 
@@ -55,9 +55,9 @@ def test_each_number_lies_where_the_image_says(batch, height, width, lanes, bits
 
 def doubled(inputs: tuple[str, ...], output: str) -> QHostStep:
     """Return a step of the host that adds a value to itself."""
-    argument = Argument("a", (2, 1, 1, 3), "float32", Lay(0, 2))
+    argument = Argument("a", (2, 1, 1, 3), "float32", BatchLayout(0, 2))
     operation = Operation("add", ("a", "a"), "b", (2, 1, 1, 3), np.dtype("float32"))
-    steps = Steps((argument,), (operation,), Argument("b", (2, 1, 1, 3), "float32", Lay(0, 2)))
+    steps = HostOperations((argument,), (operation,), Argument("b", (2, 1, 1, 3), "float32", BatchLayout(0, 2)))
     return QHostStep(output, "", inputs, output, HostStep(output, "", inputs, output, "add", "it is a test", steps))
 
 

@@ -77,15 +77,15 @@ def test_pieces_cover_a_layer_once(count, monkeypatch):
     monkeypatch.setattr(workers, "count", lambda: count)
     for rows, depth, width in [(1, 9, 300), (49, 2304, 512), (196, 256, 1024), (3000, 2304, 256), (100, 90000, 7)]:
         times = np.zeros((rows, width), int)
-        for piece in layers._pieces(rows, depth, width):
-            times[piece.row : piece.row + piece.rows, piece.column : piece.column + piece.columns] += 1
+        for item in layers._work_items(rows, depth, width):
+            times[item.row : item.row + item.rows, item.column : item.column + item.columns] += 1
         assert (times == 1).all()
 
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_layers_cut_into_small_pieces(count, monkeypatch):
     monkeypatch.setattr(workers, "count", lambda: count)
-    for name in ("SMALL_MACS", "MOST_ROWS", "LEAST_ROWS", "LEAST_COLUMNS", "FINISHED_NUMBERS"):
+    for name in ("SMALL_MACS", "MAX_ROWS", "MIN_ROWS", "MIN_COLUMNS", "FINISHED_NUMBERS"):
         monkeypatch.setattr(layers, name, 3)
     rng = np.random.default_rng(count)
     geometry = {"batch": 2, "in_height": 5, "in_width": 4, "out_width": 4, "kernel_height": 3, "kernel_width": 2}

@@ -27,6 +27,6 @@ def test_more_than_the_machine_has():
     environment = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     ran = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, env=environment)
     assert ran.stdout == (
-        "This machine has no room for what 'wide' runs in: 1,099,511,627,776 bytes of the host's buffer, and the "
-        "memories of the chip. Compile it for smaller batches than 4,096.\n"
+        "This machine lacks the memory to run 'wide': 1,099,511,627,776 bytes for the host's buffer, plus the memories "
+        "of the chip. Compile it for smaller batches than 4,096.\n"
     )

@@ -11,18 +11,22 @@ from hypothesis import strategies as st
 
 from anytpu.chip.isa.instructions import Activate
 from anytpu.chip.machine import run
-from anytpu.chip.machine.steps import Window
+from anytpu.chip.machine.steps import WindowRegisters
 from anytpu.chip.machine.windows import Border, Patch, cover, inside
 from machine_samples import blocks, configured, content_of, image_of
 
-SIZES = [field.name for field in dataclasses.fields(Window) if field.name not in ("first_row", "pad_top", "pad_left")]
+SIZES = [
+    field.name
+    for field in dataclasses.fields(WindowRegisters)
+    if field.name not in ("first_row", "pad_top", "pad_left")
+]
 
 
 @st.composite
-def windows(draw) -> Window:
+def windows(draw) -> WindowRegisters:
     sizes = {name: draw(st.integers(1, 5)) for name in SIZES}
     pads = {name: draw(st.integers(-2, 5)) for name in ("pad_top", "pad_left")}
-    return Window(**sizes, **pads, first_row=draw(st.integers(0, 12)))
+    return WindowRegisters(**sizes, **pads, first_row=draw(st.integers(0, 12)))
 
 
 def rows_of(piece: Patch | Border) -> list[tuple[int, int]]:
@@ -35,7 +39,7 @@ def rows_of(piece: Patch | Border) -> list[tuple[int, int]]:
     return found
 
 
-def walked(window: Window, rows: int, taps: range) -> dict[tuple[int, int], int]:
+def walked(window: WindowRegisters, rows: int, taps: range) -> dict[tuple[int, int], int]:
     """Return the row of the source for each row and tap, as the text says; -1 where that is outside."""
     found = {}
     for row in range(rows):
@@ -52,7 +56,7 @@ def walked(window: Window, rows: int, taps: range) -> dict[tuple[int, int], int]
 
 @settings(max_examples=300, deadline=None)
 @given(windows(), st.integers(1, 15), st.data())
-def test_what_covers_a_window(window: Window, rows: int, data):
+def test_what_covers_a_window(window: WindowRegisters, rows: int, data):
     count = window.kernel_height * window.kernel_width
     first = data.draw(st.integers(0, count - 1))
     taps = data.draw(st.integers(1, count - first))
@@ -64,7 +68,7 @@ def test_what_covers_a_window(window: Window, rows: int, data):
 
 @settings(max_examples=300, deadline=None)
 @given(windows(), st.integers(1, 15))
-def test_what_lies_inside_of_a_window(window: Window, rows: int):
+def test_what_lies_inside_of_a_window(window: WindowRegisters, rows: int):
     found = [((row, one.tap), source) for one in inside(window, rows) for row, source in rows_of(one)]
     assert len(found) == len(dict(found))
     taps = range(window.kernel_height * window.kernel_width)
@@ -73,7 +77,7 @@ def test_what_lies_inside_of_a_window(window: Window, rows: int):
 
 @pytest.mark.parametrize("stride", [1, 65535])
 def test_a_window_of_four_thousand_million_taps(stride: int):
-    window = Window(1, 3, 2, 2, 0, 65535, 65535, stride, stride, 1, 1, 32767, 32767)
+    window = WindowRegisters(1, 3, 2, 2, 0, 65535, 65535, stride, stride, 1, 1, 32767, 32767)
     patches = inside(window, 4)
     assert sorted(source for one in patches for _, source in rows_of(one)) == sorted(
         list(range(6)) * (4 if stride == 1 else 1)

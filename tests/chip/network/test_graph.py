@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import anytpu  # noqa: F401  # isort: skip
-from anytpu.chip.network.graph import Graph
+from anytpu.chip.network.graph import NetworkGraph
 from anytpu.chip.network.nodes import Elementwise
 
 
-def add(graph: Graph, output: str, first: str, second: str) -> None:
+def add(graph: NetworkGraph, output: str, first: str, second: str) -> None:
     graph.add(Elementwise(output, "", (first, second), output, "add"), (1, 1, 4))
 
 
-def order(graph: Graph) -> list[str]:
+def order(graph: NetworkGraph) -> list[str]:
     return [node.output for node in graph.ordered()]
 
 
 def test_the_order_follows_each_change():
-    graph = Graph({"x": (1, 1, 4)})
+    graph = NetworkGraph({"x": (1, 1, 4)})
     add(graph, "%0", "x", "x")
     add(graph, "%2", "%0", "x")
     graph.outputs = {"%2"}

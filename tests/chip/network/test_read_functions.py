@@ -79,12 +79,12 @@ LINES = {
 
 @pytest.mark.parametrize("name", LINES)
 def test_lines_become_part_of_the_layer_before_them(name: str):
-    function, (factor, summand, low, high) = LINES[name]
+    function, (factor, offset, low, high) = LINES[name]
     network = network_of(lambda x: function(x @ WEIGHTS))
     (node,) = network.nodes
     assert isinstance(node, Convolution)
     np.testing.assert_allclose(node.weights.reshape(8, 8), WEIGHTS * np.float32(factor), rtol=1e-6)
-    np.testing.assert_allclose(node.bias, summand, rtol=1e-6)
+    np.testing.assert_allclose(node.bias, offset, rtol=1e-6)
     bounds = (-math.inf if node.low is None else node.low, math.inf if node.high is None else node.high)
     np.testing.assert_allclose(bounds, (low, high), rtol=1e-6)
 

@@ -10,9 +10,9 @@ import pytest
 
 import chip_oracle
 from anytpu.chip.network import operations
-from anytpu.chip.network.lay import Lay
+from anytpu.chip.network.layout import BatchLayout
 from anytpu.chip.network.nodes import HostStep, Port
-from anytpu.chip.network.operations import Argument, Operation, Steps
+from anytpu.chip.network.operations import Argument, HostOperations, Operation
 from anytpu.chip.network.shapes import canonical_shape
 from anytpu.chip.onnx import write
 from anytpu.chip.quantized import reference
@@ -28,7 +28,11 @@ def operation(name: str, operands, result: str, shape, dtype: Any = np.float32, 
 
 
 def network_of(
-    steps: Steps, *, dtype: str = "float32", source: Quantization | None = None, target: Quantization | None = None
+    steps: HostOperations,
+    *,
+    dtype: str = "float32",
+    source: Quantization | None = None,
+    target: Quantization | None = None,
 ) -> QuantizedNetwork:
     """Return a network of one step of the host, whose input and output the chip may hold."""
     (argument,) = steps.arguments
@@ -40,11 +44,15 @@ def network_of(
 
 
 def steps_of(
-    made: list[Operation], shape, lay: Lay | None = None, dtype: str = "float32", out: Lay | None = None
-) -> Steps:
-    last, lay = made[-1], lay or Lay(0, ROWS)
-    argument = Argument("a", tuple(shape), dtype, lay)
-    return Steps((argument,), tuple(made), Argument(last.result, last.shape, last.dtype.name, out or lay))
+    made: list[Operation],
+    shape,
+    layout: BatchLayout | None = None,
+    dtype: str = "float32",
+    out: BatchLayout | None = None,
+) -> HostOperations:
+    last, layout = made[-1], layout or BatchLayout(0, ROWS)
+    argument = Argument("a", tuple(shape), dtype, layout)
+    return HostOperations((argument,), tuple(made), Argument(last.result, last.shape, last.dtype.name, out or layout))
 
 
 def assert_same(network: QuantizedNetwork, path: Path, x: np.ndarray) -> None:
@@ -131,7 +139,7 @@ def test_the_batch_on_another_axis_and_merged(tmp_path: Path):
         operation("concatenate", ["s", "r"], "y", (7, ROWS, 2), dimension=0),
     ]
     x = np.random.default_rng(0).normal(0, 3, (6, 5, 3)).astype(np.float32)
-    network = network_of(steps_of(made, (ROWS, 5, 3), out=Lay(1, ROWS)))
+    network = network_of(steps_of(made, (ROWS, 5, 3), out=BatchLayout(1, ROWS)))
     assert_same(network, tmp_path / "m.onnx", x)
 
 

@@ -24,7 +24,7 @@ from anytpu.chip.network.nodes import (
     Shape,
     Slice,
 )
-from anytpu.chip.quantized import counterparts, families, quantize, reference
+from anytpu.chip.quantized import counterparts, quantize, reference, scale_groups
 from anytpu.chip.quantized.choices import choose
 from anytpu.chip.quantized.nodes import (
     QConcatenate,
@@ -37,7 +37,7 @@ from anytpu.chip.quantized.nodes import (
 )
 from anytpu.chip.quantized.ranges import Range
 from anytpu.chip.quantized.summary import decibels
-from anytpu.chip.quantized.weights import greatest_sums
+from anytpu.chip.quantized.weights import max_sums
 from anytpu.errors import QuantizationError, SettingError
 
 SAME = ((1, 1), (1, 1))
@@ -291,7 +291,7 @@ def greatest(quantized: QuantizedNetwork) -> float:
             if isinstance(maker, QTable):
                 low, high = int(maker.table.min()), int(maker.table.max())
             reach = (low - source.zero_point, high - source.zero_point)
-            found.append(float((greatest_sums(node.weights, reach) + np.abs(node.bias.astype(np.int64))).max()))
+            found.append(float((max_sums(node.weights, reach) + np.abs(node.bias.astype(np.int64))).max()))
     return max(found)
 
 
@@ -479,6 +479,6 @@ def test_any_network(draft: Draft, bits: int, method):
     assert all(far[name].dtype == one.dtype for name, one in quantized.quantizations.items())
 
 
-@pytest.mark.parametrize("module", [families, counterparts])
+@pytest.mark.parametrize("module", [scale_groups, counterparts])
 def test_the_examples_of_the_documentation(module):
     assert doctest.testmod(module).failed == 0

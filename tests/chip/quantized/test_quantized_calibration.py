@@ -105,7 +105,7 @@ def test_a_layer_that_is_not_finite_is_named():
     with pytest.raises(QuantizationError) as caught, np.errstate(all="ignore"):
         quantize(network(lambda x: np.float32(1) / (x - GOOD[2, 1, 1])), [GOOD])
     assert str(caught.value) == (
-        "layer 'gate' gives inf for an example of calibration, which no integer stands for: look for weights that are "
+        "layer 'gate' gives inf for an example of calibration, which no integer represents: look for weights that are "
         "not finite, a division by 0, or a mask of infinities"
     )
 
@@ -119,7 +119,7 @@ def test_weights_that_are_not_finite(what: str):
     with pytest.raises(QuantizationError) as caught:
         quantize(broken, [GOOD])
     assert str(caught.value) == (
-        f"layer 'dense' has nan in its {what}, which no integer stands for: load or train the model again"
+        f"layer 'dense' has nan in its {what}, which no integer represents: load or train the model again"
     )
 
 

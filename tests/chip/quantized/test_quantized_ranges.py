@@ -33,7 +33,7 @@ def test_nothing_is_lost_when_bins_are_joined(pieces):
     assert (made.low, made.high) == (min(flat.min(initial=0), 0), max(flat.max(initial=0), 0))
     others = flat[flat != 0].astype(np.float64)
     if others.size:
-        width = 2 * made.reach / made.counts.size
+        width = 2 * made.extent / made.counts.size
         # Each number lies in the bin that counts it, or at its edge.
         assert all(made.counts[np.abs(made.centers - number) <= width].any() for number in others)
         assert np.isclose((made.centers * made.counts).sum(), others.sum(), atol=width * others.size)
@@ -43,7 +43,7 @@ def test_the_order_of_the_pieces_does_not_matter():
     rng = np.random.default_rng(0)
     small, large = rng.normal(size=1000), 100 * rng.normal(size=1000)
     one, other = histogram(small, large), histogram(large, small)
-    assert one.reach == other.reach
+    assert one.extent == other.extent
     assert np.abs(one.counts - other.counts).max() <= 1  # a number at the edge of two bins
     assert one.range("minmax", 8) == other.range("minmax", 8)
 

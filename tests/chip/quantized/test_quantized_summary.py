@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from anytpu.chip.network import evaluate
-from anytpu.chip.network.lay import Lay
+from anytpu.chip.network.layout import BatchLayout
 from anytpu.chip.network.nodes import Convolution, Function, HostStep, Network, Port, Slice
-from anytpu.chip.network.operations import Argument, Operation, Steps
+from anytpu.chip.network.operations import Argument, HostOperations, Operation
 from anytpu.chip.quantized import Summary, quantize, reference, summarize
 from anytpu.chip.quantized import summary as summary_module
 from anytpu.chip.quantized.accuracy import accuracies
@@ -93,10 +93,12 @@ def test_what_the_host_keeps_stays_as_large():
     held = np.zeros((50, 8), np.float32)
     gather = Operation("gather", (held, "x"), "y", (1, 8), np.dtype("float32"))
     arguments = [
-        Argument(name, shape, dtype, Lay(0, 1))
+        Argument(name, shape, dtype, BatchLayout(0, 1))
         for name, shape, dtype in (("x", (1,), "int32"), ("y", (1, 8), "float32"))
     ]
-    host = HostStep("e", "words", ("x",), "y", "embedding", "", Steps((arguments[0],), (gather,), arguments[1]))
+    host = HostStep(
+        "e", "words", ("x",), "y", "embedding", "", HostOperations((arguments[0],), (gather,), arguments[1])
+    )
     assert weight_bytes([QHostStep("e", "words", ("x",), "y", host)]) == (1600, 1600)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anytpu.chip.quantized import weights as weights_module
-from anytpu.chip.quantized.weights import greatest_sums, natural_scales, needed_bits, quantize_weights
+from anytpu.chip.quantized.weights import max_sums, natural_scales, needed_bits, quantize_weights
 
 ALL = (-255, 0)
 WIDE = (-32768, 32767)
@@ -86,8 +86,8 @@ def test_no_input_can_make_a_sum_too_great(data):
 
 def test_the_greatest_sum_is_that_of_the_worst_input():
     integers = np.int8([[[[2, -1], [-3, -1]]]])
-    assert greatest_sums(integers, (-10, 100)).tolist() == [2 * 10 + 3 * 100, 200]
-    assert greatest_sums(integers, (0, 5)).tolist() == [15, 10]
+    assert max_sums(integers, (-10, 100)).tolist() == [2 * 10 + 3 * 100, 200]
+    assert max_sums(integers, (0, 5)).tolist() == [15, 10]
 
 
 def test_needed_bits_are_enough():

@@ -252,9 +252,9 @@ def test_a_chip_that_the_program_was_not_compiled_for():
 
 
 WHY = (
-    "would wait for ever: what it waits for is not sent for, or stands in a queue behind what waits for it. Send for "
-    "all weights, in the order in which they are used, and put a Sync only behind what it waits for; or turn up "
-    "weight_fifo_tiles, which is 4."
+    "would wait forever: the work that it waits for is not requested, or is queued after work that waits for it. "
+    "Request all weights, in the order in which they are used, and put a Sync only after the work that it waits for; "
+    "or increase weight_fifo_tiles, which is 4."
 )
 STUCK = [
     ([ReadWeights(0, 2), MatrixMultiply(0, 0, 1, repeat=3)], f"Instruction 1 of 'sample' (MatrixMultiply) {WHY}"),

@@ -79,13 +79,13 @@ KNOBS = (
     "weight_bytes_per_s, host_bytes_per_s, dies"
 )
 FAULTS = [
-    ({"memory": [1.0]}, f"a chip has no number 'memory'; those that can be turned are {KNOBS}."),
+    ({"memory": [1.0]}, f"a chip has no parameter 'memory'; the parameters are {KNOBS}."),
     ({"clock_hz": []}, "clock_hz is to be turned, but no values were given: give at least one."),
     ({"array": [512]},
      "'sample' was compiled for one array: to turn it give a function that compiles the program for a chip, not an "
      "image."),
     ({"clock_hz": [-1.0]}, "clock_hz of a chip must be a number from 0.001 to 1e18, not -1.0."),
-    ({"weight_fifo_tiles": [2.5]}, "weight_fifo_tiles of a chip must be a whole number from 1 to 1,048,576, not 2.5."),
+    ({"weight_fifo_tiles": [2.5]}, "weight_fifo_tiles of a chip must be an integer from 1 to 1,048,576, not 2.5."),
     ({"host_bytes_per_s": [float("inf")]}, "host_bytes_per_s of a chip must be a number from 0.001 to 1e18, not inf."),
     (
         {"weight_bytes_per_s": ["34 GB/s"]},

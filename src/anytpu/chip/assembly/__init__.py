@@ -1,4 +1,4 @@
-"""Programs of the chip as text: read and written."""
+"""The assembler and the disassembler."""
 
 from anytpu.chip.assembly.assembler import assemble
 from anytpu.chip.assembly.disassembler import disassemble

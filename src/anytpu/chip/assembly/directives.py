@@ -1,6 +1,6 @@
-"""The lines that begin with a dot: what an image has beside its instructions.
+"""Directives: the lines that begin with a dot, which set the fields of an image other than its instructions.
 
-Rule: this table is the definition; the assembler and the page of documentation read it.
+Rule: the table of directives is the definition; the assembler and the documentation page read it.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from anytpu.chip.assembly.draft import Draft, read_base64, read_json
-from anytpu.chip.assembly.line import Line, Token, nearest
+from anytpu.chip.assembly.image_builder import ImageBuilder, read_base64, read_json
+from anytpu.chip.assembly.line import SourceLine, Token, nearest
 from anytpu.chip.assembly.operands import Operands
 from anytpu.chip.design import BLOCK_BYTES, TPU_V1, Design
-from anytpu.chip.image import MOST_BATCH, MOST_HOST_BYTES, Binding, Resident, Tag, fault_in_binding
+from anytpu.chip.image import MAX_BATCH, MAX_HOST_BYTES, Binding, Resident, Tag, fault_in_binding
 from anytpu.chip.quantized.nodes import Quantization, fault_in_quantization
 from anytpu.errors import SettingError
 from anytpu.files.memory import check_memory, check_ratio
@@ -25,30 +25,30 @@ _ZEROS_BYTES = 2**24
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Directive:
-    """A kind of line that begins with a dot.
+    """A kind of directive.
 
     Attributes:
-        needed: the operands that it must have, in order; they may stand without names.
-        more: those that it may have after them.
-        text: what it says, for the documentation.
-        take: puts it into the draft.
+        needed: names of the required operands, in order; they may be written without names.
+        more: names of the optional operands, after these.
+        text: its meaning, for the documentation.
+        take: adds a directive of this kind to the image.
     """
 
     needed: tuple[str, ...]
     more: tuple[str, ...]
     text: str
-    take: Callable[[Draft, Line, Operands], None]
+    take: Callable[[ImageBuilder, SourceLine, Operands], None]
 
 
-def read_directive(draft: Draft, line: Line, tokens: Sequence[Token]) -> None:
-    """Put what a line says into a draft.
+def read_directive(builder: ImageBuilder, line: SourceLine, tokens: Sequence[Token]) -> None:
+    """Parse a directive, and add it to an image.
 
     Raises:
-        AssemblyError: it cannot be read.
+        AssemblyError: the line is not a valid directive.
     """
     head = tokens[0]
     if head.text in NUMBERS:
-        draft.weights += _numbers(line, head, tokens[1:])
+        builder.weights += _numbers(line, head, tokens[1:])
         return
     directive = DIRECTIVES.get(head.text)
     if directive is None:
@@ -56,22 +56,22 @@ def read_directive(draft: Draft, line: Line, tokens: Sequence[Token]) -> None:
         raise line.error(head.column, f"there is no directive {head.text!r}. {nearest(head.text, known)}")
     operands = Operands.read(line, head, tokens[1:], (*directive.needed, *directive.more))
     operands.require(head.text, directive.needed)
-    directive.take(draft, line, operands)
+    directive.take(builder, line, operands)
 
 
-def _name(draft: Draft, line: Line, operands: Operands) -> None:
-    draft.name = operands.text("text")
+def _name(builder: ImageBuilder, line: SourceLine, operands: Operands) -> None:
+    builder.name = operands.text("text")
 
 
-def _batch(draft: Draft, line: Line, operands: Operands) -> None:
-    draft.batch = _whole(operands, "examples", 1, MOST_BATCH)
+def _batch(builder: ImageBuilder, line: SourceLine, operands: Operands) -> None:
+    builder.batch = _whole(operands, "examples", 1, MAX_BATCH)
 
 
-def _host_bytes(draft: Draft, line: Line, operands: Operands) -> None:
-    draft.host_bytes = _whole(operands, "bytes", 0, MOST_HOST_BYTES)
+def _host_bytes(builder: ImageBuilder, line: SourceLine, operands: Operands) -> None:
+    builder.host_bytes = _whole(operands, "bytes", 0, MAX_HOST_BYTES)
 
 
-def _design(draft: Draft, line: Line, operands: Operands) -> None:
+def _design(builder: ImageBuilder, line: SourceLine, operands: Operands) -> None:
     for name in _KNOBS:
         if name in operands:
             value: Any = operands.number(name)
@@ -79,15 +79,15 @@ def _design(draft: Draft, line: Line, operands: Operands) -> None:
                 dataclasses.replace(TPU_V1, **{name: value})
             except SettingError as error:
                 operands.refuse(name, str(error))
-            draft.design[name] = value
+            builder.design[name] = value
 
 
-def _input(draft: Draft, line: Line, operands: Operands) -> None:
-    draft.inputs.append((_binding(operands), "lanes" in operands))
+def _input(builder: ImageBuilder, line: SourceLine, operands: Operands) -> None:
+    builder.inputs.append((_binding(operands), "lanes" in operands))
 
 
-def _output(draft: Draft, line: Line, operands: Operands) -> None:
-    draft.outputs.append((_binding(operands), "lanes" in operands))
+def _output(builder: ImageBuilder, line: SourceLine, operands: Operands) -> None:
+    builder.outputs.append((_binding(operands), "lanes" in operands))
 
 
 def _binding(operands: Operands) -> Binding:
@@ -103,72 +103,72 @@ def _binding(operands: Operands) -> Binding:
     return Binding(tensor, (height, width, channels), quantization, address, lanes)
 
 
-def _tag(draft: Draft, line: Line, operands: Operands) -> None:
+def _tag(builder: ImageBuilder, line: SourceLine, operands: Operands) -> None:
     text = {name: operands.text(name) for name in ("name", "layer", "kind", "note")}
-    draft.tags.append(Tag(**text, macs=_natural(operands, "macs")))
+    builder.tags.append(Tag(**text, macs=_natural(operands, "macs")))
 
 
-def _resident(draft: Draft, line: Line, operands: Operands) -> None:
+def _resident(builder: ImageBuilder, line: SourceLine, operands: Operands) -> None:
     numbers = {name: _natural(operands, name) for name in ("address", "units", "first", "last")}
-    draft.residents.append(Resident(operands.text("tensor"), **numbers))
+    builder.residents.append(Resident(operands.text("tensor"), **numbers))
 
 
-def _block(draft: Draft, line: Line, operands: Operands) -> None:
-    place = _natural(operands, "number") * BLOCK_BYTES
-    if place < len(draft.weights):
-        there = -(-len(draft.weights) // BLOCK_BYTES)
+def _block(builder: ImageBuilder, line: SourceLine, operands: Operands) -> None:
+    start = _natural(operands, "number") * BLOCK_BYTES
+    if start < len(builder.weights):
+        there = -(-len(builder.weights) // BLOCK_BYTES)
         operands.refuse("number", f"block {operands.whole('number')} is filled; the next that is free is {there}.")
-    _fill(draft, operands, "number", place - len(draft.weights))
+    _fill(builder, operands, "number", start - len(builder.weights))
 
 
-def _zero(draft: Draft, line: Line, operands: Operands) -> None:
-    _fill(draft, operands, "bytes", _natural(operands, "bytes"))
+def _zero(builder: ImageBuilder, line: SourceLine, operands: Operands) -> None:
+    _fill(builder, operands, "bytes", _natural(operands, "bytes"))
 
 
-def _fill(draft: Draft, operands: Operands, name: str, size: int) -> None:
-    """Add so many bytes of 0 to the Weight Memory."""
-    most = draft.design.get("weight_memory_bytes", TPU_V1.weight_memory_bytes)
-    if len(draft.weights) + size > most:
+def _fill(builder: ImageBuilder, operands: Operands, name: str, size: int) -> None:
+    """Append `size` bytes of 0 to the Weight Memory."""
+    maximum = builder.design.get("weight_memory_bytes", TPU_V1.weight_memory_bytes)
+    if len(builder.weights) + size > maximum:
         operands.refuse(
             name,
-            f"the Weight Memory has {most:,} bytes, and this would fill {len(draft.weights) + size:,}. A larger one is "
-            "asked for before: .design weight_memory_bytes=...",
+            f"the Weight Memory has {maximum:,} bytes, and this would fill {len(builder.weights) + size:,}. A larger "
+            "one is asked for before: .design weight_memory_bytes=...",
         )
-    draft.zeros_bytes += size
+    builder.zeros_bytes += size
     try:
         check_memory(size)
-        check_ratio(len(draft.weights) + size - draft.zeros_bytes, draft.zeros_bytes)
+        check_ratio(len(builder.weights) + size - builder.zeros_bytes, builder.zeros_bytes)
     except ValueError as error:
         operands.refuse(name, f"there is no room for {size:,} bytes of 0: {error}.")
-    for start in range(0, size, _ZEROS_BYTES):  # so that they are held once
-        draft.weights += bytes(min(_ZEROS_BYTES, size - start))
+    for start in range(0, size, _ZEROS_BYTES):  # in pieces, so that they are in memory only once
+        builder.weights += bytes(min(_ZEROS_BYTES, size - start))
 
 
-def _base64(draft: Draft, line: Line, operands: Operands) -> None:
-    draft.weights += read_base64(line, operands.value("text").column, operands.text("text"))
+def _base64(builder: ImageBuilder, line: SourceLine, operands: Operands) -> None:
+    builder.weights += read_base64(line, operands.value("text").column, operands.text("text"))
 
 
-def _service(draft: Draft, line: Line, operands: Operands) -> None:
-    draft.services.append((line, read_json(line, operands.value("description").column, operands.text("description"))))
+def _service(builder: ImageBuilder, line: SourceLine, operands: Operands) -> None:
+    builder.services.append((line, read_json(line, operands.value("description").column, operands.text("description"))))
 
 
-def _steps(draft: Draft, line: Line, operands: Operands) -> None:
-    draft.steps = line, read_json(line, operands.value("description").column, operands.text("description"))
+def _steps(builder: ImageBuilder, line: SourceLine, operands: Operands) -> None:
+    builder.steps = line, read_json(line, operands.value("description").column, operands.text("description"))
 
 
-def _array(draft: Draft, line: Line, operands: Operands) -> None:
+def _array(builder: ImageBuilder, line: SourceLine, operands: Operands) -> None:
     content = read_base64(line, operands.value("content").column, operands.text("content"))
     try:
         dtype = np.dtype(operands.text("dtype"))
         if dtype.kind not in "biuf":
             raise TypeError(f"{dtype} is no kind of numbers")
         array = np.frombuffer(content, dtype.newbyteorder("<"))
-        draft.arrays.append(array.reshape(operands.numbers("shape")))
+        builder.arrays.append(array.reshape(operands.numbers("shape")))
     except (TypeError, ValueError) as error:
         operands.refuse("dtype", f"the array cannot be read: {error}.")
 
 
-def _left_out(draft: Draft, line: Line, operands: Operands) -> None:
+def _left_out(builder: ImageBuilder, line: SourceLine, operands: Operands) -> None:
     operands.refuse(
         "what",
         f"this text leaves out {operands.text('what')}, so it is no whole program. Write it with weights: "
@@ -202,36 +202,36 @@ _TABLE = [
     (".left_out", ("what",), (), "Content that this text omits; such a text cannot be assembled.", _left_out),
 ]
 DIRECTIVES = {name: Directive(needed, more, text, take) for name, needed, more, text, take in _TABLE}
-"""All directives but those of numbers."""
+"""All directives, by name, except those of `NUMBERS`."""
 
 NUMBERS = {".int8": "<i1", ".uint8": "<u1", ".int16": "<i2", ".int32": "<i4", ".float32": "<f4"}
-"""Directives of numbers, separated by commas, that follow in the Weight Memory; and how each is laid down."""
+"""Directives of data for the Weight Memory, numbers separated by commas: the dtype of each."""
 
 
-def _numbers(line: Line, head: Token, tokens: Sequence[Token]) -> bytes:
-    dtype, found = np.dtype(NUMBERS[head.text]), []
-    for place, token in enumerate(tokens):
-        if place % 2 == 0:
+def _numbers(line: SourceLine, head: Token, tokens: Sequence[Token]) -> bytes:
+    dtype, values = np.dtype(NUMBERS[head.text]), []
+    for index, token in enumerate(tokens):
+        if index % 2 == 0:
             if token.kind != "number":
                 raise line.error(token.column, f"{head.text} takes numbers, separated by commas.")
-            found.append(_number(line, token, dtype))
+            values.append(_number(line, token, dtype))
         elif token.kind == "end":
             break
         elif token.text != ",":
             raise line.error(token.column, f"a comma must stand before {token.text}.")
-    return np.array(found, dtype).tobytes()
+    return np.array(values, dtype).tobytes()
 
 
-def _number(line: Line, token: Token, dtype: np.dtype) -> int | float:
+def _number(line: SourceLine, token: Token, dtype: np.dtype) -> int | float:
     value = token.value
     assert not isinstance(value, str)
     if dtype.kind == "f":
         if abs(value) > float(np.finfo(dtype).max):
             raise line.error(token.column, f"{token.text} is no float32 number.")
         return value
-    least, most = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
-    if not isinstance(value, int) or not least <= value <= most:
-        raise line.error(token.column, f"a number of {dtype.name} is a whole one from {least} to {most}.")
+    minimum, maximum = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    if not isinstance(value, int) or not minimum <= value <= maximum:
+        raise line.error(token.column, f"a number of {dtype.name} is an integer from {minimum} to {maximum}.")
     return value
 
 
@@ -239,8 +239,8 @@ def _natural(operands: Operands, name: str) -> int:
     return _whole(operands, name, 0, 2**63 - 1)
 
 
-def _whole(operands: Operands, name: str, least: int, most: int) -> int:
+def _whole(operands: Operands, name: str, minimum: int, maximum: int) -> int:
     value = operands.whole(name)
-    if not least <= value <= most:
-        operands.refuse(name, f"{name} must be a number from {least} to {most}, not {value}.")
+    if not minimum <= value <= maximum:
+        operands.refuse(name, f"{name} must be a number from {minimum} to {maximum}, not {value}.")
     return value

@@ -16,12 +16,12 @@ import numpy as np
 
 from anytpu.chip.assembly.instruction_text import write_instruction
 from anytpu.chip.assembly.remarks import one_line, remark_on, tag_text
-from anytpu.chip.described import Describing
 from anytpu.chip.design import BLOCK_BYTES, TPU_V1, Design
 from anytpu.chip.image import Binding, Image, Tag
 from anytpu.chip.isa.forms import form_of
 from anytpu.chip.isa.instructions import DebugTag
 from anytpu.chip.isa.issue import issue
+from anytpu.chip.serialization import RecordEncoder
 
 _COMMENT_COLUMN = 66
 _LINE_BYTES = 64  # of data, so that blocks begin with a line
@@ -52,7 +52,7 @@ def disassemble(image: Image, weights: bool = False) -> str:
 
 def _head(image: Image) -> Iterator[str]:
     count = len(image.instructions)
-    size = sum(form_of(one).length_bytes for one in image.instructions)
+    size = sum(form_of(instruction).length_bytes for instruction in image.instructions)
     many = "instruction" if count == 1 else "instructions"
     yield f"; {one_line(image.name)}: {count:,} {many}, {size:,} bytes, for batches of {image.batch}"
     yield f".name {json.dumps(image.name)}"
@@ -63,26 +63,26 @@ def _head(image: Image) -> Iterator[str]:
     turned = [f"{name}={value}" for name, value in knobs if value != getattr(TPU_V1, name)]
     if turned:
         yield f".design {', '.join(turned)}"
-    yield from (f".input {_binding(one)}" for one in image.inputs)
-    yield from (f".output {_binding(one)}" for one in image.outputs)
+    yield from (f".input {_binding(binding)}" for binding in image.inputs)
+    yield from (f".output {_binding(binding)}" for binding in image.outputs)
     yield from (f".tag {_tag(tag)}" for tag in image.tags)
-    for one in image.residents:
-        numbers = ", ".join(f"{name}={getattr(one, name)}" for name in ("address", "units", "first", "last"))
-        yield f".resident {json.dumps(one.tensor)}, {numbers}"
+    for resident in image.residents:
+        numbers = ", ".join(f"{name}={getattr(resident, name)}" for name in ("address", "units", "first", "last"))
+        yield f".resident {json.dumps(resident.tensor)}, {numbers}"
 
 
-def _binding(one: Binding) -> str:
-    quantization = one.quantization
+def _binding(binding: Binding) -> str:
+    quantization = binding.quantization
     return (
-        f"{json.dumps(one.tensor)}, shape={list(map(int, one.shape))}, host_address={one.host_address}, "
+        f"{json.dumps(binding.tensor)}, shape={list(map(int, binding.shape))}, host_address={binding.host_address}, "
         f"scale={float(quantization.scale)!r}, zero_point={quantization.zero_point}, bits={quantization.bits}, "
-        f"lanes={list(map(int, one.lanes))}"
+        f"lanes={list(map(int, binding.lanes))}"
     )
 
 
 def _tag(tag: Tag) -> str:
     known = {name: getattr(tag, name) for name in ("layer", "kind", "macs", "note") if getattr(tag, name)}
-    named = [f"{name}={json.dumps(one, default=np.generic.item)}" for name, one in known.items()]
+    named = [f"{name}={json.dumps(value, default=np.generic.item)}" for name, value in known.items()]
     return ", ".join([json.dumps(tag.name), *named])
 
 
@@ -99,7 +99,7 @@ def _left_out(image: Image) -> Iterator[str]:
 def _whole(image: Image) -> Iterator[str]:
     yield from _weights(image.weights)
     if image.services:
-        describing = Describing()
+        describing = RecordEncoder()
         for service in image.services:
             yield f".service {_described(describing.service(service))}"
         yield f".steps {_described(describing.steps())}"
@@ -115,15 +115,15 @@ def _described(described: Mapping[str, Any]) -> str:
 def _weights(weights: np.ndarray) -> Iterator[str]:
     content = np.ascontiguousarray(weights, np.uint8).tobytes()
     zeros = 0
-    for place in range(0, len(content), _LINE_BYTES):
-        part = content[place : place + _LINE_BYTES]
+    for offset in range(0, len(content), _LINE_BYTES):
+        part = content[offset : offset + _LINE_BYTES]
         if not any(part):
             zeros += len(part)
             continue
         if zeros:
             yield f".zero {zeros}"
             zeros = 0
-        block, inside = divmod(place, BLOCK_BYTES)
+        block, inside = divmod(offset, BLOCK_BYTES)
         yield f'.base64 "{base64.b64encode(part).decode()}"' + ("" if inside else f"  ; block {block}")
     if zeros:
         yield f".zero {zeros}"

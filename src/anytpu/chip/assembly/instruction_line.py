@@ -1,4 +1,4 @@
-"""`read_instruction`: a line with a mnemonic, its suffixes and its operands, as an instruction."""
+"""`read_instruction`: parse a line with a mnemonic, its suffixes and its operands."""
 
 from __future__ import annotations
 
@@ -6,23 +6,22 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-from anytpu.chip.assembly.line import Line, Token, nearest
+from anytpu.chip.assembly.line import SourceLine, Token, nearest
 from anytpu.chip.assembly.operands import Operands
 from anytpu.chip.isa.encoding import fault_of_value
-from anytpu.chip.isa.forms import BY_MNEMONIC, Field, Form, Kind
+from anytpu.chip.isa.forms import BY_MNEMONIC, Field, FieldKind, Form
 from anytpu.chip.isa.instructions import Instruction
-from anytpu.chip.isa.registers import MEANINGS, Register
-from anytpu.chip.isa.registers import Kind as ValueKind
+from anytpu.chip.isa.registers import MEANINGS, Register, RegisterKind
 from anytpu.chip.isa.units import Unit
 
 _UNITS = {unit.name.lower(): 1 << unit for unit in Unit} | {"all": (1 << len(Unit)) - 1}
 
 
-def read_instruction(line: Line, tokens: Sequence[Token]) -> Instruction:
-    """Return the instruction that a line stands for.
+def read_instruction(line: SourceLine, tokens: Sequence[Token]) -> Instruction:
+    """Return the instruction of a line.
 
     Raises:
-        AssemblyError: it stands for none.
+        AssemblyError: the line is not a valid instruction.
     """
     head = tokens[0]
     mnemonic, *suffixes = head.text.split(".")
@@ -38,8 +37,8 @@ def read_instruction(line: Line, tokens: Sequence[Token]) -> Instruction:
     return form.record(**values)
 
 
-def _suffixes(line: Line, head: Token, form: Form, suffixes: list[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _suffixes(line: SourceLine, head: Token, form: Form, suffixes: list[str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
     meanings: dict[str, tuple[Field, object]] = {}
     for field in form.suffixes:
         meanings |= (
@@ -51,24 +50,24 @@ def _suffixes(line: Line, head: Token, form: Form, suffixes: list[str]) -> dict[
             more = nearest(suffix, meanings) if meanings else "It has none."
             raise line.error(column, f"{form.mnemonic} has no suffix '.{suffix}'. {more}")
         field, value = meanings[suffix]
-        if field.name in found:
-            twice = "is given twice" if found[field.name] == value else f"does not go with '.{found[field.name]}'"
+        if field.name in values:
+            twice = "is given twice" if values[field.name] == value else f"does not go with '.{values[field.name]}'"
             raise line.error(column, f"the suffix '.{suffix}' {twice}.")
-        found[field.name] = value
+        values[field.name] = value
         column += len(suffix) + 1
     for field in form.suffixes:
-        if field.kind is Kind.CHOICE and field.name not in found and field.name not in form.defaults:
+        if field.kind is FieldKind.CHOICE and field.name not in values and field.name not in form.defaults:
             choices = ", ".join(f".{choice}" for choice in field.choices)
             raise line.error(head.column, f"{form.mnemonic} needs one of {choices}.")
-    return found
+    return values
 
 
 def _operand(field: Field, operands: Operands, register: int) -> Any:
-    if field.kind is Kind.REGISTER:
+    if field.kind is FieldKind.REGISTER:
         return _register(field, operands)
-    if field.kind is Kind.UNITS:
+    if field.kind is FieldKind.UNITS:
         value: Any = _units(field, operands)
-    elif field.kind is Kind.VALUE and MEANINGS[Register(register)].kind is ValueKind.FLOAT:
+    elif field.kind is FieldKind.VALUE and MEANINGS[Register(register)].kind is RegisterKind.FLOAT:
         value = _nearest_float32(operands.number(field.name))
     else:
         value = operands.whole(field.name)
@@ -105,4 +104,4 @@ def _nearest_float32(value: int | float) -> float:
     try:
         return struct.unpack("<f", struct.pack("<f", value))[0]
     except (OverflowError, struct.error):
-        return value  # which is refused: no float is so large
+        return value  # too large for a float32; the check of the field rejects it

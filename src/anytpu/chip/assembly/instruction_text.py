@@ -1,4 +1,4 @@
-"""`write_instruction`: an instruction as the line of assembly that stands for it."""
+"""`write_instruction`: an instruction as a line of assembly."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import struct
 
 import numpy as np
 
-from anytpu.chip.isa.forms import Field, Form, Kind, form_of
+from anytpu.chip.isa.forms import Field, FieldKind, Form, form_of
 from anytpu.chip.isa.instructions import Instruction
 from anytpu.chip.isa.registers import Register
 from anytpu.chip.isa.units import Unit
@@ -15,7 +15,7 @@ _FEW = 2  # operands that are clear without their names
 
 
 def write_instruction(instruction: Instruction) -> str:
-    """Return the line that stands for an instruction.
+    """Return an instruction as a line of assembly.
 
     Example:
         >>> from anytpu.chip.isa.instructions import MatrixMultiply, Sync
@@ -39,22 +39,22 @@ def _is_default(form: Form, field: Field, instruction: Instruction) -> bool:
 
 def _suffix(form: Form, field: Field, instruction: Instruction) -> str:
     value = getattr(instruction, field.name)
-    if field.kind is Kind.FLAG:
+    if field.kind is FieldKind.FLAG:
         return f".{field.name}" if value else ""
     return f".{value}"
 
 
 def _value(field: Field, instruction: Instruction) -> str:
     value = getattr(instruction, field.name)
-    if field.kind is Kind.UNITS:
+    if field.kind is FieldKind.UNITS:
         return "|".join(unit.name.lower() for unit in Unit if value >> unit & 1)
-    if field.kind is Kind.REGISTER:
+    if field.kind is FieldKind.REGISTER:
         return Register(value).name
     return _shortest(value) if isinstance(value, float) else str(int(value))
 
 
 def _shortest(value: float) -> str:
     short = str(np.float32(value))
-    # The assembler reads a double and rounds it; near a tie that need not be the number that was meant.
+    # The assembler parses a float64 and rounds it to float32; near a tie, the short text may give another float32.
     is_same = struct.unpack("<f", struct.pack("<f", float(short)))[0] == value
     return short if is_same else repr(value)

@@ -1,6 +1,6 @@
-"""`Line`: a line of assembly as words, numbers, texts and signs, each with its column.
+"""`SourceLine`: the tokens of a line of assembly: words, numbers, strings and signs, each with its column.
 
-Rule: whatever cannot be read is an `AssemblyError` that shows the line, with a mark under the place.
+Rule: a syntax error is an `AssemblyError` that shows the line, with a mark under the column.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _HEXADECIMAL = re.compile(r"[-+]?0[xX](?P<digits>.*)")
 
 
 MAX_MESSAGE = 600
-"""Characters of what an error says, and of the line that it shows before the mark."""
+"""Maximum characters of an error's message, and of the part of the line before the mark."""
 
 
 class Token(NamedTuple):
-    """A piece of a line.
+    """A token of a line.
 
     Attributes:
-        kind: "end" stands after the last.
-        text: as it stands there.
-        column: of its first character, from 1 on.
-        value: of a number or a text.
+        kind: kind of the token; "end" follows the last.
+        text: the token as written.
+        column: column of its first character, from 1.
+        value: value of a number or a string.
     """
 
     kind: Literal["text", "number", "word", "sign", "end"]
@@ -46,21 +46,21 @@ class Token(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Line:
-    """A line of a text.
+class SourceLine:
+    """A line of a source text.
 
     Attributes:
-        number: from 1 on.
-        text: without the end of the line.
+        number: number of the line, from 1.
+        text: the line, without its end-of-line characters.
     """
 
     number: int
     text: str
 
     def error(self, column: int, message: str) -> AssemblyError:
-        """Return the error that names and shows the place."""
+        """Return an error that names the line and the column, and shows them."""
         text = self.text.replace("\t", " ").rstrip()
-        # A line of data may be very long, and so may a word that a message quotes: a part around the mark is shown.
+        # A line of data, or a word that the message quotes, may be very long: show only the part around the mark.
         start = 0 if column <= MAX_MESSAGE else column - 120
         stop = max(column + 40, 120)
         shown = f"{'...' if start else ''}{text[start:stop]}{'' if len(text) <= stop else ' ...'}"
@@ -69,20 +69,20 @@ class Line:
         return AssemblyError(f"Line {self.number}, column {column}: {message}\n    {shown}\n    {mark}")
 
     def tokens(self) -> list[Token]:
-        """Return the pieces of the line, without spaces and comments; the last is "end"."""
-        found: list[Token] = []
-        place, end, text = 0, 0, self.text
-        while place < len(text):
-            match = _TOKEN.match(text, place)
+        """Return the tokens of the line, without spaces and comments; the last is "end"."""
+        tokens: list[Token] = []
+        offset, end, text = 0, 0, self.text
+        while offset < len(text):
+            match = _TOKEN.match(text, offset)
             if match is None:
-                start = place + len(text[place:]) - len(text[place:].lstrip())
+                start = offset + len(text[offset:]) - len(text[offset:].lstrip())
                 raise self.error(start + 1, self._strange(start))
             kind = match.lastgroup
             if kind == "comment":
                 break
-            found.append(self._token(kind or "", match[kind or 0], match.start(kind or 0) + 1))
-            place = end = match.end()
-        return [*found, Token("end", "", end + 1)]
+            tokens.append(self._token(kind or "", match[kind or 0], match.start(kind or 0) + 1))
+            offset = end = match.end()
+        return [*tokens, Token("end", "", end + 1)]
 
     def _token(self, kind: str, text: str, column: int) -> Token:
         if kind == "number":
@@ -105,16 +105,16 @@ class Line:
         try:
             return float(text)
         except ValueError:
-            raise self.error(column, f"{text!r} is no number. Write 300, 0x12c or 0.5.") from None
+            raise self.error(column, f"{text!r} is not a number. Write 300, 0x12c or 0.5.") from None
 
-    def _strange(self, place: int) -> str:
-        if self.text[place] == '"':
+    def _strange(self, offset: int) -> str:
+        if self.text[offset] == '"':
             return "a text begins here and does not end. It ends with a second quotation mark."
-        return f"the character {self.text[place]!r} means nothing here. A comment begins with ';' or '#'."
+        return f"the character {self.text[offset]!r} means nothing here. A comment begins with ';' or '#'."
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return a sentence on which of the known words is meant, or which there are.
+    """Return a sentence with the closest known word, or with all known words if none is close.
 
     Example:
         >>> nearest("matrix_mulitply", ["matrix_multiply", "convolve"]), nearest("zzz", ["scale", "copy"])

@@ -6,13 +6,13 @@ import dataclasses
 from collections.abc import Sequence
 from typing import NoReturn
 
-from anytpu.chip.assembly.line import Line, Token, nearest
+from anytpu.chip.assembly.line import SourceLine, Token, nearest
 
 Number = int | float
 
 
 @dataclasses.dataclass(frozen=True)
-class Value:
+class OperandValue:
     """The value of one operand.
 
     Attributes:
@@ -29,11 +29,11 @@ class Value:
 class Operands:
     """The operands of a line, by their names."""
 
-    def __init__(self, line: Line, column: int, values: dict[str, Value]):
+    def __init__(self, line: SourceLine, column: int, values: dict[str, OperandValue]):
         self._line, self._column, self._values = line, column, values
 
     @classmethod
-    def read(cls, line: Line, head: Token, tokens: Sequence[Token], names: Sequence[str]) -> Operands:
+    def read(cls, line: SourceLine, head: Token, tokens: Sequence[Token], names: Sequence[str]) -> Operands:
         """Read the operands of a line.
 
         Args:
@@ -42,15 +42,15 @@ class Operands:
             tokens: the tokens after it.
             names: the operands that it may have, in the order of operands without names.
         """
-        values: dict[str, Value] = {}
-        named_before, place = False, 0
-        while tokens[place].kind != "end":
-            if place:
-                place = _comma(line, tokens, place)
-            first = tokens[place]
-            is_named = first.kind == "word" and tokens[place + 1].text == "="
+        values: dict[str, OperandValue] = {}
+        named_before, index = False, 0
+        while tokens[index].kind != "end":
+            if index:
+                index = _comma(line, tokens, index)
+            first = tokens[index]
+            is_named = first.kind == "word" and tokens[index + 1].text == "="
             if is_named:
-                name, place, named_before = first.text, place + 2, True
+                name, index, named_before = first.text, index + 2, True
                 if name not in names:
                     raise line.error(first.column, _no_such(head.text, name, names))
             elif named_before:
@@ -61,7 +61,7 @@ class Operands:
                 name = names[len(values)]
             if name in values:
                 raise line.error(first.column, f"{name} is given twice.")
-            values[name], place = _value(line, tokens, place)
+            values[name], index = _value(line, tokens, index)
         return cls(line, head.column, values)
 
     def __contains__(self, name: str) -> bool:
@@ -77,7 +77,7 @@ class Operands:
         if missing:
             raise self._line.error(self._column, f"{head} needs {' and '.join(missing)}.")
 
-    def value(self, name: str) -> Value:
+    def value(self, name: str) -> OperandValue:
         """Return an operand's value."""
         return self._values[name]
 
@@ -87,7 +87,7 @@ class Operands:
             return default
         content = self._values[name].content
         if not isinstance(content, int):
-            self.refuse(name, f"{name} must be a whole number, not {self._values[name].text}.")
+            self.refuse(name, f"{name} must be an integer, not {self._values[name].text}.")
         return content
 
     def number(self, name: str) -> Number:
@@ -109,45 +109,45 @@ class Operands:
     def numbers(self, name: str) -> list[int]:
         """Return a list operand of integers."""
         content = self._values[name].content
-        if not isinstance(content, list) or not all(isinstance(one, int) for one in content):
-            self.refuse(name, f"{name} must be a list of whole numbers, like [1, 1, 10].")
-        return [int(one) for one in content]
+        if not isinstance(content, list) or not all(isinstance(number, int) for number in content):
+            self.refuse(name, f"{name} must be a list of integers, like [1, 1, 10].")
+        return [int(number) for number in content]
 
 
-def _comma(line: Line, tokens: Sequence[Token], place: int) -> int:
-    if tokens[place].text != ",":
-        raise line.error(tokens[place].column, f"a comma must stand before {tokens[place].text}.")
-    return place + 1
+def _comma(line: SourceLine, tokens: Sequence[Token], index: int) -> int:
+    if tokens[index].text != ",":
+        raise line.error(tokens[index].column, f"a comma must stand before {tokens[index].text}.")
+    return index + 1
 
 
-def _value(line: Line, tokens: Sequence[Token], place: int) -> tuple[Value, int]:
-    first = tokens[place]
+def _value(line: SourceLine, tokens: Sequence[Token], index: int) -> tuple[OperandValue, int]:
+    first = tokens[index]
     if first.kind in ("number", "text"):
-        return Value(first.column, first.text, first.value), place + 1
+        return OperandValue(first.column, first.text, first.value), index + 1
     if first.text == "[":
-        return _list(line, tokens, place)
+        return _list(line, tokens, index)
     if first.kind != "word":
         raise line.error(first.column, f"an operand is missing before {_quoted(first)}.")
-    words, place = [first.text], place + 1
-    while tokens[place].text == "|":
-        if tokens[place + 1].kind != "word":
-            raise line.error(tokens[place + 1].column, "a word must stand after '|'.")
-        words.append(tokens[place + 1].text)
-        place += 2
-    return Value(first.column, "|".join(words), tuple(words)), place
+    words, index = [first.text], index + 1
+    while tokens[index].text == "|":
+        if tokens[index + 1].kind != "word":
+            raise line.error(tokens[index + 1].column, "a word must stand after '|'.")
+        words.append(tokens[index + 1].text)
+        index += 2
+    return OperandValue(first.column, "|".join(words), tuple(words)), index
 
 
-def _list(line: Line, tokens: Sequence[Token], place: int) -> tuple[Value, int]:
-    first, numbers = tokens[place], []
-    place += 1
-    while tokens[place].text != "]":
+def _list(line: SourceLine, tokens: Sequence[Token], index: int) -> tuple[OperandValue, int]:
+    first, numbers = tokens[index], []
+    index += 1
+    while tokens[index].text != "]":
         if numbers:
-            place = _comma(line, tokens, place)
-        if tokens[place].kind != "number":
-            raise line.error(tokens[place].column, "a list holds numbers, separated by commas, and ends with ']'.")
-        numbers.append(tokens[place].value)
-        place += 1
-    return Value(first.column, "a list", numbers), place + 1
+            index = _comma(line, tokens, index)
+        if tokens[index].kind != "number":
+            raise line.error(tokens[index].column, "a list holds numbers, separated by commas, and ends with ']'.")
+        numbers.append(tokens[index].value)
+        index += 1
+    return OperandValue(first.column, "a list", numbers), index + 1
 
 
 def _no_such(head: str, name: str, names: Sequence[str]) -> str:

@@ -1,11 +1,11 @@
-"""Remarks in a listing: the effect of each instruction in a few words, as comments, which the assembler ignores."""
+"""Remarks in a listing: the effect of each instruction in a few words, as comments that the assembler ignores."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from anytpu.chip.image import Image
-from anytpu.chip.isa.accesses import Memory, Stretch, accesses, parameters_popped, tiles_popped
+from anytpu.chip.isa.accesses import AddressRange, Memory, accesses, parameters_popped, tiles_popped
 from anytpu.chip.isa.instructions import InterruptHost, ReadWeights, SetConfiguration, Sync
 from anytpu.chip.isa.issue import Issued
 from anytpu.chip.isa.registers import MEANINGS, Register
@@ -31,7 +31,7 @@ def remark_on(image: Image, issued: Issued) -> str:
         return f"{_units(instruction.waiting)} {verb} for {_units(instruction.finished)}"
     if isinstance(instruction, InterruptHost):
         services = image.services[instruction.number : instruction.number + 1]
-        return "".join(f"{one.step.step.kind} on the host: {one.step.step.why}" for one in services)
+        return "".join(f"{service.step.step.kind} on the host: {service.step.step.why}" for service in services)
     return "" if instruction.unit is None else _moved(image, issued)
 
 
@@ -39,8 +39,8 @@ def tag_text(image: Image, tag: int) -> str:
     """Return the name, kind and note of a part of a program; "" without any."""
     if not 0 <= tag < len(image.tags):
         return ""
-    one = image.tags[tag]
-    return " ".join(one_line(text) for text in (one.name, one.kind and f"({one.kind})", one.note) if text)
+    part = image.tags[tag]
+    return " ".join(one_line(text) for text in (part.name, part.kind and f"({part.kind})", part.note) if text)
 
 
 def one_line(text: str) -> str:
@@ -58,25 +58,29 @@ def _moved(image: Image, issued: Issued) -> str:
         touched = accesses(instruction, issued.registers, image.design)
     except ZeroDivisionError:
         return _NO_GEOMETRY
-    if any(one.start >= one.stop for one in (*touched.reads, *touched.writes)):
+    if any(addresses.start >= addresses.stop for addresses in (*touched.reads, *touched.writes)):
         return _NO_GEOMETRY
-    sources = [_places(touched.reads)] if touched.reads else []
+    sources = [_ranges_text(touched.reads)] if touched.reads else []
     tiles, parameters = tiles_popped(instruction), parameters_popped(instruction)
     if tiles:
         sources.append("1 tile" if tiles == 1 else f"{tiles} tiles")
     if parameters:
         sources.append("parameters")
-    target = _places(touched.writes)
+    target = _ranges_text(touched.writes)
     if isinstance(instruction, ReadWeights) and not touched.writes:
         target = "weight FIFO" if instruction.kind == "tile" else "parameter FIFO"
     return f"{', '.join(sources)} -> {target}"
 
 
-def _places(stretches: Sequence[Stretch]) -> str:
-    shown = ", ".join(map(_place, stretches[:2]))
-    return shown if len(stretches) <= 2 else f"{shown} and {len(stretches) - 2} more"
+def _ranges_text(ranges: Sequence[AddressRange]) -> str:
+    shown = ", ".join(map(_range_text, ranges[:2]))
+    return shown if len(ranges) <= 2 else f"{shown} and {len(ranges) - 2} more"
 
 
-def _place(one: Stretch) -> str:
-    name = _NAMES[one.memory]
-    return f"{name} {one.start}" if one.stop == one.start + 1 else f"{name}s {one.start} to {one.stop - 1}"
+def _range_text(addresses: AddressRange) -> str:
+    name = _NAMES[addresses.memory]
+    return (
+        f"{name} {addresses.start}"
+        if addresses.stop == addresses.start + 1
+        else f"{name}s {addresses.start} to {addresses.stop - 1}"
+    )

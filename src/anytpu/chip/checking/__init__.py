@@ -1,4 +1,4 @@
-"""Reading a program without running it: what would give results that depend on luck."""
+"""Static checks of a program: invalid instructions, hazards between units, and deadlocks."""
 
 from anytpu.chip.checking.checker import check
 

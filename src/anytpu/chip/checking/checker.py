@@ -12,9 +12,9 @@ need a Sync between them.
 from __future__ import annotations
 
 from anytpu.chip.checking import faults
-from anytpu.chip.checking.fetched import Fetched
-from anytpu.chip.checking.geometry import fault_in, fault_in_place
-from anytpu.chip.checking.memories import Memories
+from anytpu.chip.checking.fetched import FifoCounts
+from anytpu.chip.checking.geometry import fault_in_geometry, fault_in_overwrite
+from anytpu.chip.checking.memories import CheckedMemories
 from anytpu.chip.image import Image
 from anytpu.chip.isa.accesses import accesses
 from anytpu.chip.isa.encoding import fault_of
@@ -32,7 +32,7 @@ def check(image: Image) -> None:
     Raises:
         ChipError: a value does not fit its field or contradicts another; an address is outside of its memory. An
             instruction uses a register that is 0. Halt is missing, or is not the last instruction. A step of the host
-            does not exist. Two inputs overlap, or a name stands for two tensors.
+            does not exist. Two inputs overlap, or two tensors have the same name.
         HazardError: two units access the same address without a Sync between them. An instruction or an output reads
             memory that nothing has written. A FIFO is empty at a pop, or has items left at the end. A full FIFO holds
             only items that are popped after an item behind them (a deadlock).
@@ -41,26 +41,30 @@ def check(image: Image) -> None:
         >>> import numpy as np
         >>> check(Image("nothing", (Halt(),), np.zeros(0, np.uint8)))
     """
-    _Walk(image).run()
+    _ProgramChecker(image).run()
 
 
-class _Walk:
+class _ProgramChecker:
     def __init__(self, image: Image):
         self._image = image
-        self._memories = Memories(image)
-        self._fetched = Fetched(image.design)
+        self._memories = CheckedMemories(image)
+        self._fetched = FifoCounts(image.design)
         self._is_set: set[int] = set()
 
     def run(self) -> None:
+        # 1. Checks of the whole program, and the inputs that the host writes before the start.
         self._check_ends()
         self._memories.take_inputs()
+        # 2. Each instruction in issue order: fields, registers, addresses, hazards, FIFO pops.
         for issued in issue(self._image.instructions):
             self._step(issued)
+        # 3. The state at the end: outputs are written, FIFOs are empty.
         for binding in self._image.outputs:
             self._memories.host_reads("Output", binding)
         left = self._fetched.left()
         if left is not None:
             raise HazardError(left)
+        # 4. Deadlocks. They need the complete queues, so they are checked last.
         self._check_progress()
 
     def _step(self, issued: Issued) -> None:
@@ -80,13 +84,14 @@ class _Walk:
             raise ChipError(f"Instruction {issued.number} marks part {instruction.tag}, and the image names {count}.")
 
     def _of_unit(self, issued: Issued) -> None:
+        # The order matters: `accesses` divides by geometry registers, which must not be 0.
         _, instruction, registers, _ = issued
         design = self._image.design
-        self._refuse(issued, fault_in(instruction, registers, self._is_set, design))
+        self._refuse(issued, fault_in_geometry(instruction, registers, self._is_set, design))
         touched = accesses(instruction, registers, design)
         waits = self._memories.touch(issued, touched)
         if isinstance(instruction, Activate):
-            self._refuse(issued, fault_in_place(instruction, registers, touched), HazardError)
+            self._refuse(issued, fault_in_overwrite(instruction, registers, touched), HazardError)
         self._refuse(issued, self._fetched.take(issued, waits), HazardError)
 
     def _interrupt(self, issued: Issued, number: int) -> None:
@@ -103,7 +108,7 @@ class _Walk:
             self._memories.host_writes(f"At {faults.instruction_text(self._image, issued)}, output", service.output)
 
     def _check_ends(self) -> None:
-        numbers = [n for n, one in enumerate(self._image.instructions) if isinstance(one, Halt)]
+        numbers = [n for n, instruction in enumerate(self._image.instructions) if isinstance(instruction, Halt)]
         last = len(self._image.instructions) - 1
         if not numbers:
             raise ChipError(f"The program {self._image.name!r} does not end: its last instruction must be a halt.")
@@ -121,11 +126,11 @@ class _Walk:
     def _check_progress(self) -> None:
         stuck = self._fetched.stuck()
         if stuck is not None:
-            issued = next(one for one in issue(self._image.instructions) if one.number == stuck)
+            issued = next(issued for issued in issue(self._image.instructions) if issued.number == stuck)
             fault = (
-                "would wait for ever: what it takes from the Weight Memory stands behind tiles for which the weight "
-                f"FIFO of {self._image.design.weight_fifo_tiles} has no room, and these are taken only after it. Send "
-                "for weights in the order in which they are used."
+                "would wait forever (a deadlock): the item that it pops is requested after tiles that do not fit in "
+                f"the weight FIFO of {self._image.design.weight_fifo_tiles}, and these tiles are popped only after it. "
+                "Request weights in the order in which they are used."
             )
             self._refuse(issued, fault, HazardError)
 

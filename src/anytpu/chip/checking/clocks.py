@@ -1,4 +1,4 @@
-"""`Clocks`: happens-before between instructions, from the order of the queues and from `Sync`.
+"""`VectorClocks`: happens-before between instructions, from the order of the queues and from `Sync`.
 
 Idea: a unit executes its instructions in order, so a count describes its progress: its first n instructions are done.
 Each unit carries such a count for every unit: the instructions that are surely done when its next instruction starts
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from anytpu.chip.isa.units import Unit
 
 
-class Visit(NamedTuple):
+class QueuePosition(NamedTuple):
     """An instruction that touched a memory.
 
     Attributes:
@@ -26,7 +26,7 @@ class Visit(NamedTuple):
     number: int
 
 
-class Clocks:
+class VectorClocks:
     """For each unit, the instructions of every unit that are surely done when its next instruction starts."""
 
     def __init__(self) -> None:
@@ -35,11 +35,11 @@ class Clocks:
         self._known: list[tuple[int, ...]] = [nothing for _ in Unit]
         self._last: list[tuple[int, ...]] = [nothing for _ in Unit]
 
-    def issue(self, unit: Unit, number: int) -> Visit:
+    def issue(self, unit: Unit, number: int) -> QueuePosition:
         """Append an instruction to a unit's queue."""
         self._issued[unit] += 1
         self._last[unit] = self._known[unit]
-        return Visit(int(unit), self._issued[unit], number)
+        return QueuePosition(int(unit), self._issued[unit], number)
 
     def sync(self, waiting: int, finished: int) -> None:
         """Make the units of mask `waiting` wait for those of mask `finished`."""
@@ -60,7 +60,7 @@ class Clocks:
         """Return how many instructions of each unit are done when the last instruction issued to `unit` starts."""
         return self._last[unit]
 
-    def is_done(self, earlier: Visit, later: Visit) -> bool:
+    def is_done(self, earlier: QueuePosition, later: QueuePosition) -> bool:
         """Return whether `earlier` is surely done when `later`, the last instruction issued to its unit, starts."""
         if earlier.unit < 0 or earlier.unit == later.unit:
             return True

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from anytpu.chip.checking.history import Conflict
 from anytpu.chip.image import Image
-from anytpu.chip.isa.accesses import Memory, place_text
+from anytpu.chip.isa.accesses import Memory, range_text
 from anytpu.chip.isa.forms import form_of
 from anytpu.chip.isa.instructions import Sync
 from anytpu.chip.isa.issue import Issued
@@ -48,7 +48,7 @@ def conflicts_text(
     """
     memory, first = conflicts[0]
     here = f"I{instruction_text(image, issued)[1:]}"
-    place = place_text(memory, first.start, first.stop)
+    place = range_text(memory, first.start, first.stop)
     if first.earlier is None:
         return f"{here} reads {place}, which nothing has written. {_FIRST_WRITERS[memory]}"
     verb, other_verb = _VERBS[first.kind]

@@ -1,4 +1,4 @@
-"""`Fetched`: the items requested from the Weight Memory, and those popped.
+"""`FifoCounts`: the items requested from the Weight Memory, and those popped.
 
 Rule: FIFOs order themselves, so no `Sync` is needed. But each item is popped once, in the order of the reads, by an
 instruction issued after its `ReadWeights`. At the end no item is left. The items of a full FIFO must not all wait for
@@ -10,12 +10,12 @@ from __future__ import annotations
 from anytpu.chip.checking.progress import Progress
 from anytpu.chip.design import Design
 from anytpu.chip.isa.accesses import parameters_popped, tiles_popped
-from anytpu.chip.isa.instructions import Activate, Product, ReadWeights
+from anytpu.chip.isa.instructions import Activate, ArrayInstruction, ReadWeights
 from anytpu.chip.isa.issue import Issued, Registers
 from anytpu.chip.isa.registers import Register
 
 
-class Fetched:
+class FifoCounts:
     """The weight FIFO, the parameter FIFO and the tables, without their contents.
 
     Args:
@@ -43,7 +43,7 @@ class Fetched:
                 self._is_wide |= dict.fromkeys(slots, instruction.wide)
             else:
                 self._read[instruction.kind] += instruction.count
-        elif isinstance(instruction, Product):
+        elif isinstance(instruction, ArrayInstruction):
             return self._pop("tile", tiles_popped(instruction), instruction.keep)
         elif isinstance(instruction, Activate):
             keeps = instruction.keep and instruction.operation == "scale"
@@ -66,7 +66,7 @@ class Fetched:
         return None
 
     def stuck(self) -> int | None:
-        """Return the number of the first instruction that would wait for ever, or None."""
+        """Return the index of the first instruction that would wait forever, or None."""
         return self._progress.stuck()
 
     def _pop(self, kind: str, count: int, keeps: bool) -> str | None:

@@ -1,7 +1,7 @@
-"""`fault_in`: whether the numbers of an instruction and of the registers that it is issued with go together.
+"""`fault_in_geometry`: whether the fields of an instruction and the registers that it reads are consistent.
 
-Idea: all registers are 0 at the start, and for most of them 0 makes no sense. A program that forgets one is told so
-before anything divides by it.
+Idea: all registers are 0 at the start, and 0 is invalid for most of them. A register that was never set is reported
+here, before anything divides by it.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Container
 
 from anytpu.chip.design import UNIT_BYTES, Design
-from anytpu.chip.isa.accesses import Accesses, Memory, place_text
-from anytpu.chip.isa.instructions import Activate, Convolve, Instruction, MatrixMultiply, Product
+from anytpu.chip.isa.accesses import Accesses, Memory, range_text
+from anytpu.chip.isa.instructions import Activate, ArrayInstruction, Convolve, Instruction, MatrixMultiply
 from anytpu.chip.isa.issue import Registers
-from anytpu.chip.isa.registers import GREATEST_SCALE, Register, power_text
+from anytpu.chip.isa.registers import MAX_SCALE, Register, power_text
 
 _WINDOW = (
     Register.BATCH,
@@ -24,25 +24,27 @@ _WINDOW = (
     Register.STRIDE_HEIGHT,
     Register.STRIDE_WIDTH,
 )
-_TAKES_TWO = ("add", "subtract", "multiply")
+_BINARY = ("add", "subtract", "multiply")
 _POOLS = ("max", "average")
 
 
-def fault_in(instruction: Instruction, registers: Registers, is_set: Container[int], design: Design) -> str | None:
-    """Return what is wrong, as the rest of a sentence about the instruction, or None.
+def fault_in_geometry(
+    instruction: Instruction, registers: Registers, is_set: Container[int], design: Design
+) -> str | None:
+    """Return the fault of an instruction, as the rest of a sentence, or None.
 
     Args:
-        instruction: what is issued.
-        registers: as they are for it.
+        instruction: the instruction.
+        registers: values of the registers when it is issued.
         is_set: the registers that were set before it.
         design: the chip.
     """
-    if not isinstance(instruction, Product | Activate):
+    if not isinstance(instruction, ArrayInstruction | Activate):
         return None
     for register in needed(instruction, registers):
-        # A plane beside itself lies 0 units from it: that may be said, though not forgotten.
-        is_meant = register is Register.PLANE_STRIDE and register in is_set
-        if registers[register] == 0 and not is_meant:
+        # PLANE_STRIDE 0 multiplies the same plane in each pass. That is valid if the program sets it explicitly.
+        is_explicit = register is Register.PLANE_STRIDE and register in is_set
+        if registers[register] == 0 and not is_explicit:
             return (
                 f"uses the register {register.name}, which is 0. Set it before: set_configuration {register.name}, ..."
             )
@@ -56,35 +58,35 @@ def fault_in(instruction: Instruction, registers: Registers, is_set: Container[i
 def needed(instruction: Instruction, registers: Registers) -> tuple[Register, ...]:
     """Return the registers that an instruction uses and that must not be 0."""
     if isinstance(instruction, MatrixMultiply):
-        found = (Register.PITCH, Register.PLANE_STRIDE) if instruction.repeat > 1 else (Register.PITCH,)
+        used = (Register.PITCH, Register.PLANE_STRIDE) if instruction.repeat > 1 else (Register.PITCH,)
     elif isinstance(instruction, Convolve):
-        found = (Register.PITCH, Register.LANES, Register.TAPS, *_WINDOW, *_dilation(registers))
+        used = (Register.PITCH, Register.LANES, Register.TAPS, *_WINDOW, *_dilation(registers))
     elif isinstance(instruction, Activate):
-        found = _needed_by_activate(instruction, registers)
+        used = _needed_by_activate(instruction, registers)
     else:
         return ()
-    if isinstance(instruction, Product | Activate) and instruction.wide:
-        found += (Register.HIGH_OFFSET,)
-    return found
+    if isinstance(instruction, ArrayInstruction | Activate) and instruction.wide:
+        used += (Register.HIGH_OFFSET,)
+    return used
 
 
 def _needed_by_activate(instruction: Activate, registers: Registers) -> tuple[Register, ...]:
-    found = (Register.OUT_PITCH,)
+    used = (Register.OUT_PITCH,)
     if instruction.operation != "scale":
-        found += (Register.PITCH,)
-    if instruction.operation in _TAKES_TWO:
-        found += (Register.SECOND_PITCH, Register.SECOND_ROWS)
-        found += (Register.SCALE, Register.SECOND_SCALE, Register.OUT_SCALE)
-        found += (Register.SECOND_HIGH_OFFSET,) if instruction.wide else ()
+        used += (Register.PITCH,)
+    if instruction.operation in _BINARY:
+        used += (Register.SECOND_PITCH, Register.SECOND_ROWS)
+        used += (Register.SCALE, Register.SECOND_SCALE, Register.OUT_SCALE)
+        used += (Register.SECOND_HIGH_OFFSET,) if instruction.wide else ()
     if instruction.operation in _POOLS:
-        found += (*_WINDOW, *_dilation(registers))
+        used += (*_WINDOW, *_dilation(registers))
     if instruction.operation == "average":
-        found += (Register.SCALE, Register.OUT_SCALE) if instruction.counted else (Register.SCALE,)
-    return found + ((Register.OUT_HIGH_OFFSET,) if instruction.wide_out else ())
+        used += (Register.SCALE, Register.OUT_SCALE) if instruction.counted else (Register.SCALE,)
+    return used + ((Register.OUT_HIGH_OFFSET,) if instruction.wide_out else ())
 
 
 def _dilation(registers: Registers) -> tuple[Register, ...]:
-    # A window of one position does not look at how far the next would be.
+    # A window with one tap along an axis does not use the dilation of that axis.
     height = (Register.DILATION_HEIGHT,) if registers[Register.KERNEL_HEIGHT] > 1 else ()
     return height + ((Register.DILATION_WIDTH,) if registers[Register.KERNEL_WIDTH] > 1 else ())
 
@@ -104,10 +106,10 @@ def _fault_in_window(instruction: Convolve, registers: Registers, design: Design
 
 
 def _fault_in_fill(instruction: Convolve, fill: int) -> str | None:
-    least, most = (0, 255) if instruction.unsigned else (-128, 127)
-    if least <= fill <= most:
+    minimum, maximum = (0, 255) if instruction.unsigned else (-128, 127)
+    if minimum <= fill <= maximum:
         return None
-    return f"reads ZERO_POINT = {fill} outside of a source that holds {least} to {most}."
+    return f"reads ZERO_POINT = {fill} outside of a source that holds {minimum} to {maximum}."
 
 
 def _fault_in_count(instruction: Activate, registers: Registers) -> str | None:
@@ -116,42 +118,45 @@ def _fault_in_count(instruction: Activate, registers: Registers) -> str | None:
     if instruction.operation != "average":
         return "is .counted, and only an average counts the positions of its window. Leave out .counted."
     scale, out_scale = float(registers[Register.SCALE]), float(registers[Register.OUT_SCALE])
-    if scale / out_scale <= GREATEST_SCALE:
+    if scale / out_scale <= MAX_SCALE:
         return None
-    most = power_text(GREATEST_SCALE)
-    return f"multiplies with SCALE / OUT_SCALE = {scale!r} / {out_scale!r}, which must be at most {most}."
+    maximum = power_text(MAX_SCALE)
+    return f"multiplies with SCALE / OUT_SCALE = {scale!r} / {out_scale!r}, which must be at most {maximum}."
 
 
 def _fault_in_clip(instruction: Activate, registers: Registers, is_set: Container[int]) -> str | None:
     low, high = int(registers[Register.LOW]), int(registers[Register.HIGH])
-    least, most = (-32768, 32767) if instruction.wide_out else (-128, 127)
+    minimum, maximum = (-32768, 32767) if instruction.wide_out else (-128, 127)
     for register in (Register.LOW, Register.HIGH):
         if register not in is_set:
-            return f"clips to {register.name}, which was never set. The whole range is LOW = {least}, HIGH = {most}."
-    if not least <= low <= high <= most:
-        return f"clips to LOW = {low} and HIGH = {high}, which must lie in order within {least} to {most}."
+            return (
+                f"clips to {register.name}, which was never set. The whole range is LOW = {minimum}, HIGH = {maximum}."
+            )
+    if not minimum <= low <= high <= maximum:
+        return f"clips to LOW = {low} and HIGH = {high}, which must lie in order within {minimum} to {maximum}."
     return None
 
 
-def fault_in_place(instruction: Activate, registers: Registers, touched: Accesses) -> str | None:
-    """Return what is wrong with an Activate that writes over what it has still to read, or or twice; or None.
+def fault_in_overwrite(instruction: Activate, registers: Registers, touched: Accesses) -> str | None:
+    """Return the fault of an Activate that overwrites unread source rows or its own result, or None.
 
-    Right is only what reads row i of an operand to write row i of the result in the same place.
+    In-place operation is valid only if row i of an operand and row i of the result have the same address.
     """
     if len(touched.writes) == 2:
         low, high = touched.writes
         if high.start < low.stop:
-            twice, least = place_text(Memory.BUFFER, high.start, low.stop), low.stop - low.start
-            offset = f"OUT_HIGH_OFFSET must be {least} or more, not {high.start - low.start}"
+            twice, minimum = range_text(Memory.BUFFER, high.start, low.stop), low.stop - low.start
+            offset = f"OUT_HIGH_OFFSET must be {minimum} or more, not {high.start - low.start}"
             return f"writes {twice} twice, with low bytes and with high ones: {offset}."
     if instruction.operation == "scale":
         return None
     planes = 2 if instruction.wide else 1
     repeats = int(registers[Register.SECOND_ROWS]) < instruction.rows
-    for place, read in enumerate(touched.reads):
+    # Reads come in order: planes of the source, then those of the second operand.
+    for index, read in enumerate(touched.reads):
         if read.memory is not Memory.BUFFER:
             continue
-        is_second = place >= planes
+        is_second = index >= planes
         pitch = registers[Register.SECOND_PITCH if is_second else Register.PITCH]
         is_row_by_row = instruction.operation not in _POOLS and pitch == registers[Register.OUT_PITCH]
         is_row_by_row = is_row_by_row and not (is_second and repeats)

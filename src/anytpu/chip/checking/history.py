@@ -1,8 +1,7 @@
-"""`History`: for each stretch of a memory, the last write and the reads since.
+"""`MemoryHistory`: for each address range of a memory, the last write and the reads since.
 
-Idea: a memory is cut into cells wherever an instruction's stretch begins or ends. A write joins the cells that it
-covers into one again. So a program of tens of thousands of instructions needs a few hundred cells, not millions of
-addresses.
+Idea: a memory is split into ranges at the bounds of the accesses. A write merges the ranges that it covers. So a
+program of tens of thousands of instructions needs a few hundred ranges, not millions of addresses.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Literal
 
-from anytpu.chip.checking.clocks import Visit
+from anytpu.chip.checking.clocks import QueuePosition
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,16 +28,18 @@ class Conflict:
     kind: Literal["unwritten", "read after write", "write after read", "write after write"]
     start: int
     stop: int
-    earlier: Visit | None = None
+    earlier: QueuePosition | None = None
 
 
 @dataclasses.dataclass
-class _Cell:
-    writer: Visit | None
-    readers: dict[int, Visit]  # the last of each unit: its queue is in order, so the earlier ones are done with it
+class _AccessedRange:
+    writer: QueuePosition | None
+    readers: dict[
+        int, QueuePosition
+    ]  # the last of each unit: its queue is in order, so the earlier ones are done with it
 
 
-class History:
+class MemoryHistory:
     """The accesses to each address of one memory.
 
     Args:
@@ -46,53 +47,53 @@ class History:
         is_done: returns whether an earlier instruction is surely done when a later instruction starts.
     """
 
-    def __init__(self, size: int, is_done: Callable[[Visit, Visit], bool]):
+    def __init__(self, size: int, is_done: Callable[[QueuePosition, QueuePosition], bool]):
         self._starts = [0, size]
-        self._cells = [_Cell(None, {})]
+        self._cells = [_AccessedRange(None, {})]
         self._is_done = is_done
 
-    def read(self, start: int, stop: int, visit: Visit) -> list[Conflict]:
-        """Note that an instruction reads a stretch, and return the conflicts in the order of addresses."""
-        found: list[Conflict] = []
-        for place in range(self._cut(start), self._cut(stop)):
-            cell = self._cells[place]
+    def read(self, start: int, stop: int, position: QueuePosition) -> list[Conflict]:
+        """Record a read of a range, and return its conflicts in the order of addresses."""
+        conflicts: list[Conflict] = []
+        for index in range(self._cut(start), self._cut(stop)):
+            cell = self._cells[index]
             if cell.writer is None:
-                found.append(Conflict("unwritten", *self._extent(place)))
-            elif not self._is_done(cell.writer, visit):
-                found.append(Conflict("read after write", *self._extent(place), cell.writer))
-            cell.readers[visit.unit] = visit
-        return found
+                conflicts.append(Conflict("unwritten", *self._extent(index)))
+            elif not self._is_done(cell.writer, position):
+                conflicts.append(Conflict("read after write", *self._extent(index), cell.writer))
+            cell.readers[position.unit] = position
+        return conflicts
 
-    def write(self, start: int, stop: int, visit: Visit) -> list[Conflict]:
-        """Note that an instruction writes a stretch, and return the conflicts in the order of addresses."""
+    def write(self, start: int, stop: int, position: QueuePosition) -> list[Conflict]:
+        """Record a write of a range, and return its conflicts in the order of addresses."""
         first, last = self._cut(start), self._cut(stop)
-        found: list[Conflict] = []
-        for place in range(first, last):
-            cell = self._cells[place]
+        conflicts: list[Conflict] = []
+        for index in range(first, last):
+            cell = self._cells[index]
             for reader in cell.readers.values():
-                if not self._is_done(reader, visit):
-                    found.append(Conflict("write after read", *self._extent(place), reader))
-            if cell.writer is not None and not self._is_done(cell.writer, visit):
-                found.append(Conflict("write after write", *self._extent(place), cell.writer))
+                if not self._is_done(reader, position):
+                    conflicts.append(Conflict("write after read", *self._extent(index), reader))
+            if cell.writer is not None and not self._is_done(cell.writer, position):
+                conflicts.append(Conflict("write after write", *self._extent(index), cell.writer))
         if first < last:
             self._starts[first + 1 : last] = []
-            self._cells[first:last] = [_Cell(visit, {})]
-        return found
+            self._cells[first:last] = [_AccessedRange(position, {})]
+        return conflicts
 
     def first_unwritten(self, start: int, stop: int) -> int | None:
-        """Return the first address of a stretch that nothing has written, or None."""
-        for place in range(self._cut(start), self._cut(stop)):
-            if self._cells[place].writer is None:
-                return self._starts[place]
+        """Return the first unwritten address of a range, or None."""
+        for index in range(self._cut(start), self._cut(stop)):
+            if self._cells[index].writer is None:
+                return self._starts[index]
         return None
 
     def _cut(self, address: int) -> int:
-        place = bisect.bisect_left(self._starts, address)
-        if self._starts[place] != address:
-            cell = self._cells[place - 1]
-            self._starts.insert(place, address)
-            self._cells.insert(place, _Cell(cell.writer, dict(cell.readers)))
-        return place
+        index = bisect.bisect_left(self._starts, address)
+        if self._starts[index] != address:
+            cell = self._cells[index - 1]
+            self._starts.insert(index, address)
+            self._cells.insert(index, _AccessedRange(cell.writer, dict(cell.readers)))
+        return index
 
-    def _extent(self, place: int) -> tuple[int, int]:
-        return self._starts[place], self._starts[place + 1]
+    def _extent(self, index: int) -> tuple[int, int]:
+        return self._starts[index], self._starts[index + 1]

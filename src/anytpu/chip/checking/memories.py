@@ -1,28 +1,28 @@
-"""`Memories`: sizes and access histories of a chip's memories while a program is checked."""
+"""`CheckedMemories`: sizes and access histories of a chip's memories while a program is checked."""
 
 from __future__ import annotations
 
 from anytpu.chip.checking import faults
 from anytpu.chip.checking.bindings import fault_in_bindings
-from anytpu.chip.checking.clocks import Clocks, Visit
-from anytpu.chip.checking.history import Conflict, History
+from anytpu.chip.checking.clocks import QueuePosition, VectorClocks
+from anytpu.chip.checking.history import Conflict, MemoryHistory
 from anytpu.chip.checking.parameters import fault_in_multipliers
 from anytpu.chip.design import BLOCK_BYTES
 from anytpu.chip.image import Binding, Image
-from anytpu.chip.isa.accesses import Accesses, Memory, Stretch, place_text
+from anytpu.chip.isa.accesses import Accesses, AddressRange, Memory, range_text
 from anytpu.chip.isa.issue import Issued
 from anytpu.errors import ChipError, HazardError
 
 _TABLES = 256
-_HOST = Visit(-1, 0, -1)
+_HOST = QueuePosition(-1, 0, -1)
 
 
-class Memories:
+class CheckedMemories:
     """The accesses to each address of each memory, and the happens-before order of the instructions."""
 
     def __init__(self, image: Image):
         self._image = image
-        self._clocks = Clocks()
+        self._clocks = VectorClocks()
         self._seen: list[Issued] = []
         self._sizes = {
             Memory.HOST: image.host_bytes,
@@ -31,12 +31,12 @@ class Memories:
             Memory.WEIGHTS: -(-len(image.weights) // BLOCK_BYTES),
             Memory.TABLES: _TABLES,
         }
-        # The Weight Memory is only read, so nothing in it can be too early.
+        # The Weight Memory is read-only, so accesses to it never conflict.
         ordered = [memory for memory in Memory if memory is not Memory.WEIGHTS]
-        self._histories = {memory: History(self._sizes[memory], self._clocks.is_done) for memory in ordered}
+        self._histories = {memory: MemoryHistory(self._sizes[memory], self._clocks.is_done) for memory in ordered}
 
     def take_inputs(self) -> None:
-        """Note that the host puts the inputs into its buffer.
+        """Record that the host writes the inputs into its buffer.
 
         Raises:
             ChipError: the inputs or outputs contradict each other, or an input reaches past the end of the buffer.
@@ -48,7 +48,7 @@ class Memories:
             self.host_writes("Input", binding)
 
     def see(self, issued: Issued) -> None:
-        """Note that an instruction is issued."""
+        """Record that an instruction is issued."""
         self._seen.append(issued)
 
     def sync(self, waiting: int, finished: int) -> None:
@@ -60,73 +60,76 @@ class Memories:
         self._clocks.wait_for_all()
 
     def touch(self, issued: Issued, touched: Accesses) -> tuple[int, ...]:
-        """Note the reads and writes of the instruction seen last.
+        """Record the reads and writes of the last issued instruction.
 
         Returns:
-            For each unit, how many of its instructions must be done before it starts.
+            For each unit, the number of its instructions that must be done before it starts.
 
         Raises:
             ChipError: an address is outside of its memory, or a multiplier that is read is not finite.
-            HazardError: it reads memory that nothing has written, or another unit may be too early or too late.
+            HazardError: it reads unwritten memory, or conflicts with an access of another unit.
         """
         unit = issued.instruction.unit
         assert unit is not None
-        visit = self._clocks.issue(unit, issued.number)
-        for verb, stretches in (("reads", touched.reads), ("writes", touched.writes)):
-            for one in stretches:
-                self._check_size(issued, one, verb)
+        # 1. The position of the instruction in its queue, and so its happens-before relations.
+        position = self._clocks.issue(unit, issued.number)
+        # 2. Addresses within the memories, and finite multipliers.
+        for verb, ranges in (("reads", touched.reads), ("writes", touched.writes)):
+            for addresses in ranges:
+                self._check_size(issued, addresses, verb)
         fault = fault_in_multipliers(issued.instruction, self._image.weights, self._image.design)
         if fault is not None:
             here = faults.instruction_text(self._image, issued)
             raise ChipError(f"I{here[1:]} {fault}")
+        # 3. Conflicts with earlier accesses. Reads come first, so that an in-place read does not see its own write.
         conflicts: list[tuple[Memory, Conflict]] = []
-        for one in touched.reads:
-            if one.memory is not Memory.WEIGHTS:
-                found = self._histories[one.memory].read(one.start, one.stop, visit)
-                conflicts += [(one.memory, conflict) for conflict in found]
-        for one in touched.writes:
-            found = self._histories[one.memory].write(one.start, one.stop, visit)
-            conflicts += [(one.memory, conflict) for conflict in found]
+        for addresses in touched.reads:
+            if addresses.memory is not Memory.WEIGHTS:
+                hazards = self._histories[addresses.memory].read(addresses.start, addresses.stop, position)
+                conflicts += [(addresses.memory, conflict) for conflict in hazards]
+        for addresses in touched.writes:
+            hazards = self._histories[addresses.memory].write(addresses.start, addresses.stop, position)
+            conflicts += [(addresses.memory, conflict) for conflict in hazards]
         if conflicts:
             others = {c.earlier.number: self._seen[c.earlier.number] for _, c in conflicts if c.earlier is not None}
             raise HazardError(faults.conflicts_text(self._image, issued, conflicts, others))
         return self._clocks.waits_of(unit)
 
     def host_writes(self, what: str, binding: Binding) -> None:
-        """Note that the host writes a tensor into its buffer, while all units stand still.
+        """Record that the host writes a tensor into its buffer, while all units are idle.
 
         Raises:
             ChipError: the tensor reaches past the end of the buffer.
         """
-        stretch = self._stretch_of(what, binding)
-        self._histories[Memory.HOST].write(stretch.start, stretch.stop, _HOST)
+        address_range = self._range_of(what, binding)
+        self._histories[Memory.HOST].write(address_range.start, address_range.stop, _HOST)
 
     def host_reads(self, what: str, binding: Binding) -> None:
-        """Check that the host finds a tensor in its buffer.
+        """Check that a tensor that the host reads was written to its buffer.
 
         Raises:
             ChipError: the tensor reaches past the end of the buffer.
             HazardError: a part of the tensor was not written.
         """
-        stretch = self._stretch_of(what, binding)
-        missing = self._histories[Memory.HOST].first_unwritten(stretch.start, stretch.stop)
+        address_range = self._range_of(what, binding)
+        missing = self._histories[Memory.HOST].first_unwritten(address_range.start, address_range.stop)
         if missing is not None:
             raise HazardError(
-                f"{what} {binding.tensor!r} is taken from {place_text(*stretch)}, and nothing has written byte "
+                f"{what} {binding.tensor!r} is taken from {range_text(*address_range)}, and nothing has written byte "
                 f"{missing}. Write it with write_host_memory."
             )
 
-    def _stretch_of(self, what: str, binding: Binding) -> Stretch:
+    def _range_of(self, what: str, binding: Binding) -> AddressRange:
         start = binding.host_address
-        stretch = Stretch(Memory.HOST, start, start + binding.total_bytes(self._image.batch))
-        if stretch.stop > self._image.host_bytes:
+        address_range = AddressRange(Memory.HOST, start, start + binding.total_bytes(self._image.batch))
+        if address_range.stop > self._image.host_bytes:
             raise ChipError(
-                f"{what} {binding.tensor!r} lies at {place_text(*stretch)}, which has {self._image.host_bytes}."
+                f"{what} {binding.tensor!r} is at {range_text(*address_range)}, which has {self._image.host_bytes}."
             )
-        return stretch
+        return address_range
 
-    def _check_size(self, issued: Issued, stretch: Stretch, verb: str) -> None:
-        size = self._sizes[stretch.memory]
-        if stretch.start < 0 or stretch.stop > size:
+    def _check_size(self, issued: Issued, address_range: AddressRange, verb: str) -> None:
+        size = self._sizes[address_range.memory]
+        if address_range.start < 0 or address_range.stop > size:
             here = faults.instruction_text(self._image, issued)
-            raise ChipError(f"I{here[1:]} {verb} {place_text(*stretch)}, of which there are {size}.")
+            raise ChipError(f"I{here[1:]} {verb} {range_text(*address_range)}, of which there are {size}.")

@@ -1,7 +1,7 @@
-"""`fault_in_multipliers`: whether what is read as parameters can be multiplied with.
+"""`fault_in_multipliers`: whether the multipliers of a parameter block are finite.
 
-Idea: whatever bytes stand in the Weight Memory are tiles, biases and tables. Only of multipliers some are no numbers,
-and 0 times infinity is none either: an Activate could make nothing of them.
+Idea: any bytes are a valid tile, bias or table. But a float32 multiplier may be NaN or infinite. A product with NaN, or
+0 times infinity, is NaN, which no integer represents.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from anytpu.chip.isa.instructions import Instruction, ReadWeights
 
 
 def fault_in_multipliers(instruction: Instruction, weights: np.ndarray, design: Design) -> str | None:
-    """Return what is wrong with the multipliers that an instruction reads, as the rest of a sentence, or None.
+    """Return the fault of the multipliers that an instruction reads, as the rest of a sentence, or None.
 
     Args:
-        instruction: what is issued; its blocks are there.
-        weights: uint8, the Weight Memory as far as it is filled; what is beyond is 0.
+        instruction: the instruction; its blocks are within the Weight Memory.
+        weights: the filled part of the Weight Memory, uint8; bytes beyond it are 0.
         design: the chip.
     """
     if not isinstance(instruction, ReadWeights) or instruction.kind != "parameters":
@@ -27,7 +27,7 @@ def fault_in_multipliers(instruction: Instruction, weights: np.ndarray, design: 
     for block in range(instruction.address, instruction.address + instruction.count * blocks, blocks):
         first = block * BLOCK_BYTES + 4 * design.array
         content = weights[first : first + 4 * design.array]
-        # A number that is cut short has 0 for its last byte, and so is finite.
+        # A number at the end of `weights` that lacks bytes has 0 as its highest byte, so it is finite.
         finite = np.isfinite(content[: len(content) // 4 * 4].view("<f4"))
         if not finite.all():
             lane = int(np.argmin(finite))

@@ -1,11 +1,10 @@
-"""`Progress`: whether every instruction can start at all, when units wait for each other and FIFOs have an end.
+"""`Progress`: deadlock detection: whether every instruction can start, given the waits of the units and full FIFOs.
 
-Idea: when does not matter, only whether. Each unit goes on as far as it can; what the last round of all of them leaves
-is left for ever.
+Idea: time does not matter, only whether an instruction can start. Each unit advances as far as it can, again and again.
+An instruction that is left when no unit can advance never starts.
 
-Rule: the Weight Memory serves what was sent for in order. A tile needs a place in the weight FIFO, and as long as there
-is none, whatever stands behind it waits too. A tile leaves the FIFO for the array's second plane when the tile before
-it goes to work.
+Rule: the Weight Memory serves requests in order. A tile needs a free entry of the weight FIFO; without one, all later
+requests wait too. A tile leaves the FIFO for the array's second plane when the previous tile starts to multiply.
 """
 
 from __future__ import annotations
@@ -19,50 +18,51 @@ from anytpu.chip.isa.units import Unit
 
 
 @dataclasses.dataclass(frozen=True)
-class _Waiting:
+class _QueuedInstruction:
     number: int
     instruction: Instruction
     waits: tuple[int, ...]
 
 
 class Progress:
-    """The queues of all units.
+    """The queues of all units, without times.
 
     Args:
-        fifo_tiles: places of the weight FIFO.
+        fifo_tiles: number of entries of the weight FIFO.
     """
 
     def __init__(self, fifo_tiles: int):
         self._fifo_tiles = fifo_tiles
-        self._queues: list[list[_Waiting]] = [[] for _ in Unit]
+        self._queues: list[list[_QueuedInstruction]] = [[] for _ in Unit]
         self._done = [0 for _ in Unit]
         self._sent = 0
-        self._served, self._of_served = 0, 0  # requests that were served; things of the next one
+        self._served, self._of_served = 0, 0  # requests served; items of the next request that have arrived
         self._tiles, self._popped, self._of_product = 0, 0, 0
         self._parameters = 0
 
     def issue(self, number: int, instruction: Instruction, waits: tuple[int, ...]) -> None:
-        """Take an instruction into the queue of its unit.
+        """Append an instruction to the queue of its unit.
 
         Args:
-            number: its place in the program.
-            instruction: what is issued.
-            waits: for each unit, how many of its instructions must be done before.
+            number: index of the instruction in the program.
+            instruction: the instruction.
+            waits: for each unit, the number of its instructions that must be done before.
         """
         assert instruction.unit is not None
-        self._queues[instruction.unit].append(_Waiting(number, instruction, waits))
+        self._queues[instruction.unit].append(_QueuedInstruction(number, instruction, waits))
 
     def stuck(self) -> int | None:
-        """Return the number of the first instruction that can never be done, or None."""
+        """Return the index of the first instruction that can never be done, or None."""
         moves: list[Callable[[], bool]] = [self._send, self._serve, self._multiply]
         moves += [lambda: self._go(Unit.READ), lambda: self._go(Unit.ACTIVATE), lambda: self._go(Unit.WRITE)]
-        while any([move() for move in moves]):  # a list: each must have its turn
+        # Advance until a fixed point. No step undoes another, so the order of the units does not matter.
+        while any([move() for move in moves]):  # a list, so that `any` does not skip a unit
             pass
         left = [queue[done].number for queue, done in zip(self._queues, self._done, strict=True) if done < len(queue)]
         return min(left, default=None)
 
-    def _may_start(self, one: _Waiting) -> bool:
-        return all(done >= count for done, count in zip(self._done, one.waits, strict=True))
+    def _may_start(self, waiting: _QueuedInstruction) -> bool:
+        return all(done >= count for done, count in zip(self._done, waiting.waits, strict=True))
 
     def _send(self) -> bool:
         queue, before = self._queues[Unit.WEIGHTS], self._sent
@@ -72,7 +72,7 @@ class Progress:
         return self._sent > before
 
     def _acknowledge(self) -> None:
-        # All but tables are done when they are sent for; a table is when it has arrived.
+        # A request is done when it is sent; only a table is done when it has arrived.
         queue = self._queues[Unit.WEIGHTS]
         while (done := self._done[Unit.WEIGHTS]) < self._sent:
             if _request(queue[done]).kind == "table" and done >= self._served:
@@ -85,6 +85,7 @@ class Progress:
             request = _request(queue[self._served])
             count = request.count - self._of_served
             if request.kind == "tile":
+                # The FIFO, and one tile more: in the array's second plane.
                 count = min(count, self._popped + self._fifo_tiles + 1 - self._tiles)
                 if count == 0:
                     break
@@ -101,10 +102,10 @@ class Progress:
     def _multiply(self) -> bool:
         queue, moved = self._queues[Unit.MATRIX], False
         while (done := self._done[Unit.MATRIX]) < len(queue):
-            one = queue[done]
-            if self._of_product == 0 and not self._may_start(one):
+            waiting = queue[done]
+            if self._of_product == 0 and not self._may_start(waiting):
                 break
-            count = tiles_popped(one.instruction) - self._of_product
+            count = tiles_popped(waiting.instruction) - self._of_product
             ready = min(count, self._tiles - self._popped)
             self._popped, self._of_product = self._popped + ready, self._of_product + ready
             moved = moved or ready > 0
@@ -124,6 +125,6 @@ class Progress:
         return self._done[unit] > before
 
 
-def _request(one: _Waiting) -> ReadWeights:
-    assert isinstance(one.instruction, ReadWeights)
-    return one.instruction
+def _request(waiting: _QueuedInstruction) -> ReadWeights:
+    assert isinstance(waiting.instruction, ReadWeights)
+    return waiting.instruction

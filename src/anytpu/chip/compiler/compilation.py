@@ -1,7 +1,12 @@
-"""`compile_image`: a quantized network becomes a program for the chip.
+"""`compile_image`: compile a quantized network to a program for the chip.
 
-Idea: three steps. Nodes become jobs over planes (`lowering.py`). The Unified Buffer is allocated to the planes
-(`residence.py`). Jobs become instructions (`writing.py`), and Syncs are inserted where needed (`ordering.py`).
+Idea: five passes, each over the whole network:
+
+1. Lowering (`lowering.py`): nodes become jobs over planes that have no addresses yet.
+2. Buffer allocation (`allocation.py`): each storage gets an address in the Unified Buffer, or is spilled.
+3. Code generation (`writing.py`): jobs become instructions in an order that is correct sequentially.
+4. Hoisting (`hoisting.py`): each write to the host moves right after the instruction that completes its data.
+5. Synchronization (`ordering.py`): a Sync is inserted wherever two units access the same address.
 """
 
 from __future__ import annotations
@@ -9,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from anytpu.chip.compiler.drafting import draft
+from anytpu.chip.compiler.allocation import BufferAllocation
+from anytpu.chip.compiler.drafting import write_unsynced
 from anytpu.chip.compiler.fitting import find_room
 from anytpu.chip.compiler.limits import check_registers
 from anytpu.chip.compiler.lowering import Lowering
-from anytpu.chip.compiler.ordering import order
-from anytpu.chip.compiler.residence import Residence
+from anytpu.chip.compiler.ordering import insert_syncs
 from anytpu.chip.design import TPU_V1, Design
 from anytpu.chip.image import Binding, Image, Resident
 from anytpu.chip.quantized.nodes import QuantizedNetwork
@@ -52,21 +57,24 @@ def compile_image(
         raise SettingError(f"batch must be a positive integer, not {batch!r}.")
     if convolution not in _WAYS:
         raise SettingError(f"convolution must be 'auto', 'native' or 'packed', not {convolution!r}.")
-    lowering, residence = find_room(network, batch, design, convolution, by_content=weights, spill=spill)
-    drafted = draft(lowering, residence)
-    program, numbers = order(drafted.items)
+    # 1 and 2. Lowering and buffer allocation; lowering is repeated if storages must be spilled.
+    lowering, allocation = find_room(network, batch, design, convolution, by_content=weights, spill=spill)
+    # 3 and 4. Instructions without Syncs, writes to the host hoisted.
+    drafted = write_unsynced(lowering, allocation)
+    # 5. Syncs. They shift instructions: `numbers` maps old indices to new ones.
+    program, numbers = insert_syncs(drafted.items)
     check_registers(program, drafted.tags)
     return Image(
         network.name,
         program,
         lowering.memory.image(filled=weights),
         batch,
-        residence.host_bytes,
+        allocation.host_bytes,
         _bindings([port.tensor for port in network.inputs], lowering),
         _bindings([port.tensor for port in network.outputs], lowering),
         tuple(lowering.services),
         drafted.tags,
-        _residents(lowering, residence, drafted.ranges, numbers),
+        _residents(lowering, allocation, drafted.ranges, numbers),
         design,
     )
 
@@ -77,11 +85,11 @@ def _bindings(tensors: Sequence[str], lowering: Lowering) -> tuple[Binding, ...]
 
 
 def _residents(
-    lowering: Lowering, residence: Residence, ranges: list[tuple[int, int]], numbers: list[int]
+    lowering: Lowering, allocation: BufferAllocation, ranges: list[tuple[int, int]], numbers: list[int]
 ) -> tuple[Resident, ...]:
-    found = []
-    for stay in residence.stays:
-        storage = lowering.storages[stay.storage]
-        first, last = numbers[ranges[stay.first][0]], numbers[ranges[stay.last][1]]
-        found.append(Resident(storage.tensor, stay.address, storage.units, first, last))
-    return tuple(sorted(found, key=lambda one: (one.first, one.address)))
+    residents = []
+    for buffer in allocation.buffers:
+        storage = lowering.storages[buffer.storage]
+        first, last = numbers[ranges[buffer.first][0]], numbers[ranges[buffer.last][1]]
+        residents.append(Resident(storage.tensor, buffer.address, storage.units, first, last))
+    return tuple(sorted(residents, key=lambda resident: (resident.first, resident.address)))

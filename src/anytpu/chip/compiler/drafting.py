@@ -1,18 +1,18 @@
-"""`draft`: all jobs as instructions, still without Syncs, with the parts of the program that they belong to.
+"""`write_unsynced`: generate the instructions of all jobs, without Syncs, and the parts of the program.
 
-Rule: a storage that was moved out and comes back is counted in the note of the part that it is moved for.
+Rule: the bytes of a spilled storage, out and back, are noted in the part that needs the room or the storage.
 """
 
 from __future__ import annotations
 
 import dataclasses
 
-from anytpu.chip.compiler.emission import Emission
+from anytpu.chip.compiler.allocation import BufferAllocation, HostTransfer
+from anytpu.chip.compiler.dependences import AccessedInstruction
+from anytpu.chip.compiler.emitter import Emitter
 from anytpu.chip.compiler.hoisting import hoist
 from anytpu.chip.compiler.jobs import Job
 from anytpu.chip.compiler.lowering import Lowering
-from anytpu.chip.compiler.residence import Move, Residence
-from anytpu.chip.compiler.trace import Item
 from anytpu.chip.compiler.writing import write
 from anytpu.chip.design import UNIT_BYTES
 from anytpu.chip.image import Tag
@@ -22,47 +22,51 @@ _MINOR = ("copy", "output")
 
 
 @dataclasses.dataclass(frozen=True)
-class Draft:
-    """Instructions in the order in which they are right when done one after another.
+class UnsyncedProgram:
+    """Instructions in an order that is correct for sequential execution.
 
     Attributes:
-        items: them, with what they read and write.
-        tags: the parts.
-        ranges: for each job the numbers of its first and its last instruction.
+        items: the instructions, with their reads and writes.
+        tags: the parts of the program.
+        ranges: for each job, the indices of its first and its last instruction.
     """
 
-    items: list[Item]
+    items: list[AccessedInstruction]
     tags: tuple[Tag, ...]
     ranges: list[tuple[int, int]]
 
 
-def draft(lowering: Lowering, residence: Residence) -> Draft:
-    """Write the instructions of all jobs."""
-    emission, parts, ranges = Emission(lowering.design), _Parts(), []
+def write_unsynced(lowering: Lowering, allocation: BufferAllocation) -> UnsyncedProgram:
+    """Generate the instructions of all jobs."""
+    emitter, parts, ranges = Emitter(lowering.design), _ProgramParts(), []
+    # 1. Tables are loaded once, at the start.
     for load in lowering.tables.loads:
-        emission.add(load)
+        emitter.add(load)
+    # 2. The jobs: before each, the storages that are moved for it.
     arrived: set[int] = set()
-    for job, moves, addresses in zip(lowering.jobs, residence.moves, residence.addresses, strict=True):
+    for job, moves, addresses in zip(lowering.jobs, allocation.moves, allocation.addresses, strict=True):
         if parts.begin(job):
-            emission.add(DebugTag(len(parts.tags) - 1))
+            emitter.add(DebugTag(len(parts.tags) - 1))
         for move in moves:
             units = lowering.storages[move.storage].units
-            emission.move(move, units)
+            emitter.move(move, units)
+            # The first read of a storage that comes from the host does not count as spilled.
             if not move.inwards or move.storage in arrived or move.storage not in lowering.on_host:
                 parts.count(move, units * UNIT_BYTES)
             arrived.add(move.storage)
-        first = len(emission.items)
-        emission.addresses = addresses
-        write(job, emission)
-        ranges.append((min(first, len(emission.items) - 1), len(emission.items) - 1))
-    emission.add(Halt())
-    order = hoist(emission.items)
+        first = len(emitter.items)
+        emitter.addresses = addresses
+        write(job, emitter)
+        ranges.append((min(first, len(emitter.items) - 1), len(emitter.items) - 1))
+    emitter.add(Halt())
+    # 3. Hoist the writes to the host, and translate the indices of the jobs.
+    order = hoist(emitter.items)
     places = dict(zip(order, range(len(order)), strict=True))
-    items = [emission.items[number] for number in order]
-    return Draft(items, parts.noted(), [(places[first], places[last]) for first, last in ranges])
+    items = [emitter.items[number] for number in order]
+    return UnsyncedProgram(items, parts.noted(), [(places[first], places[last]) for first, last in ranges])
 
 
-class _Parts:
+class _ProgramParts:
     """The parts of a program so far."""
 
     def __init__(self):
@@ -70,7 +74,7 @@ class _Parts:
         self._spilled: dict[tuple[int, bool], int] = {}
 
     def begin(self, job: Job) -> bool:
-        """Take the job of a part, and return whether the part is a new one."""
+        """Add a job, and return whether it starts a new part."""
         if self.tags and self.tags[-1].name == job.tag.name:
             if self.tags[-1].kind in _MINOR and job.tag.kind != "output":
                 self.tags[-1] = job.tag
@@ -78,14 +82,14 @@ class _Parts:
         self.tags.append(job.tag)
         return True
 
-    def count(self, move: Move, size_bytes: int) -> None:
-        """Count what is moved because there is no room."""
+    def count(self, move: HostTransfer, size_bytes: int) -> None:
+        """Count the bytes of a spilled storage."""
         key = len(self.tags) - 1, move.inwards
         self._spilled[key] = self._spilled.get(key, 0) + size_bytes
 
     def noted(self) -> tuple[Tag, ...]:
-        """Return the parts, with what was moved in their notes."""
-        return tuple(self._noted(number, tag) for number, tag in enumerate(self.tags))
+        """Return the parts, with the spilled bytes in their notes."""
+        return tuple(self._noted(index, tag) for index, tag in enumerate(self.tags))
 
     def _noted(self, number: int, tag: Tag) -> Tag:
         out, back = self._spilled.get((number, False), 0), self._spilled.get((number, True), 0)

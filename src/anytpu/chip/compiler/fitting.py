@@ -1,100 +1,101 @@
-"""Does it fit? Room in the Unified Buffer for a network, the errors that say there is none, and `largest_batch`.
+"""`find_room` and `largest_batch`: whether a network fits in the Unified Buffer, and the errors if it does not.
 
-Idea: every storage is as many rows as there are examples, times something. So jobs made for one example tell, with
-larger storages, whether any batch fits.
+Idea: the size of every storage is proportional to the batch. So the jobs for one example, with scaled storages, show
+whether any batch fits.
 """
 
 from __future__ import annotations
 
 import dataclasses
 
+from anytpu.chip.compiler.allocation import BufferAllocation, BufferFullError, allocate
 from anytpu.chip.compiler.lowering import Lowering
-from anytpu.chip.compiler.residence import FullError, Residence, share_out
 from anytpu.chip.compiler.walking import lowered
 from anytpu.chip.design import UNIT_BYTES, Design
 from anytpu.chip.quantized.nodes import QuantizedNetwork
 from anytpu.errors import CapacityError
 
 
-def largest_batch(network: QuantizedNetwork, design: Design, most: int) -> int:
-    """Return the largest power of two up to `most` whose activations fit without spilling; 0 when not even 1 does.
+def largest_batch(network: QuantizedNetwork, design: Design, maximum: int) -> int:
+    """Return the largest power of two up to `maximum` whose activations fit without spilling; 0 when not even 1 does.
 
     Args:
-        network: what is to be compiled.
-        design: for which chip.
-        most: at least 1.
+        network: the network to compile.
+        design: the chip.
+        maximum: the largest batch to consider, at least 1.
     """
-    return _largest(lowered(network, 1, design, "auto", by_content=False, in_place=True), most, spill=False)
+    return _largest(lowered(network, 1, design, "auto", by_content=False, in_place=True), maximum, spill=False)
 
 
 def find_room(
     network: QuantizedNetwork, batch: int, design: Design, convolution: str, *, by_content: bool, spill: bool
-) -> tuple[Lowering, Residence]:
-    """Return the jobs of a network and where their storages lie.
+) -> tuple[Lowering, BufferAllocation]:
+    """Return the jobs of a network, and the allocation of their storages.
 
     Args:
         network, batch, design, convolution, spill: as in `compile_image`.
         by_content: as in `lowered`.
 
     Raises:
-        CapacityError: the weights, or the activations, are more than the chip holds.
+        CapacityError: the weights or the activations exceed the memories of the chip.
     """
+    # 1. Without spilling: concatenations are written in place.
     lowering = lowered(network, batch, design, convolution, by_content=by_content, in_place=True)
     lowering.memory.check(network.name)
     try:
-        return lowering, _share(lowering, 1, spill=False)
-    except FullError as error:
+        return lowering, _allocated(lowering, 1, spill=False)
+    except BufferFullError as error:
         if not spill:
-            raise _crowded(lowering, error) from None
-    # A storage that goes out must have been written as a whole.
+            raise _live_error(lowering, error) from None
+    # 2. With spilling. A storage can be spilled only if it is completely written, so nothing is written in place.
     lowering = lowered(network, batch, design, convolution, by_content=by_content, in_place=False)
     try:
-        return lowering, _share(lowering, 1, spill=True)
-    except FullError as error:
-        raise _too_large(lowering, error) from None
+        return lowering, _allocated(lowering, 1, spill=True)
+    except BufferFullError as error:
+        raise _layer_error(lowering, error) from None
 
 
-def _share(lowering: Lowering, times: int, *, spill: bool) -> Residence:
-    """Share out the Unified Buffer among storages that are `times` as large."""
+def _allocated(lowering: Lowering, times: int, *, spill: bool) -> BufferAllocation:
+    """Allocate the Unified Buffer for storages that are `times` as large."""
     storages = [dataclasses.replace(storage, units=storage.units * times) for storage in lowering.storages]
     units, on_host = lowering.design.buffer_units, lowering.on_host
-    return share_out(lowering.jobs, storages, on_host, units, spill=spill, host_bytes=lowering.host_bytes)
+    return allocate(lowering.jobs, storages, on_host, units, spill=spill, host_bytes=lowering.host_bytes)
 
 
-def _largest(lowering: Lowering, most: int, *, spill: bool) -> int:
-    batch = 1 << most.bit_length() - 1 if most > 0 else 0
+def _largest(lowering: Lowering, maximum: int, *, spill: bool) -> int:
+    batch = 1 << maximum.bit_length() - 1 if maximum > 0 else 0
     while batch:
         try:
-            _share(lowering, batch, spill=spill)
+            _allocated(lowering, batch, spill=spill)
             return batch
-        except FullError:
+        except BufferFullError:
             batch //= 2
     return 0
 
 
-def _crowded(lowering: Lowering, error: FullError) -> CapacityError:
-    """Return the error that says that what is wanted at a time does not fit."""
-    one = _for_one(lowering, in_place=True)
-    batch = _largest(one, lowering.batch - 1, spill=False)
-    is_in_pieces = error.needed_units + error.held_units <= lowering.design.buffer_units
-    pieces = ", of which what is free is in pieces" if is_in_pieces else ""
+def _live_error(lowering: Lowering, error: BufferFullError) -> CapacityError:
+    """Return the error for live storages that exceed the Unified Buffer, without spilling."""
+    single = _for_one(lowering, in_place=True)
+    batch = _largest(single, lowering.batch - 1, spill=False)
+    is_fragmented = error.needed_units + error.held_units <= lowering.design.buffer_units
+    fragmented = "; its free memory is fragmented" if is_fragmented else ""
     advice = f"Use batch={batch}, the largest power of two that fits, or" if batch else "Not even one example fits: use"
     return CapacityError(
         f"{_where(lowering, error)} needs {error.needed_units * UNIT_BYTES:,} bytes of the Unified Buffer for "
-        f"{_examples(lowering.batch)}, beside {error.held_units * UNIT_BYTES:,} that are wanted later, and the chip "
-        f"has {lowering.design.unified_buffer_bytes:,}{pieces}. {advice} spill=True, which moves "
-        "to the host what there is no room for."
+        f"{_examples(lowering.batch)}, in addition to {error.held_units * UNIT_BYTES:,} that later layers need, and "
+        f"the chip has {lowering.design.unified_buffer_bytes:,}{fragmented}. {advice} spill=True, which spills to the "
+        "host's buffer what does not fit."
     )
 
 
-def _too_large(lowering: Lowering, error: FullError) -> CapacityError:
-    """Return the error that says that what one layer touches does not fit."""
+def _layer_error(lowering: Lowering, error: BufferFullError) -> CapacityError:
+    """Return the error for a layer whose own storages exceed the Unified Buffer."""
     batch = _largest(_for_one(lowering, in_place=False), lowering.batch - 1, spill=True)
-    advice = "Not even one example fits: make the layer, or what goes into it, smaller."
+    advice = "Not even one example fits: make the layer or its inputs smaller."
     if batch:
         advice = f"Use batch={batch}, the largest power of two that works."
     return CapacityError(
-        f"{_where(lowering, error)} works on {error.needed_units * UNIT_BYTES:,} bytes of the Unified Buffer at a time "
+        f"{_where(lowering, error)} needs {error.needed_units * UNIT_BYTES:,} bytes of the Unified Buffer at once "
         f"for {_examples(lowering.batch)}, and the chip has {lowering.design.unified_buffer_bytes:,}. {advice}"
     )
 
@@ -104,7 +105,7 @@ def _for_one(lowering: Lowering, *, in_place: bool) -> Lowering:
     return lowered(network, 1, design, convolution, by_content=False, in_place=in_place)
 
 
-def _where(lowering: Lowering, error: FullError) -> str:
+def _where(lowering: Lowering, error: BufferFullError) -> str:
     tag = lowering.jobs[error.job].tag
     return f"{(tag.layer or tag.name)!r} of {lowering.network.name!r}"
 

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anytpu.chip.compiler.trace import Item, touched_by, traces
+from anytpu.chip.compiler.dependences import AccessedInstruction, dependence_trackers, dependences_of
 from anytpu.chip.isa.instructions import WriteHostMemory
 
 
-def hoist(items: Sequence[Item]) -> list[int]:
+def hoist(items: Sequence[AccessedInstruction]) -> list[int]:
     """Return the indices of instructions in a new order: each write right behind the last that it depends on."""
-    known, behind = traces(), dict[int, list[int]]()
-    for number, (instruction, accesses) in enumerate(items):
+    # 1. For each write to the host, the last instruction that it depends on.
+    known, behind = dependence_trackers(), dict[int, list[int]]()
+    for index, (instruction, accesses) in enumerate(items):
         if instruction.unit is None:
             continue
-        touched = touched_by(known, number, instruction.unit, accesses)
+        touched = dependences_of(known, index, instruction.unit, accesses)
         if isinstance(instruction, WriteHostMemory) and touched:
-            behind.setdefault(max(touched), []).append(number)
+            behind.setdefault(max(touched), []).append(index)
+    # 2. Place each write right after that instruction; a write may depend on an earlier write.
     moved = {number for numbers in behind.values() for number in numbers}
     order: list[int] = []
 
@@ -29,7 +31,7 @@ def hoist(items: Sequence[Item]) -> list[int]:
         for write in behind.get(number, ()):
             put(write)
 
-    for number in range(len(items)):
-        if number not in moved:
-            put(number)
+    for index in range(len(items)):
+        if index not in moved:
+            put(index)
     return order

@@ -1,6 +1,6 @@
 """Tensors exchanged with the host: inputs, outputs, and those of steps that the chip has no instruction for.
 
-Rule: a tensor lies in the host's buffer at most once, as compact planes. A tensor that came from the host need not be
+Rule: a tensor is in the host's buffer at most once, as compact planes. A tensor that came from the host need not be
 written back to it.
 """
 

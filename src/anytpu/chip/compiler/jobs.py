@@ -11,15 +11,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 
-from anytpu.chip.compiler.planes import Layout, Plane
+from anytpu.chip.compiler.planes import Layout, StoragePlane
 from anytpu.chip.image import Tag
 from anytpu.chip.isa.registers import Register
 
-Settings = Mapping[Register, int | float]
+RegisterValues = Mapping[Register, int | float]
 
 
 @dataclasses.dataclass(frozen=True)
-class Window:
+class WindowGeometry:
     """The geometry of a convolution or a pool.
 
     Attributes:
@@ -78,8 +78,8 @@ class Job:
 
 
 @dataclasses.dataclass(frozen=True)
-class Feed:
-    """One plane as it goes through the array, tap by tap.
+class PlaneFeed:
+    """A plane as the input of passes, one or more taps per pass.
 
     Attributes:
         plane: the source plane, or the first plane of a stack.
@@ -88,10 +88,10 @@ class Feed:
         window: the geometry; None: row by row (MatrixMultiply), one pass.
     """
 
-    plane: Plane
+    plane: StoragePlane
     lanes: int
     taps: int = 1
-    window: Window | None = None
+    window: WindowGeometry | None = None
 
     @property
     def passes(self) -> int:
@@ -100,7 +100,7 @@ class Feed:
 
 
 @dataclasses.dataclass(frozen=True)
-class Column:
+class OutputBlock:
     """One block of outputs of a product.
 
     Attributes:
@@ -110,14 +110,14 @@ class Column:
         parameters: block of the Weight Memory where its parameters start.
     """
 
-    target: Plane
-    feeds: tuple[Feed, ...]
+    target: StoragePlane
+    feeds: tuple[PlaneFeed, ...]
     tiles: int
     parameters: int
 
     @property
     def passes(self) -> int:
-        """Number of passes, and of tiles, of the column."""
+        """Number of passes, and of tiles, of the block."""
         return sum(feed.passes for feed in self.feeds)
 
 
@@ -126,23 +126,23 @@ class ProductJob(Job):
     """A convolution, a dense layer, or a rearrangement of channels.
 
     Attributes:
-        columns: its blocks of outputs.
+        blocks: its blocks of outputs.
         rows: number of rows of the result.
         settings: registers of the Convolve (ZERO_POINT) and of the Activate.
         wide, wide_out: whether the source and the result are 16-bit.
         table: whether the Activate looks up the table that `settings` names.
     """
 
-    columns: tuple[Column, ...]
+    blocks: tuple[OutputBlock, ...]
     rows: int
-    settings: Settings
+    settings: RegisterValues
     wide: bool
     wide_out: bool
     table: bool
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
+class PlaneOperation:
     """One plane made by Activate from one or two planes in the Unified Buffer.
 
     Attributes:
@@ -156,13 +156,13 @@ class Step:
     """
 
     operation: str
-    source: Plane
-    target: Plane
+    source: StoragePlane
+    target: StoragePlane
     rows: int
-    settings: Settings
-    second: Plane | None = None
+    settings: RegisterValues
+    second: StoragePlane | None = None
     second_rows: int = 0
-    window: Window | None = None
+    window: WindowGeometry | None = None
     wide: bool = False
     wide_out: bool = False
     table: bool = False
@@ -170,10 +170,10 @@ class Step:
 
 
 @dataclasses.dataclass(frozen=True)
-class StepsJob(Job):
+class PlaneOperationsJob(Job):
     """Consecutive steps that only Activate executes, without products."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[PlaneOperation, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,6 +193,6 @@ class HostServiceJob(Job):
     results: frozenset[int]
 
 
-def storages_of(layouts: Iterable[Iterable[Plane]]) -> frozenset[int]:
+def storages_of(layouts: Iterable[Iterable[StoragePlane]]) -> frozenset[int]:
     """Return the storages that hold the planes of layouts."""
     return frozenset(plane.storage for layout in layouts for plane in layout)

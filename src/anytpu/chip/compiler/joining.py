@@ -18,31 +18,31 @@ from anytpu.chip.quantized.nodes import (
 _MAKERS = QConvolution | QElementwise | QPool | QTable
 
 
-def fusable(network: QuantizedNetwork) -> dict[str, QTable]:
-    """Return, by its input tensor, each table that the instruction of the input can look up: it is the only use.
+def fusable_tables(network: QuantizedNetwork) -> dict[str, QTable]:
+    """Return the tables that can be fused into the instruction that makes their input, by the input tensor.
 
-    The instruction that makes a tensor ends with its integers; a table of as many bits maps integers to integers.
+    The table must be the only user of its input, and have as many bits.
     """
     uses = Counter(name for node in network.nodes for name in node.inputs)
     uses.update(port.tensor for port in network.outputs)
     makers = {node.output: node for node in network.nodes}
-    found = {}
+    tables = {}
     for node in network.nodes:
         if not isinstance(node, QTable) or uses[node.inputs[0]] != 1:
             continue
         bits = {network.quantizations[name].bits for name in (node.inputs[0], node.output)}
         if isinstance(makers.get(node.inputs[0]), QConvolution | QElementwise | QPool) and len(bits) == 1:
-            found[node.inputs[0]] = node
-    return found
+            tables[node.inputs[0]] = node
+    return tables
 
 
 def written_in_place(network: QuantizedNetwork) -> dict[str, tuple[str, int]]:
-    """Return the tensors that are written in place in a concatenation: its output, and their first position in it.
+    """Return the tensors that are written directly into a concatenation: its output, and the first position there.
 
-    Of images stacked by height, or of consecutive parts of a sequence, each is a range of the rows of the whole.
+    The concatenation must be along the height, or along the width of a sequence. Each input is then a range of rows.
     """
     makers = {node.output: node for node in network.nodes}
-    found: dict[str, tuple[str, int]] = {}
+    parts: dict[str, tuple[str, int]] = {}
     for node in network.nodes:
         if not isinstance(node, QConcatenate) or node.axis == 2:
             continue
@@ -52,10 +52,10 @@ def written_in_place(network: QuantizedNetwork) -> dict[str, tuple[str, int]]:
         for name in node.inputs:
             height, width, _ = network.shapes[name]
             origin = _origin(name, makers, network)
-            if origin is not None and origin not in found:
-                found[origin] = (node.output, first)
+            if origin is not None and origin not in parts:
+                parts[origin] = (node.output, first)
             first += height * width
-    return found
+    return parts
 
 
 def _origin(tensor: str, makers: dict[str, Node], network: QuantizedNetwork) -> str | None:

@@ -12,8 +12,8 @@ import functools
 
 from anytpu.chip.compiler.jobs import Job
 from anytpu.chip.compiler.outline import outline_of
-from anytpu.chip.compiler.planes import Layout, Storage, Structure, place, structure_for, structure_of
-from anytpu.chip.compiler.tables import Tables
+from anytpu.chip.compiler.planes import Layout, LayoutStructure, Storage, place_planes, structure_for, structure_of
+from anytpu.chip.compiler.tables import TableSlots
 from anytpu.chip.compiler.weight_memory import WeightMemory
 from anytpu.chip.design import Design
 from anytpu.chip.image import Binding, Service
@@ -22,13 +22,13 @@ from anytpu.chip.quantized.nodes import Quantization, QuantizedNetwork
 
 
 class Lowering:
-    """A network on its way to jobs.
+    """The state of lowering a network to jobs.
 
     Attributes:
         network, batch, design, convolution: as in `compile_image`.
         cuts, fused, parts: as in `Outline`.
         memory: the Weight Memory.
-        tables: the tables that are looked up.
+        tables: the lookup tables.
         jobs: the jobs so far, in order.
         storages: the storages so far, by index.
         layouts: planes of each tensor.
@@ -45,7 +45,7 @@ class Lowering:
         outline = outline_of(network, in_place=in_place)
         self.cuts, self.fused, self.parts = outline.cuts, outline.fused, outline.parts
         self.memory = WeightMemory(design, by_content=by_content)
-        self.tables = Tables(self.memory)
+        self.tables = TableSlots(self.memory)
         self.jobs: list[Job] = []
         self.storages: list[Storage] = []
         self.layouts: dict[str, Layout] = {}
@@ -67,11 +67,11 @@ class Lowering:
         """Return the quantization of a tensor's integers."""
         return self.network.quantizations[tensor]
 
-    def structure(self, tensor: str, *, compact: bool = False) -> Structure:
+    def structure(self, tensor: str, *, compact: bool = False) -> LayoutStructure:
         """Return the assignment of a tensor's channels to planes, for a tensor whose layout is free."""
         return structure_for(self.channels(tensor), self.cuts.of(tensor), self.design.array, compact=compact)
 
-    def make(self, tensor: str, structure: Structure, layer: str, bits: int = 0) -> Layout:
+    def make(self, tensor: str, structure: LayoutStructure, layer: str, bits: int = 0) -> Layout:
         """Return planes in a new storage.
 
         Args:
@@ -81,12 +81,12 @@ class Lowering:
             bits: bits of each number; 0: those of the tensor.
         """
         number = len(self.storages)
-        layout, units = place(number, structure, self.rows(tensor), bits or self.quantization(tensor).bits)
+        layout, units = place_planes(number, structure, self.rows(tensor), bits or self.quantization(tensor).bits)
         self.storages.append(Storage(number, tensor, units, layer))
         return layout
 
-    def bind(self, tensor: str, structure: Structure) -> Binding:
-        """Return the tensor's place in the host's buffer, with as many channels in each plane as in `structure`."""
+    def bind(self, tensor: str, structure: LayoutStructure) -> Binding:
+        """Return the tensor's location in the host's buffer, with as many channels in each plane as in `structure`."""
         if tensor not in self.bindings:
             lanes = tuple(sum(run.count for run in runs) for runs in structure)
             quantization = self.quantization(tensor)
@@ -95,7 +95,7 @@ class Lowering:
             self.host_bytes += binding.total_bytes(self.batch)
         return self.bindings[tensor]
 
-    def target(self, tensor: str, structure: Structure, layer: str, *, adaptable: bool = False) -> Layout:
+    def target(self, tensor: str, structure: LayoutStructure, layer: str, *, adaptable: bool = False) -> Layout:
         """Return the planes that a tensor is written to, and record them as its layout.
 
         Args:
@@ -108,9 +108,9 @@ class Lowering:
             whole, first = self.parts[tensor]
             if whole not in self.layouts:
                 self.target(whole, structure, layer, adaptable=adaptable)
-            place = self.layouts[whole]
-            if adaptable or structure_of(place) == structure:
-                self.layouts[tensor] = tuple(plane.row(first * self.batch) for plane in place)
+            whole_layout = self.layouts[whole]
+            if adaptable or structure_of(whole_layout) == structure:
+                self.layouts[tensor] = tuple(plane.row(first * self.batch) for plane in whole_layout)
                 return self.layouts[tensor]
         self.layouts[tensor] = self.make(tensor, structure, layer)
         return self.layouts[tensor]

@@ -1,4 +1,4 @@
-"""`order`: inserts the `Sync`s that a program needs, found from the addresses that its instructions read and write.
+"""`insert_syncs`: inserts the `Sync`s that a program needs, found from the addresses that its instructions access.
 
 Idea: units work in parallel, and only `Sync` orders them. An instruction must wait for an instruction of another unit
 that wrote the data it reads or overwrites, or read the data it overwrites. A Sync makes one unit wait for all
@@ -15,7 +15,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Sequence
 
-from anytpu.chip.compiler.trace import Item, touched_by, traces
+from anytpu.chip.compiler.dependences import AccessedInstruction, dependence_trackers, dependences_of
 from anytpu.chip.isa.accesses import Accesses
 from anytpu.chip.isa.instructions import Instruction, InterruptHost, Sync
 from anytpu.chip.isa.units import Unit
@@ -26,10 +26,20 @@ Clock = tuple[int, ...]
 _START: Clock = (0,) * len(Unit)
 
 
-class _Ordering:
-    def __init__(self, items: Sequence[Item]):
+class _SyncInserter:
+    """Inserts Syncs while instructions are issued in order.
+
+    Attributes:
+        units: the unit of each instruction; None for instructions of the issuing logic.
+        known: for each unit, a vector clock of the instructions that are done before its next one starts.
+        issued: for each unit, the indices of its instructions so far.
+        began: for each unit, the clock with which each of its instructions started.
+        syncs: maps an index to the waits inserted before that instruction: unit, and the units that it waits for.
+    """
+
+    def __init__(self, items: Sequence[AccessedInstruction]):
         self.units = [item.instruction.unit for item in items]
-        self.traces = traces()
+        self.traces = dependence_trackers()
         self.known: list[Clock] = [_START] * len(Unit)
         self.issued: list[list[int]] = [[] for _ in Unit]
         self.began: list[list[Clock]] = [[] for _ in Unit]
@@ -37,22 +47,23 @@ class _Ordering:
 
     def last_touch(self, number: int, unit: Unit, accesses: Accesses) -> dict[Unit, int]:
         """Return for each other unit its last instruction that instruction `number` depends on."""
-        touched = touched_by(self.traces, number, unit, accesses)
-        found: dict[Unit, int] = {}
-        for one in sorted(touched - {-1, number}):
-            other = self.units[one]
+        touched = dependences_of(self.traces, number, unit, accesses)
+        last: dict[Unit, int] = {}
+        for earlier in sorted(touched - {-1, number}):
+            other = self.units[earlier]
             if other is not None and other is not unit:
-                found[other] = one
-        return found
+                last[other] = earlier
+        return last
 
     def wait(self, unit: Unit, needs: dict[Unit, int]) -> None:
         """Insert the Syncs that an instruction of `unit` needs."""
+        # The earliest position: after the unit's previous instruction, and after the instruction waited for.
         previous = self.issued[unit][-1] if self.issued[unit] else -1
-        places = {other: max(one, previous) + 1 for other, one in needs.items()}
+        places = {other: max(needed, previous) + 1 for other, needed in needs.items()}
         taken: list[int] = []
         for other in sorted(places, key=lambda key: -places[key]):
             if self.known[unit][other] > needs[other]:
-                continue
+                continue  # already implied by an earlier wait
             # Share a Sync between several units if that adds no wait.
             shared = [place for place in taken if not self._issued_between(other, places[other], place)]
             taken.append(shared[0] if shared else places[other])
@@ -67,6 +78,7 @@ class _Ordering:
         self._learn(unit, other, place)
 
     def _learn(self, unit: Unit, other: Unit, place: int) -> None:
+        # What the other unit had waited for is done too (happens-before is transitive).
         count = bisect.bisect_left(self.issued[other], place)
         clock = [max(pair) for pair in zip(self.known[unit], self.began[other][count - 1], strict=True)]
         clock[other] = max(clock[other], place)
@@ -77,24 +89,27 @@ class _Ordering:
         self.began[unit].append(self.known[unit])
 
 
-def order(items: Sequence[Item]) -> tuple[tuple[Instruction, ...], list[int]]:
+def insert_syncs(items: Sequence[AccessedInstruction]) -> tuple[tuple[Instruction, ...], list[int]]:
     """Return the program with its Syncs, and the new index of each instruction.
 
     Args:
         items: instructions in an order that is correct for sequential execution.
     """
-    ordering = _Ordering(items)
-    for number, (instruction, accesses) in enumerate(items):
+    # 1. Walk the instructions in order, and find the waits that each needs.
+    inserter = _SyncInserter(items)
+    for index, (instruction, accesses) in enumerate(items):
         unit = instruction.unit
         if isinstance(instruction, InterruptHost):
-            ordering.known = [(number,) * len(Unit)] * len(Unit)
+            # An interrupt waits for all units, so everything before it is done.
+            inserter.known = [(index,) * len(Unit)] * len(Unit)
         elif unit is not None:
-            ordering.wait(unit, ordering.last_touch(number, unit, accesses))
-            ordering.issue(number, unit)
+            inserter.wait(unit, inserter.last_touch(index, unit, accesses))
+            inserter.issue(index, unit)
+    # 2. Write the program with the Syncs in place.
     program: list[Instruction] = []
     numbers = []
-    for number, item in enumerate(items):
-        program.extend(_syncs(ordering.syncs.get(number, {})))
+    for index, item in enumerate(items):
+        program.extend(_syncs(inserter.syncs.get(index, {})))
         numbers.append(len(program))
         program.append(item.instruction)
     return tuple(program), numbers

@@ -1,30 +1,30 @@
-"""`Outline`: facts about a network that hold before anything is placed, for any batch."""
+"""`Outline`: cuts, fused tables and in-place parts of a network, for any batch and before any address is known."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
 
-from anytpu.chip.compiler.cutting import Cuts
-from anytpu.chip.compiler.joining import fusable, written_in_place
+from anytpu.chip.compiler.cutting import ChannelCuts
+from anytpu.chip.compiler.joining import fusable_tables, written_in_place
 from anytpu.chip.quantized.nodes import QTable, QuantizedNetwork
 
 
 @dataclasses.dataclass(frozen=True)
 class Outline:
-    """Facts about a network that hold before anything is placed.
+    """Facts about a network that do not depend on the batch or on addresses.
 
     Attributes:
         cuts: the channels at which tensors are cut.
-        fused: tables that are looked up by the instruction that makes their input, by the input's name.
-        parts: tensors that are written as a part of another tensor, with its name and their first position in it.
+        fused: maps a tensor to the table that the instruction that makes it also looks up.
+        parts: maps a tensor that is written into a concatenation to its output and the first position there.
     """
 
-    cuts: Cuts
+    cuts: ChannelCuts
     fused: Mapping[str, QTable]
     parts: Mapping[str, tuple[str, int]]
 
 
 def outline_of(network: QuantizedNetwork, *, in_place: bool) -> Outline:
-    """Return the outline of a network; without `in_place`, parts are written by themselves, and copied."""
-    return Outline(Cuts(network), fusable(network), written_in_place(network) if in_place else {})
+    """Return the outline of a network; without `in_place`, inputs of concatenations are copied."""
+    return Outline(ChannelCuts(network), fusable_tables(network), written_in_place(network) if in_place else {})

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 
-class Lifetime(NamedTuple):
+class LiveRange(NamedTuple):
     """The live range of a buffer: `units` units of memory from job `first` to job `last`, inclusive."""
 
     units: int
@@ -20,7 +20,7 @@ class Lifetime(NamedTuple):
     last: int
 
 
-def pack(lifetimes: Sequence[Lifetime], units: int) -> list[int] | None:
+def pack(lifetimes: Sequence[LiveRange], units: int) -> list[int] | None:
     """Return an address for each buffer, such that buffers live at the same time do not overlap; None: none was found.
 
     Args:
@@ -28,12 +28,13 @@ def pack(lifetimes: Sequence[Lifetime], units: int) -> list[int] | None:
         units: size of the memory, in units.
 
     Example:
-        >>> pack([Lifetime(4, 0, 1), Lifetime(6, 1, 2), Lifetime(4, 2, 3)], 10)
+        >>> pack([LiveRange(4, 0, 1), LiveRange(6, 1, 2), LiveRange(4, 2, 3)], 10)
         [6, 0, 6]
     """
     table = np.array(lifetimes, np.int64).reshape(-1, 3)
     starts = np.zeros(len(table), np.int64)
     is_placed = np.zeros(len(table), bool)
+    # The largest first; of equal sizes, the earliest first. Each gets the lowest gap that is large enough.
     for number in np.lexsort((table[:, 1], -table[:, 0])):
         size, first, last = table[number]
         beside = np.flatnonzero(is_placed & (table[:, 1] <= last) & (first <= table[:, 2]))

@@ -19,20 +19,20 @@ from anytpu.chip.design import UNIT_BYTES
 from anytpu.chip.image import pitch_of
 
 
-class Run(NamedTuple):
+class LaneRun(NamedTuple):
     """`count` channels from lane `lane` of a plane on."""
 
     lane: int
     count: int
 
 
-Runs = tuple[Run, ...]
-Structure = tuple[Runs, ...]
+LaneRuns = tuple[LaneRun, ...]
+LayoutStructure = tuple[LaneRuns, ...]
 """The runs of each plane of a tensor."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Plane:
+class StoragePlane:
     """A block of rows in a storage.
 
     Attributes:
@@ -49,7 +49,7 @@ class Plane:
     pitch: int
     high: int
     shift: int
-    runs: Runs
+    runs: LaneRuns
 
     @property
     def span(self) -> int:
@@ -66,12 +66,12 @@ class Plane:
         """Units of a row that hold channels."""
         return pitch_of(self.span)
 
-    def row(self, number: int) -> Plane:
+    def row(self, number: int) -> StoragePlane:
         """Return the rows from `number` on."""
         return dataclasses.replace(self, offset=self.offset + number * self.pitch)
 
 
-Layout = tuple[Plane, ...]
+Layout = tuple[StoragePlane, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,13 +91,13 @@ class Storage:
     layer: str
 
 
-def structure_of(layout: Layout) -> Structure:
+def structure_of(layout: Layout) -> LayoutStructure:
     """Return the runs of each plane."""
     return tuple(plane.runs for plane in layout)
 
 
-def structure_for(channels: int, cuts: Iterable[int], array: int, *, compact: bool = False) -> Structure:
-    """Return how channels are put in planes of at most `array` lanes, so that each part between cuts starts a run.
+def structure_for(channels: int, cuts: Iterable[int], array: int, *, compact: bool = False) -> LayoutStructure:
+    """Assign channels to planes of at most `array` lanes, so that each part between cuts starts a run.
 
     Args:
         channels: number of channels.
@@ -107,11 +107,11 @@ def structure_for(channels: int, cuts: Iterable[int], array: int, *, compact: bo
 
     Example:
         >>> structure_for(300, (), 256)
-        ((Run(lane=0, count=256),), (Run(lane=0, count=44),))
+        ((LaneRun(lane=0, count=256),), (LaneRun(lane=0, count=44),))
         >>> structure_for(200, (100,), 256)
-        ((Run(lane=0, count=100), Run(lane=128, count=100)),)
+        ((LaneRun(lane=0, count=100), LaneRun(lane=128, count=100)),)
     """
-    planes: list[list[Run]] = []
+    planes: list[list[LaneRun]] = []
     edges = sorted({0, channels, *cuts})
     for start, stop in itertools.pairwise(edges):
         for first in range(start, stop, array):
@@ -119,43 +119,43 @@ def structure_for(channels: int, cuts: Iterable[int], array: int, *, compact: bo
             end = planes[-1][-1].lane + planes[-1][-1].count if planes else array
             lane = pitch_of(end) * UNIT_BYTES
             if planes and lane + count <= array and not (compact and lane != end):
-                planes[-1].append(Run(lane, count))
+                planes[-1].append(LaneRun(lane, count))
             else:
-                planes.append([Run(0, count)])
+                planes.append([LaneRun(0, count)])
     return tuple(map(tuple, planes))
 
 
-def place(storage: int, structure: Structure, rows: int, bits: int) -> tuple[Layout, int]:
+def place_planes(storage: int, structure: LayoutStructure, rows: int, bits: int) -> tuple[Layout, int]:
     """Return consecutive planes and their size in units; a 16-bit plane has its low bytes, then its high bytes."""
     planes, offset = [], 0
     for runs in structure:
         pitch = pitch_of(runs[-1].lane + runs[-1].count)
-        planes.append(Plane(storage, offset, pitch, rows * pitch if bits == 16 else 0, 0, runs))
+        planes.append(StoragePlane(storage, offset, pitch, rows * pitch if bits == 16 else 0, 0, runs))
         offset += rows * pitch * (bits // 8)
     return tuple(planes), offset
 
 
 def channels_of(layout: Layout, start: int, stop: int) -> Layout | None:
     """Return the channels from `start` up to `stop`, or None when they do not start at a unit of 32 lanes."""
-    found, first = [], 0
+    parts, first = [], 0
     for plane in layout:
         kept = []
         for run in plane.runs:
             low, high = max(start, first), min(stop, first + run.count)
             if low < high:
-                kept.append(Run(run.lane + low - first, high - low))
+                kept.append(LaneRun(run.lane + low - first, high - low))
             first += run.count
         if not kept:
             continue
         shift, rest = divmod(kept[0].lane, UNIT_BYTES)
         if rest:
             return None
-        runs = tuple(Run(run.lane - shift * UNIT_BYTES, run.count) for run in kept)
-        found.append(dataclasses.replace(plane, offset=plane.offset + shift, shift=plane.shift + shift, runs=runs))
-    return tuple(found)
+        runs = tuple(LaneRun(run.lane - shift * UNIT_BYTES, run.count) for run in kept)
+        parts.append(dataclasses.replace(plane, offset=plane.offset + shift, shift=plane.shift + shift, runs=runs))
+    return tuple(parts)
 
 
-def split(layout: Layout, structure: Structure) -> Layout | None:
+def split(layout: Layout, structure: LayoutStructure) -> Layout | None:
     """Return a view whose planes hold as many channels as those of `structure`, each in one run, or None."""
     parts, first = [], 0
     for runs in structure:
@@ -168,7 +168,7 @@ def split(layout: Layout, structure: Structure) -> Layout | None:
     return tuple(parts)
 
 
-def atoms(layouts: Iterable[Layout]) -> Structure:
+def common_runs(layouts: Iterable[Layout]) -> LayoutStructure:
     """Return the coarsest runs, one a plane, that no boundary of a run of any of the layouts divides."""
     edges = {0}
     for layout in layouts:
@@ -178,7 +178,7 @@ def atoms(layouts: Iterable[Layout]) -> Structure:
                 first += run.count
                 edges.add(first)
     ends = sorted(edges)
-    return tuple((Run(0, stop - start),) for start, stop in itertools.pairwise(ends))
+    return tuple((LaneRun(0, stop - start),) for start, stop in itertools.pairwise(ends))
 
 
 def is_compact(layout: Layout) -> bool:
@@ -186,17 +186,17 @@ def is_compact(layout: Layout) -> bool:
     return all(plane.pitch == plane.units and plane.channels == plane.span for plane in layout)
 
 
-def stacks(layout: Layout, rows: int, most: int | None = None) -> list[list[Plane]]:
+def stacks(layout: Layout, rows: int, maximum: int | None = None) -> list[list[StoragePlane]]:
     """Group consecutive planes of the same structure, so that each group is one plane of more rows.
 
     Args:
         layout: planes.
         rows: number of rows of each plane.
-        most: maximum number of planes in a group; None: any number.
+        maximum: maximum number of planes in a group; None: any number.
     """
-    groups: list[list[Plane]] = []
+    groups: list[list[StoragePlane]] = []
     for plane in layout:
-        if groups and (most is None or len(groups[-1]) < most):
+        if groups and (maximum is None or len(groups[-1]) < maximum):
             last = groups[-1][-1]
             if dataclasses.replace(last, offset=last.offset + rows * last.pitch) == plane:
                 groups[-1].append(plane)

@@ -12,9 +12,9 @@ import dataclasses
 
 import numpy as np
 
-from anytpu.chip.compiler.jobs import Step, StepsJob, Window, storages_of
+from anytpu.chip.compiler.jobs import PlaneOperation, PlaneOperationsJob, WindowGeometry, storages_of
 from anytpu.chip.compiler.lowering import Lowering, lower
-from anytpu.chip.compiler.planes import Layout, Plane, atoms, split, stacks, structure_of
+from anytpu.chip.compiler.planes import Layout, StoragePlane, common_runs, split, stacks, structure_of
 from anytpu.chip.compiler.rearranging import arrange
 from anytpu.chip.compiler.results import result_of
 from anytpu.chip.image import Tag
@@ -32,13 +32,13 @@ def _(node: QPool, lowering: Lowering) -> None:
     inside, outside = lowering.quantization(node.inputs[0]), lowering.quantization(node.output)
     shapes = lowering.network.shapes
     pad = node.padding[0][0], node.padding[1][0]
-    window = Window(shapes[node.inputs[0]][:2], shapes[node.output][:2], node.window, node.strides, (1, 1), pad)
+    window = WindowGeometry(shapes[node.inputs[0]][:2], shapes[node.output][:2], node.window, node.strides, (1, 1), pad)
     settings = {**result.settings, **_scales(node, inside, outside), **window.settings(lowering.batch)}
     counted = node.kind == "average" and not node.counts_padding
     steps = [
-        Step(node.kind, one, other, lowering.rows(result.tensor), settings, None, 0, window,
+        PlaneOperation(node.kind, plane, other, lowering.rows(result.tensor), settings, None, 0, window,
              inside.bits == 16, result.wide, result.table, counted)
-        for one, other in zip(source, target, strict=True)
+        for plane, other in zip(source, target, strict=True)
     ]  # fmt: skip
     _add(node, result.named(f"{node.kind} pool"), steps, lowering)
 
@@ -76,7 +76,7 @@ def _(node: QElementwise, lowering: Lowering) -> None:
     }
     rows = [lowering.rows(name) for name in node.inputs]
     steps = [
-        Step(node.kind, a, out, count * rows[0], settings, b, count * rows[1], None,
+        PlaneOperation(node.kind, a, out, count * rows[0], settings, b, count * rows[1], None,
              max(first.bits, second.bits) == 16, result.wide, result.table)
         for (a, b, out), count in _stacked((*sources, target), (*rows, rows[0]))
     ]  # fmt: skip
@@ -100,8 +100,8 @@ def _(node: QTable, lowering: Lowering) -> None:
     settings = {Register.LOW: inside.low, Register.HIGH: inside.high, Register.TABLE: slot}
     rows = lowering.rows(node.output)
     steps = [
-        Step("copy", one, out, count * rows, settings, None, 0, None, inside.bits == 16, wide, True)
-        for (one, out), count in _stacked((source, target), (rows, rows))
+        PlaneOperation("copy", plane, out, count * rows, settings, None, 0, None, inside.bits == 16, wide, True)
+        for (plane, out), count in _stacked((source, target), (rows, rows))
     ]
     _add(node, node.kind, steps, lowering)
 
@@ -113,17 +113,17 @@ def _alike(node: Node, lowering: Lowering) -> list[Layout]:
         layout if own == max(bits) else _widened(name, node, lowering)
         for name, layout, own in zip(node.inputs, lowering.inputs(node), bits, strict=True)
     ]
-    if len({structure_of(one) for one in layouts}) == 1:
+    if len({structure_of(layout) for layout in layouts}) == 1:
         return layouts
-    structure = atoms(layouts)
-    found = []
+    structure = common_runs(layouts)
+    parts = []
     for name, layout in zip(node.inputs, layouts, strict=True):
         part = split(layout, structure)
         if part is None:
             part = lowering.make(name, structure, node.layer or node.name, max(bits))
             arrange(layout, 0, part, lowering.rows(name), node, lowering, wide=max(bits) == 16)
-        found.append(part)
-    return found
+        parts.append(part)
+    return parts
 
 
 def _widened(tensor: str, node: Node, lowering: Lowering) -> Layout:
@@ -131,18 +131,21 @@ def _widened(tensor: str, node: Node, lowering: Lowering) -> Layout:
     source, own = lowering.layouts[tensor], lowering.quantization(tensor)
     target = lowering.make(tensor, structure_of(source), node.layer or node.name, bits=16)
     rows, settings = lowering.rows(tensor), {Register.LOW: own.low, Register.HIGH: own.high}
-    steps = [Step("copy", one, out, rows, settings, wide_out=True) for one, out in zip(source, target, strict=True)]
+    steps = [
+        PlaneOperation("copy", plane, out, rows, settings, wide_out=True)
+        for plane, out in zip(source, target, strict=True)
+    ]
     _add(node, "copy", steps, lowering)
     return target
 
 
-def _stacked(layouts: tuple[Layout, ...], rows: tuple[int, ...]) -> list[tuple[tuple[Plane, ...], int]]:
+def _stacked(layouts: tuple[Layout, ...], rows: tuple[int, ...]) -> list[tuple[tuple[StoragePlane, ...], int]]:
     """Return matching planes of the layouts, with the number of planes that are stacked in all of the layouts."""
-    if len(set(rows)) > 1:  # One of them goes with every position.
+    if len(set(rows)) > 1:  # One of them is broadcast over the positions, so planes cannot be stacked.
         return [(planes, 1) for planes in zip(*layouts, strict=True)]
     groups, first = [], 0
     lengths = [
-        [(number, len(stack)) for stack in stacks(layout, count) for number in range(len(stack))]
+        [(index, len(stack)) for stack in stacks(layout, count) for index in range(len(stack))]
         for layout, count in zip(layouts, rows, strict=True)
     ]
     while first < len(layouts[0]):
@@ -153,8 +156,8 @@ def _stacked(layouts: tuple[Layout, ...], rows: tuple[int, ...]) -> list[tuple[t
     return groups
 
 
-def _add(node: Node, kind: str, steps: list[Step], lowering: Lowering) -> None:
+def _add(node: Node, kind: str, steps: list[PlaneOperation], lowering: Lowering) -> None:
     layouts = [(step.source, *([step.second] if step.second else ())) for step in steps]
     tag = Tag(node.name, node.layer, kind)
     reads, writes = storages_of(layouts), storages_of([(step.target,) for step in steps])
-    lowering.jobs.append(StepsJob(tag, reads, writes, tuple(steps)))
+    lowering.jobs.append(PlaneOperationsJob(tag, reads, writes, tuple(steps)))

@@ -12,9 +12,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from anytpu.chip.compiler.jobs import Column, Feed, ProductJob, Step, StepsJob, Window, storages_of
+from anytpu.chip.compiler.jobs import (
+    OutputBlock,
+    PlaneFeed,
+    PlaneOperation,
+    PlaneOperationsJob,
+    ProductJob,
+    WindowGeometry,
+    storages_of,
+)
 from anytpu.chip.compiler.lowering import Lowering, lower
-from anytpu.chip.compiler.planes import Layout, Plane, atoms, channels_of, structure_of
+from anytpu.chip.compiler.planes import Layout, StoragePlane, channels_of, common_runs, structure_of
 from anytpu.chip.compiler.tiles import numbers_of
 from anytpu.chip.image import Tag
 from anytpu.chip.isa.registers import Register
@@ -44,7 +52,7 @@ def _(node: QSlice, lowering: Lowering) -> None:
         lowering.layouts[node.output] = tuple(plane.row(first) for plane in source)
     else:
         target = lowering.target(node.output, structure_of(source), _layer(node))
-        window = Window(shape[:2], lowering.network.shapes[node.output][:2], pad=(0, -node.start))
+        window = WindowGeometry(shape[:2], lowering.network.shapes[node.output][:2], pad=(0, -node.start))
         _copy_windows(source, target, [window] * len(source), lowering.rows(node.output), node, lowering)
 
 
@@ -85,13 +93,13 @@ def _(node: QReshape, lowering: Lowering) -> None:
     else:
         flat = _flat(source, positions, batch)
         target = lowering.target(node.output, lowering.structure(node.output), _layer(node))
-        for number in range(new[0] * new[1]):
-            part = tuple(plane.row(number * batch) for plane in target)
-            arrange(flat, number * new[2], part, batch, node, lowering, wide=_is_wide(node.output, lowering))
+        for index in range(new[0] * new[1]):
+            part = tuple(plane.row(index * batch) for plane in target)
+            arrange(flat, index * new[2], part, batch, node, lowering, wide=_is_wide(node.output, lowering))
 
 
 def _flat(source: Layout, positions: int, batch: int) -> Layout:
-    return tuple(plane.row(number * batch) for number in range(positions) for plane in source)
+    return tuple(plane.row(index * batch) for index in range(positions) for plane in source)
 
 
 def _gather_positions(node: QReshape, count: int, positions: int, lowering: Lowering) -> None:
@@ -100,24 +108,26 @@ def _gather_positions(node: QReshape, count: int, positions: int, lowering: Lowe
     structure = structure_of(source) * count
     target = lowering.target(node.output, structure, _layer(node))
     windows = [
-        Window((1, positions), (1, positions // count), strides=(1, count), pad=(0, -number))
-        for number in range(count)
+        WindowGeometry((1, positions), (1, positions // count), strides=(1, count), pad=(0, -index))
+        for index in range(count)
         for _ in source
     ]
     _copy_windows(source * count, target, windows, lowering.rows(node.output), node, lowering)
 
 
 def _copy_windows(
-    source: Layout, target: Layout, windows: list[Window], rows: int, node: Node, lowering: Lowering
+    source: Layout, target: Layout, windows: list[WindowGeometry], rows: int, node: Node, lowering: Lowering
 ) -> None:
     quantization = lowering.quantization(node.output)
     wide = quantization.bits == 16
     limits = {Register.ZERO_POINT: quantization.zero_point, **_limits(quantization.bits)}
     steps = tuple(
-        Step("max", one, other, rows, {**limits, **window.settings(lowering.batch)}, None, 0, window, wide, wide)
-        for one, other, window in zip(source, target, windows, strict=True)
+        PlaneOperation(
+            "max", plane, other, rows, {**limits, **window.settings(lowering.batch)}, None, 0, window, wide, wide
+        )
+        for plane, other, window in zip(source, target, windows, strict=True)
     )
-    lowering.jobs.append(StepsJob(_tag(node), storages_of([source]), storages_of([target]), steps))
+    lowering.jobs.append(PlaneOperationsJob(_tag(node), storages_of([source]), storages_of([target]), steps))
 
 
 def arrange(
@@ -134,26 +144,26 @@ def arrange(
         wide: whether both are 16-bit.
     """
     limits = _limits(16 if wide else 8)
-    steps, columns = [], []
+    steps, blocks = [], []
     for plane in target:
         part = channels_of(source, first, first + plane.channels)
         if part is not None and len(part) == 1 and part[0].runs == plane.runs:
-            steps.append(Step("copy", part[0], plane, rows, limits, None, 0, None, wide, wide))
+            steps.append(PlaneOperation("copy", part[0], plane, rows, limits, None, 0, None, wide, wide))
         else:
-            columns.append(_selection(source, first, plane, rows, lowering))
+            blocks.append(_selection(source, first, plane, rows, lowering))
         first += plane.channels
     if steps:
         reads, writes = storages_of([[s.source] for s in steps]), storages_of([[s.target] for s in steps])
-        lowering.jobs.append(StepsJob(_tag(node), reads, writes, tuple(steps)))
-    if columns:
-        reads = storages_of([[feed.plane for feed in column.feeds] for column in columns])
-        writes = storages_of([[column.target] for column in columns])
+        lowering.jobs.append(PlaneOperationsJob(_tag(node), reads, writes, tuple(steps)))
+    if blocks:
+        reads = storages_of([[feed.plane for feed in block.feeds] for block in blocks])
+        writes = storages_of([[block.target] for block in blocks])
         settings = {**limits, Register.OUT_ZERO_POINT: 0, Register.BATCH: lowering.batch}
-        job = ProductJob(_tag(node), reads, writes, tuple(columns), rows, settings, wide, wide, False)
+        job = ProductJob(_tag(node), reads, writes, tuple(blocks), rows, settings, wide, wide, False)
         lowering.jobs.append(job)
 
 
-def _selection(source: Layout, first: int, target: Plane, rows: int, lowering: Lowering) -> Column:
+def _selection(source: Layout, first: int, target: StoragePlane, rows: int, lowering: Lowering) -> OutputBlock:
     """Return the product that copies channels from `first` on to the lanes of a plane."""
     array, design = lowering.design.array, lowering.design
     columns = numbers_of(target.runs, first, array)
@@ -171,26 +181,26 @@ def _selection(source: Layout, first: int, target: Plane, rows: int, lowering: L
     def parameters() -> np.ndarray:
         return np.stack([np.zeros(array, "<i4"), np.ones(array, "<f4").view("<i4")])[None]
 
-    least = min(int(chosen[chosen >= 0].min()), first)
-    key = (np.where(chosen < 0, -1, chosen - least).tobytes(), np.where(columns < 0, -1, columns - least).tobytes())
+    minimum = min(int(chosen[chosen >= 0].min()), first)
+    key = (np.where(chosen < 0, -1, chosen - minimum).tobytes(), np.where(columns < 0, -1, columns - minimum).tobytes())
     address = lowering.memory.reserve(("selection", key), len(feeds), design.tile_blocks, tiles)
     block = lowering.memory.reserve("ones", 1, design.parameter_blocks, parameters)
-    return Column(target, tuple(feeds), address, block)
+    return OutputBlock(target, tuple(feeds), address, block)
 
 
-def row_feed(plane: Plane, rows: int, batch: int) -> Feed:
+def row_feed(plane: StoragePlane, rows: int, batch: int) -> PlaneFeed:
     """Return the feed that sends a plane through the array row by row."""
     if plane.shift == 0:
-        return Feed(plane, plane.span)
+        return PlaneFeed(plane, plane.span)
     # A shifted row starts after other lanes, and the lanes after it belong to the next row: take only its own lanes.
     positions = (1, rows // batch)
-    return Feed(plane, plane.span, 1, Window(positions, positions))
+    return PlaneFeed(plane, plane.span, 1, WindowGeometry(positions, positions))
 
 
 def compacted(tensor: str, node: Node, lowering: Lowering) -> Layout:
     """Return a copy of a tensor in one storage, as compact planes for the host."""
     source = lowering.layouts[tensor]
-    target = lowering.make(tensor, atoms([source]), _layer(node))
+    target = lowering.make(tensor, common_runs([source]), _layer(node))
     arrange(source, 0, target, lowering.rows(tensor), node, lowering, wide=_is_wide(tensor, lowering))
     return target
 

@@ -1,17 +1,17 @@
-"""`result_of`: the last steps of the instruction that makes a node's output: zero point, clip, a fused table if any."""
+"""`result_of`: the epilogue of the instruction that makes a node's output: zero point, clip, and any fused table."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from anytpu.chip.compiler.jobs import Settings
+from anytpu.chip.compiler.jobs import RegisterValues
 from anytpu.chip.compiler.lowering import Lowering
 from anytpu.chip.isa.registers import Register
 from anytpu.chip.network.nodes import Node
 
 
 @dataclasses.dataclass(frozen=True)
-class Result:
+class NodeResult:
     """The result of a node, with the table that is looked up in the same instruction, if any.
 
     Attributes:
@@ -24,7 +24,7 @@ class Result:
 
     tensor: str
     kind: str
-    settings: Settings
+    settings: RegisterValues
     wide: bool
     table: bool
 
@@ -33,7 +33,7 @@ class Result:
         return f"{kind} + {self.kind}" if self.kind else kind
 
 
-def result_of(node: Node, lowering: Lowering, low: int | None = None, high: int | None = None) -> Result:
+def result_of(node: Node, lowering: Lowering, low: int | None = None, high: int | None = None) -> NodeResult:
     """Return the result of a node, clipped to `low` and `high` (None: to the range of its integers)."""
     own, table = lowering.quantization(node.output), lowering.fused.get(node.output)
     settings: dict[Register, int | float] = {
@@ -42,6 +42,6 @@ def result_of(node: Node, lowering: Lowering, low: int | None = None, high: int 
         Register.HIGH: own.high if high is None else high,
     }
     if table is None:
-        return Result(node.output, "", settings, own.bits == 16, False)
+        return NodeResult(node.output, "", settings, own.bits == 16, False)
     settings[Register.TABLE] = lowering.tables.slot(table.table, own.bits == 16, table.layer or table.name)
-    return Result(table.output, table.kind, settings, own.bits == 16, True)
+    return NodeResult(table.output, table.kind, settings, own.bits == 16, True)

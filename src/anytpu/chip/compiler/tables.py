@@ -1,4 +1,4 @@
-"""`Tables`: the functions of one number that a program looks up, each in a slot of the activation unit."""
+"""`TableSlots`: the lookup tables of a program, each in a slot of the activation unit."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from anytpu.chip.isa.instructions import ReadWeights
 from anytpu.errors import CapacityError
 
 SLOTS = 256
-"""Tables that the activation unit holds, by the range of register TABLE."""
+"""Number of tables in the activation unit: the range of register TABLE."""
 
 _ENTRIES = 65536
 _WIDE_BLOCKS = 64
 
 
-class Tables:
-    """The tables of a program, in the order of their slots. Those that are equal share a slot."""
+class TableSlots:
+    """The tables of a program, in the order of their slots; equal tables share a slot."""
 
     def __init__(self, memory: WeightMemory):
         self._memory = memory
@@ -27,9 +27,9 @@ class Tables:
         """Return the slot of a table.
 
         Args:
-            table: one integer for each that may be looked up, from the least on: 256 or, of 16 bits, 65,536.
-            wide: of 16 bits. A table of 256 entries then answers for the integers of 8 bits, which are all that comes.
-            layer: who looks it up, for the message.
+            table: the output integer for each input integer, from the minimum on: 256 entries, or 65,536 for 16 bits.
+            wide: whether the table is 16-bit. With 256 entries it then serves a 16-bit lookup of 8-bit integers.
+            layer: the layer that uses it, for the message.
 
         Raises:
             CapacityError: there is no slot left.
@@ -50,12 +50,12 @@ class Tables:
 
     @property
     def loads(self) -> tuple[ReadWeights, ...]:
-        """The instructions that load them."""
+        """The instructions that load the tables."""
         return tuple(self._loads)
 
 
 def _widened(table: np.ndarray) -> np.ndarray:
-    """Return 65,536 little-endian int16: a table of 256 stands in the middle, where the integers of 8 bits are."""
+    """Return 65,536 little-endian int16; a table of 256 entries is in the middle, at the 8-bit integers."""
     if len(table) == _ENTRIES:
         return table.astype("<i2")
     entries = np.zeros(_ENTRIES, "<i2")

@@ -13,21 +13,21 @@ import dataclasses
 
 import numpy as np
 
-from anytpu.chip.compiler.jobs import Feed
-from anytpu.chip.compiler.planes import Runs
+from anytpu.chip.compiler.jobs import PlaneFeed
+from anytpu.chip.compiler.planes import LaneRuns
 
 
 @dataclasses.dataclass(frozen=True)
-class Intake:
-    """The inputs of a product that a feed brings.
+class FeedChannels:
+    """The input channels of a product that a feed supplies.
 
     Attributes:
-        feed: the plane as it goes through the array.
+        feed: the plane and its passes.
         first: the channel of its first lane.
         tap_step: difference between the input indices of consecutive taps.
     """
 
-    feed: Feed
+    feed: PlaneFeed
     first: int
     tap_step: int
 
@@ -49,14 +49,14 @@ class Intake:
         taps = 1 if feed.window is None else feed.window.taps
         lanes = numbers_of(feed.plane.runs, self.first, feed.lanes)
         rows = np.full((feed.passes, array), -1, np.int64)
-        for number in range(feed.passes):
-            tap = np.arange(number * feed.taps, min((number + 1) * feed.taps, taps))[:, None]
+        for index in range(feed.passes):
+            tap = np.arange(index * feed.taps, min((index + 1) * feed.taps, taps))[:, None]
             taken = np.where(lanes >= 0, tap * self.tap_step + lanes, -1).reshape(-1)
-            rows[number, : len(taken)] = taken
+            rows[index, : len(taken)] = taken
         return rows
 
 
-def numbers_of(runs: Runs, first: int, lanes: int) -> np.ndarray:
+def numbers_of(runs: LaneRuns, first: int, lanes: int) -> np.ndarray:
     """Return the channel of each of `lanes` lanes, -1 where there is none."""
     numbers = np.full(lanes, -1, np.int64)
     for lane, count in runs:
@@ -71,7 +71,7 @@ def tiles_of(weights: np.ndarray, groups: int, rows: np.ndarray, columns: np.nda
     Args:
         weights: `(kernel height, kernel width, input channels / groups, output channels)`.
         groups: number of groups of channels; weights between different groups are 0.
-        rows: input of each row, `(passes, array)`, as from `Intake.rows`.
+        rows: input of each row, `(passes, array)`, as from `FeedChannels.rows`.
         columns: output of each column, `(array,)`, ascending.
     """
     depth, width = weights.shape[2:]

@@ -1,4 +1,4 @@
-"""`lowered`: all nodes of a network as jobs, its inputs and outputs included."""
+"""`lowered`: lower all nodes of a network to jobs, with its inputs and outputs."""
 
 from __future__ import annotations
 
@@ -8,24 +8,27 @@ from anytpu.chip.design import Design
 from anytpu.chip.image import Tag
 from anytpu.chip.quantized.nodes import QuantizedNetwork
 
-_ = convolutions, pointwise, rearranging  # They say how their nodes are lowered.
+_ = convolutions, pointwise, rearranging  # Imported to register the functions that lower their nodes.
 
 
 def lowered(
     network: QuantizedNetwork, batch: int, design: Design, convolution: str, *, by_content: bool, in_place: bool
 ) -> Lowering:
-    """Return the jobs of a network, and what they work on.
+    """Return the jobs of a network, with their storages, layouts and weights.
 
     Args:
         network, batch, design, convolution: as in `compile_image`.
-        by_content: weights are compared by their content; else, faster, by which arrays they are.
-        in_place: parts of a concatenation are written where the whole lies, so that it is not written at once.
+        by_content: whether equal weights are found by content; otherwise, faster, by object identity.
+        in_place: whether inputs of a concatenation are written directly into its output. Its storage is then written by
+            several jobs, so it cannot be spilled in between.
     """
     lowering = Lowering(network, batch, design, convolution, by_content, in_place)
+    # 1. Inputs come from the host's buffer.
     outputs = {port.tensor for port in network.outputs} & network.quantizations.keys()
     for port in network.inputs:
         if port.tensor in network.quantizations:
             hosting.receive(port.tensor, port.tensor, lowering)
+    # 2. Nodes in topological order; an output is exported right after the node that makes it.
     for node in network.nodes:
         lower(node, lowering)
         table = lowering.fused.get(node.output)

@@ -16,7 +16,7 @@ import numpy as np
 from anytpu.chip.design import BLOCK_BYTES, Design
 from anytpu.errors import CapacityError
 
-Maker = Callable[[], np.ndarray]
+ItemsMaker = Callable[[], np.ndarray]
 """Makes the bytes of items: an array whose first axis is the number of items that were requested."""
 
 
@@ -28,10 +28,10 @@ class WeightMemory:
         self._design, self._by_content = design, by_content
         self._digests: dict[int, bytes] = {}
         self._addresses: dict[Hashable, int] = {}
-        self._parts: list[tuple[int, int, Maker]] = []
+        self._parts: list[tuple[int, int, ItemsMaker]] = []
         self._blocks = 0
 
-    def reserve(self, key: Hashable, count: int, blocks: int, make: Maker) -> int:
+    def reserve(self, key: Hashable, count: int, blocks: int, make: ItemsMaker) -> int:
         """Return the first block of `count` items of `blocks` blocks each; `make` is called when bytes are needed.
 
         Args:
@@ -60,10 +60,10 @@ class WeightMemory:
 
     def check(self, name: str) -> None:
         """Raise CapacityError when the program `name` has more weights than there is memory."""
-        needed, most = self._blocks * BLOCK_BYTES, self._design.weight_memory_bytes
-        if needed > most:
+        needed, maximum = self._blocks * BLOCK_BYTES, self._design.weight_memory_bytes
+        if needed > maximum:
             raise CapacityError(
-                f"{name!r} needs {needed:,} bytes of Weight Memory, and the chip has {most:,} (weights lie in whole "
+                f"{name!r} needs {needed:,} bytes of Weight Memory, and the chip has {maximum:,} (weights lie in whole "
                 f"tiles of {self._design.array} by {self._design.array}). Make the model smaller, or split it in two "
                 "and compile each part."
             )

@@ -1,74 +1,89 @@
-"""Each kind of job as instructions."""
+"""`write`: generate the instructions of a job, by a function for each kind of job.
+
+Idea: rows are processed in chunks of half the accumulators, so that one half is activated while the other is filled.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
 
-from anytpu.chip.compiler.emission import Emission, parts_of
-from anytpu.chip.compiler.jobs import Column, ExportJob, Feed, HostServiceJob, Job, ProductJob, Step, StepsJob
-from anytpu.chip.compiler.planes import Layout, Plane
+from anytpu.chip.compiler.emitter import Emitter, parts_of
+from anytpu.chip.compiler.jobs import (
+    ExportJob,
+    HostServiceJob,
+    Job,
+    OutputBlock,
+    PlaneFeed,
+    PlaneOperation,
+    PlaneOperationsJob,
+    ProductJob,
+)
+from anytpu.chip.compiler.planes import Layout, StoragePlane
 from anytpu.chip.design import UNIT_BYTES
 from anytpu.chip.isa.instructions import Activate, Convolve, InterruptHost, MatrixMultiply, WriteHostMemory
 from anytpu.chip.isa.registers import Register
 
-_MOST_PASSES = 255
+_MAX_PASSES = 255
 
 
 @functools.singledispatch
-def write(job: Job, emission: Emission) -> None:
+def write(job: Job, emitter: Emitter) -> None:
     """Write the instructions of a job."""
     raise NotImplementedError(f"{type(job).__name__} is no job of the chip")
 
 
 @write.register
-def _(job: ProductJob, emission: Emission) -> None:
-    emission.set(job.settings)
-    half = max(1, emission.design.accumulator_rows // 2)
+def _(job: ProductJob, emitter: Emitter) -> None:
+    emitter.set(job.settings)
+    half = max(1, emitter.design.accumulator_rows // 2)
     chunks = list(_chunks(job.rows, half))
-    one_tile = all(column.passes == 1 for column in job.columns)
-    if one_tile:  # A tile stays in the array while all rows go through.
-        order = [(column, chunk) for column in job.columns for chunk in chunks]
+    one_tile = all(block.passes == 1 for block in job.blocks)
+    if one_tile:  # Weight stationary: a tile is fetched once and stays in the array for all chunks of rows.
+        order = [(block, chunk) for block in job.blocks for chunk in chunks]
     else:
-        order = [(column, chunk) for chunk in chunks for column in job.columns]
-    for column, (first, rows) in order:
-        _write_part(job, column, first, rows, emission)
+        order = [(block, chunk) for chunk in chunks for block in job.blocks]
+    for block, (first, rows) in order:
+        _write_part(job, block, first, rows, emitter)
 
 
-def _chunks(rows: int, most: int) -> Iterator[tuple[int, int]]:
-    """Cut rows into the fewest parts of at most `most`, as equal as can be: (first, count) of each."""
-    parts = -(-rows // most)
-    for number in range(parts):
-        first = number * rows // parts
-        yield first, (number + 1) * rows // parts - first
+def _chunks(rows: int, maximum: int) -> Iterator[tuple[int, int]]:
+    """Cut rows into the fewest chunks of at most `maximum`, of nearly equal size; yield (first, count) of each."""
+    parts = -(-rows // maximum)
+    for index in range(parts):
+        first = index * rows // parts
+        yield first, (index + 1) * rows // parts - first
 
 
-def _write_part(job: ProductJob, column: Column, first: int, rows: int, emission: Emission) -> None:
-    """Write what makes some rows of a block of outputs: all products, then the Activate."""
-    keep_parameters = emission.fetch_parameters(column.parameters)
-    keep = emission.fetch_tiles(column.tiles, column.passes)
-    sums = emission.sums(rows)
-    emission.set({Register.FIRST_ROW: first})
+def _write_part(job: ProductJob, block: OutputBlock, first: int, rows: int, emitter: Emitter) -> None:
+    """Write the instructions for some rows of a block of outputs: all products, then the Activate."""
+    # 1. Requests to the Weight Memory, as early as possible: their FIFOs prefetch.
+    keep_parameters = emitter.fetch_parameters(block.parameters)
+    keep = emitter.fetch_tiles(block.tiles, block.passes)
+    sums = emitter.sums(rows)
+    emitter.set({Register.FIRST_ROW: first})
+    # 2. One product for each group of feeds; the first overwrites the sums, the others add to them.
     accumulate = False
-    for feeds in _alike(column.feeds):
+    for feeds in _grouped(block.feeds):
         if feeds[0].window is None:
-            _multiply(job, feeds, first, rows, sums, accumulate, keep, emission)
+            _multiply(job, feeds, first, rows, sums, accumulate, keep, emitter)
         else:
-            _convolve(job, feeds[0], rows, sums, accumulate, keep, emission)
+            _convolve(job, feeds[0], rows, sums, accumulate, keep, emitter)
         accumulate, keep = True, False
-    target = column.target
-    emission.set({Register.OUT_PITCH: target.pitch, Register.OUT_HIGH_OFFSET: target.high})
-    emission.add(
+    # 3. The sums become integers of the result.
+    target = block.target
+    emitter.set({Register.OUT_PITCH: target.pitch, Register.OUT_HIGH_OFFSET: target.high})
+    emitter.add(
         Activate(
-            "scale", sums, _unit(target, emission) + first * target.pitch, rows,
+            "scale", sums, _unit(target, emitter) + first * target.pitch, rows,
             keep=keep_parameters, table=job.table, wide_out=job.wide_out,
         )
     )  # fmt: skip
 
 
-def _alike(feeds: tuple[Feed, ...]) -> list[list[Feed]]:
-    """Group planes that one MatrixMultiply can take, pass by pass: the same number of units apart."""
-    groups: list[list[Feed]] = []
+def _grouped(feeds: tuple[PlaneFeed, ...]) -> list[list[PlaneFeed]]:
+    """Group feeds that one MatrixMultiply can take: planes at a constant stride."""
+    groups: list[list[PlaneFeed]] = []
     for feed in feeds:
         last = groups[-1] if groups else []
         if last and _follows(last, feed):
@@ -78,35 +93,39 @@ def _alike(feeds: tuple[Feed, ...]) -> list[list[Feed]]:
     return groups
 
 
-def _follows(group: list[Feed], feed: Feed) -> bool:
+def _follows(group: list[PlaneFeed], feed: PlaneFeed) -> bool:
     last = group[-1]
-    if feed.window is not None or last.window is not None or len(group) == _MOST_PASSES:
+    if feed.window is not None or last.window is not None or len(group) == _MAX_PASSES:
         return False
-    one, other = last.plane, feed.plane
-    if (one.storage, one.pitch, one.high) != (other.storage, other.pitch, other.high) or other.offset < one.offset:
+    previous, other = last.plane, feed.plane
+    if (previous.storage, previous.pitch, previous.high) != (
+        other.storage,
+        other.pitch,
+        other.high,
+    ) or other.offset < previous.offset:
         return False
-    return len(group) == 1 or other.offset - one.offset == one.offset - group[-2].plane.offset
+    return len(group) == 1 or other.offset - previous.offset == previous.offset - group[-2].plane.offset
 
 
 def _multiply(
-    job: ProductJob, feeds: list[Feed], first: int, rows: int, sums: int, accumulate: bool, keep: bool,
-    emission: Emission,
+    job: ProductJob, feeds: list[PlaneFeed], first: int, rows: int, sums: int, accumulate: bool, keep: bool,
+    emitter: Emitter,
 ) -> None:  # fmt: skip
     plane = feeds[0].plane
     settings = {Register.PITCH: plane.pitch, Register.HIGH_OFFSET: plane.high}
     if len(feeds) > 1:
         settings[Register.PLANE_STRIDE] = feeds[1].plane.offset - plane.offset
-    emission.set(settings)
-    address = _unit(plane, emission) + first * plane.pitch
-    emission.add(MatrixMultiply(address, sums, rows, len(feeds), accumulate, keep, wide=job.wide))
+    emitter.set(settings)
+    address = _unit(plane, emitter) + first * plane.pitch
+    emitter.add(MatrixMultiply(address, sums, rows, len(feeds), accumulate, keep, wide=job.wide))
 
 
 def _convolve(
-    job: ProductJob, feed: Feed, rows: int, sums: int, accumulate: bool, keep: bool, emission: Emission
+    job: ProductJob, feed: PlaneFeed, rows: int, sums: int, accumulate: bool, keep: bool, emitter: Emitter
 ) -> None:
     assert feed.window is not None
     plane = feed.plane
-    emission.set(
+    emitter.set(
         {
             **feed.window.settings(int(job.settings[Register.BATCH])),
             Register.PITCH: plane.pitch,
@@ -115,23 +134,23 @@ def _convolve(
             Register.TAPS: feed.taps,
         }
     )
-    for done in range(0, feed.passes, _MOST_PASSES):
-        emission.set({Register.FIRST_TAP: done * feed.taps})
-        repeat = min(_MOST_PASSES, feed.passes - done)
-        emission.add(Convolve(_unit(plane, emission), sums, rows, repeat, accumulate or done > 0, keep, wide=job.wide))
+    for done in range(0, feed.passes, _MAX_PASSES):
+        emitter.set({Register.FIRST_TAP: done * feed.taps})
+        repeat = min(_MAX_PASSES, feed.passes - done)
+        emitter.add(Convolve(_unit(plane, emitter), sums, rows, repeat, accumulate or done > 0, keep, wide=job.wide))
         keep = False
 
 
 @write.register
-def _(job: StepsJob, emission: Emission) -> None:
+def _(job: PlaneOperationsJob, emitter: Emitter) -> None:
     for step in job.steps:
-        _write_step(step, emission)
+        _write_step(step, emitter)
 
 
-def _write_step(step: Step, emission: Emission) -> None:
+def _write_step(step: PlaneOperation, emitter: Emitter) -> None:
     source, target = step.source, step.target
-    emission.set(step.settings)
-    emission.set(
+    emitter.set(step.settings)
+    emitter.set(
         {
             Register.PITCH: source.pitch,
             Register.HIGH_OFFSET: source.high,
@@ -140,73 +159,74 @@ def _write_step(step: Step, emission: Emission) -> None:
         }
     )
     if step.second is not None:
-        emission.set(
+        emitter.set(
             {
                 Register.SECOND_PITCH: step.second.pitch,
                 Register.SECOND_HIGH_OFFSET: step.second.high,
                 Register.SECOND_ROWS: step.second_rows,
             }
         )
-    # In parts, so that what comes next can start with the first; each starts where the second operand starts again.
-    most = max(1, emission.design.accumulator_rows // 2)
+    # In chunks, so that a later instruction can start after the first. Each chunk starts at row 0 of a second operand
+    # that is repeated.
+    maximum = max(1, emitter.design.accumulator_rows // 2)
     if 0 < step.second_rows < step.rows:
-        most = max(1, most // step.second_rows) * step.second_rows
-    for first, rows in _whole_chunks(step.rows, most):
-        _write_rows(step, first, rows, emission)
+        maximum = max(1, maximum // step.second_rows) * step.second_rows
+    for first, rows in _whole_chunks(step.rows, maximum):
+        _write_rows(step, first, rows, emitter)
 
 
-def _whole_chunks(rows: int, most: int) -> Iterator[tuple[int, int]]:
-    for first in range(0, rows, most):
-        yield first, min(most, rows - first)
+def _whole_chunks(rows: int, maximum: int) -> Iterator[tuple[int, int]]:
+    for first in range(0, rows, maximum):
+        yield first, min(maximum, rows - first)
 
 
-def _write_rows(step: Step, first: int, rows: int, emission: Emission) -> None:
-    source, second = _unit(step.source, emission), 0
+def _write_rows(step: PlaneOperation, first: int, rows: int, emitter: Emitter) -> None:
+    source, second = _unit(step.source, emitter), 0
     if step.window is None:
         source += first * step.source.pitch
     else:
-        emission.set({Register.FIRST_ROW: first})
+        emitter.set({Register.FIRST_ROW: first})
     if step.second is not None:
-        second = _unit(step.second, emission)
+        second = _unit(step.second, emitter)
         if step.second_rows >= step.rows:
             second += first * step.second.pitch
-    emission.add(
+    emitter.add(
         Activate(
             step.operation,  # pyright: ignore[reportArgumentType]
-            source, _unit(step.target, emission) + first * step.target.pitch, rows, second,
+            source, _unit(step.target, emitter) + first * step.target.pitch, rows, second,
             False, step.table, step.counted, step.wide, step.wide_out,
         )
     )  # fmt: skip
 
 
 @write.register
-def _(job: ExportJob, emission: Emission) -> None:
+def _(job: ExportJob, emitter: Emitter) -> None:
     host = job.host_address
-    for start, units in _stretches(job.layout, job.rows, emission):
+    for start, units in _buffer_ranges(job.layout, job.rows, emitter):
         for first, count in parts_of(units):
-            emission.add(WriteHostMemory(host + first * UNIT_BYTES, start + first, count))
+            emitter.add(WriteHostMemory(host + first * UNIT_BYTES, start + first, count))
         host += units * UNIT_BYTES
 
 
-def _stretches(layout: Layout, rows: int, emission: Emission) -> list[tuple[int, int]]:
-    """Return the stretches of the Unified Buffer that planes take, in order, joined where they touch."""
-    found: list[tuple[int, int]] = []
+def _buffer_ranges(layout: Layout, rows: int, emitter: Emitter) -> list[tuple[int, int]]:
+    """Return the ranges (start, units) of the Unified Buffer that planes occupy; adjacent ranges are merged."""
+    ranges: list[tuple[int, int]] = []
     for plane in layout:
         units = rows * plane.pitch
-        low = _unit(plane, emission)
+        low = _unit(plane, emitter)
         for start in (low, low + plane.high) if plane.high else (low,):
-            if found and sum(found[-1]) == start:
-                found[-1] = (found[-1][0], found[-1][1] + units)
+            if ranges and sum(ranges[-1]) == start:
+                ranges[-1] = (ranges[-1][0], ranges[-1][1] + units)
             else:
-                found.append((start, units))
-    return found
+                ranges.append((start, units))
+    return ranges
 
 
 @write.register
-def _(job: HostServiceJob, emission: Emission) -> None:
-    emission.flush()
-    emission.add(InterruptHost(job.number))
+def _(job: HostServiceJob, emitter: Emitter) -> None:
+    emitter.flush()
+    emitter.add(InterruptHost(job.number))
 
 
-def _unit(plane: Plane, emission: Emission) -> int:
-    return emission.addresses[plane.storage] + plane.offset
+def _unit(plane: StoragePlane, emitter: Emitter) -> int:
+    return emitter.addresses[plane.storage] + plane.offset

@@ -1,4 +1,4 @@
-"""The instructions: what they are, what they mean, and their bytes."""
+"""The instruction set: records, semantics and encoding."""
 
 from anytpu.chip.isa.encoding import decode, encode
 from anytpu.chip.isa.instructions import Instruction

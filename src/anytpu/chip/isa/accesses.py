@@ -1,12 +1,12 @@
-"""`accesses`: which stretches of which memories an instruction reads and writes.
+"""`accesses`: the address ranges of the memories that an instruction reads and writes.
 
 Idea: two instructions of different units need a `Sync` between them if one writes an address that the other accesses.
 The compiler inserts the Syncs, the checker finds missing ones, and the time model computes the waits. All three use
 this function, and so agree.
 
-Rule: a stretch is never too small. The rows of a plane are PITCH units apart, and the units between two rows count as
+Rule: a range is never too small. The rows of a plane are PITCH units apart, and the units between two rows count as
 accessed. For a window, everything between its first and its last row of the source counts. Planes that are not adjacent
-are separate stretches.
+are separate ranges.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import NamedTuple
 from anytpu.chip.design import UNIT_BYTES, Design
 from anytpu.chip.isa.instructions import (
     Activate,
+    ArrayInstruction,
     Convolve,
     Instruction,
-    Product,
     ReadHostMemory,
     ReadWeights,
     WriteHostMemory,
@@ -38,7 +38,7 @@ class Memory(enum.Enum):
     TABLES = "table"
 
 
-class Stretch(NamedTuple):
+class AddressRange(NamedTuple):
     """Addresses of a memory from `start` up to `stop`, excluded."""
 
     memory: Memory
@@ -49,8 +49,8 @@ class Stretch(NamedTuple):
 class Accesses(NamedTuple):
     """The reads and writes of an instruction. FIFOs are not included: they order themselves (`tiles_popped`)."""
 
-    reads: tuple[Stretch, ...] = ()
-    writes: tuple[Stretch, ...] = ()
+    reads: tuple[AddressRange, ...] = ()
+    writes: tuple[AddressRange, ...] = ()
 
 
 _PLACES = {
@@ -73,35 +73,35 @@ def accesses(instruction: Instruction, registers: Registers, design: Design) -> 
         >>> from anytpu.chip.design import TPU_V1
         >>> from anytpu.chip.isa.issue import RESET
         >>> accesses(ReadHostMemory(host_address=64, address=10, units=2), RESET, TPU_V1).writes
-        (Stretch(memory=<Memory.BUFFER: 'unit of the Unified Buffer'>, start=10, stop=12),)
+        (AddressRange(memory=<Memory.BUFFER: 'unit of the Unified Buffer'>, start=10, stop=12),)
     """
-    if isinstance(instruction, Product):
+    if isinstance(instruction, ArrayInstruction):
         return _of_product(instruction, registers, design)
     if isinstance(instruction, Activate):
         return _of_activate(instruction, registers)
     if isinstance(instruction, ReadWeights):
         return _of_read_weights(instruction, design)
     if isinstance(instruction, ReadHostMemory | WriteHostMemory):
-        host = _stretch(Memory.HOST, instruction.host_address, instruction.units * UNIT_BYTES)
-        buffer = _stretch(Memory.BUFFER, instruction.address, instruction.units)
+        host = _range(Memory.HOST, instruction.host_address, instruction.units * UNIT_BYTES)
+        buffer = _range(Memory.BUFFER, instruction.address, instruction.units)
         return Accesses(host, buffer) if isinstance(instruction, ReadHostMemory) else Accesses(buffer, host)
     return _NOTHING
 
 
-def place_text(memory: Memory, start: int, stop: int) -> str:
-    """Write a stretch of a memory.
+def range_text(memory: Memory, start: int, stop: int) -> str:
+    """Write an address range of a memory.
 
     Example:
-        >>> place_text(Memory.BUFFER, 3, 9), place_text(Memory.ACCUMULATORS, 3, 4)
+        >>> range_text(Memory.BUFFER, 3, 9), range_text(Memory.ACCUMULATORS, 3, 4)
         ('units 3 to 8 of the Unified Buffer', 'row 3 of the accumulators')
     """
-    one, many, where = _PLACES[memory]
-    return f"{one} {start}{where}" if stop == start + 1 else f"{many} {start} to {stop - 1}{where}"
+    singular, many, where = _PLACES[memory]
+    return f"{singular} {start}{where}" if stop == start + 1 else f"{many} {start} to {stop - 1}{where}"
 
 
 def tiles_popped(instruction: Instruction) -> int:
     """Return how many tiles an instruction pops from the weight FIFO."""
-    return instruction.repeat - instruction.keep if isinstance(instruction, Product) else 0
+    return instruction.repeat - instruction.keep if isinstance(instruction, ArrayInstruction) else 0
 
 
 def parameters_popped(instruction: Instruction) -> int:
@@ -118,7 +118,7 @@ def blocks_of(instruction: ReadWeights, design: Design) -> int:
     return 64 if instruction.wide else 1  # 65,536 numbers of 2 bytes, or 256 bytes, in blocks of 2,048
 
 
-def _of_product(instruction: Product, registers: Registers, design: Design) -> Accesses:
+def _of_product(instruction: ArrayInstruction, registers: Registers, design: Design) -> Accesses:
     pitch = int(registers[Register.PITCH])
     if isinstance(instruction, Convolve):
         taps = int(registers[Register.TAPS])
@@ -129,7 +129,7 @@ def _of_product(instruction: Product, registers: Registers, design: Design) -> A
         units = -(-design.array // UNIT_BYTES)
         source = _plane(instruction.address, (0, instruction.rows), pitch, units)
         source = _repeated(source, instruction.repeat, int(registers[Register.PLANE_STRIDE]))
-    sums = _stretch(Memory.ACCUMULATORS, instruction.accumulator, instruction.rows)
+    sums = _range(Memory.ACCUMULATORS, instruction.accumulator, instruction.rows)
     reads = _with_high(source, instruction.wide, registers[Register.HIGH_OFFSET])
     return Accesses(reads + sums if instruction.accumulate else reads, sums)
 
@@ -137,7 +137,7 @@ def _of_product(instruction: Product, registers: Registers, design: Design) -> A
 def _of_activate(instruction: Activate, registers: Registers) -> Accesses:
     pitch, out_pitch = int(registers[Register.PITCH]), int(registers[Register.OUT_PITCH])
     if instruction.operation == "scale":
-        reads = _stretch(Memory.ACCUMULATORS, instruction.source, instruction.rows)
+        reads = _range(Memory.ACCUMULATORS, instruction.source, instruction.rows)
     else:
         rows = (0, instruction.rows)
         if instruction.operation in ("max", "average"):
@@ -150,14 +150,14 @@ def _of_activate(instruction: Activate, registers: Registers) -> Accesses:
         second = _plane(instruction.second, rows, int(registers[Register.SECOND_PITCH]), out_pitch)
         reads += _with_high(second, instruction.wide, registers[Register.SECOND_HIGH_OFFSET])
     if instruction.table:
-        reads += _stretch(Memory.TABLES, int(registers[Register.TABLE]), 1)
+        reads += _range(Memory.TABLES, int(registers[Register.TABLE]), 1)
     target = _plane(instruction.target, (0, instruction.rows), out_pitch, out_pitch)
     return Accesses(reads, _with_high(target, instruction.wide_out, registers[Register.OUT_HIGH_OFFSET]))
 
 
 def _of_read_weights(instruction: ReadWeights, design: Design) -> Accesses:
-    reads = _stretch(Memory.WEIGHTS, instruction.address, instruction.count * blocks_of(instruction, design))
-    writes = _stretch(Memory.TABLES, instruction.slot, instruction.count) if instruction.kind == "table" else ()
+    reads = _range(Memory.WEIGHTS, instruction.address, instruction.count * blocks_of(instruction, design))
+    writes = _range(Memory.TABLES, instruction.slot, instruction.count) if instruction.kind == "table" else ()
     return Accesses(reads, writes)
 
 
@@ -204,27 +204,29 @@ def _position(out: int, tap: int, registers: Registers, stride: Register) -> int
     return out * int(registers[stride]) - int(registers[pad]) + tap * int(registers[dilation])
 
 
-def _stretch(memory: Memory, start: int, length: int) -> tuple[Stretch, ...]:
-    return (Stretch(memory, start, start + length),)
+def _range(memory: Memory, start: int, length: int) -> tuple[AddressRange, ...]:
+    return (AddressRange(memory, start, start + length),)
 
 
-def _plane(address: int, rows: tuple[int, int], pitch: int, units: int) -> tuple[Stretch, ...]:
+def _plane(address: int, rows: tuple[int, int], pitch: int, units: int) -> tuple[AddressRange, ...]:
     first, stop = rows
     if first == stop:
         return ()
-    return (Stretch(Memory.BUFFER, address + first * pitch, address + (stop - 1) * pitch + min(pitch, units)),)
+    return (AddressRange(Memory.BUFFER, address + first * pitch, address + (stop - 1) * pitch + min(pitch, units)),)
 
 
-def _repeated(source: tuple[Stretch, ...], repeat: int, stride: int) -> tuple[Stretch, ...]:
+def _repeated(source: tuple[AddressRange, ...], repeat: int, stride: int) -> tuple[AddressRange, ...]:
     if repeat == 1:
         return source
-    (one,) = source
-    if stride > one.stop - one.start:
-        return tuple(Stretch(one.memory, one.start + p * stride, one.stop + p * stride) for p in range(repeat))
-    return (one._replace(stop=one.stop + (repeat - 1) * stride),)
+    (plane,) = source
+    if stride > plane.stop - plane.start:
+        return tuple(
+            AddressRange(plane.memory, plane.start + p * stride, plane.stop + p * stride) for p in range(repeat)
+        )
+    return (plane._replace(stop=plane.stop + (repeat - 1) * stride),)
 
 
-def _with_high(source: tuple[Stretch, ...], wide: bool, offset: int | float) -> tuple[Stretch, ...]:
+def _with_high(source: tuple[AddressRange, ...], wide: bool, offset: int | float) -> tuple[AddressRange, ...]:
     if not wide:
         return source
-    return source + tuple(Stretch(s.memory, s.start + int(offset), s.stop + int(offset)) for s in source)
+    return source + tuple(AddressRange(s.memory, s.start + int(offset), s.stop + int(offset)) for s in source)

@@ -10,10 +10,9 @@ from pathlib import Path
 from anytpu.chip import assembly, checking, file_parts
 from anytpu.chip.assembly.directives import DIRECTIVES, NUMBERS
 from anytpu.chip.isa.example import EXAMPLE
-from anytpu.chip.isa.forms import FORMS, Field, Form, Kind
-from anytpu.chip.isa.instructions import MatrixMultiply, Product
-from anytpu.chip.isa.registers import MEANINGS, power_text
-from anytpu.chip.isa.registers import Kind as ValueKind
+from anytpu.chip.isa.forms import FORMS, Field, FieldKind, Form
+from anytpu.chip.isa.instructions import ArrayInstruction, MatrixMultiply
+from anytpu.chip.isa.registers import MEANINGS, RegisterKind, power_text
 from anytpu.errors import HazardError
 
 _TEMPLATE = Path(__file__).with_name("docs.md")
@@ -66,26 +65,26 @@ def _where(bit: int, field: Field) -> str:
 
 
 def _holds(field: Field) -> str:
-    if field.kind is Kind.CHOICE:
-        return ", ".join(f"{number} {choice}" for number, choice in enumerate(field.choices))
-    if field.kind is Kind.FLAG:
+    if field.kind is FieldKind.CHOICE:
+        return ", ".join(f"{index} {choice}" for index, choice in enumerate(field.choices))
+    if field.kind is FieldKind.FLAG:
         return "0 or 1"
-    if field.kind in (Kind.REGISTER, Kind.VALUE):
-        return "a register" if field.kind is Kind.REGISTER else "its value"
-    return "0" if field.kind is Kind.RESERVED else f"{field.least:,} to {field.most:,}"
+    if field.kind in (FieldKind.REGISTER, FieldKind.VALUE):
+        return "a register" if field.kind is FieldKind.REGISTER else "its value"
+    return "0" if field.kind is FieldKind.RESERVED else f"{field.minimum:,} to {field.maximum:,}"
 
 
 def _meaning(form: Form) -> Iterator[str]:
     text = inspect.getdoc(form.record) or ""
     if form.record is MatrixMultiply:
-        text += "\n\n" + (inspect.getdoc(Product) or "").partition("\n\n")[2]
-    elif issubclass(form.record, Product):
+        text += "\n\n" + (inspect.getdoc(ArrayInstruction) or "").partition("\n\n")[2]
+    elif issubclass(form.record, ArrayInstruction):
         text += "\n\nPasses and fields are those of matrix_multiply."
     yield from _markdown(text)
 
 
 def _markdown(text: str) -> Iterator[str]:
-    """Turn a docstring into Markdown: what follows "Attributes:" becomes a list."""
+    """Convert a docstring to Markdown: the section "Attributes:" becomes a list."""
     is_list = False
     for line in text.splitlines():
         if line == "Attributes:":
@@ -100,11 +99,11 @@ def _markdown(text: str) -> Iterator[str]:
 
 
 def _registers() -> str:
-    kinds = {ValueKind.FLOAT: "float32 above 0", ValueKind.SIGNED: "signed", ValueKind.UNSIGNED: "unsigned"}
+    kinds = {RegisterKind.FLOAT: "float32 above 0", RegisterKind.SIGNED: "signed", RegisterKind.UNSIGNED: "unsigned"}
     rows = ["| number | name | kind | value | meaning |", "| --- | --- | --- | --- | --- |"]
     for register, meaning in MEANINGS.items():
-        is_float = meaning.kind is ValueKind.FLOAT
-        bounds = f"at most {power_text(meaning.most)}" if is_float else f"{meaning.least:,} to {meaning.most:,}"
+        is_float = meaning.kind is RegisterKind.FLOAT
+        bounds = f"at most {power_text(meaning.maximum)}" if is_float else f"{meaning.minimum:,} to {meaning.maximum:,}"
         rows.append(f"| {register.value} | `{register.name}` | {kinds[meaning.kind]} | {bounds} | {meaning.text} |")
     return "\n".join(rows)
 

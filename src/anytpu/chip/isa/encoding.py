@@ -1,6 +1,6 @@
-"""Instructions to bytes, and bytes to instructions, by the table in `forms.py`.
+"""`encode` and `decode`: instructions to bytes and back, by the table in `forms.py`.
 
-Rule: `decode(encode(x)) == x` and `encode(decode(b)) == b`, or an error that names the instruction, or the byte.
+Rule: `decode(encode(x)) == x` and `encode(decode(b)) == b`, or an error that names the instruction or the byte.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ import struct
 from collections.abc import Iterable
 from typing import Any
 
-from anytpu.chip.isa.forms import BY_OPCODE, Field, Form, Kind, form_of
+from anytpu.chip.isa.forms import BY_OPCODE, Field, FieldKind, Form, form_of
 from anytpu.chip.isa.instructions import Instruction
-from anytpu.chip.isa.registers import MEANINGS, Register, power_text
-from anytpu.chip.isa.registers import Kind as ValueKind
+from anytpu.chip.isa.registers import MEANINGS, Register, RegisterKind, power_text
 from anytpu.errors import ChipError, ChipFileError
 
 _FLOAT = struct.Struct("<f")
@@ -36,11 +35,11 @@ def encode(instructions: Iterable[Instruction]) -> bytes:
         '13 02 01 40 00 00 02 00 c8 00 00 00 02'
     """
     parts = []
-    for number, instruction in enumerate(instructions):
+    for index, instruction in enumerate(instructions):
         try:
             parts.append(_bytes_of(instruction))
         except _FieldError as error:
-            raise ChipError(f"Instruction {number}, {form_of(instruction).mnemonic}: {error}") from None
+            raise ChipError(f"Instruction {index}, {form_of(instruction).mnemonic}: {error}") from None
     return b"".join(parts)
 
 
@@ -79,7 +78,7 @@ def decode(content: bytes) -> tuple[Instruction, ...]:
         >>> decode(bytes.fromhex("06 04 09 02"))
         (Sync(waiting=4, finished=9), Halt())
     """
-    found, offset = [], 0
+    instructions, offset = [], 0
     while offset < len(content):
         form = BY_OPCODE.get(content[offset])
         if form is None:
@@ -91,22 +90,22 @@ def decode(content: bytes) -> tuple[Instruction, ...]:
                 f"{form.length_bytes} bytes, and {len(content) - offset} are left."
             )
         try:
-            found.append(_instruction(form, int.from_bytes(content[offset:stop], "little")))
+            instructions.append(_instruction(form, int.from_bytes(content[offset:stop], "little")))
         except _FieldError as error:
             raise ChipFileError(f"The {form.mnemonic} at byte {offset} of the instructions: {error}") from None
         offset = stop
-    return tuple(found)
+    return tuple(instructions)
 
 
 def _value_bits(register: int, value: int | float) -> int:
     meaning = MEANINGS[_known_register(register)]
     name = Register(register).name
-    if meaning.kind is ValueKind.FLOAT:
-        return _float_bits(name, value, meaning.most)
-    return _whole(f"register {name}", value, meaning.least, meaning.most) & 0xFFFFFFFF
+    if meaning.kind is RegisterKind.FLOAT:
+        return _float_bits(name, value, meaning.maximum)
+    return _whole(f"register {name}", value, meaning.minimum, meaning.maximum) & 0xFFFFFFFF
 
 
-def _float_bits(name: str, value: int | float, most: int) -> int:
+def _float_bits(name: str, value: int | float, maximum: int) -> int:
     expected = f"register {name} must be a float32 number above 0"
     if not (isinstance(value, int | float) and 0 < value < math.inf):
         raise _FieldError(f"{expected}, not {value!r}.")
@@ -116,8 +115,8 @@ def _float_bits(name: str, value: int | float, most: int) -> int:
         raise _FieldError(f"{expected}, and {value!r} is greater than all of them.") from None
     if _FLOAT.unpack(packed)[0] != value:
         raise _FieldError(f"{expected}, and {value!r} is none: the nearest is {_FLOAT.unpack(packed)[0]!r}.")
-    if value > most:
-        raise _FieldError(f"{expected} and at most {power_text(most)}, not {value!r}.")
+    if value > maximum:
+        raise _FieldError(f"{expected} and at most {power_text(maximum)}, not {value!r}.")
     return int.from_bytes(packed, "little")
 
 
@@ -125,7 +124,7 @@ def _bytes_of(instruction: Instruction) -> bytes:
     form = form_of(instruction)
     word = form.opcode
     for field, bit in form.places:
-        if field.kind is not Kind.RESERVED:
+        if field.kind is not FieldKind.RESERVED:
             value = getattr(instruction, field.name)
             word |= _bits(field, value, getattr(instruction, "register", 0)) << bit
     return word.to_bytes(form.length_bytes, "little")
@@ -133,27 +132,27 @@ def _bytes_of(instruction: Instruction) -> bytes:
 
 def _bits(field: Field, value: Any, register: int) -> int:
     kind = field.kind
-    if kind is Kind.FLAG:
+    if kind is FieldKind.FLAG:
         return bool(value)
-    if kind is Kind.CHOICE:
+    if kind is FieldKind.CHOICE:
         if value not in field.choices:
             raise _FieldError(f"{field.name} must be {_either(field.choices)}, not {value!r}.")
         return field.choices.index(value)
-    if kind is Kind.VALUE:
+    if kind is FieldKind.VALUE:
         return _value_bits(register, value)
-    whole = _whole(field.name, value, field.least, field.most)
-    if kind is Kind.REGISTER:
+    whole = _whole(field.name, value, field.minimum, field.maximum)
+    if kind is FieldKind.REGISTER:
         _known_register(whole)
     return whole
 
 
-def _whole(name: str, value: object, least: int, most: int) -> int:
+def _whole(name: str, value: object, minimum: int, maximum: int) -> int:
     try:
         whole = operator.index(value)  # pyright: ignore[reportArgumentType]
     except TypeError:
-        raise _FieldError(f"{name} must be a whole number, not {value!r}.") from None
-    if not least <= whole <= most:
-        raise _FieldError(f"{name} must be a number from {least} to {most}, not {whole}.")
+        raise _FieldError(f"{name} must be an integer, not {value!r}.") from None
+    if not minimum <= whole <= maximum:
+        raise _FieldError(f"{name} must be a number from {minimum} to {maximum}, not {whole}.")
     return whole
 
 
@@ -169,37 +168,37 @@ def _instruction(form: Form, word: int) -> Instruction:
     for field, bit in form.places:
         raw = (word >> bit) & ((1 << field.bits) - 1)
         kind = field.kind
-        if kind is Kind.VALUE:
+        if kind is FieldKind.VALUE:
             values[field.name] = _value(values["register"], raw)
             continue
-        if not field.least <= raw <= field.most:
+        if not field.minimum <= raw <= field.maximum:
             raise _FieldError(_outside(field, raw))
-        if kind is Kind.NUMBER or kind is Kind.UNITS:
+        if kind is FieldKind.NUMBER or kind is FieldKind.UNITS:
             values[field.name] = raw
-        elif kind is Kind.FLAG:
+        elif kind is FieldKind.FLAG:
             values[field.name] = raw == 1
-        elif kind is Kind.CHOICE:
+        elif kind is FieldKind.CHOICE:
             values[field.name] = field.choices[raw]
-        elif kind is Kind.REGISTER:
+        elif kind is FieldKind.REGISTER:
             values[field.name] = _known_register(raw)
     return form.record(**values)  # pyright: ignore[reportCallIssue]
 
 
 def _outside(field: Field, raw: int) -> str:
-    if field.kind is Kind.RESERVED:
+    if field.kind is FieldKind.RESERVED:
         return "a reserved bit of its flags is 1, and all must be 0."
-    if field.kind is Kind.CHOICE:
+    if field.kind is FieldKind.CHOICE:
         return f"{field.name} must be {_either(field.choices)}, and {raw} is none of them."
-    return f"{field.name} must be a number from {field.least} to {field.most}, not {raw}."
+    return f"{field.name} must be a number from {field.minimum} to {field.maximum}, not {raw}."
 
 
 def _value(register: object, raw: int) -> int | float:
     assert isinstance(register, Register)
     kind = MEANINGS[register].kind
-    if kind is ValueKind.FLOAT:
+    if kind is RegisterKind.FLOAT:
         value: int | float = _FLOAT.unpack(raw.to_bytes(4, "little"))[0]
     else:
-        value = raw - (1 << 32) if kind is ValueKind.SIGNED and raw >> 31 else raw
+        value = raw - (1 << 32) if kind is RegisterKind.SIGNED and raw >> 31 else raw
     _value_bits(register, value)
     return value
 

@@ -39,7 +39,7 @@ halt
 """
 
 EXAMPLE_INPUTS = ((1, 2, 3), (4, 5, -6))
-"""What x may be: two rows of integers."""
+"""An input x: two rows of integers."""
 
 EXAMPLE_OUTPUTS = ((12, 9), (24, 0))
-"""What y is then: (1*2 + 2*6 + 10) * 0.5 = 12, and so on; the last is -3 before the clip."""
+"""The output y for it: (1*2 + 2*6 + 10) * 0.5 = 12, and so on; the last is -3 before the clip."""

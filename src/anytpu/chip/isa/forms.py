@@ -21,8 +21,8 @@ from anytpu.chip.isa.instructions import Instruction
 from anytpu.chip.isa.units import Unit
 
 
-class Kind(enum.Enum):
-    """How the bits of a field are read."""
+class FieldKind(enum.Enum):
+    """The interpretation of a field's bits."""
 
     NUMBER = "number"
     FLAG = "flag"
@@ -42,24 +42,24 @@ class Field:
         bits: number of bits.
         kind: a number, a flag of one bit, an index into `choices`, a mask of units, or the number of a register. A
             `VALUE` is the value of the register before it, by that register's kind. Reserved bits are 0.
-        least: minimum of a number.
+        minimum: minimum of a number.
         choices: the values of a choice, by index.
         text: a phrase on its meaning, for the documentation.
     """
 
     name: str
     bits: int
-    kind: Kind = Kind.NUMBER
-    least: int = 0
+    kind: FieldKind = FieldKind.NUMBER
+    minimum: int = 0
     choices: tuple[str, ...] = ()
     text: str = ""
 
     @functools.cached_property
-    def most(self) -> int:
+    def maximum(self) -> int:
         """Maximum of the number that it may hold."""
-        if self.kind is Kind.UNITS:
+        if self.kind is FieldKind.UNITS:
             return (1 << len(Unit)) - 1
-        if self.kind is Kind.RESERVED:
+        if self.kind is FieldKind.RESERVED:
             return 0
         return len(self.choices) - 1 if self.choices else (1 << self.bits) - 1
 
@@ -90,22 +90,22 @@ class Form:
     @functools.cached_property
     def places(self) -> tuple[tuple[Field, int], ...]:
         """Each field with the index of its lowest bit."""
-        found, bit = [], 8
+        places, bit = [], 8
         for field in self.fields:
-            found.append((field, bit))
+            places.append((field, bit))
             bit += field.bits
-        return tuple(found)
+        return tuple(places)
 
     @functools.cached_property
     def operands(self) -> tuple[Field, ...]:
         """The fields that assembly writes as operands, in the order of the record."""
-        named = {f.name: f for f in self.fields if f.kind not in (Kind.FLAG, Kind.CHOICE, Kind.RESERVED)}
+        named = {f.name: f for f in self.fields if f.kind not in (FieldKind.FLAG, FieldKind.CHOICE, FieldKind.RESERVED)}
         return tuple(named[f.name] for f in dataclasses.fields(self.record) if f.name in named)
 
     @functools.cached_property
     def suffixes(self) -> tuple[Field, ...]:
         """The fields that assembly writes after the mnemonic, behind a dot."""
-        return tuple(f for f in self.fields if f.kind in (Kind.FLAG, Kind.CHOICE))
+        return tuple(f for f in self.fields if f.kind in (FieldKind.FLAG, FieldKind.CHOICE))
 
     @functools.cached_property
     def defaults(self) -> dict[str, object]:
@@ -115,14 +115,14 @@ class Form:
 
 
 def _flag(name: str, text: str) -> Field:
-    return Field(name, 1, Kind.FLAG, text=text)
+    return Field(name, 1, FieldKind.FLAG, text=text)
 
 
 def _unit(name: str, text: str) -> Field:
     return Field(name, 24, text=text + ", in units of 32 bytes")
 
 
-_ROWS = Field("rows", 32, least=1, text="number of rows")
+_ROWS = Field("rows", 32, minimum=1, text="number of rows")
 _WIDE = _flag("wide", "the source is 16-bit")
 _COPY = (
     Field("host_address", 40, text="byte of the host's buffer"),
@@ -134,8 +134,8 @@ _PRODUCT = (
     _flag("keep", "the first pass uses the tile in the array"),
     _flag("unsigned", "source bytes are 0 to 255"),
     _WIDE,
-    Field("", 4, Kind.RESERVED),
-    Field("repeat", 8, least=1, text="number of passes"),
+    Field("", 4, FieldKind.RESERVED),
+    Field("repeat", 8, minimum=1, text="number of passes"),
     _unit("address", "start of the source plane"),
     Field("accumulator", 16, text="index of the first accumulator row"),
     _ROWS,
@@ -163,8 +163,8 @@ FORMS = (
         "set_configuration",
         instructions.SetConfiguration,
         (
-            Field("register", 8, Kind.REGISTER, text="number of the register"),
-            Field("value", 32, Kind.VALUE, text="read as the register's kind"),
+            Field("register", 8, FieldKind.REGISTER, text="number of the register"),
+            Field("value", 32, FieldKind.VALUE, text="read as the register's kind"),
         ),
         "Set a register for later instructions.",
     ),
@@ -173,8 +173,8 @@ FORMS = (
         "sync",
         instructions.Sync,
         (
-            Field("waiting", 8, Kind.UNITS, least=1, text="mask of the units that wait"),
-            Field("finished", 8, Kind.UNITS, least=1, text="mask of the units that they wait for"),
+            Field("waiting", 8, FieldKind.UNITS, minimum=1, text="mask of the units that wait"),
+            Field("finished", 8, FieldKind.UNITS, minimum=1, text="mask of the units that they wait for"),
         ),
         "Make units wait for other units.",
     ),
@@ -187,11 +187,11 @@ FORMS = (
         "read_weights",
         instructions.ReadWeights,
         (
-            Field("kind", 2, Kind.CHOICE, choices=("tile", "parameters", "table"), text="kind of item"),
+            Field("kind", 2, FieldKind.CHOICE, choices=("tile", "parameters", "table"), text="kind of item"),
             _flag("wide", "tables of 65,536 entries of 16 bits"),
-            Field("", 5, Kind.RESERVED),
+            Field("", 5, FieldKind.RESERVED),
             Field("address", 24, text="Weight Memory address, in blocks of 2 KiB"),
-            Field("count", 24, least=1, text="number of items"),
+            Field("count", 24, minimum=1, text="number of items"),
             Field("slot", 8, text="index of the first table to fill"),
         ),
         "Request weights, parameters or tables.",
@@ -214,7 +214,7 @@ FORMS = (
             Field(
                 "operation",
                 3,
-                Kind.CHOICE,
+                FieldKind.CHOICE,
                 choices=("scale", "copy", "add", "subtract", "multiply", "max", "average"),
                 text="operation of step 1",
             ),

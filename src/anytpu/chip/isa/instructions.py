@@ -116,7 +116,7 @@ class ReadWeights(Instruction):
 
 
 @dataclasses.dataclass(frozen=True)
-class Product(Instruction):
+class ArrayInstruction(Instruction):
     """Passes and fields of MatrixMultiply and Convolve.
 
     In each of `repeat` passes, `rows` rows of `array` values from the Unified Buffer go through the array; `array` is
@@ -151,7 +151,7 @@ class Product(Instruction):
 
 
 @dataclasses.dataclass(frozen=True)
-class MatrixMultiply(Product):
+class MatrixMultiply(ArrayInstruction):
     """Multiply planes of rows by tiles.
 
     Pass p reads rows PITCH units apart, from unit `address` + p * PLANE_STRIDE on. Lanes beyond 32 * PITCH are 0.
@@ -159,7 +159,7 @@ class MatrixMultiply(Product):
 
 
 @dataclasses.dataclass(frozen=True)
-class Convolve(Product):
+class Convolve(ArrayInstruction):
     """Multiply the windows of a tensor by tiles.
 
     Pass p takes TAPS taps of the window from tap FIRST_TAP + p * TAPS on, or as many as the window has left.

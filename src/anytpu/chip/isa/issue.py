@@ -48,7 +48,7 @@ def issue(instructions: Iterable[Instruction]) -> Iterator[Issued]:
         [(0, 0), (0, 8), (0, 8)]
     """
     registers, is_seen, tag = dict(RESET), False, -1
-    for number, instruction in enumerate(instructions):
+    for index, instruction in enumerate(instructions):
         if isinstance(instruction, SetConfiguration):
             if is_seen:
                 registers, is_seen = registers.copy(), False
@@ -57,4 +57,4 @@ def issue(instructions: Iterable[Instruction]) -> Iterator[Issued]:
             is_seen = True
             if isinstance(instruction, DebugTag):
                 tag = instruction.tag
-        yield Issued(number, instruction, registers, tag)
+        yield Issued(index, instruction, registers, tag)

@@ -15,7 +15,7 @@ import enum
 
 
 class Register(enum.IntEnum):
-    """The number of a register, as it stands in the instruction."""
+    """The number of a register, as encoded in the instruction."""
 
     # Read by Convolve, by a pool of Activate, and in part by MatrixMultiply.
     PITCH = 0
@@ -54,8 +54,8 @@ class Register(enum.IntEnum):
     TABLE = 45
 
 
-class Kind(enum.Enum):
-    """How the 32 bits of a register are read."""
+class RegisterKind(enum.Enum):
+    """The data type of a register's 32 bits."""
 
     UNSIGNED = "unsigned"
     SIGNED = "signed"
@@ -63,22 +63,22 @@ class Kind(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class Meaning:
+class RegisterMeaning:
     """The meaning of a register.
 
     Attributes:
-        kind: how its 32 bits are read.
-        least, most: bounds of its value; a float must be above `least`.
+        kind: data type of its 32 bits.
+        minimum, maximum: bounds of its value; a float must be above `minimum`.
         text: a phrase for the documentation.
     """
 
-    kind: Kind
-    least: int
-    most: int
+    kind: RegisterKind
+    minimum: int
+    maximum: int
     text: str
 
 
-GREATEST_SCALE = 2**100
+MAX_SCALE = 2**100
 """Maximum of a scale: scaled operands stay finite in float32, so no operation on two of them makes a NaN."""
 
 
@@ -86,52 +86,56 @@ def power_text(power: int) -> str:
     """Write a power of 2.
 
     Example:
-        >>> power_text(GREATEST_SCALE)
+        >>> power_text(MAX_SCALE)
         '2**100'
     """
     return f"2**{power.bit_length() - 1}"
 
 
-_U, _S, _F = Kind.UNSIGNED, Kind.SIGNED, Kind.FLOAT
+_U, _S, _F = RegisterKind.UNSIGNED, RegisterKind.SIGNED, RegisterKind.FLOAT
 _WORD = 2**32 - 1
 
-MEANINGS: dict[Register, Meaning] = {
-    Register.PITCH: Meaning(_U, 0, 64, "units from a source row to the next"),
-    Register.PLANE_STRIDE: Meaning(_U, 0, 2**24 - 1, "units from the plane of a MatrixMultiply pass to the next"),
-    Register.HIGH_OFFSET: Meaning(
+MEANINGS: dict[Register, RegisterMeaning] = {
+    Register.PITCH: RegisterMeaning(_U, 0, 64, "units from a source row to the next"),
+    Register.PLANE_STRIDE: RegisterMeaning(
+        _U, 0, 2**24 - 1, "units from the plane of a MatrixMultiply pass to the next"
+    ),
+    Register.HIGH_OFFSET: RegisterMeaning(
         _U, 0, 2**24 - 1, "units from the plane of low bytes to the plane of high bytes (16 bits)"
     ),
-    Register.LANES: Meaning(_U, 0, 2048, "lanes of a row that a tap of Convolve feeds into the array"),
-    Register.BATCH: Meaning(_U, 0, _WORD, "rows for each position: the number of examples"),
-    Register.IN_HEIGHT: Meaning(_U, 0, _WORD, "height of the source, in positions"),
-    Register.IN_WIDTH: Meaning(_U, 0, _WORD, "width of the source, in positions"),
-    Register.OUT_WIDTH: Meaning(_U, 0, _WORD, "width of the result, in positions"),
-    Register.FIRST_ROW: Meaning(_U, 0, _WORD, "first result row that the instruction makes"),
-    Register.KERNEL_HEIGHT: Meaning(_U, 0, 65535, "height of the window, in taps"),
-    Register.KERNEL_WIDTH: Meaning(_U, 0, 65535, "width of the window, in taps"),
-    Register.STRIDE_HEIGHT: Meaning(_U, 0, 65535, "positions from a window to the next, down"),
-    Register.STRIDE_WIDTH: Meaning(_U, 0, 65535, "positions from a window to the next, right"),
-    Register.DILATION_HEIGHT: Meaning(_U, 0, 65535, "positions from a tap to the next, down"),
-    Register.DILATION_WIDTH: Meaning(_U, 0, 65535, "positions from a tap to the next, right"),
-    Register.PAD_TOP: Meaning(_S, -32768, 32767, "positions of padding above the source"),
-    Register.PAD_LEFT: Meaning(_S, -32768, 32767, "positions of padding left of the source"),
-    Register.TAPS: Meaning(_U, 0, 65535, "taps that a pass of Convolve places side by side"),
-    Register.FIRST_TAP: Meaning(_U, 0, _WORD, "first tap of the first pass of Convolve"),
-    Register.ZERO_POINT: Meaning(
+    Register.LANES: RegisterMeaning(_U, 0, 2048, "lanes of a row that a tap of Convolve feeds into the array"),
+    Register.BATCH: RegisterMeaning(_U, 0, _WORD, "rows for each position: the number of examples"),
+    Register.IN_HEIGHT: RegisterMeaning(_U, 0, _WORD, "height of the source, in positions"),
+    Register.IN_WIDTH: RegisterMeaning(_U, 0, _WORD, "width of the source, in positions"),
+    Register.OUT_WIDTH: RegisterMeaning(_U, 0, _WORD, "width of the result, in positions"),
+    Register.FIRST_ROW: RegisterMeaning(_U, 0, _WORD, "first result row that the instruction makes"),
+    Register.KERNEL_HEIGHT: RegisterMeaning(_U, 0, 65535, "height of the window, in taps"),
+    Register.KERNEL_WIDTH: RegisterMeaning(_U, 0, 65535, "width of the window, in taps"),
+    Register.STRIDE_HEIGHT: RegisterMeaning(_U, 0, 65535, "positions from a window to the next, down"),
+    Register.STRIDE_WIDTH: RegisterMeaning(_U, 0, 65535, "positions from a window to the next, right"),
+    Register.DILATION_HEIGHT: RegisterMeaning(_U, 0, 65535, "positions from a tap to the next, down"),
+    Register.DILATION_WIDTH: RegisterMeaning(_U, 0, 65535, "positions from a tap to the next, right"),
+    Register.PAD_TOP: RegisterMeaning(_S, -32768, 32767, "positions of padding above the source"),
+    Register.PAD_LEFT: RegisterMeaning(_S, -32768, 32767, "positions of padding left of the source"),
+    Register.TAPS: RegisterMeaning(_U, 0, 65535, "taps that a pass of Convolve places side by side"),
+    Register.FIRST_TAP: RegisterMeaning(_U, 0, _WORD, "first tap of the first pass of Convolve"),
+    Register.ZERO_POINT: RegisterMeaning(
         _S, -32768, 32767, "zero point of the source; Convolve reads it outside of the source"
     ),
-    Register.SECOND_PITCH: Meaning(_U, 0, 64, "units from a row of the second operand to the next"),
-    Register.SECOND_ROWS: Meaning(_U, 0, _WORD, "rows of the second operand, used cyclically"),
-    Register.SECOND_HIGH_OFFSET: Meaning(_U, 0, 2**24 - 1, "HIGH_OFFSET of the second operand"),
-    Register.SECOND_ZERO_POINT: Meaning(_S, -32768, 32767, "zero point of the second operand"),
-    Register.OUT_PITCH: Meaning(_U, 0, 64, "units from a row of the result to the next"),
-    Register.OUT_HIGH_OFFSET: Meaning(_U, 0, 2**24 - 1, "HIGH_OFFSET of the result"),
-    Register.OUT_ZERO_POINT: Meaning(_S, -32768, 32767, "zero point of the result"),
-    Register.LOW: Meaning(_S, -32768, 32767, "lower clip bound of the result"),
-    Register.HIGH: Meaning(_S, -32768, 32767, "upper clip bound of the result"),
-    Register.SCALE: Meaning(_F, 0, GREATEST_SCALE, "scale of the source; multiplier of an average without `counted`"),
-    Register.SECOND_SCALE: Meaning(_F, 0, GREATEST_SCALE, "scale of the second operand"),
-    Register.OUT_SCALE: Meaning(_F, 0, GREATEST_SCALE, "scale of the result"),
-    Register.TABLE: Meaning(_U, 0, 255, "index of the table that Activate uses"),
+    Register.SECOND_PITCH: RegisterMeaning(_U, 0, 64, "units from a row of the second operand to the next"),
+    Register.SECOND_ROWS: RegisterMeaning(_U, 0, _WORD, "rows of the second operand, used cyclically"),
+    Register.SECOND_HIGH_OFFSET: RegisterMeaning(_U, 0, 2**24 - 1, "HIGH_OFFSET of the second operand"),
+    Register.SECOND_ZERO_POINT: RegisterMeaning(_S, -32768, 32767, "zero point of the second operand"),
+    Register.OUT_PITCH: RegisterMeaning(_U, 0, 64, "units from a row of the result to the next"),
+    Register.OUT_HIGH_OFFSET: RegisterMeaning(_U, 0, 2**24 - 1, "HIGH_OFFSET of the result"),
+    Register.OUT_ZERO_POINT: RegisterMeaning(_S, -32768, 32767, "zero point of the result"),
+    Register.LOW: RegisterMeaning(_S, -32768, 32767, "lower clip bound of the result"),
+    Register.HIGH: RegisterMeaning(_S, -32768, 32767, "upper clip bound of the result"),
+    Register.SCALE: RegisterMeaning(
+        _F, 0, MAX_SCALE, "scale of the source; multiplier of an average without `counted`"
+    ),
+    Register.SECOND_SCALE: RegisterMeaning(_F, 0, MAX_SCALE, "scale of the second operand"),
+    Register.OUT_SCALE: RegisterMeaning(_F, 0, MAX_SCALE, "scale of the result"),
+    Register.TABLE: RegisterMeaning(_U, 0, 255, "index of the table that Activate uses"),
 }
 """The meaning of each register, in order of their numbers."""

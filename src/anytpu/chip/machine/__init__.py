@@ -1,4 +1,4 @@
-"""The machine that runs instructions, and the systolic array, register by register."""
+"""The simulator: exact execution of images, and a cycle-accurate systolic array."""
 
 from anytpu.chip.machine.loaded import run
 from anytpu.chip.machine.memories import check_room

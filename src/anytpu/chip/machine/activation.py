@@ -1,7 +1,7 @@
-"""The activation unit: sums become integers again; elementwise operations and pools.
+"""The activation unit: requantization of sums, elementwise operations and pools.
 
 Rule: everything here is float32, with one rounding an operation, as `isa/instructions.py` specifies and numpy does.
-Infinities are clipped like all values out of range. Rows are worked on in blocks that fit in a core's cache.
+Infinities are clipped like all values out of range. Rows are processed in blocks that fit in a core's cache.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import numpy as np
 
 from anytpu.chip.design import BLOCK_BYTES, UNIT_BYTES
 from anytpu.chip.machine import workers
-from anytpu.chip.machine.memories import Memories
+from anytpu.chip.machine.memories import ChipMemories
 from anytpu.chip.machine.pools import pool_numbers
-from anytpu.chip.machine.steps import ActivateStep, Plane
+from anytpu.chip.machine.steps import ActivateStep, BufferPlane
 from anytpu.chip.machine.windows import rows_at
 
 BLOCK_NUMBERS = 2**16
-"""Numbers that are worked on at a time."""
+"""Number of values in a block."""
 
 _INTEGER = ("copy", "max")
 
 
-def activate(memories: Memories, step: ActivateStep) -> None:
+def activate(memories: ChipMemories, step: ActivateStep) -> None:
     """Carry out an `Activate`."""
     block = max(1, BLOCK_NUMBERS // step.target.lanes)
     numbers = _NUMBERS[step.operation]
@@ -39,7 +39,7 @@ def activate(memories: Memories, step: ActivateStep) -> None:
 
 
 def finish(
-    memories: Memories, step: ActivateStep, numbers: np.ndarray, row: int, lane: int = 0, rows: int | None = None
+    memories: ChipMemories, step: ActivateStep, numbers: np.ndarray, row: int, lane: int = 0, rows: int | None = None
 ) -> None:
     """Add the zero point, clip, look up, and write the result of an Activate to the Unified Buffer.
 
@@ -50,9 +50,11 @@ def finish(
         row, lane: the row and the lane of the result where they start.
         rows: number of rows to write, if `numbers` is one row for all; None: as many as `numbers` has.
     """
+    # 1. Zero point and clip.
     if step.out_zero_point and step.operation not in _INTEGER:
         numbers += np.float32(step.out_zero_point)
     np.clip(numbers, np.float32(step.low), np.float32(step.high), out=numbers)
+    # 2. Table lookup, and conversion to integers.
     rows, lanes = rows or len(numbers), slice(lane, lane + numbers.shape[1])
     low = _rows_view(memories.buffer, step.target, row, rows, step.target.lanes)[:, lanes]
     if step.table is not None:
@@ -64,6 +66,7 @@ def finish(
         return
     else:
         integers = numbers.astype("<i2")
+    # 3. Store the low bytes, and the high bytes of a 16-bit result.
     if step.target.high_offset is None:
         low[...] = integers
         return
@@ -73,16 +76,16 @@ def finish(
 
 
 def _rows_view(
-    buffer: np.ndarray, plane: Plane, start: int, rows: int, lanes: int, dtype: type = np.int8, high: bool = False
+    buffer: np.ndarray, plane: BufferPlane, start: int, rows: int, lanes: int, dtype: type = np.int8, high: bool = False
 ) -> np.ndarray:
     """Return the first lanes of rows `start` and following of a plane, bytes `(rows, lanes)`, a view."""
     first = (plane.address + (plane.high_offset or 0 if high else 0) + start * plane.pitch) * UNIT_BYTES
     return rows_at(buffer, dtype, first, plane.lanes, (1, 1, rows), (0, 0, 1), lanes)[0, 0]
 
 
-def _read_integers(buffer: np.ndarray, plane: Plane, start: int, rows: int, most: int) -> np.ndarray:
-    """Return rows of a plane as float32 `(rows, lanes)`, of 8 or of 16 bits; of their lanes `most` at most."""
-    lanes = min(plane.lanes, most)
+def _read_integers(buffer: np.ndarray, plane: BufferPlane, start: int, rows: int, maximum: int) -> np.ndarray:
+    """Return rows of an 8-bit or 16-bit plane as float32, `(rows, lanes)`, with at most `maximum` lanes."""
+    lanes = min(plane.lanes, maximum)
     if plane.high_offset is None:
         return _rows_view(buffer, plane, start, rows, lanes).astype(np.float32)
     numbers = _rows_view(buffer, plane, start, rows, lanes, high=True).astype(np.float32)
@@ -98,7 +101,7 @@ def parameters_at(weights: np.ndarray, block: int, array: int) -> tuple[np.ndarr
     return numbers[0].view("<i4"), numbers[1].view("<f4")
 
 
-def _scale(memories: Memories, step: ActivateStep, start: int, stop: int) -> np.ndarray:
+def _scale(memories: ChipMemories, step: ActivateStep, start: int, stop: int) -> np.ndarray:
     array = memories.accumulators.shape[1]
     lanes = min(array, step.target.lanes)
     bias, multiplier = parameters_at(memories.weights, step.parameters, array)
@@ -108,13 +111,13 @@ def _scale(memories: Memories, step: ActivateStep, start: int, stop: int) -> np.
     return numbers
 
 
-def _copy(memories: Memories, step: ActivateStep, start: int, stop: int) -> np.ndarray:
+def _copy(memories: ChipMemories, step: ActivateStep, start: int, stop: int) -> np.ndarray:
     assert step.plane is not None
     return _fitted(_read_integers(memories.buffer, step.plane, start, stop - start, step.target.lanes), step)
 
 
 def _pair(operation: Callable) -> Callable:
-    def numbers(memories: Memories, step: ActivateStep, start: int, stop: int) -> np.ndarray:
+    def numbers(memories: ChipMemories, step: ActivateStep, start: int, stop: int) -> np.ndarray:
         assert step.plane is not None and step.second is not None
         first = _read_integers(memories.buffer, step.plane, start, stop - start, step.target.lanes)
         second = _second(memories, step, step.second, start, stop)
@@ -132,24 +135,24 @@ def _pair(operation: Callable) -> Callable:
     return numbers
 
 
-def _second(memories: Memories, step: ActivateStep, plane: Plane, start: int, stop: int) -> np.ndarray:
+def _second(memories: ChipMemories, step: ActivateStep, plane: BufferPlane, start: int, stop: int) -> np.ndarray:
     if step.second_rows >= step.rows:
         return _read_integers(memories.buffer, plane, start, stop - start, step.target.lanes)
     whole = _read_integers(memories.buffer, plane, 0, step.second_rows, step.target.lanes)
     return whole[np.arange(start, stop) % step.second_rows]
 
 
-def _pool(memories: Memories, step: ActivateStep, start: int, stop: int) -> np.ndarray:
+def _pool(memories: ChipMemories, step: ActivateStep, start: int, stop: int) -> np.ndarray:
     return _fitted(pool_numbers(memories, step, start, stop), step)
 
 
 def _fitted(numbers: np.ndarray, step: ActivateStep) -> np.ndarray:
-    """Return the numbers with as many lanes as the result has: those that are missing are 0."""
+    """Pad the values with lanes of 0, up to the number of lanes of the result."""
     missing = step.target.lanes - numbers.shape[1]
     return np.pad(numbers, ((0, 0), (0, missing))) if missing else numbers
 
 
-_NUMBERS: dict[str, Callable[[Memories, ActivateStep, int, int], np.ndarray]] = {
+_NUMBERS: dict[str, Callable[[ChipMemories, ActivateStep, int, int], np.ndarray]] = {
     "scale": _scale,
     "copy": _copy,
     "add": _pair(np.add),

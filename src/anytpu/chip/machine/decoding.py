@@ -1,10 +1,9 @@
-"""Decoding: an image as the steps that its instructions ask for, in program order.
+"""`decode`: resolve the registers, FIFOs and addresses of an image's instructions; return its steps in program order.
 
-Idea: registers, FIFOs and addresses do not depend on the numbers that flow through the chip, so they are followed here,
-once.
+Idea: registers, FIFO contents and addresses do not depend on data, so they are resolved once per image.
 
-Rule: only an image that `chip/checking` found good is decoded: nothing is looked for twice. That units work side by
-side changes nothing in the results of such a program, so instructions are taken one after another.
+Rule: only an image that `chip/checking` accepted is decoded, so nothing is checked here again. Such a program has no
+hazards. So executing its instructions one after another gives the results of the parallel units.
 """
 
 from __future__ import annotations
@@ -21,20 +20,20 @@ from anytpu.chip.isa.issue import RESET, Registers, issue
 from anytpu.chip.isa.registers import Register
 from anytpu.chip.machine.steps import (
     ActivateStep,
-    Feed,
-    Plane,
+    BufferPlane,
+    MachineStep,
+    PassInput,
     ProductStep,
     ServiceStep,
-    Step,
     TableStep,
     TransferStep,
-    Window,
+    WindowRegisters,
 )
 
 _PAIRS = ("add", "subtract", "multiply")
 
 
-def decode(image: Image) -> tuple[Step, ...]:
+def decode(image: Image) -> tuple[MachineStep, ...]:
     """Return the steps of an image that was checked."""
     decoder = _Decoder(image)
     for issued in issue(image.instructions):
@@ -46,7 +45,7 @@ def decode(image: Image) -> tuple[Step, ...]:
 
 
 class _Decoder:
-    """Follows the registers and the FIFOs through a program."""
+    """The state of decoding: registers, FIFO contents, and the tile and parameters in use."""
 
     def __init__(self, image: Image):
         self.image = image
@@ -54,7 +53,7 @@ class _Decoder:
         self.tiles: collections.deque[int] = collections.deque()
         self.parameters: collections.deque[int] = collections.deque()
         self.tile = self.parameter = self.number = -1
-        self.steps: list[Step] = []
+        self.steps: list[MachineStep] = []
 
     def interrupt(self, instruction: isa.InterruptHost) -> None:
         self.steps.append(ServiceStep(self.number, instruction.number))
@@ -86,15 +85,15 @@ class _Decoder:
         where = instruction.accumulator, instruction.rows
         self.steps.append(ProductStep(self.number, feeds, tuple(tiles), *where, instruction.accumulate))
 
-    def multiply_feed(self, instruction: isa.Product, p: int) -> Feed:
+    def multiply_feed(self, instruction: isa.ArrayInstruction, p: int) -> PassInput:
         stride = self.integer(Register.PLANE_STRIDE)
         plane = self.source_plane(instruction.address + p * stride, instruction.wide)
-        return Feed(plane, min(plane.lanes, self.image.design.array), unsigned=instruction.unsigned)
+        return PassInput(plane, min(plane.lanes, self.image.design.array), unsigned=instruction.unsigned)
 
-    def convolve_feed(self, instruction: isa.Product, p: int) -> Feed:
+    def convolve_feed(self, instruction: isa.ArrayInstruction, p: int) -> PassInput:
         window, taps = self.window(), self.integer(Register.TAPS)
         first = self.integer(Register.FIRST_TAP) + p * taps
-        return Feed(
+        return PassInput(
             self.source_plane(instruction.address, instruction.wide),
             self.integer(Register.LANES),
             window,
@@ -116,7 +115,7 @@ class _Decoder:
                 self.number,
                 instruction.operation,
                 instruction.rows,
-                Plane(instruction.target, self.integer(Register.OUT_PITCH), offset),
+                BufferPlane(instruction.target, self.integer(Register.OUT_PITCH), offset),
                 out_zero_point=self.integer(Register.OUT_ZERO_POINT),
                 low=self.integer(Register.LOW),
                 high=self.integer(Register.HIGH),
@@ -126,7 +125,7 @@ class _Decoder:
         )
 
     def buffer_source(self, instruction: isa.Activate) -> dict[str, Any]:
-        """Return what an Activate takes its numbers from, where that is the Unified Buffer, as fields of its step."""
+        """Return the fields of an Activate's step for operands in the Unified Buffer."""
         plane = self.source_plane(instruction.source, instruction.wide)
         fields: dict[str, Any] = {"plane": plane, "zero_point": self.integer(Register.ZERO_POINT)}
         if instruction.operation in ("max", "average"):
@@ -138,19 +137,19 @@ class _Decoder:
         if instruction.operation in _PAIRS:
             offset = self.integer(Register.SECOND_HIGH_OFFSET) if instruction.wide else None
             fields |= {
-                "second": Plane(instruction.second, self.integer(Register.SECOND_PITCH), offset),
+                "second": BufferPlane(instruction.second, self.integer(Register.SECOND_PITCH), offset),
                 "second_rows": self.integer(Register.SECOND_ROWS),
                 "second_zero_point": self.integer(Register.SECOND_ZERO_POINT),
                 "second_scale": self.scale(Register.SECOND_SCALE),
             }
         return fields
 
-    def source_plane(self, address: int, wide: bool) -> Plane:
+    def source_plane(self, address: int, wide: bool) -> BufferPlane:
         offset = self.integer(Register.HIGH_OFFSET) if wide else None
-        return Plane(address, self.integer(Register.PITCH), offset)
+        return BufferPlane(address, self.integer(Register.PITCH), offset)
 
-    def window(self) -> Window:
-        return Window(*(int(self.registers[register]) for register in _WINDOW))
+    def window(self) -> WindowRegisters:
+        return WindowRegisters(*(int(self.registers[register]) for register in _WINDOW))
 
     def integer(self, register: Register) -> int:
         return int(self.registers[register])
@@ -159,7 +158,7 @@ class _Decoder:
         return float(self.registers[register])
 
 
-_WINDOW = tuple(Register[field.name.upper()] for field in dataclasses.fields(Window))
+_WINDOW = tuple(Register[field.name.upper()] for field in dataclasses.fields(WindowRegisters))
 
 _ACTIONS: dict[type, Callable[[_Decoder, Any], None]] = {
     isa.InterruptHost: _Decoder.interrupt,

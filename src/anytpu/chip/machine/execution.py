@@ -1,4 +1,4 @@
-"""Execution: steps carried out in order, exactly."""
+"""`execute`: carry out the steps of an image in order, exactly."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from anytpu.chip.design import BLOCK_BYTES, UNIT_BYTES
 from anytpu.chip.image import Image
 from anytpu.chip.machine import host, workers
 from anytpu.chip.machine.activation import activate
-from anytpu.chip.machine.memories import Memories
-from anytpu.chip.machine.steps import ActivateStep, ServiceStep, Step, TableStep, TransferStep
+from anytpu.chip.machine.memories import ChipMemories
+from anytpu.chip.machine.steps import ActivateStep, MachineStep, ServiceStep, TableStep, TransferStep
 from anytpu.errors import ChipError
 
 
 def execute(
     image: Image,
-    steps: Sequence[Step],
+    steps: Sequence[MachineStep],
     values: Mapping[str, np.ndarray],
-    products: Mapping[type[Step], Callable[[Memories, Any], None]],
-    memories: Memories | None = None,
+    products: Mapping[type[MachineStep], Callable[[ChipMemories, Any], None]],
+    memories: ChipMemories | None = None,
 ) -> dict[str, np.ndarray]:
     """Carry out steps in order.
 
@@ -33,17 +33,20 @@ def execute(
         memories: memories of the image's chip; None: new ones. Contents left by an earlier run have no effect: the
             checker has verified that an address is written before it is read.
     """
-    memories = memories or Memories.of(image)
+    # 1. The host writes the inputs into its buffer.
+    memories = memories or ChipMemories.of(image)
     known = _accept(image, values)
     for binding in image.inputs:
         host.pack(memories.host, binding, known[binding.tensor])
     actions = {ActivateStep: activate, TransferStep: _transfer, TableStep: _load_tables, **products}
+    # 2. The steps, each by the function of its kind.
     with workers.one_thread_blas():
         for step in steps:
             if isinstance(step, ServiceStep):
                 host.serve(memories.host, image.services[step.service], image.batch, known)
             else:
                 actions[type(step)](memories, step)
+    # 3. The host reads the outputs.
     outputs = {binding.tensor: host.unpack(memories.host, binding, image.batch) for binding in image.outputs}
     return {**known, **outputs}
 
@@ -70,7 +73,7 @@ def _accept(image: Image, values: Mapping[str, np.ndarray]) -> dict[str, np.ndar
     return known
 
 
-def _transfer(memories: Memories, step: TransferStep) -> None:
+def _transfer(memories: ChipMemories, step: TransferStep) -> None:
     chip = memories.buffer[step.address * UNIT_BYTES : (step.address + step.units) * UNIT_BYTES]
     outside = memories.host[step.host_address : step.host_address + step.units * UNIT_BYTES]
     if step.inwards:
@@ -79,7 +82,7 @@ def _transfer(memories: Memories, step: TransferStep) -> None:
         outside[...] = chip
 
 
-def _load_tables(memories: Memories, step: TableStep) -> None:
+def _load_tables(memories: ChipMemories, step: TableStep) -> None:
     dtype, entries = ("<i2", 65536) if step.wide else ("i1", 256)
     size_bytes = np.dtype(dtype).itemsize * entries
     blocks = -(-size_bytes // BLOCK_BYTES)

@@ -1,4 +1,4 @@
-"""Fusing: products and the Activates that empty their accumulators become layers, which are done as a whole.
+"""`fuse`: fuse products with the Activates that read their accumulators into layers, which run as one matrix product.
 
 Idea: a compiled layer is a long sequence of pairs. In a pair, some passes compute the sums of a range of rows for one
 block of outputs, and an Activate turns them into integers. A pair need not go through the accumulators, if nothing
@@ -18,16 +18,16 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from anytpu.chip.design import UNIT_BYTES, Design
-from anytpu.chip.machine.steps import ActivateStep, Feed, Plane, ProductStep, Step, TransferStep
-from anytpu.chip.machine.stretches import Stretch, Stretches
+from anytpu.chip.machine.intervals import Interval, IntervalSet
+from anytpu.chip.machine.steps import ActivateStep, BufferPlane, MachineStep, PassInput, ProductStep, TransferStep
 from anytpu.chip.machine.windows import cover
 
-MOST_DEPTH = 2**17
+MAX_DEPTH = 2**17
 """Maximum rows of the stacked tiles of a joined product: as float32, 128 MiB of weights of 256 columns."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Block:
+class LayerBlock:
     """A block of outputs: its tiles, one for each feed of the layer, and the Activate that finishes it."""
 
     tiles: tuple[int, ...]
@@ -35,7 +35,7 @@ class Block:
 
 
 @dataclasses.dataclass(frozen=True)
-class LayerStep(Step):
+class LayerStep(MachineStep):
     """Rows that go through the array against the tiles of several blocks of outputs.
 
     Attributes:
@@ -44,39 +44,42 @@ class LayerStep(Step):
         blocks: the blocks of outputs.
     """
 
-    feeds: tuple[Feed, ...]
+    feeds: tuple[PassInput, ...]
     rows: int
-    blocks: tuple[Block, ...]
+    blocks: tuple[LayerBlock, ...]
 
 
-_NOTHING = Stretches()
+_NOTHING = IntervalSet()
 
 
-def fuse(steps: Sequence[Step], design: Design) -> tuple[Step, ...]:
-    """Return steps that do the same, with layers in place of products and Activates where that is possible."""
+def fuse(steps: Sequence[MachineStep], design: Design) -> tuple[MachineStep, ...]:
+    """Return equivalent steps, with layers in place of products and Activates where possible."""
+    # 1. Merge products that accumulate into the same sums.
     joined = list(_joined(steps))
+    # 2. Liveness of the accumulators, backwards: a pair may be fused only if no later step reads its sums.
     dead = _dead_after(joined, design)
-    fused: list[Step] = []
-    run = _Run()
+    # 3. Collect groups of pairs that commute; a step that does not fit closes the group.
+    fused: list[MachineStep] = []
+    group = _PairGroup()
     number = 0
     while number < len(joined):
         step, pair = joined[number], _pair(joined, number, dead)
         if pair is None:
             number += 1
-            if not run.postpones(step):
-                fused += [] if run.lets_pass(step) else run.close()
+            if not group.postpones(step):
+                fused += [] if group.lets_pass(step) else group.close()
                 fused.append(step)
             continue
-        if not run.accepts(*pair):
-            fused += run.close()
-        run.take(*pair)
+        if not group.accepts(*pair):
+            fused += group.close()
+        group.take(*pair)
         number += 2
-    return tuple(fused + run.close())
+    return tuple(fused + group.close())
 
 
-def _joined(steps: Sequence[Step]) -> Iterator[Step]:
+def _joined(steps: Sequence[MachineStep]) -> Iterator[MachineStep]:
     """Yield the steps; a product that adds to the sums of the previous product is merged into it."""
-    waiting = _Sum()
+    waiting = _ProductChain()
     for step in steps:
         if isinstance(step, ProductStep):
             if not waiting.accepts(step):
@@ -89,16 +92,16 @@ def _joined(steps: Sequence[Step]) -> Iterator[Step]:
     yield from waiting.close()
 
 
-class _Sum:
+class _ProductChain:
     """Consecutive products, each of which adds to the sums of the first."""
 
     def __init__(self):
-        self.read = Stretches()
+        self.read = IntervalSet()
         self._products: list[ProductStep] = []
         self._depth = 0
 
     def accepts(self, product: ProductStep) -> bool:
-        if not self._products or not product.accumulate or self._depth + _depth(product) > MOST_DEPTH:
+        if not self._products or not product.accumulate or self._depth + _depth(product) > MAX_DEPTH:
             return False
         first = self._products[0]
         same_place = (first.accumulator, first.rows) == (product.accumulator, product.rows)
@@ -114,8 +117,8 @@ class _Sum:
         self.__init__()
         if len(products) < 2:
             return products
-        feeds = tuple(feed for one in products for feed in one.feeds)
-        tiles = tuple(tile for one in products for tile in one.tiles)
+        feeds = tuple(feed for product in products for feed in product.feeds)
+        tiles = tuple(tile for product in products for tile in product.tiles)
         return [dataclasses.replace(products[0], feeds=feeds, tiles=tiles)]
 
 
@@ -123,44 +126,44 @@ def _depth(product: ProductStep) -> int:
     return sum(feed.depth for feed in product.feeds)
 
 
-def _passes(step: Step, read: Stretches, written: Stretches) -> bool:
+def _passes(step: MachineStep, read: IntervalSet, written: IntervalSet) -> bool:
     """Return whether a step is a transfer that commutes with earlier accesses to these Unified Buffer ranges."""
     if not isinstance(step, TransferStep):
         return False
     return not (written.meet(_units(step)) or (step.inwards and read.meet(_units(step))))
 
 
-def _units(transfer: TransferStep) -> list[Stretch]:
+def _units(transfer: TransferStep) -> list[Interval]:
     return [(transfer.address, transfer.address + transfer.units)]
 
 
-def _host_bytes(transfer: TransferStep) -> list[Stretch]:
+def _host_bytes(transfer: TransferStep) -> list[Interval]:
     return [(transfer.host_address, transfer.host_address + transfer.units * UNIT_BYTES)]
 
 
-def kind_of(feed: Feed) -> tuple[bool, bool]:
+def kind_of(feed: PassInput) -> tuple[bool, bool]:
     """Return whether the numbers of a feed are unsigned, and whether they are 16-bit."""
     return feed.unsigned, feed.plane.high_offset is not None
 
 
-def _dead_after(steps: Sequence[Step], design: Design) -> list[bool]:
+def _dead_after(steps: Sequence[MachineStep], design: Design) -> list[bool]:
     """Return for each step whether no later step reads the accumulators that it uses before they are overwritten."""
     live = np.zeros(design.accumulator_rows, bool)
     dead = [True] * len(steps)
-    for number in range(len(steps) - 1, -1, -1):
-        step = steps[number]
+    for index in range(len(steps) - 1, -1, -1):
+        step = steps[index]
         if isinstance(step, ProductStep):
             rows = slice(step.accumulator, step.accumulator + step.rows)
-            dead[number] = not live[rows].any()
+            dead[index] = not live[rows].any()
             live[rows] = step.accumulate
         elif isinstance(step, ActivateStep) and step.operation == "scale":
             rows = slice(step.accumulator, step.accumulator + step.rows)
-            dead[number] = not live[rows].any()
+            dead[index] = not live[rows].any()
             live[rows] = True
     return dead
 
 
-def _pair(steps: Sequence[Step], number: int, dead: Sequence[bool]) -> tuple[ProductStep, ActivateStep] | None:
+def _pair(steps: Sequence[MachineStep], number: int, dead: Sequence[bool]) -> tuple[ProductStep, ActivateStep] | None:
     """Return a product and the Activate after it, if the Activate takes all its sums and nothing else reads them."""
     if number + 1 == len(steps):
         return None
@@ -172,18 +175,18 @@ def _pair(steps: Sequence[Step], number: int, dead: Sequence[bool]) -> tuple[Pro
     if (product.accumulator, product.rows) != (activate.accumulator, activate.rows):
         return None
     # An Activate that overwrites the product's source must run after the whole product.
-    return None if Stretches(_sources(product)).meet(_targets(activate)) else (product, activate)
+    return None if IntervalSet(_sources(product)).meet(_targets(activate)) else (product, activate)
 
 
-class _Run:
+class _PairGroup:
     """Consecutive pairs that commute with each other, and the writes to the host that follow them."""
 
     def __init__(self):
         self._after: list[TransferStep] = []
-        self._taken_out = Stretches()
-        self._layers: dict[tuple[tuple[Feed, ...], int], tuple[int, list[Block]]] = {}
-        self._read = Stretches()
-        self._written = Stretches()
+        self._taken_out = IntervalSet()
+        self._layers: dict[tuple[tuple[PassInput, ...], int], tuple[int, list[LayerBlock]]] = {}
+        self._read = IntervalSet()
+        self._written = IntervalSet()
 
     def accepts(self, product: ProductStep, activate: ActivateStep) -> bool:
         targets = _targets(activate)
@@ -192,17 +195,17 @@ class _Run:
     def take(self, product: ProductStep, activate: ActivateStep) -> None:
         key = product.feeds, product.rows
         _, blocks = self._layers.setdefault(key, (product.number, []))
-        blocks.append(Block(product.tiles, activate))
+        blocks.append(LayerBlock(product.tiles, activate))
         self._read.add(_sources(product))
         self._written.add(_targets(activate))
 
-    def lets_pass(self, step: Step) -> bool:
+    def lets_pass(self, step: MachineStep) -> bool:
         """Return whether a step that is not in a pair may run before the pairs and the postponed writes to the host."""
         if not isinstance(step, TransferStep) or not _passes(step, self._read, self._written):
             return False
         return not self._taken_out.meet(_host_bytes(step))
 
-    def postpones(self, step: Step) -> bool:
+    def postpones(self, step: MachineStep) -> bool:
         """Postpone a write to the host until after the pairs, and return True; False for all other steps."""
         if not isinstance(step, TransferStep) or step.inwards or not self._layers:
             return False
@@ -211,10 +214,11 @@ class _Run:
         self._read.add(_units(step))
         return True
 
-    def close(self) -> list[Step]:
+    def close(self) -> list[MachineStep]:
         layers: list[LayerStep] = []
         for (feeds, rows), (number, blocks) in self._layers.items():
             layer = LayerStep(number, feeds, rows, tuple(blocks))
+            # A layer was compiled in chunks of rows: join chunks that follow each other.
             if layers and _follows(layers[-1], layer):
                 layers[-1] = dataclasses.replace(
                     layers[-1], rows=layers[-1].rows + rows, blocks=_of_rows(layers[-1], rows)
@@ -231,8 +235,8 @@ def _follows(first: LayerStep, second: LayerStep) -> bool:
     if second.feeds != tuple(feed.later(first.rows) for feed in first.feeds) or len(first.blocks) != len(second.blocks):
         return False
     return all(
-        one.tiles == other.tiles and _essence(one.activate.later(first.rows)) == _essence(other.activate)
-        for one, other in zip(first.blocks, second.blocks, strict=True)
+        block.tiles == other.tiles and _essence(block.activate.later(first.rows)) == _essence(other.activate)
+        for block, other in zip(first.blocks, second.blocks, strict=True)
     )
 
 
@@ -241,29 +245,29 @@ def _essence(activate: ActivateStep) -> ActivateStep:
     return dataclasses.replace(activate, number=0, rows=0, accumulator=0)
 
 
-def _of_rows(layer: LayerStep, more: int) -> tuple[Block, ...]:
+def _of_rows(layer: LayerStep, more: int) -> tuple[LayerBlock, ...]:
     rows = layer.rows + more
     return tuple(
-        dataclasses.replace(one, activate=dataclasses.replace(one.activate, rows=rows)) for one in layer.blocks
+        dataclasses.replace(block, activate=dataclasses.replace(block.activate, rows=rows)) for block in layer.blocks
     )
 
 
-def _sources(product: ProductStep) -> list[Stretch]:
+def _sources(product: ProductStep) -> list[Interval]:
     """Return ranges of the Unified Buffer, in units, that contain all reads of a product."""
-    found = Stretches()
+    ranges = IntervalSet()
     for feed in product.feeds:
         patches, _ = cover(feed.window, product.rows, feed.first_tap, feed.taps)
         first = min((patch.source_row for patch in patches), default=0)
-        last = max((patch.source_row + patch.reach for patch in patches), default=-1)
-        found.add(_extents(feed.plane, first, last + 1))
-    return list(found)
+        last = max((patch.source_row + patch.source_span for patch in patches), default=-1)
+        ranges.add(_extents(feed.plane, first, last + 1))
+    return list(ranges)
 
 
-def _targets(activate: ActivateStep) -> list[Stretch]:
+def _targets(activate: ActivateStep) -> list[Interval]:
     return _extents(activate.target, 0, activate.rows)
 
 
-def _extents(plane: Plane, first: int, stop: int) -> list[Stretch]:
+def _extents(plane: BufferPlane, first: int, stop: int) -> list[Interval]:
     """Return the ranges, in units, of rows `first` up to `stop` of a plane: one, or two for 16 bits."""
     starts = [plane.address] if plane.high_offset is None else [plane.address, plane.address + plane.high_offset]
     return [(start + first * plane.pitch, start + stop * plane.pitch) for start in starts]

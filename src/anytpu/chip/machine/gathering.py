@@ -1,7 +1,7 @@
-"""Gathering: what goes into the array, as rows of a matrix, moved out of the Unified Buffer by few strided copies.
+"""im2col: gather the array's inputs from the Unified Buffer into the rows of a matrix, by few strided copies.
 
-Idea: where each number comes from and goes to depends on registers and addresses only. So `moves_of` finds the copies
-once, and `gather` makes them for each run.
+Idea: the source and the target of each value depend on registers and addresses only, not on data. So `gather_copies`
+computes the copies once per image, and `gather` executes them in each run.
 """
 
 from __future__ import annotations
@@ -12,58 +12,62 @@ from collections.abc import Sequence
 import numpy as np
 
 from anytpu.chip.design import UNIT_BYTES
-from anytpu.chip.machine.steps import Feed
+from anytpu.chip.machine.steps import PassInput
 from anytpu.chip.machine.windows import cover
 
-Shape = tuple[int, int, int, int]
+FourAxes = tuple[int, int, int, int]
 
 
 @dataclasses.dataclass(frozen=True)
-class Move:
-    """A copy from evenly spaced bytes of the Unified Buffer to evenly spaced numbers of a matrix.
+class StridedCopy:
+    """A strided copy from bytes of the Unified Buffer to elements of a matrix, along four axes.
 
     Attributes:
-        shape: lines, columns, examples and lanes.
-        place, place_strides: where it goes, in numbers of the matrix.
-        source, source_strides: where it comes from, in bytes; strides of 4 axes.
-        is_signed: how the bytes are read.
+        shape: number of lines, columns, examples and lanes.
+        target, target_strides: offset of the first target element, and the strides, in elements of the matrix.
+        source, source_strides: offset of the first source byte, and the strides, in bytes.
+        is_signed: whether the bytes are int8; otherwise uint8.
     """
 
-    shape: Shape
-    place: int
-    place_strides: Shape
+    shape: FourAxes
+    target: int
+    target_strides: FourAxes
     source: int
-    source_strides: Shape
+    source_strides: FourAxes
     is_signed: bool
 
 
 @dataclasses.dataclass(frozen=True)
-class Fill:
-    """One number for evenly spaced places of a matrix; names as in `Move`."""
+class StridedFill:
+    """A constant for elements of a matrix; attributes as in `StridedCopy`."""
 
-    shape: Shape
-    place: int
-    place_strides: Shape
+    shape: FourAxes
+    target: int
+    target_strides: FourAxes
     number: int
 
 
-def moves_of(feeds: Sequence[Feed], rows: int, columns: int, high: bool = False) -> tuple[Move | Fill, ...]:
-    """Return what fills a matrix `(rows, columns)` with what passes send into the array, side by side.
+def gather_copies(
+    feeds: Sequence[PassInput], rows: int, columns: int, high: bool = False
+) -> tuple[StridedCopy | StridedFill, ...]:
+    """Return the copies that fill a matrix `(rows, columns)` with the inputs of passes, concatenated by columns.
 
     Args:
-        feeds: pass by pass; of the first `rows` rows of each.
-        rows, columns: of the matrix.
-        high: for numbers of 16 bits: the high bytes, not the low ones.
+        feeds: the input of each pass; its first `rows` rows are used.
+        rows, columns: size of the matrix.
+        high: whether to take the high bytes of 16-bit numbers; otherwise the low bytes.
     """
-    moves: list[Move | Fill] = []
+    copies: list[StridedCopy | StridedFill] = []
     first = 0
     for feed in feeds:
-        moves += _moves_of_feed(feed, rows, columns, first, high)
+        copies += _copies_of_feed(feed, rows, columns, first, high)
         first += feed.depth
-    return tuple(moves)
+    return tuple(copies)
 
 
-def _moves_of_feed(feed: Feed, rows: int, columns: int, first: int, high: bool) -> list[Move | Fill]:
+def _copies_of_feed(
+    feed: PassInput, rows: int, columns: int, first: int, high: bool
+) -> list[StridedCopy | StridedFill]:
     plane, lanes = feed.plane, feed.lanes
     wide = plane.high_offset is not None
     number = (feed.fill >> 8 if high else feed.fill & 255) if wide else feed.fill
@@ -71,36 +75,37 @@ def _moves_of_feed(feed: Feed, rows: int, columns: int, first: int, high: bool) 
     start = (plane.address + (plane.high_offset or 0 if high else 0)) * UNIT_BYTES
     row_bytes = plane.pitch * UNIT_BYTES
     patches, borders = cover(feed.window, rows, feed.first_tap, feed.taps)
-    moves: list[Move | Fill] = []
-    for one in borders:
-        place = one.row * columns + first + one.tap * lanes
-        moves.append(Fill((*one.shape, lanes), place, _strides(one.steps, columns), number))
-    for one in patches:
-        place = one.row * columns + first + one.tap * lanes
-        source = start + one.source_row * row_bytes, _strides(one.source_steps, row_bytes)
-        moves.append(Move((*one.shape, lanes), place, _strides(one.steps, columns), *source, is_signed))
-    return moves
+    copies: list[StridedCopy | StridedFill] = []
+    for border in borders:
+        target = border.row * columns + first + border.tap * lanes
+        copies.append(StridedFill((*border.shape, lanes), target, _strides(border.steps, columns), number))
+    for patch in patches:
+        target = patch.row * columns + first + patch.tap * lanes
+        source = start + patch.source_row * row_bytes, _strides(patch.source_steps, row_bytes)
+        copies.append(StridedCopy((*patch.shape, lanes), target, _strides(patch.steps, columns), *source, is_signed))
+    return copies
 
 
-def _strides(steps: tuple[int, int, int], row: int) -> Shape:
+def _strides(steps: tuple[int, int, int], row: int) -> FourAxes:
     return steps[0] * row, steps[1] * row, steps[2] * row, 1
 
 
-def gather(buffer: np.ndarray, moves: Sequence[Move | Fill], out: np.ndarray) -> None:
-    """Make copies.
+def gather(buffer: np.ndarray, copies: Sequence[StridedCopy | StridedFill], out: np.ndarray) -> None:
+    """Execute copies.
 
     Args:
         buffer: the Unified Buffer.
-        moves: of a matrix of the shape of `out`.
-        out: contiguous, of any dtype that holds a byte and its sign; every number of it that a pass sends is written.
+        copies: the copies, for a matrix of the shape of `out`.
+        out: the matrix, contiguous, of a dtype that holds -128 to 255. Every element that is an input of a pass is
+            written.
     """
     item = out.itemsize
-    for move in moves:
-        down, across, deep, along = move.place_strides
+    for move in copies:
+        down, across, deep, along = move.target_strides
         strides = down * item, across * item, deep * item, along * item
-        place = np.ndarray(move.shape, out.dtype, out, move.place * item, strides)  # pyright: ignore[reportArgumentType]
-        if isinstance(move, Fill):
-            place[...] = move.number
+        target = np.ndarray(move.shape, out.dtype, out, move.target * item, strides)  # pyright: ignore[reportArgumentType]
+        if isinstance(move, StridedFill):
+            target[...] = move.number
         else:
             dtype = np.int8 if move.is_signed else np.uint8
-            place[...] = np.ndarray(move.shape, dtype, buffer, move.source, move.source_strides)  # pyright: ignore
+            target[...] = np.ndarray(move.shape, dtype, buffer, move.source, move.source_strides)  # pyright: ignore

@@ -1,4 +1,4 @@
-"""The host's side: tensors in its buffer, and the steps that it does when the chip asks."""
+"""The host: tensors in its buffer, and host steps at interrupts."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ def pack(host: np.ndarray, binding: Binding, integers: np.ndarray) -> None:
     """Write a tensor into the host's buffer.
 
     Args:
-        host: uint8, the buffer; changed.
-        binding: where the tensor lies there.
-        integers: `(batch, height, width, channels)`.
+        host: the host's buffer, uint8 `(bytes,)`; written.
+        binding: location and layout of the tensor.
+        integers: the tensor, `(batch, height, width, channels)`.
 
     Raises:
-        ChipError: the tensor has another shape, is of no integers, or they do not fit in the binding's bits.
+        ChipError: the tensor has another shape or dtype, or integers that the binding's bits cannot hold.
     """
     batch = len(integers)
-    _expect(binding, integers)
+    _check_integers(binding, integers)
     rows = np.ascontiguousarray(integers.transpose(1, 2, 0, 3)).reshape(-1, integers.shape[3])
     address, channel = binding.host_address, 0
-    for number, lanes in enumerate(binding.lanes):
-        size_bytes = binding.plane_bytes(number, batch)
+    for index, lanes in enumerate(binding.lanes):
+        size_bytes = binding.plane_bytes(index, batch)
         part = rows[:, channel : channel + lanes].astype(binding.quantization.dtype)
         for shift in range(0, binding.quantization.bits, 8):
             plane = host[address : address + size_bytes].reshape(len(rows), pitch_of(lanes) * UNIT_BYTES)
@@ -38,12 +38,12 @@ def pack(host: np.ndarray, binding: Binding, integers: np.ndarray) -> None:
 
 
 def unpack(host: np.ndarray, binding: Binding, batch: int) -> np.ndarray:
-    """Return a tensor that lies in the host's buffer, int8 or int16 `(batch, height, width, channels)`."""
+    """Read a tensor from the host's buffer, int8 or int16 `(batch, height, width, channels)`."""
     height, width, channels = binding.shape
     rows = np.empty((height * width * batch, channels), binding.quantization.dtype)
     address, channel = binding.host_address, 0
-    for number, lanes in enumerate(binding.lanes):
-        size_bytes = binding.plane_bytes(number, batch)
+    for index, lanes in enumerate(binding.lanes):
+        size_bytes = binding.plane_bytes(index, batch)
         shape = len(rows), pitch_of(lanes) * UNIT_BYTES
         part = rows[:, channel : channel + lanes]
         low = host[address : address + size_bytes].reshape(shape)[:, :lanes]
@@ -59,18 +59,20 @@ def unpack(host: np.ndarray, binding: Binding, batch: int) -> np.ndarray:
 
 
 def serve(host: np.ndarray, service: Service, batch: int, values: dict[str, np.ndarray]) -> None:
-    """Do a step of the host: read its inputs, compute, and put the result where it belongs.
+    """Execute a host step: read its inputs, compute, and write the result.
 
     Args:
-        host: the host's buffer; changed where the result is a tensor of the chip.
-        service: the step, and where its tensors lie.
-        batch: examples.
-        values: by name, what is no tensor of the chip; what the host takes and makes is added to it.
+        host: the host's buffer; written if the result is a chip tensor.
+        service: the step, and the locations of its tensors.
+        batch: number of examples.
+        values: maps names to tensors that are not on the chip. The step's inputs and its result are added.
 
     Raises:
-        HostStepError: the step makes something that is no number, such as a division by 0.
+        ChipError: an input has not been computed.
+        HostStepError: the result contains a NaN or an infinity, for example after a division by 0.
     """
     node = service.step
+    # 1. Inputs: chip tensors are unpacked and dequantized, other values are used as they are.
     inputs = []
     for name, binding in zip(node.inputs, service.inputs, strict=True):
         if binding is None and name not in values:
@@ -80,15 +82,17 @@ def serve(host: np.ndarray, service: Service, batch: int, values: dict[str, np.n
         else:
             values[name] = unpack(host, binding, batch)
             inputs.append(binding.quantization.dequantize(values[name]))
+    # 2. The operations, in floating point; a NaN is refused before it can be quantized.
     result = operations.compute(node.step, inputs)
     check_finite(node.step, inputs, result, held=service.output is not None)
+    # 3. The result: a chip tensor is quantized and packed.
     if service.output is not None:
         result = service.output.quantization.quantize(result)
         pack(host, service.output, result)
     values[node.output] = result
 
 
-def _expect(binding: Binding, integers: np.ndarray) -> None:
+def _check_integers(binding: Binding, integers: np.ndarray) -> None:
     tensor, q = binding.tensor, binding.quantization
     shape = integers.shape[:1] + tuple(binding.shape)
     if integers.shape != shape:
@@ -98,5 +102,5 @@ def _expect(binding: Binding, integers: np.ndarray) -> None:
     if integers.dtype.kind not in "iu":
         raise ChipError(f"{tensor!r} must be of {q.bits}-bit integers, not of {integers.dtype}: quantize it first.")
     if integers.size and not q.low <= integers.min() <= integers.max() <= q.high:
-        found = f"has some from {integers.min()} to {integers.max()}"
-        raise ChipError(f"{tensor!r} must be of integers from {q.low} to {q.high}, and {found}.")
+        actual = f"has some from {integers.min()} to {integers.max()}"
+        raise ChipError(f"{tensor!r} must be of integers from {q.low} to {q.high}, and {actual}.")

@@ -18,14 +18,14 @@ from anytpu.chip.image import Image
 from anytpu.chip.machine.decoding import decode
 from anytpu.chip.machine.execution import execute
 from anytpu.chip.machine.fusing import LayerStep, fuse
-from anytpu.chip.machine.layers import Layers
-from anytpu.chip.machine.memories import Memories
+from anytpu.chip.machine.layers import LayerExecutor
+from anytpu.chip.machine.memories import ChipMemories
 from anytpu.chip.machine.products import multiply
 from anytpu.chip.machine.steps import ProductStep
 from anytpu.program.remembered import Remembered
 
 
-class Prepared:
+class PreparedImage:
     """The prepared state of an image, for its runs.
 
     Attributes:
@@ -41,18 +41,18 @@ class Prepared:
         """
         check(image)
         self.steps = fuse(decode(image), image.design)
-        self._layers = Layers(image)
-        self._spare: list[Memories] = []
+        self._layers = LayerExecutor(image)
+        self._spare: list[ChipMemories] = []
 
     def run(self, image: Image, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Run the image that this state was prepared from; see `run`."""
-        memories = self._spare.pop() if self._spare else Memories.of(image)
+        memories = self._spare.pop() if self._spare else ChipMemories.of(image)
         made = execute(image, self.steps, values, {ProductStep: multiply, LayerStep: self._layers.do}, memories)
         self._spare.append(memories)
         return made
 
 
-_PREPARED: Remembered[Prepared] = Remembered()
+_PREPARED: Remembered[PreparedImage] = Remembered()
 
 
 def run(image: Image, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -71,5 +71,5 @@ def run(image: Image, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
         ChipError: an input is missing, or of the wrong shape or dtype; the image cannot run.
         HazardError: the image's results would depend on timing.
     """
-    prepared = _PREPARED.get(image) or _PREPARED.keep(image, Prepared(image))
+    prepared = _PREPARED.get(image) or _PREPARED.keep(image, PreparedImage(image))
     return prepared.run(image, values)

@@ -1,4 +1,4 @@
-"""`Memories`: what a chip, and the host's buffer beside it, hold at one moment."""
+"""`ChipMemories`: the contents of a chip's memories and of the host's buffer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from anytpu.files.memory import check_memory
 
 
 @dataclasses.dataclass
-class Memories:
+class ChipMemories:
     """The memories of a chip.
 
     Attributes:
@@ -21,7 +21,7 @@ class Memories:
         accumulators: int32 `(rows, array)`.
         tables: by slot, int8 `(256,)` or int16 `(65536,)`.
         host: the host's buffer, uint8 `(bytes,)`.
-        weights: the Weight Memory, uint8, as far as the image fills it. The machine only reads it.
+        weights: the filled part of the Weight Memory, uint8 `(bytes,)`, whole blocks; read-only.
     """
 
     buffer: np.ndarray
@@ -31,11 +31,11 @@ class Memories:
     weights: np.ndarray
 
     @classmethod
-    def of(cls, image: Image) -> Memories:
-        """Return the memories of a chip before it runs an image; what the hardware leaves undefined is 0.
+    def of(cls, image: Image) -> ChipMemories:
+        """Return the memories of a chip before it runs an image; undefined contents are 0.
 
         Raises:
-            CapacityError: this machine has no room for them.
+            CapacityError: this machine lacks the memory for them.
         """
         check_room(image)
         design = image.design
@@ -49,10 +49,10 @@ class Memories:
 
 
 def check_room(image: Image) -> None:
-    """Check that the memory that an image runs in is free on this machine.
+    """Check that this machine has the free memory to run an image.
 
     Raises:
-        CapacityError: it is not.
+        CapacityError: it does not.
     """
     design = image.design
     chip_bytes = design.unified_buffer_bytes + design.accumulator_rows * design.array * np.int32().nbytes
@@ -60,12 +60,12 @@ def check_room(image: Image) -> None:
         check_memory(image.host_bytes + chip_bytes)
     except ValueError as error:
         raise CapacityError(
-            f"This machine has no room for what {image.name!r} runs in: {image.host_bytes:,} bytes of the host's "
-            f"buffer, and the memories of the chip. Compile it for smaller batches than {image.batch:,}."
+            f"This machine lacks the memory to run {image.name!r}: {image.host_bytes:,} bytes for the host's buffer, "
+            f"plus the memories of the chip. Compile it for smaller batches than {image.batch:,}."
         ) from error
 
 
 def whole_blocks(weights: np.ndarray) -> np.ndarray:
-    """Return what lies in the Weight Memory, filled up with 0 to whole blocks."""
+    """Return the contents of the Weight Memory, padded with 0 to whole blocks."""
     missing = -len(weights) % BLOCK_BYTES
     return np.pad(weights, (0, missing)) if missing else weights

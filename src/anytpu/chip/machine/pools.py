@@ -1,4 +1,4 @@
-"""Pools: the greatest and the mean of a window, tap by tap over many rows at once."""
+"""Pools: maximum and average over windows, vectorized over rows, one tap at a time."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import functools
 import numpy as np
 
 from anytpu.chip.design import UNIT_BYTES
-from anytpu.chip.machine.memories import Memories
-from anytpu.chip.machine.steps import ActivateStep, Plane, Window
+from anytpu.chip.machine.memories import ChipMemories
+from anytpu.chip.machine.steps import ActivateStep, BufferPlane, WindowRegisters
 from anytpu.chip.machine.windows import Patch, inside, rows_at
 
 
-def pool_numbers(memories: Memories, step: ActivateStep, start: int, stop: int) -> np.ndarray:
-    """Return what a pool makes of rows `start` to `stop` before the rounding, float32.
+def pool_numbers(memories: ChipMemories, step: ActivateStep, start: int, stop: int) -> np.ndarray:
+    """Return rows `start` to `stop` of a pool before rounding, float32 `(rows, lanes)`.
 
-    Of shape `(rows, lanes)`: the lanes that both the source and the result have.
+    The lanes are those that both the source and the result have.
     """
     assert step.plane is not None and step.window is not None
     window, rows = step.window.later(start), stop - start
     patches = inside(window, rows)
     counts = positions_inside(window, rows)
     if step.operation == "max":
-        return _greatest(memories.buffer, step, patches, counts)
+        return _maxima(memories.buffer, step, patches, counts)
     sums = _sums(memories.buffer, step, patches, rows)
     sums -= (counts * np.int32(step.zero_point))[:, None]
     numbers = sums.astype(np.float32)
@@ -35,13 +35,13 @@ def _sums(buffer: np.ndarray, step: ActivateStep, patches: tuple[Patch, ...], ro
     sums = np.zeros((rows, lanes), np.int32)
     row_bytes = sums.strides[0]
     for patch in patches:
-        place = rows_at(sums, np.int32, patch.row * row_bytes, row_bytes, patch.shape, patch.steps, lanes)
-        place += _integers(buffer, plane, patch, lanes)
+        target = rows_at(sums, np.int32, patch.row * row_bytes, row_bytes, patch.shape, patch.steps, lanes)
+        target += _integers(buffer, plane, patch, lanes)
     return sums
 
 
-def _taken(step: ActivateStep) -> tuple[Plane, int]:
-    """Return the source of a pool, and how many lanes of its rows are looked at."""
+def _taken(step: ActivateStep) -> tuple[BufferPlane, int]:
+    """Return the source of a pool, and the number of lanes that it reads."""
     assert step.plane is not None
     return step.plane, min(step.plane.lanes, step.target.lanes)
 
@@ -54,22 +54,22 @@ def _multiplier(step: ActivateStep, counts: np.ndarray) -> np.ndarray | np.float
     return (scale * reciprocal / np.float32(step.out_scale))[:, None]
 
 
-def _greatest(buffer: np.ndarray, step: ActivateStep, patches: tuple[Patch, ...], counts: np.ndarray) -> np.ndarray:
+def _maxima(buffer: np.ndarray, step: ActivateStep, patches: tuple[Patch, ...], counts: np.ndarray) -> np.ndarray:
     plane, lanes = _taken(step)
     wide = plane.high_offset is not None
     dtype = np.int32 if wide else np.int8
     result = np.full((len(counts), lanes), -32768 if wide else -128, dtype)
     row_bytes = result.strides[0]
     for patch in patches:
-        place = rows_at(result, dtype, patch.row * row_bytes, row_bytes, patch.shape, patch.steps, lanes)
-        np.maximum(place, _integers(buffer, plane, patch, lanes), out=place)
+        target = rows_at(result, dtype, patch.row * row_bytes, row_bytes, patch.shape, patch.steps, lanes)
+        np.maximum(target, _integers(buffer, plane, patch, lanes), out=target)
     numbers = result.astype(np.float32)
     numbers[counts == 0] = step.zero_point
     return numbers
 
 
-def _integers(buffer: np.ndarray, plane: Plane, patch: Patch, lanes: int) -> np.ndarray:
-    """Return the rows of a patch `(*its shape, lanes)`: a view of int8, or int32 made of two bytes."""
+def _integers(buffer: np.ndarray, plane: BufferPlane, patch: Patch, lanes: int) -> np.ndarray:
+    """Return the rows of a patch, `(*patch.shape, lanes)`: a view of int8, or int32 combined from two bytes."""
     row_bytes = plane.pitch * UNIT_BYTES
     byte = plane.address * UNIT_BYTES + patch.source_row * row_bytes
     if plane.high_offset is None:
@@ -81,8 +81,8 @@ def _integers(buffer: np.ndarray, plane: Plane, patch: Patch, lanes: int) -> np.
 
 
 @functools.lru_cache(maxsize=32)
-def positions_inside(window: Window, rows: int) -> np.ndarray:
-    """Return how many positions of each row's window lie inside of the source, int32 `(rows,)`."""
+def positions_inside(window: WindowRegisters, rows: int) -> np.ndarray:
+    """Return the number of positions of each row's window inside the source, int32 `(rows,)`."""
     patches = inside(window, rows)
     counts = np.zeros((rows, 1), np.int32)
     for patch in patches:

@@ -16,7 +16,7 @@ from anytpu.chip.design import UNIT_BYTES
 
 
 @dataclasses.dataclass(frozen=True)
-class Window:
+class WindowRegisters:
     """The geometry registers of a convolution or a pool, and the index of the first row of the result."""
 
     batch: int
@@ -33,13 +33,13 @@ class Window:
     pad_top: int
     pad_left: int
 
-    def later(self, rows: int) -> Window:
+    def later(self, rows: int) -> WindowRegisters:
         """Return the window without the first rows of the result."""
         return dataclasses.replace(self, first_row=self.first_row + rows)
 
 
 @dataclasses.dataclass(frozen=True)
-class Plane:
+class BufferPlane:
     """Rows in the Unified Buffer.
 
     Attributes:
@@ -57,13 +57,13 @@ class Plane:
         """Number of lanes of a row."""
         return self.pitch * UNIT_BYTES
 
-    def later(self, rows: int) -> Plane:
+    def later(self, rows: int) -> BufferPlane:
         """Return the plane without its first rows."""
         return dataclasses.replace(self, address=self.address + rows * self.pitch)
 
 
 @dataclasses.dataclass(frozen=True)
-class Feed:
+class PassInput:
     """The input of one pass: for each row, `lanes` lanes of each of `taps` taps side by side.
 
     Attributes:
@@ -76,9 +76,9 @@ class Feed:
         unsigned: whether bytes are 0 to 255; otherwise they are -128 to 127.
     """
 
-    plane: Plane
+    plane: BufferPlane
     lanes: int
-    window: Window | None = None
+    window: WindowRegisters | None = None
     first_tap: int = 0
     taps: int = 1
     fill: int = 0
@@ -89,7 +89,7 @@ class Feed:
         """Rows of the array that the pass uses."""
         return self.lanes * self.taps
 
-    def later(self, rows: int) -> Feed:
+    def later(self, rows: int) -> PassInput:
         """Return the feed without its first rows."""
         if rows == 0:
             return self
@@ -99,14 +99,14 @@ class Feed:
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
+class MachineStep:
     """The base of all steps; `number` is the index of its instruction (of the first, if several were joined)."""
 
     number: int
 
 
 @dataclasses.dataclass(frozen=True)
-class ProductStep(Step):
+class ProductStep(MachineStep):
     """Passes whose sums go to the same accumulators.
 
     Attributes:
@@ -115,7 +115,7 @@ class ProductStep(Step):
         accumulate: whether the sums are added to those in the accumulators.
     """
 
-    feeds: tuple[Feed, ...]
+    feeds: tuple[PassInput, ...]
     tiles: tuple[int, ...]
     accumulator: int
     rows: int
@@ -123,7 +123,7 @@ class ProductStep(Step):
 
 
 @dataclasses.dataclass(frozen=True)
-class ActivateStep(Step):
+class ActivateStep(MachineStep):
     """An `Activate`, with the registers that it reads.
 
     Attributes:
@@ -137,17 +137,17 @@ class ActivateStep(Step):
 
     operation: Literal["scale", "copy", "add", "subtract", "multiply", "max", "average"]
     rows: int
-    target: Plane
+    target: BufferPlane
     accumulator: int = 0
     parameters: int = 0
-    plane: Plane | None = None
+    plane: BufferPlane | None = None
     zero_point: int = 0
     scale: float = 0.0
-    second: Plane | None = None
+    second: BufferPlane | None = None
     second_rows: int = 0
     second_zero_point: int = 0
     second_scale: float = 0.0
-    window: Window | None = None
+    window: WindowRegisters | None = None
     counted: bool = False
     out_scale: float = 0.0
     out_zero_point: int = 0
@@ -161,7 +161,7 @@ class ActivateStep(Step):
 
 
 @dataclasses.dataclass(frozen=True)
-class TableStep(Step):
+class TableStep(MachineStep):
     """Load tables `slot` and following from block `address` of the Weight Memory."""
 
     address: int
@@ -171,7 +171,7 @@ class TableStep(Step):
 
 
 @dataclasses.dataclass(frozen=True)
-class TransferStep(Step):
+class TransferStep(MachineStep):
     """Copy `units` units between byte `host_address` of the host's buffer and unit `address`, `inwards` or outwards."""
 
     host_address: int
@@ -181,7 +181,7 @@ class TransferStep(Step):
 
 
 @dataclasses.dataclass(frozen=True)
-class ServiceStep(Step):
+class ServiceStep(MachineStep):
     """Let the host do its service `service`."""
 
     service: int

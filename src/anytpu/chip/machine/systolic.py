@@ -1,12 +1,13 @@
-"""`SystolicArray`: the matrix unit, one register a cell, cycle by cycle.
+"""`SystolicArray`: the matrix unit, simulated cycle by cycle at the register level.
 
-Idea: every cell holds a weight. Numbers enter at the left edge and move one cell to the right each cycle; sums start as
-0 at the top and move one cell down. In each cycle a cell adds weight times number to the sum that comes from above. Row
-i of the array gets its number i cycles after row 0, so the numbers enter as a diagonal wavefront. A sum therefore meets
-the numbers of the same vector on its way down, and leaves at the bottom as a complete dot product.
+Idea: the array is weight stationary: every cell holds a weight. Activations enter at the left edge and move one cell to
+the right each cycle. Partial sums start as 0 at the top and move one cell down. In each cycle, a cell multiplies its
+weight by its activation and adds the partial sum from above. Row i receives its activation i cycles after row 0, so a
+vector enters as a diagonal wavefront. A partial sum therefore meets the activations of one vector on its way down, and
+leaves at the bottom as a complete dot product.
 
-Rule: all registers take their new values at the same moment, from the values of the previous cycle; a cell reads only
-adjacent cells. The array multiplies so for teaching, and as the reference of the fast products.
+Rule: all registers are updated at the same clock edge, from the values of the previous cycle. A cell reads only
+adjacent cells. The array serves for teaching, and as the reference for the fast products.
 
 Cycles: the tile is shifted in from the top, in `rows` cycles, into a second register of each cell. It takes effect cell
 by cell with the wavefront. Vector n enters row 0 in cycle n of the stream, counted from 0. Its sum of column j is
@@ -51,7 +52,7 @@ class ArraySnapshot:
 
 
 class SystolicArray:
-    """An array of cells that multiply and add.
+    """A weight-stationary array of multiply-accumulate cells.
 
     Attributes:
         rows, columns: number of rows and columns of cells.
@@ -95,7 +96,7 @@ class SystolicArray:
         return result
 
     def snapshots(self, tile: np.ndarray, numbers: np.ndarray) -> Iterator[ArraySnapshot]:
-        """Do what `multiply` does, and show the registers after each cycle: first of the shift, then of the stream."""
+        """Multiply as `multiply` does, and yield the registers after each cycle of the shift, then of the stream."""
         start = self.cycles
         for _ in self._shift(tile):
             yield self._snapshot(start, True)
@@ -106,7 +107,7 @@ class SystolicArray:
         if tile.shape != (self.rows, self.columns):
             raise ChipError(f"A tile of this array is of shape {(self.rows, self.columns)}, not {tile.shape}.")
         nothing = np.zeros(self.rows, np.int32)
-        for row in tile[::-1]:  # the last row goes all the way down
+        for row in tile[::-1]:  # the last row enters first, and is shifted to the bottom
             self._tick(nothing, nothing - 1, row)
             yield
 
@@ -130,7 +131,7 @@ class SystolicArray:
         self.numbers[:, 0] = entering
         self.vectors[:, 1:] = self.vectors[:, :-1].copy()
         self.vectors[:, 0] = vectors
-        # Vector 0 is the front of the wave: with it the new weights take effect.
+        # Vector 0 is the front of the wave: a cell switches to its new weight when vector 0 reaches it.
         np.copyto(self.weights, self.next_weights, where=self.vectors == 0)
         self.sums[1:] = self.sums[:-1].copy()
         self.sums[0] = 0

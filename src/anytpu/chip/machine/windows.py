@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anytpu.chip.machine.steps import Window
+from anytpu.chip.machine.steps import WindowRegisters
 
 Pair = tuple[int, int]
 Triple = tuple[int, int, int]
@@ -42,7 +42,7 @@ class Patch:
     source_steps: Triple
 
     @property
-    def reach(self) -> int:
+    def source_span(self) -> int:
         """Distance from the first row to the last in the source, in rows."""
         return sum((count - 1) * step for count, step in zip(self.shape, self.source_steps, strict=True))
 
@@ -58,7 +58,7 @@ class Border:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Box:
+class _ResultBox:
     """Rows of the result from `row` on: lines, columns and examples from `first` up to `stop`."""
 
     row: int
@@ -75,7 +75,7 @@ class _Box:
         return self.row + (line - self.first[0]) * self.steps[0] + (column - self.first[1]) * self.steps[1]
 
 
-def _boxes(window: Window, rows: int) -> Iterator[_Box]:
+def _boxes(window: WindowRegisters, rows: int) -> Iterator[_ResultBox]:
     batch, width = window.batch, window.out_width
     row, stop = window.first_row, window.first_row + rows
     while row < stop:
@@ -93,7 +93,7 @@ def _boxes(window: Window, rows: int) -> Iterator[_Box]:
             lines = left // (batch * width)
             taken = lines * width * batch
             box = (line, 0, 0), (line + lines, width, batch)
-        yield _Box(row - window.first_row, *box)
+        yield _ResultBox(row - window.first_row, *box)
         row += taken
 
 
@@ -105,7 +105,9 @@ def _inside(first: int, stop: int, stride: int, offset: int, length: int) -> tup
 
 
 @functools.lru_cache(maxsize=2**12)
-def cover(window: Window | None, rows: int, first_tap: int, taps: int) -> tuple[tuple[Patch, ...], tuple[Border, ...]]:
+def cover(
+    window: WindowRegisters | None, rows: int, first_tap: int, taps: int
+) -> tuple[tuple[Patch, ...], tuple[Border, ...]]:
     """Return the copies that gather `taps` taps of `rows` rows, and the rows outside of the source.
 
     Args:
@@ -128,7 +130,9 @@ def cover(window: Window | None, rows: int, first_tap: int, taps: int) -> tuple[
     return tuple(patches), tuple(borders)
 
 
-def _cover_box(window: Window, box: _Box, tap: int, offset: tuple[int, int], patches: list, borders: list) -> None:
+def _cover_box(
+    window: WindowRegisters, box: _ResultBox, tap: int, offset: tuple[int, int], patches: list, borders: list
+) -> None:
     (line, column, n), (line_stop, column_stop, n_stop) = box.first, box.stop
     top, bottom = _inside(line, line_stop, window.stride_height, offset[0], window.in_height)
     left, right = _inside(column, column_stop, window.stride_width, offset[1], window.in_width)
@@ -148,7 +152,9 @@ def _cover_box(window: Window, box: _Box, tap: int, offset: tuple[int, int], pat
             borders.append(Border(tap, shape, box.row_of(lines[0], columns[0]), box.steps))
 
 
-def _patch(window: Window, box: _Box, tap: int, offset: tuple[int, int], lines: Pair, columns: Pair) -> Patch:
+def _patch(
+    window: WindowRegisters, box: _ResultBox, tap: int, offset: tuple[int, int], lines: Pair, columns: Pair
+) -> Patch:
     h = lines[0] * window.stride_height + offset[0]
     w = columns[0] * window.stride_width + offset[1]
     line_rows = window.in_width * window.batch
@@ -163,7 +169,7 @@ def _patch(window: Window, box: _Box, tap: int, offset: tuple[int, int], lines: 
 
 
 @functools.lru_cache(maxsize=2**12)
-def inside(window: Window, rows: int) -> tuple[Patch, ...]:
+def inside(window: WindowRegisters, rows: int) -> tuple[Patch, ...]:
     """Return the copies of `cover` for all taps of a window; taps that are never inside of the source cost nothing.
 
     Args:
@@ -172,8 +178,8 @@ def inside(window: Window, rows: int) -> tuple[Patch, ...]:
     """
     patches = []
     for box in _boxes(window, rows):
-        down = _Axis(window.kernel_height, window.stride_height, window.dilation_height, window.pad_top)
-        across = _Axis(window.kernel_width, window.stride_width, window.dilation_width, window.pad_left)
+        down = _AxisWindow(window.kernel_height, window.stride_height, window.dilation_height, window.pad_top)
+        across = _AxisWindow(window.kernel_width, window.stride_width, window.dilation_width, window.pad_left)
         columns = list(across.taps_inside(box.first[1], box.stop[1], window.in_width))
         for kh, top, lines in down.taps_inside(box.first[0], box.stop[0], window.in_height):
             for kw, left, across_columns in columns:
@@ -182,7 +188,7 @@ def inside(window: Window, rows: int) -> tuple[Patch, ...]:
     return tuple(patches)
 
 
-class _Axis(NamedTuple):
+class _AxisWindow(NamedTuple):
     """A window along one axis."""
 
     kernel: int

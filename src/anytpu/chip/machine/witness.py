@@ -14,8 +14,8 @@ from anytpu.chip.checking import check
 from anytpu.chip.image import Image
 from anytpu.chip.machine.decoding import decode
 from anytpu.chip.machine.execution import execute
-from anytpu.chip.machine.gathering import gather, moves_of
-from anytpu.chip.machine.memories import Memories
+from anytpu.chip.machine.gathering import gather, gather_copies
+from anytpu.chip.machine.memories import ChipMemories
 from anytpu.chip.machine.products import halves_of, tile_at
 from anytpu.chip.machine.steps import ProductStep
 from anytpu.chip.machine.systolic import SystolicArray
@@ -27,7 +27,7 @@ def witness(image: Image, values: Mapping[str, np.ndarray]) -> dict[str, np.ndar
     size = image.design.array
     array = SystolicArray(size, size)
 
-    def multiply(memories: Memories, step: ProductStep) -> None:
+    def multiply(memories: ChipMemories, step: ProductStep) -> None:
         target = memories.accumulators[step.accumulator : step.accumulator + step.rows]
         if not step.accumulate:
             target[...] = 0
@@ -38,7 +38,7 @@ def witness(image: Image, values: Mapping[str, np.ndarray]) -> dict[str, np.ndar
     return execute(image, decode(image), values, {ProductStep: multiply})
 
 
-def passes_of(memories: Memories, step: ProductStep, size: int) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
+def passes_of(memories: ChipMemories, step: ProductStep, size: int) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
     """Yield the inputs of an array, pass by pass.
 
     Returns:
@@ -48,5 +48,5 @@ def passes_of(memories: Memories, step: ProductStep, size: int) -> Iterator[tupl
     for feed, tile in zip(step.feeds, step.tiles, strict=True):
         for high in halves_of(feed):
             numbers = np.zeros((step.rows, size), np.int32)
-            gather(memories.buffer, moves_of([feed], *numbers.shape, high), numbers)
+            gather(memories.buffer, gather_copies([feed], *numbers.shape, high), numbers)
             yield tile_at(memories.weights, tile, size), numbers, high

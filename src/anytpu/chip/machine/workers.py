@@ -1,4 +1,4 @@
-"""Workers: parallel work, shared among the cores.
+"""Workers: a thread pool with a worker for each core.
 
 Idea: a BLAS shares each product among threads of its own, which spin while they wait for one another. The work before
 and after a product then runs on one thread. Here each worker takes some rows through all of it, with a BLAS limited to
@@ -46,14 +46,14 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max(1, count() - 1), "anytpu-chip")
 
 
-class _Own(threading.local):
+class _ThreadArrays(threading.local):
     """Thread-local arrays, by name."""
 
     def __init__(self):
         self.arrays: dict[str, np.ndarray] = {}
 
 
-_own = _Own()
+_own = _ThreadArrays()
 
 
 def scratch(name: str, shape: tuple[int, int]) -> np.ndarray:

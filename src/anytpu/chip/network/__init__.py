@@ -1,6 +1,6 @@
-"""A model as a graph of the few kinds of layers that the chip knows, in floating point.
+"""The front end: a model as a graph of the few kinds of layers that the chip knows, in floating point.
 
-`read` and `evaluate` load JAX, and so only when they are asked for; the records do not.
+`read` and `evaluate` load JAX, so they are imported on first use; the records do not.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""One operation of StableHLO on NumPy arrays: how constants are folded while reading, and what the host computes.
+"""`compute`: evaluate one operation of StableHLO on NumPy arrays, for constant folding and for host steps.
 
-Rule: what is known by name is computed by NumPy; anything else by XLA, from the text of the operation (`foreign.py`).
+Rule: NumPy computes the operations that are known by name. XLA computes the others, from their text (`foreign.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ REDUCERS: dict[str, np.ufunc] = {
     "and": np.bitwise_and,
     "or": np.bitwise_or,
 }
-"""What a reduction by one operation does."""
+"""The NumPy function of a reduction, by the name of its reducer."""
 
 
 def compute(
@@ -32,15 +32,15 @@ def compute(
     number: int = 0,
     owner: Any = None,
 ) -> np.ndarray:
-    """Return what an operation makes.
+    """Return the result of an operation.
 
     Args:
-        name: without the dialect "stablehlo".
-        operands: of the shapes and dtypes that it was written for.
-        attributes: its own; "text" is there where it is known by no other name.
-        shape, dtype: of the result.
-        number: which of several results.
-        owner: the `Operation` that these belong to, with which what XLA compiles is kept; None: there is none.
+        name: name of the operation, without the dialect "stablehlo".
+        operands: operands of the shapes and dtypes that it was written for.
+        attributes: its attributes; "text" if its name is unknown.
+        shape, dtype: shape and dtype of the result.
+        number: index of the result, for an operation of several results.
+        owner: the `Operation`, which keeps the function that XLA compiles; None: there is none.
     """
     if name in elementwise.NAMES:
         return elementwise.compute(name, operands, attributes, shape, dtype)
@@ -50,7 +50,7 @@ def compute(
 
 
 def is_known(name: str) -> bool:
-    """Return whether an operation needs no text to be computed."""
+    """Return whether NumPy computes an operation, without its text."""
     return name in elementwise.NAMES or name in _STRUCTURAL
 
 
@@ -59,7 +59,7 @@ def _broadcast(operands: list[np.ndarray], attributes: Mapping[str, Any], shape:
     spread = [1] * len(shape)
     for axis, size in zip(axes, operands[0].shape, strict=True):
         spread[axis] = size
-    # Increasing axes are what everyone writes; others are put in order first.
+    # Axes are nearly always increasing; otherwise transpose first.
     ordered = np.transpose(operands[0], np.argsort(axes)) if list(axes) != sorted(axes) else operands[0]
     return np.broadcast_to(ordered.reshape(spread), shape)
 

@@ -17,22 +17,22 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from anytpu.chip.network import elementwise
-from anytpu.chip.network.lay import Lay
+from anytpu.chip.network.layout import BatchLayout
 from anytpu.chip.network.operations import Operation
-from anytpu.chip.network.parsing import Type
+from anytpu.chip.network.parsing import TensorType
 from anytpu.errors import QuantizationError
 
 
-class Mixed(Exception):
+class MixedExamplesError(Exception):
     """An operation's result for one example depends on others; the text says how."""
 
 
-Types = Mapping[str, Type]
+Types = Mapping[str, TensorType]
 
 _DIFFERS = "it uses a constant that differs from example to example"
 
 
-def follow(operations: Sequence[Operation], inputs: Mapping[str, Lay], types: Types) -> dict[str, Lay]:
+def follow(operations: Sequence[Operation], inputs: Mapping[str, BatchLayout], types: Types) -> dict[str, BatchLayout]:
     """Return the layout of the examples in each value.
 
     Args:
@@ -43,79 +43,87 @@ def follow(operations: Sequence[Operation], inputs: Mapping[str, Lay], types: Ty
     Raises:
         QuantizationError: an operation mixes examples.
     """
-    lays = dict(inputs)
+    layouts = dict(inputs)
     for operation in operations:
         try:
-            lays[operation.result] = _lay(operation, lays, types)
-        except Mixed as mixed:
+            layouts[operation.result] = _layout(operation, layouts, types)
+        except MixedExamplesError as mixed:
             raise QuantizationError(
                 f"{_place(operation)} mixes the examples of a batch: {mixed}. The chip computes each example by "
                 "itself: give each its own result, with axis 0 of inputs and outputs the batch."
             ) from None
-    return lays
+    return layouts
 
 
 def _place(operation: Operation) -> str:
     return f"The layer {operation.layer!r}" if operation.layer else f"The operation {operation.name!r}"
 
 
-def _lay(operation: Operation, lays: Mapping[str, Lay], types: Types) -> Lay:
+def _layout(operation: Operation, layouts: Mapping[str, BatchLayout], types: Types) -> BatchLayout:
     if operation.name in elementwise.NAMES:
-        return _of_elements(operation, lays, types)
+        return _of_elements(operation, layouts, types)
     rule = _RULES.get(operation.name, _tried)
-    return rule(operation, lays, types)
+    return rule(operation, layouts, types)
 
 
-def _of_elements(operation: Operation, lays: Mapping[str, Lay], types: Types) -> Lay:
-    found = {lays[one] for one in operation.values if types[one].shape}
-    if len(found) != 1:
-        raise Mixed("it joins values in which the batch lies along different axes")
-    lay = found.pop()
-    for one in operation.operands:
-        if isinstance(one, np.ndarray) and one.shape == operation.shape and not lay.is_the_same_for_all(one):
-            raise Mixed(_DIFFERS)
-    return lay
+def _of_elements(operation: Operation, layouts: Mapping[str, BatchLayout], types: Types) -> BatchLayout:
+    distinct = {layouts[value] for value in operation.values if types[value].shape}
+    if len(distinct) != 1:
+        raise MixedExamplesError("it joins values in which the batch lies along different axes")
+    layout = distinct.pop()
+    for operand in operation.operands:
+        if (
+            isinstance(operand, np.ndarray)
+            and operand.shape == operation.shape
+            and not layout.is_the_same_for_all(operand)
+        ):
+            raise MixedExamplesError(_DIFFERS)
+    return layout
 
 
-def _transpose(operation: Operation, lays: Mapping[str, Lay], types: Types) -> Lay:
-    lay = lays[operation.values[0]]
-    return dataclasses.replace(lay, axis=list(operation.attributes["permutation"]).index(lay.axis))
+def _transpose(operation: Operation, layouts: Mapping[str, BatchLayout], types: Types) -> BatchLayout:
+    layout = layouts[operation.values[0]]
+    return dataclasses.replace(layout, axis=list(operation.attributes["permutation"]).index(layout.axis))
 
 
-def _broadcast(operation: Operation, lays: Mapping[str, Lay], types: Types) -> Lay:
-    lay = lays[operation.values[0]]
-    axis = operation.attributes["broadcast_dimensions"][lay.axis]
-    if operation.shape[axis] != types[operation.values[0]].shape[lay.axis]:
-        raise Mixed("it repeats a batch of one example")
-    return dataclasses.replace(lay, axis=axis)
+def _broadcast(operation: Operation, layouts: Mapping[str, BatchLayout], types: Types) -> BatchLayout:
+    layout = layouts[operation.values[0]]
+    axis = operation.attributes["broadcast_dimensions"][layout.axis]
+    if operation.shape[axis] != types[operation.values[0]].shape[layout.axis]:
+        raise MixedExamplesError("it repeats a batch of one example")
+    return dataclasses.replace(layout, axis=axis)
 
 
-def _reshape(operation: Operation, lays: Mapping[str, Lay], types: Types) -> Lay:
-    lay, old, new = lays[operation.values[0]], types[operation.values[0]].shape, operation.shape
-    stride = lay.after * math.prod(old[lay.axis + 1 :])
+def _reshape(operation: Operation, layouts: Mapping[str, BatchLayout], types: Types) -> BatchLayout:
+    layout, old, new = layouts[operation.values[0]], types[operation.values[0]].shape, operation.shape
+    stride = layout.after * math.prod(old[layout.axis + 1 :])
     fits = []
     for axis, size in enumerate(new):
         inside = math.prod(new[axis + 1 :])
         after = stride // inside
-        if after and stride % inside == 0 and size % (lay.rows * after) == 0:
-            fits.append(Lay(axis, lay.rows, size // (lay.rows * after), after))
+        if after and stride % inside == 0 and size % (layout.rows * after) == 0:
+            fits.append(BatchLayout(axis, layout.rows, size // (layout.rows * after), after))
     if not fits:
-        raise Mixed("it reshapes an array so that rows of several examples come together")
-    return min(fits, key=lambda one: (one.before * one.after, one.axis))
+        raise MixedExamplesError("it reshapes an array so that rows of several examples come together")
+    return min(fits, key=lambda candidate: (candidate.before * candidate.after, candidate.axis))
 
 
-def _unmoved(why: str, touched: Callable[[Operation, int, Types], bool]) -> Callable[..., Lay]:
+def _unmoved(why: str, touched: Callable[[Operation, int, Types], bool]) -> Callable[..., BatchLayout]:
     """Return the rule of an operation that keeps all axes in place, and must not change the batch axis."""
 
-    def rule(operation: Operation, lays: Mapping[str, Lay], types: Types) -> Lay:
-        found = {lays[one] for one in operation.values}
-        lay = found.pop()
-        if found or touched(operation, lay.axis, types):
-            raise Mixed(why)
-        for one in operation.operands:
-            if isinstance(one, np.ndarray) and one.ndim == len(operation.shape) and not lay.is_the_same_for_all(one):
-                raise Mixed(_DIFFERS)
-        return lay
+    def rule(operation: Operation, layouts: Mapping[str, BatchLayout], types: Types) -> BatchLayout:
+        distinct = {layouts[value] for value in operation.values}
+        layout = distinct.pop()
+        if distinct or touched(operation, layout.axis, types):
+            raise MixedExamplesError(why)
+        for operand in operation.operands:
+            if (
+                isinstance(operand, np.ndarray)
+                and operand.ndim == len(operation.shape)
+                and not layout.is_the_same_for_all(operand)
+            ):
+                raise MixedExamplesError(_DIFFERS)
+        return layout
 
     return rule
 
@@ -125,115 +133,121 @@ def _cuts(operation: Operation, axis: int, types: Types) -> bool:
 
 
 def _windows(operation: Operation, axis: int, types: Types) -> bool:
-    one = [operation.attributes[name][axis] for name in ("window_dimensions", "window_strides", "base_dilations")]
-    return one != [1, 1, 1] or operation.attributes["padding"][axis] != [0, 0]
+    geometry = [operation.attributes[name][axis] for name in ("window_dimensions", "window_strides", "base_dilations")]
+    return geometry != [1, 1, 1] or operation.attributes["padding"][axis] != [0, 0]
 
 
-def _reduce(operation: Operation, lays: Mapping[str, Lay], types: Types) -> Lay:
-    lay, gone = lays[operation.values[0]], operation.attributes["dimensions"]
-    if lay.axis in gone:
-        raise Mixed("it reduces over the batch (a sum, a mean or a maximum of all examples)")
-    return dataclasses.replace(lay, axis=lay.axis - sum(axis < lay.axis for axis in gone))
+def _reduce(operation: Operation, layouts: Mapping[str, BatchLayout], types: Types) -> BatchLayout:
+    layout, gone = layouts[operation.values[0]], operation.attributes["dimensions"]
+    if layout.axis in gone:
+        raise MixedExamplesError("it reduces over the batch (a sum, a mean or a maximum of all examples)")
+    return dataclasses.replace(layout, axis=layout.axis - sum(axis < layout.axis for axis in gone))
 
 
-def _dot(operation: Operation, lays: Mapping[str, Lay], types: Types) -> Lay:
+def _dot(operation: Operation, layouts: Mapping[str, BatchLayout], types: Types) -> BatchLayout:
     numbers = operation.attributes["dot_dimension_numbers"]
     places = [
-        None if not isinstance(one, str) else _place_in_dot(lays[one], numbers, side)
-        for one, side in zip(operation.operands, ("lhs", "rhs"), strict=True)
+        None if not isinstance(operand, str) else _place_in_dot(layouts[operand], numbers, side)
+        for operand, side in zip(operation.operands, ("lhs", "rhs"), strict=True)
     ]
     lhs, rhs = places
-    lay = lays[operation.values[0]]
+    layout = layouts[operation.values[0]]
     if lhs is not None and rhs is not None and (lhs[0] != "batching" or rhs != lhs):
-        raise Mixed("it multiplies each example with all others")
+        raise MixedExamplesError("it multiplies each example with all others")
     kind, index = lhs or rhs or ("", 0)
     if kind == "batching":
-        _check_batched(operation, index, lays)
-        return dataclasses.replace(lay, axis=index)
+        _check_batched(operation, index, layouts)
+        return dataclasses.replace(layout, axis=index)
     before = len(numbers["lhs_batching"])
     if lhs is None:
         before += np.ndim(operation.operands[0]) - before - len(numbers["lhs_contracting"])
-    return dataclasses.replace(lay, axis=before + index)
+    return dataclasses.replace(layout, axis=before + index)
 
 
-def _check_batched(operation: Operation, index: int, lays: Mapping[str, Lay]) -> None:
+def _check_batched(operation: Operation, index: int, layouts: Mapping[str, BatchLayout]) -> None:
     """Raise unless each example is multiplied with its own values, or with a constant that is the same for all."""
-    lay = lays[operation.values[0]]
-    for one, side in zip(operation.operands, ("lhs", "rhs"), strict=True):
-        if isinstance(one, str) and dataclasses.replace(lays[one], axis=lay.axis) != lay:
-            raise Mixed("it multiplies an example with others")
+    layout = layouts[operation.values[0]]
+    for operand, side in zip(operation.operands, ("lhs", "rhs"), strict=True):
+        if isinstance(operand, str) and dataclasses.replace(layouts[operand], axis=layout.axis) != layout:
+            raise MixedExamplesError("it multiplies an example with others")
         axis = operation.attributes["dot_dimension_numbers"][f"{side}_batching"][index]
-        if isinstance(one, np.ndarray) and not dataclasses.replace(lay, axis=axis).is_the_same_for_all(one):
-            raise Mixed(_DIFFERS)
+        if isinstance(operand, np.ndarray) and not dataclasses.replace(layout, axis=axis).is_the_same_for_all(operand):
+            raise MixedExamplesError(_DIFFERS)
 
 
-def _place_in_dot(lay: Lay, numbers: Mapping[str, list[int]], side: str) -> tuple[str, int]:
+def _place_in_dot(layout: BatchLayout, numbers: Mapping[str, list[int]], side: str) -> tuple[str, int]:
     batching, contracting = numbers[f"{side}_batching"], numbers[f"{side}_contracting"]
-    if lay.axis in contracting:
-        raise Mixed("it sums products over the batch")
-    if lay.axis in batching:
-        return "batching", batching.index(lay.axis)
-    return "free", lay.axis - sum(axis < lay.axis for axis in (*batching, *contracting))
+    if layout.axis in contracting:
+        raise MixedExamplesError("it sums products over the batch")
+    if layout.axis in batching:
+        return "batching", batching.index(layout.axis)
+    return "free", layout.axis - sum(axis < layout.axis for axis in (*batching, *contracting))
 
 
-def _convolution(operation: Operation, lays: Mapping[str, Lay], types: Types) -> Lay:
+def _convolution(operation: Operation, layouts: Mapping[str, BatchLayout], types: Types) -> BatchLayout:
     picture, kernel = operation.operands
     numbers = operation.attributes["dimension_numbers"]
     if not isinstance(picture, str) or isinstance(kernel, str):
-        raise Mixed("its kernel depends on the examples")
-    if lays[picture].axis != numbers["input"][0] or operation.attributes.get("batch_group_count", 1) != 1:
-        raise Mixed("it convolves over the batch")
-    return dataclasses.replace(lays[picture], axis=numbers["output"][0])
+        raise MixedExamplesError("its kernel depends on the examples")
+    if layouts[picture].axis != numbers["input"][0] or operation.attributes.get("batch_group_count", 1) != 1:
+        raise MixedExamplesError("it convolves over the batch")
+    return dataclasses.replace(layouts[picture], axis=numbers["output"][0])
 
 
-def _gather(operation: Operation, lays: Mapping[str, Lay], types: Types) -> Lay:
+def _gather(operation: Operation, layouts: Mapping[str, BatchLayout], types: Types) -> BatchLayout:
     source, indices = operation.operands
     numbers, sizes = operation.attributes["dimension_numbers"], operation.attributes["slice_sizes"]
     places = [axis for axis in range(len(operation.shape)) if axis not in numbers["offset_dims"]]
     if isinstance(indices, str):
-        axis = lays[indices].axis
-        if isinstance(source, str) and lays[source].axis not in numbers["operand_batching_dims"]:
-            raise Mixed("it picks from all examples by numbers of one")
+        axis = layouts[indices].axis
+        if isinstance(source, str) and layouts[source].axis not in numbers["operand_batching_dims"]:
+            raise MixedExamplesError("it picks from all examples by numbers of one")
         if axis == numbers["index_vector_dim"]:
-            raise Mixed("it takes the examples of a batch for the axes of an index")
+            raise MixedExamplesError("it takes the examples of a batch for the axes of an index")
         if axis in numbers["start_indices_batching_dims"]:
             place = numbers["operand_batching_dims"][numbers["start_indices_batching_dims"].index(axis)]
-            lay = dataclasses.replace(lays[indices], axis=place)
-            if isinstance(source, np.ndarray) and not lay.is_the_same_for_all(source):
-                raise Mixed(_DIFFERS)
-            if isinstance(source, str) and lays[source] != lay:
-                raise Mixed("it picks from one example by numbers of another")
+            layout = dataclasses.replace(layouts[indices], axis=place)
+            if isinstance(source, np.ndarray) and not layout.is_the_same_for_all(source):
+                raise MixedExamplesError(_DIFFERS)
+            if isinstance(source, str) and layouts[source] != layout:
+                raise MixedExamplesError("it picks from one example by numbers of another")
         elif isinstance(source, str):
-            raise Mixed("it picks from one example by numbers of another")
-        return dataclasses.replace(lays[indices], axis=places[axis - (axis > numbers["index_vector_dim"])])
+            raise MixedExamplesError("it picks from one example by numbers of another")
+        return dataclasses.replace(layouts[indices], axis=places[axis - (axis > numbers["index_vector_dim"])])
     assert isinstance(source, str)
-    lay = lays[source]
+    layout = layouts[source]
     gone = (*numbers["collapsed_slice_dims"], *numbers["operand_batching_dims"])
-    if lay.axis in gone or sizes[lay.axis] != types[source].shape[lay.axis]:
-        raise Mixed("it picks some examples of the batch")
-    return dataclasses.replace(lay, axis=numbers["offset_dims"][lay.axis - sum(axis < lay.axis for axis in gone)])
+    if layout.axis in gone or sizes[layout.axis] != types[source].shape[layout.axis]:
+        raise MixedExamplesError("it picks some examples of the batch")
+    return dataclasses.replace(
+        layout, axis=numbers["offset_dims"][layout.axis - sum(axis < layout.axis for axis in gone)]
+    )
 
 
-def _tried(operation: Operation, lays: Mapping[str, Lay], types: Types) -> Lay:
+def _tried(operation: Operation, layouts: Mapping[str, BatchLayout], types: Types) -> BatchLayout:
     """Accept an operation that keeps the batch axis, if permuting random examples permutes its results."""
-    lay = lays[operation.values[0]]
-    if len({lays[one] for one in operation.values}) > 1 or _size_at(operation.shape, lay.axis) != _size_at(
-        types[operation.values[0]].shape, lay.axis
+    layout = layouts[operation.values[0]]
+    if len({layouts[value] for value in operation.values}) > 1 or _size_at(operation.shape, layout.axis) != _size_at(
+        types[operation.values[0]].shape, layout.axis
     ):
-        raise Mixed(f"what {operation.name!r} does with them cannot be followed")
-    random, order = np.random.default_rng(0), np.roll(np.arange(lay.rows), 1)
-    given = {one: random.integers(0, 9, types[one].shape).astype(types[one].dtype) for one in operation.values}
-    moved = {one: lay.batched(lay.rows_first(array)[order], array.shape) for one, array in given.items()}
-    if not np.array_equal(lay.rows_first(operation.compute(given))[order], lay.rows_first(operation.compute(moved))):
-        raise Mixed(f"so does its operation {operation.name!r}")
-    return lay
+        raise MixedExamplesError(f"what {operation.name!r} does with them cannot be followed")
+    random, order = np.random.default_rng(0), np.roll(np.arange(layout.rows), 1)
+    samples = {
+        value: random.integers(0, 9, types[value].shape).astype(types[value].dtype) for value in operation.values
+    }
+    moved = {value: layout.batched(layout.rows_first(array)[order], array.shape) for value, array in samples.items()}
+    if not np.array_equal(
+        layout.rows_first(operation.compute(samples))[order], layout.rows_first(operation.compute(moved))
+    ):
+        raise MixedExamplesError(f"so does its operation {operation.name!r}")
+    return layout
 
 
 def _size_at(shape: Sequence[int], axis: int) -> int:
     return shape[axis] if axis < len(shape) else -1
 
 
-_RULES: dict[str, Callable[[Operation, Mapping[str, Lay], Types], Lay]] = {
+_RULES: dict[str, Callable[[Operation, Mapping[str, BatchLayout], Types], BatchLayout]] = {
     "broadcast_in_dim": _broadcast,
     "concatenate": _unmoved(
         "it puts examples one after another", lambda operation, axis, _: operation.attributes["dimension"] == axis

@@ -1,4 +1,4 @@
-"""From operations to nodes: each operation that the chip can do as the nodes it needs, one by one.
+"""`TraceLowering`: lower each operation of a trace to nodes of a graph, one by one.
 
 Rule: nothing is optimized here; `simplifying.py` does that. A value of the trace is a tensor of the draft, with the
 same name. A value that is only a view of another value, in the same shape, is that value's tensor.
@@ -12,70 +12,77 @@ import numpy as np
 
 from anytpu.chip.network import hosting
 from anytpu.chip.network.constants import per_channel
-from anytpu.chip.network.functions import Chain, chain_of
-from anytpu.chip.network.graph import Graph
-from anytpu.chip.network.movements import Movements
+from anytpu.chip.network.functions import OperationChain, chain_from
+from anytpu.chip.network.graph import NetworkGraph
+from anytpu.chip.network.movements import MovementLowering
 from anytpu.chip.network.nodes import Elementwise, Function
 from anytpu.chip.network.operations import Operation
-from anytpu.chip.network.placing import Kind, Placing
-from anytpu.chip.network.trace import Trace
-from anytpu.chip.network.windows import Windows
+from anytpu.chip.network.placement import LoweringKind, OperationPlacement
+from anytpu.chip.network.trace import OperationTrace
+from anytpu.chip.network.windows import WindowLowering
 
 
-class Draft:
-    """Writes the nodes of a trace into a graph."""
+class TraceLowering:
+    """Lowers the operations of a trace to nodes of a graph."""
 
-    def __init__(self, trace: Trace, placing: Placing, graph: Graph):
-        self._trace, self._placing, self._graph = trace, placing, graph
-        self._movements = Movements(trace, graph)
-        self._windows = Windows(trace, graph, placing.averages)
-        self._hosting = hosting.Hosting(trace, placing)
+    def __init__(self, trace: OperationTrace, placement: OperationPlacement, graph: NetworkGraph):
+        self._trace, self._placement, self._graph = trace, placement, graph
+        self._movements = MovementLowering(trace, graph)
+        self._windows = WindowLowering(trace, graph, placement.averages)
+        self._hosting = hosting.HostStepGrouping(trace, placement)
         self._taken = self._taken_whole()
-        self._functions: dict[object, Chain] = {}
+        self._functions: dict[object, OperationChain] = {}
 
     def run(self) -> None:
-        """Write all nodes that an output needs."""
+        """Add all nodes that an output needs."""
         needed = self._needed()
-        for one in self._trace.operations:
-            if one.result in needed:
-                self._write(one)
+        for operation in self._trace.operations:
+            if operation.result in needed:
+                self._write(operation)
 
     def _taken_whole(self) -> set[str]:
-        """Return the outputs, and the values that an operation other than a function of one number takes."""
+        """Return the outputs, and the operands of operations other than scalar functions."""
         taken = set(self._trace.outputs)
-        for one in self._trace.operations:
-            if self._placing.kinds[one.result] is not Kind.ELEMENT:
-                taken.update(one.values)
+        for operation in self._trace.operations:
+            if self._placement.kinds[operation.result] is not LoweringKind.ELEMENT:
+                taken.update(operation.values)
         return taken
 
     def _needed(self) -> set[str]:
         needed = set(self._trace.outputs)
-        for one in reversed(self._trace.operations):
-            if one.result in needed:
-                needed.update(self._takes(one))
+        for operation in reversed(self._trace.operations):
+            if operation.result in needed:
+                needed.update(self._takes(operation))
         return needed
 
-    def _takes(self, one: Operation) -> Sequence[str]:
-        kind = self._placing.kinds[one.result]
-        if kind is Kind.HOST:
-            return self._hosting.takes(one.result)
-        if kind is Kind.ELEMENT:
-            return (self._function(one)[0],)
-        return [self._seen_through(value) for value in one.values] if kind is Kind.BINARY else one.values
+    def _takes(self, operation: Operation) -> Sequence[str]:
+        kind = self._placement.kinds[operation.result]
+        if kind is LoweringKind.HOST:
+            return self._hosting.takes(operation.result)
+        if kind is LoweringKind.ELEMENT:
+            return (self._function(operation)[0],)
+        return (
+            [self._seen_through(value) for value in operation.values]
+            if kind is LoweringKind.BINARY
+            else operation.values
+        )
 
     def _seen_through(self, value: str) -> str:
         """Return the value that is broadcast over all positions to make `value`, or `value` if it is no broadcast."""
-        stretched = self._placing.kinds.get(value) is Kind.BROADCAST
+        stretched = self._placement.kinds.get(value) is LoweringKind.BROADCAST
         return self._trace.producers[value].values[0] if stretched else value
 
-    def _function(self, one: Operation) -> tuple[str, list[Operation]]:
-        """Return the value that a function of one number is best computed from, and its operations."""
-        root = self._placing.roots[one.result]
-        near, inside = self._walk(one, {root, *(self._taken - {one.result})})
-        return (near.pop(), inside) if len(near) == 1 else (root, self._walk(one, {root})[1])
+    def _function(self, operation: Operation) -> tuple[str, list[Operation]]:
+        """Return the input value of a scalar function, and its operations.
 
-    def _walk(self, one: Operation, ends: set[str]) -> tuple[set[str], list[Operation]]:
-        met, inside, waiting = set(), {one.result}, [one]
+        The input is the nearest value that is computed anyway, if there is only one; otherwise the root.
+        """
+        root = self._placement.roots[operation.result]
+        near, inside = self._walk(operation, {root, *(self._taken - {operation.result})})
+        return (near.pop(), inside) if len(near) == 1 else (root, self._walk(operation, {root})[1])
+
+    def _walk(self, operation: Operation, ends: set[str]) -> tuple[set[str], list[Operation]]:
+        met, inside, waiting = set(), {operation.result}, [operation]
         while waiting:
             for value in waiting.pop().values:
                 if value in ends:
@@ -86,66 +93,70 @@ class Draft:
         ordered = sorted(inside, key=lambda value: int(value[1:]))
         return met, [self._trace.producers[value] for value in ordered]
 
-    def _write(self, one: Operation) -> None:
-        kind = self._placing.kinds[one.result]
-        if kind is Kind.HOST:
-            step = self._hosting.step(one.result, self._graph)
-            self._graph.add(step, self._trace.shape(one.result))
-        elif kind in (Kind.PRODUCT, Kind.POOL):
-            self._windows.write(kind, one)
+    def _write(self, operation: Operation) -> None:
+        kind = self._placement.kinds[operation.result]
+        if kind is LoweringKind.HOST:
+            step = self._hosting.step(operation.result, self._graph)
+            self._graph.add(step, self._trace.shape(operation.result))
+        elif kind in (LoweringKind.PRODUCT, LoweringKind.POOL):
+            self._windows.write(kind, operation)
         elif kind in _WRITERS:
-            _WRITERS[kind](self, one)
+            _WRITERS[kind](self, operation)
         else:
-            self._movements.write(kind, one)
+            self._movements.write(kind, operation)
 
-    def _function_node(self, one: Operation) -> None:
-        root, inside = self._function(one)
-        function = chain_of(inside, root, self._trace.dtype(root), self._functions)
+    def _function_node(self, operation: Operation) -> None:
+        root, inside = self._function(operation)
+        function = chain_from(inside, root, self._trace.dtype(root), self._functions)
         source = self._graph.tensor(root)
         self._graph.add(
-            Function(one.result, one.layer, (source,), one.result, "function", function), self._trace.shape(one.result)
+            Function(operation.result, operation.layer, (source,), operation.result, "function", function),
+            self._trace.shape(operation.result),
         )
 
-    def _view(self, one: Operation) -> None:
-        self._graph.view(one.values[0], one.result, self._trace.shape(one.result), one.layer)
+    def _view(self, operation: Operation) -> None:
+        self._graph.view(operation.values[0], operation.result, self._trace.shape(operation.result), operation.layer)
 
-    def _affine(self, one: Operation) -> None:
-        shape, lay = self._trace.shape(one.result), self._trace.lays[one.result]
-        (constant,) = [operand for operand in one.operands if isinstance(operand, np.ndarray)]
-        number = per_channel(constant, one.shape, lay)
+    def _affine(self, operation: Operation) -> None:
+        shape, layout = self._trace.shape(operation.result), self._trace.layouts[operation.result]
+        (constant,) = [operand for operand in operation.operands if isinstance(operand, np.ndarray)]
+        number = per_channel(constant, operation.shape, layout)
         assert number is not None
-        ones, zeros = np.ones(shape[2], np.float32), np.zeros(shape[2], np.float32)
-        turned = isinstance(one.operands[0], np.ndarray)
-        factor, summand = ones, zeros
-        if one.name == "add":
-            summand = number
-        elif one.name == "subtract":
-            factor, summand = (-ones, number) if turned else (ones, -number)
+        unit, zeros = np.ones(shape[2], np.float32), np.zeros(shape[2], np.float32)
+        turned = isinstance(operation.operands[0], np.ndarray)
+        factor, offset = unit, zeros
+        if operation.name == "add":
+            offset = number
+        elif operation.name == "subtract":
+            factor, offset = (-unit, number) if turned else (unit, -number)
         else:
-            factor = number if one.name == "multiply" else 1 / number
-        self._graph.affine(one.result, one.layer, self._graph.tensor(one.values[0]), factor, summand)
+            factor = number if operation.name == "multiply" else 1 / number
+        self._graph.affine(operation.result, operation.layer, self._graph.tensor(operation.values[0]), factor, offset)
 
-    def _binary(self, one: Operation) -> None:
-        seen = [self._seen_through(value) for value in one.values]
+    def _binary(self, operation: Operation) -> None:
+        seen = [self._seen_through(value) for value in operation.values]
         first, second = [self._graph.tensor(value) for value in seen]
-        kind = one.name
+        kind = operation.name
         assert kind in ("add", "subtract", "multiply")
-        turned = seen[0] != one.values[0]
+        turned = seen[0] != operation.values[0]
         if turned:
             first, second = second, first
         # The broadcast operand must be second; if it was first, the difference has the opposite sign.
         opposite = turned and kind == "subtract"
-        result, shape = f"{one.result}/opposite" if opposite else one.result, self._trace.shape(one.result)
-        self._graph.add(Elementwise(result, one.layer, (first, second), result, kind), shape)
+        result, shape = (
+            f"{operation.result}/opposite" if opposite else operation.result,
+            self._trace.shape(operation.result),
+        )
+        self._graph.add(Elementwise(result, operation.layer, (first, second), result, kind), shape)
         if opposite:
-            ones = np.ones(shape[2], np.float32)
-            self._graph.affine(one.result, one.layer, result, -ones, 0 * ones)
+            unit = np.ones(shape[2], np.float32)
+            self._graph.affine(operation.result, operation.layer, result, -unit, 0 * unit)
 
 
 _WRITERS = {
-    Kind.ELEMENT: Draft._function_node,
-    Kind.VIEW: Draft._view,
-    Kind.AVERAGE: Draft._view,
-    Kind.AFFINE: Draft._affine,
-    Kind.BINARY: Draft._binary,
+    LoweringKind.ELEMENT: TraceLowering._function_node,
+    LoweringKind.VIEW: TraceLowering._view,
+    LoweringKind.AVERAGE: TraceLowering._view,
+    LoweringKind.AFFINE: TraceLowering._affine,
+    LoweringKind.BINARY: TraceLowering._binary,
 }

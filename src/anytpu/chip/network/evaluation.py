@@ -36,7 +36,7 @@ _NUMBERS = ("NHWC", "HWIO", "NHWC")
 _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply}
 
 
-class Kernels:
+class KernelCache:
     """The compiled kernels of one network, by geometry."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Kernels:
         return self._made[key]
 
 
-_KERNELS: Remembered[Kernels] = Remembered()
+_KERNELS: Remembered[KernelCache] = Remembered()
 
 
 def evaluate(network: Network, inputs: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
@@ -68,19 +68,19 @@ def evaluate(network: Network, inputs: Sequence[np.ndarray]) -> dict[str, np.nda
         (3, 1, 1, 2)
     """
     tensors: dict[str, np.ndarray] = {}
-    kernels = _KERNELS.get(network) or _KERNELS.keep(network, Kernels())
-    for port, given in zip(network.inputs, inputs, strict=True):
-        array = canonical(np.asarray(given), port.shape)
+    kernels = _KERNELS.get(network) or _KERNELS.keep(network, KernelCache())
+    for port, values in zip(network.inputs, inputs, strict=True):
+        array = canonical(np.asarray(values), port.shape)
         tensors[port.tensor] = array if np.dtype(port.dtype).kind in "iub" else array.astype(np.float32, copy=False)
     for node in network.nodes:
-        given = [tensors[name] for name in node.inputs]
-        tensors[node.output] = np.asarray(_RULES[type(node)](node, given, network.shapes[node.output], kernels))
+        values = [tensors[name] for name in node.inputs]
+        tensors[node.output] = np.asarray(_RULES[type(node)](node, values, network.shapes[node.output], kernels))
     return tensors
 
 
-def _convolution(node: Convolution, given: list[np.ndarray], _: Shape, kernels: Kernels) -> Any:
+def _convolution(node: Convolution, inputs: list[np.ndarray], _: Shape, kernels: KernelCache) -> Any:
     kernel = kernels.of(_convolution_kernel, node.strides, node.padding, node.dilation, node.groups)
-    return _clipped(kernel(given[0].astype(np.float32, copy=False), node.weights, node.bias), node.low, node.high)
+    return _clipped(kernel(inputs[0].astype(np.float32, copy=False), node.weights, node.bias), node.low, node.high)
 
 
 def _convolution_kernel(strides: Any, padding: Any, dilation: Any, groups: int) -> Callable[..., Any]:
@@ -100,9 +100,9 @@ def _convolution_kernel(strides: Any, padding: Any, dilation: Any, groups: int) 
     return kernel
 
 
-def _pool(node: Pool, given: list[np.ndarray], _: Shape, kernels: Kernels) -> Any:
+def _pool(node: Pool, inputs: list[np.ndarray], _: Shape, kernels: KernelCache) -> Any:
     kernel = kernels.of(_pool_kernel, node.kind, node.window, node.strides, node.padding, node.counts_padding)
-    return kernel(given[0].astype(np.float32, copy=False))
+    return kernel(inputs[0].astype(np.float32, copy=False))
 
 
 def _pool_kernel(kind: str, window: Any, strides: Any, padding: Any, counts_padding: bool) -> Callable[..., Any]:
@@ -120,8 +120,8 @@ def _pool_kernel(kind: str, window: Any, strides: Any, padding: Any, counts_padd
     return kernel
 
 
-def _elementwise(node: Elementwise, given: list[np.ndarray], *_: Any) -> Any:
-    return _clipped(_OPERATIONS[node.kind](*given), node.low, node.high)
+def _elementwise(node: Elementwise, inputs: list[np.ndarray], *_: Any) -> Any:
+    return _clipped(_OPERATIONS[node.kind](*inputs), node.low, node.high)
 
 
 def _clipped(x: Any, low: float | None, high: float | None) -> np.ndarray:
@@ -129,12 +129,12 @@ def _clipped(x: Any, low: float | None, high: float | None) -> np.ndarray:
     return array if low is None and high is None else np.clip(array, low, high)
 
 
-def _function(node: Function, given: list[np.ndarray], *_: Any) -> np.ndarray:
-    return node.apply(given[0].astype(np.float32, copy=False))
+def _function(node: Function, inputs: list[np.ndarray], *_: Any) -> np.ndarray:
+    return node.apply(inputs[0].astype(np.float32, copy=False))
 
 
-def _slice(node: Slice, given: list[np.ndarray], *_: Any) -> np.ndarray:
-    return given[0][(slice(None),) * (node.axis + 1) + (slice(node.start, node.stop),)]
+def _slice(node: Slice, inputs: list[np.ndarray], *_: Any) -> np.ndarray:
+    return inputs[0][(slice(None),) * (node.axis + 1) + (slice(node.start, node.stop),)]
 
 
 _RULES: dict[type[Node], Callable[..., Any]] = {
@@ -142,8 +142,8 @@ _RULES: dict[type[Node], Callable[..., Any]] = {
     Pool: _pool,
     Elementwise: _elementwise,
     Function: _function,
-    Concatenate: lambda node, given, *_: np.concatenate(given, node.axis + 1),
+    Concatenate: lambda node, inputs, *_: np.concatenate(inputs, node.axis + 1),
     Slice: _slice,
-    Reshape: lambda _, given, shape, __: given[0].reshape(-1, *shape),
-    HostStep: lambda node, given, *_: operations.compute(node, given),
+    Reshape: lambda _node, inputs, shape, _kernels: inputs[0].reshape(-1, *shape),
+    HostStep: lambda node, inputs, *_: operations.compute(node, inputs),
 }

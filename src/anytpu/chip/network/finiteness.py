@@ -40,22 +40,24 @@ def check_finite(step: HostStep, inputs: Sequence[np.ndarray], result: np.ndarra
     raise HostStepError(f"The host's step {step.name!r} made {made}", row, _reason(step, inputs, row))
 
 
-def _has_infinity(one: Operation) -> bool:
+def _has_infinity(operation: Operation) -> bool:
     """Return whether an operation has an infinite constant; the initial value of a reduction is not a mask."""
-    constants = [operand for operand in one.operands if isinstance(operand, np.ndarray) and operand.dtype.kind == "f"]
-    return not one.name.startswith("reduce") and any(bool(np.isinf(constant).any()) for constant in constants)
+    constants = [
+        operand for operand in operation.operands if isinstance(operand, np.ndarray) and operand.dtype.kind == "f"
+    ]
+    return not operation.name.startswith("reduce") and any(bool(np.isinf(constant).any()) for constant in constants)
 
 
 def _reason(step: HostStep, inputs: Sequence[np.ndarray], row: int) -> str:
     """Return the reason, as the rest of a sentence."""
-    sizes = [_size(one) for one in step.steps.operations if one.name == "gather"]
-    for name, given in zip(step.inputs, inputs, strict=True):
-        if given.dtype.kind in "iu" and len(sizes) == 1 and sizes[0]:
-            beyond = given[row][(given[row] >= sizes[0]) | (given[row] < 0)]
+    sizes = [_size(operation) for operation in step.steps.operations if operation.name == "gather"]
+    for name, array in zip(step.inputs, inputs, strict=True):
+        if array.dtype.kind in "iu" and len(sizes) == 1 and sizes[0]:
+            beyond = array[row][(array[row] >= sizes[0]) | (array[row] < 0)]
             if beyond.size:
                 return f": {name!r} has {int(beyond[0])} there, and its table has the rows 0 to {sizes[0] - 1}."
     return (
-        ". What is small is 0 in the chip's whole numbers, and a division by it, or its logarithm, has no result: keep "
+        ". A small value is 0 in the chip's integers, and a division by it, or its logarithm, has no result: keep "
         "it away from 0, as in x / (0.1 + y), or compile with activation_bits=16."
     )
 

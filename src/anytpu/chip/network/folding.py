@@ -1,4 +1,4 @@
-"""Rules that make two nodes one. Each says whether it changed something."""
+"""Rewrite rules that fuse a node with an adjacent node. Each returns whether it changed the graph."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import math
 import numpy as np
 
 from anytpu.chip.network import functions
-from anytpu.chip.network.graph import Graph, is_affine, is_plain
+from anytpu.chip.network.graph import NetworkGraph, is_affine, is_plain
 from anytpu.chip.network.nodes import Convolution, Elementwise, Function, Node, Reshape
 
-MOST_SPREAD = 4
-"""How many times the usual factor the greatest may be, for factors to become part of the weights after them: those of
-all input channels share the 8 bits of a weight, and one channel that is hardly ever used must not take them all."""
+MAX_SPREAD = 4
+"""Maximum ratio of the largest channel scale to the median, to fold scales into the next layer's weights. All input
+channels share the 8 bits of an output channel's weights, so an outlier would cost the others their precision."""
 
 
-def function(graph: Graph, node: Node) -> bool:
-    """Name a function; leave out one that does nothing."""
+def name_function(graph: NetworkGraph, node: Node) -> bool:
+    """Name a function by its values; remove an identity."""
     if not isinstance(node, Function) or node.kind != "function":
         return False
     if graph.shared(functions.is_identity, node.apply):
@@ -29,15 +29,15 @@ def function(graph: Graph, node: Node) -> bool:
     return kind != "function"
 
 
-def line(graph: Graph, node: Node) -> bool:
-    """Let what comes before a straight line or a clip do it."""
+def fold_affine_function(graph: NetworkGraph, node: Node) -> bool:
+    """Fold an affine function or a clip into the convolution or elementwise operation before it."""
     if not isinstance(node, Function):
         return False
     (source,) = node.inputs
-    before, found = graph.nodes.get(source), graph.shared(functions.line_of, node.apply)
-    if found is None or not isinstance(before, Convolution | Elementwise) or not graph.has_one_user(source):
+    before, affine = graph.nodes.get(source), graph.shared(functions.affine_bounds_of, node.apply)
+    if affine is None or not isinstance(before, Convolution | Elementwise) or not graph.has_one_user(source):
         return False
-    factor, summand, low, high = found
+    factor, offset, low, high = affine
     if before.low is not None or before.high is not None:
         return False
     changes = {"output": node.output}
@@ -45,8 +45,8 @@ def line(graph: Graph, node: Node) -> bool:
         changes |= {"low": low, "high": high}
     if isinstance(before, Convolution):
         changes |= {"weights": graph.shared(_times, before.weights, factor)}
-        changes |= {"bias": graph.shared(_plus, graph.shared(_times, before.bias, factor), summand)}
-    elif (factor, summand) != (1, 0):
+        changes |= {"bias": graph.shared(_plus, graph.shared(_times, before.bias, factor), offset)}
+    elif (factor, offset) != (1, 0):
         return False
     graph.add(dataclasses.replace(before, **changes), graph.shapes[node.output])
     graph.drop(source)
@@ -57,12 +57,12 @@ def _times(array: np.ndarray, factor: float) -> np.ndarray:
     return array if factor == 1 else array * np.float32(factor)
 
 
-def _plus(array: np.ndarray, summand: float) -> np.ndarray:
-    return array + np.float32(summand)
+def _plus(array: np.ndarray, offset: float) -> np.ndarray:
+    return array + np.float32(offset)
 
 
-def affine(graph: Graph, node: Node) -> bool:
-    """Make a factor and a summand for each channel part of the weights before them."""
+def fold_channel_scale(graph: NetworkGraph, node: Node) -> bool:
+    """Fold a scale and an offset per channel into the weights of the convolution before (batch normalization)."""
     if not isinstance(node, Convolution) or not is_affine(node):
         return False
     (source,) = node.inputs
@@ -82,37 +82,37 @@ def affine(graph: Graph, node: Node) -> bool:
     return True
 
 
-def forward(graph: Graph, node: Node) -> bool:
-    """Make a factor and a summand part of the weights after them, when nothing before them takes them."""
-    found = _affine_of(graph, node)
-    if found is None or node.output in graph.outputs or not graph.users.get(node.output):
+def fold_scale_forward(graph: NetworkGraph, node: Node) -> bool:
+    """Fold a scale and an offset into the weights of the convolutions after, if no rule could fold it backwards."""
+    affine = _affine_of(graph, node)
+    if affine is None or node.output in graph.outputs or not graph.users.get(node.output):
         return False
-    factor, summand = found
+    factor, offset = affine
     sizes = np.abs(factor)
-    if sizes.max() > MOST_SPREAD * np.median(sizes):
+    if sizes.max() > MAX_SPREAD * np.median(sizes):
         return False
     after = [graph.nodes[user] for user in graph.users[node.output]]
-    if not all(isinstance(one, Convolution) and not is_affine(one) for one in after):
+    if not all(isinstance(user, Convolution) and not is_affine(user) for user in after):
         return False
-    # A border of zeros stays a border of zeros only where nothing is added.
-    if np.any(summand) and any(isinstance(one, Convolution) and any(map(any, one.padding)) for one in after):
+    # With zero padding an offset cannot be folded: it would not apply to the padding.
+    if np.any(offset) and any(isinstance(user, Convolution) and any(map(any, user.padding)) for user in after):
         return False
-    for one in after:
-        assert isinstance(one, Convolution)
-        before = graph.shared(_spread, one.weights, np.broadcast_to(factor, (_depth(one),)), one.groups)
-        moved = graph.shared(_spread, one.weights, np.broadcast_to(summand, (_depth(one),)), one.groups)
-        bias = (one.bias + moved.astype(np.float64).sum((0, 1, 2))).astype(np.float32)
-        graph.change(one, inputs=node.inputs, weights=before, bias=bias)
+    for user in after:
+        assert isinstance(user, Convolution)
+        before = graph.shared(_spread, user.weights, np.broadcast_to(factor, (_depth(user),)), user.groups)
+        moved = graph.shared(_spread, user.weights, np.broadcast_to(offset, (_depth(user),)), user.groups)
+        bias = (user.bias + moved.astype(np.float64).sum((0, 1, 2))).astype(np.float32)
+        graph.change(user, inputs=node.inputs, weights=before, bias=bias)
     graph.drop(node.output)
     return True
 
 
-def _affine_of(graph: Graph, node: Node) -> tuple[np.ndarray, np.ndarray] | None:
+def _affine_of(graph: NetworkGraph, node: Node) -> tuple[np.ndarray, np.ndarray] | None:
     if isinstance(node, Convolution) and is_affine(node) and node.low is None and node.high is None:
         return node.weights.reshape(-1), node.bias
     if isinstance(node, Function) and node.kind == "scale":
-        found = graph.shared(functions.line_of, node.apply)
-        return (np.array(found[:1], np.float32), np.array(found[1:2], np.float32)) if found is not None else None
+        affine = graph.shared(functions.affine_bounds_of, node.apply)
+        return (np.array(affine[:1], np.float32), np.array(affine[1:2], np.float32)) if affine is not None else None
     return None
 
 
@@ -121,7 +121,7 @@ def _depth(node: Convolution) -> int:
 
 
 def _spread(weights: np.ndarray, factor: np.ndarray, groups: int) -> np.ndarray:
-    """Multiply weights with a factor for each input channel."""
+    """Multiply weights by a factor per input channel."""
     inputs, outputs = weights.shape[2:]
     blocks = factor.reshape(groups, inputs).T
     return (weights * np.repeat(blocks, outputs // groups, axis=1)).astype(np.float32)
@@ -131,12 +131,12 @@ def _scaled(weights: np.ndarray, factor: np.ndarray) -> np.ndarray:
     return weights if bool((factor == 1).all()) else (weights * factor.reshape(-1)).astype(np.float32)
 
 
-def _moved(bias: np.ndarray, factor: np.ndarray, summand: np.ndarray) -> np.ndarray:
-    return (bias * factor.reshape(-1) + summand).astype(np.float32)
+def _moved(bias: np.ndarray, factor: np.ndarray, offset: np.ndarray) -> np.ndarray:
+    return (bias * factor.reshape(-1) + offset).astype(np.float32)
 
 
-def reshape(graph: Graph, node: Node) -> bool:
-    """Make two reshapes one, and none of one that changes nothing."""
+def merge_reshapes(graph: NetworkGraph, node: Node) -> bool:
+    """Merge two reshapes; remove an identity."""
     if not isinstance(node, Reshape):
         return False
     (source,) = node.inputs
@@ -151,8 +151,8 @@ def reshape(graph: Graph, node: Node) -> bool:
     return False
 
 
-def flatten(graph: Graph, node: Node) -> bool:
-    """Make a dense layer of a picture laid out in a line a convolution whose kernel is the whole picture."""
+def fold_flatten(graph: NetworkGraph, node: Node) -> bool:
+    """Replace a flatten and a dense layer by a convolution whose kernel is the whole image."""
     if not isinstance(node, Convolution) or not is_plain(node):
         return False
     (source,) = node.inputs
@@ -161,14 +161,14 @@ def flatten(graph: Graph, node: Node) -> bool:
         return False
     height, width, channels = graph.shapes[before.inputs[0]]
     weights = graph.shared(np.reshape, node.weights, (height, width, channels, node.weights.shape[3]))
-    # A kernel of one position may be dilated, which means nothing; one of a whole picture may not.
+    # The dilation of a kernel of one position has no effect, but that of the new kernel would.
     graph.change(node, inputs=before.inputs, weights=weights, dilation=(1, 1))
     graph.drop(source)
     return True
 
 
-def padding(graph: Graph, node: Node) -> bool:
-    """Make zeros around a tensor the padding of the convolution after them."""
+def fold_padding(graph: NetworkGraph, node: Node) -> bool:
+    """Fold zero padding into the convolution after it."""
     if not isinstance(node, Convolution):
         return False
     (source,) = node.inputs
@@ -176,7 +176,7 @@ def padding(graph: Graph, node: Node) -> bool:
     if not isinstance(before, Convolution) or not _is_only_padding(before):
         return False
     sums = [(a + c, b + d) for (a, b), (c, d) in zip(before.padding, node.padding, strict=True)]
-    # Zeros that were put around and cut off again would come back as numbers of the picture.
+    # Padding and cropping do not add up: cropped zeros would be replaced by values of the image.
     if any(min(pair) < 0 for pair in (*before.padding, *node.padding)):
         return False
     graph.change(node, inputs=before.inputs, padding=(sums[0], sums[1]))

@@ -1,9 +1,10 @@
-"""Operations that are run from their text: XLA knows them all, and each is compiled once.
+"""`call`: run an operation from its text by XLA, compiled once.
 
-Idea: an operation is written as a module whose main function it is; that can stand in a file, and be called on arrays.
+Idea: an operation is written as a module whose main function is that operation. The text can be stored in a file, and
+called on arrays.
 
-Rule: what was compiled is kept with the operations that have its text, and freed with the last of them. Of what belongs
-to no operation, constants that are folded while a program is read, the last few are kept.
+Rule: a compiled function is kept as long as an operation with its text exists. Functions without an operation, for
+constants that are folded while a program is read, are in a small LRU cache.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ def call(text: str, operands: Sequence[np.ndarray], owner: Any = None) -> list[n
     """Return the results of the operation that a module of StableHLO holds.
 
     Args:
-        text: the module.
-        operands: of the shapes and dtypes of its arguments.
-        owner: the `Operation` that has this text; None: there is none.
+        text: text of the module.
+        operands: operands of the shapes and dtypes of its arguments.
+        owner: the `Operation` with this text; None: there is none.
     """
     return [np.asarray(result) for result in _function(text, owner)(*operands)]
 
@@ -41,7 +42,7 @@ def _function(text: str, owner: Any) -> Callable[..., Any]:
 
 
 def _shared(text: str) -> Callable[..., Any]:
-    """Return what an operation of this text that still lives was compiled to, or compile it."""
+    """Return the compiled function of a text, shared by all operations with that text."""
     function = _BY_TEXT.get(text)
     if function is None:
         function = _BY_TEXT[text] = _jitted(text)

@@ -1,9 +1,9 @@
-"""Functions of one number: a chain of operations as one function, and the common names of such functions.
+"""Scalar functions: a chain of elementwise operations as one function, and the common names of such functions.
 
 Idea: a function's name depends on its values, not on its operations. Its values at a few hundred points are compared
 with those of the functions that have names.
 
-Rule: a name is for people. A rewrite that replaces a function goes by its operations (`lines.py`).
+Rule: a name is for display only. A rewrite that replaces a function examines its operations (`affine.py`).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from anytpu.chip.network import elementwise, lines
+from anytpu.chip.network import affine, elementwise
 from anytpu.chip.network.operations import Operation
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Chain:
-    """Operations that make a function of one number.
+class OperationChain:
+    """A chain of elementwise operations with one input: a scalar function.
 
     Attributes:
         root: name of the input value.
@@ -44,25 +44,32 @@ class Chain:
             self.dtype,
             *(
                 (
-                    one.name,
-                    one.dtype,
-                    str(one.attributes.get("comparison_direction")),
-                    *(of if isinstance(of, str) else (of.dtype, of.tobytes()) for of in one.operands),
+                    operation.name,
+                    operation.dtype,
+                    str(operation.attributes.get("comparison_direction")),
+                    *(
+                        operand if isinstance(operand, str) else (operand.dtype, operand.tobytes())
+                        for operand in operation.operands
+                    ),
                 )
-                for one in self.operations
+                for operation in self.operations
             ),
         )
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """Return the function of each number of a float32 array."""
         values = {self.root: np.asarray(x, np.float32).astype(self.dtype, copy=False)}
-        for one in self.operations:
-            operands = [values[operand] if isinstance(operand, str) else operand for operand in one.operands]
-            values[one.result] = elementwise.compute(one.name, operands, one.attributes, np.shape(x), one.dtype)
+        for operation in self.operations:
+            operands = [values[operand] if isinstance(operand, str) else operand for operand in operation.operands]
+            values[operation.result] = elementwise.compute(
+                operation.name, operands, operation.attributes, np.shape(x), operation.dtype
+            )
         return values[self.operations[-1].result].astype(np.float32)
 
 
-def chain_of(operations: Sequence[Operation], root: str, dtype: np.dtype, known: dict[object, Chain]) -> Chain:
+def chain_from(
+    operations: Sequence[Operation], root: str, dtype: np.dtype, known: dict[object, OperationChain]
+) -> OperationChain:
     """Return operations as a function; all elements of each constant are the same number.
 
     Args:
@@ -71,19 +78,21 @@ def chain_of(operations: Sequence[Operation], root: str, dtype: np.dtype, known:
         dtype: dtype of the root.
         known: the functions so far, by key; a function with the same key is reused.
     """
-    names = {root: "x", **{one.result: f"%{number}" for number, one in enumerate(operations)}}
+    names = {root: "x", **{operation.result: f"%{index}" for index, operation in enumerate(operations)}}
     renamed = tuple(
         dataclasses.replace(
-            one,
-            operands=tuple(names[of] if isinstance(of, str) else _number(of) for of in one.operands),
-            result=names[one.result],
+            operation,
+            operands=tuple(
+                names[operand] if isinstance(operand, str) else _number(operand) for operand in operation.operands
+            ),
+            result=names[operation.result],
             shape=(),
-            dtype=_working(one.dtype),
+            dtype=_working(operation.dtype),
             layer="",
         )
-        for one in operations
+        for operation in operations
     )
-    made = Chain("x", _working(dtype), renamed)
+    made = OperationChain("x", _working(dtype), renamed)
     return known.setdefault(made.key, made)
 
 
@@ -104,20 +113,20 @@ def _points() -> np.ndarray:
     return np.concatenate([-far[::-1], near, far]).astype(np.float32)
 
 
-def line_of(chain: Chain) -> tuple[float, float, float, float] | None:
+def affine_bounds_of(chain: OperationChain) -> tuple[float, float, float, float] | None:
     """Return (factor, offset, low, high) of a clipped affine function; None for other functions."""
-    line = lines.line_of(chain.operations, chain.root)
+    line = affine.clipped_affine_of(chain.operations, chain.root)
     if line is None:
         return None
-    greatest = float(np.finfo(np.float32).max)
-    low = -math.inf if line.low <= -greatest else line.low
-    high = math.inf if line.high >= greatest else line.high
-    return float(np.float32(line.factor)), float(np.float32(line.summand)), low, high
+    largest = float(np.finfo(np.float32).max)
+    low = -math.inf if line.low <= -largest else line.low
+    high = math.inf if line.high >= largest else line.high
+    return float(np.float32(line.factor)), float(np.float32(line.offset)), low, high
 
 
-def is_identity(chain: Chain) -> bool:
+def is_identity(chain: OperationChain) -> bool:
     """Return whether a function returns its argument, up to rounding."""
-    line = line_of(chain)
+    line = affine_bounds_of(chain)
     return line is not None and math.isclose(line[0], 1, rel_tol=1e-6) and line[1:] == (0, -math.inf, math.inf)
 
 
@@ -153,9 +162,9 @@ _NAMED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-def kind_of(chain: Chain) -> str:
+def kind_of(chain: OperationChain) -> str:
     """Return the common name of a function; "function" if it has none."""
-    line, values = line_of(chain), chain(_points())
+    line, values = affine_bounds_of(chain), chain(_points())
     if line is not None and line[:2] == (1, 0):
         return {(0.0, math.inf): "relu", (0.0, 6.0): "relu6"}.get(line[2:], "clip")
     if line is not None and line[2:] == (-math.inf, math.inf):

@@ -1,4 +1,4 @@
-"""`Graph`: nodes that are still being changed."""
+"""`NetworkGraph`: a mutable graph of nodes, for lowering and simplification."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from anytpu.chip.network.nodes import Convolution, Node, Reshape, Shape
 Made = TypeVar("Made")
 
 
-class Graph:
-    """Nodes by the tensors they make, and who takes each tensor.
+class NetworkGraph:
+    """Nodes by their output tensors, and the users of each tensor.
 
     Args:
-        shapes: of the inputs.
+        shapes: shapes of the inputs.
     """
 
     def __init__(self, shapes: dict[str, Shape]):
@@ -36,24 +36,24 @@ class Graph:
         return value
 
     def add(self, node: Node, shape: Shape) -> None:
-        """Add a node, or put it in place of the one that makes the same tensor."""
+        """Add a node, or replace the node with the same output tensor."""
         if node.output in self.nodes:
             self._forget(node.output)
         self._order = None
         self.nodes[node.output] = node
         self.shapes[node.output] = shape
-        for one in node.inputs:
-            self.users.setdefault(one, {})[node.output] = None
+        for source in node.inputs:
+            self.users.setdefault(source, {})[node.output] = None
 
     def change(self, node: Node, **changes: object) -> None:
-        """Put a node with some fields changed in its place."""
+        """Change some fields of a node."""
         self.add(dataclasses.replace(node, **changes), self.shapes[node.output])  # pyright: ignore[reportArgumentType]
 
     def merge(self, tensor: str, into: str) -> None:
-        """Let a tensor be another one; who took it takes the other."""
+        """Replace all uses of a tensor by another tensor."""
         for user in list(self.users.get(tensor, ())):
             node = self.nodes[user]
-            self.change(node, inputs=tuple(into if one == tensor else one for one in node.inputs))
+            self.change(node, inputs=tuple(into if source == tensor else source for source in node.inputs))
         if tensor in self.outputs:
             self.outputs.add(into)
             self.outputs.discard(tensor)
@@ -61,37 +61,37 @@ class Graph:
         self.drop(tensor)
 
     def drop(self, tensor: str) -> None:
-        """Take a node away, and those before it that nobody takes any more."""
+        """Remove a node without users, and its producers that have no users then (dead-code elimination)."""
         if tensor not in self.nodes or self.users.get(tensor) or tensor in self.outputs:
             return
         node = self.nodes[tensor]
         self._forget(tensor)
         self._order = None
         del self.nodes[tensor]
-        for one in node.inputs:
-            self.drop(one)
+        for source in node.inputs:
+            self.drop(source)
 
     def _forget(self, tensor: str) -> None:
-        for one in self.nodes[tensor].inputs:
-            self.users[one].pop(tensor, None)
+        for source in self.nodes[tensor].inputs:
+            self.users[source].pop(tensor, None)
 
     def has_one_user(self, tensor: str) -> bool:
-        """Return whether one node takes a tensor, and no output is it."""
+        """Return whether a tensor has a single user and is no output."""
         return len(self.users.get(tensor, ())) == 1 and tensor not in self.outputs
 
-    def shared(self, make: Callable[..., Made], *given: Any) -> Made:
-        """Return what a function makes of arrays, numbers and chains; the same object where they are the same.
+    def shared(self, make: Callable[..., Made], *arguments: Any) -> Made:
+        """Return a function of arrays, numbers and functions; the same object for the same arguments (memoization).
 
-        A recurrent layer has the same weights at each step; so do the parts and the sums that are made of them. It has
-        the same few functions hundreds of times.
+        The steps of an unrolled recurrent layer share their weights and functions. So derived arrays, such as slices
+        of the weights, are shared too.
         """
-        key = (make, *(id(one) if isinstance(one, np.ndarray) else one for one in given))
+        key = (make, *(id(argument) if isinstance(argument, np.ndarray) else argument for argument in arguments))
         if key not in self._arrays:
-            self._arrays[key] = (make(*given), given)
+            self._arrays[key] = (make(*arguments), arguments)
         return self._arrays[key][0]
 
     def view(self, value: str, name: str, shape: Shape, layer: str) -> None:
-        """Let a value be another in a shape: the same tensor, or a Reshape of it."""
+        """Define a value as another value in a shape: the same tensor, or a Reshape of it."""
         source = self.tensor(value)
         if self.shapes[source] == shape:
             self._same[name] = source
@@ -108,15 +108,15 @@ class Graph:
             self.view(source, name, shape, layer)
         return self.tensor(name)
 
-    def affine(self, name: str, layer: str, source: str, factor: np.ndarray, summand: np.ndarray) -> None:
-        """Add a factor and a summand for each channel, as a convolution that keeps the channels apart."""
+    def affine(self, name: str, layer: str, source: str, factor: np.ndarray, offset: np.ndarray) -> None:
+        """Add a scale and an offset per channel, as a depthwise convolution."""
         channels = len(factor)
         weights = np.ascontiguousarray(factor.reshape(1, 1, 1, channels), np.float32)
-        node = Convolution(name, layer, (source,), name, weights, summand.astype(np.float32), groups=channels)
+        node = Convolution(name, layer, (source,), name, weights, offset.astype(np.float32), groups=channels)
         self.add(node, self.shapes[source])
 
     def ordered(self) -> Iterator[Node]:
-        """Yield the nodes in an order in which they can be computed, those that made an output alone."""
+        """Yield the nodes that an output depends on, in topological order."""
         if self._order is None or self._order[0] != self.outputs:
             self._order = (set(self.outputs), tuple(self._in_order()))
         return iter(self._order[1])
@@ -139,17 +139,17 @@ class Graph:
                 yield self.nodes[tensor]
             else:
                 waiting.append((tensor, True))
-                waiting.extend((one, False) for one in reversed(self.nodes[tensor].inputs))
+                waiting.extend((source, False) for source in reversed(self.nodes[tensor].inputs))
 
 
 def _place(tensor: str) -> tuple[int, str]:
-    """Return where in the program a tensor was made: "%12/part" at 12."""
+    """Return the position of a tensor in the program, as a sort key: 12 for "%12/part"."""
     number = tensor[1:].split("/")[0]
     return (int(number), tensor) if tensor.startswith("%") else (-1, tensor)
 
 
 def is_affine(node: Node) -> bool:
-    """Return whether a node is a factor and a summand for each channel, and nothing else."""
+    """Return whether a node is only a scale and an offset per channel."""
     return (
         isinstance(node, Convolution)
         and node.weights.shape[:3] == (1, 1, 1)
@@ -160,7 +160,7 @@ def is_affine(node: Node) -> bool:
 
 
 def is_plain(node: Convolution) -> bool:
-    """Return whether a convolution is a dense layer of each position."""
+    """Return whether a convolution is a dense layer at each position."""
     return (
         node.weights.shape[:2] == (1, 1)
         and node.groups == 1

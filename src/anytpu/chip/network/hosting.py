@@ -13,23 +13,23 @@ from collections.abc import Sequence
 import numpy as np
 
 from anytpu.chip.network import elementwise
-from anytpu.chip.network.graph import Graph
+from anytpu.chip.network.graph import NetworkGraph
 from anytpu.chip.network.nodes import HostStep
-from anytpu.chip.network.operations import Operation, Steps
-from anytpu.chip.network.placing import Placing
-from anytpu.chip.network.trace import Trace
+from anytpu.chip.network.operations import HostOperations, Operation
+from anytpu.chip.network.placement import OperationPlacement
+from anytpu.chip.network.trace import OperationTrace
 
 
-class Hosting:
+class HostStepGrouping:
     """The steps of the host in a trace."""
 
-    def __init__(self, trace: Trace, placing: Placing):
-        self._trace, self._placing = trace, placing
+    def __init__(self, trace: OperationTrace, placement: OperationPlacement):
+        self._trace, self._placement = trace, placement
         self._stages: dict[str, int] = dict.fromkeys(trace.inputs, 0)
-        for one in trace.operations:
-            hosted = placing.is_hosted(one.result)
-            befores = [self._stages[value] + (hosted and not placing.is_hosted(value)) for value in one.values]
-            self._stages[one.result] = max(befores)
+        for operation in trace.operations:
+            hosted = placement.is_hosted(operation.result)
+            befores = [self._stages[value] + (hosted and not placement.is_hosted(value)) for value in operation.values]
+            self._stages[operation.result] = max(befores)
         self._free = self._made_of_inputs()
 
     def _made_of_inputs(self) -> set[str]:
@@ -38,13 +38,13 @@ class Hosting:
         Each step that needs such a value computes it again, so it needs no separate step.
         """
         made: set[str] = set(self._trace.inputs)
-        for one in self._trace.operations:
-            if self._placing.is_hosted(one.result) and all(value in made for value in one.values):
-                made.add(one.result)
+        for operation in self._trace.operations:
+            if self._placement.is_hosted(operation.result) and all(value in made for value in operation.values):
+                made.add(operation.result)
         return {
             value
             for value in made
-            if all(self._placing.is_hosted(user.result) for user in self._trace.users.get(value, ()))
+            if all(self._placement.is_hosted(user.result) for user in self._trace.users.get(value, ()))
             and value in self._trace.producers
         }
 
@@ -52,19 +52,19 @@ class Hosting:
         """Return the input values of the step that makes a value."""
         return self._step(result)[0]
 
-    def step(self, result: str, graph: Graph) -> HostStep:
+    def step(self, result: str, graph: NetworkGraph) -> HostStep:
         """Return the node that makes a value."""
         values, operations = self._step(result)
         kind, main = kind_of(operations)
-        layers = [one.layer for one in operations if one.layer]
+        layers = [operation.layer for operation in operations if operation.layer]
         return HostStep(
             name=result,
             layer=main.layer or (layers[-1] if layers else ""),
             inputs=tuple(graph.tensor(value) for value in values),
             output=result,
             kind=kind,
-            why=_WHYS.get(kind, self._placing.whys[main.result]),
-            steps=Steps(
+            why=_WHYS.get(kind, self._placement.whys[main.result]),
+            steps=HostOperations(
                 arguments=tuple(self._trace.argument(value) for value in values),
                 operations=tuple(map(_small, operations)),
                 result=self._trace.argument(result),
@@ -76,7 +76,7 @@ class Hosting:
         while waiting:
             for value in self._trace.producers[waiting.pop()].values:
                 together = self._stages[value] == self._stages[result] or value in self._free
-                if not self._placing.is_hosted(value) or not together:
+                if not self._placement.is_hosted(value) or not together:
                     outside[value] = None
                 elif value not in inside:
                     inside.add(value)
@@ -85,12 +85,12 @@ class Hosting:
         return sorted(outside), [self._trace.producers[value] for value in ordered]
 
 
-def _small(one: Operation) -> Operation:
+def _small(operation: Operation) -> Operation:
     """Return an elementwise operation with unbroadcast constants; return other operations unchanged."""
-    if one.name not in elementwise.NAMES:
-        return one
-    parts = [operand if isinstance(operand, str) else _unstretched(operand) for operand in one.operands]
-    return dataclasses.replace(one, operands=tuple(parts))
+    if operation.name not in elementwise.NAMES:
+        return operation
+    parts = [operand if isinstance(operand, str) else _unstretched(operand) for operand in operation.operands]
+    return dataclasses.replace(operation, operands=tuple(parts))
 
 
 def _unstretched(array: np.ndarray) -> np.ndarray:
@@ -114,14 +114,20 @@ def kind_of(operations: Sequence[Operation]) -> tuple[str, Operation]:
         >>> kind_of(operations)[0]
         'softmax'
     """
-    names = [one.name for one in operations]
-    reducers = {one.attributes["reducer"] for one in operations if one.name == "reduce"}
-    main = next((one for name in _IMPORTANT for one in operations if one.name == name), operations[-1])
+    names = [operation.name for operation in operations]
+    reducers = {operation.attributes["reducer"] for operation in operations if operation.name == "reduce"}
+    main = next(
+        (operation for name in _IMPORTANT for operation in operations if operation.name == name), operations[-1]
+    )
     is_softmax = {"maximum", "add"} <= reducers and "exponential" in names
-    if "dot_general" in names and sum(len(one.values) == 2 for one in operations if one.name == "dot_general"):
+    if "dot_general" in names and sum(
+        len(operation.values) == 2 for operation in operations if operation.name == "dot_general"
+    ):
         return ("attention" if is_softmax else "product of activations"), main
     if is_softmax:
-        return ("log softmax" if "log" in names else "softmax"), next(one for one in operations if one.name == "reduce")
+        return ("log softmax" if "log" in names else "softmax"), next(
+            operation for operation in operations if operation.name == "reduce"
+        )
     if "gather" in names and main.name == "gather" and isinstance(main.operands[0], np.ndarray):
         return "embedding", main
     if "add" in reducers and {"rsqrt", "sqrt"} & set(names):

@@ -1,7 +1,7 @@
-"""Rules for parts and joins, and for the products around them: what recurrent layers are made of.
+"""Rewrite rules for slices, concatenations and adjacent products, as recurrent layers have them; and CSE.
 
-Idea: a recurrent layer multiplies its input and its state by weights, adds, and cuts the sum into gates. The two
-products are one over both, side by side; and each gate is a product with its own part of the weights.
+Idea: a recurrent layer multiplies its input and its state by weights, adds, and slices the sum into gates. The two
+products become one product over the concatenated inputs. Each gate becomes a product with a slice of the weights.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import dataclasses
 
 import numpy as np
 
-from anytpu.chip.network.graph import Graph, is_plain
+from anytpu.chip.network.graph import NetworkGraph, is_plain
 from anytpu.chip.network.nodes import Concatenate, Convolution, Elementwise, Function, Node, Reshape, Slice
 
 
-def part_of_part(graph: Graph, node: Node) -> bool:
-    """Make a part of a part one part, and none of one that is the whole."""
+def merge_slices(graph: NetworkGraph, node: Node) -> bool:
+    """Merge a slice of a slice; remove a slice of the whole tensor."""
     if not isinstance(node, Slice):
         return False
     (source,) = node.inputs
@@ -30,8 +30,8 @@ def part_of_part(graph: Graph, node: Node) -> bool:
     return True
 
 
-def part_of_join(graph: Graph, node: Node) -> bool:
-    """Take a part of tensors side by side from those that it lies in."""
+def slice_concatenation(graph: NetworkGraph, node: Node) -> bool:
+    """Replace a slice of a concatenation by a slice, or a concatenation, of the inputs that it covers."""
     if not isinstance(node, Slice):
         return False
     (source,) = node.inputs
@@ -39,16 +39,16 @@ def part_of_join(graph: Graph, node: Node) -> bool:
     if not isinstance(before, Concatenate) or before.axis != node.axis:
         return False
     at, met = 0, []
-    for one in before.inputs:
-        size = graph.shapes[one][node.axis]
+    for name in before.inputs:
+        size = graph.shapes[name][node.axis]
         if at < node.stop and node.start < at + size:
-            met.append((one, at, size))
+            met.append((name, at, size))
         at += size
     first = met[0][1]
     if len(met) == 1:
         graph.change(node, inputs=(met[0][0],), start=node.start - first, stop=node.stop - first)
     elif first == node.start and met[-1][1] + met[-1][2] == node.stop and len(met) < len(before.inputs):
-        inputs = tuple(one for one, _, _ in met)
+        inputs = tuple(name for name, _, _ in met)
         joined = Concatenate(node.name, node.layer, inputs, node.output, node.axis)
         graph.add(joined, graph.shapes[node.output])
     else:
@@ -57,37 +57,37 @@ def part_of_join(graph: Graph, node: Node) -> bool:
     return True
 
 
-def join_of_joins(graph: Graph, node: Node) -> bool:
-    """Make tensors side by side of tensors side by side one join; one of a single tensor is that tensor."""
+def flatten_concatenations(graph: NetworkGraph, node: Node) -> bool:
+    """Flatten nested concatenations; remove a concatenation with one input."""
     if not isinstance(node, Concatenate):
         return False
     if len(node.inputs) == 1:
         graph.merge(node.output, node.inputs[0])
         return True
-    inner = [graph.nodes.get(one) for one in node.inputs]
-    if not any(isinstance(one, Concatenate) and one.axis == node.axis for one in inner):
+    inner = [graph.nodes.get(name) for name in node.inputs]
+    if not any(isinstance(maker, Concatenate) and maker.axis == node.axis for maker in inner):
         return False
     inputs: list[str] = []
-    for name, one in zip(node.inputs, inner, strict=True):
-        inputs += one.inputs if isinstance(one, Concatenate) and one.axis == node.axis else (name,)
+    for name, maker in zip(node.inputs, inner, strict=True):
+        inputs += maker.inputs if isinstance(maker, Concatenate) and maker.axis == node.axis else (name,)
     graph.change(node, inputs=tuple(inputs))
     for name in node.inputs:
         graph.drop(name)
     return True
 
 
-def sum_of_products(graph: Graph, node: Node) -> bool:
-    """Make the sum of two dense layers one dense layer of both inputs side by side."""
+def merge_summed_products(graph: NetworkGraph, node: Node) -> bool:
+    """Replace the sum of two dense layers by one dense layer over the concatenation of their inputs."""
     if not isinstance(node, Elementwise) or node.kind == "multiply":
         return False
-    first, second = (graph.nodes.get(one) for one in node.inputs)
+    first, second = (graph.nodes.get(name) for name in node.inputs)
     if not _is_term(graph, first) or not _is_term(graph, second) or first is second:
         return False
     assert isinstance(first, Convolution) and isinstance(second, Convolution)
     sign = 1 if node.kind == "add" else -1
     joined = f"{node.output}/inputs"
     sources = (first.inputs[0], second.inputs[0])
-    depth = sum(graph.shapes[one][2] for one in sources)
+    depth = sum(graph.shapes[name][2] for name in sources)
     graph.add(Concatenate(joined, node.layer, sources, joined, 2), (1, 1, depth))
     whole = dataclasses.replace(
         first,
@@ -100,8 +100,8 @@ def sum_of_products(graph: Graph, node: Node) -> bool:
         high=node.high,
     )
     graph.add(whole, graph.shapes[node.output])
-    for one in (first, second):
-        graph.drop(one.output)
+    for term in (first, second):
+        graph.drop(term.output)
     return True
 
 
@@ -117,7 +117,7 @@ def _part(array: np.ndarray, start: int, stop: int) -> np.ndarray:
     return np.ascontiguousarray(array[..., start:stop])
 
 
-def _is_term(graph: Graph, node: Node | None) -> bool:
+def _is_term(graph: NetworkGraph, node: Node | None) -> bool:
     return (
         isinstance(node, Convolution)
         and is_plain(node)
@@ -128,8 +128,8 @@ def _is_term(graph: Graph, node: Node | None) -> bool:
     )
 
 
-def part_across(graph: Graph, node: Node) -> bool:
-    """Take channels before positions, where a product has made both: it can make the channels apart."""
+def swap_slices(graph: NetworkGraph, node: Node) -> bool:
+    """Swap a slice of positions and a slice of channels of a product, so that the product can be split by channels."""
     if not isinstance(node, Slice) or node.axis != 2:
         return False
     before = graph.nodes.get(node.inputs[0])
@@ -148,8 +148,8 @@ def part_across(graph: Graph, node: Node) -> bool:
     return True
 
 
-def part_of_product(graph: Graph, node: Node) -> bool:
-    """Make a product of which only parts are taken, along its channels, a product for each part."""
+def split_product(graph: NetworkGraph, node: Node) -> bool:
+    """Split a product that is only used in slices of channels into a product for each slice."""
     if not isinstance(node, Slice) or node.axis != 2:
         return False
     (source,) = node.inputs
@@ -170,8 +170,8 @@ def part_of_product(graph: Graph, node: Node) -> bool:
     return True
 
 
-def twins(graph: Graph) -> bool:
-    """Make nodes that move the same numbers in the same way, or compute the same function of them, one."""
+def eliminate_common_nodes(graph: NetworkGraph) -> bool:
+    """Merge equal slices, concatenations, reshapes and functions of equal inputs (CSE)."""
     met: dict[object, str] = {}
     changed = False
     for node in list(graph.ordered()):

@@ -1,4 +1,4 @@
-"""A program as a module of StableHLO, for the first platform that it can be lowered for.
+"""`lowered`: lower a program to a StableHLO module, for the first platform that supports it.
 
 Rule: all weights and inputs are arguments, in the order of their leaves. A program file supports the platforms that it
 was written for. The choice of the platform does not change the computation.

@@ -1,11 +1,11 @@
-"""Names for people: of nodes by their layers, of tensors by the nodes that make them."""
+"""Readable names: nodes are named after their layers, tensors after the nodes that make them."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from anytpu.chip.network.graph import Graph, is_affine
+from anytpu.chip.network.graph import NetworkGraph, is_affine
 from anytpu.chip.network.nodes import (
     Concatenate,
     Convolution,
@@ -23,43 +23,43 @@ from anytpu.chip.network.nodes import (
 _WORDS: dict[type[Node], str] = {Concatenate: "concatenate", Slice: "slice", Reshape: "reshape"}
 
 
-def named(name: str, graph: Graph, inputs: Mapping[str, Port], outputs: Sequence[Port]) -> Network:
+def named(name: str, graph: NetworkGraph, inputs: Mapping[str, Port], outputs: Sequence[Port]) -> Network:
     """Return the network of a graph, its nodes and tensors named after the layers they came from.
 
     Args:
-        name: of the network.
+        name: name of the network.
         graph: its nodes.
-        inputs: by what the user calls them.
-        outputs: in order.
+        inputs: the inputs, by the user's names.
+        outputs: the outputs, in order.
     """
     tensors = {port.tensor: called for called, port in inputs.items()}
     shapes = {called: graph.shapes[port.tensor] for called, port in inputs.items()}
     taken: dict[str, int] = {}
-    found = set(inputs)
+    names = set(inputs)
     nodes = []
     for node in graph.ordered():
         wanted = f"{node.layer}/{_word(node, graph)}" if node.layer else _word(node, graph)
-        unique = _unused(wanted, taken, found)
+        unique = _unused(wanted, taken, names)
         tensors[node.output] = unique
         shapes[unique] = graph.shapes[node.output]
-        given = tuple(tensors[one] for one in node.inputs)
-        nodes.append(dataclasses.replace(node, name=unique, inputs=given, output=unique))
+        sources = tuple(tensors[source] for source in node.inputs)
+        nodes.append(dataclasses.replace(node, name=unique, inputs=sources, output=unique))
     ports = tuple(dataclasses.replace(port, tensor=tensors[port.tensor]) for port in outputs)
-    given = tuple(dataclasses.replace(port, tensor=called) for called, port in inputs.items())
-    return Network(name, given, ports, shapes, tuple(nodes))
+    sources = tuple(dataclasses.replace(port, tensor=called) for called, port in inputs.items())
+    return Network(name, sources, ports, shapes, tuple(nodes))
 
 
-def _unused(wanted: str, taken: dict[str, int], found: set[str]) -> str:
-    """Return a name that no tensor has; the inputs have those that the user gave them."""
+def _unused(wanted: str, taken: dict[str, int], names: set[str]) -> str:
+    """Return an unused name: `wanted`, or `wanted` with a number; the user's names of inputs are taken."""
     while True:
         taken[wanted] = taken.get(wanted, 0) + 1
         unique = wanted if taken[wanted] == 1 else f"{wanted}_{taken[wanted]}"
-        if unique not in found:
-            found.add(unique)
+        if unique not in names:
+            names.add(unique)
             return unique
 
 
-def _word(node: Node, graph: Graph) -> str:
+def _word(node: Node, graph: NetworkGraph) -> str:
     if isinstance(node, Convolution):
         if is_affine(node):
             return "scale"

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from anytpu.chip.network import arrays
-from anytpu.chip.network.lay import Lay
+from anytpu.chip.network.layout import BatchLayout
 from anytpu.chip.network.nodes import HostStep
 from anytpu.chip.network.shapes import canonical_shape
 from anytpu.errors import ChipError
@@ -49,40 +49,40 @@ class Operation:
     @property
     def values(self) -> tuple[str, ...]:
         """The operands that are values."""
-        return tuple(one for one in self.operands if isinstance(one, str))
+        return tuple(operand for operand in self.operands if isinstance(operand, str))
 
     def compute(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return the result, given the values by their names."""
-        operands = [values[one] if isinstance(one, str) else one for one in self.operands]
+        operands = [values[operand] if isinstance(operand, str) else operand for operand in self.operands]
         return arrays.compute(self.name, operands, self.attributes, self.shape, self.dtype, self.number, self)
 
 
 @dataclasses.dataclass(frozen=True)
 class Argument:
-    """A value that goes into a step, or comes out of it.
+    """An input or the output of a host step.
 
     Attributes:
         name: name of the value.
         shape, dtype: shape and dtype, with the batch that the program was traced for.
-        lay: layout of its examples.
+        layout: layout of its examples.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
-    lay: Lay
+    layout: BatchLayout
 
     @property
     def example_shape(self) -> tuple[int, ...]:
         """The shape of one example."""
-        return self.lay.example_shape(self.shape)
+        return self.layout.example_shape(self.shape)
 
 
 _NONSENSE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Steps:
+class HostOperations:
     """The operations of one `HostStep`.
 
     Attributes:
@@ -98,7 +98,7 @@ class Steps:
     @property
     def rows(self) -> int:
         """The batch that the operations were written for."""
-        return self.result.lay.rows
+        return self.result.layout.rows
 
 
 def compute(step: HostStep, values: Sequence[np.ndarray]) -> np.ndarray:
@@ -115,7 +115,7 @@ def compute(step: HostStep, values: Sequence[np.ndarray]) -> np.ndarray:
         ChipError: its operations do not fit each other or its inputs, or need more memory than is free. Then it is
             from a file that was altered.
     """
-    steps: Steps = step.steps
+    steps: HostOperations = step.steps
     count = len(values[0])
     try:
         _check_sizes(steps)
@@ -134,27 +134,30 @@ def compute(step: HostStep, values: Sequence[np.ndarray]) -> np.ndarray:
         ) from error
 
 
-def _check_sizes(steps: Steps) -> None:
+def _check_sizes(steps: HostOperations) -> None:
     """Check that the memory for the values of a piece is free; their sizes may come from a file."""
-    given = [(one.shape, np.dtype(one.dtype).itemsize, one.lay.rows) for one in (*steps.arguments, steps.result)]
-    made = [(one.shape, one.dtype.itemsize, 1) for one in steps.operations]
-    check_memory(sum(max(rows, math.prod(shape)) * itemsize for shape, itemsize, rows in (*given, *made)))
+    arguments = [
+        (argument.shape, np.dtype(argument.dtype).itemsize, argument.layout.rows)
+        for argument in (*steps.arguments, steps.result)
+    ]
+    made = [(operation.shape, operation.dtype.itemsize, 1) for operation in steps.operations]
+    check_memory(sum(max(rows, math.prod(shape)) * itemsize for shape, itemsize, rows in (*arguments, *made)))
 
 
-def _piece(steps: Steps, values: list[np.ndarray]) -> np.ndarray:
+def _piece(steps: HostOperations, values: list[np.ndarray]) -> np.ndarray:
     known: dict[str, np.ndarray] = {}
     for argument, value in zip(steps.arguments, values, strict=True):
         if len(value) < steps.rows:
             value = np.concatenate([value, np.repeat(value[-1:], steps.rows - len(value), axis=0)])
-        known[argument.name] = argument.lay.batched(value, argument.shape).astype(argument.dtype, copy=False)
+        known[argument.name] = argument.layout.batched(value, argument.shape).astype(argument.dtype, copy=False)
     for operation in steps.operations:
         known[operation.result] = operation.compute(known)
-    result = steps.result.lay.rows_first(known[steps.result.name])
+    result = steps.result.layout.rows_first(known[steps.result.name])
     result = result.reshape(steps.rows, *canonical_shape(steps.result.example_shape))
     return result if result.dtype.kind in "iub" else result.astype(np.float32)
 
 
-def to_json(steps: Sequence[Steps]) -> tuple[list[Any], list[np.ndarray]]:
+def to_json(steps: Sequence[HostOperations]) -> tuple[list[Any], list[np.ndarray]]:
     """Return steps as JSON values, and the arrays that these refer to by index.
 
     Example:
@@ -163,42 +166,48 @@ def to_json(steps: Sequence[Steps]) -> tuple[list[Any], list[np.ndarray]]:
         ([], [])
     """
     held: list[np.ndarray] = []
-    return [_described(one, held) for one in steps], held
+    return [_described(entry, held) for entry in steps], held
 
 
-def from_json(described: Sequence[Any], held: Sequence[np.ndarray]) -> list[Steps]:
+def from_json(described: Sequence[Any], held: Sequence[np.ndarray]) -> list[HostOperations]:
     """Return the steps from the two results of `to_json`."""
     return [
-        Steps(
-            arguments=tuple(_argument(argument) for argument in one["arguments"]),
-            operations=tuple(_operation(operation, held) for operation in one["operations"]),
-            result=_argument(one["result"]),
+        HostOperations(
+            arguments=tuple(_argument(argument) for argument in record["arguments"]),
+            operations=tuple(_operation(operation, held) for operation in record["operations"]),
+            result=_argument(record["result"]),
         )
-        for one in described
+        for record in described
     ]
 
 
-def _described(steps: Steps, held: list[np.ndarray]) -> dict[str, Any]:
+def _described(steps: HostOperations, held: list[np.ndarray]) -> dict[str, Any]:
     return {
-        "arguments": [dataclasses.asdict(argument) for argument in steps.arguments],
+        "arguments": [_described_argument(argument) for argument in steps.arguments],
         "operations": [_described_operation(operation, held) for operation in steps.operations],
-        "result": dataclasses.asdict(steps.result),
+        "result": _described_argument(steps.result),
     }
+
+
+def _described_argument(argument: Argument) -> dict[str, Any]:
+    described = dataclasses.asdict(argument)
+    # The file format calls the layout "lay".
+    return {**{name: value for name, value in described.items() if name != "layout"}, "lay": described["layout"]}
 
 
 def _described_operation(operation: Operation, held: list[np.ndarray]) -> dict[str, Any]:
     described = {field.name: getattr(operation, field.name) for field in dataclasses.fields(operation)}
     operands = []
-    for one in operation.operands:
-        operands.append(one if isinstance(one, str) else {"array": len(held)})
-        if not isinstance(one, str):
-            held.append(one)
+    for operand in operation.operands:
+        operands.append(operand if isinstance(operand, str) else {"array": len(held)})
+        if not isinstance(operand, str):
+            held.append(operand)
     return {**described, "operands": operands, "dtype": operation.dtype.name, "attributes": dict(operation.attributes)}
 
 
 def _argument(described: Mapping[str, Any]) -> Argument:
-    lay = Lay(**described["lay"])
-    return Argument(described["name"], _shape(described["shape"]), np.dtype(described["dtype"]).name, lay)
+    layout = BatchLayout(**described["lay"])
+    return Argument(described["name"], _shape(described["shape"]), np.dtype(described["dtype"]).name, layout)
 
 
 def _shape(described: Sequence[Any]) -> tuple[int, ...]:
@@ -208,7 +217,9 @@ def _shape(described: Sequence[Any]) -> tuple[int, ...]:
 
 
 def _operation(described: Mapping[str, Any], held: Sequence[np.ndarray]) -> Operation:
-    operands = tuple(one if isinstance(one, str) else held[one["array"]] for one in described["operands"])
+    operands = tuple(
+        operand if isinstance(operand, str) else held[operand["array"]] for operand in described["operands"]
+    )
     shape, dtype = _shape(described["shape"]), np.dtype(described["dtype"])
     attributes = dict(described["attributes"])
     return Operation(**{**described, "operands": operands, "shape": shape, "dtype": dtype, "attributes": attributes})

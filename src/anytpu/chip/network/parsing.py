@@ -1,10 +1,10 @@
-"""MLIR as plain records: what each operation of StableHLO takes, makes and says.
+"""`parse`: an MLIR module of StableHLO as plain Python records.
 
-Idea: a loop that is unrolled goes through its body hundreds of times, and asking MLIR for an attribute costs more than
-computing with it. So a module is read once, into records of Python's own.
+Idea: the body of an unrolled loop is evaluated hundreds of times, and reading an attribute from MLIR takes longer than
+computing with it. So a module is read once, into Python records.
 
-Rule: nothing is decided here. An operation that is not known keeps the text of a module of its own, by which it can be
-run (`foreign.py`).
+Rule: nothing is decided here. An unknown operation keeps the text of a module with that operation only, so that XLA can
+run it (`foreign.py`).
 """
 
 from __future__ import annotations
@@ -44,87 +44,87 @@ _NO_LAYERS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Type:
-    """A tensor's shape, and its dtype; None where NumPy has none for it."""
+class TensorType:
+    """Shape and dtype of a tensor; the dtype is None if NumPy has no equivalent."""
 
     shape: tuple[int, ...]
     dtype: np.dtype | None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Block:
-    """A function's body, or that of a loop, a condition or a branch.
+class MlirBlock:
+    """A block: the body of a function, a loop, a condition or a branch.
 
     Attributes:
-        arguments: the numbers of the values that it is given.
-        instructions: in order.
-        results: the numbers of the values that it gives back.
+        arguments: indices of the values of its arguments.
+        operations: its operations, in order.
+        results: indices of the values that it returns.
     """
 
     arguments: tuple[int, ...]
-    instructions: tuple[Instruction, ...]
+    operations: tuple[MlirOperation, ...]
     results: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Instruction:
+class MlirOperation:
     """An operation of the module.
 
     Attributes:
-        name: with its dialect ("stablehlo.add").
-        operands, results: numbers of values.
-        types: of the results.
-        attributes: Python numbers, strings and lists; constants are arrays.
-        layer: the layer that it came from, by its location; "" where it says none.
+        name: name with its dialect ("stablehlo.add").
+        operands, results: indices of values.
+        types: types of the results.
+        attributes: attributes as Python numbers, strings and lists; constants are arrays.
+        layer: the layer that it came from, by its location; "" if unknown.
         blocks: the first block of each of its regions.
-        text: makes a module that is this operation alone, as a function of its operands; works while MLIR's module is
-            alive.
+        text: returns the text of a module with this operation only, as a function of its operands. It works only while
+            MLIR's module is alive.
     """
 
     name: str
     operands: tuple[int, ...]
     results: tuple[int, ...]
-    types: tuple[Type, ...]
+    types: tuple[TensorType, ...]
     attributes: dict[str, Any]
     layer: str
-    blocks: tuple[Block, ...]
+    blocks: tuple[MlirBlock, ...]
     text: Callable[[], str]
 
 
-def parse(module: ir.Module) -> dict[str, Block]:
-    """Return the functions of a module by their names. Call it, and `text`, inside of the module's context."""
+def parse(module: ir.Module) -> dict[str, MlirBlock]:
+    """Return the functions of a module, by name. Call it, and `text`, within the module's context."""
     numbers = itertools.count()
     return {
-        ir.StringAttr(one.operation.attributes["sym_name"]).value: _block(
-            one.operation.regions[0].blocks[0], {}, numbers
+        ir.StringAttr(function.operation.attributes["sym_name"]).value: _block(
+            function.operation.regions[0].blocks[0], {}, numbers
         )
-        for one in module.body.operations
-        if one.operation.name == "func.func"
+        for function in module.body.operations
+        if function.operation.name == "func.func"
     }
 
 
-def _block(block: Any, known: dict[Any, int], numbers: Iterator[int]) -> Block:
+def _block(block: Any, known: dict[Any, int], numbers: Iterator[int]) -> MlirBlock:
     known = dict(known)
     for argument in block.arguments:
         known[argument] = next(numbers)
-    instructions, results = [], ()
-    for one in block.operations:
-        operation = one.operation
+    operations, results = [], ()
+    for view in block.operations:
+        operation = view.operation
         operands = tuple(known[value] for value in operation.operands)
         if operation.name in ("func.return", "stablehlo.return"):
             results = operands
             break
         for result in operation.results:
             known[result] = next(numbers)
-        instructions.append(_instruction(operation, operands, known, numbers))
-    return Block(tuple(known[argument] for argument in block.arguments), tuple(instructions), results)
+        operations.append(_instruction(operation, operands, known, numbers))
+    return MlirBlock(tuple(known[argument] for argument in block.arguments), tuple(operations), results)
 
 
 def _instruction(
     operation: Any, operands: tuple[int, ...], known: dict[Any, int], numbers: Iterator[int]
-) -> Instruction:
+) -> MlirOperation:
     blocks = tuple(_block(region.blocks[0], known, numbers) for region in operation.regions if len(region.blocks))
-    return Instruction(
+    return MlirOperation(
         name=operation.name,
         operands=operands,
         results=tuple(known[result] for result in operation.results),
@@ -136,19 +136,19 @@ def _instruction(
     )
 
 
-def _type(of: Any) -> Type:
-    if not isinstance(of, ir.RankedTensorType) and not str(of).startswith("tensor<"):
-        return Type((), None)
-    ranked = ir.RankedTensorType(of)
-    return Type(tuple(ranked.shape), _DTYPES.get(str(ranked.element_type)))
+def _type(mlir_type: Any) -> TensorType:
+    if not isinstance(mlir_type, ir.RankedTensorType) and not str(mlir_type).startswith("tensor<"):
+        return TensorType((), None)
+    ranked = ir.RankedTensorType(mlir_type)
+    return TensorType(tuple(ranked.shape), _DTYPES.get(str(ranked.element_type)))
 
 
 def layer_of(location: Any, whole: bool = False) -> str:
     """Return the layer that a location names: "block/conv" of "jit(step)/block/conv/conv_general_dilated".
 
     Args:
-        location: of an operation.
-        whole: the last part names no primitive.
+        location: location of an operation.
+        whole: whether all parts are layers; otherwise the last part is a primitive.
     """
     name = getattr(location, "name_str", "")
     parts = name.split("/") if whole else name.split("/")[:-1]
@@ -170,16 +170,16 @@ def _value(name: str, attribute: Any) -> Any:
 
 
 def _constant(attribute: Any) -> np.ndarray | None:
-    """Return the array of a constant; None for those that NumPy's buffers have no type for, which run by their text."""
+    """Return the array of a constant; None if NumPy's buffers lack its type, so that XLA runs its text."""
     if not isinstance(attribute, ir.DenseElementsAttr):
         return None
-    of = ir.RankedTensorType(attribute.type)
-    dtype = _DTYPES.get(str(of.element_type))
+    ranked = ir.RankedTensorType(attribute.type)
+    dtype = _DTYPES.get(str(ranked.element_type))
     if dtype is None:
         return None
     if dtype == np.dtype(ml_dtypes.bfloat16):
         whole = attribute.is_splat
-        return np.full(of.shape, ir.FloatAttr(attribute.get_splat_value()).value, dtype) if whole else None
+        return np.full(ranked.shape, ir.FloatAttr(attribute.get_splat_value()).value, dtype) if whole else None
     return np.array(attribute).astype(dtype, copy=False)
 
 
@@ -244,7 +244,7 @@ def _alone(operation: Any) -> str:
         block = ir.Block.create_at_start(function.regions[0], takes)
         with ir.InsertionPoint(block):
             copy = operation.clone()
-            for number, argument in enumerate(block.arguments):
-                copy.operation.operands[number] = argument
+            for index, argument in enumerate(block.arguments):
+                copy.operation.operands[index] = argument
             ir.Operation.create("func.return", operands=list(copy.operation.results))
         return str(module)

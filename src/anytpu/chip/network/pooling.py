@@ -16,11 +16,11 @@ from anytpu.chip.network.constants import of_example
 from anytpu.chip.network.nodes import Padding, Pair
 from anytpu.chip.network.operations import Operation
 from anytpu.chip.network.recorder import uniform
-from anytpu.chip.network.trace import Trace
+from anytpu.chip.network.trace import OperationTrace
 
 
 @dataclasses.dataclass(frozen=True)
-class Window:
+class PoolWindow:
     """The geometry of a pool, of (height, width)."""
 
     size: Pair
@@ -29,7 +29,7 @@ class Window:
 
 
 @dataclasses.dataclass(frozen=True)
-class Averaged:
+class WindowSum:
     """A sum over windows.
 
     Attributes:
@@ -46,51 +46,60 @@ class Averaged:
 _NEUTRAL = {"add": 0.0, "maximum": -math.inf}
 
 
-def is_pool(one: Operation, trace: Trace) -> bool:
+def is_pool(operation: Operation, trace: OperationTrace) -> bool:
     """Return whether an operation is a sum or a maximum over positions."""
-    if one.name not in ("reduce", "reduce_window") or one.attributes["reducer"] not in _NEUTRAL:
+    if operation.name not in ("reduce", "reduce_window") or operation.attributes["reducer"] not in _NEUTRAL:
         return False
-    value, start = one.operands
-    if not isinstance(value, str) or isinstance(start, str) or uniform(start) != _NEUTRAL[one.attributes["reducer"]]:
+    value, start = operation.operands
+    if (
+        not isinstance(value, str)
+        or isinstance(start, str)
+        or uniform(start) != _NEUTRAL[operation.attributes["reducer"]]
+    ):
         return False
-    lay, rank = trace.lays[value], len(trace.example(value))
-    if lay.is_merged or rank not in (2, 3):
+    layout, rank = trace.layouts[value], len(trace.example(value))
+    if layout.is_merged or rank not in (2, 3):
         return False
-    axes = [lay.example_axis(axis) for axis in _touched(one)]
-    plain = one.name == "reduce" or {*one.attributes["base_dilations"], *one.attributes["window_dilations"]} == {1}
-    return bool(axes or one.name == "reduce_window") and rank - 1 not in axes and plain
+    axes = [layout.example_axis(axis) for axis in _touched(operation)]
+    plain = operation.name == "reduce" or {
+        *operation.attributes["base_dilations"],
+        *operation.attributes["window_dilations"],
+    } == {1}
+    return bool(axes or operation.name == "reduce_window") and rank - 1 not in axes and plain
 
 
-def _touched(one: Operation) -> list[int]:
-    if one.name == "reduce":
-        return one.attributes["dimensions"]
-    sizes, strides, padding = (one.attributes[name] for name in ("window_dimensions", "window_strides", "padding"))
+def _touched(operation: Operation) -> list[int]:
+    if operation.name == "reduce":
+        return operation.attributes["dimensions"]
+    sizes, strides, padding = (
+        operation.attributes[name] for name in ("window_dimensions", "window_strides", "padding")
+    )
     return [n for n in range(len(sizes)) if (sizes[n], strides[n], list(padding[n])) != (1, 1, [0, 0])]
 
 
-def window_of(one: Operation, trace: Trace) -> Window:
+def window_of(operation: Operation, trace: OperationTrace) -> PoolWindow:
     """Return the geometry of a pool."""
-    (value,) = one.values
-    lay, shape = trace.lays[value], trace.types[value].shape
+    (value,) = operation.values
+    layout, shape = trace.layouts[value], trace.types[value].shape
     rank = len(trace.example(value))
     size, strides, padding = [1, 1], [1, 1], [(0, 0), (0, 0)]
-    for axis in _touched(one):
-        place = lay.example_axis(axis) + 3 - rank
-        if one.name == "reduce":
-            size[place] = shape[axis]
+    for axis in _touched(operation):
+        chip_axis = layout.example_axis(axis) + 3 - rank
+        if operation.name == "reduce":
+            size[chip_axis] = shape[axis]
         else:
-            size[place] = one.attributes["window_dimensions"][axis]
-            strides[place] = one.attributes["window_strides"][axis]
-            low, high = one.attributes["padding"][axis]
-            padding[place] = (low, high)
-    return Window((size[0], size[1]), (strides[0], strides[1]), (padding[0], padding[1]))
+            size[chip_axis] = operation.attributes["window_dimensions"][axis]
+            strides[chip_axis] = operation.attributes["window_strides"][axis]
+            low, high = operation.attributes["padding"][axis]
+            padding[chip_axis] = (low, high)
+    return PoolWindow((size[0], size[1]), (strides[0], strides[1]), (padding[0], padding[1]))
 
 
-def averaged(one: Operation, trace: Trace) -> Averaged:
+def averaged(operation: Operation, trace: OperationTrace) -> WindowSum:
     """Return the average that a sum over windows belongs to."""
-    window = window_of(one, trace)
+    window = window_of(operation, trace)
     count = window.size[0] * window.size[1]
-    sole = _sole_user(one, trace)
+    sole = _sole_user(operation, trace)
     direct = sole
     while sole is not None and sole.name in ("reshape", "broadcast_in_dim") and _keeps(sole, trace):
         sole = _sole_user(sole, trace)
@@ -98,37 +107,37 @@ def averaged(one: Operation, trace: Trace) -> Averaged:
     if sole is not None and sole.name == "multiply" and not isinstance(by, np.ndarray):
         by = sole.operands[0]
     if sole is None or not isinstance(by, np.ndarray):
-        return Averaged(None, True, float(count))
+        return WindowSum(None, True, float(count))
     number = uniform(by)
     if number:
-        return Averaged(sole.result, True, count / number if sole.name == "divide" else count * number)
+        return WindowSum(sole.result, True, count / number if sole.name == "divide" else count * number)
     if sole is direct and sole.name == "divide" and _counts(by, sole, trace, window):
-        return Averaged(sole.result, False, 1.0)
-    return Averaged(None, True, float(count))
+        return WindowSum(sole.result, False, 1.0)
+    return WindowSum(None, True, float(count))
 
 
-def _sole_user(one: Operation, trace: Trace) -> Operation | None:
-    users = trace.users.get(one.result, ())
-    return users[0] if len(users) == 1 and one.result not in trace.outputs else None
+def _sole_user(operation: Operation, trace: OperationTrace) -> Operation | None:
+    users = trace.users.get(operation.result, ())
+    return users[0] if len(users) == 1 and operation.result not in trace.outputs else None
 
 
-def _keeps(one: Operation, trace: Trace) -> bool:
-    return math.prod(trace.types[one.values[0]].shape) == math.prod(one.shape)
+def _keeps(operation: Operation, trace: OperationTrace) -> bool:
+    return math.prod(trace.types[operation.values[0]].shape) == math.prod(operation.shape)
 
 
-def _counts(by: np.ndarray, divider: Operation, trace: Trace, window: Window) -> bool:
+def _counts(by: np.ndarray, divider: Operation, trace: OperationTrace, window: PoolWindow) -> bool:
     """Return whether a constant is the number of positions inside, for each window."""
     (value,) = divider.values
     height, width, channels = trace.shape(value)
     source = trace.shape(trace.producers[value].values[0])
     inside = [_inside(source[n], (height, width)[n], window, n) for n in (0, 1)]
     expected = np.outer(*inside)[:, :, None]
-    found = of_example(by, divider.shape, trace.lays[divider.result])
+    counts = of_example(by, divider.shape, trace.layouts[divider.result])
     return bool(
-        np.array_equal(found.reshape(height, width, channels), np.broadcast_to(expected, (height, width, channels)))
+        np.array_equal(counts.reshape(height, width, channels), np.broadcast_to(expected, (height, width, channels)))
     )
 
 
-def _inside(size: int, results: int, window: Window, axis: int) -> np.ndarray:
+def _inside(size: int, results: int, window: PoolWindow, axis: int) -> np.ndarray:
     starts = np.arange(results) * window.strides[axis] - window.padding[axis][0]
     return np.minimum(starts + window.size[axis], size) - np.maximum(starts, 0)

@@ -12,14 +12,14 @@ import math
 
 import numpy as np
 
-from anytpu.chip.network.graph import Graph
+from anytpu.chip.network.graph import NetworkGraph
 from anytpu.chip.network.nodes import Padding, Pair, Shape
 from anytpu.chip.network.operations import Operation
-from anytpu.chip.network.trace import Trace
+from anytpu.chip.network.trace import OperationTrace
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Product:
+class ConvolutionSpec:
     """A convolution without its names.
 
     Attributes:
@@ -38,33 +38,33 @@ class Product:
     groups: int = 1
 
 
-def fits(one: Operation, trace: Trace) -> bool:
+def fits(operation: Operation, trace: OperationTrace) -> bool:
     """Return whether a product multiplies a value with weights, in a form that the chip has."""
-    if not isinstance(one.operands[0], str) or not isinstance(one.operands[1], np.ndarray):
+    if not isinstance(operation.operands[0], str) or not isinstance(operation.operands[1], np.ndarray):
         return False
-    return _dense_fits(one, trace) if one.name == "dot_general" else _convolution_fits(one, trace)
+    return _dense_fits(operation, trace) if operation.name == "dot_general" else _convolution_fits(operation, trace)
 
 
-def product_of(one: Operation, trace: Trace, graph: Graph) -> Product:
+def product_of(operation: Operation, trace: OperationTrace, graph: NetworkGraph) -> ConvolutionSpec:
     """Return a product that fits as a convolution."""
-    return _dense(one, trace, graph) if one.name == "dot_general" else _convolution(one, trace, graph)
+    return _dense(operation, trace, graph) if operation.name == "dot_general" else _convolution(operation, trace, graph)
 
 
-def _dense_fits(one: Operation, trace: Trace) -> bool:
-    (value,) = one.values
-    numbers, lay = one.attributes["dot_dimension_numbers"], trace.lays[value]
+def _dense_fits(operation: Operation, trace: OperationTrace) -> bool:
+    (value,) = operation.values
+    numbers, layout = operation.attributes["dot_dimension_numbers"], trace.layouts[value]
     rank = len(trace.example(value))
-    summed = sorted(lay.example_axis(axis) for axis in numbers["lhs_contracting"])
+    summed = sorted(layout.example_axis(axis) for axis in numbers["lhs_contracting"])
     return not numbers["lhs_batching"] and summed == list(range(rank - len(summed), rank)) and bool(summed)
 
 
-def _dense(one: Operation, trace: Trace, graph: Graph) -> Product:
-    (value,) = one.values
-    numbers, lay = one.attributes["dot_dimension_numbers"], trace.lays[value]
-    weights = one.operands[1]
+def _dense(operation: Operation, trace: OperationTrace, graph: NetworkGraph) -> ConvolutionSpec:
+    (value,) = operation.values
+    numbers, layout = operation.attributes["dot_dimension_numbers"], trace.layouts[value]
+    weights = operation.operands[1]
     assert isinstance(weights, np.ndarray)
     places = sorted(
-        range(len(numbers["lhs_contracting"])), key=lambda n: lay.example_axis(numbers["lhs_contracting"][n])
+        range(len(numbers["lhs_contracting"])), key=lambda n: layout.example_axis(numbers["lhs_contracting"][n])
     )
     contracted = [numbers["rhs_contracting"][n] for n in places]
     free = [axis for axis in range(weights.ndim) if axis not in contracted]
@@ -73,33 +73,33 @@ def _dense(one: Operation, trace: Trace, graph: Graph) -> Product:
     shape, source = trace.example(value), trace.shape(value)
     if source[2] != depth or len(contracted) != 1:
         source = (1, math.prod(shape[: len(shape) - len(contracted)]), depth)
-    return Product(source, (source[0], source[1], kernel.shape[3]), kernel)
+    return ConvolutionSpec(source, (source[0], source[1], kernel.shape[3]), kernel)
 
 
-def _convolution_fits(one: Operation, trace: Trace) -> bool:
-    (value,) = one.values
-    numbers, lay = one.attributes["dimension_numbers"], trace.lays[value]
-    order = [lay.example_axis(axis) for axis in numbers["input"][1:]]
-    gives = [trace.lays[one.result].example_axis(axis) for axis in numbers["output"][1:]]
+def _convolution_fits(operation: Operation, trace: OperationTrace) -> bool:
+    (value,) = operation.values
+    numbers, layout = operation.attributes["dimension_numbers"], trace.layouts[value]
+    order = [layout.example_axis(axis) for axis in numbers["input"][1:]]
+    gives = [trace.layouts[operation.result].example_axis(axis) for axis in numbers["output"][1:]]
     known = order == sorted(order) and gives == sorted(gives) and len(order) in (2, 3)
-    return known and not lay.is_merged and set(one.attributes.get("lhs_dilation", [1])) == {1}
+    return known and not layout.is_merged and set(operation.attributes.get("lhs_dilation", [1])) == {1}
 
 
-def _convolution(one: Operation, trace: Trace, graph: Graph) -> Product:
-    (value,) = one.values
-    numbers, attributes = one.attributes["dimension_numbers"], one.attributes
-    kernel = one.operands[1]
+def _convolution(operation: Operation, trace: OperationTrace, graph: NetworkGraph) -> ConvolutionSpec:
+    (value,) = operation.values
+    numbers, attributes = operation.attributes["dimension_numbers"], operation.attributes
+    kernel = operation.operands[1]
     assert isinstance(kernel, np.ndarray)
     spatial = kernel.ndim - 2
     flipped = tuple(n for n, backwards in enumerate(attributes.get("window_reversal", [])) if backwards)
-    ones, zeros = [1] * spatial, [[0, 0]] * spatial
-    strides, dilation = (attributes.get(name, ones) for name in ("window_strides", "rhs_dilation"))
+    unit, zeros = [1] * spatial, [[0, 0]] * spatial
+    strides, dilation = (attributes.get(name, unit) for name in ("window_strides", "rhs_dilation"))
     padding = [tuple(pair) for pair in attributes.get("padding", zeros)]
     if spatial == 1:
         strides, dilation, padding = [1, *strides], [1, *dilation], [(0, 0), *padding]
-    return Product(
+    return ConvolutionSpec(
         source=trace.shape(value),
-        result=trace.shape(one.result),
+        result=trace.shape(operation.result),
         weights=graph.shared(_kernel, kernel, tuple(numbers["kernel"]), flipped),
         strides=(strides[0], strides[1]),
         dilation=(dilation[0], dilation[1]),

@@ -1,8 +1,12 @@
 """`read`: a Program as a `Network`.
 
-Idea: separate steps. The program is lowered to StableHLO and run with its known values (`unfolding.py`), which leaves a
-flat list of operations. The batch is followed through them (`batching.py`). Each operation is placed on the chip or the
-host (`placing.py`). The operations become nodes (`drafting.py`), which are simplified (`simplifying.py`).
+Idea: separate passes.
+
+1. `lowering.py` lowers the program to StableHLO, and `parsing.py` reads the module into records.
+2. `partial_evaluation.py` runs it with its known values, which leaves a flat list of operations (`trace.py`).
+3. `batching.py` propagates the batch axis through the operations.
+4. `placement.py` places each operation on the chip or the host.
+5. `drafting.py` lowers the operations to nodes, and `simplifying.py` simplifies the nodes.
 """
 
 from __future__ import annotations
@@ -15,14 +19,14 @@ import numpy as np
 from jax.extend.mlir import ir
 
 from anytpu.chip.network.building import build
-from anytpu.chip.network.lay import Lay
+from anytpu.chip.network.layout import BatchLayout
 from anytpu.chip.network.lowering import lowered
 from anytpu.chip.network.nodes import Network
-from anytpu.chip.network.parsing import Type, parse
+from anytpu.chip.network.parsing import TensorType, parse
+from anytpu.chip.network.partial_evaluation import PartialEvaluator
 from anytpu.chip.network.recorder import Recorder, Symbol, Value
 from anytpu.chip.network.refusals import check_outputs, check_program
-from anytpu.chip.network.trace import Trace
-from anytpu.chip.network.unfolding import Unfolding
+from anytpu.chip.network.trace import OperationTrace
 from anytpu.program.program import Program
 
 
@@ -46,7 +50,7 @@ def read(program: Program) -> Network:
     return build(program.name, _trace(program), _names(program))
 
 
-def _trace(program: Program) -> Trace:
+def _trace(program: Program) -> OperationTrace:
     """Run the program with its weights, and return the operations that are left over."""
     recorder = Recorder()
     inputs = _inputs(program, recorder)
@@ -54,27 +58,29 @@ def _trace(program: Program) -> Trace:
     module = lowered(program)
     with module.context, ir.Location.unknown():
         functions = parse(module)
-        results = Unfolding(functions, recorder).run(functions["main"], [*weights, *inputs])
-        outputs = [recorder.whole(one) for one in results[len(jax.tree.leaves(program.state)) :]]
+        results = PartialEvaluator(functions, recorder).run(functions["main"], [*weights, *inputs])
+        outputs = [recorder.whole(result) for result in results[len(jax.tree.leaves(program.state)) :]]
     rows = program.rows
     assert rows is not None
-    check_outputs(program, [isinstance(one, Symbol) for one in outputs])
-    names = [one.name for one in outputs if isinstance(one, Symbol)]
-    return Trace.of(recorder.operations, recorder.types, {one.name: Lay(0, rows) for one in inputs}, names)
+    check_outputs(program, [isinstance(output, Symbol) for output in outputs])
+    names = [output.name for output in outputs if isinstance(output, Symbol)]
+    return OperationTrace.of(
+        recorder.operations, recorder.types, {symbol.name: BatchLayout(0, rows) for symbol in inputs}, names
+    )
 
 
 def _inputs(program: Program, recorder: Recorder) -> list[Symbol]:
     """Declare the inputs under internal names: the user's names may equal names of values."""
-    types = [Type(tuple(leaf.shape), np.dtype(leaf.dtype)) for leaf in jax.tree.leaves(program.batch)]
-    return [recorder.input(f"input {number}", of) for number, of in enumerate(types)]
+    types = [TensorType(tuple(leaf.shape), np.dtype(leaf.dtype)) for leaf in jax.tree.leaves(program.batch)]
+    return [recorder.input(f"input {index}", tensor_type) for index, tensor_type in enumerate(types)]
 
 
 def _names(program: Program) -> list[str]:
     """Return the user's names of the inputs."""
-    found = jax.tree_util.tree_flatten_with_path(program.batch)[0]
-    names = [_key(path) for path, _ in found]
+    leaves = jax.tree_util.tree_flatten_with_path(program.batch)[0]
+    names = [_key(path) for path, _ in leaves]
     if not all(names) or len(set(names)) < len(names):
-        return ["input"] if len(found) == 1 else [f"input_{number}" for number in range(len(found))]
+        return ["input"] if len(leaves) == 1 else [f"input_{index}" for index in range(len(leaves))]
     return names
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anytpu.chip.network.operations import Operation
-from anytpu.chip.network.trace import Trace
+from anytpu.chip.network.trace import OperationTrace
 
 _WHYS = {
     "concatenate": "it puts a tensor beside constants, or along an axis that the chip does not have",
@@ -29,11 +29,11 @@ _WHYS = {
 }
 
 
-def why_not(one: Operation, trace: Trace) -> str:
+def reason_for_host(operation: Operation, trace: OperationTrace) -> str:
     """Return the reason, as the end of a sentence that starts with "because"."""
-    whole = not trace.is_float(one.result) or not all(map(trace.is_float, one.values))
-    if whole and one.name != "gather":
+    whole = not trace.is_float(operation.result) or not all(map(trace.is_float, operation.values))
+    if whole and operation.name != "gather":
         return "it works on whole numbers or truth values"
-    if one.name in ("add", "subtract", "multiply", "divide") and len(one.values) == 1:
+    if operation.name in ("add", "subtract", "multiply", "divide") and len(operation.values) == 1:
         return "it combines a tensor with a table of numbers that differs from position to position"
-    return _WHYS.get(one.name, f"it has no instruction for {one.name!r}")
+    return _WHYS.get(operation.name, f"it has no instruction for {operation.name!r}")

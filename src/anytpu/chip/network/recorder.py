@@ -1,7 +1,7 @@
-"""Taking down the operations that depend on the inputs, in their simplest form.
+"""`Recorder`: record the operations that depend on the inputs, simplified.
 
-Idea: many operations of a program change nothing: plus zero, times one, a reshape to the same shape. They are left out
-while they are taken down, so that nobody after has to think of them.
+Idea: many operations of a program have no effect: plus zero, times one, a reshape to the same shape. They are removed
+while they are recorded, so that no later pass has to handle them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from anytpu.chip.network.operations import Operation
-from anytpu.chip.network.parsing import Type
+from anytpu.chip.network.parsing import TensorType
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,13 +26,13 @@ class Symbol:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Assembly:
+class PiecewiseArray:
     """An array that is filled piece by piece along one axis.
 
     Attributes:
-        base: what lies where no piece was put.
-        axis: along which.
-        pieces: by where they start.
+        base: the value of the parts without a piece.
+        axis: the axis along which the pieces are placed.
+        pieces: maps the start of each piece on the axis to the piece.
     """
 
     base: np.ndarray | Symbol
@@ -41,20 +41,20 @@ class Assembly:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the whole."""
+        """Shape of the whole array."""
         return self.base.shape
 
     @property
     def dtype(self) -> np.dtype:
-        """Of the whole."""
+        """Dtype of the whole array."""
         return self.base.dtype
 
 
-Value = np.ndarray | Symbol | Assembly
+Value = np.ndarray | Symbol | PiecewiseArray
 
 
 def uniform(array: np.ndarray) -> float | None:
-    """Return the number that an array is full of, if it is."""
+    """Return the value of all elements of an array if they are equal; otherwise None."""
     if array.size == 0:
         return None
     small = array[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in array.strides)]
@@ -62,55 +62,57 @@ def uniform(array: np.ndarray) -> float | None:
     return first.item() if bool((small == first).all()) else None
 
 
-_NOTHING: dict[str, tuple[int, ...]] = {"add": (0, 1), "subtract": (1,), "multiply": (0, 1), "divide": (1,)}
+_NEUTRAL_OPERANDS: dict[str, tuple[int, ...]] = {"add": (0, 1), "subtract": (1,), "multiply": (0, 1), "divide": (1,)}
 _NEUTRAL = {"add": 0.0, "subtract": 0.0, "multiply": 1.0, "divide": 1.0}
 
 
 class Recorder:
-    """Takes down operations.
+    """Records operations.
 
     Attributes:
-        operations: so far.
-        types: of each value.
+        operations: the operations so far.
+        types: type of each value.
     """
 
     def __init__(self):
         self.operations: list[Operation] = []
-        self.types: dict[str, Type] = {}
+        self.types: dict[str, TensorType] = {}
         self._producers: dict[str, Operation] = {}
 
-    def input(self, name: str, of: Type) -> Symbol:
-        """Declare a value that comes from outside."""
-        assert of.dtype is not None
-        self.types[name] = of
-        return Symbol(name, of.shape, of.dtype)
+    def input(self, name: str, tensor_type: TensorType) -> Symbol:
+        """Declare an input value."""
+        assert tensor_type.dtype is not None
+        self.types[name] = tensor_type
+        return Symbol(name, tensor_type.shape, tensor_type.dtype)
 
     def record(
         self,
         name: str,
         operands: Sequence[Value],
         attributes: Mapping[str, Any],
-        of: Type,
+        result_type: TensorType,
         layer: str,
         number: int = 0,
     ) -> Value:
-        """Take down an operation, and return what it makes."""
-        given = [self.whole(operand) for operand in operands]
-        simple = self._simpler(name, given, attributes, of, layer)
+        """Record an operation, simplified if possible, and return its result."""
+        values = [self.whole(operand) for operand in operands]
+        simple = self._simpler(name, values, attributes, result_type, layer)
         if simple is not None:
             return simple
-        assert of.dtype is not None
+        assert result_type.dtype is not None
         result = f"%{len(self.operations)}"
-        names = tuple(one.name if isinstance(one, Symbol) else one for one in given)
-        operation = Operation(name, names, result, of.shape, of.dtype, dict(attributes), layer, number)
+        names = tuple(value.name if isinstance(value, Symbol) else value for value in values)
+        operation = Operation(
+            name, names, result, result_type.shape, result_type.dtype, dict(attributes), layer, number
+        )
         self.operations.append(operation)
-        self.types[result] = of
+        self.types[result] = result_type
         self._producers[result] = operation
-        return Symbol(result, of.shape, of.dtype)
+        return Symbol(result, result_type.shape, result_type.dtype)
 
     def whole(self, value: Value) -> np.ndarray | Symbol:
-        """Return a value of which pieces were put together as one."""
-        if not isinstance(value, Assembly):
+        """Return a piecewise array as one value: the concatenation of its pieces."""
+        if not isinstance(value, PiecewiseArray):
             return value
         parts, at, size = [], 0, value.shape[value.axis]
         for start in sorted(value.pieces):
@@ -120,25 +122,25 @@ class Recorder:
         parts += [self._range(value.base, value.axis, at, size)] if at < size else []
         if len(parts) == 1:
             return parts[0]
-        of = Type(value.shape, value.dtype)
-        whole = self.record("concatenate", parts, {"dimension": value.axis}, of, self._layer(parts))
-        assert not isinstance(whole, Assembly)
+        whole_type = TensorType(value.shape, value.dtype)
+        whole = self.record("concatenate", parts, {"dimension": value.axis}, whole_type, self._layer(parts))
+        assert not isinstance(whole, PiecewiseArray)
         return whole
 
     def cut(self, source: Value, starts: Sequence[int], sizes: Sequence[int], layer: str) -> Value:
         """Return a part of a value."""
-        if isinstance(source, Assembly):
+        if isinstance(source, PiecewiseArray):
             at, size = starts[source.axis], sizes[source.axis]
             for start, piece in source.pieces.items():
                 if start <= at and at + size <= start + piece.shape[source.axis]:
-                    moved = [at - start if axis == source.axis else one for axis, one in enumerate(starts)]
+                    moved = [at - start if axis == source.axis else position for axis, position in enumerate(starts)]
                     return self.cut(piece, moved, sizes, layer)
             source = self.whole(source)
         stops = [start + size for start, size in zip(starts, sizes, strict=True)]
         if isinstance(source, np.ndarray):
             return source[tuple(slice(start, stop) for start, stop in zip(starts, stops, strict=True))]
         attributes = {"start_indices": list(starts), "limit_indices": stops, "strides": [1] * len(stops)}
-        return self.record("slice", [source], attributes, Type(tuple(sizes), source.dtype), layer)
+        return self.record("slice", [source], attributes, TensorType(tuple(sizes), source.dtype), layer)
 
     def put(self, target: Value, update: Value, starts: Sequence[int], layer: str) -> Value:
         """Return a value with a part of it replaced."""
@@ -153,9 +155,13 @@ class Recorder:
         if len(axes) > 1:
             return self._put_inside(target, piece, starts, axes, layer)
         (axis,) = axes
-        if isinstance(target, Assembly) and target.axis == axis and _is_free(target, starts[axis], piece.shape[axis]):
-            return Assembly(target.base, axis, {**target.pieces, starts[axis]: piece})
-        return Assembly(self.whole(target), axis, {starts[axis]: piece})
+        if (
+            isinstance(target, PiecewiseArray)
+            and target.axis == axis
+            and _is_free(target, starts[axis], piece.shape[axis])
+        ):
+            return PiecewiseArray(target.base, axis, {**target.pieces, starts[axis]: piece})
+        return PiecewiseArray(self.whole(target), axis, {starts[axis]: piece})
 
     def _put_inside(
         self, target: Value, piece: np.ndarray | Symbol, starts: Sequence[int], axes: list[int], layer: str
@@ -172,76 +178,97 @@ class Recorder:
         starts = [start if n == axis else 0 for n in range(len(base.shape))]
         sizes = [stop - start if n == axis else size for n, size in enumerate(base.shape)]
         part = self.cut(base, starts, sizes, "")
-        assert not isinstance(part, Assembly)
+        assert not isinstance(part, PiecewiseArray)
         return part
 
     def _layer(self, parts: Sequence[np.ndarray | Symbol]) -> str:
-        made = [self._producers[one.name] for one in parts if isinstance(one, Symbol) and one.name in self._producers]
+        made = [
+            self._producers[part.name] for part in parts if isinstance(part, Symbol) and part.name in self._producers
+        ]
         return made[-1].layer if made else ""
 
     def _simpler(
-        self, name: str, given: Sequence[np.ndarray | Symbol], attributes: Mapping[str, Any], of: Type, layer: str
+        self,
+        name: str,
+        operands: Sequence[np.ndarray | Symbol],
+        attributes: Mapping[str, Any],
+        result_type: TensorType,
+        layer: str,
     ) -> Value | None:
-        """Return what an operation makes where it need not be taken down."""
-        if name == "multiply" and any(isinstance(one, np.ndarray) and uniform(one) == 0 for one in given):
-            return np.broadcast_to(np.zeros((), of.dtype), of.shape)
-        if name in _NOTHING:
-            return _without_effect(name, given, of)
+        """Return the result of an operation that need not be recorded; None for others."""
+        if name == "multiply" and any(
+            isinstance(operand, np.ndarray) and uniform(operand) == 0 for operand in operands
+        ):
+            return np.broadcast_to(np.zeros((), result_type.dtype), result_type.shape)
+        if name in _NEUTRAL_OPERANDS:
+            return _without_effect(name, operands, result_type)
         rule = _SIMPLER.get(name)
-        return rule(self, given, attributes, of, layer) if rule is not None else None
+        return rule(self, operands, attributes, result_type, layer) if rule is not None else None
 
-    def _reshape(self, given: Sequence[Any], _: Any, of: Type, layer: str) -> Value | None:
-        (source,) = given
+    def _reshape(self, operands: Sequence[Any], _: Any, result_type: TensorType, layer: str) -> Value | None:
+        (source,) = operands
         before = self._producers.get(source.name)
-        if source.shape == of.shape:
+        if source.shape == result_type.shape:
             return source
         if before is not None and before.name == "reshape":
             (first,) = before.values
-            return self.record("reshape", [self._symbol(first)], {}, of, layer)
+            return self.record("reshape", [self._symbol(first)], {}, result_type, layer)
         return None
 
-    def _same_shape(self, given: Sequence[Any], attributes: Mapping[str, Any], of: Type, _: str) -> Value | None:
+    def _same_shape(
+        self, operands: Sequence[Any], attributes: Mapping[str, Any], result_type: TensorType, _: str
+    ) -> Value | None:
         order = attributes.get("permutation", attributes.get("broadcast_dimensions"))
-        ordered = order is None or list(order) == list(range(len(of.shape)))
-        return given[0] if given[0].shape == of.shape and ordered else None
+        ordered = order is None or list(order) == list(range(len(result_type.shape)))
+        return operands[0] if operands[0].shape == result_type.shape and ordered else None
 
-    def _slice(self, given: Sequence[Any], attributes: Mapping[str, Any], of: Type, _: str) -> Value | None:
-        return given[0] if given[0].shape == of.shape and set(attributes["strides"]) <= {1} else None
+    def _slice(
+        self, operands: Sequence[Any], attributes: Mapping[str, Any], result_type: TensorType, _: str
+    ) -> Value | None:
+        return operands[0] if operands[0].shape == result_type.shape and set(attributes["strides"]) <= {1} else None
 
-    def _convert(self, given: Sequence[Any], _: Any, of: Type, __: str) -> Value | None:
-        return given[0] if given[0].dtype == of.dtype else None
+    def _convert(self, operands: Sequence[Any], _attributes: Any, result_type: TensorType, _layer: str) -> Value | None:
+        return operands[0] if operands[0].dtype == result_type.dtype else None
 
-    def _select(self, given: Sequence[Any], _: Any, of: Type, __: str) -> Value | None:
-        which, first, second = given
+    def _select(self, operands: Sequence[Any], _attributes: Any, result_type: TensorType, _layer: str) -> Value | None:
+        which, first, second = operands
         known = uniform(which) if isinstance(which, np.ndarray) else None
         chosen = None if known is None else first if known else second
-        return chosen if chosen is None or chosen.shape == of.shape else None
+        return chosen if chosen is None or chosen.shape == result_type.shape else None
 
-    def _dot(self, given: Sequence[Any], attributes: Mapping[str, Any], of: Type, layer: str) -> Value | None:
-        """Put the value before the constant: weights @ value becomes (value @ weights), its axes exchanged."""
-        lhs, rhs = given
+    def _dot(
+        self, operands: Sequence[Any], attributes: Mapping[str, Any], result_type: TensorType, layer: str
+    ) -> Value | None:
+        """Make the value the left operand: weights @ value becomes the transpose of value @ weights."""
+        lhs, rhs = operands
         numbers = attributes["dot_dimension_numbers"]
         if not isinstance(lhs, np.ndarray):
             return None
         batch = len(numbers["lhs_batching"])
         free = lhs.ndim - batch - len(numbers["lhs_contracting"])
-        rest = len(of.shape) - batch - free
+        rest = len(result_type.shape) - batch - free
         exchanged = {
             "lhs_batching": numbers["rhs_batching"],
             "rhs_batching": numbers["lhs_batching"],
             "lhs_contracting": numbers["rhs_contracting"],
             "rhs_contracting": numbers["lhs_contracting"],
         }
-        shape = (*of.shape[:batch], *of.shape[batch + free :], *of.shape[batch : batch + free])
+        shape = (
+            *result_type.shape[:batch],
+            *result_type.shape[batch + free :],
+            *result_type.shape[batch : batch + free],
+        )
         product = self.record(
-            "dot_general", [rhs, lhs], {"dot_dimension_numbers": exchanged}, Type(shape, of.dtype), layer
+            "dot_general", [rhs, lhs], {"dot_dimension_numbers": exchanged}, TensorType(shape, result_type.dtype), layer
         )
         order = [*range(batch), *range(batch + rest, batch + rest + free), *range(batch, batch + rest)]
-        return self.record("transpose", [product], {"permutation": order}, of, layer)
+        return self.record("transpose", [product], {"permutation": order}, result_type, layer)
 
-    def _gather(self, given: Sequence[Any], attributes: Mapping[str, Any], of: Type, layer: str) -> Value | None:
-        """Turn picking one part by a known number into a slice."""
-        source, indices = given
+    def _gather(
+        self, operands: Sequence[Any], attributes: Mapping[str, Any], result_type: TensorType, layer: str
+    ) -> Value | None:
+        """Replace a gather of one slice at a constant index by a slice."""
+        source, indices = operands
         numbers, sizes = attributes["dimension_numbers"], attributes["slice_sizes"]
         if (
             not isinstance(indices, np.ndarray)
@@ -253,24 +280,24 @@ class Recorder:
         for axis, start in zip(numbers["start_index_map"], indices.reshape(-1), strict=True):
             starts[axis] = min(max(int(start), 0), source.shape[axis] - sizes[axis])
         part = self.cut(source, starts, sizes, layer)
-        return self.record("reshape", [part], {}, of, layer)
+        return self.record("reshape", [part], {}, result_type, layer)
 
     def _symbol(self, name: str) -> Symbol:
-        of = self.types[name]
-        assert of.dtype is not None
-        return Symbol(name, of.shape, of.dtype)
+        tensor_type = self.types[name]
+        assert tensor_type.dtype is not None
+        return Symbol(name, tensor_type.shape, tensor_type.dtype)
 
 
-def _is_free(target: Assembly, start: int, size: int) -> bool:
+def _is_free(target: PiecewiseArray, start: int, size: int) -> bool:
     if start in target.pieces:
         return target.pieces[start].shape[target.axis] == size
     return all(start + size <= at or at + piece.shape[target.axis] <= start for at, piece in target.pieces.items())
 
 
-def _without_effect(name: str, given: Sequence[np.ndarray | Symbol], of: Type) -> Symbol | None:
-    for number in _NOTHING[name]:
-        constant, value = given[number], given[1 - number]
-        if not isinstance(constant, np.ndarray) or not isinstance(value, Symbol) or value.shape != of.shape:
+def _without_effect(name: str, operands: Sequence[np.ndarray | Symbol], result_type: TensorType) -> Symbol | None:
+    for number in _NEUTRAL_OPERANDS[name]:
+        constant, value = operands[number], operands[1 - number]
+        if not isinstance(constant, np.ndarray) or not isinstance(value, Symbol) or value.shape != result_type.shape:
             continue
         if uniform(constant) == _NEUTRAL[name]:
             return value
@@ -278,11 +305,13 @@ def _without_effect(name: str, given: Sequence[np.ndarray | Symbol], of: Type) -
 
 
 def _bound(neutral: float) -> Callable[..., Value | None]:
-    """Return the rule of a maximum or a minimum: one with nothing beyond the bound changes nothing."""
+    """Return the rule of a maximum or a minimum: with its neutral element it has no effect."""
 
-    def rule(_: Recorder, given: Sequence[Any], __: Any, of: Type, ___: str) -> Value | None:
-        for constant, value in (given, tuple(reversed(given))):
-            known = isinstance(constant, np.ndarray) and isinstance(value, Symbol) and value.shape == of.shape
+    def rule(
+        _recorder: Recorder, operands: Sequence[Any], _attributes: Any, result_type: TensorType, _layer: str
+    ) -> Value | None:
+        for constant, value in (operands, tuple(reversed(operands))):
+            known = isinstance(constant, np.ndarray) and isinstance(value, Symbol) and value.shape == result_type.shape
             if known and constant.dtype.kind == "f" and uniform(constant) == neutral:
                 return value
         return None

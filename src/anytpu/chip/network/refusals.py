@@ -51,10 +51,10 @@ def check_outputs(program: Program, depend: Sequence[bool]) -> None:
     """Raise `QuantizationError` unless a program has outputs, and all of them depend on its inputs."""
     if not depend:
         raise QuantizationError(f"The program {program.name!r} returns nothing beside its state: return the result.")
-    for number, one in enumerate(depend):
-        if not one:
+    for index, depends in enumerate(depend):
+        if not depends:
             raise QuantizationError(
-                f"Output {number} of {program.name!r} does not depend on the inputs: leave it out of what is returned."
+                f"Output {index} of {program.name!r} does not depend on the inputs: leave it out of what is returned."
             )
 
 
@@ -68,9 +68,9 @@ def check_network(network: Network) -> None:
         raise QuantizationError(f"Nothing of {network.name!r} can be computed on the chip: {', '.join(layers)}.")
     held = {name for node in network.nodes if not isinstance(node, HostStep) for name in node.inputs}
     inputs = {port.tensor for port in network.inputs}
-    for number, port in enumerate(network.outputs):
+    for index, port in enumerate(network.outputs):
         if port.tensor in inputs - held:
             raise QuantizationError(
-                f"Output {number} of {network.name!r} is its input {port.tensor!r}, which the chip does not hold: "
+                f"Output {index} of {network.name!r} is its input {port.tensor!r}, which the chip does not hold: "
                 "leave it out of what is returned."
             )

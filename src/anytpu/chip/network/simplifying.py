@@ -1,6 +1,8 @@
-"""Making a network smaller without changing what it computes.
+"""`simplify`: peephole optimization of a graph.
 
-Idea: rules that each look at one node and its neighbours, applied until none finds anything more.
+Idea: each rule examines one node and its neighbours. All rules are applied until a fixed point.
+
+Rule: no rule changes the function that the graph computes, up to rounding.
 """
 
 from __future__ import annotations
@@ -8,37 +10,37 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from anytpu.chip.network import folding, joining
-from anytpu.chip.network.graph import Graph
+from anytpu.chip.network.graph import NetworkGraph
 from anytpu.chip.network.naming import named
 from anytpu.chip.network.nodes import Network, Node, Port
 
-_RULES: tuple[Callable[[Graph, Node], bool], ...] = (
-    folding.function,
-    folding.reshape,
-    folding.flatten,
-    folding.padding,
-    folding.affine,
-    folding.line,
-    joining.part_of_part,
-    joining.part_of_join,
-    joining.join_of_joins,
-    joining.sum_of_products,
-    joining.part_across,
-    joining.part_of_product,
-    folding.forward,
+_RULES: tuple[Callable[[NetworkGraph, Node], bool], ...] = (
+    folding.name_function,
+    folding.merge_reshapes,
+    folding.fold_flatten,
+    folding.fold_padding,
+    folding.fold_channel_scale,
+    folding.fold_affine_function,
+    joining.merge_slices,
+    joining.slice_concatenation,
+    joining.flatten_concatenations,
+    joining.merge_summed_products,
+    joining.swap_slices,
+    joining.split_product,
+    folding.fold_scale_forward,
 )
 
 
-def simplify(name: str, graph: Graph, inputs: Mapping[str, Port], outputs: Sequence[Port]) -> Network:
-    """Return the network of a graph, simplified and with names for people."""
+def simplify(name: str, graph: NetworkGraph, inputs: Mapping[str, Port], outputs: Sequence[Port]) -> Network:
+    """Return the simplified network of a graph, with readable names."""
     graph.outputs = {port.tensor for port in outputs}
-    while any([joining.twins(graph), *(_pass(graph, rule) for rule in _RULES)]):
+    while any([joining.eliminate_common_nodes(graph), *(_pass(graph, rule) for rule in _RULES)]):
         pass
     ports = [Port(graph.tensor(port.tensor), port.shape, port.dtype) for port in outputs]
     return named(name, graph, inputs, ports)
 
 
-def _pass(graph: Graph, rule: Callable[[Graph, Node], bool]) -> bool:
+def _pass(graph: NetworkGraph, rule: Callable[[NetworkGraph, Node], bool]) -> bool:
     changed = False
     for node in list(graph.ordered()):
         if graph.nodes.get(node.output) is node:

@@ -1,4 +1,4 @@
-"""Products and pools as nodes: what goes over a tensor with a kernel or a window."""
+"""Products and pools as nodes: operations with a kernel or a window."""
 
 from __future__ import annotations
 
@@ -6,42 +6,42 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from anytpu.chip.network.graph import Graph
+from anytpu.chip.network.graph import NetworkGraph
 from anytpu.chip.network.nodes import Convolution, Pool
 from anytpu.chip.network.operations import Operation
-from anytpu.chip.network.placing import Kind
-from anytpu.chip.network.pooling import Averaged, window_of
+from anytpu.chip.network.placement import LoweringKind
+from anytpu.chip.network.pooling import WindowSum, window_of
 from anytpu.chip.network.products import product_of
-from anytpu.chip.network.trace import Trace
+from anytpu.chip.network.trace import OperationTrace
 
 
-class Windows:
-    """Writes products and pools into a graph.
+class WindowLowering:
+    """Lowers products and pools to nodes of a graph.
 
     Args:
-        trace: where the operations stand.
-        graph: takes the nodes.
-        averages: sums over windows, with what makes averages of them.
+        trace: the operations.
+        graph: the graph to add the nodes to.
+        averages: maps the result of a sum over windows to the average that it belongs to.
     """
 
-    def __init__(self, trace: Trace, graph: Graph, averages: Mapping[str, Averaged]):
+    def __init__(self, trace: OperationTrace, graph: NetworkGraph, averages: Mapping[str, WindowSum]):
         self._trace, self._graph, self._averages = trace, graph, averages
 
-    def write(self, kind: Kind, one: Operation) -> None:
-        """Write the nodes of a product or a pool."""
-        if kind is Kind.PRODUCT:
-            self._product(one)
+    def write(self, kind: LoweringKind, operation: Operation) -> None:
+        """Add the nodes of a product or a pool."""
+        if kind is LoweringKind.PRODUCT:
+            self._product(operation)
         else:
-            self._pool(one)
+            self._pool(operation)
 
-    def _product(self, one: Operation) -> None:
-        product = product_of(one, self._trace, self._graph)
-        source = self._graph.shaped(one.values[0], product.source, one.layer)
-        plain = product.result == self._trace.shape(one.result)
-        made = one.result if plain else f"{one.result}/product"
+    def _product(self, operation: Operation) -> None:
+        product = product_of(operation, self._trace, self._graph)
+        source = self._graph.shaped(operation.values[0], product.source, operation.layer)
+        plain = product.result == self._trace.shape(operation.result)
+        made = operation.result if plain else f"{operation.result}/product"
         node = Convolution(
             name=made,
-            layer=one.layer,
+            layer=operation.layer,
             inputs=(source,),
             output=made,
             weights=product.weights,
@@ -53,13 +53,13 @@ class Windows:
         )
         self._graph.add(node, product.result)
         if not plain:
-            self._graph.view(made, one.result, self._trace.shape(one.result), one.layer)
+            self._graph.view(made, operation.result, self._trace.shape(operation.result), operation.layer)
 
-    def _pool(self, one: Operation) -> None:
-        window, found = window_of(one, self._trace), self._averages.get(one.result)
-        height, width, channels = self._trace.shape(one.values[0])
-        made = f"{one.result}/pool"
-        places = [
+    def _pool(self, operation: Operation) -> None:
+        window, average = window_of(operation, self._trace), self._averages.get(operation.result)
+        height, width, channels = self._trace.shape(operation.values[0])
+        made = f"{operation.result}/pool"
+        positions = [
             (size + sum(padding) - taken) // stride + 1
             for size, taken, stride, padding in zip(
                 (height, width), window.size, window.strides, window.padding, strict=True
@@ -67,21 +67,21 @@ class Windows:
         ]
         node = Pool(
             name=made,
-            layer=one.layer,
-            inputs=(self._graph.tensor(one.values[0]),),
+            layer=operation.layer,
+            inputs=(self._graph.tensor(operation.values[0]),),
             output=made,
-            kind="max" if found is None else "average",
+            kind="max" if average is None else "average",
             window=window.size,
             strides=window.strides,
             padding=window.padding,
-            counts_padding=found is not None and found.counts_padding and any(map(any, window.padding)),
+            counts_padding=average is not None and average.counts_padding and any(map(any, window.padding)),
         )
-        self._graph.add(node, (places[0], places[1], channels))
-        if found is not None and not np.isclose(found.factor, 1, rtol=1e-6):
-            factor = np.full(channels, found.factor, np.float32)
-            self._graph.affine(f"{one.result}/sum", one.layer, made, factor, np.zeros_like(factor))
-            made = f"{one.result}/sum"
-        self._graph.view(made, one.result, self._trace.shape(one.result), one.layer)
+        self._graph.add(node, (positions[0], positions[1], channels))
+        if average is not None and not np.isclose(average.factor, 1, rtol=1e-6):
+            factor = np.full(channels, average.factor, np.float32)
+            self._graph.affine(f"{operation.result}/sum", operation.layer, made, factor, np.zeros_like(factor))
+            made = f"{operation.result}/sum"
+        self._graph.view(made, operation.result, self._trace.shape(operation.result), operation.layer)
 
 
 def _nothing(channels: int) -> np.ndarray:

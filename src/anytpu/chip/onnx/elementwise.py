@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from anytpu.chip.network.lay import Lay
+from anytpu.chip.network.layout import BatchLayout
 from anytpu.chip.network.operations import Operation
-from anytpu.chip.onnx.graph import Graph, Operand
-from anytpu.chip.onnx.placed import Placed, Untranslatable
+from anytpu.chip.onnx.batched_value import BatchedValue, UntranslatableError
+from anytpu.chip.onnx.graph import OnnxGraph, Operand
 
 _DIRECT = {
     "abs": "Abs",
@@ -64,20 +64,25 @@ _COMPOSED: dict[str, Callable[..., str]] = {
 """Operations composed of several ONNX operators."""
 
 
-def write_elements(graph: Graph, operation: Operation, operands: Sequence[Placed | np.ndarray], lay: Lay) -> str | None:
+def write_elements(
+    graph: OnnxGraph, operation: Operation, operands: Sequence[BatchedValue | np.ndarray], layout: BatchLayout
+) -> str | None:
     """Write an elementwise operation.
 
     Args:
         graph: the graph to add it to.
         operation: the operation.
         operands: its operands; arrays are constants.
-        lay: position of the batch in its result.
+        layout: position of the batch in its result.
 
     Returns:
         The name of its value; None if it is not elementwise.
     """
     name = operation.name
-    values = [one.value if isinstance(one, Placed) else _of_one_example(one, operation, lay) for one in operands]
+    values = [
+        operand.value if isinstance(operand, BatchedValue) else _of_one_example(operand, operation, layout)
+        for operand in operands
+    ]
     if name in _DIRECT:
         return graph.add(_DIRECT[name], *values)
     if name in _COMPOSED:
@@ -93,17 +98,17 @@ def write_elements(graph: Graph, operation: Operation, operands: Sequence[Placed
     return None
 
 
-def _compared(graph: Graph, direction: str, values: Sequence[Operand]) -> str:
+def _compared(graph: OnnxGraph, direction: str, values: Sequence[Operand]) -> str:
     if direction == "NE":
         return graph.add("Not", graph.add("Equal", *values))
     return graph.add(_COMPARISONS[direction], *values)
 
 
-def _of_one_example(array: np.ndarray, operation: Operation, lay: Lay) -> np.ndarray:
+def _of_one_example(array: np.ndarray, operation: Operation, layout: BatchLayout) -> np.ndarray:
     """Return a constant that broadcasts along the batch axis of the result, so that it fits any batch size."""
     if array.shape != operation.shape or not array.shape:
         return array
-    first = np.take(array, [0], lay.axis)
-    if lay.is_merged and not (array == first).all():
-        raise Untranslatable("with a constant along the axis that the batch shares with others")
+    first = np.take(array, [0], layout.axis)
+    if layout.is_merged and not (array == first).all():
+        raise UntranslatableError("with a constant along the axis that the batch shares with others")
     return first

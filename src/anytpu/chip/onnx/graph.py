@@ -1,4 +1,4 @@
-"""`Graph`: a builder of the nodes and constants of an ONNX graph.
+"""`OnnxGraph`: a builder of the nodes and constants of an ONNX graph.
 
 Idea: `graph.add("Add", x, np.int32([1, 2]))` adds a node and returns the name of its result. An operand that is an
 array becomes a constant.
@@ -35,7 +35,7 @@ def load_onnx() -> Any:
     return onnx
 
 
-class Graph:
+class OnnxGraph:
     """A builder of an ONNX graph.
 
     Attributes:
@@ -82,8 +82,8 @@ class Graph:
         """
         inputs = [operand if isinstance(operand, str) else self.constant(operand) for operand in operands]
         output = self.name(kind) if name is None else name
-        given = {key: value for key, value in attributes.items() if value is not None}
-        self.nodes.append(self._onnx.helper.make_node(kind, inputs, [output], name=output, **given))
+        present = {key: value for key, value in attributes.items() if value is not None}
+        self.nodes.append(self._onnx.helper.make_node(kind, inputs, [output], name=output, **present))
         return output
 
     def cast(self, value: str, dtype: Any, have: Any = None) -> str:

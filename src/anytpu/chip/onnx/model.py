@@ -18,7 +18,7 @@ import numpy as np
 
 from anytpu.chip.network.nodes import Node, Port
 from anytpu.chip.onnx.convolution import write_convolution
-from anytpu.chip.onnx.graph import Graph, load_onnx
+from anytpu.chip.onnx.graph import OnnxGraph, load_onnx
 from anytpu.chip.onnx.host import write_host_step
 from anytpu.chip.onnx.integers import (
     write_concatenate,
@@ -28,7 +28,7 @@ from anytpu.chip.onnx.integers import (
     write_table,
 )
 from anytpu.chip.onnx.pool import write_pool
-from anytpu.chip.onnx.writing import Writing
+from anytpu.chip.onnx.writer import OnnxWriter
 from anytpu.chip.quantized import nodes
 from anytpu.chip.quantized.nodes import QuantizedNetwork
 from anytpu.errors import ChipError, ChipFileError
@@ -40,10 +40,10 @@ OPSET = 21
 IR_VERSION = 10
 """Version of the ONNX file format that belongs to `OPSET`."""
 
-MOST_BYTES = 2**31 - 1
+MAX_BYTES = 2**31 - 1
 """Maximum size of an ONNX file in bytes: it is a single Protocol Buffers message."""
 
-_WRITERS: dict[type[Node], Callable[[Writing, Any], str]] = {
+_WRITERS: dict[type[Node], Callable[[OnnxWriter, Any], str]] = {
     nodes.QConvolution: write_convolution,
     nodes.QPool: write_pool,
     nodes.QElementwise: write_elementwise,
@@ -86,23 +86,23 @@ def write(
         The path.
 
     Raises:
-        ChipError: onnx is not installed, or the weights exceed `MOST_BYTES`. Also: a host step has no ONNX operator;
+        ChipError: onnx is not installed, or the weights exceed `MAX_BYTES`. Also: a host step has no ONNX operator;
             the message names the layer.
         ChipFileError: the file cannot be written.
     """
     onnx = load_onnx()
     _check_size(network)
-    writing = Writing(network, Graph(), unsigned)
+    writer = OnnxWriter(network, OnnxGraph(), unsigned)
     # Reserve the user's names first, so that no internal value takes them.
-    input_names = [writing.graph.name(port.tensor) for port in network.inputs]
-    output_names = [writing.graph.name(port.tensor) for port in network.outputs]
-    inputs = [_write_input(writing, port, name) for port, name in zip(network.inputs, input_names, strict=True)]
+    input_names = [writer.graph.name(port.tensor) for port in network.inputs]
+    output_names = [writer.graph.name(port.tensor) for port in network.outputs]
+    inputs = [_write_input(writer, port, name) for port, name in zip(network.inputs, input_names, strict=True)]
     for node in network.nodes:
-        writing.values[node.output] = _WRITERS[type(node)](writing, node)
-    outputs = [_write_output(writing, port, name) for port, name in zip(network.outputs, output_names, strict=True)]
+        writer.values[node.output] = _WRITERS[type(node)](writer, node)
+    outputs = [_write_output(writer, port, name) for port, name in zip(network.outputs, output_names, strict=True)]
     if integers:
-        outputs += [_write_integers(writing, tensor) for tensor in network.quantizations if tensor in writing.values]
-    graph = onnx.helper.make_graph(writing.graph.nodes, network.name, inputs, outputs, writing.graph.constants)
+        outputs += [_write_integers(writer, tensor) for tensor in network.quantizations if tensor in writer.values]
+    graph = onnx.helper.make_graph(writer.graph.nodes, network.name, inputs, outputs, writer.graph.constants)
     model = onnx.helper.make_model(
         graph,
         ir_version=IR_VERSION,
@@ -119,41 +119,41 @@ def write(
 
 def _check_size(network: QuantizedNetwork) -> None:
     weights = {id(node.weights): node.weights.size for node in network.nodes if isinstance(node, nodes.QConvolution)}
-    if (size := sum(weights.values())) > MOST_BYTES:
+    if (size := sum(weights.values())) > MAX_BYTES:
         raise ChipError(
-            f"{network.name} has {size:,} bytes of weights, and an ONNX file holds {MOST_BYTES:,} bytes at most. Write "
+            f"{network.name} has {size:,} bytes of weights, and an ONNX file holds {MAX_BYTES:,} bytes at most. Write "
             "the parts of the model on their own."
         )
 
 
-def _write_input(writing: Writing, port: Port, name: str) -> Any:
+def _write_input(writer: OnnxWriter, port: Port, name: str) -> Any:
     """Write an input of the model and its conversion to a tensor of the network; return its declaration."""
-    shape, value = writing.shape(port.tensor), name
-    if port.tensor in writing.network.quantizations:
-        value = writing.quantize(writing.graph.cast(value, np.float32, port.dtype), port.tensor)
-    writing.values[port.tensor] = writing.channels_first(writing.graph.reshape(value, shape), shape)
+    shape, value = writer.shape(port.tensor), name
+    if port.tensor in writer.network.quantizations:
+        value = writer.quantize(writer.graph.cast(value, np.float32, port.dtype), port.tensor)
+    writer.values[port.tensor] = writer.channels_first(writer.graph.reshape(value, shape), shape)
     return _declared(name, port.dtype, port.shape)
 
 
-def _write_output(writing: Writing, port: Port, name: str) -> Any:
+def _write_output(writer: OnnxWriter, port: Port, name: str) -> Any:
     """Write the conversion of a tensor of the network to an output of the model; return its declaration."""
-    graph, known = writing.graph, port.tensor in writing.network.quantizations
-    last = writing.channels_last(writing.values[port.tensor], writing.shape(port.tensor))
+    graph, known = writer.graph, port.tensor in writer.network.quantizations
+    last = writer.channels_last(writer.values[port.tensor], writer.shape(port.tensor))
     value = graph.reshape(last, port.shape)
     if known:
-        value = writing.dequantize(value, port.tensor)
+        value = writer.dequantize(value, port.tensor)
     graph.add("Identity", graph.cast(value, port.dtype, np.float32 if known else None), name=name)
     return _declared(name, port.dtype, port.shape)
 
 
-def _write_integers(writing: Writing, tensor: str) -> Any:
+def _write_integers(writer: OnnxWriter, tensor: str) -> Any:
     """Write an output with the integers of a chip tensor; return its declaration."""
-    quantization, shape = writing.quantization(tensor), writing.shape(tensor)
-    value = writing.channels_last(writing.values[tensor], shape)
-    if writing.is_moved(quantization):
-        value = writing.graph.add("Sub", writing.graph.cast(value, np.int32), np.int32(writing.offset(quantization)))
-    name = writing.graph.name(f"{tensor}:integers")
-    writing.graph.add("Identity", writing.graph.cast(value, quantization.dtype), name=name)
+    quantization, shape = writer.quantization(tensor), writer.shape(tensor)
+    value = writer.channels_last(writer.values[tensor], shape)
+    if writer.is_moved(quantization):
+        value = writer.graph.add("Sub", writer.graph.cast(value, np.int32), np.int32(writer.offset(quantization)))
+    name = writer.graph.name(f"{tensor}:integers")
+    writer.graph.add("Identity", writer.graph.cast(value, quantization.dtype), name=name)
     return _declared(name, quantization.dtype, shape)
 
 

@@ -8,58 +8,60 @@ from typing import Any
 
 import numpy as np
 
-from anytpu.chip.network.lay import Lay
+from anytpu.chip.network.layout import BatchLayout
 from anytpu.chip.network.operations import Operation
-from anytpu.chip.onnx.graph import Graph, Operand
-from anytpu.chip.onnx.placed import Placed, Untranslatable, open_shape
+from anytpu.chip.onnx.batched_value import BatchedValue, UntranslatableError, open_shape
+from anytpu.chip.onnx.graph import OnnxGraph, Operand
 
-_Operands = Sequence[Placed | np.ndarray]
+_Operands = Sequence[BatchedValue | np.ndarray]
 
 
-def write_structure(graph: Graph, operation: Operation, operands: _Operands, lay: Lay) -> str | None:
+def write_structure(graph: OnnxGraph, operation: Operation, operands: _Operands, layout: BatchLayout) -> str | None:
     """Write a data-movement operation, a product or a reduction.
 
     Args:
         graph: the graph to add it to.
         operation: the operation.
         operands: its operands; arrays are constants.
-        lay: position of the batch in its result.
+        layout: position of the batch in its result.
 
     Returns:
         The name of its value; None if the operation is of another kind.
 
     Raises:
-        Untranslatable: the operation has no ONNX equivalent.
+        UntranslatableError: the operation has no ONNX equivalent.
     """
-    return _WRITERS[operation.name](graph, operation, operands, lay) if operation.name in _WRITERS else None
+    return _WRITERS[operation.name](graph, operation, operands, layout) if operation.name in _WRITERS else None
 
 
 def _int64(*numbers: int) -> np.ndarray:
     return np.array(numbers, np.int64)
 
 
-def _placed(operand: Placed | np.ndarray) -> Placed:
-    if not isinstance(operand, Placed):
-        raise Untranslatable("on a constant")
+def _placed(operand: BatchedValue | np.ndarray) -> BatchedValue:
+    if not isinstance(operand, BatchedValue):
+        raise UntranslatableError("on a constant")
     return operand
 
 
-def _broadcast(graph: Graph, operation: Operation, operands: _Operands, lay: Lay) -> str:
+def _broadcast(graph: OnnxGraph, operation: Operation, operands: _Operands, layout: BatchLayout) -> str:
     source, axes = _placed(operands[0]), list(operation.attributes["broadcast_dimensions"])
     order = [int(n) for n in np.argsort(axes)]
     spread = [1] * len(operation.shape)
     for axis, size in zip(axes, source.shape, strict=True):
         spread[axis] = size
     ordered = graph.transpose(source.value, order)
-    stretched = graph.add("Reshape", ordered, open_shape(spread, lay, -1))
-    return graph.add("Expand", stretched, open_shape(operation.shape, lay, 1))
+    stretched = graph.add("Reshape", ordered, open_shape(spread, layout, -1))
+    return graph.add("Expand", stretched, open_shape(operation.shape, layout, 1))
 
 
-def _concatenate(graph: Graph, operation: Operation, operands: _Operands, _: Lay) -> str:
-    return graph.add("Concat", *(_placed(one).value for one in operands), axis=operation.attributes["dimension"])
+def _concatenate(graph: OnnxGraph, operation: Operation, operands: _Operands, _: BatchLayout) -> str:
+    return graph.add(
+        "Concat", *(_placed(operand).value for operand in operands), axis=operation.attributes["dimension"]
+    )
 
 
-def _dot(graph: Graph, operation: Operation, operands: _Operands, _: Lay) -> str:
+def _dot(graph: OnnxGraph, operation: Operation, operands: _Operands, _: BatchLayout) -> str:
     """Write a dot_general as an Einsum."""
     numbers, letters = operation.attributes["dot_dimension_numbers"], iter(ascii_lowercase)
     names: list[dict[int, str]] = [{}, {}]
@@ -75,33 +77,33 @@ def _dot(graph: Graph, operation: Operation, operands: _Operands, _: Lay) -> str
             if axis not in names[side]:
                 names[side][axis] = next(letters)
                 free.append(names[side][axis])
-    sides = ["".join(names[side][axis] for axis in range(len(one.shape))) for side, one in enumerate(operands)]
-    if any(not isinstance(one, Placed) for one in operands) and shared:
-        raise Untranslatable("with a constant for each example")
-    values = [one.value if isinstance(one, Placed) else one for one in operands]
+    sides = ["".join(names[side][axis] for axis in range(len(operand.shape))) for side, operand in enumerate(operands)]
+    if any(not isinstance(operand, BatchedValue) for operand in operands) and shared:
+        raise UntranslatableError("with a constant for each example")
+    values = [operand.value if isinstance(operand, BatchedValue) else operand for operand in operands]
     return graph.add("Einsum", *values, equation=f"{','.join(sides)}->{''.join(shared + free)}")
 
 
-def _gather(graph: Graph, operation: Operation, operands: _Operands, _: Lay) -> str:
+def _gather(graph: OnnxGraph, operation: Operation, operands: _Operands, _: BatchLayout) -> str:
     """Write a gather of whole slices along one axis (an embedding); indices are clamped to the axis."""
     (source, indices), numbers = operands, operation.attributes["dimension_numbers"]
     axis, sizes = numbers["start_index_map"][0], list(operation.attributes["slice_sizes"])
     whole = [1 if n == axis else size for n, size in enumerate(source.shape)]
     if numbers["collapsed_slice_dims"] != [axis] or sizes != whole or numbers["operand_batching_dims"]:
-        raise Untranslatable("which takes more than slices along one axis")
+        raise UntranslatableError("which takes more than slices along one axis")
     count = len(operation.shape) - len(numbers["offset_dims"])
     picked = [n for n in range(len(operation.shape)) if n not in numbers["offset_dims"]]
     where = _without_axis(graph, indices, numbers["index_vector_dim"])
     inside = graph.add("Min", graph.add("Max", where, np.int64(0)), np.int64(source.shape[axis] - 1))
-    value = source.value if isinstance(source, Placed) else source
-    found = graph.add("Gather", value, inside, axis=axis)
+    value = source.value if isinstance(source, BatchedValue) else source
+    gathered = graph.add("Gather", value, inside, axis=axis)
     # ONNX puts the picked axes at the position of `axis`; transpose to StableHLO's order.
     places = [*numbers["offset_dims"][:axis], *picked, *numbers["offset_dims"][axis:]]
     assert len(picked) == count
-    return graph.transpose(found, [int(n) for n in np.argsort(places)])
+    return graph.transpose(gathered, [int(n) for n in np.argsort(places)])
 
 
-def _without_axis(graph: Graph, indices: Placed | np.ndarray, axis: int) -> str:
+def _without_axis(graph: OnnxGraph, indices: BatchedValue | np.ndarray, axis: int) -> str:
     """Return indices as int64, without the index vector axis, which has size 1."""
     if isinstance(indices, np.ndarray):
         return graph.constant(
@@ -119,49 +121,51 @@ _REDUCERS: dict[str, tuple[str, str]] = {
 }
 
 
-def _reduce(graph: Graph, operation: Operation, operands: _Operands, _: Lay) -> str:
+def _reduce(graph: OnnxGraph, operation: Operation, operands: _Operands, _: BatchLayout) -> str:
     source, start = operands
     if operation.dtype == bool and operation.attributes.get("reducer") in ("and", "or"):
         return _reduce_truths(graph, operation, _placed(source), start)
     if operation.attributes.get("reducer") not in _REDUCERS:
-        raise Untranslatable("a reduction for which there is no operator here")
+        raise UntranslatableError("a reduction for which there is no operator here")
     reducer, joiner = _REDUCERS[operation.attributes["reducer"]]
     axes = _int64(*operation.attributes["dimensions"])
     reduced = graph.add(reducer, _placed(source).value, axes, keepdims=0)
-    first: Operand = start.value if isinstance(start, Placed) else start
+    first: Operand = start.value if isinstance(start, BatchedValue) else start
     return graph.add(joiner, reduced, first)
 
 
-def _reduce_truths(graph: Graph, operation: Operation, source: Placed, start: Placed | np.ndarray) -> str:
+def _reduce_truths(
+    graph: OnnxGraph, operation: Operation, source: BatchedValue, start: BatchedValue | np.ndarray
+) -> str:
     """Write an all (and) or any (or) reduction of booleans."""
     reducer, joiner = {"and": ("ReduceMin", "And"), "or": ("ReduceMax", "Or")}[operation.attributes["reducer"]]
     axes = _int64(*operation.attributes["dimensions"])
     reduced = graph.add(reducer, graph.cast(source.value, np.int32), axes, keepdims=0)
-    first: Operand = start.value if isinstance(start, Placed) else start
+    first: Operand = start.value if isinstance(start, BatchedValue) else start
     return graph.add(joiner, graph.cast(reduced, bool), first)
 
 
-def _slice(graph: Graph, operation: Operation, operands: _Operands, lay: Lay) -> str:
-    axes = [n for n in range(len(operation.shape)) if n != lay.axis]
+def _slice(graph: OnnxGraph, operation: Operation, operands: _Operands, layout: BatchLayout) -> str:
+    axes = [n for n in range(len(operation.shape)) if n != layout.axis]
     bounds = (_int64(*(operation.attributes[name][n] for n in axes)) for name in ("start_indices", "limit_indices"))
     steps = _int64(*(operation.attributes["strides"][n] for n in axes))
     return graph.add("Slice", _placed(operands[0]).value, *bounds, _int64(*axes), steps)
 
 
-def _reverse(graph: Graph, operation: Operation, operands: _Operands, _: Lay) -> str:
+def _reverse(graph: OnnxGraph, operation: Operation, operands: _Operands, _: BatchLayout) -> str:
     axes = list(operation.attributes["dimensions"])
     ends = _int64(*[-1] * len(axes)), _int64(*[np.iinfo(np.int64).min] * len(axes))
     return graph.add("Slice", _placed(operands[0]).value, *ends, _int64(*axes), _int64(*[-1] * len(axes)))
 
 
-_WRITERS: dict[str, Callable[[Graph, Operation, Any, Lay], str]] = {
+_WRITERS: dict[str, Callable[[OnnxGraph, Operation, Any, BatchLayout], str]] = {
     "broadcast_in_dim": _broadcast,
     "concatenate": _concatenate,
     "dot_general": _dot,
     "gather": _gather,
     "reduce": _reduce,
-    "reshape": lambda graph, operation, operands, lay: graph.add(
-        "Reshape", _placed(operands[0]).value, open_shape(operation.shape, lay, -1)
+    "reshape": lambda graph, operation, operands, layout: graph.add(
+        "Reshape", _placed(operands[0]).value, open_shape(operation.shape, layout, -1)
     ),
     "reverse": _reverse,
     "slice": _slice,

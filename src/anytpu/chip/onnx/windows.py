@@ -10,39 +10,43 @@ from collections.abc import Sequence
 import numpy as np
 
 from anytpu.chip.network.operations import Operation
-from anytpu.chip.onnx.graph import Graph
-from anytpu.chip.onnx.placed import Placed, Untranslatable
+from anytpu.chip.onnx.batched_value import BatchedValue, UntranslatableError
+from anytpu.chip.onnx.graph import OnnxGraph
 
 
-def write_convolution(graph: Graph, operation: Operation, operands: Sequence[Placed | np.ndarray]) -> str:
+def write_convolution(graph: OnnxGraph, operation: Operation, operands: Sequence[BatchedValue | np.ndarray]) -> str:
     """Write a convolution with a constant kernel; return the name of its value."""
     picture, kernel = operands
-    if not isinstance(picture, Placed) or isinstance(kernel, Placed):
-        raise Untranslatable("with a kernel that is not constant")
-    of, axes = operation.attributes, operation.attributes["dimension_numbers"]
+    if not isinstance(picture, BatchedValue) or isinstance(kernel, BatchedValue):
+        raise UntranslatableError("with a kernel that is not constant")
+    attributes, axes = operation.attributes, operation.attributes["dimension_numbers"]
     batch, *spatial, features = axes["input"]
     value = graph.transpose(picture.value, (batch, features, *spatial))
     sizes = [picture.shape[axis] for axis in spatial]
-    value, sizes = _spread(graph, value, picture.shape[features], sizes, of["lhs_dilation"])
-    value = cropped(graph, value, sizes, of["padding"], 2)
+    value, sizes = _spread(graph, value, picture.shape[features], sizes, attributes["lhs_dilation"])
+    value = cropped(graph, value, sizes, attributes["padding"], 2)
     result = graph.add(
         "Conv",
         value,
-        _oi(kernel, axes["kernel"], of["window_reversal"]),
-        strides=list(of["window_strides"]),
-        dilations=list(of["rhs_dilation"]),
-        pads=[max(0, low) for low, _ in of["padding"]] + [max(0, high) for _, high in of["padding"]],
-        group=of["feature_group_count"],
+        _oi(kernel, axes["kernel"], attributes["window_reversal"]),
+        strides=list(attributes["window_strides"]),
+        dilations=list(attributes["rhs_dilation"]),
+        pads=[max(0, low) for low, _ in attributes["padding"]] + [max(0, high) for _, high in attributes["padding"]],
+        group=attributes["feature_group_count"],
     )
     out_batch, *out_spatial, out_features = axes["output"]
     return graph.transpose(result, [int(n) for n in np.argsort((out_batch, out_features, *out_spatial))])
 
 
-def write_pad(graph: Graph, operation: Operation, operands: Sequence[Placed | np.ndarray]) -> str:
+def write_pad(graph: OnnxGraph, operation: Operation, operands: Sequence[BatchedValue | np.ndarray]) -> str:
     """Write padding with a constant; return the name of its value."""
     source, filler = operands
-    if not isinstance(source, Placed) or isinstance(filler, Placed) or any(operation.attributes["interior_padding"]):
-        raise Untranslatable("with more than a constant around a value")
+    if (
+        not isinstance(source, BatchedValue)
+        or isinstance(filler, BatchedValue)
+        or any(operation.attributes["interior_padding"])
+    ):
+        raise UntranslatableError("with more than a constant around a value")
     lows, highs = operation.attributes["edge_padding_low"], operation.attributes["edge_padding_high"]
     pairs = list(zip(lows, highs, strict=True))
     # The batch axis, whose size is open, is neither padded nor cropped.
@@ -51,7 +55,7 @@ def write_pad(graph: Graph, operation: Operation, operands: Sequence[Placed | np
     return graph.add("Pad", value, np.array(added, np.int64), filler)
 
 
-def cropped(graph: Graph, value: str, sizes: Sequence[int], pairs: Sequence[Sequence[int]], first: int) -> str:
+def cropped(graph: OnnxGraph, value: str, sizes: Sequence[int], pairs: Sequence[Sequence[int]], first: int) -> str:
     """Crop a value by its negative padding, along the axes from `first` on."""
     for axis, (size, (low, high)) in enumerate(zip(sizes, pairs, strict=True), first):
         if min(low, high) < 0:
@@ -67,17 +71,19 @@ def _oi(kernel: np.ndarray, axes: Sequence[int], reversal: Sequence[bool]) -> np
     return np.ascontiguousarray(turned.transpose(outputs, features, *spatial))
 
 
-def _spread(graph: Graph, value: str, features: int, sizes: list[int], steps: Sequence[int]) -> tuple[str, list[int]]:
+def _spread(
+    graph: OnnxGraph, value: str, features: int, sizes: list[int], steps: Sequence[int]
+) -> tuple[str, list[int]]:
     """Dilate `(batch, features, positions...)` with zeros between positions; return the value and its new sizes."""
     sizes = list(sizes)
-    for number, step in enumerate(steps):
+    for index, step in enumerate(steps):
         if step > 1:
-            split = graph.reshape(value, (features, *sizes[: number + 1], 1, *sizes[number + 1 :]))
+            split = graph.reshape(value, (features, *sizes[: index + 1], 1, *sizes[index + 1 :]))
             around = np.zeros((2, len(sizes) + 3), np.int64)
-            around[1, number + 3] = step - 1
+            around[1, index + 3] = step - 1
             filled = graph.add("Pad", split, around.ravel())
-            whole = graph.reshape(filled, (features, *sizes[:number], sizes[number] * step, *sizes[number + 1 :]))
-            stop = (sizes[number] - 1) * step + 1
-            value = graph.add("Slice", whole, *(np.array([n], np.int64) for n in (0, stop, number + 2)))
-            sizes[number] = stop
+            whole = graph.reshape(filled, (features, *sizes[:index], sizes[index] * step, *sizes[index + 1 :]))
+            stop = (sizes[index] - 1) * step + 1
+            value = graph.add("Slice", whole, *(np.array([n], np.int64) for n in (0, stop, index + 2)))
+            sizes[index] = stop
     return value, sizes

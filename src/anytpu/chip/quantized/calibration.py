@@ -131,7 +131,7 @@ def _not_finite(network: Network, name: str, numbers: np.ndarray) -> str:
     node = makers[name]
     return (
         f"layer {node.layer or node.name!r} gives {numbers[place]} for an example of calibration, which no integer "
-        f"stands for: look for weights that are not finite, a division by 0, or a mask of infinities"
+        f"represents: look for weights that are not finite, a division by 0, or a mask of infinities"
     )
 
 

@@ -1,22 +1,22 @@
 """`choose`: choose the quantization of every chip tensor, before any node is quantized.
 
 A chip tensor is an input or an output of a node other than a host step. All other tensors stay in floating point.
-Tensors that share one quantization form a family (`families.py`), and most passes decide per family. The passes are, in
-order:
+Tensors that share one quantization form a group (`scale_groups.py`), and most passes decide per group. The passes are,
+in order:
 
-1. Form the initial families: tensors that hold the same integers, and corresponding tensors of unrolled loops.
+1. Form the initial groups: tensors that hold the same integers, and corresponding tensors of unrolled loops.
 2. Join the inputs of each concatenation with its output. If a shared scale would be too coarse for an input, record a
    detour instead: a table requantizes that input for this concatenation only.
-3. Choose the scale and the zero point of each family from its calibrated range. Families of sigmoid or tanh outputs
+3. Choose the scale and the zero point of each group from its calibrated range. Groups of sigmoid or tanh outputs
    have fixed scales. Integer inputs get scale 1 if their values fit.
-4. Choose a finer scale for a family that only functions (such as a sigmoid) take. Cut the ends of its range, at which
+4. Choose a finer scale for a group that only functions (such as a sigmoid) take. Cut the ends of its range, at which
    the functions are constant.
-5. With 16 bits, choose a coarser scale for a family that convolutions take, if an int32 sum could overflow. The family
+5. With 16 bits, choose a coarser scale for a group that convolutions take, if an int32 sum could overflow. The group
    then uses fewer of its integers; `limits` has their bounds.
 6. For each average pool whose int32 sum could overflow, record a detour. A table requantizes its input to a coarser
    scale, for this pool only.
 
-The result is `Choices`. `quantize` then makes the quantized nodes from it and decides nothing more.
+The result is `QuantizationChoices`. `quantize` then makes the quantized nodes from it and decides nothing more.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ from anytpu.chip.network.nodes import (
     Pool,
     Port,
 )
-from anytpu.chip.quantized.families import keeps_integers, starting_families
 from anytpu.chip.quantized.multipliers import window_counts
 from anytpu.chip.quantized.nodes import Quantization
 from anytpu.chip.quantized.ranges import Range, step
+from anytpu.chip.quantized.scale_groups import initial_groups, keeps_integers
 from anytpu.chip.quantized.scales import (
     FIXED,
-    LEAST_WIDTH,
+    MIN_WIDTH,
     quantization_of,
     quantization_of_integers,
     without_flat_ends,
 )
-from anytpu.chip.quantized.weights import GREATEST_SUM, needed_bits
+from anytpu.chip.quantized.weights import MAX_SUM, needed_bits
 from anytpu.errors import QuantizationError
 
 _TOLERATED = {8: 1.5, 16: 256.0}
 """By bits, the maximum ratio of a shared scale to the scale without sharing; above it a table requantizes."""
 
-_GREATEST = 1e20  # maximum absolute value in a tensor
+_MAX_VALUE = 1e20  # maximum absolute value in a tensor
 _SPARE_BITS = 7  # maximum number of unused bits of a 16-bit tensor
 
 
 @dataclasses.dataclass(frozen=True)
-class Choices:
+class QuantizationChoices:
     """The quantization of each chip tensor, and the requantizations between them.
 
     Attributes:
@@ -84,7 +84,7 @@ def tensors_of_chip(network: Network) -> list[str]:
     return list(held)
 
 
-def choose(network: Network, ranges: Mapping[str, Range], bits: int) -> Choices:
+def choose(network: Network, ranges: Mapping[str, Range], bits: int) -> QuantizationChoices:
     """Choose the quantization of each chip tensor, by the passes listed in the module docstring.
 
     Args:
@@ -109,10 +109,10 @@ class _Chooser:
         makers: maps a tensor to the node whose output it is; inputs of the network are absent.
         users: maps a tensor to the nodes that take it as an input.
         ports: maps a tensor to the network input that it is.
-        delivered: tensors that are outputs of the network.
-        families: the partition of the chip tensors into families; pass 2 joins more of them.
-        reach: maps a family to the union of its members' ranges.
-        only_laid: cache of `is_only_laid`, by family and its number of members.
+        outputs: tensors that are outputs of the network.
+        scale_groups: the partition of the chip tensors into groups; pass 2 joins more of them.
+        group_ranges: maps a group to the union of its members' ranges.
+        only_concatenated: cache of `is_only_concatenated`, by group and its number of members.
         stand_ins: ranges for tensors that were 0 in all examples.
     """
 
@@ -124,76 +124,88 @@ class _Chooser:
             for name in node.inputs:
                 self.users[name].append(node)
         self.ports = {port.tensor: port for port in network.inputs}
-        self.delivered = {port.tensor for port in network.outputs}
-        self.families = starting_families(network, ranges)
-        self.reach = {family: self.covered(names) for family, names in self.families.members.items()}
-        self.only_laid: dict[tuple[str, int], bool] = {}
+        self.outputs = {port.tensor for port in network.outputs}
+        self.scale_groups = initial_groups(network, ranges)
+        self.group_ranges = {group: self.covered(names) for group, names in self.scale_groups.members.items()}
+        self.only_concatenated: dict[tuple[str, int], bool] = {}
         self.stand_ins = _stand_ins(network, ranges)
 
-    def choose(self) -> Choices:
-        detours = self.lay_side_by_side()
-        members = self.families.members
-        chosen = {family: self.quantization(names) for family, names in members.items()}
-        chosen |= {family: self.trimmed(names, chosen) for family, names in members.items()}
-        spare_bits = {family: self.spare_bits(names, chosen[family]) for family, names in members.items()}
-        families = {name: self.families.of(name) for name in self.ranges}
-        families |= {new: self.families.of(node.output) for (node, _), new in detours.items()}
-        quantizations = {name: _coarser(chosen[family], spare_bits[family]) for name, family in families.items()}
+    def choose(self) -> QuantizationChoices:
+        # Pass 1 is in __init__. 2. Join groups at concatenations.
+        detours = self.join_concatenations()
+        members = self.scale_groups.members
+        # 3. Scales and zero points.
+        chosen = {group: self.quantization(names) for group, names in members.items()}
+        # 4. Finer scales where only functions use the tensors.
+        chosen |= {group: self.trimmed(names, chosen) for group, names in members.items()}
+        # 5. Coarser scales where an int32 sum could overflow.
+        spare_bits = {group: self.spare_bits(names, chosen[group]) for group, names in members.items()}
+        scale_groups = {name: self.scale_groups.of(name) for name in self.ranges}
+        scale_groups |= {new: self.scale_groups.of(node.output) for (node, _), new in detours.items()}
+        quantizations = {name: _coarser(chosen[group], spare_bits[group]) for name, group in scale_groups.items()}
         limits = {
-            name: (chosen[family].low >> spare, chosen[family].high >> spare)
-            for name, family in families.items()
-            if (spare := spare_bits[family])
+            name: (chosen[group].low >> spare, chosen[group].high >> spare)
+            for name, group in scale_groups.items()
+            if (spare := spare_bits[group])
         }
+        # 6. Coarser inputs of average pools whose int32 sum could overflow.
         renamed = {(node.name, name): new for (node, name), new in detours.items()}
         for node in self.network.nodes:
             if isinstance(node, Pool) and node.kind == "average":
                 _make_room(node, self.network, (quantizations, limits, renamed))
-        return Choices(quantizations, limits, renamed)
+        return QuantizationChoices(quantizations, limits, renamed)
 
     # Pass 2: concatenations.
 
-    def lay_side_by_side(self) -> dict[tuple[Concatenate, str], str]:
+    def join_concatenations(self) -> dict[tuple[Concatenate, str], str]:
         """Join the inputs of each Concatenate with its output, or record a detour.
 
         Returns:
-            Maps (node, input) to the name of the requantized tensor, for each input that stays in another family.
+            Maps (node, input) to the name of the requantized tensor, for each input that stays in another group.
         """
-        detours, of = {}, self.families.of
+        detours, group_of = {}, self.scale_groups.of
         for node in self.network.nodes:
             if isinstance(node, Concatenate):
                 parts = self.covered(node.inputs)
                 for name in dict.fromkeys(node.inputs):
-                    if of(name) == of(node.output) or self.may_join(name, node.output, parts):
+                    if group_of(name) == group_of(node.output) or self.may_join(name, node.output, parts):
                         self.join(name, node.output)
                     else:
                         detours[node, name] = f"{name}/as {node.output}"
-        return {(node, name): new for (node, name), new in detours.items() if of(name) != of(node.output)}
+        return {(node, name): new for (node, name), new in detours.items() if group_of(name) != group_of(node.output)}
 
     def may_join(self, name: str, whole: str, parts: Range) -> bool:
         """Return whether an input may share the quantization of a concatenation, whose inputs cover `parts`.
 
         The shared step may exceed that of the concatenation by at most `_TOLERATED`. It may also exceed the input's own
-        step by at most that ratio, unless only concatenations take the input's family.
+        step by at most that ratio, unless only concatenations take the input's group.
         """
-        own, others = self.reach[self.families.of(name)], self.reach[self.families.of(whole)].union(parts)
-        most = self.step(own.union(others)) / _TOLERATED[self.bits]
-        return most <= self.step(others) and (most <= self.step(own) or self.is_only_laid(self.families.of(name)))
+        own, others = (
+            self.group_ranges[self.scale_groups.of(name)],
+            self.group_ranges[self.scale_groups.of(whole)].union(parts),
+        )
+        maximum = self.step(own.union(others)) / _TOLERATED[self.bits]
+        return maximum <= self.step(others) and (
+            maximum <= self.step(own) or self.is_only_concatenated(self.scale_groups.of(name))
+        )
 
     def join(self, name: str, whole: str) -> None:
-        """Join the families of two tensors."""
-        reach = self.reach[self.families.of(name)].union(self.reach[self.families.of(whole)])
-        self.families.join([whole, name])
-        self.reach[self.families.of(whole)] = reach
+        """Join the groups of two tensors."""
+        union = self.group_ranges[self.scale_groups.of(name)].union(self.group_ranges[self.scale_groups.of(whole)])
+        self.scale_groups.join([whole, name])
+        self.group_ranges[self.scale_groups.of(whole)] = union
 
-    def is_only_laid(self, family: str) -> bool:
-        """Return whether only Concatenate nodes take the tensors of a family, and no output delivers them."""
-        # A family only grows, so its number of members identifies its set of members.
-        key = family, len(self.families.members[family])
-        if key not in self.only_laid:
-            own = set(self.families.members[family])
+    def is_only_concatenated(self, group: str) -> bool:
+        """Return whether only Concatenate nodes take the tensors of a group, and no output delivers them."""
+        # A group only grows, so its number of members identifies its set of members.
+        key = group, len(self.scale_groups.members[group])
+        if key not in self.only_concatenated:
+            own = set(self.scale_groups.members[group])
             users = [user for member in own for user in self.users[member] if user.output not in own]
-            self.only_laid[key] = all(isinstance(user, Concatenate) for user in users) and not self.delivered & own
-        return self.only_laid[key]
+            self.only_concatenated[key] = (
+                all(isinstance(user, Concatenate) for user in users) and not self.outputs & own
+            )
+        return self.only_concatenated[key]
 
     def step(self, covered: Range) -> float:
         """Return the real difference between consecutive integers that cover a range."""
@@ -205,15 +217,15 @@ class _Chooser:
     # Passes 3 and 4: scale and zero point.
 
     def quantization(self, names: list[str]) -> Quantization:
-        """Return the quantization of a family.
+        """Return the quantization of a group.
 
         It is fixed for sigmoid and tanh outputs, exact for a single integer input if it fits, else from the range.
         """
         covered = self.covered(names)
-        if max(-covered.low, covered.high) > _GREATEST:
-            raise QuantizationError(self.beyond(names, f"ends at {_GREATEST:g}: scale them down"))
-        if 0 < covered.high - covered.low < LEAST_WIDTH:
-            raise QuantizationError(self.beyond(names, f"begins at {LEAST_WIDTH:g}: scale them up"))
+        if max(-covered.low, covered.high) > _MAX_VALUE:
+            raise QuantizationError(self.beyond(names, f"ends at {_MAX_VALUE:g}: scale them down"))
+        if 0 < covered.high - covered.low < MIN_WIDTH:
+            raise QuantizationError(self.beyond(names, f"begins at {MIN_WIDTH:g}: scale them up"))
         sources = self.sources(names)
         kinds = {node.kind if isinstance(node := self.makers.get(name), Function) else "" for name in sources}
         if len(kinds) == 1 and (fixed := FIXED.get((self.bits, kinds.pop()))):
@@ -252,27 +264,27 @@ class _Chooser:
         return f"{where} numbers from {covered.low:.3g} to {covered.high:.3g}, and what the chip scales {bound}"
 
     def trimmed(self, names: list[str], chosen: Mapping[str, Quantization]) -> Quantization:
-        """Return the quantization of a family; finer if only functions take it and they are flat at the ends."""
-        own, members = chosen[self.families.of(names[0])], set(names)
+        """Return the quantization of a group; finer if only functions take it and they are flat at the ends."""
+        own, members = chosen[self.scale_groups.of(names[0])], set(names)
         users = [user for name in names for user in self.users[name] if user.output not in members]
         functions = [user for user in users if isinstance(user, Function)]
-        if not functions or len(functions) < len(users) or self.delivered & members or members & set(self.ports):
+        if not functions or len(functions) < len(users) or self.outputs & members or members & set(self.ports):
             return own
         covered = self.covered(names)
         if covered.high == covered.low:
             return own
-        distinct = {(user.kind, self.families.of(user.output)): user for user in functions}
-        steps = [(user, chosen[family].scale) for (_, family), user in distinct.items()]
+        distinct = {(user.kind, self.scale_groups.of(user.output)): user for user in functions}
+        steps = [(user, chosen[group].scale) for (_, group), user in distinct.items()]
         parts = [without_flat_ends(covered, user.apply, width) for user, width in steps]
         part = functools.reduce(Range.union, parts)
-        return own if part.high - part.low < LEAST_WIDTH else quantization_of(part, self.bits)
+        return own if part.high - part.low < MIN_WIDTH else quantization_of(part, self.bits)
 
     # Pass 5: overflow of int32 sums.
 
     def spare_bits(self, names: list[str], own: Quantization) -> int:
-        """Return the number of bits that a 16-bit family leaves unused, so that no convolution overflows int32.
+        """Return the number of bits that a 16-bit group leaves unused, so that no convolution overflows int32.
 
-        A network input, a host step or an average pool may produce any integer. A family with such a member leaves no
+        A network input, a host step or an average pool may produce any integer. A group with such a member leaves no
         bits unused, and `quantize_weights` chooses coarser weight scales instead.
         """
         makers = [self.makers.get(name) for name in self.sources(names)]
@@ -280,8 +292,8 @@ class _Chooser:
             return 0
         products = [user for name in names for user in self.users[name] if isinstance(user, Convolution)]
         distinct = {id(node.weights): node for node in products}.values()
-        reach = (own.low, own.high)
-        needed = [needed_bits(node.weights, node.bias, own.scale, reach) for node in distinct]
+        bounds = (own.low, own.high)
+        needed = [needed_bits(node.weights, node.bias, own.scale, bounds) for node in distinct]
         return min(max(needed, default=0), _SPARE_BITS)
 
 
@@ -291,13 +303,13 @@ def _stand_ins(network: Network, ranges: Mapping[str, Range]) -> dict[str, Range
     The guess is [-m, m], where m is the maximum absolute value in the ranges of the inputs of the node that makes the
     tensor. For a network input it is [-1, 1].
     """
-    found = {name: one if one.high > one.low else Range(-1.0, 1.0) for name, one in ranges.items()}
+    guesses = {name: covered if covered.high > covered.low else Range(-1.0, 1.0) for name, covered in ranges.items()}
     for node in network.nodes:
         if node.output in ranges and ranges[node.output].high == ranges[node.output].low:
-            taken = functools.reduce(Range.union, (found.get(name, Range()) for name in node.inputs), Range())
-            reach = max(-taken.low, taken.high) or 1.0
-            found[node.output] = Range(-reach, reach)
-    return found
+            taken = functools.reduce(Range.union, (guesses.get(name, Range()) for name in node.inputs), Range())
+            magnitude = max(-taken.low, taken.high) or 1.0
+            guesses[node.output] = Range(-magnitude, magnitude)
+    return guesses
 
 
 def _coarser(own: Quantization, spare_bits: int) -> Quantization:
@@ -315,12 +327,12 @@ def _make_room(
     low, high = limits.get(name, (own.low, own.high))
     shapes = network.shapes[name], network.shapes[node.output]
     count = int(window_counts(node.window, node.strides, node.padding, *shapes).max(initial=0))
-    reach = max(high - own.zero_point, own.zero_point - low)
-    spare_bits = next(bits for bits in range(64) if count * (reach >> bits) <= GREATEST_SUM)
+    magnitude = max(high - own.zero_point, own.zero_point - low)
+    spare_bits = next(bits for bits in range(64) if count * (magnitude >> bits) <= MAX_SUM)
     if spare_bits > (_SPARE_BITS if own.bits == 16 else 0):
-        most = GREATEST_SUM // (reach if own.bits == 8 else reach >> _SPARE_BITS)
+        maximum = MAX_SUM // (magnitude if own.bits == 8 else magnitude >> _SPARE_BITS)
         raise QuantizationError(
-            f"layer {_named(node)} averages {count:,} positions at once, and sums of 32 bits hold {most:,} of "
+            f"layer {_named(node)} averages {count:,} positions at once, and sums of 32 bits hold {maximum:,} of "
             f"{own.bits} bits: average smaller windows first, then what they give"
         )
     if spare_bits:

@@ -1,4 +1,4 @@
-"""`Maker`: convert each node of a float network to its quantized node, given the `Choices`.
+"""`NodeQuantizer`: convert each node of a float network to its quantized node, given the `QuantizationChoices`.
 
 Idea: each kind of node has one quantized kind. It depends only on the node and on the quantizations of its tensors.
 
@@ -26,7 +26,7 @@ from anytpu.chip.network.nodes import (
     Reshape,
     Slice,
 )
-from anytpu.chip.quantized.choices import Choices
+from anytpu.chip.quantized.choices import QuantizationChoices
 from anytpu.chip.quantized.multipliers import clip_bounds
 from anytpu.chip.quantized.nodes import (
     QConcatenate,
@@ -65,10 +65,10 @@ def table(function: Function, source: Quantization, target: Quantization) -> np.
     return target.quantize(values[_nearest(known, len(values))])
 
 
-class Maker:
+class NodeQuantizer:
     """Makes the nodes of a quantized network, and each distinct array once."""
 
-    def __init__(self, choices: Choices):
+    def __init__(self, choices: QuantizationChoices):
         self.choices = choices
         self.made: dict[Hashable, tuple[np.ndarray, ...]] = {}
         self.tables: dict[Hashable, np.ndarray] = {}
@@ -91,11 +91,11 @@ class Maker:
 
     def table(self, function: Function, source: str, target: str) -> np.ndarray:
         """Return the table of a function between two tensors."""
-        given, wanted, limits = *(self.choices.quantizations[name] for name in (source, target)), self.limits(target)
+        own, wanted, limits = *(self.choices.quantizations[name] for name in (source, target)), self.limits(target)
         # The steps of an unrolled loop share their functions and, in most cases, their quantizations.
-        key = function.apply, given, wanted, limits
+        key = function.apply, own, wanted, limits
         if key not in self.tables:
-            self.tables[key] = self.once(np.clip(table(function, given, wanted), *limits))[0]
+            self.tables[key] = self.once(np.clip(table(function, own, wanted), *limits))[0]
         return self.tables[key]
 
     def limits(self, tensor: str) -> tuple[int, int]:
@@ -106,27 +106,27 @@ class Maker:
     def clip(self, tensor: str, low: float | None, high: float | None) -> tuple[int, int]:
         """Return the bounds of a clip as integers of a tensor, within its limits."""
         bottom, top = clip_bounds(self.choices.quantizations[tensor], low, high)
-        least, greatest = self.limits(tensor)
-        return min(max(bottom, least), greatest), max(min(top, greatest), least)
+        minimum, maximum = self.limits(tensor)
+        return min(max(bottom, minimum), maximum), max(min(top, maximum), minimum)
 
     def once(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
         """Return the arrays, or equal arrays that were made before."""
-        key = tuple((one.shape, one.dtype.str, hashlib.sha256(one.tobytes()).digest()) for one in arrays)
+        key = tuple((array.shape, array.dtype.str, hashlib.sha256(array.tobytes()).digest()) for array in arrays)
         return self.made.setdefault(key, arrays)
 
 
 @functools.singledispatch
-def _counterpart(node: Node, maker: Maker, same: Mapping[str, Any]) -> Node:
+def _counterpart(node: Node, maker: NodeQuantizer, same: Mapping[str, Any]) -> Node:
     """Return the quantized node; `same` holds the fields that it keeps."""
     raise NotImplementedError(f"{type(node).__name__} is no node of a network")
 
 
 @_counterpart.register
-def _(node: Convolution, maker: Maker, same: Mapping[str, Any]) -> QConvolution:
+def _(node: Convolution, maker: NodeQuantizer, same: Mapping[str, Any]) -> QConvolution:
     source = maker.choices.quantizations[node.inputs[0]]
     low, high = maker.limits(node.inputs[0])
-    reach = (low - source.zero_point, high - source.zero_point)
-    weights, scales, bias = maker.once(*quantize_weights(node.weights, node.bias, source.scale, reach))
+    bounds = (low - source.zero_point, high - source.zero_point)
+    weights, scales, bias = maker.once(*quantize_weights(node.weights, node.bias, source.scale, bounds))
     low, high = maker.clip(node.output, node.low, node.high)
     return QConvolution(
         **same,
@@ -143,7 +143,7 @@ def _(node: Convolution, maker: Maker, same: Mapping[str, Any]) -> QConvolution:
 
 
 @_counterpart.register
-def _(node: Pool, maker: Maker, same: Mapping[str, Any]) -> QPool:
+def _(node: Pool, maker: NodeQuantizer, same: Mapping[str, Any]) -> QPool:
     return QPool(
         **same,
         kind=node.kind,
@@ -155,33 +155,33 @@ def _(node: Pool, maker: Maker, same: Mapping[str, Any]) -> QPool:
 
 
 @_counterpart.register
-def _(node: Elementwise, maker: Maker, same: Mapping[str, Any]) -> QElementwise:
+def _(node: Elementwise, maker: NodeQuantizer, same: Mapping[str, Any]) -> QElementwise:
     low, high = maker.clip(node.output, node.low, node.high)
     return QElementwise(**same, kind=node.kind, low=low, high=high)
 
 
 @_counterpart.register
-def _(node: Function, maker: Maker, same: Mapping[str, Any]) -> QTable:
+def _(node: Function, maker: NodeQuantizer, same: Mapping[str, Any]) -> QTable:
     return QTable(**same, kind=node.kind, table=maker.table(node, node.inputs[0], node.output))
 
 
 @_counterpart.register
-def _(node: Concatenate, maker: Maker, same: Mapping[str, Any]) -> QConcatenate:
+def _(node: Concatenate, maker: NodeQuantizer, same: Mapping[str, Any]) -> QConcatenate:
     return QConcatenate(**same, axis=node.axis)
 
 
 @_counterpart.register
-def _(node: Slice, maker: Maker, same: Mapping[str, Any]) -> QSlice:
+def _(node: Slice, maker: NodeQuantizer, same: Mapping[str, Any]) -> QSlice:
     return QSlice(**same, axis=node.axis, start=node.start, stop=node.stop)
 
 
 @_counterpart.register
-def _(node: Reshape, maker: Maker, same: Mapping[str, Any]) -> QReshape:
+def _(node: Reshape, maker: NodeQuantizer, same: Mapping[str, Any]) -> QReshape:
     return QReshape(**same)
 
 
 @_counterpart.register
-def _(node: HostStep, maker: Maker, same: Mapping[str, Any]) -> QHostStep:
+def _(node: HostStep, maker: NodeQuantizer, same: Mapping[str, Any]) -> QHostStep:
     return QHostStep(**same, step=node)
 
 

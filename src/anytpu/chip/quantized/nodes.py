@@ -25,8 +25,8 @@ import numpy as np
 from anytpu.chip.network.nodes import HostStep, Node, Padding, Pair, Port, Shape
 from anytpu.errors import ChipError
 
-_LEAST_SCALE = float(np.finfo(np.float32).smallest_subnormal)
-_MOST_SCALE = float(np.finfo(np.float32).max)
+_MIN_SCALE = float(np.finfo(np.float32).smallest_subnormal)
+_MAX_SCALE = float(np.finfo(np.float32).max)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,19 +86,19 @@ def fault_in_quantization(scale: Any, zero_point: Any, bits: Any) -> tuple[str, 
 
     Example:
         >>> fault_in_quantization(0.5, 200, 8)
-        ('zero_point', 'a zero point of 8 bits is a whole number from -128 to 127, not 200.')
+        ('zero_point', 'a zero point of 8 bits is an integer from -128 to 127, not 200.')
     """
     is_number = isinstance(scale, numbers.Real) and not isinstance(scale, bool)
-    if not is_number or scale < _LEAST_SCALE or not scale <= _MOST_SCALE:
+    if not is_number or scale < _MIN_SCALE or not scale <= _MAX_SCALE:
         return "scale", f"a scale is a float32 number above 0, not {scale!r}."
     if isinstance(bits, bool) or bits not in (8, 16):
         return "bits", f"bits must be 8 or 16, not {bits!r}."
-    most = 2 ** (bits - 1) - 1
+    maximum = 2 ** (bits - 1) - 1
     is_whole = isinstance(zero_point, int | np.integer) and not isinstance(zero_point, bool)
-    if not is_whole or zero_point < -most - 1 or zero_point > most:
+    if not is_whole or zero_point < -maximum - 1 or zero_point > maximum:
         return (
             "zero_point",
-            f"a zero point of {bits} bits is a whole number from {-most - 1} to {most}, not {zero_point!r}.",
+            f"a zero point of {bits} bits is an integer from {-maximum - 1} to {maximum}, not {zero_point!r}.",
         )
     return None
 

@@ -15,7 +15,7 @@ import numpy as np
 from anytpu.chip.network.nodes import Convolution, Network
 from anytpu.chip.quantized.calibration import check, observe
 from anytpu.chip.quantized.choices import choose, tensors_of_chip
-from anytpu.chip.quantized.counterparts import Maker
+from anytpu.chip.quantized.counterparts import NodeQuantizer
 from anytpu.chip.quantized.nodes import QuantizedNetwork
 from anytpu.errors import QuantizationError, SettingError
 
@@ -52,8 +52,8 @@ def quantize(
     _check_weights(network)
     arrays = check(network, calibration)
     histograms = observe(network, arrays, tensors_of_chip(network), method)
-    choices = choose(network, {name: one.range(method, bits) for name, one in histograms.items()}, bits)
-    maker = Maker(choices)
+    choices = choose(network, {name: histogram.range(method, bits) for name, histogram in histograms.items()}, bits)
+    maker = NodeQuantizer(choices)
     nodes = tuple(made for node in network.nodes for made in maker.make(node))
     shapes = {**network.shapes, **{new: network.shapes[old] for (_, old), new in choices.detours.items()}}
     return QuantizedNetwork(network.name, network.inputs, network.outputs, shapes, choices.quantizations, nodes)
@@ -66,5 +66,5 @@ def _check_weights(network: Network) -> None:
                 if not np.isfinite(array).all():
                     raise QuantizationError(
                         f"layer {node.layer or node.name!r} has {array[~np.isfinite(array)][0]} in its {what}, which "
-                        f"no integer stands for: load or train the model again"
+                        f"no integer represents: load or train the model again"
                     )

@@ -60,14 +60,14 @@ class Histogram:
 
     Attributes:
         low, high: minimum and maximum so far; at most 0 and at least 0.
-        reach: the bins cover [-reach, reach); a power of two, 0 before the first value.
+        extent: the bins cover [-extent, extent); a power of two, 0 before the first value.
         counts: number of nonzero values in each bin, float64 `(8192,)`.
         zeros: number of values that are exactly 0.
     """
 
     def __init__(self):
         self.low = self.high = 0.0
-        self.reach = 0.0
+        self.extent = 0.0
         self.counts = np.zeros(_BINS)
         self.zeros = 0
 
@@ -81,22 +81,22 @@ class Histogram:
         self.zeros += numbers.size - others.size
         if others.size:
             self._widen(max(-self.low, self.high))
-            places = np.floor((others + self.reach) * (_BINS / 2 / self.reach)).astype(np.int64)
+            places = np.floor((others + self.extent) * (_BINS / 2 / self.extent)).astype(np.int64)
             self.counts += np.bincount(places.clip(0, _BINS - 1), minlength=_BINS)
 
     def _widen(self, needed: float) -> None:
         """Merge bins in pairs until they cover `needed`."""
-        if not self.reach:
-            self.reach = 2.0 ** np.ceil(np.log2(needed))
-        while self.reach < needed:
+        if not self.extent:
+            self.extent = 2.0 ** np.ceil(np.log2(needed))
+        while self.extent < needed:
             half = self.counts.reshape(-1, 2).sum(1)
             self.counts = np.concatenate([np.zeros(_BINS // 4), half, np.zeros(_BINS // 4)])
-            self.reach *= 2
+            self.extent *= 2
 
     @property
     def centers(self) -> np.ndarray:
         """The centers of the bins, float64 `(8192,)`."""
-        return (np.arange(_BINS) + 0.5) * (2 * self.reach / _BINS) - self.reach
+        return (np.arange(_BINS) + 0.5) * (2 * self.extent / _BINS) - self.extent
 
     def range(self, method: Method, bits: int) -> Range:
         """Return the range that integers of `bits` bits should cover."""
@@ -111,7 +111,7 @@ class Histogram:
         counts = self.counts.copy()
         counts[_BINS // 2] += self.zeros
         share = np.cumsum(counts) / counts.sum()
-        edges = np.linspace(-self.reach, self.reach, _BINS + 1)
+        edges = np.linspace(-self.extent, self.extent, _BINS + 1)
         low = edges[np.searchsorted(share, beyond, side="right")]
         high = edges[np.searchsorted(share, 1 - beyond, side="left") + 1]
         return Range(float(min(max(low, self.low), 0.0)), float(max(min(high, self.high), 0.0)))

@@ -71,12 +71,12 @@ def compute_integers(network: QuantizedNetwork, values: Mapping[str, np.ndarray]
 
 def outputs(network: QuantizedNetwork, tensors: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """Return the outputs among a network's tensors as real numbers, in the user's shapes and dtypes."""
-    found = []
+    arrays = []
     for port in network.outputs:
         quantization = network.quantizations.get(port.tensor)
         value = tensors[port.tensor] if quantization is None else quantization.dequantize(tensors[port.tensor])
-        found.append(value.reshape(len(value), *port.shape).astype(port.dtype))
-    return found
+        arrays.append(value.reshape(len(value), *port.shape).astype(port.dtype))
+    return arrays
 
 
 @functools.singledispatch
@@ -118,8 +118,8 @@ def _(node: QPool, network: QuantizedNetwork, values: Sequence[np.ndarray]) -> n
         outside = np.iinfo(np.int64).min
         padded = _padded(values[0].astype(np.int64), node.padding, outside)
         parts = [_tap(padded, y, x, node.strides)[:, :height, :width] for y, x in taps]
-        greatest = functools.reduce(np.maximum, parts)
-        return np.where(greatest == outside, source[0].zero_point, greatest).astype(target.dtype)
+        maximum = functools.reduce(np.maximum, parts)
+        return np.where(maximum == outside, source[0].zero_point, maximum).astype(target.dtype)
     padded = _padded(values[0].astype(np.int64) - source[0].zero_point, node.padding, 0)
     sums = sum(_tap(padded, y, x, node.strides)[:, :height, :width] for y, x in taps)
     counts = pool_counts(node, network.shapes[node.inputs[0]], network.shapes[node.output])
@@ -162,7 +162,10 @@ def _(node: QHostStep, network: QuantizedNetwork, values: Sequence[np.ndarray]) 
     from anytpu.chip.network import finiteness, operations  # loads JAX
 
     known = [network.quantizations.get(name) for name in node.inputs]
-    reals = [value if one is None else one.dequantize(value) for one, value in zip(known, values, strict=True)]
+    reals = [
+        value if quantization is None else quantization.dequantize(value)
+        for quantization, value in zip(known, values, strict=True)
+    ]
     result = operations.compute(node.step, reals)
     target = network.quantizations.get(node.output)
     finiteness.check_finite(node.step, reals, result, held=target is not None)

@@ -25,20 +25,20 @@ FIXED = {
 }
 """Fixed quantizations of function outputs, by bits and kind of function."""
 
-LEAST_WIDTH = 1e-20
+MIN_WIDTH = 1e-20
 """Minimum width of a range; the scale of a narrower range is too small for float32 arithmetic."""
 
 _GRID = 1024
 
 
 def quantization_of(covered: Range, bits: int) -> Quantization:
-    """Return the scale and the zero point for a range; scale 1 if its width is below `LEAST_WIDTH`.
+    """Return the scale and the zero point for a range; scale 1 if its width is below `MIN_WIDTH`.
 
     Example:
         >>> quantization_of(Range(-1.0, 1.55), 8).zero_point, quantization_of(Range(0, 0), 8)
         (-28, Quantization(scale=1.0, zero_point=0, bits=8))
     """
-    if covered.high - covered.low < LEAST_WIDTH:
+    if covered.high - covered.low < MIN_WIDTH:
         return Quantization(1.0, 0, bits)
     scale = float(np.float32(step(covered.low, covered.high, bits)))
     if bits == 16:

@@ -92,9 +92,9 @@ class Summary:
     def __str__(self) -> str:
         width = max([len(layer.layer) for layer in self.layers] + [5])
         rows = [f"{'layer':{width}} {'float32':>10} {'int8':>10} {'SQNR dB':>8}"]
-        for one in self.layers:
-            sizes = [format_bytes(size) if size else "" for size in (one.float_bytes, one.quantized_bytes)]
-            rows.append(f"{one.layer:{width}} {sizes[0]:>10} {sizes[1]:>10} {one.sqnr_db:8.1f}")
+        for layer in self.layers:
+            sizes = [format_bytes(size) if size else "" for size in (layer.float_bytes, layer.quantized_bytes)]
+            rows.append(f"{layer.layer:{width}} {sizes[0]:>10} {sizes[1]:>10} {layer.sqnr_db:8.1f}")
         totals = [format_bytes(size) for size in (self.float_bytes, self.quantized_bytes)]
         errors = ", ".join(f"{error:.1f}" for error in self.output_sqnr_db)
         rows.append(f"{'sum':{width}} {totals[0]:>10} {totals[1]:>10} {errors:>8}")
@@ -125,7 +125,7 @@ def summarize(network: Network, quantized: QuantizedNetwork, calibration: Sequen
     silent = [name for name in last if name in quantized.quantizations and powers[name][0] == 0]
     return Summary(
         name=network.name,
-        bits=max((one.bits for one in quantized.quantizations.values()), default=8),
+        bits=max((quantization.bits for quantization in quantized.quantizations.values()), default=8),
         examples=len(arrays[0]),
         compared=compared,
         layers=tuple(_layer_summary(layer, nodes, network, errors) for layer, nodes in layers.items()),
@@ -166,7 +166,7 @@ def _last_tensor(nodes: Sequence[Node], network: Network) -> str:
 def _always_zero(network: Network, arrays: Sequence[np.ndarray], names: Sequence[str]) -> list[str]:
     """Return the tensors that are 0 in all examples, not only in the compared ones."""
     histograms = observe(network, arrays, names, "minmax") if names else {}
-    return [name for name, one in histograms.items() if one.low == one.high]
+    return [name for name, histogram in histograms.items() if histogram.low == histogram.high]
 
 
 def _powers(

@@ -13,16 +13,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
-GREATEST_SUM = 2**31 - 1
+MAX_SUM = 2**31 - 1
 """Maximum absolute value of a sum and its bias together."""
 
-_GREATEST_BIAS = 2.0**30
+_MAX_BIAS = 2.0**30
 _BLOCK_WEIGHTS = 2**22
-_LEAST_PRODUCT = 2.0**-100  # minimum of input scale * weight scale; keeps float32 far from underflow
+_MIN_PRODUCT = 2.0**-100  # minimum of input scale * weight scale; keeps float32 far from underflow
 
 
 def quantize_weights(
-    weights: np.ndarray, bias: np.ndarray, input_scale: float, reach: tuple[int, int]
+    weights: np.ndarray, bias: np.ndarray, input_scale: float, bounds: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Turn the weights and the bias of a convolution into integers.
 
@@ -30,7 +30,7 @@ def quantize_weights(
         weights: float32 `(kernel height, kernel width, input channels / groups, output channels)`.
         bias: float32 `(output channels,)`.
         input_scale: scale of the input.
-        reach: minimum and maximum of q - zero_point over the possible integers q of the input.
+        bounds: minimum and maximum of q - zero_point over the possible integers q of the input.
 
     Returns:
         The weights, int8 in [-127, 127]; their scales, float32 `(output channels,)`; the bias, int32.
@@ -41,7 +41,7 @@ def quantize_weights(
         >>> integers[0, 0].T.tolist(), round(float(scales[0]), 4), bias.tolist()
         ([[127, -64], [0, 0]], 0.0157, [127, 0])
     """
-    blocks = [_quantize(*block, input_scale, reach) for block in _blocks(weights, bias)]
+    blocks = [_quantize(*block, input_scale, bounds) for block in _blocks(weights, bias)]
     integers, scales, biases = zip(*blocks, strict=True)
     return np.concatenate(integers, axis=-1), np.concatenate(scales), np.concatenate(biases)
 
@@ -54,17 +54,17 @@ def _blocks(weights: np.ndarray, bias: np.ndarray) -> Iterator[tuple[np.ndarray,
 
 
 def _quantize(
-    weights: np.ndarray, bias: np.ndarray, input_scale: float, reach: tuple[int, int]
+    weights: np.ndarray, bias: np.ndarray, input_scale: float, bounds: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     scales = natural_scales(weights, bias, input_scale)
     while True:
         integers = np.clip(np.rint(weights / scales), -127, 127)
         biases = np.rint(bias / (input_scale * scales.astype(np.float64)))
-        sums = greatest_sums(integers, reach) + np.abs(biases)
-        if (sums <= GREATEST_SUM).all():
+        sums = max_sums(integers, bounds) + np.abs(biases)
+        if (sums <= MAX_SUM).all():
             return integers.astype(np.int8), scales, biases.astype(np.int32)
         # 1 % more than needed, because rounding the weights may increase the sum.
-        scales = (scales * np.maximum(1, 1.01 * sums / GREATEST_SUM)).astype(np.float32)
+        scales = (scales * np.maximum(1, 1.01 * sums / MAX_SUM)).astype(np.float32)
 
 
 def natural_scales(weights: np.ndarray, bias: np.ndarray, input_scale: float) -> np.ndarray:
@@ -72,26 +72,26 @@ def natural_scales(weights: np.ndarray, bias: np.ndarray, input_scale: float) ->
 
     It is the maximum absolute weight over 127; larger if the bias alone would exceed 2**30.
     """
-    greatest = np.abs(weights).max(axis=tuple(range(weights.ndim - 1)), initial=0).astype(np.float64)
-    scales = np.maximum(greatest / 127, np.abs(bias.astype(np.float64)) / (input_scale * _GREATEST_BIAS))
-    return np.maximum(scales, _LEAST_PRODUCT / input_scale).astype(np.float32)
+    maximum = np.abs(weights).max(axis=tuple(range(weights.ndim - 1)), initial=0).astype(np.float64)
+    scales = np.maximum(maximum / 127, np.abs(bias.astype(np.float64)) / (input_scale * _MAX_BIAS))
+    return np.maximum(scales, _MIN_PRODUCT / input_scale).astype(np.float32)
 
 
-def needed_bits(weights: np.ndarray, bias: np.ndarray, input_scale: float, reach: tuple[int, int]) -> int:
+def needed_bits(weights: np.ndarray, bias: np.ndarray, input_scale: float, bounds: tuple[int, int]) -> int:
     """Return the exponent n for which an input scale 2**n times as large avoids every int32 overflow."""
-    greatest = 0.0
+    maximum = 0.0
     for some, offset in _blocks(weights, bias):
         scales = natural_scales(some, offset, input_scale)
-        sums = greatest_sums(np.rint(some / scales), reach) + np.abs(offset / (input_scale * scales))
-        greatest = max(greatest, float(sums.max(initial=0)))
-    return int(np.ceil(np.log2(max(greatest / GREATEST_SUM, 1))))
+        sums = max_sums(np.rint(some / scales), bounds) + np.abs(offset / (input_scale * scales))
+        maximum = max(maximum, float(sums.max(initial=0)))
+    return int(np.ceil(np.log2(max(maximum / MAX_SUM, 1))))
 
 
-def greatest_sums(integers: np.ndarray, reach: tuple[int, int]) -> np.ndarray:
-    """Return the maximum |sum| of each output channel over all inputs within `reach`, float64."""
+def max_sums(integers: np.ndarray, bounds: tuple[int, int]) -> np.ndarray:
+    """Return the maximum |sum| of each output channel over all inputs within `bounds`, float64."""
     axes = tuple(range(integers.ndim - 1))
     total = integers.sum(axis=axes, dtype=np.float64)
     positive = np.maximum(integers, 0).sum(axis=axes, dtype=np.float64)
     negative = positive - total
-    below, above = max(-reach[0], 0), max(reach[1], 0)
+    below, above = max(-bounds[0], 0), max(bounds[1], 0)
     return np.maximum(positive * above + negative * below, positive * below + negative * above)

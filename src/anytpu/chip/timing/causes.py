@@ -21,11 +21,11 @@ from typing import NamedTuple
 
 from anytpu.chip.isa.units import Unit
 from anytpu.chip.timing.record import Span
-from anytpu.chip.timing.walk import Pass, Stretch, Walk
+from anytpu.chip.timing.schedule import ArrayPass, Schedule, WorkInterval
 
 
 @dataclasses.dataclass
-class Causes:
+class CycleCauses:
     """Cycles by cause, of a program or of a part of it.
 
     Attributes:
@@ -44,14 +44,14 @@ class Causes:
     data_wait: float = 0.0
     input_wait: float = 0.0
 
-    def add(self, more: Causes) -> None:
-        """Add the cycles of another `Causes`."""
+    def add(self, more: CycleCauses) -> None:
+        """Add the cycles of another `CycleCauses`."""
         for field in dataclasses.fields(self):
             setattr(self, field.name, getattr(self, field.name) + getattr(more, field.name))
 
 
 @dataclasses.dataclass(frozen=True)
-class Gaps:
+class PassGaps:
     """The waits of the matrix unit before a pass, as times in cycles.
 
     Attributes:
@@ -67,7 +67,7 @@ class Gaps:
     start: float
 
 
-class Idle(NamedTuple):
+class IdleInterval(NamedTuple):
     """An interval in which a Sync holds the matrix unit.
 
     Attributes:
@@ -84,54 +84,64 @@ class Idle(NamedTuple):
     before: int
 
 
-def gaps_of(one: Pass) -> Gaps:
+def gaps_of(array_pass: ArrayPass) -> PassGaps:
     """Return the waits of the matrix unit before a pass."""
-    held = min(one.held, one.start)
-    return Gaps(one.free, held, max(held, min(one.shift, one.start)) if one.shift else one.start, one.start)
+    held = min(array_pass.held, array_pass.start)
+    return PassGaps(
+        array_pass.free,
+        held,
+        max(held, min(array_pass.shift, array_pass.start)) if array_pass.shift else array_pass.start,
+        array_pass.start,
+    )
 
 
 def causes_of(
-    walk: Walk, window: tuple[int, int], start: float, end: float
-) -> tuple[Causes, dict[int, Causes], tuple[Span, ...]]:
+    schedule: Schedule, window: tuple[int, int], start: float, end: float
+) -> tuple[CycleCauses, dict[int, CycleCauses], tuple[Span, ...]]:
     """Return the cycles from `start` to `end` by cause.
 
     Args:
-        walk: the finished schedule of all units.
+        schedule: the finished schedule of all units.
         window: index of the first pass and index after the last pass; exactly these are between `start` and `end`.
         start, end: the interval, in cycles.
 
     Returns:
         The cycles of the whole program, the cycles of each part by index, and the part of each interval of cycles.
     """
-    parts: dict[int, Causes] = {}
-    idle: list[Idle] = []
+    parts: dict[int, CycleCauses] = {}
+    idle: list[IdleInterval] = []
     busy: list[Span] = []
-    tag = walk.passes[window[0] - 1].work.tag if window[0] else None
-    for one in walk.passes[slice(*window)]:
-        gaps, before, tag = gaps_of(one), tag, one.work.tag
-        part = parts.setdefault(tag, Causes())
-        part.active += one.stop - one.start
+    tag = schedule.passes[window[0] - 1].work.tag if window[0] else None
+    # 1. Each pass, and the waits before it.
+    for array_pass in schedule.passes[slice(*window)]:
+        gaps, before, tag = gaps_of(array_pass), tag, array_pass.work.tag
+        part = parts.setdefault(tag, CycleCauses())
+        part.active += array_pass.stop - array_pass.start
         part.stall += gaps.arrived - gaps.held
         part.shift += gaps.start - gaps.arrived
         if gaps.held > gaps.free:
-            idle.append(Idle(gaps.free, gaps.held, tag, gaps.free + walk.drain, tag if before is None else before))
-            part.data_wait += min(one.data, one.start) - gaps.free
-            part.input_wait += min(one.input, one.start) - gaps.free
-        busy.append(Span(gaps.held, one.stop, tag))
-        start = one.stop
+            idle.append(
+                IdleInterval(gaps.free, gaps.held, tag, gaps.free + schedule.drain, tag if before is None else before)
+            )
+            part.data_wait += min(array_pass.data, array_pass.start) - gaps.free
+            part.input_wait += min(array_pass.input, array_pass.start) - gaps.free
+        busy.append(Span(gaps.held, array_pass.stop, tag))
+        start = array_pass.stop
+    # 2. The rest after the last pass.
     if end > start:
         last = -1 if tag is None else tag
-        idle.append(Idle(start, end, last, start, last))
-    owned = list(_owners(idle, walk.stretches[Unit.ACTIVATE]))
-    for one in owned:
-        parts.setdefault(one.tag, Causes()).other += one.stop_cycles - one.start_cycles
-    total = Causes()
+        idle.append(IdleInterval(start, end, last, start, last))
+    # 3. Idle cycles count for the part whose work holds the matrix unit.
+    owned = list(_owners(idle, schedule.intervals[Unit.ACTIVATE]))
+    for span in owned:
+        parts.setdefault(span.tag, CycleCauses()).other += span.stop_cycles - span.start_cycles
+    total = CycleCauses()
     for part in parts.values():
         total.add(part)
     return total, parts, _joined(sorted([*busy, *owned]))
 
 
-def _owners(idles: list[Idle], stretches: list[Stretch]) -> Iterator[Span]:
+def _owners(idles: list[IdleInterval], intervals: list[WorkInterval]) -> Iterator[Span]:
     """Yield the part to which each idle interval belongs.
 
     It is the part of the activation unit's work, if it works. Otherwise it is the previous pass's part until its sums
@@ -140,19 +150,19 @@ def _owners(idles: list[Idle], stretches: list[Stretch]) -> Iterator[Span]:
     at = 0
     for idle in idles:
         now = idle.start
-        while at < len(stretches) and stretches[at].stop <= now:
+        while at < len(intervals) and intervals[at].stop <= now:
             at += 1
         here = at
-        while here < len(stretches) and stretches[here].start < idle.stop:
-            one = stretches[here]
-            first, last = max(one.start, now), min(one.stop, idle.stop)
+        while here < len(intervals) and intervals[here].start < idle.stop:
+            interval = intervals[here]
+            first, last = max(interval.start, now), min(interval.stop, idle.stop)
             yield from _without_activation(idle, now, first)
-            yield Span(first, last, one.work.tag)
+            yield Span(first, last, interval.work.tag)
             now, here = last, here + 1
         yield from _without_activation(idle, now, idle.stop)
 
 
-def _without_activation(idle: Idle, start: float, stop: float) -> Iterator[Span]:
+def _without_activation(idle: IdleInterval, start: float, stop: float) -> Iterator[Span]:
     drained = min(max(idle.drained, start), stop)
     yield Span(start, drained, idle.before)
     yield Span(drained, stop, idle.tag)
@@ -160,12 +170,12 @@ def _without_activation(idle: Idle, start: float, stop: float) -> Iterator[Span]
 
 def _joined(spans: list[Span]) -> tuple[Span, ...]:
     """Return the spans without empty spans, with consecutive spans of one part merged."""
-    found: list[Span] = []
-    for one in spans:
-        if one.stop_cycles == one.start_cycles:
+    joined: list[Span] = []
+    for span in spans:
+        if span.stop_cycles == span.start_cycles:
             continue
-        if found and found[-1].tag == one.tag:
-            found[-1] = Span(found[-1].start_cycles, one.stop_cycles, one.tag)
+        if joined and joined[-1].tag == span.tag:
+            joined[-1] = Span(joined[-1].start_cycles, span.stop_cycles, span.tag)
         else:
-            found.append(one)
-    return tuple(found)
+            joined.append(span)
+    return tuple(joined)

@@ -4,7 +4,7 @@ Idea: five units work in parallel, each on its own queue: READ and WRITE (the ho
 MATRIX and ACTIVATE. There are three steps:
 
 1. `work.py` divides the program into the queues.
-2. `walk.py` computes the start and the end of each piece of work.
+2. `schedule.py` computes the start and the end of each piece of work.
 3. `causes.py` determines why the matrix unit was idle.
 
 From the paper (Jouppi et al. 2017, section 2):
@@ -40,12 +40,12 @@ import math
 from anytpu.chip.design import COMPILED_FOR, Design
 from anytpu.chip.image import Image
 from anytpu.chip.isa.units import Unit
-from anytpu.chip.timing.causes import Causes, causes_of
+from anytpu.chip.timing.causes import CycleCauses, causes_of
 from anytpu.chip.timing.events import events_of
 from anytpu.chip.timing.latencies import Latencies
 from anytpu.chip.timing.record import PartTiming, Timing
-from anytpu.chip.timing.walk import Walk
-from anytpu.chip.timing.work import Queues, queues_of
+from anytpu.chip.timing.schedule import Schedule
+from anytpu.chip.timing.work import WorkQueues, queues_of
 from anytpu.errors import SettingError
 
 _RUNS = 4
@@ -86,31 +86,35 @@ def time(
     """
     design, latencies = design or image.design, latencies or Latencies()
     _check(image, design, events and back_to_back)
+    # 1. The work of each unit, in order.
     queues = queues_of(image.instructions, design, _RUNS if back_to_back else 1)
-    walk = Walk(image.name, queues, design, latencies)
-    walk.run()
+    # 2. Start and end of all work.
+    schedule = Schedule(image.name, queues, design, latencies)
+    schedule.run()
+    # 3. The interval to report: the last of several runs, or the whole single run.
     if back_to_back:
-        runs_passes = len(walk.passes) // _RUNS
-        window = (len(walk.passes) - runs_passes, len(walk.passes))
-        start, end = _ends(walk, window)
+        runs_passes = len(schedule.passes) // _RUNS
+        window = (len(schedule.passes) - runs_passes, len(schedule.passes))
+        start, end = _ends(schedule, window)
     else:
-        window, start = (0, len(walk.passes)), 0.0
-        end = math.ceil(walk.end + latencies.batch_s * design.clock_hz)
-    total, parts, spans = causes_of(walk, window, start, end)
+        window, start = (0, len(schedule.passes)), 0.0
+        end = math.ceil(schedule.end + latencies.batch_s * design.clock_hz)
+    # 4. The cause of each cycle.
+    total, parts, spans = causes_of(schedule, window, start, end)
     timing = _timing(image, design, queues, end - start, total, parts, back_to_back)
-    return dataclasses.replace(timing, events=events_of(walk), spans=spans) if events else timing
+    return dataclasses.replace(timing, events=events_of(schedule), spans=spans) if events else timing
 
 
-def _ends(walk: Walk, window: tuple[int, int]) -> tuple[float, float]:
+def _ends(schedule: Schedule, window: tuple[int, int]) -> tuple[float, float]:
     """Return start and end of the last run, in cycles.
 
     The run starts at the end of the previous run's last product and ends at the end of its own. Without products, the
     ends of the last two runs count.
     """
     if window[0] < window[1]:
-        return walk.passes[window[0] - 1].stop, walk.passes[-1].stop
-    busy = [done for done in walk.done if done]
-    return max((done[len(done) * (_RUNS - 1) // _RUNS - 1] for done in busy), default=0.0), walk.end
+        return schedule.passes[window[0] - 1].stop, schedule.passes[-1].stop
+    busy = [done for done in schedule.done if done]
+    return max((done[len(done) * (_RUNS - 1) // _RUNS - 1] for done in busy), default=0.0), schedule.end
 
 
 def _check(image: Image, design: Design, both: bool) -> None:
@@ -128,16 +132,16 @@ def _check(image: Image, design: Design, both: bool) -> None:
 def _timing(
     image: Image,
     design: Design,
-    queues: Queues,
+    queues: WorkQueues,
     cycles: float,
-    total: Causes,
-    parts: dict[int, Causes],
+    total: CycleCauses,
+    parts: dict[int, CycleCauses],
     back_to_back: bool,
 ) -> Timing:
     runs = len(queues.starts)
 
     def moved(unit: Unit) -> int:
-        return sum(one.bytes * one.passes for one in queues.by_unit[unit]) // runs
+        return sum(work.bytes * work.passes for work in queues.by_unit[unit]) // runs
 
     tags = image.tags
     return Timing(
@@ -157,28 +161,28 @@ def _timing(
         input_bytes=moved(Unit.READ),
         output_bytes=moved(Unit.WRITE),
         parts=_parts(image, queues, parts),
-        byte_macs=sum(tag.macs * (2 if number in queues.wide_tags else 1) for number, tag in enumerate(tags)),
+        byte_macs=sum(tag.macs * (2 if index in queues.wide_tags else 1) for index, tag in enumerate(tags)),
         host_steps=_host_steps(image, queues),
         back_to_back=back_to_back,
     )
 
 
-def _host_steps(image: Image, queues: Queues) -> tuple[str, ...]:
-    kinds = [one.step.step.kind for one in image.services]
+def _host_steps(image: Image, queues: WorkQueues) -> tuple[str, ...]:
+    kinds = [service.step.step.kind for service in image.services]
     return tuple(kinds[number] if number < len(kinds) else f"step {number}" for number in queues.interrupts)
 
 
-def _parts(image: Image, queues: Queues, parts: dict[int, Causes]) -> tuple[PartTiming, ...]:
+def _parts(image: Image, queues: WorkQueues, parts: dict[int, CycleCauses]) -> tuple[PartTiming, ...]:
     read: dict[int, int] = {}
-    for one in queues.by_unit[Unit.WEIGHTS]:
-        read[one.tag] = read.get(one.tag, 0) + one.bytes * one.passes
+    for work in queues.by_unit[Unit.WEIGHTS]:
+        read[work.tag] = read.get(work.tag, 0) + work.bytes * work.passes
     runs = len(queues.starts)
 
     def part(number: int, name: str, macs: int) -> PartTiming:
-        one = parts.get(number, Causes())
+        causes = parts.get(number, CycleCauses())
         size = read.get(number, 0) // runs
-        return PartTiming(name, one.active, one.stall, one.shift, one.other, macs, size)
+        return PartTiming(name, causes.active, causes.stall, causes.shift, causes.other, macs, size)
 
-    found = [part(number, tag.name, tag.macs) for number, tag in enumerate(image.tags)]
+    tagged = [part(index, tag.name, tag.macs) for index, tag in enumerate(image.tags)]
     others = [number for number in {*parts, *read} if not 0 <= number < len(image.tags)]
-    return (*found, *(part(number, "", 0) for number in sorted(others)))
+    return (*tagged, *(part(number, "", 0) for number in sorted(others)))

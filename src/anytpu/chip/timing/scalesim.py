@@ -131,9 +131,9 @@ def read_configuration(path: str | Path) -> SystolicDesign:
     section = "architecture_presets"
     if not parser.has_section(section):
         raise SettingError(f"{path} is no SCALE-Sim configuration: it has no section [{section}].")
-    found = {name: parser.get(section, name, fallback="") for name in ("ArrayHeight", "ArrayWidth", "Dataflow")}
-    sides = [_positive(found[name], f"{path}, [{section}]: {name}") for name in ("ArrayHeight", "ArrayWidth")]
-    dataflow = found["Dataflow"].strip()
+    values = {name: parser.get(section, name, fallback="") for name in ("ArrayHeight", "ArrayWidth", "Dataflow")}
+    sides = [_positive(values[name], f"{path}, [{section}]: {name}") for name in ("ArrayHeight", "ArrayWidth")]
+    dataflow = values["Dataflow"].strip()
     if dataflow not in ("ws", "os", "is"):
         raise SettingError(f"{path}, [{section}]: Dataflow must be ws, os or is, not {dataflow!r}.")
     return SystolicDesign(sides[0], sides[1], dataflow)

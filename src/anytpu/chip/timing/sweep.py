@@ -48,7 +48,7 @@ def sweep(
         >>> round(one.cycles / four.cycles, 1)
         3.9
     """
-    values = {name: list(found) for name, found in knobs.items()}
+    values = {name: list(choices) for name, choices in knobs.items()}
     base = design or (program.design if isinstance(program, Image) else TPU_V1)
     base.turned({name: getattr(base, name, None) for name in values})  # checks the names before any compilation
     _check(program, values)
@@ -64,8 +64,8 @@ def sweep(
 
 
 def _check(program: Image | Compiler, values: Mapping[str, list[float]]) -> None:
-    for name, found in values.items():
-        if not found:
+    for name, choices in values.items():
+        if not choices:
             raise SettingError(f"{name} is to be turned, but no values were given: give at least one.")
         if name in COMPILED_FOR and isinstance(program, Image):
             raise SettingError(

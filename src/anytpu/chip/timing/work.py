@@ -23,10 +23,10 @@ from anytpu.chip.design import UNIT_BYTES, Design
 from anytpu.chip.isa.accesses import parameters_popped, window_rows
 from anytpu.chip.isa.instructions import (
     Activate,
+    ArrayInstruction,
     Halt,
     Instruction,
     InterruptHost,
-    Product,
     ReadHostMemory,
     ReadWeights,
     Sync,
@@ -43,7 +43,7 @@ Waits = tuple[tuple[int, int], ...]
 """Pairs (unit, count): wait until the first `count` instructions of the unit are done."""
 
 
-class Work(NamedTuple):
+class UnitWork(NamedTuple):
     """The work of one instruction in its unit.
 
     Attributes:
@@ -68,7 +68,7 @@ class Work(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Queues:
+class WorkQueues:
     """The work of each unit, in order.
 
     Attributes:
@@ -78,13 +78,13 @@ class Queues:
         interrupts: indices of the host's steps in one run, in order.
     """
 
-    by_unit: tuple[list[Work], ...]
+    by_unit: tuple[list[UnitWork], ...]
     starts: tuple[tuple[int, ...], ...]
     wide_tags: frozenset[int]
     interrupts: tuple[int, ...]
 
 
-def queues_of(instructions: tuple[Instruction, ...], design: Design, runs: int = 1) -> Queues:
+def queues_of(instructions: tuple[Instruction, ...], design: Design, runs: int = 1) -> WorkQueues:
     """Return the work of a program that runs `runs` times back to back.
 
     The units continue from run to run, with these rules:
@@ -94,22 +94,22 @@ def queues_of(instructions: tuple[Instruction, ...], design: Design, runs: int =
        earlier.
     3. Writes to the host's buffer do not delay the next run.
     """
-    sorter = _Sorter(design)
+    sorter = _QueueBuilder(design)
     walked = tuple(issue(instructions))
     for _ in range(runs):
         sorter.start_run()
-        for one in walked:
-            sorter.take(one)
-    interrupts = tuple(one.instruction.number for one in walked if isinstance(one.instruction, InterruptHost))
-    return Queues(tuple(sorter.queues), tuple(sorter.starts), frozenset(sorter.wide_tags), interrupts)
+        for issued in walked:
+            sorter.take(issued)
+    interrupts = tuple(issued.instruction.number for issued in walked if isinstance(issued.instruction, InterruptHost))
+    return WorkQueues(tuple(sorter.queues), tuple(sorter.starts), frozenset(sorter.wide_tags), interrupts)
 
 
-class _Sorter:
+class _QueueBuilder:
     """Appends each instruction to the queue of its unit, with the unit's pending waits."""
 
     def __init__(self, design: Design):
         self.design = design
-        self.queues: list[list[Work]] = [[] for _ in range(HOST + 1)]
+        self.queues: list[list[UnitWork]] = [[] for _ in range(HOST + 1)]
         self.pending: list[dict[int, int]] = [{} for _ in range(HOST + 1)]
         self.starts: list[tuple[int, ...]] = []
         self.wide_tags: set[int] = set()
@@ -122,8 +122,8 @@ class _Sorter:
             for unit in (Unit.MATRIX, Unit.ACTIVATE):
                 self._wait(Unit.READ, unit, before[unit])
 
-    def take(self, one: Issued) -> None:
-        instruction = one.instruction
+    def take(self, issued: Issued) -> None:
+        instruction = issued.instruction
         if isinstance(instruction, Sync):
             finished = [unit for unit in Unit if instruction.finished >> unit & 1]
             for waiting in Unit:
@@ -131,36 +131,38 @@ class _Sorter:
                     self._wait_all(waiting, finished)
         elif isinstance(instruction, InterruptHost):
             self._wait_all(HOST, list(Unit))
-            self._add(HOST, one, 0.0)
+            self._add(HOST, issued, 0.0)
             for unit in Unit:
                 self._wait_all(unit, [HOST])
         elif instruction.unit is not None and not isinstance(instruction, Halt):
-            self._take_work(one, instruction)
+            self._take_work(issued, instruction)
 
-    def _take_work(self, one: Issued, instruction: Instruction) -> None:
+    def _take_work(self, issued: Issued, instruction: Instruction) -> None:
         design = self.design
-        if isinstance(instruction, Product):
+        if isinstance(instruction, ArrayInstruction):
             if instruction.wide:
-                self.wide_tags.add(one.tag)
+                self.wide_tags.add(issued.tag)
             cycles = float(instruction.rows * (2 if instruction.wide else 1))
-            self._add(Unit.MATRIX, one, cycles, instruction.repeat, instruction.repeat - instruction.keep)
+            self._add(Unit.MATRIX, issued, cycles, instruction.repeat, instruction.repeat - instruction.keep)
         elif isinstance(instruction, ReadWeights):
             size = bytes_of(instruction, design)
-            self._add(Unit.WEIGHTS, one, size / design.weight_bytes_per_s * design.clock_hz, instruction.count, 0, size)
+            self._add(
+                Unit.WEIGHTS, issued, size / design.weight_bytes_per_s * design.clock_hz, instruction.count, 0, size
+            )
         elif isinstance(instruction, Activate):
-            cycles = float(activate_cycles(instruction, one.registers))
-            self._add(Unit.ACTIVATE, one, cycles, 1, parameters_popped(instruction))
+            cycles = float(activate_cycles(instruction, issued.registers))
+            self._add(Unit.ACTIVATE, issued, cycles, 1, parameters_popped(instruction))
         elif isinstance(instruction, ReadHostMemory | WriteHostMemory):
             size = instruction.units * UNIT_BYTES
             cycles = size / design.host_bytes_per_s * design.clock_hz
-            self._add(instruction.unit, one, cycles, 1, 0, size)
+            self._add(instruction.unit, issued, cycles, 1, 0, size)
 
-    def _add(self, unit: int, one: Issued, cycles: float, passes: int = 1, pops: int = 0, size: int = 0) -> None:
+    def _add(self, unit: int, issued: Issued, cycles: float, passes: int = 1, pops: int = 0, size: int = 0) -> None:
         waits, self.pending[unit] = tuple(self.pending[unit].items()), {}
-        kind = type(one.instruction).__name__
-        if isinstance(one.instruction, ReadWeights):
-            kind = one.instruction.kind
-        self.queues[unit].append(Work(one.number, kind, one.tag, waits, cycles, passes, pops, size))
+        kind = type(issued.instruction).__name__
+        if isinstance(issued.instruction, ReadWeights):
+            kind = issued.instruction.kind
+        self.queues[unit].append(UnitWork(issued.number, kind, issued.tag, waits, cycles, passes, pops, size))
 
     def _wait_all(self, waiting: int, finished: list[Unit] | list[int]) -> None:
         for unit in finished:

@@ -15,7 +15,7 @@ from anytpu.chip.image import Image
 from anytpu.chip.isa.instructions import DebugTag
 from anytpu.chip.machine.decoding import decode
 from anytpu.chip.machine.execution import execute
-from anytpu.chip.machine.memories import Memories
+from anytpu.chip.machine.memories import ChipMemories
 from anytpu.chip.machine.steps import ProductStep
 from anytpu.chip.machine.witness import passes_of
 from anytpu.chip.quantized.nodes import QuantizedNetwork
@@ -60,7 +60,7 @@ def first_tile(image: Image, network: QuantizedNetwork | None, example: Mapping[
     """
     size = image.design.array
 
-    def stop(memories: Memories, step: ProductStep) -> None:
+    def stop(memories: ChipMemories, step: ProductStep) -> None:
         tile, numbers, _ = next(passes_of(memories, step, size))
         raise _FirstProduct(tile, numbers, step)
 

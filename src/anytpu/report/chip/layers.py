@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from anytpu.chip.image import Image
-from anytpu.chip.isa.instructions import Convolve, DebugTag, InterruptHost, Product, SetConfiguration
+from anytpu.chip.isa.instructions import ArrayInstruction, Convolve, DebugTag, InterruptHost, SetConfiguration
 from anytpu.chip.isa.registers import Register
 from anytpu.chip.quantized.nodes import QConvolution, QuantizedNetwork
 from anytpu.chip.timing.record import PartTiming
@@ -139,7 +139,7 @@ def _count_tags(image: Image) -> Sequence[_TagCounts]:
             continue
         elif isinstance(instruction, InterruptHost):
             current.on_host = True
-        elif isinstance(instruction, Product):
+        elif isinstance(instruction, ArrayInstruction):
             current.passes += instruction.repeat
             current.rows += instruction.repeat * instruction.rows * (1 + instruction.wide)
             if isinstance(instruction, Convolve):

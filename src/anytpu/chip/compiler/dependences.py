@@ -1,4 +1,4 @@
-"""`Trace`: the accesses to each stretch of a memory, as a program is walked in order."""
+"""`DependenceTracker`: the dependences of instructions, from the accesses to each address range of a memory."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from anytpu.chip.isa.accesses import Accesses, Memory
 from anytpu.chip.isa.instructions import Instruction
 
 
-class Item(NamedTuple):
+class AccessedInstruction(NamedTuple):
     """An instruction, and its reads and writes."""
 
     instruction: Instruction
     accesses: Accesses
 
 
-class Trace:
-    """The accesses to a memory: for each stretch, the last write, and each unit's last read since."""
+class DependenceTracker:
+    """The accesses to a memory: for each address range, the last write, and each unit's last read since."""
 
     def __init__(self):
         self._starts: list[int] = [-1]
@@ -34,14 +34,14 @@ class Trace:
         return number + 1
 
     def read(self, start: int, stop: int, unit: int, number: int) -> set[int]:
-        """Mark a stretch as read, and return the instructions that wrote it last; -1 for none."""
+        """Record a read, and return the last writes of the range (read after write); -1 for no write."""
         first, last = self._cut(start), self._cut(stop)
         for readers in self._readers[first:last]:
             readers[unit] = number
         return set(self._writers[first:last])
 
     def write(self, start: int, stop: int, number: int) -> set[int]:
-        """Mark a stretch as written, and return its last writes and the reads since; -1 for no write."""
+        """Record a write; return the last writes and the reads since (write after write or read); -1 for no write."""
         first, last = self._cut(start), self._cut(stop)
         touched = set(self._writers[first:last])
         for readers in self._readers[first:last]:
@@ -52,18 +52,18 @@ class Trace:
         return touched
 
 
-def traces() -> dict[Memory, Trace]:
-    """Return a trace of each memory that is written."""
-    return {memory: Trace() for memory in Memory if memory is not Memory.WEIGHTS}
+def dependence_trackers() -> dict[Memory, DependenceTracker]:
+    """Return a tracker for each memory that is written; the Weight Memory is read-only."""
+    return {memory: DependenceTracker() for memory in Memory if memory is not Memory.WEIGHTS}
 
 
-def touched_by(traces: dict[Memory, Trace], number: int, unit: int, accesses: Accesses) -> set[int]:
-    """Mark the accesses of instruction `number` of a unit, and return the instructions that it must come after."""
+def dependences_of(trackers: dict[Memory, DependenceTracker], number: int, unit: int, accesses: Accesses) -> set[int]:
+    """Record the accesses of instruction `number` of a unit, and return the instructions that it depends on."""
     touched: set[int] = set()
-    for stretch in accesses.reads:
-        if stretch.memory in traces and stretch.stop > stretch.start:
-            touched |= traces[stretch.memory].read(stretch.start, stretch.stop, unit, number)
-    for stretch in accesses.writes:
-        if stretch.stop > stretch.start:
-            touched |= traces[stretch.memory].write(stretch.start, stretch.stop, number)
+    for address_range in accesses.reads:
+        if address_range.memory in trackers and address_range.stop > address_range.start:
+            touched |= trackers[address_range.memory].read(address_range.start, address_range.stop, unit, number)
+    for address_range in accesses.writes:
+        if address_range.stop > address_range.start:
+            touched |= trackers[address_range.memory].write(address_range.start, address_range.stop, number)
     return touched - {-1, number}

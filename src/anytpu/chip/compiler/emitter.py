@@ -1,4 +1,4 @@
-"""`Emission`: jobs become instructions, in an order that is correct for sequential execution.
+"""`Emitter`: jobs become instructions, in an order that is correct for sequential execution.
 
 Idea: a register is set only when its value changes, and a tile that is already in the array is kept. A read from the
 host's memory is issued in parts, each just before its first use, so that a Sync waits for that part only.
@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from anytpu.chip.compiler.jobs import Settings
-from anytpu.chip.compiler.residence import Move
-from anytpu.chip.compiler.trace import Item
+from anytpu.chip.compiler.allocation import HostTransfer
+from anytpu.chip.compiler.dependences import AccessedInstruction
+from anytpu.chip.compiler.jobs import RegisterValues
 from anytpu.chip.design import UNIT_BYTES, Design
 from anytpu.chip.isa.accesses import Accesses, Memory, accesses
 from anytpu.chip.isa.instructions import (
@@ -29,7 +29,7 @@ _PARTS, _PART_UNITS = 32, 2048
 """Maximum number of parts of a transfer over the host's link, and minimum units of a part (64 KiB)."""
 
 
-class Emission:
+class Emitter:
     """A program that is being written.
 
     Attributes:
@@ -40,49 +40,55 @@ class Emission:
 
     def __init__(self, design: Design):
         self.design = design
-        self.items: list[Item] = []
+        self.items: list[AccessedInstruction] = []
         self.addresses: Mapping[int, int] = {}
         self._registers: dict[int, int | float] = dict(RESET)
-        # The checker requires these registers to be set, even to their initial value 0.
+        # The checker requires these registers to be set explicitly, even to their initial value 0.
         self._open = {int(Register.LOW), int(Register.HIGH), int(Register.PLANE_STRIDE)}
-        self._pending: list[tuple[int, int, Item]] = []
+        self._pending: list[tuple[int, int, AccessedInstruction]] = []
         self._accumulator = 0
         self._tile: int | None = None
         self._parameters: int | None = None
 
-    def set(self, settings: Settings) -> None:
+    def set(self, settings: RegisterValues) -> None:
         """Set the registers that do not hold these values yet."""
         for register, value in settings.items():
             if self._registers[register] != value or register in self._open:
                 self._registers[register] = value
                 self._open.discard(int(register))
-                self.items.append(Item(SetConfiguration(int(register), value), Accesses()))
+                self.items.append(AccessedInstruction(SetConfiguration(int(register), value), Accesses()))
 
     def add(self, instruction: Instruction) -> None:
         """Write an instruction, after the reads from the host's memory that it needs."""
-        item = Item(instruction, accesses(instruction, self._registers, self.design))
+        item = AccessedInstruction(instruction, accesses(instruction, self._registers, self.design))
         if self._pending:
             touched = [s for s in (*item.accesses.reads, *item.accesses.writes) if s.memory is Memory.BUFFER]
-            self._flush([one for one in self._pending if any(s.start < one[1] and one[0] < s.stop for s in touched)])
+            self._flush(
+                [
+                    pending
+                    for pending in self._pending
+                    if any(s.start < pending[1] and pending[0] < s.stop for s in touched)
+                ]
+            )
         self.items.append(item)
 
     def flush(self) -> None:
         """Write all pending reads from the host's memory."""
         self._flush(list(self._pending))
 
-    def _flush(self, wanted: list[tuple[int, int, Item]]) -> None:
-        for one in wanted:
-            self._pending.remove(one)
-            self.items.append(one[2])
+    def _flush(self, wanted: list[tuple[int, int, AccessedInstruction]]) -> None:
+        for pending in wanted:
+            self._pending.remove(pending)
+            self.items.append(pending[2])
 
-    def move(self, move: Move, units: int) -> None:
+    def move(self, move: HostTransfer, units: int) -> None:
         """Write a storage of `units` units to the host, or read it in parts, each when it is first needed."""
         if not move.inwards:
             return self.add(WriteHostMemory(move.host_address, move.address, units))
         for first, count in parts_of(units):
             address = move.address + first
             read = ReadHostMemory(move.host_address + first * UNIT_BYTES, address, count)
-            item = Item(read, accesses(read, self._registers, self.design))
+            item = AccessedInstruction(read, accesses(read, self._registers, self.design))
             self._pending.append((address, address + count, item))
         return None
 

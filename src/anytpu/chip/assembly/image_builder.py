@@ -1,4 +1,4 @@
-"""`Draft`: an image while its text is read."""
+"""`ImageBuilder`: an image under construction, while its text is parsed."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from anytpu.chip.assembly.line import Line
-from anytpu.chip.described import Recalling
+from anytpu.chip.assembly.line import SourceLine
 from anytpu.chip.design import TPU_V1, Design
 from anytpu.chip.image import Binding, Image, Resident, Tag
 from anytpu.chip.isa.instructions import Instruction
+from anytpu.chip.serialization import RecordDecoder
 from anytpu.errors import ChipError
 
 
 @dataclasses.dataclass
-class Draft:
+class ImageBuilder:
     """An image under construction, from the lines read so far.
 
     Attributes:
@@ -42,8 +42,8 @@ class Draft:
     residents: list[Resident] = dataclasses.field(default_factory=list)
     weights: bytearray = dataclasses.field(default_factory=bytearray)
     zeros_bytes: int = 0
-    services: list[tuple[Line, Any]] = dataclasses.field(default_factory=list)
-    steps: tuple[Line, Any] | None = None
+    services: list[tuple[SourceLine, Any]] = dataclasses.field(default_factory=list)
+    steps: tuple[SourceLine, Any] | None = None
     arrays: list[np.ndarray] = dataclasses.field(default_factory=list)
     instructions: list[Instruction] = dataclasses.field(default_factory=list)
 
@@ -60,8 +60,8 @@ class Draft:
             weights=np.frombuffer(bytes(self.weights), np.uint8),
             batch=self.batch,
             host_bytes=self.host_bytes,
-            inputs=tuple(one if has_lanes else _in_planes(one, design) for one, has_lanes in self.inputs),
-            outputs=tuple(one if has_lanes else _in_planes(one, design) for one, has_lanes in self.outputs),
+            inputs=tuple(binding if has_lanes else _in_planes(binding, design) for binding, has_lanes in self.inputs),
+            outputs=tuple(binding if has_lanes else _in_planes(binding, design) for binding, has_lanes in self.outputs),
             services=tuple(self._services()),
             tags=tuple(self.tags),
             residents=tuple(self.residents),
@@ -73,13 +73,13 @@ class Draft:
             return []
         line, steps = self.steps or (self.services[0][0], {"steps": [], "first_array": 0})
         try:
-            recalling = Recalling(self.arrays, steps)
+            recalling = RecordDecoder(self.arrays, steps)
             return [recalling.service(described) for _, described in self.services]
         except ChipError as error:
             raise line.error(1, f"what the host does cannot be read. {error}") from error
 
 
-def read_json(line: Line, column: int, text: str) -> Any:
+def read_json(line: SourceLine, column: int, text: str) -> Any:
     """Parse a text in JSON.
 
     Raises:
@@ -91,7 +91,7 @@ def read_json(line: Line, column: int, text: str) -> Any:
         raise line.error(column, f"the description is no JSON: {error}.") from error
 
 
-def read_base64(line: Line, column: int, text: str) -> bytes:
+def read_base64(line: SourceLine, column: int, text: str) -> bytes:
     """Decode a text in base64.
 
     Raises:

@@ -1,4 +1,4 @@
-"""`Writing`: the state of writing a quantized network into an ONNX graph, and its tensors' layout and integer type.
+"""`OnnxWriter`: the state of writing a quantized network into an ONNX graph, and its tensors' layout and integer type.
 
 Idea: in the model every tensor is `(batch, channels, height, width)`, as ONNX's convolutions require. On the chip it is
 `(batch, height, width, channels)`. A tensor with one position or one channel has the same order in both layouts, and is
@@ -16,7 +16,7 @@ import dataclasses
 import numpy as np
 
 from anytpu.chip.network.nodes import Node, Padding, Shape
-from anytpu.chip.onnx.graph import Graph
+from anytpu.chip.onnx.graph import OnnxGraph
 from anytpu.chip.quantized.nodes import Quantization, QuantizedNetwork
 
 SPATIAL_AXES = (2, 3, 1)
@@ -24,7 +24,7 @@ SPATIAL_AXES = (2, 3, 1)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Writing:
+class OnnxWriter:
     """The state of writing a quantized network into an ONNX graph.
 
     Attributes:
@@ -35,7 +35,7 @@ class Writing:
     """
 
     network: QuantizedNetwork
-    graph: Graph
+    graph: OnnxGraph
     unsigned: bool
     values: dict[str, str] = dataclasses.field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""`Lay`: the layout of a batch's examples in an array.
+"""`BatchLayout`: the layout of a batch's examples in an array.
 
 Rule: index i of the batch's axis is (p * rows + example) * after + q. `before` and `after` are 1 unless a program has
 merged the batch with other axes, as `reshape(batch * time, features)` does.
@@ -13,7 +13,7 @@ import numpy as np
 
 
 @dataclasses.dataclass(frozen=True)
-class Lay:
+class BatchLayout:
     """The layout of a batch's examples in an array.
 
     Attributes:
@@ -22,7 +22,7 @@ class Lay:
         before, after: sizes of the axes that are merged with the batch, outside and inside of it.
 
     Example:
-        >>> Lay(1, 8).example_shape((5, 8, 3)), Lay(0, 8, after=5).example_shape((40, 3))
+        >>> BatchLayout(1, 8).example_shape((5, 8, 3)), BatchLayout(0, 8, after=5).example_shape((40, 3))
         ((5, 3), (5, 3))
     """
 

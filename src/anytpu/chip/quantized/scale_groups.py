@@ -1,14 +1,14 @@
-"""`Families`: the partition of tensors into families; all tensors of a family share one scale and zero point.
+"""`ScaleGroups`: the partition of tensors into groups; all tensors of a group share one scale and zero point.
 
-Tensors share a family for one of three reasons:
+Tensors share a group for one of three reasons:
 
 1. Same integers: slice, reshape and max-pool outputs share their input's scale and zero point.
-2. Unrolled loops: the steps of a loop apply one layer repeatedly. Corresponding tensors of the steps form one family,
+2. Unrolled loops: the steps of a loop apply one layer repeatedly. Corresponding tensors of the steps form one group,
    so that all steps share scales, multipliers and tables.
 3. Concatenation: all inputs must have the output's scale and zero point. `choices.py` joins an input with the output,
    unless the input has other users and a much finer scale. A table then requantizes the input instead.
 
-This module forms the families of reasons 1 and 2.
+This module forms the groups of reasons 1 and 2.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ _DEPTH = 3
 """Number of producer levels that are compared to find corresponding tensors of an unrolled loop."""
 
 
-class Families:
-    """A partition of tensors into families; the name of one member identifies its family.
+class ScaleGroups:
+    """A partition of tensors into groups; the name of one member identifies its group.
 
     Attributes:
-        members: maps the name of a family to its tensors.
+        members: maps the name of a group to its tensors.
     """
 
     def __init__(self, names: Iterable[str]):
-        self._family = {name: name for name in names}
-        self.members = {name: [name] for name in self._family}
+        self._group = {name: name for name in names}
+        self.members = {name: [name] for name in self._group}
 
     def of(self, name: str) -> str:
-        """Return the name of the family of a tensor."""
-        return self._family[name]
+        """Return the name of the group of a tensor."""
+        return self._group[name]
 
     def join(self, names: Iterable[str]) -> None:
-        """Join the families of some tensors."""
-        largest, *others = sorted({self.of(name) for name in names}, key=lambda family: -len(self.members[family]))
-        for family in others:
-            for member in self.members[family]:
-                self._family[member] = largest
-            self.members[largest] += self.members.pop(family)
+        """Join the groups of some tensors."""
+        largest, *others = sorted({self.of(name) for name in names}, key=lambda group: -len(self.members[group]))
+        for group in others:
+            for member in self.members[group]:
+                self._group[member] = largest
+            self.members[largest] += self.members.pop(group)
 
 
 def keeps_integers(node: Node) -> bool:
@@ -61,15 +61,15 @@ def keeps_integers(node: Node) -> bool:
     return isinstance(node, Slice | Reshape) or (isinstance(node, Pool) and node.kind == "max")
 
 
-def starting_families(network: Network, tensors: Iterable[str]) -> Families:
-    """Return the families before concatenations are considered: same integers, and unrolled loops."""
-    families = Families(tensors)
+def initial_groups(network: Network, tensors: Iterable[str]) -> ScaleGroups:
+    """Return the groups before concatenations are considered: same integers, and unrolled loops."""
+    scale_groups = ScaleGroups(tensors)
     for node in network.nodes:
         if keeps_integers(node):
-            families.join([*node.inputs, node.output])
+            scale_groups.join([*node.inputs, node.output])
     for alike in corresponding(network):
-        families.join(alike)
-    return families
+        scale_groups.join(alike)
+    return scale_groups
 
 
 def corresponding(network: Network) -> list[list[str]]:

@@ -1,4 +1,4 @@
-"""`Face`: the interface of a program: inputs, outputs, shapes and quantizations.
+"""`ProgramInterface`: the interface of a program: inputs, outputs, shapes and quantizations.
 
 Idea: a compiled program has a network with the user's shapes and names. A program that was assembled from text, or read
 from a file without a network, has only its image. Its interface then follows from the image's bindings and from the
@@ -17,7 +17,7 @@ from anytpu.chip.quantized.nodes import Quantization, QuantizedNetwork
 
 
 @dataclasses.dataclass(frozen=True)
-class Face:
+class ProgramInterface:
     """The interface of a program.
 
     Attributes:
@@ -34,19 +34,22 @@ class Face:
     steps: tuple[Node, ...]
 
 
-def face_of(image: Image, network: QuantizedNetwork | None) -> Face:
+def interface_of(image: Image, network: QuantizedNetwork | None) -> ProgramInterface:
     """Return the interface of a program; `network` is None if it has only an image."""
     if network is not None:
-        return Face(network.inputs, network.outputs, network.shapes, network.quantizations, network.nodes)
-    inputs, outputs = (*_bound(image.inputs), *_taken(image)), (*_bound(image.outputs), *_made(image))
-    return Face(
+        return ProgramInterface(network.inputs, network.outputs, network.shapes, network.quantizations, network.nodes)
+    inputs, outputs = (
+        (*_chip_ports(image.inputs), *_host_inputs(image)),
+        (*_chip_ports(image.outputs), *_host_outputs(image)),
+    )
+    return ProgramInterface(
         inputs=inputs,
         outputs=outputs,
         shapes={
             **{port.tensor: canonical_shape(port.shape) for port in (*inputs, *outputs)},
-            **{one.tensor: one.shape for one in _bindings(image)},
+            **{binding.tensor: binding.shape for binding in _bindings(image)},
         },
-        quantizations={one.tensor: one.quantization for one in _bindings(image)},
+        quantizations={binding.tensor: binding.quantization for binding in _bindings(image)},
         steps=tuple(service.step for service in image.services),
     )
 
@@ -54,17 +57,17 @@ def face_of(image: Image, network: QuantizedNetwork | None) -> Face:
 def _bindings(image: Image) -> Iterator[Binding]:
     yield from (*image.inputs, *image.outputs)
     for service in image.services:
-        yield from (one for one in (*service.inputs, service.output) if one is not None)
+        yield from (binding for binding in (*service.inputs, service.output) if binding is not None)
 
 
-def _bound(bindings: tuple[Binding, ...]) -> Iterator[Port]:
+def _chip_ports(bindings: tuple[Binding, ...]) -> Iterator[Port]:
     """Yield the port of each bound chip tensor; its shape omits leading axes of size 1 before the channels."""
-    for one in bindings:
-        ones = next((number for number, size in enumerate(one.shape[:2]) if size != 1), 2)
-        yield Port(one.tensor, one.shape[ones:])
+    for binding in bindings:
+        leading = next((index for index, size in enumerate(binding.shape[:2]) if size != 1), 2)
+        yield Port(binding.tensor, binding.shape[leading:])
 
 
-def _taken(image: Image) -> Iterator[Port]:
+def _host_inputs(image: Image) -> Iterator[Port]:
     """Yield the inputs of host steps that are the user's own arrays."""
     known = {service.step.output for service in image.services}
     for service in image.services:
@@ -75,7 +78,7 @@ def _taken(image: Image) -> Iterator[Port]:
                 yield Port(name, argument.example_shape, argument.dtype)
 
 
-def _made(image: Image) -> Iterator[Port]:
+def _host_outputs(image: Image) -> Iterator[Port]:
     """Yield the outputs of host steps that go to the user only."""
     taken = {name for service in image.services for name in service.step.inputs}
     for service in image.services:

@@ -37,7 +37,7 @@ _NODES: dict[str, type[Node]] = {
 }
 
 
-class Describing:
+class RecordEncoder:
     """Converts records to JSON values.
 
     Attributes:
@@ -46,7 +46,7 @@ class Describing:
 
     def __init__(self) -> None:
         self.arrays: list[np.ndarray] = []
-        self._places: dict[int, int] = {}
+        self._array_indices: dict[int, int] = {}
         self._steps: dict[int, tuple[int, Any]] = {}
 
     def network(self, network: QuantizedNetwork) -> dict[str, Any]:
@@ -56,7 +56,9 @@ class Describing:
             "inputs": [dataclasses.asdict(port) for port in network.inputs],
             "outputs": [dataclasses.asdict(port) for port in network.outputs],
             "shapes": {tensor: list(shape) for tensor, shape in network.shapes.items()},
-            "quantizations": {tensor: dataclasses.asdict(one) for tensor, one in network.quantizations.items()},
+            "quantizations": {
+                tensor: dataclasses.asdict(quantization) for tensor, quantization in network.quantizations.items()
+            },
             "nodes": [self._node(node) for node in network.nodes],
         }
 
@@ -64,7 +66,7 @@ class Describing:
         """Return a service of the host as JSON values."""
         return {
             "step": self._node(service.step),
-            "inputs": [None if one is None else dataclasses.asdict(one) for one in service.inputs],
+            "inputs": [None if bound is None else dataclasses.asdict(bound) for bound in service.inputs],
             "output": None if service.output is None else dataclasses.asdict(service.output),
         }
 
@@ -81,30 +83,30 @@ class Describing:
 
     def _value(self, value: Any) -> Any:
         if isinstance(value, np.ndarray):
-            return {"array": self._place(value)}
+            return {"array": self._array_index(value)}
         if isinstance(value, HostStep):
-            place, _ = self._steps.setdefault(id(value.steps), (len(self._steps), value.steps))
+            index, _ = self._steps.setdefault(id(value.steps), (len(self._steps), value.steps))
             fields = {
                 f.name: self._value(getattr(value, f.name)) for f in dataclasses.fields(value) if f.name != "steps"
             }
-            return {"host_step": fields, "steps": place}
+            return {"host_step": fields, "steps": index}
         if isinstance(value, tuple):
-            return [self._value(one) for one in value]
+            return [self._value(item) for item in value]
         return value.item() if isinstance(value, np.generic) else value
 
-    def _place(self, array: np.ndarray) -> int:
-        place = self._places.setdefault(id(array), len(self.arrays))
-        if place == len(self.arrays):
+    def _array_index(self, array: np.ndarray) -> int:
+        index = self._array_indices.setdefault(id(array), len(self.arrays))
+        if index == len(self.arrays):
             self.arrays.append(array)
-        return place
+        return index
 
 
-class Recalling:
-    """Converts the JSON values of `Describing` back to records.
+class RecordDecoder:
+    """Converts the JSON values of `RecordEncoder` back to records.
 
     Args:
         arrays: all arrays, by index.
-        steps: the result of `Describing.steps`.
+        steps: the result of `RecordEncoder.steps`.
 
     Raises:
         ChipError: `steps` is invalid.
@@ -136,7 +138,7 @@ class Recalling:
             inputs=tuple(_port(port) for port in described["inputs"]),
             outputs=tuple(_port(port) for port in described["outputs"]),
             shapes={tensor: _tuples(shape) for tensor, shape in described["shapes"].items()},
-            quantizations={tensor: Quantization(**one) for tensor, one in described["quantizations"].items()},
+            quantizations={tensor: Quantization(**fields) for tensor, fields in described["quantizations"].items()},
             nodes=tuple(self._node(node) for node in described["nodes"]),
         )
 
@@ -144,7 +146,7 @@ class Recalling:
         step = self._node(described["step"])
         if not isinstance(step, QHostStep):
             raise TypeError(f"{type(step).__name__} is no step of the host")
-        inputs = tuple(None if one is None else binding(one) for one in described["inputs"])
+        inputs = tuple(None if bound is None else binding(bound) for bound in described["inputs"])
         if not len(inputs) == len(step.inputs) == len(step.step.steps.arguments):
             raise ValueError(f"{step.name!r:.100} has {len(step.inputs)} inputs, bound to {len(inputs)}")
         output = described["output"]
@@ -158,9 +160,9 @@ class Recalling:
         if isinstance(value, Mapping) and "array" in value:
             return self._arrays[value["array"]]
         if isinstance(value, Mapping):
-            fields = {name: self._value(one) for name, one in value["host_step"].items()}
+            fields = {name: self._value(field) for name, field in value["host_step"].items()}
             return HostStep(**fields, steps=self._steps[value["steps"]])
-        return tuple(self._value(one) for one in value) if isinstance(value, list) else value
+        return tuple(self._value(item) for item in value) if isinstance(value, list) else value
 
 
 def binding(described: Mapping[str, Any]) -> Binding:
@@ -182,7 +184,7 @@ def join_arrays(arrays: Sequence[np.ndarray]) -> tuple[list[Any], bytes]:
     listed, parts = [], []
     for array in arrays:
         if array.dtype.kind not in "biuf":
-            raise ChipError(f"An array of {array.dtype.name} cannot be written: only whole numbers and floats can.")
+            raise ChipError(f"An array of {array.dtype.name} cannot be written: only integers and floats can.")
         listed.append([array.dtype.name, list(array.shape)])
         plain = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
         parts += [plain, bytes(-len(plain) % 16)]
@@ -199,7 +201,7 @@ def size_bytes(listed: Sequence[Any]) -> int:
         >>> size_bytes([["int16", [2]], ["float32", [3, 2]]])
         48
     """
-    return _read(lambda: sum(_size_bytes(*_kind_and_shape(one)) for one in listed))
+    return _read(lambda: sum(_size_bytes(*_kind_and_shape(entry)) for entry in listed))
 
 
 def split_arrays(listed: Sequence[Any], content: bytes) -> list[np.ndarray]:
@@ -212,15 +214,15 @@ def split_arrays(listed: Sequence[Any], content: bytes) -> list[np.ndarray]:
 
 
 def _split(listed: Sequence[Any], content: bytes) -> list[np.ndarray]:
-    found, place = [], 0
-    for one in listed:
-        dtype, shape = _kind_and_shape(one)
-        plain = np.frombuffer(content, dtype.newbyteorder("<"), math.prod(shape), place)
-        found.append(plain.reshape(shape).astype(dtype, copy=False))
-        place += _size_bytes(dtype, shape)
-    if place != len(content):
-        raise ValueError(f"{len(content)} bytes, and the arrays that are listed take {place}")
-    return found
+    arrays, offset = [], 0
+    for entry in listed:
+        dtype, shape = _kind_and_shape(entry)
+        plain = np.frombuffer(content, dtype.newbyteorder("<"), math.prod(shape), offset)
+        arrays.append(plain.reshape(shape).astype(dtype, copy=False))
+        offset += _size_bytes(dtype, shape)
+    if offset != len(content):
+        raise ValueError(f"{len(content)} bytes, and the arrays that are listed take {offset}")
+    return arrays
 
 
 def _kind_and_shape(listed: Any) -> tuple[np.dtype, list[int]]:
@@ -245,7 +247,7 @@ def _read(read: Any) -> Any:
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         # The error may quote a value as long as the file.
         why = f"{type(error).__name__}: {error}"[:300]
-        raise ChipError(f"Its description makes no sense ({why}).") from error
+        raise ChipError(f"Its description is invalid ({why}).") from error
 
 
 def _port(described: Mapping[str, Any]) -> Port:

@@ -1,4 +1,4 @@
-"""Stretches: what they say is what sets of addresses would say."""
+"""`IntervalSet` agrees with a set of addresses."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anytpu.chip.machine import stretches
-from anytpu.chip.machine.stretches import Stretch, Stretches
+from anytpu.chip.machine import intervals
+from anytpu.chip.machine.intervals import Interval, IntervalSet
 
-some = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 6)).map(lambda one: (one[0], one[0] + one[1])))
+INTERVALS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 6)).map(lambda one: (one[0], one[0] + one[1])))
 
 
-def addresses(found: list[Stretch]) -> set[int]:
+def addresses(found: list[Interval]) -> set[int]:
     return {address for start, stop in found for address in range(start, stop)}
 
 
 def test_the_examples_of_the_documentation():
-    assert doctest.testmod(stretches).failed == 0
+    assert doctest.testmod(intervals).failed == 0
 
 
 @settings(max_examples=300, deadline=None)
-@given(some, some)
-def test_stretches_are_sets_of_addresses(first: list[Stretch], second: list[Stretch]):
-    joined = Stretches(first)
+@given(INTERVALS, INTERVALS)
+def test_interval_sets_are_sets_of_addresses(first: list[Interval], second: list[Interval]):
+    joined = IntervalSet(first)
     assert joined.meet(second) == bool(addresses(first) & addresses(second))
     joined.add(second)
     found = list(joined)

@@ -1,4 +1,4 @@
-"""`Walk`: the start and end of each piece of work of each unit.
+"""`Schedule`: the start and end of each piece of work of each unit.
 
 Idea: the program fixes every order: units take their work in order, the Weight Memory serves requests in order, and the
 FIFO releases tiles in order. So no cycle-by-cycle simulation is needed: each time is the maximum of a few earlier times
@@ -19,11 +19,11 @@ from typing import NamedTuple
 from anytpu.chip.design import Design
 from anytpu.chip.isa.units import Unit
 from anytpu.chip.timing.latencies import Latencies
-from anytpu.chip.timing.work import HOST, Queues, Work
+from anytpu.chip.timing.work import HOST, UnitWork, WorkQueues
 from anytpu.errors import HazardError
 
 
-class Pass(NamedTuple):
+class ArrayPass(NamedTuple):
     """The rows of a product multiplied with one tile, and the waits of the matrix unit before. Times are in cycles.
 
     Attributes:
@@ -43,18 +43,18 @@ class Pass(NamedTuple):
     shift: float
     start: float
     stop: float
-    work: Work
+    work: UnitWork
 
 
-class Stretch(NamedTuple):
+class WorkInterval(NamedTuple):
     """A piece of work of a unit other than the matrix unit, from `start` to `stop`, in cycles."""
 
     start: float
     stop: float
-    work: Work
+    work: UnitWork
 
 
-class Walk:
+class Schedule:
     """The state of all units while they are advanced in turn, and finally their complete schedule.
 
     Attributes:
@@ -64,20 +64,20 @@ class Walk:
         drain: cycles from a product's last input row to its last sum.
         sync: cycles from the end of awaited work to the start of the waiting work.
         passes: passes of the matrix unit, in order.
-        stretches: work of each other unit, by index; for WEIGHTS the fetches.
+        intervals: work of each other unit, by index; for WEIGHTS the fetches.
         done: for each unit, the times at which its first 1, 2, ... instructions are done, in cycles.
         sent: time at which each `ReadWeights` is sent, in cycles.
         tiles, parameters: time at which each is in its FIFO, in cycles.
     """
 
-    def __init__(self, name: str, queues: Queues, design: Design, latencies: Latencies):
+    def __init__(self, name: str, queues: WorkQueues, design: Design, latencies: Latencies):
         self.name, self.queues, self.design = name, queues.by_unit, design
         self.drain = 2 * design.array if latencies.drain_cycles is None else latencies.drain_cycles
         self.sync = latencies.sync_cycles
-        self.passes: list[Pass] = []
-        self.stretches: list[list[Stretch]] = [[] for _ in range(HOST + 1)]
+        self.passes: list[ArrayPass] = []
+        self.intervals: list[list[WorkInterval]] = [[] for _ in range(HOST + 1)]
         self.done: list[list[float]] = [[] for _ in range(HOST + 1)]
-        self.sent: list[float] = []  # when each ReadWeights was sent
+        self.sent: list[float] = []  # time at which each ReadWeights is sent
         self.tiles: list[float] = []  # time at which each is in the FIFO
         self.parameters: list[float] = []
         self._fetched = (0, 0)  # (instruction, number of its transfers)
@@ -106,7 +106,7 @@ class Walk:
         """The time at which the last unit is done, in cycles."""
         return max((done[-1] for done in self.done if done), default=0.0)
 
-    def _ready(self, work: Work) -> float | None:
+    def _ready(self, work: UnitWork) -> float | None:
         """Return the time at which all work that it waits for is done; None if it is not known yet."""
         ready = 0.0
         for unit, count in work.waits:
@@ -121,15 +121,15 @@ class Walk:
 
     def _simple(self, unit: int) -> bool:
         """Advance a unit without FIFOs; return whether it made progress."""
-        queue, stretches, moved = self.queues[unit], self.stretches[unit], False
-        while len(stretches) < len(queue):
-            work = queue[len(stretches)]
+        queue, intervals, moved = self.queues[unit], self.intervals[unit], False
+        while len(intervals) < len(queue):
+            work = queue[len(intervals)]
             ready = self._ready(work)
             if ready is None:
                 break
-            start = max(ready, stretches[-1].stop if stretches else 0.0)
-            stretches.append(Stretch(start, math.ceil(start + work.cycles), work))
-            self._finish(unit, stretches[-1].stop)
+            start = max(ready, intervals[-1].stop if intervals else 0.0)
+            intervals.append(WorkInterval(start, math.ceil(start + work.cycles), work))
+            self._finish(unit, intervals[-1].stop)
             moved = True
         return moved
 
@@ -159,18 +159,22 @@ class Walk:
         number, count = self._fetched
         depth = self.design.weight_fifo_tiles
         while number < len(self.sent):
+            # 1. A transfer starts when it is requested and the memory is free.
             work, start = queue[number], max(self.sent[number], self._memory_free)
+            # 2. A tile also needs a FIFO entry: the tile `depth` before it must have left the FIFO completely.
             if work.kind == "tile":
                 place = len(self.tiles) - depth
                 if place >= len(self._shifts):
                     break
                 start = max(start, self._shifts[place] + self.design.array if place >= 0 else 0.0)
+            # 3. The item arrives; a tile may start to shift.
             self._memory_free = start + work.cycles
             seen = math.ceil(self._memory_free)
-            self.stretches[Unit.WEIGHTS].append(Stretch(start, self._memory_free, work))
+            self.intervals[Unit.WEIGHTS].append(WorkInterval(start, self._memory_free, work))
             if work.kind != "table":
                 (self.tiles if work.kind == "tile" else self.parameters).append(seen)
                 self._shift()
+            # 4. After the last transfer of a request, the next request follows.
             count, moved = count + 1, True
             if count == work.passes:
                 number, count = number + 1, 0
@@ -199,9 +203,10 @@ class Walk:
             self._pass_of = 0
         return len(self.passes) > before
 
-    def _go_through(self, work: Work) -> bool:
+    def _go_through(self, work: UnitWork) -> bool:
         """Advance the product at the head of the queue; return whether all of its passes are scheduled."""
         while self._pass_of < work.passes:
+            # 1. The unit is free, and the awaited work is done; only the first pass of a product waits for a Sync.
             free = self.passes[-1].stop if self.passes else 0.0
             data = input_ = held = free
             if self._pass_of == 0 and work.waits:
@@ -210,21 +215,23 @@ class Walk:
                     return False
                 held = max(free, ready)
                 data, input_ = self._reasons(work, free)
+            # 2. The tile is in the array's second plane; without a pop the array keeps its tile.
             shift, loaded = 0.0, 0.0
             if work.pops == work.passes or self._pass_of:  # pops a tile
                 if self._popped >= len(self._shifts):
                     return False
                 shift = self._shifts[self._popped]
                 loaded = shift + self.design.array
+            # 3. The pass starts, which frees the second plane for the next tile.
             start = max(held, loaded)
             if loaded:
                 self._popped, self._plane_free = self._popped + 1, start
                 self._shift()
-            self.passes.append(Pass(free, data, input_, held, shift, start, start + work.cycles, work))
+            self.passes.append(ArrayPass(free, data, input_, held, shift, start, start + work.cycles, work))
             self._pass_of += 1
         return True
 
-    def _reasons(self, work: Work, free: float) -> tuple[float, float]:
+    def _reasons(self, work: UnitWork, free: float) -> tuple[float, float]:
         """Return the times at which awaited results and awaited host data are ready; both at least `free`."""
         data = input_ = free
         for unit, count in work.waits:
@@ -236,9 +243,9 @@ class Walk:
         return data, input_
 
     def _activate(self) -> bool:
-        queue, stretches, moved = self.queues[Unit.ACTIVATE], self.stretches[Unit.ACTIVATE], False
-        while len(stretches) < len(queue):
-            work = queue[len(stretches)]
+        queue, intervals, moved = self.queues[Unit.ACTIVATE], self.intervals[Unit.ACTIVATE], False
+        while len(intervals) < len(queue):
+            work = queue[len(intervals)]
             ready, arrival = self._ready(work), 0.0
             if work.pops:
                 if self._popped_parameters >= len(self.parameters):
@@ -247,17 +254,17 @@ class Walk:
             if ready is None:
                 break
             self._popped_parameters += work.pops
-            start = max(ready, arrival, stretches[-1].stop if stretches else 0.0)
-            stretches.append(Stretch(start, start + work.cycles, work))
-            self._finish(Unit.ACTIVATE, stretches[-1].stop)
+            start = max(ready, arrival, intervals[-1].stop if intervals else 0.0)
+            intervals.append(WorkInterval(start, start + work.cycles, work))
+            self._finish(Unit.ACTIVATE, intervals[-1].stop)
             moved = True
         return moved
 
     def _why_stuck(self, unit: int) -> str:
-        work, places = self.queues[unit][len(self.done[unit])], self.design.weight_fifo_tiles
+        work, depth = self.queues[unit][len(self.done[unit])], self.design.weight_fifo_tiles
         return (
-            f"Instruction {work.number} of {self.name!r} ({work.kind}) would wait for ever: what it waits for is not "
-            f"sent for, or stands in a queue behind what waits for it. Send for all weights, in the order in which "
-            f"they are used, and put a Sync only behind what it waits for; or turn up weight_fifo_tiles, which is "
-            f"{places}."
+            f"Instruction {work.number} of {self.name!r} ({work.kind}) would wait forever: the work that it waits for "
+            f"is not requested, or is queued after work that waits for it. Request all weights, in the order in which "
+            f"they are used, and put a Sync only after the work that it waits for; or increase weight_fifo_tiles, "
+            f"which is {depth}."
         )

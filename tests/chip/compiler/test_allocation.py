@@ -7,10 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anytpu.chip.compiler.allocation import (
+    AllocatedBuffer,
+    BufferAllocation,
+    BufferFullError,
+    FreeList,
+    HostTransfer,
+    allocate,
+)
 from anytpu.chip.compiler.jobs import HostServiceJob, Job
-from anytpu.chip.compiler.packing import Lifetime, pack
+from anytpu.chip.compiler.packing import LiveRange, pack
 from anytpu.chip.compiler.planes import Storage
-from anytpu.chip.compiler.residence import FullError, Holes, Move, Residence, Stay, share_out
 from anytpu.chip.image import Tag
 
 
@@ -24,14 +31,14 @@ def storages(*units: int) -> list[Storage]:
 
 @given(st.lists(st.integers(1, 9), max_size=40), st.randoms())
 def test_holes_never_overlap_and_join_again(sizes: list[int], random):
-    holes, held = Holes(50), {}
+    free_list, held = FreeList(50), {}
     is_taken = np.zeros(50, bool)
     for size in sizes:
         if held and random.random() < 0.4:
             start = random.choice(list(held))
             is_taken[start : start + held[start]] = False
-            holes.give(start, held.pop(start))
-        start = holes.take(size)
+            free_list.give(start, held.pop(start))
+        start = free_list.take(size)
         if start is None:
             free = "".join("x" if one else "." for one in is_taken)
             assert "." * size not in free
@@ -40,28 +47,28 @@ def test_holes_never_overlap_and_join_again(sizes: list[int], random):
             is_taken[start : start + size] = True
             held[start] = size
     for start, size in held.items():
-        holes.give(start, size)
-    assert holes.take(50) == 0
+        free_list.give(start, size)
+    assert free_list.take(50) == 0
 
 
 def test_the_smallest_hole_that_is_large_enough_is_taken():
-    holes = Holes(20)
-    assert [holes.take(size) for size in (6, 2, 3, 2, 7)] == [0, 6, 8, 11, 13]
-    holes.give(0, 6)
-    holes.give(8, 3)
-    assert holes.take(3) == 8 and holes.take(5) == 0
+    free_list = FreeList(20)
+    assert [free_list.take(size) for size in (6, 2, 3, 2, 7)] == [0, 6, 8, 11, 13]
+    free_list.give(0, 6)
+    free_list.give(8, 3)
+    assert free_list.take(3) == 8 and free_list.take(5) == 0
 
 
 def test_a_place_is_given_back_after_the_last_use():
-    residence = share_out([job(set(), {0}), job({0}, {1}), job({1}, {2})], storages(4, 4, 4), {}, 8, spill=False)
-    assert residence.stays == (Stay(0, 0, 0, 1), Stay(1, 4, 1, 2), Stay(2, 0, 2, 2))
-    assert residence.addresses == ({0: 0}, {0: 0, 1: 4}, {1: 4, 2: 0})
-    assert residence.moves == ((), (), ())
+    allocation = allocate([job(set(), {0}), job({0}, {1}), job({1}, {2})], storages(4, 4, 4), {}, 8, spill=False)
+    assert allocation.buffers == (AllocatedBuffer(0, 0, 0, 1), AllocatedBuffer(1, 4, 1, 2), AllocatedBuffer(2, 0, 2, 2))
+    assert allocation.addresses == ({0: 0}, {0: 0, 1: 4}, {1: 4, 2: 0})
+    assert allocation.moves == ((), (), ())
 
 
 def test_what_comes_from_the_host_is_read_for_its_first_use():
     jobs = [job(set(), {0}), job({0, 1}, {2})]
-    assert share_out(jobs, storages(4, 4, 4), {1: 320}, 12, spill=False).moves == ((), (Move(1, 4, 320, True),))
+    assert allocate(jobs, storages(4, 4, 4), {1: 320}, 12, spill=False).moves == ((), (HostTransfer(1, 4, 320, True),))
 
 
 def test_what_the_host_makes_is_there_after_its_step():
@@ -70,40 +77,40 @@ def test_what_the_host_makes_is_there_after_its_step():
         HostServiceJob(Tag("host"), frozenset(), frozenset(), 0, frozenset({1})),
         job({0, 1}, set()),
     ]
-    residence = share_out(jobs, storages(4, 4), {1: 320}, 12, spill=False, host_bytes=448)
-    assert residence.moves == ((), (), (Move(1, 4, 320, True),)) and residence.host_bytes == 448
+    allocation = allocate(jobs, storages(4, 4), {1: 320}, 12, spill=False, host_bytes=448)
+    assert allocation.moves == ((), (), (HostTransfer(1, 4, 320, True),)) and allocation.host_bytes == 448
 
 
 def test_what_is_wanted_latest_makes_room():
     jobs = [job(set(), {0}), job(set(), {1}), job(set(), {2}), job({2, 1}, set()), job({0}, set())]
-    residence = share_out(jobs, storages(4, 4, 4), {}, 8, spill=True, host_bytes=96)
-    assert residence.moves[2] == (Move(0, 0, 96, False),)
-    assert residence.moves[4] == (Move(0, 0, 96, True),)
-    assert residence.host_bytes == 96 + 4 * 32
-    assert (residence.stays[0], residence.stays[-1]) == (Stay(0, 0, 0, 1), Stay(0, 0, 4, 4))
+    allocation = allocate(jobs, storages(4, 4, 4), {}, 8, spill=True, host_bytes=96)
+    assert allocation.moves[2] == (HostTransfer(0, 0, 96, False),)
+    assert allocation.moves[4] == (HostTransfer(0, 0, 96, True),)
+    assert allocation.host_bytes == 96 + 4 * 32
+    assert (allocation.buffers[0], allocation.buffers[-1]) == (AllocatedBuffer(0, 0, 0, 1), AllocatedBuffer(0, 0, 4, 4))
 
 
 def test_what_was_not_written_since_is_not_written_to_the_host_again():
     jobs = [job({0}, {1}), job({1}, {2}), job({0, 2}, set())]
-    residence = share_out(jobs, storages(4, 4, 4), {0: 64}, 8, spill=True)
-    assert [[move.inwards for move in moves] for moves in residence.moves] == [[True], [], [True]]
+    allocation = allocate(jobs, storages(4, 4, 4), {0: 64}, 8, spill=True)
+    assert [[move.inwards for move in moves] for moves in allocation.moves] == [[True], [], [True]]
 
 
 def test_room_in_pieces_is_put_together():
     jobs = [job(set(), {0}), job(set(), {1}), job(set(), {2}), job({1}, set()), job({0, 2}, {3})]
-    residence = share_out(jobs, storages(3, 4, 3, 4), {}, 10, spill=False)
-    check(residence, jobs, storages(3, 4, 3, 4), 10)
-    with pytest.raises(FullError) as error:
-        share_out(jobs, storages(3, 4, 3, 5), {}, 10, spill=False)
+    allocation = allocate(jobs, storages(3, 4, 3, 4), {}, 10, spill=False)
+    check(allocation, jobs, storages(3, 4, 3, 4), 10)
+    with pytest.raises(BufferFullError) as error:
+        allocate(jobs, storages(3, 4, 3, 5), {}, 10, spill=False)
     assert (error.value.job, error.value.needed_units, error.value.held_units) == (4, 11, 0)
 
 
-def check(residence: Residence, jobs: list[Job], known: list[Storage], units: int) -> None:
+def check(allocation: BufferAllocation, jobs: list[Job], known: list[Storage], units: int) -> None:
     """Follow the moves, and see that what a job touches is there, is what was written, and nothing lies on it."""
     content: dict[int, int] = {}  # unit -> who wrote it
     version = [0] * len(known)
     on_host: dict[int, int] = {}
-    for number, (one, moves, addresses) in enumerate(zip(jobs, residence.moves, residence.addresses, strict=True)):
+    for number, (one, moves, addresses) in enumerate(zip(jobs, allocation.moves, allocation.addresses, strict=True)):
         for move in moves:
             span = range(move.address, move.address + known[move.storage].units)
             if move.inwards:
@@ -132,18 +139,18 @@ def test_nothing_lies_on_what_is_still_wanted(sizes: list[int], units: int, spil
         reads = data.draw(st.sets(st.integers(0, number - 1), max_size=3)) if number else set()
         jobs.append(job(reads, {number}))
     try:
-        residence = share_out(jobs, known, {}, units, spill=spill)
-    except FullError as error:
+        allocation = allocate(jobs, known, {}, units, spill=spill)
+    except BufferFullError as error:
         wanted = jobs[error.job].reads | jobs[error.job].writes
         assert error.needed_units == sum(sizes[one] for one in wanted)
         assert not spill or error.needed_units > units
         return
-    check(residence, jobs, known, units)
+    check(allocation, jobs, known, units)
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9), st.integers(0, 5)), max_size=15))
 def test_packed_stretches_do_not_overlap(drawn):
-    lifetimes = [Lifetime(units, first, first + length) for units, first, length in drawn]
+    lifetimes = [LiveRange(units, first, first + length) for units, first, length in drawn]
     starts = pack(lifetimes, 60)
     if starts is None:
         assert max(sum(one.units for one in lifetimes if one.first <= t <= one.last) for t in range(15)) > 20
@@ -157,6 +164,6 @@ def test_packed_stretches_do_not_overlap(drawn):
 
 def test_packing_finds_room_where_giving_out_in_turn_leaves_it_in_pieces():
     jobs = [job(set(), {0}), job(set(), {1}), job({0}, set()), job(set(), {2}), job({1, 2}, set())]
-    residence = share_out(jobs, storages(3, 2, 8), {}, 10, spill=False)
-    check(residence, jobs, storages(3, 2, 8), 10)
-    assert residence.addresses[4] == {1: 8, 2: 0}
+    allocation = allocate(jobs, storages(3, 2, 8), {}, 10, spill=False)
+    check(allocation, jobs, storages(3, 2, 8), 10)
+    assert allocation.addresses[4] == {1: 8, 2: 0}
