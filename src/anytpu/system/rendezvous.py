@@ -109,7 +109,8 @@ class Rendezvous:
     def _is_over(self) -> bool:
         if self._is_joined:
             return not self._hosts()
-        return self._refusal is not None and len(self._told) == self._first.processes
+        # A refused host may have an index out of range. It is none of those that are waited for.
+        return self._refusal is not None and self._told.issuperset(range(self._first.processes))
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
