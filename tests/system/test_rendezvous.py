@@ -14,6 +14,7 @@ import pytest
 
 from anytpu.errors import HostsError
 from anytpu.system import joining
+from anytpu.system.rendezvous import Rendezvous
 from anytpu.system.roll import Greeting, Limits
 
 ADDRESS = ("127.0.0.1", 0)
@@ -185,6 +186,22 @@ def test_a_host_that_ends_while_others_join():
     second.end()
     assert first.read() == {"error": "host 1 of 3 (box1) ended while the hosts were joining"}
     first.end()
+
+
+def test_two_hosts_that_end_at_the_same_moment_while_others_join():
+    """The rendezvous closes the second when it sees the end of the first, and goes on for those that come later."""
+    first = Greeting(0, 3, "box0", VERSIONS)
+    listener = socket.create_server(ADDRESS)
+    rendezvous = Rendezvous(listener, first, dataclasses.replace(SHORT, verdict_s=0.2), lambda _: 0)
+    hosts = [Host(listener.getsockname(), index, 3) for index in range(2)]
+    for host in hosts:
+        rendezvous._accept()
+        rendezvous._receive(rendezvous._guests[-1])
+        host.end()
+    rendezvous.run()
+    assert rendezvous._refusal == "host 0 of 3 (box0) ended while the hosts were joining"
+    rendezvous._stop_listening()
+    rendezvous._selector.close()
 
 
 def test_hosts_that_do_not_come():

@@ -99,7 +99,8 @@ class Rendezvous:
             for key, _ in self._selector.select(_TICK_S):
                 if key.data is None:
                     self._accept()
-                else:
+                # An earlier event may have closed this connection.
+                elif key.data in self._guests:
                     self._receive(key.data)
             self._tick(time.monotonic())
 
