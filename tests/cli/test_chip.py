@@ -256,6 +256,14 @@ def test_knobs_that_count(typed: str):
     assert str(caught.value) == f"--set {typed}: array must be an integer, such as array=256"
 
 
+@pytest.mark.parametrize("typed", ["events=1", "batch=3", "size=2"])
+def test_knobs_that_a_chip_has_not(capsys: pytest.CaptureFixture[str], typed: str):
+    assert error(capsys, "time", "nets.tpu", "--set", typed) == (
+        f"a chip has no number {typed[:-2]!r}; those that can be turned are array, clock_hz, unified_buffer_bytes, "
+        "accumulator_rows, weight_fifo_tiles, weight_memory_bytes, weight_bytes_per_s, host_bytes_per_s, dies."
+    )
+
+
 def test_a_chip_of_one_row_of_accumulators_and_one_that_cannot_be(capsys: pytest.CaptureFixture[str]):
     assert "Predicted" in output(capsys, "time", "nets.tpu", "--set", "accumulator_rows=1")
     for typed, expected in (

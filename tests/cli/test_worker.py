@@ -20,6 +20,8 @@ from anytpu.cli.entry import main
             "--tls-cert and --tls-key name two files of one certificate: give both, or neither",
         ),
         (["--port", "70000"], "--port must be from 0 to 65535, not 70000"),
+        (["--metrics-port", "99999"], "--metrics-port must be from 0 to 65535, not 99999"),
+        (["--metrics-port", "-1"], "--metrics-port must be from 0 to 65535, not -1"),
         (
             ["--memory-limit", "0"],
             "argument --memory-limit: must be a positive integer, not '0'; see `anytpu worker --help`",

@@ -190,8 +190,32 @@ def test_what_is_refused():
             'combiner of a table must be "mean", "sum" or "sqrtn", not \'max\'',
         ),
         (lambda: FeatureConfig("items"), "table of a FeatureConfig must be a TableConfig, not 'items'"),  # type: ignore
+        (
+            lambda: FeatureConfig(TableConfig(3, 2), max_sequence_length=-3),
+            "max_sequence_length of a feature must be a positive integer, or 0 to combine the ids of a row, not -3",
+        ),
+        (
+            lambda: FeatureConfig(TableConfig(3, 2), max_sequence_length=None),  # type: ignore
+            "max_sequence_length of a feature must be a positive integer, or 0 to combine the ids of a row, not None",
+        ),
     ):
         assert message_of(make, SettingError) == text
+
+
+def test_a_configuration_without_features():
+    with tpu.connect("virtual", cores=2).scope():
+        assert message_of(lambda: TPUEmbedding({}, "sgd"), SettingError) == (
+            "feature_config has no feature: pass a FeatureConfig, or a nested structure of them, not {}"
+        )
+
+
+def test_tables_without_a_name_take_names_that_are_free():
+    first, second, third, named = (TableConfig(3, 2, name=name) for name in (None, None, None, "table_1"))
+    with tpu.connect("virtual", cores=2).scope():
+        TPUEmbedding(FeatureConfig(first), "sgd")
+        embedding = TPUEmbedding([FeatureConfig(table) for table in (second, first, third, named)], "sgd")
+    assert [table.name for table in (first, second, third, named)] == ["table_0", "table_2", "table_3", "table_1"]
+    assert sorted(embedding.embedding_tables) == ["table_0", "table_1", "table_2", "table_3"]
 
 
 @pytest.mark.parametrize("way", ["one pass", "value_and_grad"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import resource
 import signal
 import stat
@@ -15,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from anytpu.files import replacing
-from anytpu.files.replacing import write_bytes, write_text
+from anytpu.files.replacing import replaced, write_bytes, write_text
 
 
 @pytest.fixture
@@ -72,14 +70,34 @@ def test_a_link_of_another_user_is_replaced(tmp_path: Path):
     assert (path.read_text(), link.read_text(), link.is_symlink()) == ("old", "new", False)
 
 
-def test_a_file_in_a_closed_folder_is_written_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """In /proc nobody makes new files, root neither."""
-    path = Path("/proc/self/comm")
-    name = path.read_text()
-    monkeypatch.setattr(replacing, "_SPECIAL", re.compile("none"))
-    write_text(path, "anytpu")
-    assert path.read_text() == "anytpu\n"
-    write_text(path, name)
+def test_a_file_in_a_closed_folder_is_written_in_place(tmp_path: Path):
+    """Root may write to every folder, so another user does it."""
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    path.chmod(0o666)
+    tmp_path.chmod(0o555)
+    program = (
+        "import os; from anytpu.files.replacing import write_text, Path; "
+        "os.geteuid() or os.setuid(65534); write_text(Path('a.txt'), 'new')"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_is_not_written_in_place_for_want_of_room(tmp_path: Path):
+    """A process out of file descriptors cannot make the temporary file, and a full disk is no other case."""
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    writer = replaced(path)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            writer.__enter__()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert path.read_text() == "old"
 
 
 def test_shared_memory_is_a_folder_like_others(little_room: None):

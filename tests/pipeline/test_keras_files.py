@@ -101,6 +101,15 @@ def test_imdb_is_what_keras_reads(arguments: dict[str, Any], files: dict[str, Pa
         assert y.tolist() == keras_y.tolist()
 
 
+def test_a_review_without_words_has_integers(files: dict[str, Path], tmp_path: Path):
+    with np.load(files["imdb"], allow_pickle=True) as found:
+        arrays = dict(found)
+    arrays["x_train"][3] = []
+    np.savez(tmp_path / "imdb.npz", **arrays)
+    (x, _), _ = PIPELINE.imdb(tmp_path)
+    assert [type(words[0]) for words in x if len(words) == 1] == [int]
+
+
 def test_they_are_where_keras_keeps_them(files: dict[str, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     (tmp_path / "datasets" / "cifar-10-batches-py-target").mkdir(parents=True)
     (tmp_path / "datasets" / "mnist.npz").symlink_to(files["mnist"])

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import textwrap
+from typing import Any
+
+import numpy as np
 
 from anytpu.port import ported
 
@@ -106,8 +109,8 @@ def test_random_numbers_of_steps_and_layers_get_a_seed():
         import keras
         first = keras.random.normal([2])
         class Noise(keras.layers.Layer):
-            def __init__(self, **kwargs):
-                super().__init__(**kwargs)
+            def __init__(self, *args, **kwargs):
+                super().__init__(*args, **kwargs)
                 self.seed_generator = keras.random.SeedGenerator()
 
             def call(self, x):
@@ -115,6 +118,42 @@ def test_random_numbers_of_steps_and_layers_get_a_seed():
         seed_generator = keras.random.SeedGenerator()
         def step(x):
             return x + keras.random.normal([2], seed=seed_generator)
+        """)
+
+
+def test_a_layer_that_makes_its_generator_takes_the_arguments_of_its_base():
+    program = new_text("""\
+        import tensorflow as tf
+        class Wide(tf.keras.layers.Layer):
+            def __init__(self, width):
+                super().__init__()
+                self.width = width
+        class Noise(Wide):
+            def call(self, x):
+                return x + tf.random.normal([self.width])
+        noise = Noise(3)
+        """)
+    names: dict[str, Any] = {"__name__": "program"}
+    exec(program, names)
+    assert names["noise"](np.zeros(3, np.float32)).shape == (3,)
+
+
+def test_a_constructor_on_one_line_gets_a_line_for_its_generator():
+    assert new_text("""\
+        import tensorflow as tf
+        class Noise(tf.keras.layers.Layer):
+            def __init__(self): super().__init__(); self.width = 2
+            def call(self, x):
+                return x + tf.random.normal(tf.shape(x))
+        """) == textwrap.dedent("""\
+        import keras
+        class Noise(keras.layers.Layer):
+            def __init__(self):
+                super().__init__()
+                self.width = 2
+                self.seed_generator = keras.random.SeedGenerator()
+            def call(self, x):
+                return x + keras.random.normal(keras.ops.shape(x), seed=self.seed_generator)
         """)
 
 

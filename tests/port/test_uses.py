@@ -336,6 +336,38 @@ with writer.as_default():
     assert outcome.new == "print(\"loss\", float(loss), 'at step', int(3))\n"
 
 
+def test_a_summary_that_is_not_printed_keeps_its_writer():
+    text = """\
+import tensorflow as tf
+writer = tf.summary.create_file_writer("logs")
+with writer.as_default():
+    tf.summary.scalar("loss", loss, step=3)
+    tf.summary.image("drawn", images, step=3)
+writer.close()
+"""
+    assert listed(text) == [
+        (2, "tf.summary.create_file_writer"),
+        (5, "tf.summary.image"),
+    ]
+    assert ported(text).new == text.replace(
+        'tf.summary.scalar("loss", loss, step=3)', "print(\"loss\", float(loss), 'at step', int(3))"
+    )
+
+
+def test_a_test_that_calls_a_function_stays_without_its_summaries():
+    text = """\
+import tensorflow as tf
+writer = tf.summary.create_file_writer("logs")
+if not set_up():
+    writer.flush()
+if not is_quiet:
+    writer.flush()
+"""
+    outcome = ported(text)
+    assert outcome.by_hand == ()
+    assert outcome.new == "if not set_up():\n    pass\n"
+
+
 def test_models_without_variables_are_listed_behind_a_variable():
     text = """\
 import tensorflow as tf

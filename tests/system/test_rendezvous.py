@@ -14,6 +14,7 @@ import pytest
 
 from anytpu.errors import HostsError
 from anytpu.system import joining
+from anytpu.system.rendezvous import Rendezvous
 from anytpu.system.roll import Greeting, Limits
 
 ADDRESS = ("127.0.0.1", 0)
@@ -166,12 +167,41 @@ def test_a_host_that_does_not_fit(changes: dict[str, Any], message: str):
         host.end()
 
 
+def test_a_host_with_an_index_out_of_range_is_not_counted():
+    """A late host is told why the job cannot start, although as many connections as hosts have been told."""
+    target = start(3)
+    message = {"error": "the index of a host (box3) is 3; it must be 0 to 2"}
+    hosts = [Host(target, index, 3) for index in (0, 3, 1)]
+    assert [host.read() for host in hosts] == [message] * 3
+    assert hosts[-1].read() is None
+    late = Host(target, 2, 3)
+    assert late.read() == message
+    for host in [*hosts, late]:
+        host.end()
+
+
 def test_a_host_that_ends_while_others_join():
     target = start(3)
     first, second = Host(target, 0, 3), Host(target, 1, 3)
     second.end()
     assert first.read() == {"error": "host 1 of 3 (box1) ended while the hosts were joining"}
     first.end()
+
+
+def test_two_hosts_that_end_at_the_same_moment_while_others_join():
+    """The rendezvous closes the second when it sees the end of the first, and goes on for those that come later."""
+    first = Greeting(0, 3, "box0", VERSIONS)
+    listener = socket.create_server(ADDRESS)
+    rendezvous = Rendezvous(listener, first, dataclasses.replace(SHORT, verdict_s=0.2), lambda _: 0)
+    hosts = [Host(listener.getsockname(), index, 3) for index in range(2)]
+    for host in hosts:
+        rendezvous._accept()
+        rendezvous._receive(rendezvous._guests[-1])
+        host.end()
+    rendezvous.run()
+    assert rendezvous._refusal == "host 0 of 3 (box0) ended while the hosts were joining"
+    rendezvous._stop_listening()
+    rendezvous._selector.close()
 
 
 def test_hosts_that_do_not_come():
@@ -200,6 +230,19 @@ def test_strangers_are_closed_and_change_nothing():
     hosts = [Host(target, index, 2, token="secret") for index in range(2)]
     assert all("service" in (host.read() or {}) for host in hosts)
     for host in [*hosts, wrong]:
+        host.end()
+
+
+def test_a_token_with_a_lone_surrogate_is_wrong():
+    target = start(2, token="secret")
+    greeting = Greeting(1, 2, "box1", VERSIONS, "guess").line().replace(b"guess", b"\\ud800")
+    with socket.create_connection(target, timeout=60.0) as stranger, stranger.makefile("rb") as lines:
+        stranger.sendall(greeting)
+        refusal = {"error": "this host has another ANYTPU_JOB_TOKEN than host 0, or none"}
+        assert [json.loads(line) for line in lines if line.strip()] == [refusal]
+    hosts = [Host(target, index, 2, token="secret") for index in range(2)]
+    assert all("service" in (host.read() or {}) for host in hosts)
+    for host in hosts:
         host.end()
 
 

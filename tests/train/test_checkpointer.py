@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from subprocess import PIPE
 from typing import Any
@@ -313,6 +314,42 @@ def test_saves_that_stop_the_training_for_too_long_are_postponed(tmp_path: Path,
     assert Checkpoints(tmp_path).steps() == [1, 40, 84]
     said = r"anytpu: a save costs 9(\.\d)? s of the training. So saves are about 45\d s apart, 2% of the time.\n"
     assert re.fullmatch(said, capsys.readouterr().err)
+
+
+def test_the_time_of_a_writer_that_ends_while_the_training_waits_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    checkpoints, may_write = Checkpoints(tmp_path), threading.Event()
+    save, now_s, asked = checkpoints.save, [0.0], []
+
+    def clock() -> float:
+        asked.append(None)
+        if len(asked) == 4:  # The end of the wait: the writer ends just while the training adds the time.
+            may_write.set()
+            next(thread for thread in threading.enumerate() if "writes a checkpoint" in thread.name).join()
+        return now_s[0]
+
+    def slow() -> Snapshot:
+        now_s[0] += 9
+        return Snapshot(1, "test", {"a": np.zeros(3)})
+
+    def save_later(*arguments: Any, **options: Any) -> None:
+        may_write.wait()
+        save(*arguments, **options)
+
+    thread_times_s = iter([0.0, 40.0])
+    monkeypatch.setattr(checkpoints, "save", save_later)
+    monkeypatch.setattr("time.thread_time", lambda: next(thread_times_s))
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    saver = Saver(checkpoints, SavePolicy(every_steps=1), now=lambda: now_s[0])
+    saver.save(slow)
+    monkeypatch.setattr(saver, "_now", clock)
+    assert not saver.is_due(2)
+    assert len(asked) == 4
+    assert capsys.readouterr().err == (
+        "anytpu: a save costs 49 s of the training. So saves are about 2450 s apart, 2% of the time.\n"
+    )
+    saver.finish()
 
 
 def test_objects_that_cannot_be_saved_are_named(tmp_path: Path):

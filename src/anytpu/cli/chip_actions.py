@@ -203,7 +203,7 @@ def knobs(typed: list[str]) -> dict[str, Any]:
     """Parse design parameters of the chip, each as KNOB=VALUE; counts are integers.
 
     Raises:
-        SettingError: one has another form, its value is not a number, or a count is not an integer.
+        SettingError: one has another form, names no parameter, or has a value that the parameter cannot have.
 
     Example:
         >>> knobs(["array=512", "weight_bytes_per_s=136e9"])
@@ -227,6 +227,8 @@ def knobs(typed: list[str]) -> dict[str, Any]:
             example = f"{name}={integer_defaults[name]}"
             raise SettingError(f"--set {assignment}: {name} must be an integer, such as {example}")
         values[name] = int(value) if name in integer_defaults else value
+    # `ChipProgram.time` has arguments of its own, such as `batch`, so an unknown name is refused here.
+    chip.Design().turned(values)
     return values
 
 

@@ -143,8 +143,9 @@ def _check(arguments: argparse.Namespace) -> None:
         )
     if bool(arguments.tls_cert) != bool(arguments.tls_key):
         raise SettingError("--tls-cert and --tls-key name two files of one certificate: give both, or neither")
-    if not 0 <= arguments.port < 65536:
-        raise SettingError(f"--port must be from 0 to 65535, not {arguments.port}")
+    for name, port in (("--port", arguments.port), ("--metrics-port", arguments.metrics_port)):
+        if port is not None and not 0 <= port < 65536:
+            raise SettingError(f"{name} must be from 0 to 65535, not {port}")
 
 
 def _front_class() -> Any:

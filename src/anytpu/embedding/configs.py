@@ -70,6 +70,12 @@ class FeatureConfig:
     def __post_init__(self) -> None:
         if not isinstance(self.table, TableConfig):
             raise SettingError(f"table of a FeatureConfig must be a TableConfig, not {self.table!r}")
+        length: Any = self.max_sequence_length
+        if not isinstance(length, int) or isinstance(length, bool) or length < 0:
+            raise SettingError(
+                "max_sequence_length of a feature must be a positive integer, or 0 to combine the ids of a row, not "
+                f"{length!r}"
+            )
         if self.output_shape is not None:
             raise SettingError(
                 f"output_shape={self.output_shape!r} is not supported: the result has one row for each row of ids. "

@@ -9,6 +9,7 @@ Rule: an update is made with the ids of one lookup, and the gradients of all its
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable
 from typing import Any
 
@@ -43,6 +44,11 @@ class FeatureTables:
         for feature in self._features:
             if not isinstance(feature, FeatureConfig):
                 raise SettingError(f"feature_config must consist of FeatureConfig, not {feature!r}")
+        if not self._features:
+            raise SettingError(
+                "feature_config has no feature: pass a FeatureConfig, or a nested structure of them, not "
+                f"{feature_config!r}"
+            )
         paths, _ = zip(*jax.tree_util.tree_flatten_with_path(feature_config, is_leaf=_is_feature)[0], strict=True)
         self.paths = [jax.tree_util.keystr(path, simple=True, separator="/") for path in paths]
         self._tables = named_tables(feature.table for feature in self._features)
@@ -202,7 +208,7 @@ def _is_feature(node: Any) -> bool:
 
 
 def named_tables(tables: Iterable[TableConfig]) -> list[TableConfig]:
-    """Return the tables of features, each once, with a name of its own.
+    """Return the tables of features, each once, with a name of its own: an unnamed one is named by its index.
 
     Args:
         tables: the tables; features may share one.
@@ -211,8 +217,12 @@ def named_tables(tables: Iterable[TableConfig]) -> list[TableConfig]:
         SettingError: two tables have one name.
     """
     listed = list({id(table): table for table in tables}.values())
-    for number, table in enumerate(listed):
-        table.name = table.name or f"table_{number}"
+    # A name may be taken: by the user, or by a table that other features have named.
+    taken = {table.name for table in listed}
+    for index, table in enumerate(listed):
+        free = (name for number in itertools.count(index) if (name := f"table_{number}") not in taken)
+        table.name = table.name or next(free)
+        taken.add(table.name)
     names = [table.name for table in listed]
     for name in names:
         if names.count(name) > 1:

@@ -5,11 +5,15 @@ reader of the path meanwhile sees the old content. If the disk is full, the old 
 
 Rule: the temporary file is created, never opened: if its name exists, even as a link, another name is tried. So in a
 folder that others can write to, nobody can choose a file that is overwritten.
+
+Exception: a folder may take no new files, for want of permission or because it is mounted read-only. A writable file in
+it is written in place, and an error may then leave a part of the new content.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import secrets
@@ -18,6 +22,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _MAX_TRIES = 100
+_CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+"""Errors of a folder that takes no new files. After others, such as a full disk, the old file must stay."""
 _SPECIAL = re.compile(r"/dev/(stdout|stderr|fd/\d+)|/proc/.*")
 """Names of open files. /dev/stdout may be a regular file, which the shell has open."""
 
@@ -27,7 +33,7 @@ def replaced(path: Path, suffix: str = "") -> Iterator[Path]:
     """Yield a temporary path to write to; the file is moved to `path` when the block ends without an error.
 
     The user's own link stays a link, and an existing file keeps its mode. A device or a pipe, such as
-    /dev/stdout, is yielded itself. So is an existing file in a folder that takes no new files.
+    /dev/stdout, is yielded itself. So is a writable file in a folder that takes no new files.
 
     Args:
         path: destination; an existing file is replaced.
@@ -50,9 +56,9 @@ def replaced(path: Path, suffix: str = "") -> Iterator[Path]:
     target = path.resolve() if path.is_symlink() and path.lstat().st_uid == os.geteuid() else path
     try:
         unfinished = _create_beside(target, suffix)
-    except OSError:
-        # The folder is closed. A file in it that may be written to is written in place.
-        if not is_file or not os.access(target, os.W_OK):
+    except OSError as error:
+        # A file in a closed folder is written in place, if it may be written to.
+        if error.errno not in _CLOSED or not is_file or not os.access(target, os.W_OK):
             raise
         yield target
         return

@@ -54,7 +54,7 @@ def rows_of(arrays: Tree, taker: str) -> int:
     listed = ", ".join(f"{name} has {len(array)}" for name, array in columns)
     if len(lengths) > 1:
         raise DataError(f"all arrays must have the same number of rows, but {listed}. Cut them to one length")
-    if lengths != {*lengths} - {0} or not lengths:
+    if not any(lengths):
         raise DataError(
             f"there is nothing to read: {listed or 'no array'}{' rows' if listed else ''}. Pass at least one row"
         )

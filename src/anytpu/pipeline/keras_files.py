@@ -109,7 +109,10 @@ def imdb(
 
     _check_memory(sets, file)
     start = np.array([] if start_char is None else [start_char], np.int64)
-    reviews = [[np.concatenate([start, np.add(words, index_from or 0)]) for words in x] for x, _ in sets]
+    # A review without words is an empty list, and NumPy's type for those is float64.
+    reviews = [
+        [np.concatenate([start, np.asarray(words, np.int64) + (index_from or 0)]) for words in x] for x, _ in sets
+    ]
     # As in Keras: without num_words, the word of the highest index is left out.
     end = num_words or max(int(words.max(initial=0)) for part in reviews for words in part)
 

@@ -204,9 +204,10 @@ def _lines(new: Any) -> list[Any]:
 
 
 def _has_lost_all(statement: cst.If) -> bool:
-    """Return whether nothing is left in a simple `if` whose lines were removed."""
+    """Return whether nothing is left of an `if` whose lines were removed: its test has no effect either."""
     is_empty = isinstance(statement.body, cst.IndentedBlock) and not statement.body.body
-    return is_empty and statement.orelse is None and isinstance(statement.test, cst.Name | cst.UnaryOperation)
+    is_simple = isinstance(statement.test, cst.Name | cst.UnaryOperation) and not m.findall(statement.test, _RUNS)
+    return is_empty and statement.orelse is None and is_simple
 
 
 def _with_old_ending(call: cst.Call, before: cst.Call) -> cst.Call:

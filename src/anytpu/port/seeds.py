@@ -98,9 +98,11 @@ def _give_generator(edits: Edits, owner: cst.ClassDef) -> None:
     for statement in owner.body.body:
         if isinstance(statement, cst.FunctionDef) and statement.name.value == "__init__":
             block = statement.body
-            edits.put_after(block, lambda updated: updated.with_changes(body=[*updated.body, edits.statement(line)]))
+            edits.put_after(block, lambda updated: _with_last_line(updated, edits.statement(line)))
             return
-    constructor = edits.statement(f"def __init__(self, **kwargs):\n    super().__init__(**kwargs)\n    {line}")
+    constructor = edits.statement(
+        f"def __init__(self, *args, **kwargs):\n    super().__init__(*args, **kwargs)\n    {line}"
+    )
     first = owner.body.body[0]
     is_text = isinstance(first, cst.SimpleStatementLine) and isinstance(first.body[0], cst.Expr)
 
@@ -114,3 +116,11 @@ def _give_generator(edits: Edits, owner: cst.ClassDef) -> None:
         return updated.with_changes(body=updated.body.with_changes(body=[*body[:is_text], empty, *rest]))
 
     edits.put_after(owner, with_constructor)
+
+
+def _with_last_line(block: cst.BaseSuite, line: cst.SimpleStatementLine) -> cst.IndentedBlock:
+    """Return a block with one more line. Statements on the line of their `def` get lines of their own."""
+    if isinstance(block, cst.IndentedBlock):
+        return block.with_changes(body=[*block.body, line])
+    parts = [part.with_changes(semicolon=cst.MaybeSentinel.DEFAULT) for part in block.body]
+    return cst.IndentedBlock([*(cst.SimpleStatementLine([part]) for part in parts), line])

@@ -20,10 +20,11 @@ _NOTE = "printed instead of written to a TensorBoard event file"
 
 def plan_summaries(edits: Edits) -> None:
     """Plan the writers, the blocks `with writer.as_default()` and the scalars in them."""
-    # 1. Print the scalars. A summary in traced code is left, with one finding for each function.
+    # 1. Print the scalars. Other summaries stay, and so do all in traced code, with one finding for each function.
     tree = edits.tree
     writers = {code for node, name in tree.chains() if name in _MAKERS and (code := _target(edits, node)) is not None}
     traced: set[cst.CSTNode | None] = set()
+    needs_writer = False
     for node, name in tree.chains():
         if not name.startswith(("summary.", "contrib.summary.")) or name in _MAKERS:
             continue
@@ -35,8 +36,9 @@ def plan_summaries(edits: Edits) -> None:
             edits.leave(node)
         elif name == "summary.scalar" and (call := tree.parent_call(node)) is not None:
             _print(edits, call)
-    # 2. Remove the writers, their blocks and their last calls. A summary that is left still needs its writer.
-    if traced or not writers:
+        needs_writer = needs_writer or not edits.is_done(node)
+    # 2. Remove the writers, their blocks and their last calls, unless a summary stays.
+    if needs_writer or not writers:
         return
     for block in tree.all(cst.With):
         is_writer = len(block.items) == 1 and any(

@@ -99,7 +99,8 @@ class Rendezvous:
             for key, _ in self._selector.select(_TICK_S):
                 if key.data is None:
                     self._accept()
-                else:
+                # An earlier event may have closed this connection.
+                elif key.data in self._guests:
                     self._receive(key.data)
             self._tick(time.monotonic())
 
@@ -109,7 +110,8 @@ class Rendezvous:
     def _is_over(self) -> bool:
         if self._is_joined:
             return not self._hosts()
-        return self._refusal is not None and len(self._told) == self._first.processes
+        # A refused host may have an index out of range. It is none of those that are waited for.
+        return self._refusal is not None and self._told.issuperset(range(self._first.processes))
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):

@@ -95,7 +95,10 @@ def parse_greeting(line: bytes) -> Greeting | None:
 
 def has_token(greeting: Greeting, token: str | None) -> bool:
     """Return whether a greeting has the token of the job."""
-    return token is None or hmac.compare_digest((greeting.token or "").encode(), token.encode())
+    if token is None:
+        return True
+    given = (greeting.token or "").encode(errors="replace")  # JSON may hold a lone surrogate.
+    return hmac.compare_digest(given, token.encode(errors="replace"))
 
 
 def refusal(greeting: Greeting, first: Greeting, taken: Mapping[int, str]) -> str | None:

@@ -1,10 +1,11 @@
 """A child of the front server: its start, its two sockets and its end.
 
-Rule: the child's environment has no token. It is killed with its whole process group.
+Rule: the child's environment has no token. It is killed with its whole process group: on a GPU, XLA starts ptxas.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import signal
@@ -113,8 +114,7 @@ class WorkerChild:
         self.control.close()
         self.buffers.close()
         self.arrays.close()
-        if self._process.poll() is None:
-            self._process.kill()
+        self._kill_group()
 
     def obituary(self) -> str:
         """Wait until the process has ended, and return how: "signal 9", "deadline 600", "status 1"."""
@@ -122,8 +122,15 @@ class WorkerChild:
             try:
                 status = self._process.wait(_GRACE_S)
             except subprocess.TimeoutExpired:
-                self._process.kill()
+                self._kill_group()
                 status = self._process.wait()
         if status == DEADLINE_STATUS:
             return f"deadline {self._options.deadline_s:g}"
         return f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+
+    def _kill_group(self) -> None:
+        # The process keeps its id until it is reaped, so the signal cannot reach another group. A thread that waits
+        # in `obituary` may reap it just now.
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -84,6 +85,15 @@ def test_half_precision_may_differ_by_more():
     for precision, agrees in ((FLOAT32, False), (HALF, True)):
         (value,) = compared({key: ONES}, [], {"there": {key: ONES * 1.01}}, {}, precision)
         assert value.agrees is agrees
+
+
+def test_bfloat16_is_a_float_type():
+    half = ONES.astype(jnp.bfloat16)
+    assert one(half, half).tolerance == 2.0**-16
+    assert one((np.nan * half).astype(jnp.bfloat16), half).not_finite == 4
+    (array,) = moved([half], 2.0**-7, np.random.default_rng(0))
+    assert array.dtype == jnp.bfloat16
+    assert np.all(array != half)
 
 
 def test_what_is_moved():

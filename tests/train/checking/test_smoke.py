@@ -166,10 +166,11 @@ def test_a_step_that_takes_too_long():
     )
 
 
-def test_a_layer_that_depends_on_the_cores():
+@pytest.mark.parametrize("scale_on_one_core", [1.0, float("nan")])
+def test_a_layer_that_depends_on_the_cores(scale_on_one_core: float):
     class Scaled(keras.layers.Layer):
         def call(self, x: Any) -> Any:
-            return x * float(tpu.get_strategy().num_replicas_in_sync)
+            return x * (scale_on_one_core if tpu.get_strategy().num_replicas_in_sync == 1 else 4.0)
 
     def create() -> Any:
         x = keras.Input((4,))
@@ -191,6 +192,27 @@ def test_weights_that_become_nan_are_named():
 
     with pytest.raises(SmokeTestError, match=r"^the loss of 'net/train' is (inf|nan) at step 2: the first value"):
         tpu.smoke(create, 64, "v5e-4")
+
+
+def test_a_weight_in_bfloat16_that_becomes_nan_is_named():
+    class Root(keras.layers.Layer):
+        def build(self, shape: Any) -> None:
+            self.scale = self.add_weight(shape=(), initializer="zeros", name="scale")
+
+        def call(self, x: Any) -> Any:
+            return x + keras.ops.sqrt(self.scale * self.scale)  # The gradient at 0 is a NaN.
+
+    def create() -> Any:
+        x = keras.Input((4,))
+        return compiled(x, Root(name="root", dtype="bfloat16")(keras.layers.Dense(3)(x)))
+
+    with pytest.raises(SmokeTestError) as caught:
+        tpu.smoke(create, 64, "v5e-4")
+    assert str(caught.value) == (
+        "the loss of 'net/train' is nan at step 2: the first value that is not finite is that of the weight "
+        "'root/scale', after the step before. Look for a logarithm, a division or a square root of 0 there, or lower "
+        "the learning rate"
+    )
 
 
 def test_a_floor_is_no_answer_but_a_bound():

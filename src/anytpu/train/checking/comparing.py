@@ -17,6 +17,7 @@ import dataclasses
 from collections.abc import Sequence
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from anytpu.program.program import Tree
@@ -159,4 +160,5 @@ def largest(value: np.ndarray) -> float:
 
 
 def _is_real(value: np.ndarray) -> bool:
-    return np.issubdtype(np.asarray(value).dtype, np.floating)
+    # NumPy does not count bfloat16 as a float type.
+    return jnp.issubdtype(np.asarray(value).dtype, jnp.floating)

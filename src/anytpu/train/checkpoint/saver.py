@@ -46,7 +46,8 @@ class Saver:
         self._failure: FileError | None = None
         self._has_reported = False
         self._unsaved: FileError | None = None
-        self._cost_s = self._total_s = 0.0
+        # The writing thread adds to the costs. The time of waiting for it is apart: only the training's thread adds it.
+        self._cost_s = self._total_s = self._waited_s = 0.0
         self._saves, self._has_postponed = 0, False
         self._began_s = now()
         self._saved_s = now()
@@ -79,20 +80,21 @@ class Saver:
         if not self._policy.is_due(step - self.step, self._now() - self._saved_s):
             return False
         # 1. The time that saves may still take. Waiting for the writing thread counts as a part of it.
-        left_s = _FREE_S + _MAX_SHARE * (self._now() - self._began_s) - self._total_s
+        left_s = _FREE_S + _MAX_SHARE * (self._now() - self._began_s) - self._total_s - self._waited_s
         if self._thread is not None:
             waited_from_s = self._now()
             self._thread.join(max(left_s, 0.0))
-            self._total_s += self._now() - waited_from_s
+            self._waited_s += self._now() - waited_from_s
         # 2. Save if time is left and the last snapshot is written.
         if left_s > 0 and (self._thread is None or not self._thread.is_alive()):
             return True
         # 3. Otherwise postpone, and say so once.
         if not self._has_postponed:
             self._has_postponed = True
+            cost_s = (self._total_s + self._waited_s) / self._saves
             _say(
-                f"a save costs {self._total_s / self._saves:.2g} s of the training. So saves are about "
-                f"{self._total_s / self._saves / _MAX_SHARE:.0f} s apart, {_MAX_SHARE:.0%} of the time"
+                f"a save costs {cost_s:.2g} s of the training. So saves are about {cost_s / _MAX_SHARE:.0f} s apart, "
+                f"{_MAX_SHARE:.0%} of the time"
             )
         return False
 
