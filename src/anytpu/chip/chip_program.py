@@ -101,7 +101,7 @@ class ChipProgram:
         Args:
             x: the input, `(rows, ...)` in the model's shape; a list or a dictionary for several inputs. Any number of
                 rows is valid. They run in batches, or a few rows in a batch of the next power of two. Free rows of a
-                batch are filled with zeros, and their results are dropped.
+                batch repeat its last row, and their results are dropped.
 
         Returns:
             The output, `(rows, ...)`, or a tuple of outputs: float32, dequantized from the chip's integers. A final
