@@ -119,23 +119,32 @@ def plan(
     pairs = _pairs(targets, batch_size)
     others = [(target, other) for target, own in pairs for other in _batches(sweep_batches, own)]
 
-    def answer(target: Target, batch: int | None) -> Prediction:
-        job = jobs(target.devices)
-        return review(job, batch, predict(job, batch, target, settings), settings, tries=advise)
-
-    def tasks() -> Iterator[Callable[[], Prediction]]:
-        # A Keras model is first traced by the thread that made it, while the systems before are compiled.
-        for target, batch in pairs:
-            jobs(target.devices).program(batch)
-            yield functools.partial(answer, target, batch)
-        for target, batch in others:
-            job = jobs(target.devices)
-            job.program(batch)
-            yield functools.partial(predict, job, batch, target, settings)
-
-    predictions = run_together(tasks())
+    predictions = run_together(_predictions(jobs, pairs, others, settings, advise))
     planned, sweep = predictions[: len(pairs)], predictions[len(pairs) :]
     return Plan(name or planned[0].program, tuple(planned), tuple(sweep), examples, epochs)
+
+
+def _predictions(
+    jobs: Callable[[int], PlanJob],
+    pairs: Sequence[tuple[Target, int | None]],
+    others: Sequence[tuple[Target, int | None]],
+    settings: PlanSettings,
+    advise: bool,
+) -> Iterator[Callable[[], Prediction]]:
+    """Yield a task for each system and batch: a reviewed prediction of each of `pairs`, a prediction of the others."""
+
+    def reviewed(job: PlanJob, target: Target, batch: int | None) -> Prediction:
+        return review(job, batch, predict(job, batch, target, settings), settings, tries=advise)
+
+    # A Keras model is first traced by the thread that made it, while the systems before are compiled.
+    for target, batch in pairs:
+        job = jobs(target.devices)
+        job.program(batch)
+        yield functools.partial(reviewed, job, target, batch)
+    for target, batch in others:
+        job = jobs(target.devices)
+        job.program(batch)
+        yield functools.partial(predict, job, batch, target, settings)
 
 
 def run_together(tasks: Iterable[Callable[[], T]]) -> list[T]:
