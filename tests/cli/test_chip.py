@@ -259,7 +259,7 @@ def test_knobs_that_count(typed: str):
 @pytest.mark.parametrize("typed", ["events=1", "batch=3", "size=2"])
 def test_knobs_that_a_chip_has_not(capsys: pytest.CaptureFixture[str], typed: str):
     assert error(capsys, "time", "nets.tpu", "--set", typed) == (
-        f"a chip has no number {typed[:-2]!r}; those that can be turned are array, clock_hz, unified_buffer_bytes, "
+        f"a chip has no parameter {typed[:-2]!r}; the parameters are array, clock_hz, unified_buffer_bytes, "
         "accumulator_rows, weight_fifo_tiles, weight_memory_bytes, weight_bytes_per_s, host_bytes_per_s, dies."
     )
 

@@ -118,7 +118,9 @@ def _give_generator(edits: Edits, owner: cst.ClassDef) -> None:
     edits.put_after(owner, with_constructor)
 
 
-def _with_last_line(block: cst.BaseSuite, line: cst.SimpleStatementLine) -> cst.IndentedBlock:
+def _with_last_line(
+    block: cst.IndentedBlock | cst.SimpleStatementSuite, line: cst.SimpleStatementLine
+) -> cst.IndentedBlock:
     """Return a block with one more line. Statements on the line of their `def` get lines of their own."""
     if isinstance(block, cst.IndentedBlock):
         return block.with_changes(body=[*block.body, line])
