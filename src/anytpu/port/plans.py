@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from anytpu.port.augmentations import plan_augmentations
-from anytpu.port.branches import plan_branches
 from anytpu.port.calls import plan_calls
+from anytpu.port.control_flow import plan_branches
 from anytpu.port.estimators import plan_estimators
 from anytpu.port.file_names import plan_file_names
 from anytpu.port.generators import plan_generators
