@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,17 @@ def embedding_of(strategy: Any, **settings: Any) -> TPUEmbedding:
     return embedding
 
 
+def step_of(embedding: TPUEmbedding) -> Callable[[Any], Any]:
+    """Return a training step on the batch that is enqueued."""
+
+    def step(targets: Any) -> Any:
+        value, gradients = jax.value_and_grad(loss_of)(embedding.dequeue(), targets)
+        embedding.apply_gradients(gradients)
+        return value
+
+    return step
+
+
 def enqueue(embedding: TPUEmbedding, step: int, **settings: Any) -> None:
     embedding.enqueue({"liked": DENSE[step], "seen": RAGGED[step], "user": RAGGED[step]}, **settings)
 
@@ -71,13 +83,7 @@ def reference() -> tuple[list[float], Any]:
 def test_in_a_custom_loop(cores: int):
     strategy = tpu.connect("virtual", cores=cores)
     embedding = embedding_of(strategy)
-
-    def step(targets: Any) -> Any:
-        value, gradients = jax.value_and_grad(loss_of)(embedding.dequeue(), targets)
-        embedding.apply_gradients(gradients)
-        return value
-
-    losses = []
+    step, losses = step_of(embedding), []
     for number, targets in enumerate(strategy.distribute_dataset(list(TARGETS))):
         enqueue(embedding, number)
         losses.append(float(strategy.reduce("SUM", strategy.run(step, args=(targets,)))))
@@ -93,9 +99,7 @@ def test_outside_of_a_replica_and_without_training():
     losses = []
     for number in range(STEPS):
         enqueue(embedding, number)
-        value, gradients = jax.value_and_grad(loss_of)(embedding.dequeue(), TARGETS[number])
-        embedding.apply_gradients(gradients)
-        losses.append(float(value))
+        losses.append(float(step_of(embedding)(TARGETS[number])))
     np.testing.assert_allclose(losses, reference()[0], rtol=1e-4)
     before = embedding.embedding_tables["items"]
     enqueue(embedding, 0, training=False)
@@ -331,13 +335,7 @@ def test_a_checkpointer_saves_tables_in_steps(tmp_path: Path):
     def train(folder: Path, last: int, cores: int) -> Any:
         strategy = tpu.connect("virtual", cores=cores)
         embedding = embedding_of(strategy)
-
-        def step(targets: Any) -> Any:
-            value, gradients = jax.value_and_grad(loss_of)(embedding.dequeue(), targets)
-            embedding.apply_gradients(gradients)
-            return value
-
-        checkpointer = tpu.Checkpointer(str(folder), every_steps=2)
+        step, checkpointer = step_of(embedding), tpu.Checkpointer(str(folder), every_steps=2)
         with strategy.scope():
             for number in checkpointer.steps(last, embedding=embedding):
                 enqueue(embedding, number)
