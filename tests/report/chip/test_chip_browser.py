@@ -3,11 +3,8 @@ nothing."""
 
 from __future__ import annotations
 
-import html
 import json
-import re
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -16,7 +13,7 @@ from PIL import Image
 import chip_page_samples
 from anytpu.report.chip import page
 from anytpu.report.chip.multiplication import wave_of
-from browser import BROWSER, BROWSERS_OWN, Site, browse
+from browser import BROWSER, Seen, browse, look_at
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium here: apt-get install chromium")
 
@@ -151,14 +148,6 @@ run();
 </script>"""
 
 
-class Seen(NamedTuple):
-    """What a browser found in each frame, what it asked for, and what it said."""
-
-    pages: dict[str, dict[str, Any]]
-    asked: list[tuple[str, str]]
-    said: list[str]
-
-
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     folder = tmp_path_factory.mktemp("pages")
@@ -167,18 +156,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     frames = [(f"{name} {width}", f"{name}.html", width) for name in NAMES for width in WIDTHS]
     plays = ["digits 1400", "digits 400", "many 1400"]
     text = HARNESS.replace("PAGES", json.dumps(frames)).replace("PLAYS", json.dumps(plays))
-    (folder / "frames.html").write_text(text)
-    site = Site(folder)
-    try:
-        hosts = f"--host-resolver-rules=MAP * {site.address}"
-        run = browse(folder, hosts, "--virtual-time-budget=60000", "--dump-dom", "http://pages.test/frames.html")
-    finally:
-        site.close()
-    found = re.search(r'<pre id="seen">(.*?)</pre>', run.stdout, re.DOTALL)
-    assert found, run.stderr
-    said = [line for line in run.stderr.splitlines() if "CONSOLE" in line]
-    asked = [one for one in site.asked if one[1] not in ("/frames.html", "/favicon.ico") and one[0] != BROWSERS_OWN]
-    return Seen(json.loads(html.unescape(found[1])), asked, said)
+    return look_at(folder, text, time_ms=60000)
 
 
 def test_no_page_is_wider_than_its_window(seen: Seen):
