@@ -18,6 +18,18 @@ PLACES = ("virtual", "twin")
 FEATURES, CLASSES = 6, 3
 
 
+class EveryLog(keras.callbacks.Callback):
+    """Keeps the logs of every step, one at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logs: list[Any] = []
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Keep the logs of a step."""
+        self.logs.append({name: float(value) for name, value in logs.items()})
+
+
 def rows(count: int = 48, seed: int = 3) -> tuple[np.ndarray, np.ndarray]:
     """Return `count` examples and their classes."""
     rng = np.random.default_rng(seed)

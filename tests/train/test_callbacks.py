@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import anytpu as tpu
-from keras_oracle import PLACES, agrees, classifier, close, compiled, rows, run, values
+from keras_oracle import PLACES, EveryLog, agrees, classifier, close, compiled, rows, run, values
 
 X, Y = rows()
 FIT = {"batch_size": 8, "epochs": 4, "verbose": 0}
@@ -153,17 +153,6 @@ def test_every_call_comes_as_from_keras(place: str):
         return watcher.calls
 
     assert run(classifier, train, place)[1] == run(classifier, train, None)[1]
-
-
-class EveryLog(keras.callbacks.Callback):
-    """Keeps the logs of every step."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.logs: list[Any] = []
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.logs.append({name: float(value) for name, value in logs.items()})
 
 
 def test_the_logs_of_every_step():

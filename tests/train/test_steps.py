@@ -11,7 +11,7 @@ import pytest
 
 import anytpu as tpu
 from anytpu.errors import SettingError
-from keras_oracle import CLASSES, FEATURES, PLACES, agrees, classifier, close, compiled, rows, run, values
+from keras_oracle import CLASSES, FEATURES, PLACES, EveryLog, agrees, classifier, close, compiled, rows, run, values
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -35,17 +35,6 @@ class Calls(keras.callbacks.Callback):
         self.calls.append(("end", batch, {name: float(value) for name, value in logs.items()}))
         if "_anytpu_trainer" in vars(self.model):
             self.every.append(tpu.step_logs(self.model))
-
-
-class EveryLog(keras.callbacks.Callback):
-    """Keeps the logs of every step, one at a time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.logs: list[Any] = []
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.logs.append({name: float(value) for name, value in logs.items()})
 
 
 def in_groups(steps: Any) -> Any:
