@@ -202,10 +202,10 @@ def _smaller(
 
 def _has_blocks(model: Any) -> bool:
     try:
-        found = longest(model.get_config()) if _keras.is_graph(model) else None
+        graph_and_blocks = longest(model.get_config()) if _keras.is_graph(model) else None
     except Exception:  # A layer of the user's own without a configuration.
         return False
-    return found is not None and found[1].count > BLOCKS
+    return graph_and_blocks is not None and graph_and_blocks[1].count > BLOCKS
 
 
 def _check_size(model: Any) -> None:
