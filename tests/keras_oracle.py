@@ -77,7 +77,7 @@ def values(model: Any) -> list[np.ndarray]:
 
 def close(ours: Any, theirs: Any, tolerance: float = 1e-5) -> None:
     """Assert that two trees of numbers agree to `tolerance` times the largest of each array, at least 1."""
-    ours, theirs = (keras.tree.map_structure(_plain, one) for one in (ours, theirs))
+    ours, theirs = (keras.tree.map_structure(_plain, results) for results in (ours, theirs))
     keras.tree.assert_same_structure(ours, theirs)
     for one, other in zip(keras.tree.flatten(ours), keras.tree.flatten(theirs), strict=True):
         one, other = np.asarray(one), np.asarray(other)

@@ -482,7 +482,9 @@ def test_saved_and_loaded(tmp_path: Any):
     loaded = keras.models.load_model(tmp_path / "model.keras")
     x, y = rows()
     np.testing.assert_array_equal(model.predict(x, verbose=0), loaded.predict(x, verbose=0))
-    histories = [one.fit(x, y, batch_size=10, shuffle=False, verbose=0).history["loss"] for one in (model, loaded)]
+    histories = [
+        trained.fit(x, y, batch_size=10, shuffle=False, verbose=0).history["loss"] for trained in (model, loaded)
+    ]
     np.testing.assert_allclose(*histories, rtol=1e-12)
 
 

@@ -14,7 +14,7 @@ def line(old: str) -> str:
 
 def advice(old: str) -> list[str]:
     outcome = ported(f"import tensorflow as tf\n{old}\n")
-    return [one.advice for one in outcome.by_hand]
+    return [finding.advice for finding in outcome.by_hand]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_session_that_does_more_stays_and_is_listed():
         "import anytpu as tpu\nimport tensorflow as tf\nx = tf.placeholder('float')\nwith tf.Session('') as s:\n"
         "    tpu.initialize_system()\n    print(s.run(loss))\n"
     )
-    assert [one.line for one in outcome.by_hand] == [2, 3, 5]
+    assert [finding.line for finding in outcome.by_hand] == [2, 3, 5]
 
 
 def test_a_session_without_a_graph_fetches_what_is_computed():
@@ -142,8 +142,8 @@ def test_which_tpu(argument: str, kept: str, said: str | None):
         f"r = tf.contrib.cluster_resolver.TPUClusterResolver({argument})\n"
     )
     assert outcome.new.splitlines()[-1] == f"r = tpu.TPUClusterResolver({kept})"
-    assert [one.advice for one in outcome.findings if one.line == 5] == ([] if said is None else [said])
-    assert all(one.kind == "note" for one in outcome.findings)
+    assert [finding.advice for finding in outcome.findings if finding.line == 5] == ([] if said is None else [said])
+    assert all(finding.kind == "note" for finding in outcome.findings)
 
 
 def test_a_loss_says_its_reduction_by_name():

@@ -76,7 +76,7 @@ def test_a_branch_that_draws_and_does_more_than_return_one_array_is_listed(true:
         "strategy.run(step, args=(np.zeros(2),))\n"
     )
     outcome = ported(GIVEN + text)
-    assert [(one.line, one.advice) for one in outcome.by_hand] == [
+    assert [(finding.line, finding.advice) for finding in outcome.by_hand] == [
         (15, "a branch of a step cannot draw random numbers: draw them before keras.ops.cond")
     ]
     assert "keras.ops.where" not in outcome.new

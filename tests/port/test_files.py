@@ -57,7 +57,7 @@ def test_the_old_file_is_kept(tmp_path: Path):
     assert path.read_text() == NEW
     assert (tmp_path / "old.py.bak").read_text() == OLD
     assert path.stat().st_mode & 0o777 == 0o755
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["old.py", "old.py.bak"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["old.py", "old.py.bak"]
     assert write([ported_file(path)]) == []
 
 
@@ -101,7 +101,7 @@ def test_text_that_its_encoding_lacks_leaves_the_file_as_it_was(tmp_path: Path):
     with pytest.raises(UnicodeEncodeError):
         write([file])
     assert path.read_text() == OLD
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["old.py", "old.py.bak"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["old.py", "old.py.bak"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

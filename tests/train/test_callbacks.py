@@ -59,8 +59,10 @@ def agrees_text(train: Any) -> None:
     for place in PLACES:
         _, ours = run(classifier, train, place)
         flat, other = keras.tree.flatten(ours), keras.tree.flatten(theirs)
-        assert [one for one in flat if isinstance(one, str)] == [one for one in other if isinstance(one, str)]
-        close([one for one in flat if not isinstance(one, str)], [one for one in other if not isinstance(one, str)])
+        assert [leaf for leaf in flat if isinstance(leaf, str)] == [leaf for leaf in other if isinstance(leaf, str)]
+        close(
+            [leaf for leaf in flat if not isinstance(leaf, str)], [leaf for leaf in other if not isinstance(leaf, str)]
+        )
 
 
 @pytest.mark.parametrize("save_freq", ["epoch", 3])
@@ -175,7 +177,7 @@ class Writer(keras.callbacks.Callback):
         if batch % 2 == 0:
             weights = self.model.get_weights()
             self.read.append(weights)
-            self.model.set_weights([one * 0.9 for one in weights])
+            self.model.set_weights([weight * 0.9 for weight in weights])
         if batch == 3:
             self.model.optimizer.learning_rate = 0.01
         if batch == 4:
@@ -320,7 +322,7 @@ def test_backup_and_restore(tmp_path: Path):
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         with pytest.raises(RuntimeError, match="lost"):
             model.fit(X, Y, callbacks=[keras.callbacks.BackupAndRestore(folder), Fails()], shuffle=False, **FIT)
-        model.set_weights([0 * one for one in model.get_weights()])
+        model.set_weights([0 * weight for weight in model.get_weights()])
         return model.fit(X, Y, callbacks=[keras.callbacks.BackupAndRestore(folder)], shuffle=False, **FIT)
 
     agrees(classifier, train)

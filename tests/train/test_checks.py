@@ -155,8 +155,8 @@ def told_by(call: Any) -> list[str]:
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         call()
-    assert all(one.filename == __file__ for one in told)
-    return [str(one.message) for one in told]
+    assert all(warning.filename == __file__ for warning in told)
+    return [str(warning.message) for warning in told]
 
 
 CAST = ": float64 is cast to float32 on the host. To save that, pass float32 arrays: "
@@ -208,7 +208,7 @@ def test_float64_and_int64_from_a_generator(place: str):
 
     with pytest.warns(UserWarning) as told:
         _, ours = run(classifier, lambda model: fit(model, "float64"), place)
-    assert [str(one.message) for one in told] == [f'x{CAST}x.astype("float32")']
+    assert [str(warning.message) for warning in told] == [f'x{CAST}x.astype("float32")']
     close(ours, run(classifier, lambda model: fit(model, "float32"), None)[1])
 
 

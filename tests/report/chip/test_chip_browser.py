@@ -161,24 +161,26 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
 
 def test_no_page_is_wider_than_its_window(seen: Seen):
     assert len(seen.pages) == len(NAMES) * len(WIDTHS)
-    assert {name: one["wide"] for name, one in seen.pages.items() if one["wide"] or one["needs"] > one["width"]} == {}
-    assert {one["width"] for one in seen.pages.values()} == set(WIDTHS)
-    after = [one["after"] for one in seen.pages.values() if "after" in one]
-    assert len(after) == 3 and all(one["needs"] <= one["width"] and not one["wide"] for one in after)
+    assert {
+        name: page["wide"] for name, page in seen.pages.items() if page["wide"] or page["needs"] > page["width"]
+    } == {}
+    assert {page["width"] for page in seen.pages.values()} == set(WIDTHS)
+    after = [page["after"] for page in seen.pages.values() if "after" in page]
+    assert len(after) == 3 and all(page["needs"] <= page["width"] and not page["wide"] for page in after)
 
 
 def test_every_page_starts_without_a_complaint(seen: Seen):
-    assert {one["ready"] for one in seen.pages.values()} == {"yes"}
+    assert {page["ready"] for page in seen.pages.values()} == {"yes"}
     assert len(seen.said) == 1 and "the harness speaks" in seen.said[0]
 
 
 def test_no_page_asks_for_anything(seen: Seen):
     assert set(seen.asked) == {("pages.test", f"/{name}.html") for name in NAMES}
-    assert {one["images"] for one in seen.pages.values()} == {0}
+    assert {page["images"] for page in seen.pages.values()} == {0}
 
 
 def test_it_is_light_where_its_reader_is(seen: Seen):
-    assert {one["paper"] for one in seen.pages.values()} == {"rgb(255, 255, 255)"}
+    assert {page["paper"] for page in seen.pages.values()} == {"rgb(255, 255, 255)"}
 
 
 def test_hostile_names_run_nothing(seen: Seen):
@@ -251,7 +253,7 @@ def test_the_wave_steps_to_the_right_numbers(seen: Seen, name: str):
         assert step["sums"] == cells + done, cycle
     wave = wave_of(chip_page_samples.digits().first_tile)  # type: ignore[arg-type]
     assert found["steps"][7]["weights"] == [str(weight) for weight in wave.weights.ravel()]
-    assert found["steps"][-1]["sums"][64:] == [str(one) for one in (wave.numbers @ wave.weights).ravel()]
+    assert found["steps"][-1]["sums"][64:] == [str(number) for number in (wave.numbers @ wave.weights).ravel()]
     assert found["checked"] == "Checked: 64 of 64 sums that left the array are those of the int32 matrix product."
     assert found["steps"][0]["said"] == (
         "Cycle 1 of 30: the tile is shifted in, row by row from above (1 of 8); 0 of 64 sums are done."
