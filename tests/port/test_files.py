@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from pathlib import Path
 
@@ -8,15 +9,13 @@ import pytest
 
 from anytpu.errors import PortError
 from anytpu.port import ported_file, program_files, write
+from error_texts import error_text
 
 OLD = "import tensorflow as tf\nstrategy = tf.distribute.get_strategy()\n"
 NEW = "import anytpu as tpu\nstrategy = tpu.get_strategy()\n"
 
 
-def message_of(call) -> str:
-    with pytest.raises(PortError) as caught:
-        call()
-    return str(caught.value)
+message_of = functools.partial(error_text, kind=PortError)
 
 
 def test_files_and_folders_are_found_once_and_in_order(tmp_path: Path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from anytpu.errors import ProgramError
 from anytpu.program import REPLICATED, ROWS, Placement, lower, of, stablehlo_file, write
 from anytpu.program.stablehlo_file import read_stablehlo
+from error_texts import error_text
 
 W, X = np.arange(4, dtype="float32"), np.arange(12, dtype="float32").reshape(3, 4)
 
@@ -28,10 +30,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def error_of(job, *arguments, **options) -> str:
-    with pytest.raises(ProgramError) as caught:
-        of(job, *arguments, **options)
-    return str(caught.value)
+error_of = functools.partial(error_text, of, kind=ProgramError)
 
 
 @pytest.mark.parametrize("kind", [str, Path])
