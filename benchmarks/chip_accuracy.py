@@ -134,7 +134,7 @@ def main() -> None:
     record: dict[str, Any] = {"machine": machine(), "calibration": CALIBRATION, "models": {}}
     for name in filter(None, options.models.split(",")):
         seeds = [accuracy(name, seed) for seed in range(options.seeds)]
-        means = {way: float(np.mean([one[way] for one in seeds])) for way in ("float32", *WAYS)}
+        means = {way: float(np.mean([result[way] for result in seeds])) for way in ("float32", *WAYS)}
         record["models"][name] = {"seeds": seeds, "mean": means}
         for way, mean in means.items():
             print(f"{name:6} {way:20} {mean:6.2f} % {mean - means['float32']:+6.2f}", flush=True)

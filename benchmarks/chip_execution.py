@@ -106,7 +106,7 @@ def wait_until_idle() -> None:
 
 def ticks() -> tuple[int, int]:
     """Return the ticks that all cores were idle, and all of their ticks, since the machine was started."""
-    numbers = [int(one) for one in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    numbers = [int(number) for number in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     return numbers[3] + numbers[4], sum(numbers)
 
 
@@ -153,7 +153,10 @@ def measure_layers(rounds: int, folder: str) -> dict[str, Any]:
         turns = take_turns(contenders, rounds)
         macs = batch * side * side * channels * outputs * kernel * kernel
         seconds = summary(turns)
-        rates = {one: (SQUARE**3 if one == "blas" else macs) / seconds[one]["median_s"] / 1e9 for one in seconds}
+        rates = {
+            contender: (SQUARE**3 if contender == "blas" else macs) / seconds[contender]["median_s"] / 1e9
+            for contender in seconds
+        }
         pairs = zip(turns["blas"], turns["anytpu"], strict=True)
         share = statistics.median(macs / ours_s * blas_s / SQUARE**3 for blas_s, ours_s in pairs)
         result[name] = {
@@ -188,8 +191,8 @@ def measure_digits(rounds: int, folder: str) -> dict[str, Any]:
         contenders[f"ort {kind}"] = lambda session=session, given=given: session.run(None, given)[0]
     differ = int((np.asarray(contenders["anytpu"]()) != contenders["ort u8"]()).sum())
     seconds = summary(take_turns(contenders, rounds))
-    rates = {one: 256 / seconds[one]["median_s"] for one in seconds}
-    print("digits CNN, rows a second:", ", ".join(f"{one} {rate:,.0f}" for one, rate in rates.items()))
+    rates = {contender: 256 / seconds[contender]["median_s"] for contender in seconds}
+    print("digits CNN, rows a second:", ", ".join(f"{contender} {rate:,.0f}" for contender, rate in rates.items()))
     return {"seconds": seconds, "rows_per_s": rates, "outputs_that_differ": differ}
 
 

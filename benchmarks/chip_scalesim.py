@@ -126,12 +126,12 @@ def same_rules(folder: Path) -> list[int]:
 
 
 def summary(turns: list[tuple[float, float]]) -> dict[str, float]:
-    wall = [one[0] for one in turns]
+    wall = [turn[0] for turn in turns]
     return {
         "wall_s": statistics.median(wall),
         "least_wall_s": min(wall),
         "most_wall_s": max(wall),
-        "cpu_s": statistics.median(one[1] for one in turns),
+        "cpu_s": statistics.median(turn[1] for turn in turns),
     }
 
 
@@ -157,13 +157,13 @@ def measure(python: str, rounds: int, images: list[Image], folder: Path) -> dict
                 wall_s, cpu_s, found[name] = timed(work)
                 turns[name].append((wall_s, cpu_s))
         peer.stdin.close()
-    return {"seconds": {name: summary(one) for name, one in turns.items()}, **found}
+    return {"seconds": {name: summary(contender_turns) for name, contender_turns in turns.items()}, **found}
 
 
 def report(found: dict[str, Any], compile_s: float) -> None:
     print("To time AlexNet's five convolutions      median s      least       most        CPU")
-    for name, one in found["seconds"].items():
-        figures = " ".join(f"{one[key]:10.5f}" for key in ("wall_s", "least_wall_s", "most_wall_s", "cpu_s"))
+    for name, figure in found["seconds"].items():
+        figures = " ".join(f"{figure[key]:10.5f}" for key in ("wall_s", "least_wall_s", "most_wall_s", "cpu_s"))
         print(f"  {name:36} {figures}")
     print(f"  (compiling the five programs for the model: {compile_s:.3f} s, once)")
     ours, peer = found["seconds"]["model"], found["seconds"]["SCALE-Sim"]

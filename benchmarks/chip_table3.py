@@ -107,30 +107,36 @@ def images() -> Iterator[tuple[str, str, Image]]:
 
 def without_holds(image: Image) -> Image:
     """Return the program with nothing that the matrix unit could wait for but weights."""
-    kept = tuple(one for one in image.instructions if isinstance(one, ArrayInstruction | ReadWeights | DebugTag))
+    kept = tuple(
+        instruction
+        for instruction in image.instructions
+        if isinstance(instruction, ArrayInstruction | ReadWeights | DebugTag)
+    )
     return dataclasses.replace(image, instructions=kept)
 
 
 def with_delay_slots(image: Image) -> Image:
     """Return the program with a Sync between layers: the matrix unit waits until the layer before is written."""
     program = []
-    for one in image.instructions:
-        program.append(one)
-        if isinstance(one, DebugTag):
+    for instruction in image.instructions:
+        program.append(instruction)
+        if isinstance(instruction, DebugTag):
             program.append(Sync(1 << Unit.MATRIX, 1 << Unit.ACTIVATE))
     return dataclasses.replace(image, instructions=tuple(program))
 
 
 def with_doubled_input(image: Image) -> Image:
     """Return the program without the reads of its input: as if that had come while the batch before was worked on."""
-    kept = tuple(one for one in image.instructions if not isinstance(one, ReadHostMemory | InterruptHost))
+    kept = tuple(
+        instruction for instruction in image.instructions if not isinstance(instruction, ReadHostMemory | InterruptHost)
+    )
     return dataclasses.replace(image, instructions=kept)
 
 
 def rows_of(t: Timing) -> dict[str, float]:
     """Return rows 1 to 8, percent."""
     cycles = (t.active_cycles, t.stall_cycles, t.shift_cycles, t.other_cycles, t.data_wait_cycles, t.input_wait_cycles)
-    active, stall, shift, other, data, waits = (100 * one / t.cycles for one in cycles)
+    active, stall, shift, other, data, waits = (100 * part / t.cycles for part in cycles)
     shares = (active, 100 * t.useful_share, 100 * t.unused_share, stall, shift, other, data, waits)
     return dict(zip(ROWS, shares, strict=True))
 
@@ -313,14 +319,14 @@ def ablation_table(found: dict[str, dict[str, Any]]) -> Iterator[str]:
     yield "Each choice: row 6 (percent) and TOPS     " + " ".join(f"{name:>12}" for name in names) + "   mean off"
     paper = " ".join(f"{PAPER[name][5]:5.1f} {PAPER_TOPS[name]:6.1f}" for name in names)
     yield f"  {'the paper':38} {paper}"
-    for name, one in found.items():
-        figures = " ".join(f"{one['row_6'][app]:5.1f} {one['tops'][app]:6.1f}" for app in names)
-        yield f"  {name:38} {figures}   {one['mean_points_row_6']:.1f} points, {one['mean_error_tops']:.1f} %"
+    for name, choice in found.items():
+        figures = " ".join(f"{choice['row_6'][app]:5.1f} {choice['tops'][app]:6.1f}" for app in names)
+        yield f"  {name:38} {figures}   {choice['mean_points_row_6']:.1f} points, {choice['mean_error_tops']:.1f} %"
 
 
 def other_tables(cases: list[Case], headlines: dict[str, Image]) -> Iterator[str]:
     yield "Beside other tables           latency   inferences/s alone, back to back (T4)   link (T5)   MiB used (T8)"
-    for case in (one for one in cases if one.is_headline):
+    for case in (case for case in cases if case.is_headline):
         many = time(headlines[case.application], back_to_back=True)
         paper = PAPER_INFERENCES.get(case.application)
         yield (
@@ -353,8 +359,10 @@ def main() -> None:
     arguments = parser.parse_args()
     start_s = clock.perf_counter()
     compiled = list(images())
-    cases = [case_of(*one) for one in compiled]
-    headlines = {case.application: one[2] for case, one in zip(cases, compiled, strict=True) if case.is_headline}
+    cases = [case_of(*program) for program in compiled]
+    headlines = {
+        case.application: program[2] for case, program in zip(cases, compiled, strict=True) if case.is_headline
+    }
     choices = dict(ablation(headlines))
     for part in (table_3(cases), verdicts(cases), tops_table(cases), ablation_table(choices), whole_batches(cases)):
         print("\n".join(part), end="\n\n")

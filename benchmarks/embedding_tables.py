@@ -69,10 +69,10 @@ def torch_turn(rows: int) -> Callable[[], object]:
     optimizers = [torch.optim.SparseAdam(bag.parameters()), torch.optim.Adam(dense.parameters())]
 
     def train() -> None:
-        for one, target in zip(ids, y, strict=True):
+        for bags, target in zip(ids, y, strict=True):
             for optimizer in optimizers:
                 optimizer.zero_grad()
-            torch.nn.functional.mse_loss(dense(bag(one)), target).backward()
+            torch.nn.functional.mse_loss(dense(bag(bags)), target).backward()
             for optimizer in optimizers:
                 optimizer.step()
         if device == "cuda":
@@ -146,29 +146,31 @@ def race(rounds: int, contenders: dict[str, Contender]) -> dict[str, Any]:
     }
 
 
-def gpu_parts(rows: int) -> dict[str, Callable[[], dict[str, Contender]]]:
-    """Return the parts that run on a GPU. The batches of torch are on the GPU before its turn."""
-    gpu = {"JAX_PLATFORMS": "cuda,cpu", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-    contender = lambda kind, count=rows: Contender(kind, count, **gpu)  # noqa: E731
-    return {
-        "rows": lambda: {"tenth": contender("local", rows // 10), "all": contender("local")},
-        "keras": lambda: {"anytpu": contender("local"), "keras": contender("keras")},
-        "torch": lambda: {"anytpu": contender("local"), "torch": contender("torch")},
-    }
+def parts(rows: int, torch: str | None, has_gpu: bool) -> dict[str, Callable[[], dict[str, Contender]]]:
+    """Return the functions that start the contenders of each part; the first contender is the one to compare with.
 
+    A GPU has no parts for CPU cores and kernels. The batches of torch are on it before its turn.
 
-def parts(rows: int, torch: str | None) -> dict[str, Callable[[], dict[str, Contender]]]:
-    ours = lambda: Contender("1", rows)  # noqa: E731
-    found = {
-        "rows": lambda: {"tenth": Contender("1", rows // 10), "all": ours()},
-        "cores": lambda: {"one": ours(), "eight": Contender("8", rows)},
-        "torch": lambda: {"anytpu": ours(), "torch": Contender("torch", rows, torch or "")},
-        "keras": lambda: {"anytpu": ours(), "keras": Contender("keras", rows)},
-        "xla": lambda: {"kernels": ours(), "xla": Contender("1", rows, ANYTPU_KERNELS="xla")},
+    Args:
+        rows: number of rows of the table.
+        torch: Python of an environment with torch; None leaves its part out.
+        has_gpu: whether the parts run on this machine's GPU, and not on its CPU.
+    """
+    anytpu = "local" if has_gpu else "1"
+    gpu = {"JAX_PLATFORMS": "cuda,cpu", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if has_gpu else {}
+
+    def start(kind: str, count: int = rows, python: str = sys.executable, **environment: str) -> Contender:
+        return Contender(kind, count, python, **gpu, **environment)
+
+    every = {
+        "rows": lambda: {"tenth": start(anytpu, rows // 10), "all": start(anytpu)},
+        "cores": lambda: {"one": start(anytpu), "eight": start("8")},
+        "torch": lambda: {"anytpu": start(anytpu), "torch": start("torch", python=torch or "")},
+        "keras": lambda: {"anytpu": start(anytpu), "keras": start("keras")},
+        "xla": lambda: {"kernels": start(anytpu), "xla": start(anytpu, ANYTPU_KERNELS="xla")},
     }
-    if torch is None:
-        del found["torch"]
-    return found
+    left_out = {*(["cores", "xla"] if has_gpu else []), *(["torch"] if torch is None else [])}
+    return {name: start_part for name, start_part in every.items() if name not in left_out}
 
 
 def main() -> None:
@@ -188,7 +190,7 @@ def main() -> None:
     table_bytes = (1 + SLOTS) * options.rows * WIDTH * 4
     record: dict[str, Any] = {"machine": cpu_name(), "processors": os.cpu_count(), "rounds": options.rounds}
     record |= {"table_rows": options.rows, "width": WIDTH, "ids": [BATCH, SIZE], "table_and_slots_bytes": table_bytes}
-    made = gpu_parts(options.rows) if options.gpu else parts(options.rows, options.torch)
+    made = parts(options.rows, sys.executable if options.gpu else options.torch, options.gpu)
     for name in options.parts.split(",") if options.parts else made:
         record[name] = race(options.rounds, made[name]())
         print(name, json.dumps(record[name], indent=1), flush=True)

@@ -179,7 +179,7 @@ def scan_variant(job: Job, strategy: Any) -> Callable[[int], None]:
             if len(order) % job.batch:
                 state = last(state, order[steps * job.batch :])
             held[0] = list(state[:3])
-            [float(one) for one in state[3:]]
+            [float(total) for total in state[3:]]
 
     return run
 
@@ -291,9 +291,9 @@ def machine() -> str:
 def table(job: str, result: dict[str, dict[str, float]]) -> str:
     keras_us, scan_us = result["keras"]["median_us"], result["scan"]["median_us"]
     rows = [f"{job:8} {'variant':7} {'us/step':>10} {'min':>10} {'max':>10} {'x keras':>8} {'x scan':>8}"]
-    for name, one in result.items():
-        us = one["median_us"]
-        spread = f"{one['min_us']:10.0f} {one['max_us']:10.0f}"
+    for name, variant in result.items():
+        us = variant["median_us"]
+        spread = f"{variant['min_us']:10.0f} {variant['max_us']:10.0f}"
         rows.append(f"{'':8} {name:7} {us:10.0f} {spread} {keras_us / us:8.2f} {scan_us / us:8.2f}")
     return "\n".join(rows)
 
@@ -314,7 +314,7 @@ def main() -> None:
         record["jobs"][name] = result
         if options.first:
             result["first step"] = first_step(name, options.first)
-            ours_s, keras_s = (result["first step"][f"{one}_s"] for one in ("ours", "keras"))
+            ours_s, keras_s = (result["first step"][f"{contender}_s"] for contender in ("ours", "keras"))
             print(f"{'':8} first step: ours {ours_s:.2f} s, keras {keras_s:.2f} s, ratio {ours_s / keras_s:.2f}")
     if options.output:
         Path(options.output).write_text(json.dumps(record, indent=1) + "\n")

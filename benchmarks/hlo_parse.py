@@ -66,7 +66,10 @@ def main() -> None:
     """Measure."""
     text = repeated(Path(sys.argv[1]).read_text() if len(sys.argv) > 1 else compiled())
     module = hlo.parse(text)
-    entry, total = len(module.entry.instructions), sum(len(one.instructions) for one in module.computations.values())
+    entry, total = (
+        len(module.entry.instructions),
+        sum(len(computation.instructions) for computation in module.computations.values()),
+    )
     print(f"{len(text) / 1e6:.1f} MB, {len(module.computations):,} computations, {total:,} instructions")
     print(f"{entry:,} of them in ENTRY; {platform.python_implementation()} {platform.python_version()}, one core")
 
@@ -78,8 +81,8 @@ def main() -> None:
     timed("ENTRY read", lambda: hlo.parse(text).entry)
     timed("every computation read", every_computation)
     executed = list(module.entry.instructions.values())
-    timed("FLOPs of each instruction of ENTRY", lambda: [hlo.flops_of(one) for one in executed])
-    timed("layer, line and collective of each", lambda: [_facts(module, one) for one in executed])
+    timed("FLOPs of each instruction of ENTRY", lambda: [hlo.flops_of(instruction) for instruction in executed])
+    timed("layer, line and collective of each", lambda: [_facts(module, instruction) for instruction in executed])
     timed("what is in memory at the peak", lambda: peak_of(module))
 
 

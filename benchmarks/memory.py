@@ -71,12 +71,16 @@ def kept(name: str, side: str, models: int) -> dict[str, Any]:
     before = held()
     gone: list[weakref.ref] = []
     for _ in range(models):
-        gone += [weakref.ref(one) for one in use(WIDTH)]
+        gone += [weakref.ref(owner) for owner in use(WIDTH)]
         gc.collect()
     after = held()
     rest = {name: after[name] - before[name] for name in after if name != "resident_mib"}
     grown_mib = (after["resident_mib"] - before["resident_mib"]) / models
-    return {"alive": sum(one() is not None for one in gone), **rest, "resident_mib_per_model": round(grown_mib, 3)}
+    return {
+        "alive": sum(reference() is not None for reference in gone),
+        **rest,
+        "resident_mib_per_model": round(grown_mib, 3),
+    }
 
 
 def held() -> dict[str, float]:

@@ -73,8 +73,8 @@ def main() -> None:
     parser.add_argument("--modules", type=Path, default=Path("/tmp/anytpu-plan-cases"), help="where modules are kept")
     given = parser.parse_args()
     cases = [case for case in plan_cases.CASES if not given.quick or is_quick(case)]
-    seen = [one for case in cases if (one := calibration.look(case, given.modules, given.kept))]
-    missing = sorted({case.name for case in cases} - {one.case.name for one in seen})
+    seen = [entry for case in cases if (entry := calibration.look(case, given.modules, given.kept))]
+    missing = sorted({case.name for case in cases} - {entry.case.name for entry in seen})
     rows = [row for row in compared(seen) if not given.case or row.name.startswith(tuple(given.case))]
     show(rows, missing)
     if not given.case and not given.quick:
@@ -99,8 +99,8 @@ def compared(seen: list[Seen]) -> list[Row]:
 
     def without(is_left: Callable[[Case, Case], bool]) -> list[float]:
         off = []
-        for row, one in enumerate(seen):
-            used = np.array([float(not is_left(other.case, one.case)) for other in seen])
+        for row, entry in enumerate(seen):
+            used = np.array([float(not is_left(other.case, entry.case)) for other in seen])
             change = calibration.solved(seen, knobs, jacobian, misses, moved, used)
             off.append(float(misses[row] + jacobian[row] @ change))
         return off
@@ -109,21 +109,21 @@ def compared(seen: list[Seen]) -> list[Row]:
     family = without(lambda other, case: other.family == case.family)
     parts = calibration.parts_of(seen, fitted)
     intervals = [calibration.bounds(seen, np.array(family), parts, at, fitted) for at in range(len(seen))]
-    return [_row(one, float(misses[at]), alone[at], family[at], intervals[at]) for at, one in enumerate(seen)]
+    return [_row(entry, float(misses[at]), alone[at], family[at], intervals[at]) for at, entry in enumerate(seen)]
 
 
-def _row(one: Seen, miss: float, alone: float, family: float, interval: tuple[float, float]) -> Row:
+def _row(entry: Seen, miss: float, alone: float, family: float, interval: tuple[float, float]) -> Row:
     low, high = interval
     return Row(
-        name=one.case.name,
-        kind=one.case.kind,
-        target=one.case.target,
-        measured_s=one.case.measured_s,
+        name=entry.case.name,
+        kind=entry.case.kind,
+        target=entry.case.target,
+        measured_s=entry.case.measured_s,
         fitted=math.expm1(miss),
         left_out=math.expm1(alone),
         family_out=math.expm1(family),
         half_width=calibration.half_widths([interval])[0],
-        holds=low <= -(family if calibration.is_step(one) else alone) <= high,
+        holds=low <= -(family if calibration.is_step(entry) else alone) <= high,
     )
 
 

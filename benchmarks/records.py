@@ -166,8 +166,8 @@ def measure(job: str, folder: Path, rounds: int, tf_python: str) -> dict[str, An
 
 
 def summary(figures: list[dict[str, float]]) -> dict[str, float]:
-    wall = [1e6 * one["wall_s"] / one["rows"] for one in figures]
-    cpu = [1e6 * one["cpu_s"] / one["rows"] for one in figures]
+    wall = [1e6 * turn["wall_s"] / turn["rows"] for turn in figures]
+    cpu = [1e6 * turn["cpu_s"] / turn["rows"] for turn in figures]
     return {
         "wall_us": statistics.median(wall),
         "min_wall_us": min(wall),
@@ -179,9 +179,9 @@ def summary(figures: list[dict[str, float]]) -> dict[str, float]:
 def table(job: str, result: dict[str, dict[str, float]]) -> str:
     rows = [f"{job:8} {'':10} {'us/row':>8} {'min':>8} {'max':>8} {'cpu us':>8} {'x tf':>6} {'x tf, cpu':>10}"]
     peer = result["tf.data"]
-    for name, one in result.items():
-        times = f"{one['wall_us']:8.1f} {one['min_wall_us']:8.1f} {one['max_wall_us']:8.1f} {one['cpu_us']:8.1f}"
-        ratios = f"{peer['wall_us'] / one['wall_us']:6.2f} {peer['cpu_us'] / one['cpu_us']:10.2f}"
+    for name, figures in result.items():
+        times = " ".join(f"{figures[key]:8.1f}" for key in ("wall_us", "min_wall_us", "max_wall_us", "cpu_us"))
+        ratios = f"{peer['wall_us'] / figures['wall_us']:6.2f} {peer['cpu_us'] / figures['cpu_us']:10.2f}"
         rows.append(f"{'':8} {name:10} {times} {ratios}")
     return "\n".join(rows)
 

@@ -122,11 +122,11 @@ def race(job: str, rounds: int, names: list[str]) -> dict[str, dict[str, float]]
     workers = {name: Worker(name, CONTENDERS[name]) for name in names if job in CONTENDERS[name].jobs}
     turns: dict[str, list[dict[str, float]]] = {name: [] for name in workers}
     try:
-        for one in range(rounds + 1):
+        for index in range(rounds + 1):
             for name, worker in workers.items():
                 time.sleep(PAUSE_S)  # the threads of the one before have gone to sleep
                 turn = worker.train(job)
-                if one:
+                if index:
                     turns[name].append(turn)
     finally:
         for worker in workers.values():
@@ -151,10 +151,10 @@ def table(job: str, result: dict[str, dict[str, float]]) -> str:
     """Return one job's rows; the last column says how many times faster anytpu is."""
     rows = [f"{job:8} {'':17} {'us/example':>11} {'ms/step':>10} {'least':>10} {'CPU ms':>10} {'anytpu is':>10}"]
     ours = result.get("anytpu")
-    for name, one in result.items():
-        ratio = f"{one['step_s'] / ours['step_s']:8.2f} x" if ours else ""
-        times = " ".join(f"{1e3 * one[key]:10.3f}" for key in ("step_s", "step_min_s", "step_cpu_s"))
-        rows.append(f"{'':8} {name:17} {one['example_us']:11.1f} {times} {ratio:>10}")
+    for name, contender in result.items():
+        ratio = f"{contender['step_s'] / ours['step_s']:8.2f} x" if ours else ""
+        times = " ".join(f"{1e3 * contender[key]:10.3f}" for key in ("step_s", "step_min_s", "step_cpu_s"))
+        rows.append(f"{'':8} {name:17} {contender['example_us']:11.1f} {times} {ratio:>10}")
     return "\n".join(rows)
 
 

@@ -91,7 +91,9 @@ def judged(row: dict[str, Any]) -> dict[str, Any]:
     possible = [candidate for candidate in row["candidates"] if "step_s" in candidate]
     fitting = [candidate for candidate in possible if candidate["step_s"]]
     best = min(fitting, key=lambda candidate: candidate["step_s"])
-    first = min((one for one in fitting if one["is_chosen"]), key=lambda candidate: candidate["step_s"])
+    first = min(
+        (candidate for candidate in fitting if candidate["is_chosen"]), key=lambda candidate: candidate["step_s"]
+    )
     return {
         "fitting": len(fitting),
         "best": best["layout"],

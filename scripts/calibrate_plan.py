@@ -154,7 +154,7 @@ def main() -> None:
     parser.add_argument("--modules", type=Path, default=Path("/tmp/anytpu-plan-cases"), help="where modules are kept")
     parser.add_argument("--kept", action="store_true", help="leave out cases whose module is not there yet")
     given = parser.parse_args()
-    seen = [one for case in plan_cases.CASES if (one := look(case, given.modules, given.kept))]
+    seen = [entry for case in plan_cases.CASES if (entry := look(case, given.modules, given.kept))]
     start = START
     knobs = (*SHARED, *(Knob(chip, name, spread) for chip in chips(seen) for name, spread in OF_A_CHIP.items()))
     table, jacobian, misses = fit(seen, knobs, start)
@@ -198,7 +198,7 @@ def _built(case: Case) -> tuple[Any, Any]:
 
 def chips(seen: list[Seen]) -> list[str]:
     """Return the chips that something was measured on, in the order of the cases."""
-    return list(dict.fromkeys(one.target.chip.name for one in seen))
+    return list(dict.fromkeys(entry.target.chip.name for entry in seen))
 
 
 def value(table: dict[str, Any], knob: Knob) -> float:
@@ -234,19 +234,19 @@ def fit(
 
 def slopes(seen: list[Seen], knobs: tuple[Knob, ...], table: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     """Return each case's logarithm of predicted over measured, and its derivative by each knob."""
-    misses = np.array([miss(one, table) for one in seen])
+    misses = np.array([miss(entry, table) for entry in seen])
     jacobian = np.zeros((len(seen), len(knobs)))
     for column, knob in enumerate(knobs):
         other = turned(table, (knob,), np.array([STEP]))
-        for row, one in enumerate(seen):
-            if knob.chip in (None, one.target.chip.name):
-                jacobian[row, column] = (miss(one, other) - misses[row]) / STEP
+        for row, entry in enumerate(seen):
+            if knob.chip in (None, entry.target.chip.name):
+                jacobian[row, column] = (miss(entry, other) - misses[row]) / STEP
     return misses, jacobian
 
 
-def miss(one: Seen, table: dict[str, Any]) -> float:
+def miss(entry: Seen, table: dict[str, Any]) -> float:
     """Return the logarithm of predicted over measured."""
-    return math.log(one.predicted_s(table) / one.case.measured_s)
+    return math.log(entry.predicted_s(table) / entry.case.measured_s)
 
 
 def solved(
@@ -258,16 +258,16 @@ def solved(
     used: np.ndarray | None = None,
 ) -> np.ndarray:
     """Return the knobs' change that minimizes the weighted squared errors of the cases and the priors."""
-    weights = np.array([1 / SPREADS[one.case.kind] ** 2 / crowd(one, seen) for one in seen])
+    weights = np.array([1 / SPREADS[entry.case.kind] ** 2 / crowd(entry, seen) for entry in seen])
     weights = weights if used is None else weights * used
     holds = np.array([1 / knob.spread**2 for knob in knobs])
     left = jacobian.T @ (weights[:, None] * jacobian) + np.diag(holds)
     return np.linalg.solve(left, -(jacobian.T @ (weights * misses) + holds * moved))
 
 
-def crowd(one: Seen, seen: list[Seen]) -> float:
+def crowd(entry: Seen, seen: list[Seen]) -> float:
     """Return the factor by which a case would count too often: cases of one family are strongly correlated."""
-    return math.sqrt(sum(other.case.family == one.case.family for other in seen))
+    return math.sqrt(sum(other.case.family == entry.case.family for other in seen))
 
 
 def left_out(
@@ -281,8 +281,8 @@ def left_out(
     """Return each case's error when the fit leaves out its family."""
     moved = np.array([math.log(value(table, knob) / value(start, knob)) for knob in knobs])
     result = []
-    for row, one in enumerate(seen):
-        used = np.array([float(not is_kin(other.case, one.case)) for other in seen])
+    for row, entry in enumerate(seen):
+        used = np.array([float(not is_kin(other.case, entry.case)) for other in seen])
         change = solved(seen, knobs, jacobian, misses, moved, used)
         result.append(misses[row] + jacobian[row] @ change)
     return np.array(result)
@@ -305,9 +305,9 @@ def spread_of(seen: list[Seen], without: np.ndarray, parts: list[Parts], skipped
         skipped: index of a case that is left out here as well, or None.
     """
     steps = [
-        (one.case.generation, float(off) ** 2 - part.variance)
-        for row, (one, off, part) in enumerate(zip(seen, without, parts, strict=True))
-        if is_step(one) and row != skipped
+        (entry.case.generation, float(off) ** 2 - part.variance)
+        for row, (entry, off, part) in enumerate(zip(seen, without, parts, strict=True))
+        if is_step(entry) and row != skipped
     ]
     typical = sum(square for _, square in steps) / len(steps) if steps else 0.15**2
     of_chips = {
@@ -319,30 +319,30 @@ def spread_of(seen: list[Seen], without: np.ndarray, parts: list[Parts], skipped
 
 def parts_of(seen: list[Seen], table: dict[str, Any]) -> list[Parts]:
     """Return the inputs of each case's interval other than the errors of the fit."""
-    times = (timing.step_time(one.module, one.target, rates=rates_from(one.target, table)) for one in seen)
+    times = (timing.step_time(entry.module, entry.target, rates=rates_from(entry.target, table)) for entry in seen)
     return [
-        Parts(uncertainty.variance_of_parts(time.ops, one.target), step_kind(time.ops))
-        for one, time in zip(seen, times, strict=True)
+        Parts(uncertainty.variance_of_parts(time.ops, entry.target), step_kind(time.ops))
+        for entry, time in zip(seen, times, strict=True)
     ]
 
 
 def steps_of(seen: list[Seen], parts: list[Parts], skipped: int | None = None) -> dict[str, Any]:
     """Return the record of the kinds of the step cases, without the skipped row."""
     rows = enumerate(zip(seen, parts, strict=True))
-    return steps_record([part.kind for row, (one, part) in rows if is_step(one) and row != skipped])
+    return steps_record([part.kind for row, (entry, part) in rows if is_step(entry) and row != skipped])
 
 
-def is_step(one: Seen) -> bool:
+def is_step(entry: Seen) -> bool:
     """Return whether a case is a training step."""
-    return one.case.kind == "step"
+    return entry.case.kind == "step"
 
 
 def evidence(seen: list[Seen], misses: np.ndarray) -> dict[str, list[str]]:
     """Return sentences about what was measured, by chip, steps first."""
     found: dict[str, list[str]] = {}
     rows = sorted(zip(seen, misses, strict=True), key=lambda row: row[0].case.kind != "step")
-    for one, off in rows:
-        case = one.case
+    for entry, off in rows:
+        case = entry.case
         off_percent = round(math.expm1(off) * 100)
         said = f"{abs(off_percent)} % {'longer' if off_percent > 0 else 'shorter'}" if off_percent else "the same"
         found.setdefault(case.generation, []).append(
@@ -355,20 +355,20 @@ def evidence(seen: list[Seen], misses: np.ndarray) -> dict[str, list[str]]:
 def show(seen: list[Seen], misses: np.ndarray, without: np.ndarray, parts: list[Parts], table: dict[str, Any]) -> None:
     """Print each case, and how good the model is."""
     print(f"{'case':34} {'kind':10} {'measured s':>11} {'fitted':>8} {'left out':>9}  where the time goes")
-    for one, fitted, off in zip(seen, misses, without, strict=True):
-        time = timing.step_time(one.module, one.target, rates=rates_from(one.target, table))
+    for entry, fitted, off in zip(seen, misses, without, strict=True):
+        time = timing.step_time(entry.module, entry.target, rates=rates_from(entry.target, table))
         kinds = " ".join(f"{kind}:{seconds / time.step_s:.0%}" for kind, seconds in time.by(lambda op: op.kind).items())
         print(
-            f"{one.case.name:34} {one.case.kind:10} {one.case.measured_s:11.4g} {math.exp(fitted) - 1:+8.1%} "
+            f"{entry.case.name:34} {entry.case.kind:10} {entry.case.measured_s:11.4g} {math.exp(fitted) - 1:+8.1%} "
             f"{math.exp(off) - 1:+9.1%}  {kinds}"
         )
     for kind in SPREADS:
-        rows = [(one, off) for one, off in zip(seen, without, strict=True) if one.case.kind == kind]
+        rows = [(entry, off) for entry, off in zip(seen, without, strict=True) if entry.case.kind == kind]
         errors = [abs(math.expm1(off)) for _, off in rows]
         if errors:
             print(f"{kind}: {len(errors)} cases, left out: median {np.median(errors):.1%}, worst {max(errors):.1%}")
         if kind == "step" and rows:
-            found = [bounds(seen, without, parts, at, table) for at, one in enumerate(seen) if is_step(one)]
+            found = [bounds(seen, without, parts, at, table) for at, entry in enumerate(seen) if is_step(entry)]
             held = sum(low <= -off <= high for (_, off), (low, high) in zip(rows, found, strict=True))
             print(f"intervals: {held} of {len(rows)} hold, median half-width {np.median(half_widths(found)):.1%}")
 
@@ -377,10 +377,10 @@ def bounds(
     seen: list[Seen], without: np.ndarray, parts: list[Parts], at: int, table: dict[str, Any]
 ) -> tuple[float, float]:
     """Return the interval of a case that `plan` gives, as logarithms, as if nobody had seen what the case is off by."""
-    one = seen[at]
-    time = timing.step_time(one.module, one.target, rates=rates_from(one.target, table))
+    entry = seen[at]
+    time = timing.step_time(entry.module, entry.target, rates=rates_from(entry.target, table))
     known = {"spread": spread_of(seen, without, parts, skipped=at), "steps": steps_of(seen, parts, skipped=at)}
-    return uncertainty.logarithms_of(time.ops, one.target, known)
+    return uncertainty.logarithms_of(time.ops, entry.target, known)
 
 
 def half_widths(found: list[tuple[float, float]]) -> list[float]:

@@ -113,7 +113,7 @@ def run_random(count: int, folder: Path) -> dict[str, Any]:
     run_some(found, SMALL, count - count // 2, folder)
     run_some(found, LARGE, count // 2, folder)
     by_name = {
-        name: dataclasses.asdict(one) | {"seconds": round(one.seconds, 1)} for name, one in found.tallies.items()
+        name: dataclasses.asdict(tally) | {"seconds": round(tally.seconds, 1)} for name, tally in found.tallies.items()
     }
     return {**found.totals, "layers": dict(found.layers.most_common()), "contenders": by_name}
 
@@ -224,12 +224,14 @@ def run_application(name: str, folder: Path) -> dict[str, Any]:
     random = np.random.default_rng(0)
     for layer in model.layers:
         if isinstance(layer, keras.layers.BatchNormalization):
-            layer.set_weights([random.uniform(0.5, 1.5, one.shape) for one in layer.weights])
+            layer.set_weights([random.uniform(0.5, 1.5, weight.shape) for weight in layer.weights])
     x = random.uniform(0, 1, (4, pixels, pixels, 3)).astype(np.float32)
     program = tpu.chip.compile(model, x, batch=1)
     network, first = program.network, [x[:1]]
     found = chip_oracle.integers(network, first, folder / "model.onnx")
-    (last,) = (one for port in network.outputs for one in (port.tensor, *makers(network, port.tensor)) if one in found)
+    (last,) = (
+        tensor for port in network.outputs for tensor in (port.tensor, *makers(network, port.tensor)) if tensor in found
+    )
     scores = program.run_int8(x[:1])
     return {
         "network": name,
@@ -259,19 +261,21 @@ def show(random: dict[str, Any], models: list[dict[str, Any]], applications: lis
     layers = sum(random["layers"].values())
     print(f"{random['networks']} random networks, {layers} layers, {random['numbers']:,} integers")
     print(f"{random['ties']:,} of them lie exactly between two integers before they are rounded")
-    for name, one in random["contenders"].items():
-        print(f"  {one['differing']} of {one['numbers']:>9,} differ: {name} ({one['networks']} networks)")
+    for name, tally in random["contenders"].items():
+        print(f"  {tally['differing']} of {tally['numbers']:>9,} differ: {name} ({tally['networks']} networks)")
     for name in ("mlp", "cnn"):
-        lost = [one["accuracy_float32"] - one["accuracy_chip"] for one in models if one["model"] == name]
+        lost = [
+            trained["accuracy_float32"] - trained["accuracy_chip"] for trained in models if trained["model"] == name
+        ]
         if lost:
             print(f"{name}: {100 * statistics.mean(lost):+.2f} points lost, mean of {len(lost)} seeds")
-    for one in applications:
+    for network in applications:
         print(
-            f"{one['network']} at {one['pixels']} x {one['pixels']}, {one['layers']} layers: {one['differing']} of "
-            f"{one['outputs']} outputs differ ({one['distinct']} distinct)"
+            f"{network['network']} at {network['pixels']} x {network['pixels']}, {network['layers']} layers: "
+            f"{network['differing']} of {network['outputs']} outputs differ ({network['distinct']} distinct)"
         )
     everything = [*random["contenders"].values(), *models, *applications]
-    return sum(one["differing"] + one.get("outputs_differing", 0) for one in everything)
+    return sum(row["differing"] + row.get("outputs_differing", 0) for row in everything)
 
 
 def main() -> int:

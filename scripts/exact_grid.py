@@ -129,7 +129,7 @@ def summary(results: Iterable[Result]) -> list[dict]:
                 "bound": worst.case.bound,
                 "of": worst.name if worst.error else "all equal",
                 "in": place_of(worst.case),
-                "faults": [fault for one in found for fault in one.faults],
+                "faults": [fault for result in found for fault in result.faults],
             }
         )
     return lines
@@ -164,7 +164,7 @@ def main() -> int:
     BUILD.mkdir(parents=True, exist_ok=True)
     asked = wanted(chosen)
     results = [result for result in kept() if result.case in set(asked)] if chosen.resume else []
-    SO_FAR.write_text("".join(json.dumps(dataclasses.asdict(one)) + "\n" for one in results))
+    SO_FAR.write_text("".join(json.dumps(dataclasses.asdict(result)) + "\n" for result in results))
     done = {result.case for result in results}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns) as progress, SO_FAR.open("a") as so_far:

@@ -82,7 +82,7 @@ def unary(draw: Draw, values: list[Any]) -> Any:
 
 def binary(draw: Draw, values: list[Any]) -> Any:
     left = one_of(draw, values)
-    alike = [one for one in values if one.shape in (left.shape, ())]
+    alike = [value for value in values if value.shape in (left.shape, ())]
     right = one_of(draw, alike).astype(left.dtype)
     functions = [jnp.add, jnp.multiply, jnp.subtract, jnp.minimum, jnp.maximum, jnp.divide, jnp.greater, jnp.equal]
     function = functions[draw.integers(len(functions))]
@@ -91,7 +91,7 @@ def binary(draw: Draw, values: list[Any]) -> Any:
 
 def select(draw: Draw, values: list[Any]) -> Any:
     left = one_of(draw, values)
-    right = one_of(draw, [one for one in values if one.shape in (left.shape, ())])
+    right = one_of(draw, [value for value in values if value.shape in (left.shape, ())])
     return jnp.where(ordered(left) > 0, left, right.astype(left.dtype))
 
 
@@ -157,7 +157,9 @@ def gradient(draw: Draw, values: list[Any]) -> Any:
     """Differentiate the loss of a layer, or a sum."""
     value = real(ordered(one_of(draw, values)))
     others = [
-        real(ordered(one)) for one in values if one.ndim == 1 and value.ndim == 2 and one.shape == value.shape[:1]
+        real(ordered(other))
+        for other in values
+        if other.ndim == 1 and value.ndim == 2 and other.shape == value.shape[:1]
     ]
     if others:
         return jax.grad(lambda w: jax.nn.log_softmax(jax.nn.sigmoid(others[0].astype(w.dtype) @ w)).sum())(value)
@@ -210,7 +212,7 @@ def case(number: int) -> tuple[Callable[..., Any], list[np.ndarray]]:
     many, carries = int(draw.integers(2, 5)), int(draw.integers(1, 4))
     shapes = [shape_of(draw, ranks) for _ in range(many)]
     starts = [np.asarray(draw.integers(-8, 9, shape) / 8) for shape in shapes]
-    starts = [np.asarray(jnp.asarray(one).astype(str(draw.choice(kinds)))) for one in starts]
+    starts = [np.asarray(jnp.asarray(start).astype(str(draw.choice(kinds)))) for start in starts]
     seed, count, names = int(draw.integers(2**31)), int(draw.integers(1, 12)), CALM if is_calm else WILD
 
     def loop(*starts: Any) -> Any:
@@ -220,7 +222,7 @@ def case(number: int) -> tuple[Callable[..., Any], list[np.ndarray]]:
             for _ in range(count):
                 values.append(names[draw.integers(len(names))](draw, values))
             made = values[::-1]
-            return [like(one, spec) for one, spec in zip(made, carry, strict=False)] + list(carry[len(made) :])
+            return [like(value, spec) for value, spec in zip(made, carry, strict=False)] + list(carry[len(made) :])
 
         return lax.fori_loop(0, TURNS, turn, list(starts[:carries]))
 

@@ -203,7 +203,10 @@ def optionals() -> list:
     """Five calls of get_next_as_optional on 21 rows by 10."""
     iterator = iter(STRATEGY.experimental_distribute_dataset(tf.data.Dataset.range(21).batch(10)))
     found = [iterator.get_next_as_optional() for _ in range(5)]
-    return [[bool(one.has_value()), parts(one.get_value()) if one.has_value() else None] for one in found]
+    return [
+        [bool(optional.has_value()), parts(optional.get_value()) if optional.has_value() else None]
+        for optional in found
+    ]
 
 
 def gathered() -> dict:

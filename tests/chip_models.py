@@ -94,7 +94,7 @@ def model_of(name: str, seed: int = 1) -> keras.Model:
     random = np.random.default_rng(seed)
     for layer in model.layers:
         if isinstance(layer, layers.BatchNormalization):
-            layer.set_weights([random.uniform(0.5, 1.5, one.shape) for one in layer.weights])
+            layer.set_weights([random.uniform(0.5, 1.5, weight.shape) for weight in layer.weights])
     return model
 
 

@@ -60,8 +60,8 @@ def session(path: Path, level: Level = "all") -> onnxruntime.InferenceSession:
 def run(path: Path, inputs: Sequence[np.ndarray], level: Level = "all") -> dict[str, np.ndarray]:
     """Run an ONNX file; return its outputs by name."""
     loaded = session(path, level)
-    feeds = {one.name: array for one, array in zip(loaded.get_inputs(), inputs, strict=True)}
-    return dict(zip([one.name for one in loaded.get_outputs()], loaded.run(None, feeds), strict=True))
+    feeds = {port.name: array for port, array in zip(loaded.get_inputs(), inputs, strict=True)}
+    return dict(zip([port.name for port in loaded.get_outputs()], loaded.run(None, feeds), strict=True))
 
 
 def integers(

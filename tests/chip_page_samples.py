@@ -165,7 +165,7 @@ def timing(name: str = "digits", conv: str = "conv1", repeats: int = 1) -> Timin
     parts = tuple(
         PartTiming(part, *sums[n], MACS[n] * repeats, weight_bytes[n] * repeats) for n, part in enumerate(names)
     )
-    totals = [sum(one[cause] for one in sums) for cause in range(4)]
+    totals = [sum(part_sums[cause] for part_sums in sums) for cause in range(4)]
     return Timing(
         name, _design(), BATCH, end, *totals, 900.0, 2000.0, sum(MACS) * repeats, totals[0] * 65536,
         sum(weight_bytes) * repeats, 200_704, 256, parts, tuple(events),

@@ -18,6 +18,18 @@ PLACES = ("virtual", "twin")
 FEATURES, CLASSES = 6, 3
 
 
+class EveryLog(keras.callbacks.Callback):
+    """Keeps the logs of every step, one at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logs: list[Any] = []
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Keep the logs of a step."""
+        self.logs.append({name: float(value) for name, value in logs.items()})
+
+
 def rows(count: int = 48, seed: int = 3) -> tuple[np.ndarray, np.ndarray]:
     """Return `count` examples and their classes."""
     rng = np.random.default_rng(seed)
@@ -65,7 +77,7 @@ def values(model: Any) -> list[np.ndarray]:
 
 def close(ours: Any, theirs: Any, tolerance: float = 1e-5) -> None:
     """Assert that two trees of numbers agree to `tolerance` times the largest of each array, at least 1."""
-    ours, theirs = (keras.tree.map_structure(_plain, one) for one in (ours, theirs))
+    ours, theirs = (keras.tree.map_structure(_plain, results) for results in (ours, theirs))
     keras.tree.assert_same_structure(ours, theirs)
     for one, other in zip(keras.tree.flatten(ours), keras.tree.flatten(theirs), strict=True):
         one, other = np.asarray(one), np.asarray(other)

@@ -55,19 +55,19 @@ class Literal:
         def issued(unit: int) -> int:
             return len(self.queues[unit])
 
-        for one in image.instructions:
-            if isinstance(one, Sync):
+        for instruction in image.instructions:
+            if isinstance(instruction, Sync):
                 for waiting in range(5):
-                    if one.waiting & 1 << waiting:
-                        pending[waiting].update({u: issued(u) for u in range(5) if one.finished & 1 << u})
-            elif isinstance(one, InterruptHost):
-                self.queues[5].append(Step(one, {unit: issued(unit) for unit in range(5)}))
+                    if instruction.waiting & 1 << waiting:
+                        pending[waiting].update({u: issued(u) for u in range(5) if instruction.finished & 1 << u})
+            elif isinstance(instruction, InterruptHost):
+                self.queues[5].append(Step(instruction, {unit: issued(unit) for unit in range(5)}))
                 for unit in range(5):
                     pending[unit][5] = issued(5)
-            elif one.unit is not None:
-                passes = one.repeat if isinstance(one, ArrayInstruction) else 1
-                self.queues[one.unit].append(Step(one, pending[one.unit], passes))
-                pending[one.unit] = {}
+            elif instruction.unit is not None:
+                passes = instruction.repeat if isinstance(instruction, ArrayInstruction) else 1
+                self.queues[instruction.unit].append(Step(instruction, pending[instruction.unit], passes))
+                pending[instruction.unit] = {}
 
     def run(self, most_cycles: int) -> int | None:
         """Return the cycles of the run; None if it has not ended after `most_cycles`."""

@@ -24,7 +24,7 @@ SMALL = Design(array=8, unified_buffer_bytes=32 * 512, accumulator_rows=64)
 
 def configured(**values: float) -> list[Instruction]:
     """Return the instructions that set registers, by their names in small letters."""
-    exact = {name: float(np.float32(one)) if isinstance(one, float) else one for name, one in values.items()}
+    exact = {name: float(np.float32(value)) if isinstance(value, float) else value for name, value in values.items()}
     return [SetConfiguration(Register[name.upper()], value) for name, value in exact.items()]
 
 
@@ -48,7 +48,7 @@ def image_of(instructions: list[Instruction], weights: np.ndarray, design: Desig
     whole = Binding("whole", (units, 1, 32), Quantization(1.0), 0, (32,))
     body = [ReadHostMemory(0, 0, units), *instructions, WriteHostMemory(0, 0, units)]
     # Each waits for all that were issued before it.
-    program = [one for instruction in body for one in (Sync(31, 31), instruction)]
+    program = [issued for instruction in body for issued in (Sync(31, 31), instruction)]
     return Image("sample", (*program, Halt()), weights, 1, units * 32, (whole,), (whole,), design=design)
 
 

@@ -106,7 +106,7 @@ def prediction(name: str, batch: int, rate: float, limit_gib: float, **changes) 
     known = EVIDENCE.get(target.chip.name, ())
     time = StepTime(ops(step_s, flops, target.hbm_bytes_per_s), step_s, (0.86 * step_s, 1.15 * step_s), (), known)
     held = buffers(round(share))
-    waste = sum(one.bytes - one.logical_bytes for one in held)
+    waste = sum(buffer.bytes - buffer.logical_bytes for buffer in held)
     memory = MemoryUse(peak, int(limit_gib * GIB), int(peak * 1.19), held, waste)
     made = Prediction(
         program="resnet50/train",
@@ -221,10 +221,10 @@ def swept() -> Plan:
 def without_run() -> Plan:
     """Return a plan of two slices with a batch each, of which nobody said how long the run is."""
     slices = (prediction("v3-8", 2048, 1010, 15.48), prediction("v3-32", 8192, 1010, 15.48))
-    costs = [(one, cost(one)) for one in slices]
+    costs = [(predicted, cost(predicted)) for predicted in slices]
     short = [
-        dataclasses.replace(one, cost=Cost(known.price, known.usd_per_hour, known.usd_per_step))
-        for one, known in costs
+        dataclasses.replace(predicted, cost=Cost(known.price, known.usd_per_hour, known.usd_per_step))
+        for predicted, known in costs
         if known is not None
     ]
     return Plan("resnet50/train", tuple(short))
@@ -276,7 +276,7 @@ def bare() -> Plan:
 def floors() -> Plan:
     """Return a plan of three systems that the compiler gave no answer for: one of them does not fit."""
     why = "The TPU compiler, libtpu, is not installed: pip install 'anytpu[plan]'"
-    fits = [floor(one, why) for one in (five()["v3-8"], five()["v6e-8"])]
+    fits = [floor(predicted, why) for predicted in (five()["v3-8"], five()["v6e-8"])]
     v2 = dataclasses.replace(five()["v2-8"], largest_batch=None, compile_s=None)
     return Plan("resnet50/train", (*fits, floor(v2, why)), examples=EXAMPLES, epochs=EPOCHS)
 

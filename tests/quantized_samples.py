@@ -156,7 +156,7 @@ class Sketch:
         states: list[str] = []
         for step in range(steps):
             like = self.nodes[first + 2] if step else None
-            tables = [one.table for one in self.nodes[first:] if isinstance(one, QTable)][:5] or [None] * 5
+            tables = [node.table for node in self.nodes[first:] if isinstance(node, QTable)][:5] or [None] * 5
             both = self.concatenate([self.cut(x, 1, step, step + 1), h], 2)
             z = self.convolution(both, 4 * units, like=like, quantization=gates)  # pyright: ignore[reportArgumentType]
             parts = [self.cut(z, 2, n * units, (n + 1) * units) for n in range(4)]

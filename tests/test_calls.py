@@ -99,7 +99,11 @@ def test_every_public_name_with_optional_arguments_refuses_unknown_ones(module):
 
 def required(value) -> list[None]:
     parameters = inspect.signature(value).parameters.values()
-    positional = [one for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD and one.default is one.empty]
+    positional = [
+        parameter
+        for parameter in parameters
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and parameter.default is parameter.empty
+    ]
     return [None for _ in positional]
 
 

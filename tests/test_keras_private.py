@@ -204,7 +204,7 @@ def test_an_optimizer_keeps_the_variables_that_it_was_built_for():
     variables = [keras.Variable(np.zeros(2, "float32"))]
     for optimizer in (keras.optimizers.Adam(), keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())):
         optimizer.build(variables)
-        assert [id(one) for one in _keras.optimized_variables(optimizer)] == [id(variables[0])]
+        assert [id(variable) for variable in _keras.optimized_variables(optimizer)] == [id(variables[0])]
 
 
 @pytest.mark.parametrize("shuffle", [True, False, "batch"])
@@ -254,7 +254,7 @@ def test_all_variables_that_are_forgotten_get_no_value():
     with keras.StatelessScope():
         forgotten = [keras.Variable("ones", shape=(1,)) for _ in range(2)]
         _keras.forget_all_uninitialized()
-    assert [_keras.value_of(one) for one in forgotten] == [None, None]
+    assert [_keras.value_of(variable) for variable in forgotten] == [None, None]
 
 
 def test_a_wrapper_is_put_on_once():

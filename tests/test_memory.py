@@ -57,7 +57,7 @@ def kept_by(use: Callable[[int], list[Any]]) -> tuple[int, dict[str, int]]:
         for _ in range(WARM_UP):
             use(16)
         before = held()
-        gone = [weakref.ref(one) for _ in range(ROUNDS) for one in use(16)]
+        gone = [weakref.ref(owner) for _ in range(ROUNDS) for owner in use(16)]
         after = held()
     alive = sum(reference() is not None for reference in gone)
     return alive, {name: after[name] - before[name] for name in after if after[name] > before[name]}

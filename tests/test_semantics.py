@@ -22,9 +22,9 @@ def test_each_says_what_became_of_it():
 def test_the_tests_exist():
     missing = []
     for number, *_, tests in ROWS:
-        for one in tests.strip(" |").split(", "):
-            path, name = one.split("::")
+        for test in tests.strip(" |").split(", "):
+            path, name = test.split("::")
             file = ROOT / path
             if not file.is_file() or f"def {name}(" not in file.read_text():
-                missing.append(f"{number}: {one}")
+                missing.append(f"{number}: {test}")
     assert not missing, "\n".join(missing)

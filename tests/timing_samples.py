@@ -28,7 +28,7 @@ TINY = Design(array=8, clock_hz=1.0, weight_bytes_per_s=2.0, host_bytes_per_s=32
 def image_of(instructions: Iterable[Instruction], design: Design | None = None, batch: int = 1) -> Image:
     """Return an image of instructions, with a part for each number that a tag has."""
     program = (*instructions, Halt())
-    count = max((one.tag + 1 for one in program if isinstance(one, DebugTag)), default=0)
+    count = max((instruction.tag + 1 for instruction in program if isinstance(instruction, DebugTag)), default=0)
     tags = tuple(Tag(f"part {number}", macs=1000 * (number + 1)) for number in range(count))
     return Image("sample", program, np.zeros(0, np.uint8), batch, design=design or Design(), tags=tags)
 

@@ -160,7 +160,7 @@ def multi(steps: int) -> Train:
     x = {"title": random.integers(0, 5000, (rows, 12)), "body": random.integers(0, 5000, (rows, 40))}
     x["tags"] = random.integers(0, 2, (rows, 12)).astype("float32")
     y = {"priority": random.random((rows, 1)), "department": random.integers(0, 2, (rows, 4))}
-    return fitting(model, x, {name: one.astype("float32") for name, one in y.items()}, 32)
+    return fitting(model, x, {name: labels.astype("float32") for name, labels in y.items()}, 32)
 
 
 def callback(steps: int) -> Train:
@@ -406,7 +406,7 @@ class Adversarial(keras.Model):
         d_slots = [others[name] for name in slot_names]
         d_weights, d_slots = self.d_optimizer.stateless_apply(d_slots, gradients, d_weights)
         g_value, gradients = jax.value_and_grad(g_loss)(g_weights)
-        zeros = [ops.zeros_like(one) for one in d_weights]
+        zeros = [ops.zeros_like(weight) for weight in d_weights]
         ours = dict(zip(g_names, gradients, strict=True)) | dict(zip(d_names, zeros, strict=True))
         g_all, slots = self.optimizer.stateless_apply(slots, [ours[name] for name in weights], list(weights.values()))
         weights = dict(zip(weights, g_all, strict=True)) | dict(zip(d_names, d_weights, strict=True))

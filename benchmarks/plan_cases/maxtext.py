@@ -24,7 +24,7 @@ MIXTRAL_8X7B = dataclasses.replace(MISTRAL_7B, mixture=Mixture())
 
 def flags(text: str) -> dict[str, str]:
     """Return compiler options of "a=true b=1"."""
-    return dict(one.removeprefix("--").split("=") for one in text.split())
+    return dict(option.removeprefix("--").split("=") for option in text.split())
 
 
 ASYNC = flags(

@@ -32,16 +32,16 @@ def small_job(strategy: Any) -> Task:
 def test_every_system_takes_its_turn_and_learns_the_same():
     turns: list[tuple[str, int]] = []
     comparison = tpu.compare(small_job, rounds=2, on_epoch=lambda *turn: turns.append(turn))
-    names = [one.name for one in comparison.measurements]
+    names = [measurement.name for measurement in comparison.measurements]
     assert names[:2] == ["1 virtual core", "8 virtual cores"]
     assert turns == [(name, number) for number in range(3) for name in names]
     assert (comparison.job, comparison.batch_size) == ("Add three numbers", 8)
     first, *others = comparison.measurements
-    assert [len(one.epoch_s) for one in comparison.measurements] == [2] * len(names)
+    assert [len(measurement.epoch_s) for measurement in comparison.measurements] == [2] * len(names)
     assert (first.cores, first.is_virtual, first.examples) == (1, True, 40)
     assert sorted(first.metrics) == ["loss", "mae"]
-    for one in others:
-        assert one.metrics == pytest.approx(dict(first.metrics), rel=1e-5)
+    for other in others:
+        assert other.metrics == pytest.approx(dict(first.metrics), rel=1e-5)
     assert len(names) + len(comparison.absent) == 4
 
 
@@ -95,7 +95,7 @@ def test_what_is_there_and_what_is_not(gpus: int, name: str, monkeypatch: pytest
     monkeypatch.setattr(compare_module, "probe_gpu", lambda cores: Address("local", gpus))
     monkeypatch.setattr(compare_module, "probe_tpu", lambda cores: absent)
     here, reasons = compare_module.local_systems()
-    assert [(one.name, one.address.kind, one.address.cores) for one in here] == [
+    assert [(system.name, system.address.kind, system.address.cores) for system in here] == [
         ("1 virtual core", "virtual", 1),
         ("8 virtual cores", "virtual", 8),
         (name, "local", gpus),

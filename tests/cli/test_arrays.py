@@ -36,7 +36,7 @@ def test_arrays_by_what_they_are_called():
     np.savez_compressed("names.npz", b=ONE, a=TWO)
     assert (read_arrays(Path("one.npy")) == ONE).all() and (read_arrays(Path("one.npz")) == ONE).all()
     ordered = read_arrays(Path("order.npz"))
-    assert [one.shape for one in ordered] == [(4,)] * 10 + [(2, 3)]
+    assert [array.shape for array in ordered] == [(4,)] * 10 + [(2, 3)]
     named = read_arrays(Path("names.npz"))
     assert list(named) == ["b", "a"] and (named["b"] == ONE).all()
 

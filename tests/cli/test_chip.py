@@ -109,7 +109,7 @@ def test_several_outputs_go_into_an_npz_file(capsys: pytest.CaptureFixture[str])
         "the program has 2 outputs; name a .npz file: -o y.npz"
     )
     output(capsys, "run", "two.tpu", "--input", "x.npy", "-o", "y.npz")
-    assert {name: one.shape for name, one in np.load("y.npz").items()} == {"output0": (20, 3), "output1": (20, 2)}
+    assert {name: array.shape for name, array in np.load("y.npz").items()} == {"output0": (20, 3), "output1": (20, 2)}
 
 
 def test_time_is_predicted_and_knobs_are_turned(capsys: pytest.CaptureFixture[str]):

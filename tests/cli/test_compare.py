@@ -37,7 +37,7 @@ def test_a_job_of_ones_own(tmp_path: Path):
     assert lines[:2] == ["Halve a number", "24 examples an epoch, 8 a step"]
     assert "The first epoch includes compilation. The others: 1 epoch." in lines
     record = json.loads((tmp_path / "numbers.json").read_text())
-    names = [one["name"] for one in record["measurements"]]
+    names = [measurement["name"] for measurement in record["measurements"]]
     assert names[:2] == ["1 virtual core", "8 virtual cores"]
     assert [len([line for line in lines if line.strip().startswith(name)]) for name in names] == [2] * len(names)
     assert record["measurements"][0]["speed_up"] == 1.0

@@ -25,7 +25,7 @@ def test_the_diff_is_shown_and_nothing_is_written(tmp_path: Path):
         "To change it: the same command with --write\n"
     )
     assert (run.returncode, run.stderr) == (0, "")
-    assert [one.name for one in tmp_path.iterdir()] == ["old.py"]
+    assert [path.name for path in tmp_path.iterdir()] == ["old.py"]
     assert (tmp_path / "old.py").read_text() == OLD
 
 

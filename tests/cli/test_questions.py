@@ -111,7 +111,7 @@ def test_what_is_right(folder: Path):
     words = "--tpu v5e-8,v4-8:cores,2xv5e-256 --html a.html --json folder/a.json --svg a/b --png folder"
     check_typed(build_parser().parse_args(["plan", "net.mlir", *words.split()]))
     check_typed(build_parser().parse_args(["plan", "net.mlir", "--tpu", "v3", "--scaling", "8,32"]))
-    assert sorted(one.name for one in folder.iterdir()) == ["file", "folder", "train.py"]
+    assert sorted(path.name for path in folder.iterdir()) == ["file", "folder", "train.py"]
 
 
 def test_a_system(folder: Path):

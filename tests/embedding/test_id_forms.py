@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import keras
@@ -11,6 +12,7 @@ import pytest
 import anytpu as tpu
 from anytpu.embedding import ShardedEmbedding
 from anytpu.errors import DataError
+from error_texts import error_text
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -42,10 +44,7 @@ def model_of(length: int | None) -> Any:
     return alone, joined
 
 
-def message_of(call: Any) -> str:
-    with pytest.raises(DataError) as caught:
-        call()
-    return str(caught.value)
+message_of = functools.partial(error_text, kind=DataError)
 
 
 @pytest.mark.parametrize("length", [3, None])

@@ -58,7 +58,7 @@ def test_equal_to_dense_tables_with_the_same_optimizer():
     }
     y = rng.normal(size=(64, 1)).astype("float32")
     settings = {"batch_size": ROWS, "epochs": 2, "shuffle": False, "verbose": 0}
-    histories = [one.fit(x, y, **settings).history["loss"] for one in (dense, ours)]
+    histories = [model.fit(x, y, **settings).history["loss"] for model in (dense, ours)]
     np.testing.assert_allclose(*histories, rtol=1e-5)
     for name, table in layer.get_embedding_tables().items():
         np.testing.assert_allclose(table, dense_layer.get_embedding_tables()[name], rtol=0, atol=1e-5)

@@ -17,6 +17,7 @@ import anytpu as tpu
 from anytpu.embedding import ShardedEmbedding
 from anytpu.errors import DataError, NaNLossError, ProgramError, ReplicaError, SettingError
 from anytpu.program.changed_steps import with_narrow_slots
+from error_texts import error_text
 
 pytestmark = [
     pytest.mark.usefixtures("quick_compilation", "float64"),
@@ -482,7 +483,9 @@ def test_saved_and_loaded(tmp_path: Any):
     loaded = keras.models.load_model(tmp_path / "model.keras")
     x, y = rows()
     np.testing.assert_array_equal(model.predict(x, verbose=0), loaded.predict(x, verbose=0))
-    histories = [one.fit(x, y, batch_size=10, shuffle=False, verbose=0).history["loss"] for one in (model, loaded)]
+    histories = [
+        trained.fit(x, y, batch_size=10, shuffle=False, verbose=0).history["loss"] for trained in (model, loaded)
+    ]
     np.testing.assert_allclose(*histories, rtol=1e-12)
 
 
@@ -509,7 +512,7 @@ def test_the_learning_rate_may_change():
     assert unbuilt.learning_rate == 0.25
     unbuilt.build(None)
     assert float(unbuilt.learning_rate.value) == 0.25
-    assert message_of(lambda: setattr(unbuilt, "learning_rate", "high"), SettingError) == (
+    assert error_text(lambda: setattr(unbuilt, "learning_rate", "high"), kind=SettingError) == (
         f"the learning rate of {unbuilt.name!r} must be a number, not 'high'"
     )
     scheduled = ShardedEmbedding(4, 2, optimizer=keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.1, 10)))
@@ -540,12 +543,6 @@ def test_weights_belong_to_their_features():
         assert message in str(caught.value)
 
 
-def message_of(call: Any, error: type) -> str:
-    with pytest.raises(error) as caught:
-        call()
-    return str(caught.value)
-
-
 def test_the_advice_for_a_bad_id():
     with tpu.connect("virtual", cores=2).scope():
         seen = keras.Input((2,), name="seen")
@@ -559,7 +556,7 @@ def test_the_advice_for_a_bad_id():
         (-3.0, "-3.0", "Check how negative ids are made"),
         (float(IDS), "40.0", "Enlarge input_dim"),
     ):
-        message = message_of(lambda bad=bad: model.predict(np.array([[1, 2], [3, bad]]), verbose=0), DataError)
+        message = error_text(lambda bad=bad: model.predict(np.array([[1, 2], [3, bad]]), verbose=0), kind=DataError)
         assert message == (
             f"x['seen'], row 1, has the id {shown}, and the table 'movies' has the ids 0 to 39; -1 stands for no id. "
             f"{advice}, {drops}"
@@ -569,7 +566,7 @@ def test_the_advice_for_a_bad_id():
         yield np.array([[1, 2], [3, 4]]), np.zeros((2, 1))
         yield np.array([[1, 2], [3, -5]]), np.zeros((2, 1))
 
-    assert message_of(lambda: model.fit(generate(), shuffle=False, verbose=0), DataError) == (
+    assert error_text(lambda: model.fit(generate(), shuffle=False, verbose=0), kind=DataError) == (
         "x['seen'], row 1 of this batch, has the id -5, and the table 'movies' has the ids 0 to 39; -1 stands for no "
         f"id. Check how negative ids are made, {drops}"
     )
@@ -578,7 +575,7 @@ def test_the_advice_for_a_bad_id():
         (lambda: layer([["red", "blue"]]), "the input holds <U3"),
         (lambda: layer(keras.Input((2,), dtype="string")), "the input holds string"),
     ):
-        assert message_of(call, DataError) == (
+        assert error_text(call, kind=DataError) == (
             f"{name}, and the table 'movies' takes integers: make ids first, tpu.pipeline."
             "Vocabulary.of(strings)(strings) or tpu.pipeline.hash_ids(strings, input_dim)"
         )
@@ -597,7 +594,7 @@ def test_ids_of_models_in_models(caplog: Any):
         moved: Any = keras.Model(seen, layer(keras.layers.Lambda(lambda ids: ids + 1)(seen)), name="moved")
         moved.compile("sgd", "mse")
     x = {"other": np.ones((2, 2)), "seen": np.array([[0, 1], [IDS, 2]])}
-    assert message_of(lambda: model.predict(x, verbose=0), DataError).startswith(
+    assert error_text(lambda: model.predict(x, verbose=0), kind=DataError).startswith(
         "x['seen'], row 1, has the id 40, and the table 'movies' has the ids 0 to 39"
     )
     assert not caplog.messages
@@ -634,8 +631,8 @@ def test_a_callback_of_the_learning_rate_and_a_loss_that_is_nan():
         several.fit(x, y, batch_size=10, verbose=0, callbacks=[plateau])
     several.fit(x, y, batch_size=10, verbose=0, callbacks=[plateau])
     y[0] = np.nan
-    assert message_of(
-        lambda: model.fit(x, y, batch_size=10, verbose=0, shuffle=False, on_nan="raise"), NaNLossError
+    assert error_text(
+        lambda: model.fit(x, y, batch_size=10, verbose=0, shuffle=False, on_nan="raise"), kind=NaNLossError
     ).endswith(
         "or look for NaN in the data. The model has embedding tables: the result for an id outside of a table is NaN, "
         'which on_bad_id="drop" of its layer avoids'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import anytpu as tpu
 from anytpu.embedding import FeatureConfig, TableConfig, TPUEmbedding
 from anytpu.errors import DataError, ProgramError, ReplicaError, SettingError, StrategyError
+from error_texts import error_text
 
 pytestmark = [
     pytest.mark.usefixtures("quick_compilation"),
@@ -44,6 +46,17 @@ def embedding_of(strategy: Any, **settings: Any) -> TPUEmbedding:
     return embedding
 
 
+def step_of(embedding: TPUEmbedding) -> Callable[[Any], Any]:
+    """Return a training step on the batch that is enqueued."""
+
+    def step(targets: Any) -> Any:
+        value, gradients = jax.value_and_grad(loss_of)(embedding.dequeue(), targets)
+        embedding.apply_gradients(gradients)
+        return value
+
+    return step
+
+
 def enqueue(embedding: TPUEmbedding, step: int, **settings: Any) -> None:
     embedding.enqueue({"liked": DENSE[step], "seen": RAGGED[step], "user": RAGGED[step]}, **settings)
 
@@ -71,13 +84,7 @@ def reference() -> tuple[list[float], Any]:
 def test_in_a_custom_loop(cores: int):
     strategy = tpu.connect("virtual", cores=cores)
     embedding = embedding_of(strategy)
-
-    def step(targets: Any) -> Any:
-        value, gradients = jax.value_and_grad(loss_of)(embedding.dequeue(), targets)
-        embedding.apply_gradients(gradients)
-        return value
-
-    losses = []
+    step, losses = step_of(embedding), []
     for number, targets in enumerate(strategy.distribute_dataset(list(TARGETS))):
         enqueue(embedding, number)
         losses.append(float(strategy.reduce("SUM", strategy.run(step, args=(targets,)))))
@@ -93,9 +100,7 @@ def test_outside_of_a_replica_and_without_training():
     losses = []
     for number in range(STEPS):
         enqueue(embedding, number)
-        value, gradients = jax.value_and_grad(loss_of)(embedding.dequeue(), TARGETS[number])
-        embedding.apply_gradients(gradients)
-        losses.append(float(value))
+        losses.append(float(step_of(embedding)(TARGETS[number])))
     np.testing.assert_allclose(losses, reference()[0], rtol=1e-4)
     before = embedding.embedding_tables["items"]
     enqueue(embedding, 0, training=False)
@@ -123,65 +128,59 @@ def embedding_tables(embedding: TPUEmbedding) -> Any:
     return embedding.embedding_tables["table_0"]
 
 
-def message_of(call: Any, error: type) -> str:
-    with pytest.raises(error) as caught:
-        call()
-    return str(caught.value)
-
-
 def test_what_is_refused():
     strategy = tpu.connect("virtual", cores=4)
     embedding = embedding_of(strategy)
-    assert message_of(embedding.dequeue, ProgramError) == (
+    assert error_text(embedding.dequeue, kind=ProgramError) == (
         "there is nothing to dequeue: call enqueue(features) before the step"
     )
-    assert message_of(lambda: embedding.apply_gradients({}), ProgramError) == (
+    assert error_text(lambda: embedding.apply_gradients({}), kind=ProgramError) == (
         "there is nothing to update: call enqueue(features) before the step"
     )
     whole = {"liked": DENSE[0], "seen": DENSE[0], "user": DENSE[0]}
     bad = DENSE[0].copy()
     bad[3, 1] = IDS
-    assert message_of(lambda: embedding.enqueue({**whole, "seen": bad}), DataError) == (
+    assert error_text(lambda: embedding.enqueue({**whole, "seen": bad}), kind=DataError) == (
         "'seen', row 3, has the id 50, and the table 'items' has the ids 0 to 49; -1 stands for no id. "
         "FeatureConfig(validate_weights_and_indices=False) leaves such ids out"
     )
-    assert message_of(lambda: embedding.enqueue({name: ids[:6] for name, ids in whole.items()}), DataError) == (
+    assert error_text(lambda: embedding.enqueue({name: ids[:6] for name, ids in whole.items()}), kind=DataError) == (
         "the features have 6 rows, and 4 replicas need the same number in each, which they divide: pass full batches, "
         "batch(rows, drop_remainder=True)"
     )
-    assert message_of(lambda: embedding.enqueue({"liked": DENSE[0]}), DataError) == (
+    assert error_text(lambda: embedding.enqueue({"liked": DENSE[0]}), kind=DataError) == (
         "features must have the structure of feature_config, one value for each of 'liked', 'seen', 'user'; it is a "
         "dict, the keys ['liked']"
     )
     tables: Any = embedding.embedding_tables
-    assert message_of(lambda: tables.__setitem__("items", START), SettingError) == (
+    assert error_text(lambda: tables.__setitem__("items", START), kind=SettingError) == (
         "embedding_tables['items'] = ... would change a copy: call embedding.assign('items', array)"
     )
     weights = {name: np.ones(ids.shape) for name, ids in whole.items()}
     weights["liked"][2, 0] = np.nan
-    assert message_of(lambda: embedding.enqueue(whole, weights), DataError) == (
+    assert error_text(lambda: embedding.enqueue(whole, weights), kind=DataError) == (
         f"'liked', row 2, has the weight nan for the id {DENSE[0, 2, 0]}: a weight must be a finite number"
     )
     embedding.enqueue(whole)
-    assert message_of(lambda: embedding.enqueue(whole), ProgramError) == (
+    assert error_text(lambda: embedding.enqueue(whole), kind=ProgramError) == (
         "apply_gradients was not called for the batch that was enqueued last. Call it in the step, or "
         "enqueue(..., training=False)"
     )
     embedding.enqueue(whole)
     wrong = {name: np.zeros((ROWS, WIDTH + 1)) for name in whole}
-    assert message_of(lambda: embedding.apply_gradients(wrong), DataError) == (
+    assert error_text(lambda: embedding.apply_gradients(wrong), kind=DataError) == (
         "the gradient of 'liked' is for embeddings of the shape (8, 5), and those of the batch have (8, 4)"
     )
-    inside = message_of(lambda: strategy.run(lambda: embedding.enqueue(whole)), ProgramError)
+    inside = error_text(lambda: strategy.run(lambda: embedding.enqueue(whole)), kind=ProgramError)
     assert inside == "enqueue takes ids on the host: call it before strategy.run, not inside"
-    assert message_of(lambda: embedding.assign("movies", START), SettingError) == (
+    assert error_text(lambda: embedding.assign("movies", START), kind=SettingError) == (
         "there is no table 'movies'; the tables are 'items', 'users'"
     )
-    assert message_of(lambda: embedding.assign("items", START[:3]), SettingError) == (
+    assert error_text(lambda: embedding.assign("items", START[:3]), kind=SettingError) == (
         "the table 'items' has the shape (50, 4), not (3, 4)"
     )
-    assert "make it inside, with tpu.connect().scope()" in message_of(
-        lambda: TPUEmbedding(FeatureConfig(TableConfig(3, 2)), "sgd"), StrategyError
+    assert "make it inside, with tpu.connect().scope()" in error_text(
+        lambda: TPUEmbedding(FeatureConfig(TableConfig(3, 2)), "sgd"), kind=StrategyError
     )
     for make, text in (
         (lambda: TableConfig(0, 2), "vocabulary_size of a table must be a positive integer, not 0"),
@@ -199,7 +198,7 @@ def test_what_is_refused():
             "max_sequence_length of a feature must be a positive integer, or 0 to combine the ids of a row, not None",
         ),
     ):
-        assert message_of(make, SettingError) == text
+        assert error_text(make, kind=SettingError) == text
 
 
 def test_a_configuration_without_features():
@@ -273,11 +272,11 @@ def test_gradients_that_are_summed_are_refused():
     def of_both() -> None:
         tpu.value_and_grad(lambda found: found["seen"].sum(), {**embedding.dequeue(), "scale": jnp.ones(())})()
 
-    assert message_of(lambda: strategy.run(of_copies), ReplicaError) == (
+    assert error_text(lambda: strategy.run(of_copies), kind=ReplicaError) == (
         "apply_gradients was given gradients that tpu.value_and_grad has summed over the replicas, and the embeddings "
         "differ between them: differentiate by the arrays of dequeue() themselves, or use jax.value_and_grad"
     )
-    assert message_of(lambda: strategy.run(of_both), ReplicaError) == (
+    assert error_text(lambda: strategy.run(of_both), kind=ReplicaError) == (
         "the tree has embeddings of TPUEmbedding.dequeue, which differ between the replicas, and arrays that all "
         "replicas share: differentiate by each in a call of its own"
     )
@@ -294,14 +293,14 @@ def test_apply_gradients_once_for_a_training_batch():
     enqueue(embedding, 0)
     strategy.run(step)
     strategy.run(step)
-    assert message_of(lambda: embedding.embedding_tables, ProgramError) == (
+    assert error_text(lambda: embedding.embedding_tables, kind=ProgramError) == (
         "apply_gradients was called 2 times for one batch: call it once after each enqueue, with the sum of the "
         "gradients. This batch has not updated the tables"
     )
     np.testing.assert_array_equal(embedding.embedding_tables["items"], before)
     enqueue(embedding, 0, training=False)
     strategy.run(step)
-    assert message_of(lambda: enqueue(embedding, 1), ProgramError) == (
+    assert error_text(lambda: enqueue(embedding, 1), kind=ProgramError) == (
         "apply_gradients was called for a batch of enqueue(..., training=False), which updates no table: leave it out "
         "of the step, or enqueue with training=True"
     )
@@ -324,17 +323,19 @@ def test_a_step_that_failed_is_no_pending_batch():
         with pytest.raises(ZeroDivisionError):
             strategy.run(step)
     enqueue(embedding, 0)
-    assert "apply_gradients was not called" in message_of(lambda: enqueue(embedding, 0), ProgramError)
+    assert "apply_gradients was not called" in error_text(lambda: enqueue(embedding, 0), kind=ProgramError)
 
 
 def test_forms_of_arguments():
     embedding = embedding_of(tpu.connect("virtual", cores=2))
     whole = {"liked": DENSE[0], "seen": DENSE[0], "user": DENSE[0]}
-    assert message_of(lambda: embedding.enqueue({**whole, "user": None}), DataError) == (
+    assert error_text(lambda: embedding.enqueue({**whole, "user": None}), kind=DataError) == (
         "the ids of 'user' are None: pass an array of ids, in which -1 stands for no id"
     )
     mixed = np.array([[1, "a"]] * ROWS, object)
-    assert message_of(lambda: embedding.enqueue({**whole, "user": mixed}), DataError).startswith("'user' holds <U21")
+    assert error_text(lambda: embedding.enqueue({**whole, "user": mixed}), kind=DataError).startswith(
+        "'user' holds <U21"
+    )
     embedding.enqueue(whole, {"liked": np.full(DENSE[0].shape, 2.0)}, training=False)
     found = embedding.dequeue()
     np.testing.assert_allclose(found["liked"], 2 * found["seen"], rtol=1e-6)
@@ -344,7 +345,7 @@ def test_forms_of_arguments():
     embedding.assign(table, START + 1)
     np.testing.assert_array_equal(embedding.embedding_tables[table], START + 1)
     assert (
-        message_of(lambda: tables["movies"], KeyError)
+        error_text(lambda: tables["movies"], kind=KeyError)
         == "\"there is no table 'movies'; the tables are 'items', 'users'\""
     )
 
@@ -355,13 +356,7 @@ def test_a_checkpointer_saves_tables_in_steps(tmp_path: Path):
     def train(folder: Path, last: int, cores: int) -> Any:
         strategy = tpu.connect("virtual", cores=cores)
         embedding = embedding_of(strategy)
-
-        def step(targets: Any) -> Any:
-            value, gradients = jax.value_and_grad(loss_of)(embedding.dequeue(), targets)
-            embedding.apply_gradients(gradients)
-            return value
-
-        checkpointer = tpu.Checkpointer(str(folder), every_steps=2)
+        step, checkpointer = step_of(embedding), tpu.Checkpointer(str(folder), every_steps=2)
         with strategy.scope():
             for number in checkpointer.steps(last, embedding=embedding):
                 enqueue(embedding, number)

@@ -22,18 +22,12 @@ from anytpu.program import REPLICATED, lower, write
 from anytpu.program.lowering import PLATFORMS
 from anytpu.system.topologies import row_of_cores
 from engine import battery, samples
+from mesh_checks import EIGHT_DEVICES
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 TESTS = Path(__file__).parents[1]
 IN_PROCESS = {"virtual": VirtualBackend, "twin": TwinBackend}
-EIGHT_DEVICES = {
-    "JAX_PLATFORMS": "cpu",
-    "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-    # Fewer threads than devices, and their all-reduce waits for itself.
-    "PJRT_NPROC": "16",
-    "PYTHONPATH": str(TESTS),
-}
 RUN_FILES = """
 import sys
 from pathlib import Path
@@ -72,7 +66,9 @@ def test_backend(backend: Backend, name: str):
 def local_failures() -> dict[str, dict[str, str | None]]:
     """What became of each case on the local backend, by the number of devices."""
     script = [sys.executable, str(TESTS / "engine" / "battery.py"), "8", "1"]
-    done = subprocess.run(script, env={**os.environ, **EIGHT_DEVICES}, capture_output=True, text=True)
+    done = subprocess.run(
+        script, env={**os.environ, **EIGHT_DEVICES, "PYTHONPATH": str(TESTS)}, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -143,7 +143,7 @@ def test_batched_over_replicas_inside_a_loop(double, each_its_own):
 def test_a_gradient_of_replicas_together_stays_one_convolution():
     x, w = arrays("float32", (8, 2, 6, 6, 3), (3, 3, 3, 4))
     train = training(1, "SAME", 1, 1)
-    gradient = jax.grad(lambda w: sum(jnp.sum(one) for one in jax.vmap(lambda x: train(x, w)[0])(x)))
+    gradient = jax.grad(lambda w: sum(jnp.sum(output) for output in jax.vmap(lambda x: train(x, w)[0])(x)))
     assert [e.params["batch_group_count"] for e in convolutions(gradient, w)][-1] == 1
 
 

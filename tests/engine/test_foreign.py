@@ -59,7 +59,7 @@ def test_a_layer_and_its_gradients_are_three_calls():
 @needs_kernels
 def test_float64_stays_with_xla():
     with jax.enable_x64(True), fast_kernels():
-        x, w = (jnp.asarray(one, "float64") for one in operands())
+        x, w = (jnp.asarray(operand, "float64") for operand in operands())
         assert CALL not in jax.jit(lambda x, w: train(x, w)).lower(x, w).as_text()
 
 

@@ -75,7 +75,7 @@ def test_convolutions_and_both_their_gradients(kernels: Callable):
         outputs, (image_slope, kernel_slope) = (
             jax.jit(apply_numerics("tpu", step)).lower(kernel, image).compile()(kernel, image)[1]
         )
-    wide = [np.asarray(half(one), "float32") for one in (image, kernel)]
+    wide = [np.asarray(half(array), "float32") for array in (image, kernel)]
     expected, back = jax.vjp(convolution, *wide)
     # The slope of the outputs is an operand of both gradients, so it is rounded too.
     slopes = back(np.asarray(half(jnp.sin(outputs)), "float32"))
@@ -90,8 +90,8 @@ def test_an_lstm_is_that_of_keras():
     layer = keras.layers.LSTM(6, return_sequences=True)
     x = normal(3, 7, 5)
     layer.build(x.shape)
-    weights = [np.asarray(one.value) + 0.01 for one in layer.trainable_variables]
-    others = [np.asarray(one.value) for one in layer.non_trainable_variables]
+    weights = [np.asarray(variable.value) + 0.01 for variable in layer.trainable_variables]
+    others = [np.asarray(variable.value) for variable in layer.non_trainable_variables]
 
     def step(state: Any, batch: Any) -> Any:
         def loss(weights: Any) -> Any:
@@ -103,10 +103,10 @@ def test_an_lstm_is_that_of_keras():
     program = of(step, (weights, x))
     backend = VirtualBackend(row_of_cores(2).cores, numerics="tpu")
     _, found = backend.compile(program).step(backend.put(weights, REPLICATED), backend.put(x, ROWS))
-    for one, expected, exact in zip(
+    for result, expected, exact in zip(
         found, jax.jit(apply_numerics("tpu", step))(weights, x)[1], step(weights, x)[1], strict=True
     ):
-        np.testing.assert_allclose(one, expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
         assert np.max(np.abs(expected - exact)) > 1e-4
 
 

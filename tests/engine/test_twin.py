@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from anytpu.errors import HandleError
 from anytpu.program import REPLICATED
 from anytpu.system.topologies import row_of_cores
 from engine.samples import counting
+from error_texts import error_text
 
 NOT_AN_ARRAY = "a handle is not an array: pass it on as it is, or open it with backend.get(handle)"
 
@@ -71,10 +73,7 @@ def twin() -> TwinBackend:
     return TwinBackend(row_of_cores(8, kind="twin").cores)
 
 
-def text_of(function: Callable, *args) -> str:
-    with pytest.raises(HandleError) as caught:
-        function(*args)
-    return str(caught.value)
+text_of = functools.partial(error_text, kind=HandleError)
 
 
 @pytest.mark.parametrize("name", MISUSES)

@@ -74,7 +74,7 @@ def outcome(case: Case, strategy: tpu.TPUStrategy | None) -> tuple[Outcome, tupl
     counts = (watch.counts[0], watch.now())
     parts = {f"History {name}": np.array(values) for name, values in history.items()}
     variables = enumerate([*model.variables, *model.optimizer.variables])
-    parts |= {f"variable {index}": np.array(one.value) for index, one in variables}
+    parts |= {f"variable {index}": np.array(variable.value) for index, variable in variables}
     return parts | used(case, kind, model), counts
 
 
@@ -99,7 +99,7 @@ def fitted(case: Case, kind: Kind, model: keras.Model, watch: CompilationWatch) 
     settings = {"epochs": case.epochs, "shuffle": True, "verbose": 0, "callbacks": [watch]}
     if kind.streamed:
         return model.fit(Batches(rows, case.batch), validation_data=Batches(others, case.batch), **settings).history
-    validation = tuple(one for one in (others.x, others.y, others.weight) if one is not None)
+    validation = tuple(array for array in (others.x, others.y, others.weight) if array is not None)
     return model.fit(
         rows.x, rows.y, case.batch, sample_weight=rows.weight, validation_data=validation, **settings
     ).history

@@ -30,7 +30,7 @@ def fitted(kind: Kind, steps: int | str, epochs: int = 2) -> tuple[list[np.ndarr
         history = model.fit(Batches(rows, 6), epochs=epochs, verbose=0)
     else:
         history = model.fit(rows.x, rows.y, 6, epochs=epochs, verbose=0)
-    state = [np.array(one.value) for one in [*model.variables, *model.optimizer.variables]]
+    state = [np.array(variable.value) for variable in [*model.variables, *model.optimizer.variables]]
     return state, history.history, strategy.compilations
 
 

@@ -21,7 +21,7 @@ def model_on(strategy: tpu.TPUStrategy) -> keras.Model:
 
 
 def state(model: keras.Model) -> list[np.ndarray]:
-    return [np.array(one.value) for one in model.variables]
+    return [np.array(variable.value) for variable in model.variables]
 
 
 def refusal(rows: int, cores: int, nearest: str) -> str:

@@ -98,4 +98,4 @@ def batteries() -> dict[str, Battery]:
         importlib.import_module(f"fuzz.batteries.{found.name}")
         for found in pkgutil.iter_modules(fuzz.batteries.__path__)
     ]
-    return {one.name: one for module in modules for one in module.BATTERIES}
+    return {battery.name: battery for module in modules for battery in module.BATTERIES}

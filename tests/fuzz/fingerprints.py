@@ -31,8 +31,8 @@ def _add(digest: Any, value: Any) -> None:
         _add(digest, list(value.items()))
     elif isinstance(value, list | tuple | set | frozenset):
         digest.update(f"{len(value)} ".encode())
-        for one in value if not isinstance(value, set | frozenset) else sorted(value, key=repr):
-            _add(digest, one)
+        for item in value if not isinstance(value, set | frozenset) else sorted(value, key=repr):
+            _add(digest, item)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         _add(digest, [getattr(value, field.name) for field in dataclasses.fields(value)])
     else:

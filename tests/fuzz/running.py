@@ -239,11 +239,12 @@ def summary(results: Sequence[Result]) -> list[str]:
     lines = [
         f"{'battery':16} {'cases':>7} {'right':>7} {'read':>7} {'refused':>8} {'faults':>7} {'MiB':>7} {'seconds':>8}"
     ]
-    for one in results:
-        faults = sum(one.outcomes[name] for name in FAULTS)
-        clean = f"{one.outcomes['right']:7} {one.outcomes['read']:7} {one.outcomes['refused']:8}"
+    for result in results:
+        faults = sum(result.outcomes[name] for name in FAULTS)
+        clean = f"{result.outcomes['right']:7} {result.outcomes['read']:7} {result.outcomes['refused']:8}"
         lines.append(
-            f"{one.battery:16} {one.cases:7} {clean} {faults:7} {one.largest_growth_mib:7.0f} {one.elapsed_s:8.0f}"
+            f"{result.battery:16} {result.cases:7} {clean} {faults:7} {result.largest_growth_mib:7.0f} "
+            f"{result.elapsed_s:8.0f}"
         )
-        lines += [f"    {count:6} {kind}" for kind, count in one.faults.most_common(12)]
+        lines += [f"    {count:6} {kind}" for kind, count in result.faults.most_common(12)]
     return lines

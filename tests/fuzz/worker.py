@@ -46,7 +46,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     memory.left_in_limits = lambda: []
     with os.fdopen(int(sys.argv[1]), "w", buffering=1) as answers:
-        found = {one.name: one for one in (*faulty.BATTERIES, *faulty.IN_BLOCKS)}
+        found = {battery.name: battery for battery in (*faulty.BATTERIES, *faulty.IN_BLOCKS)}
         for line in sys.stdin:
             job = json.loads(line)
             if job["battery"] not in found:

@@ -4,15 +4,12 @@ import doctest
 
 import pytest
 
-from anytpu.launch import last_words as last_words_module
 from anytpu.launch import lines
-from anytpu.launch.last_words import MAX_LINES, last_words
-from anytpu.launch.lines import MAX_LINE_BYTES, LineBuffer
+from anytpu.launch.lines import MAX_LAST_LINES, MAX_LINE_BYTES, LineBuffer, last_words
 
 
-@pytest.mark.parametrize("module", [lines, last_words_module])
-def test_examples(module):
-    assert doctest.testmod(module).failed == 0
+def test_examples():
+    assert doctest.testmod(lines).failed == 0
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
@@ -77,5 +74,5 @@ def test_a_crash_without_a_traceback():
         b"Current thread",
     ]
     many = [str(number).encode() for number in range(50)]
-    assert last_words(many) == many[-MAX_LINES:]
+    assert last_words(many) == many[-MAX_LAST_LINES:]
     assert last_words([]) == []

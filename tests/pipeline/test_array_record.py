@@ -6,6 +6,7 @@ import pytest
 
 from anytpu.errors import FileError, RecordError
 from anytpu.pipeline import array_records, to_array_records, write_records
+from error_texts import error_text
 
 CONTENTS = [b"%d" % i * 50 for i in range(30)]
 
@@ -14,12 +15,6 @@ CONTENTS = [b"%d" % i * 50 for i in range(30)]
 def written(tmp_path):
     write_records(tmp_path / "x.tfrecord", CONTENTS)
     return tmp_path
-
-
-def error_of(kind, function) -> str:
-    with pytest.raises(kind) as caught:
-        function()
-    return str(caught.value)
 
 
 def test_conversion(written):
@@ -43,7 +38,7 @@ def test_a_damaged_record_file(written):
     damaged = bytearray((written / "x.tfrecord").read_bytes())
     damaged[12] ^= 1
     (written / "x.tfrecord").write_bytes(damaged)
-    message = error_of(RecordError, lambda: to_array_records(written / "x.tfrecord", written / "x.array_record"))
+    message = error_text(lambda: to_array_records(written / "x.tfrecord", written / "x.array_record"), kind=RecordError)
     assert message.startswith(f"{written}/x.tfrecord, record 0 at byte 0: the record's 50 bytes do not match")
     assert [path.name for path in written.iterdir()] == ["x.tfrecord"]
     with pytest.warns(UserWarning, match="skipped"):
@@ -56,13 +51,13 @@ def test_what_is_no_array_record_file(written):
     whole = (written / "x.array_record").read_bytes()
     for content in (b"", b"x" * 1000, whole[: len(whole) // 2]):
         (written / "bad").write_bytes(content)
-        assert error_of(FileError, lambda: len(array_records(written / "bad"))) == (
+        assert error_text(lambda: len(array_records(written / "bad")), kind=FileError) == (
             f"cannot read '{written}/bad': it is not an ArrayRecord file, or it is truncated"
         )
-    assert error_of(FileError, lambda: array_records(written / "none")) == (
+    assert error_text(lambda: array_records(written / "none"), kind=FileError) == (
         f"there is no file '{written}/none'; '{written}' contains bad, x.array_record, x.tfrecord"
     )
-    assert error_of(FileError, lambda: array_records("gs://bucket/x")) == (
+    assert error_text(lambda: array_records("gs://bucket/x"), kind=FileError) == (
         "ArrayRecord files are read from this machine only, not from 'gs://bucket/x': download it first"
     )
 
@@ -72,11 +67,11 @@ def test_a_damaged_array_record_file(written):
     damaged = bytearray((written / "x.array_record").read_bytes())
     damaged[200] ^= 1
     (written / "x.array_record").write_bytes(damaged)
-    message = error_of(RecordError, lambda: list(iter(array_records(written / "x.array_record"))))
+    message = error_text(lambda: list(iter(array_records(written / "x.array_record"))), kind=RecordError)
     assert message.startswith(f"{written}/x.array_record, record ")
     assert "hash mismatch" in message
 
 
 def test_writing_where_there_is_no_folder(written):
-    message = error_of(FileError, lambda: to_array_records(written / "x.tfrecord", written / "none" / "x"))
+    message = error_text(lambda: to_array_records(written / "x.tfrecord", written / "none" / "x"), kind=FileError)
     assert message.startswith(f"there is no file '{written}/none/x': the folder '{written}/none' does not exist; ")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from anytpu.pipeline import (
     records,
 )
 from anytpu.pipeline.sources import Origin, Record
+from error_texts import error_text
 
 GOLDEN = Path(__file__).parent / "golden"
 FACTS = json.loads((GOLDEN / "golden.json").read_text())
@@ -36,10 +38,7 @@ def golden() -> list[bytes]:
     return list(records(GOLDEN / "examples.tfrecord"))
 
 
-def error_of(function, *arguments) -> str:
-    with pytest.raises(RecordError) as caught:
-        function(*arguments)
-    return str(caught.value)
+error_of = functools.partial(error_text, kind=RecordError)
 
 
 def parsed(spec, **features):

@@ -10,7 +10,7 @@ import pytest
 
 import anytpu.pipeline
 
-MODULES = [one.name for one in pkgutil.iter_modules(anytpu.pipeline.__path__)]
+MODULES = [module.name for module in pkgutil.iter_modules(anytpu.pipeline.__path__)]
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import io
 import json
 import struct
@@ -17,6 +18,7 @@ from anytpu.pipeline import decode_image, decode_images, encode_jpeg, encode_png
 from anytpu.pipeline.images import batch_array
 from anytpu.pipeline.sources import Origin, Record
 from anytpu.units import MIB
+from error_texts import error_text
 
 GOLDEN = Path(__file__).parent / "golden"
 FACTS = json.loads((GOLDEN / "golden.json").read_text())["image"]
@@ -34,10 +36,7 @@ def saved(image: Image.Image, kind: str, **options) -> bytes:
     return stream.getvalue()
 
 
-def error_of(function, *arguments) -> str:
-    with pytest.raises(RecordError) as caught:
-        function(*arguments)
-    return str(caught.value)
+error_of = functools.partial(error_text, kind=RecordError)
 
 
 def test_the_pixels_of_tensorflow():

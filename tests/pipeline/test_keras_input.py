@@ -99,7 +99,7 @@ def test_strings_stay_on_the_host(capsys: pytest.CaptureFixture[str]):
     )
     ids = test.on_host("1")
     assert sorted(ids) == sorted(NAMES)
-    order = [int(one.split()[1]) for one in ids]
+    order = [int(name.split()[1]) for name in ids]
     close(predictions, model.predict(X[order], verbose=0))
     model.predict(test, verbose=0)
     assert capsys.readouterr().err == "", "said once"

@@ -134,4 +134,4 @@ def test_containers_that_share_their_values_stay_small():
     # 30 lists, each of the one before nine times: 9**30 values, were they copied.
     content = b"]q\0K\1a" + b"".join(b"]q%c(%be" % (n, b"h%c" % (n - 1) * 9) for n in range(1, 30)) + b"."
     found = load(content, "batch")
-    assert len(found) == 9 and all(one is found[0] for one in found)
+    assert len(found) == 9 and all(array is found[0] for array in found)

@@ -217,7 +217,7 @@ def test_a_large_file_of_a_server_without_ranges_is_copied_once(giant):
     file = stored(f"{giant}/large")
     with pytest.warns(UserWarning) as told:
         assert file.read_at(2**20, 3) == b"\0\0\0"
-    assert [str(one.message) for one in told] == [
+    assert [str(record.message) for record in told] == [
         (
             f"'{giant}/large': its server sends whole files only, so 100 MiB are copied to "
             f"{tempfile.gettempdir()!r} first; the copy is removed when the program ends"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import os
 import pickle
 import stat
@@ -10,12 +11,9 @@ import pytest
 
 from anytpu.errors import FileError, SettingError
 from anytpu.pipeline.storage import LocalFile, created, expand, is_remote, shard_names, stored
+from error_texts import error_text
 
-
-def error_of(function, *arguments) -> str:
-    with pytest.raises(FileError) as caught:
-        function(*arguments)
-    return str(caught.value)
+error_of = functools.partial(error_text, kind=FileError)
 
 
 @pytest.fixture

@@ -86,8 +86,8 @@ def test_programs_that_agree_narrow_the_spread():
 
 def test_each_chip_has_its_own():
     found = calibrate([run(0, 1.3), run(1, 0.8, chip="v5e")])
-    assert [one.chip for one in found.factors] == ["v3", "v5e"]
-    assert [one.factor > 1 for one in found.factors] == [True, False]
+    assert [factor.chip for factor in found.factors] == ["v3", "v5e"]
+    assert [entry.factor > 1 for entry in found.factors] == [True, False]
 
 
 def test_runs_without_a_prediction_are_shown_and_correct_nothing():
@@ -190,7 +190,7 @@ def test_from_files_to_a_corrected_plan(home: Path):
     assert calibrate().factors == ()
     record_and_correct(program, TIME, V3, PlanSettings())
     found = calibrate()
-    assert [one.error for one in found.runs] == [pytest.approx(-0.5)]
+    assert [run.error for run in found.runs] == [pytest.approx(-0.5)]
     assert save(found) == home / "calibration.json"
     assert correct(TIME, V3).step_s == pytest.approx(0.1 * 2 ** (1 / 3))
 

@@ -47,11 +47,16 @@ SPECS = (jax.ShapeDtypeStruct((64, 64), "float32"), jax.ShapeDtypeStruct((1024, 
 @pytest.mark.usefixtures("no_compiler")
 def test_without_a_compiler_there_is_a_floor():
     plan = tpu.plan(network(), 1000, ["v2-8", "v5e-8"], examples=50_000, epochs=3, sweep_batches=[2048], advise=True)
-    for one in (*plan, *plan.sweep):
-        assert (one.is_floor, one.predicted_by, one.mfu, one.fits) == (True, PREDICTED_BY, None, True)
-        assert one.notes[:2] == (MISSING, NOTE)
-        assert one.interval_s == (one.step_s, float("inf"))
-        assert one.cost is not None and one.cost.usd_per_step is not None
+    for prediction in (*plan, *plan.sweep):
+        assert (prediction.is_floor, prediction.predicted_by, prediction.mfu, prediction.fits) == (
+            True,
+            PREDICTED_BY,
+            None,
+            True,
+        )
+        assert prediction.notes[:2] == (MISSING, NOTE)
+        assert prediction.interval_s == (prediction.step_s, float("inf"))
+        assert prediction.cost is not None and prediction.cost.usd_per_step is not None
     rows, into, width, out = 125, 256, 512, 10
     assert plan["v5e-8"].flops == 2 * rows * (2 * into * width + 3 * width * out)
     assert (plan.fastest, plan.cheapest) == (None, None)

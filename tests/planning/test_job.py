@@ -88,8 +88,8 @@ def over(devices):
 def test_a_function_of_the_devices_makes_a_job_for_each_number(source):
     jobs = jobs_of(PlanJob(source))
     programs = [jobs(devices).program() for devices in (8, 16)]
-    assert [one.placement.devices for one in programs] == [8, 16]
-    assert [one.rows for one in programs] == [32, 64]
+    assert [program.placement.devices for program in programs] == [8, 16]
+    assert [program.rows for program in programs] == [32, 64]
     assert jobs(8) is jobs(8)
     assert jobs(8).program(128).rows == 128
 

@@ -47,16 +47,16 @@ def plan(said):
 
 
 def test_a_prediction_for_each_system(plan):
-    assert [one.target.name for one in plan] == ["v2-8", "v3-8"]
-    for one in plan:
-        assert one.program == "net/train"
-        assert one.batch_size == 1000
-        assert one.fits
-        assert one.predicted_by.startswith("the TPU compiler (libtpu ")
-        low, high = one.interval_s
-        assert 0 < low < one.step_s < high
-        assert one.examples_per_s == 1000 / one.step_s
-        assert 0 < one.mfu < 1
+    assert [prediction.target.name for prediction in plan] == ["v2-8", "v3-8"]
+    for prediction in plan:
+        assert prediction.program == "net/train"
+        assert prediction.batch_size == 1000
+        assert prediction.fits
+        assert prediction.predicted_by.startswith("the TPU compiler (libtpu ")
+        low, high = prediction.interval_s
+        assert 0 < low < prediction.step_s < high
+        assert prediction.examples_per_s == 1000 / prediction.step_s
+        assert 0 < prediction.mfu < 1
 
 
 def test_products_are_counted(plan):
@@ -78,7 +78,10 @@ def test_the_uneven_batch_is_told(plan):
 
 
 def test_a_sweep_and_what_is_said_of_it(plan, said):
-    assert [(one.target.name, one.batch_size) for one in plan.sweep] == [("v2-8", 2048), ("v3-8", 2048)]
+    assert [(prediction.target.name, prediction.batch_size) for prediction in plan.sweep] == [
+        ("v2-8", 2048),
+        ("v3-8", 2048),
+    ]
     assert "net/train on v2-8 (v2:2x2), 1,000 examples a step" in said
     assert "net/train on v3-8 (v3:2x2), 2,048 examples a step" in said
 
@@ -89,12 +92,12 @@ def test_the_cost_of_the_run(plan):
     assert cost.usd_per_step == pytest.approx(4.5 / 3600 * plan["v2-8"].step_s)
     assert cost.usd_per_run == pytest.approx(3 * cost.usd_per_epoch)
     assert plan.cheapest.target.name in ("v2-8", "v3-8")
-    assert plan.fastest.step_s == min(one.step_s for one in plan)
+    assert plan.fastest.step_s == min(prediction.step_s for prediction in plan)
 
 
 def test_json_holds_everything(plan, tmp_path):
     record = json.loads(plan.to_json(tmp_path / "plan.json").read_text())
-    assert [one["tpu"] for one in record["predictions"]] == ["v2-8", "v3-8"]
+    assert [prediction["tpu"] for prediction in record["predictions"]] == ["v2-8", "v3-8"]
     assert record["format"] == 1
     assert (record["fastest"], record["cheapest"]) == (plan.fastest.target.name, plan.cheapest.target.name)
     assert record["predictions"][0]["step_s"] == plan["v2-8"].step_s
@@ -142,9 +145,9 @@ def test_what_does_not_fit_is_an_answer(hungry):
 
 def test_larger_slices():
     plan = tpu.scaling(network(), "v3", [8, 32], batch_size=256)
-    assert [(one.target.name, one.batch_size) for one in plan] == [("v3-8", 256), ("v3-32", 1024)]
+    assert [(prediction.target.name, prediction.batch_size) for prediction in plan] == [("v3-8", 256), ("v3-32", 1024)]
     same = tpu.scaling(network(), "v3", [8, 32], batch_size=256, grow=False)
-    assert [one.batch_size for one in same] == [256, 256]
+    assert [prediction.batch_size for prediction in same] == [256, 256]
 
 
 def test_a_program_has_one_batch(hungry):
@@ -192,7 +195,7 @@ def test_a_tpu_that_does_not_exist():
 
 
 def test_a_slice_by_two_names_is_planned_once():
-    assert [one.target.name for one in tpu.plan(network(), 256, ["v5e-1", "v5litepod-1"])] == ["v5e-1"]
+    assert [prediction.target.name for prediction in tpu.plan(network(), 256, ["v5e-1", "v5litepod-1"])] == ["v5e-1"]
 
 
 def test_a_step_that_is_written_for_one_batch():
@@ -204,7 +207,7 @@ def test_a_step_that_is_written_for_one_batch():
     found = tpu.plan(step, tpu="v2-8", input_specs=specs, advise=True)["v2-8"]
     assert (found.fits, found.largest_batch) == (False, None)
     assert found.notes[1].startswith("The largest batch that fits was not found: cannot reshape array of shape ")
-    assert [(one.text, one.tried) for one in found.advice] == [
+    assert [(advice.text, advice.tried) for advice in found.advice] == [
         (
             "Use v7x-8 (4 chips): of the smallest slices that hold it, a step takes least time there.",
             "tpu='v7x-8'",
@@ -247,8 +250,8 @@ def test_a_call_of_fit_starts_no_more_steps_than_an_epoch_has():
 def test_larger_slices_of_a_step_with_a_batch_of_its_own(hungry):
     step, specs = hungry
     plan = tpu.scaling(step, "v3", [8, 32], input_specs=specs, sweep_batches=[512])
-    assert [one.batch_size for one in plan] == [64, 256]
-    assert [one.target.name for one in plan.sweep] == ["v3-8", "v3-32"]
+    assert [prediction.batch_size for prediction in plan] == [64, 256]
+    assert [prediction.target.name for prediction in plan.sweep] == ["v3-8", "v3-32"]
 
 
 HWCN = jax.ShapeDtypeStruct((24, 24, 8, 1024), "float32"), jax.ShapeDtypeStruct((1024,), "float32")
@@ -291,10 +294,10 @@ def test_larger_slices_of_a_step_over_a_mesh():
         return convolve, (jax.ShapeDtypeStruct((3, 3, 8, 8), "float32"), over_data(devices))
 
     plan = tpu.scaling(create, "v5e", [1, 4])
-    assert [(one.target.devices, one.batch_size) for one in plan] == [(1, 1024), (4, 1024)]
-    assert [one.target.name for one in tpu.plan(create, 2048, ["v5e-4"])] == ["v5e-4"]
+    assert [(prediction.target.devices, prediction.batch_size) for prediction in plan] == [(1, 1024), (4, 1024)]
+    assert [prediction.target.name for prediction in tpu.plan(create, 2048, ["v5e-4"])] == ["v5e-4"]
     grown = tpu.scaling(create, "v5e", [1, 4], batch_size=512)
-    assert [one.batch_size for one in grown] == [512, 2048]
+    assert [prediction.batch_size for prediction in grown] == [512, 2048]
 
 
 def test_scaling_of_a_layout():

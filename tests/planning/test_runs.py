@@ -55,7 +55,7 @@ def time_of(step_s: float) -> StepTime:
 def test_a_program_is_known_by_its_shapes():
     assert runs.digest(program()) == runs.digest(dataclasses.replace(program(), name="another"))
     others = [program(rows=16), program(mode="infer"), program(replicas=8)]
-    assert len({runs.digest(one) for one in [program(), *others]}) == 4
+    assert len({runs.digest(each) for each in [program(), *others]}) == 4
 
 
 def products(dtype: Any, function: Any = jnp.tanh) -> Program:
@@ -71,7 +71,7 @@ def products(dtype: Any, function: Any = jnp.tanh) -> Program:
 def test_a_program_is_known_by_its_precision_and_its_operations():
     assert runs.digest(products(jnp.float32)) == runs.digest(products(jnp.float32))
     others = [products(jnp.float32), products(jnp.bfloat16), products(jnp.float32, jnp.exp)]
-    assert len({runs.digest(one) for one in others}) == 3
+    assert len({runs.digest(each) for each in others}) == 3
 
 
 def test_the_hosts_call_is_shared_by_the_steps_of_the_run(home: Path):
@@ -85,8 +85,8 @@ def test_the_hosts_call_is_shared_by_the_steps_of_the_run(home: Path):
 
 def test_runs_come_back(home: Path):
     written = [run(), run(run="b", step_s=0.3)]
-    for one in written:
-        runs.append(runs.runs_file(), one)
+    for measured in written:
+        runs.append(runs.runs_file(), measured)
     assert runs.runs_file() == home / "runs.jsonl"
     assert runs.read_runs() == written
 
@@ -94,7 +94,7 @@ def test_runs_come_back(home: Path):
 def test_the_last_line_of_a_run_counts(home: Path):
     runs.append(runs.runs_file(), run(step_s=0.3, calls=8))
     runs.append(runs.runs_file(), run(step_s=0.2, calls=16))
-    assert [(one.step_s, one.calls) for one in runs.read_runs()] == [(0.2, 16)]
+    assert [(run.step_s, run.calls) for run in runs.read_runs()] == [(0.2, 16)]
 
 
 def test_what_was_predicted_before_or_since_stands_beside_it(home: Path):
@@ -119,8 +119,8 @@ def test_lines_that_cannot_be_read_are_skipped(home: Path):
         file.write(json.dumps({**dataclasses.asdict(run(run="e")), "of_a_later_version": 1}) + "\n")
     file = str(runs.runs_file())
     with pytest.warns(UserWarning) as told:
-        assert [one.run for one in runs.read_runs()] == ["a", "e"]
-    assert [str(one.message) for one in told] == [
+        assert [record.run for record in runs.read_runs()] == ["a", "e"]
+    assert [str(warning.message) for warning in told] == [
         f"line 2 of {file!r} is left out: Unterminated string starting at: line 1 column 9 (char 8); so are 4 more of "
         "its lines. Delete the damaged lines to stop this warning. All other lines are used."
     ]
@@ -149,7 +149,7 @@ def test_a_line_is_believed_only_when_it_is_whole(home: Path, name: str, value: 
     with runs.runs_file().open("a") as file:
         file.write(json.dumps({**dataclasses.asdict(run(run="b")), name: value}) + "\n")
     with pytest.warns(UserWarning) as told:
-        assert [one.run for one in runs.read_runs()] == ["a"]
+        assert [record.run for record in runs.read_runs()] == ["a"]
     assert str(told[0].message) == (
         f"line 2 of {str(runs.runs_file())!r} is left out: {name!r} is {why}. Delete the damaged lines to "
         "stop this warning. All other lines are used."
@@ -162,7 +162,7 @@ def test_a_line_that_a_killed_process_left_costs_no_other(home: Path):
         file.write('{"run": "b", "ti')
     runs.append(runs.runs_file(), run(run="c"))
     with pytest.warns(UserWarning, match="^line 2 of"):
-        assert [one.run for one in runs.read_runs()] == ["a", "c"]
+        assert [record.run for record in runs.read_runs()] == ["a", "c"]
 
 
 def test_without_files_there_are_no_runs(home: Path):

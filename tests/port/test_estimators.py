@@ -53,7 +53,7 @@ def test_a_plain_estimator_trains_on_one_device():
 
 def test_metrics_of_an_evaluation_are_listed():
     text = "import tensorflow as tf\nspec = tf.estimator.EstimatorSpec(mode, loss=loss, eval_metric_ops=metrics)\n"
-    assert [(one.old, one.advice) for one in ported(text).by_hand] == [
+    assert [(finding.old, finding.advice) for finding in ported(text).by_hand] == [
         (
             "eval_metric_ops=metrics",
             "write eval_metrics=(metric_fn, [labels, logits]): metric_fn(labels, logits) gets the rows of the whole "
@@ -69,7 +69,7 @@ ORDER = "write shuffle=True or shuffle=False: tpu.pipeline.Dataset has a method 
 def test_arrays_whose_order_is_not_known_are_listed(made: str):
     text = "import tensorflow as tf\nx = load()\n" + made.format("tf.estimator.inputs.numpy_input_fn") + "\n"
     outcome = ported(text)
-    assert [one.advice for one in outcome.by_hand] == [ORDER]
+    assert [finding.advice for finding in outcome.by_hand] == [ORDER]
     assert outcome.new == text
 
 
@@ -85,7 +85,7 @@ def test_the_arguments_of_an_input_function_are_evaluated_once():
     names: dict = {"tables": [np.zeros(1), np.ones(1)], "load": lambda x: loads.append(x) or x}
     exec(outcome.new, names)
     for _ in range(2):
-        rows = [next(iter(one({}))) for one in names["made"]]
+        rows = [next(iter(make({}))) for make in names["made"]]
         assert [(np.asarray(x).tolist(), np.asarray(y["y"]).tolist()) for x, y in rows] == [
             ([0.0], [0.0]),
             ([1.0], [1.0]),

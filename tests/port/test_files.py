@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from pathlib import Path
 
@@ -8,15 +9,13 @@ import pytest
 
 from anytpu.errors import PortError
 from anytpu.port import ported_file, program_files, write
+from error_texts import error_text
 
 OLD = "import tensorflow as tf\nstrategy = tf.distribute.get_strategy()\n"
 NEW = "import anytpu as tpu\nstrategy = tpu.get_strategy()\n"
 
 
-def message_of(call) -> str:
-    with pytest.raises(PortError) as caught:
-        call()
-    return str(caught.value)
+message_of = functools.partial(error_text, kind=PortError)
 
 
 def test_files_and_folders_are_found_once_and_in_order(tmp_path: Path):
@@ -57,7 +56,7 @@ def test_the_old_file_is_kept(tmp_path: Path):
     assert path.read_text() == NEW
     assert (tmp_path / "old.py.bak").read_text() == OLD
     assert path.stat().st_mode & 0o777 == 0o755
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["old.py", "old.py.bak"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["old.py", "old.py.bak"]
     assert write([ported_file(path)]) == []
 
 
@@ -101,7 +100,7 @@ def test_text_that_its_encoding_lacks_leaves_the_file_as_it_was(tmp_path: Path):
     with pytest.raises(UnicodeEncodeError):
         write([file])
     assert path.read_text() == OLD
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["old.py", "old.py.bak"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["old.py", "old.py.bak"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

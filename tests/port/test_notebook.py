@@ -39,7 +39,7 @@ def test_the_code_cells_are_one_program(tmp_path: Path):
         "# cell 2\nif True:\n    %time tf.random.set_seed(1)\n    keras.utils.set_random_seed(2)\n"
         "# cell 3\nx = 1  # \u00e9\n# cell 4\nstrategy = tpu.get_strategy()\ntf.placeholder('float')\n"
     )
-    assert [one.old for one in file.program.by_hand] == ["tf.placeholder"]
+    assert [finding.old for finding in file.program.by_hand] == ["tf.placeholder"]
     write([file])
     new = json.loads(path.read_text())
     expected = json.loads(json.dumps(NOTEBOOK))

@@ -52,7 +52,9 @@ def unbound(code: str) -> set[str]:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_becomes(name: str):
     outcome = ported((FOLDER / f"{name}.py").read_text())
-    findings = "".join(f"{one.line}: {one.kind}: {one.old}: {one.advice}\n" for one in outcome.findings)
+    findings = "".join(
+        f"{finding.line}: {finding.kind}: {finding.old}: {finding.advice}\n" for finding in outcome.findings
+    )
     assert outcome.new == (FOLDER / f"{name}.ported").read_text()
     assert findings == (FOLDER / f"{name}.findings").read_text()
     compile(outcome.new, name, "exec")

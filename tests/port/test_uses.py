@@ -397,14 +397,14 @@ def test_modes_that_keras_2_chose_by_the_name():
     ):
         outcome = ported(text.format(name, monitor))
         assert outcome.new.splitlines()[-1] == f"stop = keras.callbacks.{name}(monitor='{monitor}'{mode})"
-        assert [one.kind for one in outcome.findings] == ["note"] * bool(mode)
+        assert [finding.kind for finding in outcome.findings] == ["note"] * bool(mode)
 
 
 @pytest.mark.parametrize("monitor", ["val_auc", "acc_top5"])
 def test_a_mode_that_the_versions_of_keras_2_chose_differently_is_listed(monitor: str):
     outcome = ported(f"import tensorflow as tf\nstop = tf.keras.callbacks.EarlyStopping(monitor='{monitor}')\n")
     assert outcome.new.splitlines()[-1] == f"stop = keras.callbacks.EarlyStopping(monitor='{monitor}')"
-    assert [one.advice for one in outcome.by_hand] == [
+    assert [finding.advice for finding in outcome.by_hand] == [
         f'the versions of Keras 2 took different modes for \'{monitor}\': write mode="max" or mode="min"'
     ]
 
@@ -426,7 +426,7 @@ def test_only_an_example_loses_its_serialization():
     )
     outcome = ported(text)
     assert outcome.new.splitlines()[-2:] == ["a = example", "b = other.SerializeToString()"]
-    assert [(one.line, one.old) for one in outcome.by_hand] == [(4, "other.SerializeToString()")]
+    assert [(finding.line, finding.old) for finding in outcome.by_hand] == [(4, "other.SerializeToString()")]
     assert ported("import tensorflow as tf\nb = other.SerializeToString()\n").findings == ()
 
 

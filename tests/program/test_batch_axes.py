@@ -48,7 +48,7 @@ def over(axes: dict[str, int], *leaves: tuple[Any, ...], **settings: Any) -> Any
 )
 def test_the_axis_that_a_data_axis_splits(axes, leaves, layout, rows):
     program = over(axes, *leaves)
-    assert [one.axis for one in program.layout] == layout
+    assert [leaf_layout.axis for leaf_layout in program.layout] == layout
     assert (program.rows, [note for note in program.notes if "examples a step" in note]) == (rows, [])
 
 

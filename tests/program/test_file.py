@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import os
@@ -19,6 +20,7 @@ from anytpu.errors import ProgramError, SettingError
 from anytpu.program import REPLICATED, ROWS, of, read, write
 from anytpu.program.archive import write_parts
 from anytpu.program.lowering import one_device_step
+from error_texts import error_text
 from program_samples import SAMPLES, assert_same_bits, linear, many_types, nested, per_replica, plain
 
 RUN_ELSEWHERE = """
@@ -40,10 +42,7 @@ assert "program_samples" not in sys.modules
 """
 
 
-def error_of(function, *args, **kwargs) -> str:
-    with pytest.raises(ProgramError) as caught:
-        function(*args, **kwargs)
-    return str(caught.value)
+error_of = functools.partial(error_text, kind=ProgramError)
 
 
 def rewritten(path: Path, change) -> Path:

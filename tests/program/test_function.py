@@ -12,6 +12,7 @@ import pytest
 from anytpu.errors import ProgramError
 from anytpu.program import REPLICATED, ROWS, of
 from anytpu.program.function import FUNCTION_MAKER
+from error_texts import error_text
 
 
 def step(state, batch):
@@ -22,10 +23,7 @@ STATE = {"w": np.float32(0), "n": 0}
 BATCH = (np.zeros((8, 3), "uint8"), np.zeros(8), np.float64(0.1), np.zeros(3))
 
 
-def error_of(*args, **kwargs) -> str:
-    with pytest.raises(ProgramError) as caught:
-        of(*args, **kwargs)
-    return str(caught.value)
+error_of = functools.partial(error_text, of, kind=ProgramError)
 
 
 def test_program_of_a_function():

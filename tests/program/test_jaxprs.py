@@ -118,7 +118,7 @@ def test_a_program_is_traced_without_them():
         return printing(state), {"sum": watching(batch.sum())}
 
     traced, left_out = trace_for_plan(Program("step/train", step, SCALAR, jax.ShapeDtypeStruct((8,), "float32"), ROWS))
-    assert [one.split(" at ")[0] for one in left_out] == ["jax.debug.print", "jax.debug.callback"]
+    assert [place.split(" at ")[0] for place in left_out] == ["jax.debug.print", "jax.debug.callback"]
     assert jax.tree.structure(traced.out_info) == jax.tree.structure((0, {"sum": 0}))
     assert "debug" not in str(traced.jaxpr)
 

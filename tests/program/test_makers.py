@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from anytpu.errors import ProgramError, SettingError
 from anytpu.program import of, write
 from anytpu.program.makers import is_job
+from error_texts import error_text
 from program_samples import assert_same_bits, linear
 
 GIVE = (
@@ -21,10 +23,7 @@ GIVE = (
 )
 
 
-def error_of(*args, **kwargs) -> str:
-    with pytest.raises(ProgramError) as caught:
-        of(*args, **kwargs)
-    return str(caught.value)
+error_of = functools.partial(error_text, of, kind=ProgramError)
 
 
 def test_a_program_passes_through():

@@ -9,11 +9,8 @@ import sys
 
 import pytest
 
-EIGHT_DEVICES = {
-    "JAX_PLATFORMS": "cpu",
-    "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-    "PJRT_NPROC": "16",  # Fewer threads than devices, and their all-reduce waits for itself.
-}
+from mesh_checks import EIGHT_DEVICES
+
 CHILD = """
 import json
 import jax, jax.numpy as jnp, numpy as np

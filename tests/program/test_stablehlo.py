@@ -44,11 +44,11 @@ def test_what_jax_writes(how: str):
         "bytecode": lambda: bytecode(lowered),
     }
     module = parse(texts[how]())
-    assert [(one.spec.shape, one.spec.dtype.name) for one in module.arguments] == [
+    assert [(argument.spec.shape, argument.spec.dtype.name) for argument in module.arguments] == [
         ((4, 2), "float32"),
         ((3, 4), "float32"),
     ]
-    assert [one.shape for one in module.results] == [(3, 2), (2,)]
+    assert [result.shape for result in module.results] == [(3, 2), (2,)]
     assert module.mesh == ()
     for given, expected in zip(module.exported.call(W, X), product(W, X), strict=True):
         np.testing.assert_allclose(given, expected, rtol=1e-6)
@@ -69,7 +69,7 @@ def test_it_runs_inside_of_a_jit_and_is_lowered_for_a_tpu():
 
 def test_memory_that_a_result_takes():
     module = parse(text_of(lambda s, x: (x * 2, s - x.sum()), W, X, donate_argnums=0).encode())
-    assert [one.becomes for one in module.arguments] == [1, None]
+    assert [argument.becomes for argument in module.arguments] == [1, None]
 
 
 MESH = AbstractMesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto, AxisType.Auto))
@@ -91,7 +91,7 @@ def laid_out(constrain: bool) -> str:
 def test_a_mesh(constrain: bool):
     module = parse(laid_out(constrain).encode())
     assert module.mesh == (("data", 4), ("model", 2))
-    assert [one.sharding for one in module.arguments] == [((), ("model",)), (("data", "model"), ())]
+    assert [argument.sharding for argument in module.arguments] == [((), ("model",)), (("data", "model"), ())]
     assert module.exported.nr_devices == (8 if constrain else 1)
     if not constrain:
         w, x = np.ones((4, 8), "float32"), np.ones((16, 4), "float32")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from anytpu.errors import ProgramError
 from anytpu.program import REPLICATED, ROWS, Placement, lower, of, stablehlo_file, write
 from anytpu.program.stablehlo_file import read_stablehlo
+from error_texts import error_text
 
 W, X = np.arange(4, dtype="float32"), np.arange(12, dtype="float32").reshape(3, 4)
 
@@ -28,10 +30,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def error_of(job, *arguments, **options) -> str:
-    with pytest.raises(ProgramError) as caught:
-        of(job, *arguments, **options)
-    return str(caught.value)
+error_of = functools.partial(error_text, of, kind=ProgramError)
 
 
 @pytest.mark.parametrize("kind", [str, Path])
@@ -68,8 +67,8 @@ def test_it_goes_on_as_a_program_file(file: Path, tmp_path: Path):
 def test_its_mesh_is_kept(tmp_path: Path):
     mesh = AbstractMesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto, AxisType.Auto))
     x, w = (
-        jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=NamedSharding(mesh, PartitionSpec(*spec)))
-        for one, spec in ((np.zeros((8, 4), "float32"), ("data",)), (W, ("model",)))
+        jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=NamedSharding(mesh, PartitionSpec(*spec)))
+        for array, spec in ((np.zeros((8, 4), "float32"), ("data",)), (W, ("model",)))
     )
     text = jax.export.export(jax.jit(step), platforms=["tpu"])(x, w).mlir_module()
     (tmp_path / "net.mlir").write_text(text)
@@ -89,7 +88,7 @@ def test_examples_lie_along_the_axis_that_its_mesh_splits(tmp_path: Path):
     lowered = traced.lower(lowering_platforms=("tpu",))
     (tmp_path / "net.mlir").write_text(lowered.as_text())
     program = of(tmp_path / "net.mlir")
-    assert ([one.axis for one in program.layout], program.rows, program.notes) == ([None, 3, 0], 64, ())
+    assert ([leaf_layout.axis for leaf_layout in program.layout], program.rows, program.notes) == ([None, 3, 0], 64, ())
 
 
 def test_layouts_that_do_not_fit(file: Path):

@@ -20,7 +20,9 @@ def program_of(*names, width=512):
 
 @pytest.fixture(scope="module")
 def fsdp():
-    return next(one for one in candidates(trace_step(program_of("a[z-b]", "c")), 8) if one.name == "fsdp")
+    return next(
+        candidate for candidate in candidates(trace_step(program_of("a[z-b]", "c")), 8) if candidate.name == "fsdp"
+    )
 
 
 def test_names_are_no_regular_expressions(fsdp):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import traceback
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -13,6 +12,7 @@ import keras
 
 import anytpu as tpu
 from anytpu.system.cores import Address
+from mesh_checks import failures_of
 from strategy.loop_checks import LOOP_CHECKS
 from strategy.replica_checks import CHECKS
 
@@ -22,9 +22,6 @@ SYSTEMS = {"local": Address("local", 8), "virtual": Address("virtual", 3)}
 failures = {}
 for kind, address in SYSTEMS.items():
     strategy = tpu.TPUStrategy(tpu.TPUClusterResolver.from_address(address))
-    for name, check in {**CHECKS, **LOOP_CHECKS}.items():
-        try:
-            check(strategy)
-        except Exception:
-            failures[f"{kind}/{name}"] = traceback.format_exc()
+    failed = failures_of({**CHECKS, **LOOP_CHECKS}, strategy)
+    failures |= {f"{kind}/{name}": traceback for name, traceback in failed.items()}
 print(json.dumps(failures))

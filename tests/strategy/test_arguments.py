@@ -21,7 +21,7 @@ def test_arrays_numbers_and_per_replicas_travel_and_all_else_is_fixed():
     pair = tpu.PerReplica([np.zeros(3, "uint8")] * 2)
     args = {"x": pair, "y": np.float64(1)}, 2, True, "sum", model
     form, arrays = split_arguments(args, {"scale": 0.5, "none": None}, 2)
-    assert [type(one) for one in arrays] == [tpu.PerReplica, np.float64, int, float]
+    assert [type(argument) for argument in arrays] == [tpu.PerReplica, np.float64, int, float]
     assert [(spec.shape, str(spec.dtype)) for spec in form.specs()] == [
         ((2, 3), "uint8"),
         ((), "float32"),
@@ -121,7 +121,7 @@ def test_parts_of_different_lengths(strategy):
     )
     joined = strategy.gather(value, axis=0)
     sums = strategy.run(lambda x: x.sum(), args=(next(iter(strategy.distribute_dataset([joined]))),))
-    assert [float(one) for one in sums.values] == [2.0, 8.0]
+    assert [float(value) for value in sums.values] == [2.0, 8.0]
 
 
 def test_a_keras_variable_is_not_an_argument(strategy):

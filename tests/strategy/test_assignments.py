@@ -190,8 +190,8 @@ def test_assigned_in_a_loss_and_in_a_loop(strategy):
         return loss, [variable.value for variable in made.values()]
 
     loss, read = strategy.run(step, args=(ONE_AND_TWO,))
-    assert [float(one) for one in loss.values] == [4.0, 4.0]
-    assert [[float(one) for one in variable.values] for variable in read] == [[4.0] * 2, [5.5] * 2, [2.0] * 2]
+    assert [float(value) for value in loss.values] == [4.0, 4.0]
+    assert [[float(value) for value in variable.values] for variable in read] == [[4.0] * 2, [5.5] * 2, [2.0] * 2]
     assert [float(variable) for variable in made.values()] == [4.0, 5.5, 2.0]
 
 

@@ -106,7 +106,7 @@ def test_a_strategy_that_is_dropped_frees_its_steps_and_their_models(strategy):
             return tpu.value_and_grad(lambda: model(x).sum(), model.trainable_variables)()[0]
 
         own.run(step, args=(np.ones((2, 2), "float32"),))
-        return [weakref.ref(one) for one in (own, model, step)]
+        return [weakref.ref(owner) for owner in (own, model, step)]
 
     gone = used()
     gc.collect()
@@ -218,7 +218,7 @@ def test_a_model_that_is_dropped_is_freed_with_its_step(strategy, place):
     place(strategy, x)
     gc.collect()
     arrays, executables = len(jax.live_arrays()), live_executables()
-    gone = [weakref.ref(one) for one in place(strategy, x)]
+    gone = [weakref.ref(owner) for owner in place(strategy, x)]
     gc.collect()
     assert [ref() for ref in gone] == [None] * len(gone)
     assert len(strategy._steps) == 0

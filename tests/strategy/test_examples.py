@@ -13,7 +13,7 @@ import pytest
 import anytpu as tpu
 import anytpu.strategy
 
-MODULES = [f"anytpu.strategy.{one.name}" for one in pkgutil.iter_modules(anytpu.strategy.__path__)]
+MODULES = [f"anytpu.strategy.{module.name}" for module in pkgutil.iter_modules(anytpu.strategy.__path__)]
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -274,7 +274,7 @@ def test_gradients_that_each_replica_makes_are_told_of(strategy):
     with pytest.warns(UserWarning) as told:
         result = strategy.run(step, args=(tpu.PerReplica([1.0, 2.0]),))
     assert result.values == (3.0, 3.0)
-    assert {(str(one.message), one.filename) for one in told} == {
+    assert {(str(warning.message), warning.filename) for warning in told} == {
         (
             "step adds 4 MiB of each of 2 replicas. If they are gradients, (loss, gradients) = "
             "tpu.value_and_grad(loss_fn, parameters)(...) makes one for all replicas, already summed, and is many "

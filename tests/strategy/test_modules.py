@@ -470,7 +470,7 @@ def test_a_module_that_is_dropped_is_freed(four, use):
     use(four)
     gc.collect()
     arrays, steps = len(jax.live_arrays()), len(four._steps)
-    gone = [weakref.ref(one) for _ in range(3) for one in use(four)]
+    gone = [weakref.ref(owner) for _ in range(3) for owner in use(four)]
     gc.collect()
     assert [reference() for reference in gone] == [None] * len(gone)
     assert (len(jax.live_arrays()), len(four._steps)) == (arrays, steps)

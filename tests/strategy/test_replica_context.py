@@ -18,7 +18,7 @@ def system(request):
 
 
 def parts(strategy, value):
-    return [np.asarray(one).tolist() for one in strategy.experimental_local_results(value)]
+    return [np.asarray(part).tolist() for part in strategy.experimental_local_results(value)]
 
 
 def test_numbers_sums_and_means(system):
@@ -108,7 +108,7 @@ def test_what_is_refused(system):
 def test_the_sum_of_a_variable_is_that_of_its_values():
     strategy, weight = tpu.connect("virtual", cores=2), keras.Variable(2.0)
     sums = strategy.run(lambda: tpu.get_replica_context().all_reduce("SUM", [weight, 1.0]))
-    assert [float(one.values[0]) for one in sums] == [4.0, 2.0]
+    assert [float(total.values[0]) for total in sums] == [4.0, 2.0]
 
 
 def test_the_rows_of_each_batch_are_gathered_without_pads():

@@ -45,7 +45,7 @@ def test_losses_leave_pads_out(strategy, batch):
     assert strategy.reduce("SUM", weighted) == pytest.approx(11.0)
     loss = keras.losses.MeanAbsoluteError(reduction="sum")
     sums = strategy.run(lambda x: loss(jnp.zeros((3, 1)), x[:, None]), args=(batch,))
-    assert [float(one) for one in sums.values] == [6.0, 9.0]
+    assert [float(value) for value in sums.values] == [6.0, 9.0]
 
 
 def test_metrics_leave_pads_out(strategy, batch):
@@ -184,7 +184,7 @@ def test_batch_norm_of_a_replica_without_rows(strategy):
         return loss, [gradient.array for gradient in gradients]
 
     loss, gradients = strategy.run(step, args=(batch,))
-    assert [float(one) for one in loss.values] == [0.0, 0.0]
+    assert [float(value) for value in loss.values] == [0.0, 0.0]
     assert [gradient.values[0].tolist() for gradient in gradients] == [[0.0, 0.0], [3.0, 3.0]]
     assert np.allclose(np.asarray(norm.moving_mean.value), 0.01)
 
@@ -234,7 +234,7 @@ def test_what_is_as_long_as_the_rows_has_no_pads(strategy, batch):
         )
 
     results = strategy.run(step, args=(batch,))
-    assert [[float(one) for one in result.values] for result in results] == [
+    assert [[float(value) for value in result.values] for result in results] == [
         [27.5, 27.5],
         [1.0, 1.0],
         [0.5, 0.5],
@@ -254,7 +254,7 @@ def test_the_mask_of_what_is_computed_from_rows(strategy, batch):
         )
 
     results = strategy.run(step, args=(batch,))
-    assert [[float(one) for one in result.values] for result in results] == [[6, 4], [3, 2], [18, 27], [6, 9]]
+    assert [[float(value) for value in result.values] for result in results] == [[6, 4], [3, 2], [18, 27], [6, 9]]
 
 
 def test_a_mask_that_cannot_be_told_is_refused(strategy, batch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import anytpu as tpu
 from anytpu.errors import ProgramError, ReplicaError, StrategyError
 from anytpu.planning.runs import digest
 from anytpu.strategy.scopes import system_of
+from error_texts import error_text
 
 
 def test_a_variable_knows_the_system_it_was_made_for(strategy):
@@ -104,10 +106,7 @@ def compiled():
     return model
 
 
-def error_of(call) -> str:
-    with pytest.raises(StrategyError) as caught:
-        call()
-    return str(caught.value)
+error_of = functools.partial(error_text, kind=StrategyError)
 
 
 def test_steps_under_a_distribution(strategy, distributed):

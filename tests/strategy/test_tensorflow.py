@@ -66,7 +66,7 @@ def test_splits_from_a_function(eight):
     contexts = []
     made = eight.distribute_datasets_from_function(lambda context: contexts.append(str(context)) or data)
     assert [[len(part) for part in batch.values] for batch in made] == GOLDEN["splits"]["from_function"]
-    assert [f"tf.distribute.{one}" for one in contexts] == GOLDEN["splits"]["context"]
+    assert [f"tf.distribute.{context}" for context in contexts] == GOLDEN["splits"]["context"]
 
 
 @pytest.mark.parametrize("aggregation", GOLDEN["variables"]["assign_add"])
@@ -176,9 +176,10 @@ def test_batches_that_may_be_missing(eight):
     data = [np.arange(21)[first : first + 10] for first in range(0, 21, 10)]
     batches = iter(eight.distribute_dataset(data))
     found = [batches.get_next_as_optional() for _ in range(5)]
-    assert [[one.has_value(), parts(eight, one.get_value()) if one.has_value() else None] for one in found] == GOLDEN[
-        "optionals"
-    ]
+    assert [
+        [optional.has_value(), parts(eight, optional.get_value()) if optional.has_value() else None]
+        for optional in found
+    ] == GOLDEN["optionals"]
 
 
 def test_gathering(eight):
@@ -190,7 +191,7 @@ def test_gathering(eight):
     data = [np.arange(21)[first : first + 10] for first in range(0, 21, 10)]
     batches = eight.distribute_dataset(data)
     every = [eight.run(lambda x: tpu.get_replica_context().all_gather(x, 0), args=(batch,)) for batch in batches]
-    assert [parts(eight, one)[7] for one in every] == golden["of batches"]
+    assert [parts(eight, gathered)[7] for gathered in every] == golden["of batches"]
 
 
 def test_what_a_step_makes(eight):

@@ -40,7 +40,7 @@ def add_one(backend: Backend, held: list[Any]) -> list[Any]:
     """Run a step that adds 1 to each variable; return the handles that it was given."""
     handles = homes.take(backend, held)
     state = spec_of([np.zeros(v.shape, "float32") for v in held])
-    program = Program("add", lambda s, _: ([one + 1 for one in s], {}), state, spec_of(BATCH), ROWS)
+    program = Program("add", lambda s, _: ([value + 1 for value in s], {}), state, spec_of(BATCH), ROWS)
     new, _ = backend.compile(program).step(handles, backend.put(BATCH, ROWS))
     homes.give(held, new)
     return handles
@@ -133,7 +133,7 @@ def test_an_unread_value_is_copied_and_pickled(backend: Backend):
     unread = vars(held[0])["_value"]
     copies = copy.deepcopy(unread), pickle.loads(pickle.dumps(unread))
     add_one(backend, held)
-    assert [one.tolist() for one in copies] == [[2, 3], [2, 3]]
+    assert [copy.tolist() for copy in copies] == [[2, 3], [2, 3]]
 
 
 def test_an_assignment_between_calls_wins(backend: Backend):

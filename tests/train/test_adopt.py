@@ -58,7 +58,7 @@ def test_what_was_made_in_a_scope_and_is_compiled_outside_is_said(first: list):
         model = keras.Sequential([*first, keras.layers.Dense(1)], name="lost")
     with pytest.warns(UserWarning) as told:
         model.compile("sgd", "mse")
-    assert [str(one.message) for one in told] == [
+    assert [str(warning.message) for warning in told] == [
         "'lost' was made in the scope of a strategy and is compiled outside of it, so it trains as plain Keras does, "
         "on one device. To train on all cores, compile it inside: with strategy.scope(): model.compile(...)"
     ]
@@ -78,7 +78,7 @@ def test_what_cannot_be_compiled_takes_keras_own_path_and_says_so_once(setting: 
 
     with pytest.warns(UserWarning) as told:
         model, ours = run(make, train, "virtual")
-    assert [str(one.message) for one in told] == [
+    assert [str(warning.message) for warning in told] == [
         f"{model.name!r} runs in Keras's own loop on one device, not on the cores of the strategy: {reason}"
     ]
     assert told[0].filename == __file__
@@ -115,7 +115,7 @@ def test_a_model_that_makes_its_own_train_function():
 
     with pytest.warns(UserWarning) as told:
         model, ours = run(make, lambda model: model.fit(X, Y, **FIT), "virtual")
-    assert [str(one.message) for one in told] == [
+    assert [str(warning.message) for warning in told] == [
         f"{model.name!r} runs in Keras's own loop on one device, not on the cores of the strategy: OwnFunction "
         "overrides make_train_function"
     ]
@@ -293,7 +293,7 @@ def test_a_plain_model_and_ours_share_weights():
 def test_writing_weights_between_calls():
     def train(model):
         logs = [model.train_on_batch(X, Y)]
-        model.set_weights([0.5 * one for one in model.get_weights()])
+        model.set_weights([0.5 * weight for weight in model.get_weights()])
         logs.append(model.train_on_batch(X, Y))
         model.layers[0].kernel.assign_add(np.ones((FEATURES, 8), "float32"))
         model.optimizer.learning_rate = 0.01
@@ -369,4 +369,4 @@ def test_nothing_warns_in_a_usual_program():
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         run(unbuilt, lambda model: model.fit(X, Y, validation_split=0.25, **FIT), "virtual")
-    assert [str(one.message) for one in told] == []
+    assert [str(warning.message) for warning in told] == []

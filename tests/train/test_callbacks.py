@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import anytpu as tpu
-from keras_oracle import PLACES, agrees, classifier, close, compiled, rows, run, values
+from keras_oracle import PLACES, EveryLog, agrees, classifier, close, compiled, rows, run, values
 
 X, Y = rows()
 FIT = {"batch_size": 8, "epochs": 4, "verbose": 0}
@@ -59,8 +59,10 @@ def agrees_text(train: Any) -> None:
     for place in PLACES:
         _, ours = run(classifier, train, place)
         flat, other = keras.tree.flatten(ours), keras.tree.flatten(theirs)
-        assert [one for one in flat if isinstance(one, str)] == [one for one in other if isinstance(one, str)]
-        close([one for one in flat if not isinstance(one, str)], [one for one in other if not isinstance(one, str)])
+        assert [leaf for leaf in flat if isinstance(leaf, str)] == [leaf for leaf in other if isinstance(leaf, str)]
+        close(
+            [leaf for leaf in flat if not isinstance(leaf, str)], [leaf for leaf in other if not isinstance(leaf, str)]
+        )
 
 
 @pytest.mark.parametrize("save_freq", ["epoch", 3])
@@ -155,17 +157,6 @@ def test_every_call_comes_as_from_keras(place: str):
     assert run(classifier, train, place)[1] == run(classifier, train, None)[1]
 
 
-class EveryLog(keras.callbacks.Callback):
-    """Keeps the logs of every step."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.logs: list[Any] = []
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.logs.append({name: float(value) for name, value in logs.items()})
-
-
 def test_the_logs_of_every_step():
     def train(model):
         every = EveryLog()
@@ -186,7 +177,7 @@ class Writer(keras.callbacks.Callback):
         if batch % 2 == 0:
             weights = self.model.get_weights()
             self.read.append(weights)
-            self.model.set_weights([one * 0.9 for one in weights])
+            self.model.set_weights([weight * 0.9 for weight in weights])
         if batch == 3:
             self.model.optimizer.learning_rate = 0.01
         if batch == 4:
@@ -331,7 +322,7 @@ def test_backup_and_restore(tmp_path: Path):
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         with pytest.raises(RuntimeError, match="lost"):
             model.fit(X, Y, callbacks=[keras.callbacks.BackupAndRestore(folder), Fails()], shuffle=False, **FIT)
-        model.set_weights([0 * one for one in model.get_weights()])
+        model.set_weights([0 * weight for weight in model.get_weights()])
         return model.fit(X, Y, callbacks=[keras.callbacks.BackupAndRestore(folder)], shuffle=False, **FIT)
 
     agrees(classifier, train)

@@ -180,6 +180,19 @@ def test_a_state_that_cannot_be_written_is_an_error(tmp_path: Path, capsys: pyte
     assert capsys.readouterr().err == said
 
 
+def terminated_in_a_step(program: str, folder: Path) -> subprocess.Popen[str]:
+    """Start a program that prints "waiting" in a step, send it SIGTERM there, and return its process."""
+    command = [sys.executable, "-c", program, str(folder)]
+    process = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline() == "waiting\n"
+    process.send_signal(signal.SIGTERM)
+    said = next(line for line in process.stderr if "SIGTERM" in line)
+    assert said == "anytpu: SIGTERM: the step that runs is finished first; send it again to stop at once.\n"
+    return process
+
+
 def test_a_signal_within_the_body_saves_after_it(tmp_path: Path):
     program = """
 import sys, time
@@ -192,14 +205,7 @@ for step in tpu.Checkpointer(sys.argv[1]).steps(9, state=state):
         sys.stdin.readline()
 """
     for second in (signal.SIGINT, None):
-        command = [sys.executable, "-c", program, str(tmp_path)]
-        process = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True)
-        assert process.stdout is not None
-        assert process.stderr is not None
-        assert process.stdout.readline() == "waiting\n"
-        process.send_signal(signal.SIGTERM)
-        said = next(line for line in process.stderr if "SIGTERM" in line)
-        assert said == "anytpu: SIGTERM: the step that runs is finished first; send it again to stop at once.\n"
+        process = terminated_in_a_step(program, tmp_path)
         if second is not None:
             process.send_signal(second)
         _, said = process.communicate("\n" if second is None else None)
@@ -233,14 +239,7 @@ for step in tpu.Checkpointer(sys.argv[1], every_steps=1).steps(9, state=state):
         print("waiting", flush=True)
         sys.stdin.readline()
 """
-    command = [sys.executable, "-c", program, str(tmp_path)]
-    process = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stderr is not None
-    assert process.stdout.readline() == "waiting\n"
-    process.send_signal(signal.SIGTERM)
-    said = next(line for line in process.stderr if "SIGTERM" in line)
-    assert said == "anytpu: SIGTERM: the step that runs is finished first; send it again to stop at once.\n"
+    process = terminated_in_a_step(program, tmp_path)
     _, said = process.communicate("\n")
     assert process.returncode == 75
     assert f"SIGTERM: step 4 is saved in {tmp_path}. The same command continues there (exit status 75)." in said

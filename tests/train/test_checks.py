@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import anytpu as tpu
-from anytpu.errors import AnyTPUError, DataError, SettingError
+from anytpu.errors import DataError, SettingError
 from anytpu.train import checks
+from error_texts import error_text
 from keras_oracle import CLASSES, FEATURES, PLACES, classifier, close, compiled, rows, run
 
 X, Y = rows()
@@ -24,21 +25,15 @@ def model() -> Any:
     return run(classifier, lambda model: None, "virtual")[0]
 
 
-def text_of(kind: type[AnyTPUError], call: Any) -> str:
-    with pytest.raises(kind) as raised:
-        call()
-    return str(raised.value)
-
-
 @pytest.mark.parametrize("value", [0, -8, 2.5, True, "32", np.float32(8)])
 def test_batch_sizes_that_cannot_be(model: Any, value: Any):
     expected = f"batch_size must be a positive integer, or None for 32, not {value!r}"
-    assert text_of(SettingError, lambda: model.fit(X, Y, batch_size=value)) == expected
-    assert text_of(SettingError, lambda: model.evaluate(X, Y, value)) == expected
-    assert text_of(SettingError, lambda: model.predict(X, batch_size=value)) == expected
-    assert text_of(SettingError, lambda: model.fit(X, Y, validation_data=(X, Y), validation_batch_size=value)) == (
-        f"validation_batch_size must be a positive integer, or None for the batch_size, not {value!r}"
-    )
+    assert error_text(lambda: model.fit(X, Y, batch_size=value), kind=SettingError) == expected
+    assert error_text(lambda: model.evaluate(X, Y, value), kind=SettingError) == expected
+    assert error_text(lambda: model.predict(X, batch_size=value), kind=SettingError) == expected
+    assert error_text(
+        lambda: model.fit(X, Y, validation_data=(X, Y), validation_batch_size=value), kind=SettingError
+    ) == (f"validation_batch_size must be a positive integer, or None for the batch_size, not {value!r}")
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, "all"])
@@ -50,7 +45,7 @@ def test_numbers_of_steps_that_cannot_be(model: Any, value: Any):
         "steps": lambda: model.predict(X, steps=value),
     }
     for name, call in calls.items():
-        assert text_of(SettingError, call) == text.format(name, value)
+        assert error_text(call, kind=SettingError) == text.format(name, value)
 
 
 def test_numpy_integers_are_integers(model: Any):
@@ -74,22 +69,22 @@ LENGTHS = {
 @pytest.mark.parametrize("listed", LENGTHS)
 def test_arrays_of_different_lengths(model: Any, listed: str):
     expected = f"all arrays must have the same number of examples, but {listed}. Cut or fill them to one length"
-    assert text_of(DataError, lambda: model.fit(**LENGTHS[listed])) == expected
+    assert error_text(lambda: model.fit(**LENGTHS[listed]), kind=DataError) == expected
 
 
 def test_lengths_for_each_method(model: Any):
     expected = "all arrays must have the same number of examples, but x has 48, y has 7. Cut or fill them to one length"
     for method in (model.fit, model.evaluate, model.train_on_batch, model.test_on_batch):
-        assert text_of(DataError, lambda m=method: m(X, Y[:7])) == expected
+        assert error_text(lambda m=method: m(X, Y[:7]), kind=DataError) == expected
 
 
 def test_nothing_at_all(model: Any):
     nothing = "there is nothing to compute on: {} examples. Pass at least one"
-    assert text_of(DataError, lambda: model.fit(X[:0], Y[:0])) == nothing.format("x has 0, y has 0")
-    assert text_of(DataError, lambda: model.evaluate(X[:0], Y[:0])) == nothing.format("x has 0, y has 0")
-    assert text_of(DataError, lambda: model.predict(X[:0])) == nothing.format("x has 0")
-    assert text_of(DataError, lambda: model.train_on_batch(X[:0], Y[:0])) == nothing.format("x has 0, y has 0")
-    assert text_of(DataError, lambda: model.fit(X, Y, validation_data=(X[:0], Y[:0]))) == nothing.format(
+    assert error_text(lambda: model.fit(X[:0], Y[:0]), kind=DataError) == nothing.format("x has 0, y has 0")
+    assert error_text(lambda: model.evaluate(X[:0], Y[:0]), kind=DataError) == nothing.format("x has 0, y has 0")
+    assert error_text(lambda: model.predict(X[:0]), kind=DataError) == nothing.format("x has 0")
+    assert error_text(lambda: model.train_on_batch(X[:0], Y[:0]), kind=DataError) == nothing.format("x has 0, y has 0")
+    assert error_text(lambda: model.fit(X, Y, validation_data=(X[:0], Y[:0])), kind=DataError) == nothing.format(
         "validation_data[0] has 0, validation_data[1] has 0"
     )
 
@@ -102,7 +97,7 @@ def test_a_data_set_without_a_batch(model: Any):
         def __getitem__(self, index):
             raise IndexError
 
-    text = text_of(DataError, lambda: model.fit(Empty(), verbose=0))
+    text = error_text(lambda: model.fit(Empty(), verbose=0), kind=DataError)
     assert text == "the data yielded no batch in epoch 1: pass a data set or a generator that yields at least one"
 
 
@@ -126,8 +121,8 @@ def test_strings_and_objects(model: Any, name: str, given: Any):
         "keras.layers.StringLookup or np.unique(..., return_inverse=True), and objects with np.stack"
     )
     for method in (model.fit, model.evaluate, model.train_on_batch):
-        assert text_of(DataError, lambda m=method: m(y=Y, **given)) == expected
-    assert text_of(DataError, lambda: model.predict(**given)) == expected
+        assert error_text(lambda m=method: m(y=Y, **given), kind=DataError) == expected
+    assert error_text(lambda: model.predict(**given), kind=DataError) == expected
 
 
 def test_strings_from_a_generator(model: Any):
@@ -136,16 +131,18 @@ def test_strings_from_a_generator(model: Any):
         yield {"text": STRINGS}, Y
 
     expected = "x['text'] holds <U1, which no TPU computes with. Turn its values into numbers first: "
-    assert text_of(DataError, lambda: model.fit(words(), shuffle=False)).startswith(expected)
+    assert error_text(lambda: model.fit(words(), shuffle=False), kind=DataError).startswith(expected)
 
 
 def test_strings_in_y(model: Any):
-    assert text_of(DataError, lambda: model.fit(X, STRINGS)).startswith("y holds <U1, which no TPU computes with.")
+    assert error_text(lambda: model.fit(X, STRINGS), kind=DataError).startswith(
+        "y holds <U1, which no TPU computes with."
+    )
 
 
 def test_a_single_number(model: Any):
     text = "y is a single number, array(3): pass an array whose first axis counts the examples"
-    assert text_of(DataError, lambda: model.fit(X, np.array(3))) == text
+    assert error_text(lambda: model.fit(X, np.array(3)), kind=DataError) == text
 
 
 WIDE = X.astype("float64")
@@ -155,8 +152,8 @@ def told_by(call: Any) -> list[str]:
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         call()
-    assert all(one.filename == __file__ for one in told)
-    return [str(one.message) for one in told]
+    assert all(warning.filename == __file__ for warning in told)
+    return [str(warning.message) for warning in told]
 
 
 CAST = ": float64 is cast to float32 on the host. To save that, pass float32 arrays: "
@@ -208,7 +205,7 @@ def test_float64_and_int64_from_a_generator(place: str):
 
     with pytest.warns(UserWarning) as told:
         _, ours = run(classifier, lambda model: fit(model, "float64"), place)
-    assert [str(one.message) for one in told] == [f'x{CAST}x.astype("float32")']
+    assert [str(warning.message) for warning in told] == [f'x{CAST}x.astype("float32")']
     close(ours, run(classifier, lambda model: fit(model, "float32"), None)[1])
 
 

@@ -311,7 +311,7 @@ def test_a_stateful_model_runs_on_one_core():
     model = compiled(keras.Sequential([keras.Input(batch_shape=(4, 3, 2)), *parts]))
     with pytest.warns(UserWarning) as caught:
         converted = convert(model)
-    assert [str(one.message) for one in caught if one.category is UserWarning] == [
+    assert [str(warning.message) for warning in caught if warning.category is UserWarning] == [
         "the layer 'going_on' is stateful: row n continues from the state of row n in the previous batch, which "
         "another core may hold. The model runs on a single core"
     ]

@@ -70,7 +70,7 @@ def told() -> Iterator[list[str]]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield texts
-    texts += [str(one.message) for one in caught if one.category is UserWarning]
+    texts += [str(warning.message) for warning in caught if warning.category is UserWarning]
 
 
 @pytest.mark.parametrize("name", COMPILED)

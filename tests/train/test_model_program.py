@@ -45,8 +45,8 @@ def test_the_model_stays_as_it_was():
     program = tpu.program.of(model, batch_size=8)
     assert not model.optimizer.built and model.metrics_variables[2:] == []
     assert [name for name in program.state_names if "/" not in name or "loss" in name] == ["loss/total", "loss/count"]
-    for one, variable in zip(before, model.variables, strict=True):
-        np.testing.assert_array_equal(one, variable.value)
+    for value, variable in zip(before, model.variables, strict=True):
+        np.testing.assert_array_equal(value, variable.value)
 
 
 def test_it_trains_afterwards_on_labels_of_another_shape():

@@ -137,10 +137,10 @@ def test_padded_is_as_unpadded(make: Any):
     ones, plain, place = batches(make), make(), strategy()
     model = tpu.keras_to_tpu_model(plain, place)
 
-    ours, theirs = (one.fit(walk(ones), shuffle=False, verbose=0).history for one in (model, plain))
+    ours, theirs = (trained.fit(walk(ones), shuffle=False, verbose=0).history for trained in (model, plain))
 
     close(ours, theirs)
-    close(*([np.array(one.value) for one in both.weights] for both in (model, plain)))
+    close(*([np.array(weight.value) for weight in both.weights] for both in (model, plain)))
     # The first length as it is; 7 and 5 in 8 steps, 13 in 16.
     assert place.strategy.compilations == 3
     x = ones[1][0]
@@ -176,7 +176,7 @@ def test_the_numbers_of_steps_may_be_given():
 def test_on_the_twin_whose_handles_open_only_by_get():
     ones, plain = batches(stepwise), stepwise()
     model = tpu.keras_to_tpu_model(plain, tpu.TPUDistributionStrategy(tpu.TPUClusterResolver("twin", cores=2)))
-    close(*(one.fit(walk(ones), shuffle=False, verbose=0).history for one in (model, plain)))
+    close(*(trained.fit(walk(ones), shuffle=False, verbose=0).history for trained in (model, plain)))
     close(model.predict(ones[1][0], verbose=0), np.array(plain(ones[1][0])))
 
 
@@ -219,13 +219,16 @@ def test_training_on_rows_of_different_lengths_sample_by_sample():
     def loss(trainable: Any) -> Any:
         fixed = [variable.value for variable in plain.non_trainable_variables]
         each = [plain.stateless_call(trainable, fixed, np.array([row]), training=True)[0][0, 0] for row in x]
-        return sum(w * (one - t) ** 2 for w, one, t in zip(weights, each, y, strict=True)) / 6
+        return sum(w * (output - t) ** 2 for w, output, t in zip(weights, each, y, strict=True)) / 6
 
     import jax
 
     before = [variable.value for variable in plain.trainable_variables]
     slopes = jax.grad(loss)(before)
-    close([v.value for v in model.trainable_variables], [one - 0.1 * s for one, s in zip(before, slopes, strict=True)])
+    close(
+        [v.value for v in model.trainable_variables],
+        [weight - 0.1 * s for weight, s in zip(before, slopes, strict=True)],
+    )
 
 
 def test_rows_are_drawn_split_and_weighted_as_keras_does():
@@ -319,7 +322,7 @@ def test_what_stands_in_the_way_is_said_once_and_numbers_stay(make: Any, reason:
     with pytest.warns(UserWarning) as caught:
         ours = [model.predict(x[:, :length], verbose=0) for length in (9, 7)]
     close(ours, [np.array(plain(x[:, :length])) for length in (9, 7)])
-    (message,) = [str(one.message) for one in caught if "compiled anew" in str(one.message)]
+    (message,) = [str(warning.message) for warning in caught if "compiled anew" in str(warning.message)]
     number = "" if "{}" not in reason else message.split("'")[3].removeprefix(reason.split("'")[1].removesuffix("{}"))
     assert message == (
         f"{plain.name!r} is compiled anew for each length of its sequences (9 after 12), since they cannot be padded: "
@@ -368,7 +371,7 @@ def test_an_empty_row():
 def test_a_model_with_two_sequences():
     keras.utils.set_random_seed(3)
     left, right = keras.Input((None,), name="left"), keras.Input((None,), name="a_right")
-    ends = [layers.LSTM(3)(words()(one)) for one in (left, right)]
+    ends = [layers.LSTM(3)(words()(tokens)) for tokens in (left, right)]
     plain = keras.Model([left, right], layers.Dense(1)(layers.Concatenate()(ends)))
     model = tpu.keras_to_tpu_model(plain, strategy())
     model.compile()

@@ -11,7 +11,7 @@ import pytest
 
 import anytpu as tpu
 from anytpu.errors import SettingError
-from keras_oracle import CLASSES, FEATURES, PLACES, agrees, classifier, close, compiled, rows, run, values
+from keras_oracle import CLASSES, FEATURES, PLACES, EveryLog, agrees, classifier, close, compiled, rows, run, values
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -35,17 +35,6 @@ class Calls(keras.callbacks.Callback):
         self.calls.append(("end", batch, {name: float(value) for name, value in logs.items()}))
         if "_anytpu_trainer" in vars(self.model):
             self.every.append(tpu.step_logs(self.model))
-
-
-class EveryLog(keras.callbacks.Callback):
-    """Keeps the logs of every step, one at a time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.logs: list[Any] = []
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.logs.append({name: float(value) for name, value in logs.items()})
 
 
 def in_groups(steps: Any) -> Any:
@@ -85,8 +74,8 @@ def test_the_logs_of_every_step_of_a_call(place: str, size: int, steps: Any):
 
     _, (_, theirs) = run(classifier, train, None)
     _, (ours, _) = run(in_groups(steps), train, place)
-    ours = {name: np.concatenate([one[name] for one in ours]) for name in ours[0]}
-    close(ours, {name: np.array([one[name] for one in theirs], "float32") for name in theirs[0]})
+    ours = {name: np.concatenate([logs[name] for logs in ours]) for name in ours[0]}
+    close(ours, {name: np.array([logs[name] for logs in theirs], "float32") for name in theirs[0]})
 
 
 def test_auto_never_crosses_an_epoch():
@@ -96,7 +85,7 @@ def test_auto_never_crosses_an_epoch():
     begins = [call[1] for call in calls.calls if call[0] == "begin"]
     assert ends.count(5) == 40
     assert begins.count(0) == 40
-    assert max(len(one["loss"]) for one in calls.every) == 6
+    assert max(len(logs["loss"]) for logs in calls.every) == 6
 
 
 def test_a_callback_on_batches_forces_one_step_a_call_of_auto_only():
@@ -172,7 +161,7 @@ def test_a_pass_that_steps_do_not_divide(steps: int):
 def test_it_warns_where_a_pass_ends_inside_an_epoch():
     with pytest.warns(UserWarning) as told:
         run(classifier, lambda m: m.fit(X, Y, batch_size=8, steps_per_epoch=4, epochs=2, verbose=0), "virtual")
-    assert [str(one.message) for one in told] == [
+    assert [str(warning.message) for warning in told] == [
         "the data ended after 2 of the 4 steps of epoch 2: a pass has 6 batches, which steps_per_epoch does not "
         "divide. The next epoch starts a new pass"
     ]
@@ -269,7 +258,7 @@ def test_it_warns_where_the_data_end_before(data: str):
     model, _ = run(classifier, lambda model: None, "virtual")
     with pytest.warns(UserWarning) as told:
         model.fit(steps_per_epoch=9, shuffle=False, verbose=0, **ENDS[data][0]())
-    assert [str(one.message) for one in told] == [
+    assert [str(warning.message) for warning in told] == [
         "the data ended after 6 of the 9 steps of epoch 1, and the epoch ends there, as in Keras. Pass "
         "steps_per_epoch=6 or fewer, or data that does not end, such as a generator with an endless loop"
     ]
@@ -279,7 +268,7 @@ def test_it_warns_where_the_data_end_before_the_steps_of_an_evaluation():
     model, _ = run(classifier, lambda model: None, "virtual")
     with pytest.warns(UserWarning) as told:
         model.evaluate(X, Y, batch_size=8, steps=9, verbose=0)
-    assert [str(one.message) for one in told] == [
+    assert [str(warning.message) for warning in told] == [
         "the data ended after 6 of the 9 steps, and the epoch ends there, as in Keras. Pass steps=6 or fewer, or data "
         "that does not end, such as a generator with an endless loop"
     ]
@@ -298,7 +287,7 @@ def test_it_warns_where_a_generator_is_used_up(given: dict):
     data = {**arrays(), "validation_data": once()} if "validation_data" in given else {"x": once()}
     with pytest.warns(UserWarning) as told:
         model.fit(**data, epochs=2, shuffle=False, verbose=0)
-    assert [str(one.message) for one in told] == [EXHAUSTED]
+    assert [str(warning.message) for warning in told] == [EXHAUSTED]
 
 
 def test_a_last_save_is_kept_where_the_data_end_before(tmp_path):

@@ -314,7 +314,9 @@ def test_what_stops_a_fit_leaves_no_thread_of_the_data_set():
         for thread in callbacks._executor._threads
     }
     others = before | of_keras
-    while left := [one for one in threading.enumerate() if one not in others and not one.name.startswith("jax")]:
+    while left := [
+        thread for thread in threading.enumerate() if thread not in others and not thread.name.startswith("jax")
+    ]:
         left[0].join()
     assert kept.value is not kept_too.value
     model.fit(X, Y, **FIT)

@@ -56,7 +56,7 @@ def test_a_function_that_makes_a_data_set(make: Any):
     model, oracle = converted(), plain()
     with pytest.warns(UserWarning) as caught:
         history = model.fit(make, epochs=3, shuffle=False, validation_data=make, verbose=0).history
-    assert [str(one.message) for one in caught if one.category is UserWarning] == [GLOBAL_BATCHES]
+    assert [str(warning.message) for warning in caught if warning.category is UserWarning] == [GLOBAL_BATCHES]
 
     settings = {"batch_size": 20, "epochs": 3, "shuffle": False, "validation_batch_size": 20, "verbose": 0}
     close(history, oracle.fit(X, Y, validation_data=(X, Y), **settings).history)

@@ -34,8 +34,8 @@ def still_works(model: Any) -> None:
     """Assert that a model trains on from where its variables say it stands, as plain Keras does."""
     keras.utils.set_random_seed(4)
     plain = classifier()
-    for one in (plain, model):
-        one.optimizer.build(one.trainable_variables)
+    for trained in (plain, model):
+        trained.optimizer.build(trained.trainable_variables)
     plain.set_weights(model.get_weights())
     for mine, others in zip(plain.optimizer.variables, model.optimizer.variables, strict=True):
         mine.assign(np.array(others.value))

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import ssl
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 from anytpu.errors import WorkerError
 from anytpu.worker.credentials import fingerprint_of, read_certificate, read_token
+from error_texts import error_text
 
-
-def text_of(call: Any, *arguments: Any) -> str:
-    with pytest.raises(WorkerError) as caught:
-        call(*arguments)
-    return str(caught.value)
+text_of = functools.partial(error_text, kind=WorkerError)
 
 
 def test_a_token_is_made_once(tmp_path: Path):

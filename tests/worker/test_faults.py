@@ -16,13 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from anytpu.errors import AnyTPUError, BackendError, DataError, ProgramError, WorkerLostError
+from anytpu.errors import BackendError, DataError, ProgramError, WorkerLostError
 from anytpu.program import ROWS, Program
 from anytpu.program.file import encode
 from anytpu.system.workers import WorkerAddress, parse_worker
 from anytpu.worker.arrays import describe
 from anytpu.worker.session import RemoteOperation, Session
 from anytpu.worker.wire import messages
+from error_texts import error_text
 from worker.worker_process import WorkerProcess
 
 LOST = "The values on its cores are lost: make a new strategy with tpu.connect, load saved weights, and run again"
@@ -101,18 +102,12 @@ def works(session: Session) -> None:
     run(session, program, put(session, np.ones(4, "float32")), np.ones(4, "float32"))
 
 
-def text_of(call: Any, *arguments: Any, kind: type = AnyTPUError) -> str:
-    with pytest.raises(kind) as caught:
-        call(*arguments)
-    return str(caught.value)
-
-
 def test_the_child_is_killed(mortal: WorkerProcess):
     with opened(mortal) as session:
         works(session)
         (child,) = mortal.children()
         os.kill(child, signal.SIGKILL)
-        text = text_of(works, session, kind=WorkerLostError)
+        text = error_text(works, session, kind=WorkerLostError)
     place = f"the worker at {mortal.target}"
     assert text == (
         f"{place} ended the session, because its child died (signal SIGKILL): SIGKILL often means that its machine ran "
@@ -137,7 +132,7 @@ def test_a_program_that_never_ends(mortal: WorkerProcess):
     endless = program_of(lambda state, x: (jax.lax.while_loop(lambda y: y[0] > -1, jnp.cos, state), x))
     with opened(mortal) as session:
         program, state = compiled(session, *endless), put(session, np.ones(4, "float32"))
-        text = text_of(run, session, program, state, np.ones(4, "float32"), kind=WorkerLostError)
+        text = error_text(run, session, program, state, np.ones(4, "float32"), kind=WorkerLostError)
     assert text == (
         f"the worker at {mortal.target} ended the session: a call or a compilation took more than 25 s. Run fewer "
         f"steps in a call, or start the worker with a larger --deadline. {LOST}"
@@ -152,7 +147,7 @@ def test_the_session_of_a_client_that_went_is_over(mortal: WorkerProcess):
 
 def test_more_memory_than_the_session_has(session: Session):
     needed = np.zeros((300, 2**20), np.float32)
-    assert text_of(put, session, needed, kind=BackendError) == (
+    assert error_text(put, session, needed, kind=BackendError) == (
         "out of memory on the worker: an array needs 1.17 GiB, the session holds 0 B, and it may have 1 GiB. Make the "
         "batch or the model smaller, or start the worker with a larger --memory-limit"
     )
@@ -161,7 +156,7 @@ def test_more_memory_than_the_session_has(session: Session):
 
 def test_a_value_in_a_program_that_is_too_large(session: Session):
     huge = program_of(lambda state, x: (state + jnp.sum(jnp.ones((2**16, 2**16)) * x[0]), x))
-    assert text_of(compiled, session, *huge, kind=ProgramError) == (
+    assert error_text(compiled, session, *huge, kind=ProgramError) == (
         "It has a value of 16 GiB, and a session of this worker has 1 GiB. Start the worker with a larger "
         "--memory-limit, or make the batch smaller."
     )
@@ -176,7 +171,7 @@ def test_a_callback_into_python(session: Session):
         disabled_checks=[jax.export.DisabledSafetyCheck.custom_call("xla_ffi_python_cpu_callback")],
     )(SPEC, SPEC)
     manifest, _ = program_of(lambda state, x: (state, x))
-    text = text_of(compiled, session, manifest, bytes(exported.serialize()), kind=ProgramError)
+    text = error_text(compiled, session, manifest, bytes(exported.serialize()), kind=ProgramError)
     assert text == "It calls 'xla_ffi_python_cpu_callback', which a worker does not run."
     works(session)
 
@@ -185,7 +180,7 @@ def test_a_callback_into_python(session: Session):
 def test_damaged_code(mortal: WorkerProcess, damage: Any):
     manifest, code = program_of(lambda state, x: (state, x))
     with opened(mortal) as session:
-        text_of(compiled, session, manifest, damage(code))  # An error of ours: refused, or the child is lost.
+        error_text(compiled, session, manifest, damage(code))  # An error of ours: refused, or the child is lost.
     next_session_works(mortal)
 
 
@@ -193,27 +188,29 @@ def test_arrays_that_do_not_fit(session: Session):
     described = describe(np.ones(4, "float32"))
     described.size_bytes = 12
     message = messages().Put(handles=[session.new_name()], arrays=[described], axis=-1, cores=2)
-    assert text_of(session.send(put=message).result) == "float32 of shape [4] is not an array of 12 bytes"
+    assert error_text(session.send(put=message).result) == "float32 of shape [4] is not an array of 12 bytes"
     message = messages().Put(handles=[session.new_name()], arrays=[describe(np.ones(4))], axis=1, cores=2)
-    assert text_of(session.send(put=message).result) == "an array of 1 axes has no axis 1 to split"
+    assert error_text(session.send(put=message).result) == "an array of 1 axes has no axis 1 to split"
     message = messages().Put(handles=[session.new_name()], arrays=[describe(np.ones(4))], axis=-1, cores=3)
-    assert text_of(session.send(put=message).result) == "this worker has 2 cores, not 3"
+    assert error_text(session.send(put=message).result) == "this worker has 2 cores, not 3"
     works(session)
 
 
 def test_inputs_of_another_shape(session: Session):
     program = compiled(session, *program_of(lambda state, x: (state + x, x)))
     state = put(session, np.ones(5, "float32"))
-    text = text_of(run, session, program, state, np.ones(4, "float32"))
+    text = error_text(run, session, program, state, np.ones(4, "float32"))
     assert text == "'probe' takes ShapeDtypeStruct(shape=(4,), dtype=float32), not float32[5]"
-    assert text_of(run, session, 10**6, state, np.ones(4, "float32")) == ("there is no program 1000000 in this session")
+    assert error_text(run, session, 10**6, state, np.ones(4, "float32")) == (
+        "there is no program 1000000 in this session"
+    )
     works(session)
 
 
 def test_a_request_of_an_unknown_kind(session: Session):
     operation = session._open[10**6] = RemoteOperation(10**6)
     session._requests.send(messages().Request(operation=10**6).SerializeToString() + b"\x3a\x00")  # Field 7, empty.
-    assert text_of(operation.result, kind=DataError) == (
+    assert error_text(operation.result, kind=DataError) == (
         "this worker does not know a request of that kind. Install the same release on both machines: pip install "
         "--upgrade anytpu"
     )
@@ -223,7 +220,7 @@ def test_random_bytes(mortal: WorkerProcess):
     for seed in range(3):
         session = Session(address_of(mortal))
         session._requests.send(np.random.default_rng(seed).bytes(1000))
-        text_of(works, session)
+        error_text(works, session)
         next_session_works(mortal)
 
 
@@ -232,7 +229,7 @@ def test_a_second_worker_on_the_port(mortal: WorkerProcess, tmp_path: Path):
     from anytpu.worker.front import Front
 
     port = int(mortal.target.rpartition(":")[2])
-    assert text_of(Front, "127.0.0.1", port, ChildOptions("virtual", 1)) == (
+    assert error_text(Front, "127.0.0.1", port, ChildOptions("virtual", 1)) == (
         f"a worker cannot listen on 127.0.0.1:{port}: the port is taken, or the address is not this machine's. Choose "
         "another one: anytpu worker --port 0 takes a free port"
     )

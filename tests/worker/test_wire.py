@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import socket
@@ -19,6 +20,7 @@ from anytpu.worker.arrays import ArrayStore, ChunkStore, bytes_apart, describe, 
 from anytpu.worker.chunk import CHUNK_BYTES, HEAD_BYTES, ChunkWriter, read_head
 from anytpu.worker.shared import SharedArrays, map_shared, receive_shared
 from anytpu.worker.wire import INLINE_BYTES, messages, parse_proto
+from error_texts import error_text
 
 
 def test_bytes_of_messages():
@@ -78,10 +80,7 @@ def test_a_random_key_travels():
     assert np.array_equal(jax.random.key_data(received), jax.random.key_data(key))
 
 
-def text_of(call: Any, *arguments: Any) -> str:
-    with pytest.raises(DataError) as caught:
-        call(*arguments)
-    return str(caught.value)
+text_of = functools.partial(error_text, kind=DataError)
 
 
 def described(**fields: Any) -> Any:

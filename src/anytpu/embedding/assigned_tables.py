@@ -112,6 +112,6 @@ def _checked(grads: list[Any], variables: Sequence[Any], owners: Sequence[Any]) 
 
 def _owners(variables: Any) -> list[Any]:
     """Return the tables among the variables of an optimizer, each once."""
-    found = (vars(variable).get(_OWNER) for variable in variables if isinstance(variable, keras.Variable))
-    layers = [reference() for reference in found if reference is not None]
+    references = (vars(variable).get(_OWNER) for variable in variables if isinstance(variable, keras.Variable))
+    layers = [reference() for reference in references if reference is not None]
     return list({id(layer): layer for layer in layers if layer is not None}.values())

@@ -20,11 +20,11 @@ import keras
 import numpy as np
 
 from anytpu import _keras
-from anytpu.embedding.first_bad import first_bad
 from anytpu.embedding.id_forms import check_range, refuse_forms
 from anytpu.embedding.layer import ShardedEmbedding
 from anytpu.embedding.table_layer import has_tables, tables_of
 from anytpu.errors import DataError
+from anytpu.pipeline.missing import first_true
 
 LOG = logging.getLogger("anytpu")
 
@@ -136,7 +136,7 @@ def checked_array(name: str, ids: Any, layer: ShardedEmbedding, of_batch: str = 
         return ids
     if layer.on_bad_id == "drop":
         return np.where(is_bad, -1, array)
-    first = first_bad(is_bad)
+    first = first_true(is_bad)
     count, value = int(is_bad.sum()), array[first].item()
     more = f" ({count:,} such ids)" if count > 1 else ""
     raise DataError(
@@ -156,7 +156,7 @@ def _advice(value: float, input_dim: int) -> str:
 def _check_weights(name: str, weights: Any, of_batch: str) -> None:
     is_bad = ~np.isfinite(np.asarray(weights))
     if is_bad.any():
-        first = first_bad(is_bad)
+        first = first_true(is_bad)
         weight = np.asarray(weights)[first].item()
         raise DataError(
             f"x[{name!r}], row {first[0]:,}{of_batch}, has the weight {weight}: the weight of an id "

@@ -48,11 +48,11 @@ class EmbeddingConfigSpec:
     pipeline_execution_with_tensor_core: bool = False
 
     def __post_init__(self) -> None:
-        given = self.feature_to_config_dict
-        if not isinstance(given, Mapping) or not given or not all(_is_named(pair) for pair in given.items()):
+        features = self.feature_to_config_dict
+        if not isinstance(features, Mapping) or not features or not all(_is_named(pair) for pair in features.items()):
             raise SettingError(
                 "feature_to_config_dict must be a dictionary with a FeatureConfig for each feature of ids, by its "
-                f'name, such as {{"seen": FeatureConfig(table)}}, not {given!r}'
+                f'name, such as {{"seen": FeatureConfig(table)}}, not {features!r}'
             )
         if self.pipeline_execution_with_tensor_core:
             raise SettingError(
@@ -116,17 +116,17 @@ class EmbeddingConfigSpec:
                 (str(table.name), slice(int(end) - table.vocabulary_size, int(end)))
                 for table, end in zip(group.tables, ends, strict=True)
             ]
-        found: dict[str, np.ndarray] = {}
+        unstacked: dict[str, np.ndarray] = {}
         for name, value in values.items():
             first, _, rest = name.partition("/")
             stack, _, variable = rest.rpartition("/")
             if first != prefix or stack not in places:
-                found[name] = value
+                unstacked[name] = value
                 continue
             # The learning rate and the step count belong to all tables of a stack.
             for table, rows in places[stack]:
-                found[f"{prefix}/{table}/{variable}"] = value[rows] if np.ndim(value) else value
-        return found
+                unstacked[f"{prefix}/{table}/{variable}"] = value[rows] if np.ndim(value) else value
+        return unstacked
 
     def without_ids(self, features: Any) -> Any:
         """Return the features whose shape must not change from batch to batch."""
@@ -171,15 +171,15 @@ class EstimatorTables:
             features: padded features of a global batch.
         """
         tables = self.make(self._strategy)
-        given = {name: features[name] for name in self.spec.feature_to_config_dict}
-        ids = tables.ids(given, None, self._strategy.num_replicas_in_sync)
+        id_features = {name: features[name] for name in self.spec.feature_to_config_dict}
+        ids = tables.ids(id_features, None, self._strategy.num_replicas_in_sync)
         return {**features, **tables.packed(tables.look_up(self._strategy, ids))}, ids
 
     def embedded_in_trace(self, features: Any) -> Any:
         """Return the features with embeddings in place of arrays of ids, by a lookup that is traced."""
         tables = self.make(self._strategy)
-        given = {name: features[name] for name in self.spec.feature_to_config_dict}
-        return {**features, **tables.embeddings_of(given)}
+        id_features = {name: features[name] for name in self.spec.feature_to_config_dict}
+        return {**features, **tables.embeddings_of(id_features)}
 
     def update(self, ids: tuple[FeatureIds, ...], gradients: Mapping[str, np.ndarray]) -> None:
         """Update the rows of a batch.

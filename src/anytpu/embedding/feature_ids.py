@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from anytpu.embedding.configs import FeatureConfig
-from anytpu.embedding.first_bad import first_bad
 from anytpu.embedding.padded_ids import padded_ids
 from anytpu.errors import DataError
+from anytpu.pipeline.missing import first_true
 from anytpu.strategy import PerReplica
 
 LOG = logging.getLogger("anytpu")
@@ -51,7 +51,7 @@ def ids_of_feature(feature: FeatureConfig, name: str, ids: Any, weights: Any) ->
         )
     is_bad = (padded.ids < -1) | (padded.ids >= table.vocabulary_size)
     if is_bad.any() and feature.validate_weights_and_indices:
-        row, place = first_bad(is_bad)
+        row, place = first_true(is_bad)
         raise DataError(
             f"{name!r}, row {row:,}, has the id {padded.ids[row, place].item():,}, and the table {table.name!r} has "
             f"the ids 0 to {table.vocabulary_size - 1:,}; -1 stands for no id. FeatureConfig("

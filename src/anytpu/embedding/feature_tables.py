@@ -96,15 +96,15 @@ class FeatureTables:
         Raises:
             DataError: an id is outside of its table, or the rows are not as many in each feature.
         """
-        given = self.flat("features", features)
+        ids_of_features = self.flat("features", features)
         if isinstance(weights, dict) and isinstance(features, dict) and weights.keys() <= features.keys():
             weights = {**dict.fromkeys(features), **weights}
-        weights_of_ids = [None] * len(given) if weights is None else self.flat("weights", weights)
+        weights_of_ids = [None] * len(ids_of_features) if weights is None else self.flat("weights", weights)
         names = [feature.name or path for feature, path in zip(self._features, self.paths, strict=True)]
-        for name, value in zip(names, given, strict=True):
+        for name, value in zip(names, ids_of_features, strict=True):
             if value is None:
                 raise DataError(f"the ids of {name!r} are None: pass an array of ids, in which -1 stands for no id")
-        ids = tuple(map(ids_of_feature, self._features, names, given, weights_of_ids))
+        ids = tuple(map(ids_of_feature, self._features, names, ids_of_features, weights_of_ids))
         check_rows(ids, replicas)
         return ids
 

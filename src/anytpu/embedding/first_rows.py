@@ -23,14 +23,14 @@ MIN_BYTES = 2**26
 _BLOCK_ROWS = 2**12
 
 _DRAWS: dict[type, Callable[[Any, Any, tuple[int, int], Any], jax.Array]] = {
-    keras.initializers.RandomUniform: lambda of, key, shape, dtype: jax.random.uniform(
-        key, shape, dtype, of.minval, of.maxval
+    keras.initializers.RandomUniform: lambda initializer, key, shape, dtype: jax.random.uniform(
+        key, shape, dtype, initializer.minval, initializer.maxval
     ),
-    keras.initializers.RandomNormal: lambda of, key, shape, dtype: (
-        of.mean + of.stddev * jax.random.normal(key, shape, dtype)
+    keras.initializers.RandomNormal: lambda initializer, key, shape, dtype: (
+        initializer.mean + initializer.stddev * jax.random.normal(key, shape, dtype)
     ),
-    keras.initializers.TruncatedNormal: lambda of, key, shape, dtype: (
-        of.mean + of.stddev * jax.random.truncated_normal(key, -2, 2, shape, dtype)
+    keras.initializers.TruncatedNormal: lambda initializer, key, shape, dtype: (
+        initializer.mean + initializer.stddev * jax.random.truncated_normal(key, -2, 2, shape, dtype)
     ),
 }
 

@@ -71,8 +71,8 @@ def _call(original: Callable) -> Callable:
         others = {path: ids for path, ids in inputs.items() if path not in ours}
         rest = None if weights is None else {path: weights[path] for path in others}
         results = original(self, others, rest, training) if others else {}
-        found = _looked_up(self, ours, weights)
-        return {path: found[path] if path in found else results[path] for path in inputs}
+        embeddings = _looked_up(self, ours, weights)
+        return {path: embeddings[path] if path in embeddings else results[path] for path in inputs}
 
     return wrapper
 

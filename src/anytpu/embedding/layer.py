@@ -164,12 +164,12 @@ class ShardedEmbedding(TableLayer):
                 f"the weights of {self.name!r} are for {names[0]}, and the ids for {names[1]}: nest them alike, "
                 'weights={"seen": w} for layer({"liked": a, "seen": b})'
             )
-        for one, weight in zip(ids, own, strict=True):
-            self._check_dtype(one.dtype)
-            if weight is not None and _shape(weight) != _shape(one):
+        for array, weight in zip(ids, own, strict=True):
+            self._check_dtype(array.dtype)
+            if weight is not None and _shape(weight) != _shape(array):
                 raise DataError(
                     f"weights of {self.name!r} have the shape {_shape(weight)}, and the ids "
-                    f"{_shape(one)}: give one weight for each id"
+                    f"{_shape(array)}: give one weight for each id"
                 )
         return list(zip(ids, own, strict=True))
 

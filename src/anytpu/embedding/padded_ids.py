@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from anytpu._calls import explain_arguments
-from anytpu.embedding.first_bad import first_bad
 from anytpu.errors import DataError, SettingError
-from anytpu.pipeline.missing import first_missing
+from anytpu.pipeline.missing import first_missing, first_true
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +100,7 @@ def padded_ids(ids: Any, weights: Any, length: int | None, cuts: bool, name: str
     # 4. Check the weights where the ids are at hand for the error.
     is_bad = ~np.isfinite(filled_weights)
     if is_bad.any():
-        row, place = first_bad(is_bad)
+        row, place = first_true(is_bad)
         raise DataError(
             f"{name!r}, row {row:,}, has the weight {filled_weights[row, place].item()} for the id "
             f"{filled[row, place].item():,}: a weight must be a finite number"
@@ -120,7 +119,7 @@ def _integers(name: str, ids: np.ndarray) -> np.ndarray:
         )
     is_bad = ~((ids == np.floor(ids)) & (np.abs(ids) < 2**53))
     if is_bad.any():
-        row, place = first_bad(is_bad)
+        row, place = first_true(is_bad)
         raise DataError(f"{name!r}, row {row:,}, has {ids[row, place].item()}, which is no id: pass integers")
     return ids.astype("int64")
 

@@ -86,9 +86,9 @@ def look_up(rows: Array, bags: Bags) -> Array:
 
 def _plain_sums(rows: Array, ids: Array, weights: Array) -> list[Array]:
     is_row = (ids >= 0) & (ids < rows.shape[0])
-    found = rows.at[ids].get(mode="clip")
+    used = rows.at[ids].get(mode="clip")
     # An infinite row that is not used must not become NaN by a weight of 0.
-    return [jnp.sum(jnp.where(is_row[..., None], found * weights[..., None], 0), axis=1)]
+    return [jnp.sum(jnp.where(is_row[..., None], used * weights[..., None], 0), axis=1)]
 
 
 def _foreign_sums(kernels: ModuleType, rows: Array, ids: Array, weights: Array) -> list[Array]:
@@ -138,8 +138,8 @@ def _backward(
 def _gradient_of(rows: Array, bags: Bags, gradient: Array) -> Bags:
     """Return the gradient of the weights of bags; XLA removes it where the weights are constants."""
     is_row = (bags.ids >= 0) & (bags.ids < rows.shape[0])
-    found = rows.at[bags.ids].get(mode="clip")
-    weights = jnp.where(is_row, jnp.einsum("bsw,bw->bs", found, gradient.astype(rows.dtype)), 0)
+    used = rows.at[bags.ids].get(mode="clip")
+    weights = jnp.where(is_row, jnp.einsum("bsw,bw->bs", used, gradient.astype(rows.dtype)), 0)
     return Bags(np.zeros(bags.ids.shape, jax.dtypes.float0), weights)  # pyright: ignore[reportArgumentType]
 
 

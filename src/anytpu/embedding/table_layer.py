@@ -88,10 +88,10 @@ def warn_of_rate_callbacks(model: Any, callbacks: Any) -> None:
         return
     kinds = keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau
     listed = callbacks if isinstance(callbacks, list | tuple) else [callbacks]
-    found = [type(each).__name__ for each in listed if isinstance(each, kinds)]
+    schedulers = [type(each).__name__ for each in listed if isinstance(each, kinds)]
     layers = [layer for layer in _keras.layers_of(model) if isinstance(layer, TableLayer)]
     tables = [repr(layer.name) for layer in layers if layer.follows_no_rate and layer not in _TOLD_OF_RATES]
-    if found and tables:
+    if schedulers and tables:
         _TOLD_OF_RATES.update(layers)
         names = (
             f"table {tables[0]} has an optimizer of its own, whose rate stays"
@@ -99,8 +99,8 @@ def warn_of_rate_callbacks(model: Any, callbacks: Any) -> None:
             else f"tables {', '.join(tables)} have optimizers of their own, whose rates stay"
         )
         warnings.warn(
-            f"{found[0]} changes the learning rate of the model's optimizer, and the {names}. Set layer.learning_rate "
-            "in a keras.callbacks.LambdaCallback, or give the table's optimizer a schedule",
+            f"{schedulers[0]} changes the learning rate of the model's optimizer, and the {names}. Set "
+            "layer.learning_rate in a keras.callbacks.LambdaCallback, or give the table's optimizer a schedule",
             stacklevel=users_stacklevel(),
         )
 

@@ -186,16 +186,16 @@ class TPUEmbedding:
         """
         if not self._embeddings:
             raise ProgramError("there is nothing to update: call enqueue(features) before the step")
-        given = self._tables.flat("gradients", gradients)
+        flat = self._tables.flat("gradients", gradients)
         replica = current_replica()
         summed = {id(gradient) for gradient in replica.summed} if replica is not None else set()
-        if any(id(gradient) in summed for gradient in given):
+        if any(id(gradient) in summed for gradient in flat):
             raise ReplicaError(
                 "apply_gradients was given gradients that tpu.value_and_grad has summed over the replicas, and the "
                 "embeddings differ between them: differentiate by the arrays of dequeue() themselves, or use "
                 "jax.value_and_grad"
             )
-        for name, variable, gradient in zip(self._tables.paths, self._gradients, given, strict=True):
+        for name, variable, gradient in zip(self._tables.paths, self._gradients, flat, strict=True):
             if gradient is None:
                 variable.assign(jnp.zeros(variable.shape, variable.dtype))
                 continue

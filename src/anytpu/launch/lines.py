@@ -1,12 +1,24 @@
-"""`LineBuffer`: the lines of a stream of bytes, as a terminal would show them.
+"""The lines that a process prints: `LineBuffer` splits them, and `last_words` finds those that explain its failure.
 
-Idea: a carriage return starts the line again, as progress bars do. Only the newest state of such a line is kept.
+Idea: they are shown as a terminal would show them. A carriage return starts the line again, as progress bars do. Only
+the newest state of such a line is kept. A failure is explained by the last traceback with the exceptions that it names
+as causes, and by all that follows. Without a traceback it is explained by the last lines.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 MAX_LINE_BYTES = 1 << 20
 """Size at which a line without an end is cut."""
+MAX_LAST_LINES = 20
+"""Number of last words without a traceback, in lines."""
+
+_STARTS = (b"Traceback (most recent call last):", b"  + Exception Group Traceback", b"Fatal Python error:")
+_LINKS = (
+    b"During handling of the above exception, another exception occurred:",
+    b"The above exception was the direct cause of the following exception:",
+)
 
 
 class LineBuffer:
@@ -51,3 +63,22 @@ class LineBuffer:
 def _visible(line: bytes) -> bytes:
     """Return the text after the last carriage return that text follows."""
     return line.rstrip(b"\r").rpartition(b"\r")[2]
+
+
+def last_words(lines: Sequence[bytes]) -> Sequence[bytes]:
+    """Return the lines from the start of the last traceback, or the last lines.
+
+    Args:
+        lines: lines of stderr, the newest last.
+
+    Example:
+        >>> last_words([b"loading", b"Traceback (most recent call last):", b"ValueError: 8"])
+        [b'Traceback (most recent call last):', b'ValueError: 8']
+    """
+    starts = [number for number, line in enumerate(lines) if line.startswith(_STARTS)]
+    if not starts:
+        return lines[-MAX_LAST_LINES:]
+    first = starts.pop()
+    while starts and lines[max(first - 2, 0)].startswith(_LINKS):
+        first = starts.pop()
+    return lines[first:]

@@ -23,8 +23,7 @@ from typing import IO, TextIO
 
 from rich.console import Console
 
-from anytpu.launch.last_words import last_words
-from anytpu.launch.lines import LineBuffer
+from anytpu.launch.lines import LineBuffer, last_words
 from anytpu.launch.supervision import ProcessEnd, Supervision
 
 PROGRESS_S = 5.0

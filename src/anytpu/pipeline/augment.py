@@ -204,7 +204,7 @@ def resize(image: np.ndarray, size: tuple[int, int], *, method: str = "bilinear"
     from PIL import Image
 
     if np.ndim(image) == 4:
-        return np.stack([resize(one, size, method=method, antialias=antialias) for one in image])
+        return np.stack([resize(single, size, method=method, antialias=antialias) for single in image])
     channels = _shape(image)[2]
     rows, columns = size
     if min(size) < 1:

@@ -1,4 +1,4 @@
-"""Missing values of a column: None, NaN, and those of pandas."""
+"""The index of the first bad value of an array, for an error: a missing one, None, NaN or of pandas, or any other."""
 
 from __future__ import annotations
 
@@ -26,10 +26,20 @@ def first_missing(array: np.ndarray) -> tuple[int, ...] | None:
         return None
     if not is_missing.any():
         return None
-    return tuple(int(index) for index in np.argwhere(is_missing)[0])
+    return first_true(is_missing)
 
 
 def is_missing_value(value: Any) -> bool:
     """Return whether a value is None, NaN, or a missing value of pandas."""
     is_number = isinstance(value, float | np.floating)
     return value is None or type(value).__name__ in _OF_PANDAS or (is_number and bool(value != value))
+
+
+def first_true(is_bad: np.ndarray) -> tuple[int, ...]:
+    """Return the index of the first True of an array that has one.
+
+    Example:
+        >>> first_true(np.array([[False, False], [False, True]]))
+        (1, 1)
+    """
+    return tuple(int(index) for index in np.argwhere(is_bad)[0])

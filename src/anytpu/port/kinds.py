@@ -30,7 +30,7 @@ class OwnClass:
 class Instance:
     """An instance of a class: of a package, or of the program."""
 
-    of: Definition | OwnClass
+    cls: Definition | OwnClass
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,11 +82,11 @@ def instances_of(*definitions: Definition | None) -> Kinds:
 
 def item_of(kinds: Kinds, index: int) -> Kinds:
     """Return the values of an item of a tuple."""
-    found: Kinds = kinds & TENSORS
+    item_kinds: Kinds = kinds & TENSORS
     for value in kinds:
         if isinstance(value, Items) and index < len(value.items):
-            found |= value.items[index]
-    return found
+            item_kinds |= value.items[index]
+    return item_kinds
 
 
 def result_of(old: str) -> Kinds:

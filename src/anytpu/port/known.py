@@ -86,23 +86,23 @@ def find(name: str, hops: int = _MAX_HOPS) -> Definition | None:
         owner = find(home, hops - 1)
         return members(owner).get(last) if owner is not None else None
     for bound in _bindings(home).get(last, ()):
-        found = Definition(home, bound) if isinstance(bound, ast.ClassDef | ast.FunctionDef) else None
-        found = found or (find(bound, hops - 1) if isinstance(bound, str) else None)
-        if found is not None:
-            return found
+        definition = Definition(home, bound) if isinstance(bound, ast.ClassDef | ast.FunctionDef) else None
+        definition = definition or (find(bound, hops - 1) if isinstance(bound, str) else None)
+        if definition is not None:
+            return definition
     return None
 
 
 @functools.cache
 def ancestors(owner: Definition) -> tuple[Definition, ...]:
     """Return a class and its base classes, nearest first."""
-    found = {owner: None}
+    classes = {owner: None}
     assert isinstance(owner.node, ast.ClassDef)
     for base in owner.node.bases:
         for definition in _all_found(owner.module, ast.unparse(base)):
             if definition.is_class and definition != owner:
-                found.update(dict.fromkeys(ancestors(definition)))
-    return tuple(found)
+                classes.update(dict.fromkeys(ancestors(definition)))
+    return tuple(classes)
 
 
 def is_below(owner: Definition | None, name: str) -> bool:
@@ -169,8 +169,8 @@ def returned_class(function: Definition | None) -> Definition | None:
     if function is None or returns is None:
         return None
     code = returns.value if isinstance(returns, ast.Constant) else ast.unparse(returns)
-    found = _all_found(function.module, str(code).partition(" |")[0])
-    return found[0] if found and found[0].is_class else None
+    results = _all_found(function.module, str(code).partition(" |")[0])
+    return results[0] if results and results[0].is_class else None
 
 
 def public_names(name: str) -> list[str]:
@@ -208,13 +208,13 @@ def _taken_from_kwargs(node: ast.FunctionDef) -> set[str]:
 def _all_found(module: str, name: str) -> list[Definition]:
     """Return the definitions of a name as written in a module; several where an `if` chooses one of them."""
     head, _, rest = name.partition(".")
-    found = []
+    definitions = []
     for bound in _bindings(module).get(head, ()):
         if isinstance(bound, str):
-            found.append(find(f"{bound}.{rest}" if rest else bound))
+            definitions.append(find(f"{bound}.{rest}" if rest else bound))
         elif not rest and isinstance(bound, ast.ClassDef | ast.FunctionDef):
-            found.append(Definition(module, bound))
-    return [definition for definition in found if definition is not None]
+            definitions.append(Definition(module, bound))
+    return [definition for definition in definitions if definition is not None]
 
 
 @functools.cache

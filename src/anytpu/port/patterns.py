@@ -14,9 +14,9 @@ from libcst.helpers import get_full_name_for_node
 from anytpu._replaced import FOREIGN
 from anytpu.port import known
 from anytpu.port.arguments import argument_of, in_parentheses, keyword_of, with_argument, with_keyword
+from anytpu.port.control_flow import plan_range_loops
 from anytpu.port.edits import Edits
 from anytpu.port.filling import OWNER, drop_self_assignment, fill, rename_attribute
-from anytpu.port.loops import plan_loops
 from anytpu.port.resolvers import plan_resolvers
 from anytpu.port.rules import new_name, rule_of, rules
 from anytpu.port.seeds import functions_of_lambdas
@@ -70,7 +70,7 @@ _LOOSE = cst.BinaryOperation | cst.IfExp | cst.Comparison | cst.BooleanOperation
 def plan_patterns(edits: Edits) -> None:
     """Plan the patterns, before the single names."""
     # Patterns of whole blocks come first: they mark nodes as handled, and later rules skip these.
-    plan_loops(edits)
+    plan_range_loops(edits)
     plan_sessions(edits)
     plan_resolvers(edits)
     for node in edits.tree.nodes():

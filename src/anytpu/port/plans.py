@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from anytpu.port.augmentations import plan_augmentations
-from anytpu.port.branches import plan_branches
 from anytpu.port.calls import plan_calls
+from anytpu.port.control_flow import plan_branches
 from anytpu.port.estimators import plan_estimators
 from anytpu.port.file_names import plan_file_names
 from anytpu.port.generators import plan_generators
 from anytpu.port.imports import plan_imports
+from anytpu.port.keras_classes import plan_model_steps, plan_optimizers
 from anytpu.port.methods import plan_arguments, plan_methods
 from anytpu.port.metric_names import plan_metric_names
-from anytpu.port.model_steps import plan_model_steps
-from anytpu.port.optimizers import plan_optimizers
 from anytpu.port.patterns import plan_patterns
 from anytpu.port.seeds import plan_seeds
 from anytpu.port.sizes import plan_sizes

@@ -44,8 +44,8 @@ def _make_arrays(edits: Edits, *parts: cst.BaseExpression) -> None:
 def _join_lists(edits: Edits, node: cst.BinaryOperation) -> None:
     """Make a list of the shape in `[-1] + x.shape[1:]`: a shape of TensorFlow could be joined with a list."""
     for part, other in ((node.left, node.right), (node.right, node.left)):
-        of = part.value if isinstance(part, cst.Subscript) and isinstance(part.slice[0].slice, cst.Slice) else part
-        is_shape = isinstance(of, cst.Attribute) and of.attr.value == "shape"
+        sliced = part.value if isinstance(part, cst.Subscript) and isinstance(part.slice[0].slice, cst.Slice) else part
+        is_shape = isinstance(sliced, cst.Attribute) and sliced.attr.value == "shape"
         if is_shape and isinstance(other, cst.List) and isinstance(node.operator, cst.Add):
             edits.put_after(part, lambda updated: edits.expression("list({shape})", shape=updated))
 

@@ -21,7 +21,7 @@ from libcst.metadata import ExpressionContext
 from anytpu._replaced import advice_of
 from anytpu.port.arguments import argument_of
 from anytpu.port.edits import Edits
-from anytpu.port.model_steps import is_model_step
+from anytpu.port.keras_classes import is_model_step
 from anytpu.port.rules import rules
 from anytpu.port.tree import Tree
 from anytpu.port.values import parameter_names

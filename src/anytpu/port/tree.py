@@ -117,7 +117,7 @@ class Tree:
         """Return whether an expression is a variable that holds what functions of NumPy return."""
         values = self.values_assigned_to(node.value) if isinstance(node, cst.Name) else []
         names = [self._imported(value.func) if isinstance(value, cst.Call) else [] for value in values]
-        return any(name.startswith("numpy.") for found in names for name in found)
+        return any(name.startswith("numpy.") for imported in names for name in imported)
 
     def library_name(self, node: cst.CSTNode) -> str | None:
         """Return the canonical name of TensorFlow's, or the full name of Keras's, that a dotted name resolves to."""

@@ -416,32 +416,32 @@ class Values:
         """Return the classes of packages that a value is an instance of, also through classes of the program."""
         if not isinstance(value, Instance):
             return []
-        if isinstance(value.of, Definition):
-            return [value.of]
+        if isinstance(value.cls, Definition):
+            return [value.cls]
         return [definition for own in self._own_classes(value) for definition in self._bases(own)]
 
     def _own_classes(self, value: Value) -> list[OwnClass]:
         """Return the program's classes that a value is an instance of, nearest first."""
-        if not isinstance(value, Instance) or not isinstance(value.of, OwnClass):
+        if not isinstance(value, Instance) or not isinstance(value.cls, OwnClass):
             return []
-        found = [value.of]
-        for own in found:  # It grows meanwhile.
+        classes = [value.cls]
+        for own in classes:  # It grows meanwhile.
             above = [base for argument in own.node.bases for base in self.of(argument.value)]
-            found += [base for base in above if isinstance(base, OwnClass) and base not in found]
-        return found
+            classes += [base for base in above if isinstance(base, OwnClass) and base not in classes]
+        return classes
 
     def _bases(self, own: OwnClass) -> list[Definition]:
         names = [self.tree.library_name(base.value) or "" for base in own.node.bases]
-        found = [known.find(new_name(name) or "") for name in names]
-        return [definition for definition in found if definition is not None]
+        classes = [known.find(new_name(name) or "") for name in names]
+        return [definition for definition in classes if definition is not None]
 
     def bases_of(self, node: cst.ClassDef) -> list[Definition]:
         """Return the classes of packages that a class of the program is derived from."""
         return self._definitions(Instance(OwnClass(node)))
 
     def _method(self, own: OwnClass, name: str) -> list[OwnFunction]:
-        found = [s for s in own.node.body.body if isinstance(s, cst.FunctionDef) and s.name.value == name]
-        return [OwnFunction(statement) for statement in found]
+        methods = [s for s in own.node.body.body if isinstance(s, cst.FunctionDef) and s.name.value == name]
+        return [OwnFunction(statement) for statement in methods]
 
     def _members_of(self, own: OwnClass) -> set[str]:
         """Return the methods and variables of a class of the program, and the attributes of `self` that it sets."""

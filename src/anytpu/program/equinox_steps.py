@@ -67,8 +67,8 @@ def pure_step_of(
     batch = {parameter: arrays for parameter, arrays in batch.items() if jax.tree.leaves(arrays)}
 
     # 4. The pure step: put the arguments together, call the step, and take the new state out of its results.
-    def pure(arrays: dict[str, Any], given: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-        merged = [given.get(parameter, part) for parameter, part in zip(parameters, dynamic, strict=True)]
+    def pure(arrays: dict[str, Any], batch_arrays: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+        merged = [batch_arrays.get(parameter, part) for parameter, part in zip(parameters, dynamic, strict=True)]
         for place, (names, structure) in rebuild.items():
             merged[place] = jax.tree.unflatten(structure, [arrays[array_name] for array_name in names])
         outputs = call(merged)

@@ -58,8 +58,8 @@ class FrameworkMaker:
                 f"{name!r} needs input_specs: the arguments of the step, such as (model, optimizer, x, y); for a model "
                 "or (model, optimizer, loss) those of the batch, such as (x, y)"
             )
-        given = input_specs if isinstance(input_specs, tuple | list) else (input_specs,)
-        pure = self.pure_step(job, tuple(given), mode)
+        arguments = input_specs if isinstance(input_specs, tuple | list) else (input_specs,)
+        pure = self.pure_step(job, tuple(arguments), mode)
 
         def step(state: Any, batch: Any) -> tuple[Any, Any]:
             return pure.step(state, batch)

@@ -56,12 +56,12 @@ def pure_step_of(name: str, step: Callable[..., Any], arguments: Sequence[Any]) 
     }
 
     # 3. The pure step: make the objects of the arrays, call the user's step, and read the changed variables.
-    def pure(state: dict[str, Any], given: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+    def pure(state: dict[str, Any], batch_arrays: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         arrays = [_as_key(state[array_name], keys.get(array_name)) for array_name in names]
         pairs = [(path, variable.replace(array)) for (path, variable), array in zip(flat, arrays, strict=True)]
         merged = nnx.merge(graph, nnx.from_flat_state(pairs))
         live = dict(zip(objects, merged, strict=True))
-        called = [live.get(place, given.get(parameters[place], value)) for place, value in enumerate(arguments)]
+        called = [live.get(place, batch_arrays.get(parameters[place], value)) for place, value in enumerate(arguments)]
         with _named_layers(merged):
             outputs = step(*called)
         after = nnx.to_flat_state(nnx.split(merged)[1])

@@ -52,14 +52,14 @@ def pure_step_of(
     state: dict[str, Any] = dict(values)
     kinds = {key: "weights" if key in trained or loss is None else "frozen" for key in values}
     names = _batch_names(model, loss, len(batch))
-    given = dict(zip(names, map(_array, batch), strict=True))
+    named_batch = dict(zip(names, map(_array, batch), strict=True))
     if loss is None:
 
         def infer(arrays: dict[str, Any], rows: dict[str, Any]) -> tuple[dict[str, Any], Any]:
             traced = _Traced(name, model, arrays)
             return arrays, traced.outputs(lambda module, *inputs: module(*inputs), [rows[part] for part in names])
 
-        return PureStep(infer, state, given, kinds, ("The module is planned as after model.eval().",))
+        return PureStep(infer, state, named_batch, kinds, ("The module is planned as after model.eval().",))
     if not trained:
         raise ProgramError(f"{name!r} has no parameter to train: each has requires_grad=False")
     # 1. The optimizer's state. Its form alone is computed if the module has no values.
@@ -95,7 +95,7 @@ def pure_step_of(
         new_arrays = new_weights | dict(zip(slot_names, jax.tree.leaves(new_slots), strict=True))
         return arrays | buffers | new_arrays | {_KEY: jax.random.key_data(next_key)}, {"loss": value}
 
-    return PureStep(step, state, given, kinds, _notes(model))
+    return PureStep(step, state, named_batch, kinds, _notes(model))
 
 
 def _notes(model: torch.nn.Module) -> tuple[str, ...]:

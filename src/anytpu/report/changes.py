@@ -12,7 +12,6 @@ from anytpu.report.tables import TableReport
 from anytpu.report.terminal import compact_table, hang, open_console, say
 
 _TITLES = ("change", "memory", "", "step", "interval", "")
-_TEXT = ("change",)
 
 
 class ChangesReport(TableReport):
@@ -25,9 +24,7 @@ class ChangesReport(TableReport):
         """Print the compiled steps as a table, then the others with their reasons, and the slices."""
         console = open_console()
         say(console, _title(record), style="bold")
-        table = compact_table()
-        for title in _TITLES:
-            table.add_column(title, justify="left" if title in _TEXT else "right", no_wrap=True)
+        table = compact_table(_TITLES, left=("change",))
         for row in _rows(record):
             table.add_row(*row)
         console.print(table)

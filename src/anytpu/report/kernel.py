@@ -32,9 +32,7 @@ class KernelReport(TableReport):
             say(console, line, style="dim")
         for line in hang("results: ", results_text(record), console.width):
             console.print(Text(line), soft_wrap=True)
-        table = compact_table()
-        for title in _TITLES:
-            table.add_column(title, justify="left" if title in ("system", "bound") else "right", no_wrap=True)
+        table = compact_table(_TITLES, left=("system", "bound"))
         for chip in record:
             table.add_row(*_cells(chip))
         console.print(table)

@@ -31,9 +31,7 @@ class ServingReport(TableReport):
         """Print the table and the notes."""
         console = open_console()
         say(console, _title(record), style="bold")
-        table = compact_table()
-        for title in _TITLES:
-            table.add_column(title, justify="left" if title == "system" else "right", no_wrap=True)
+        table = compact_table(_TITLES, left=("system",))
         for serving in record:
             table.add_row(*_cells(serving))
         console.print(table)

@@ -12,7 +12,7 @@ from anytpu.report.terminal import compact_table, hang, open_console, say
 _TITLES = ("", "layout", "mesh", "step", "interval", "memory", "network", "bound", "cost")
 _REMAT = "remat"
 _TEXT = ("layout", "mesh", _REMAT, "bound")
-_TIMES = ("step", "interval")
+_TIMES = {"step", "interval"}
 
 
 class ShardingsReport(TableReport):
@@ -26,10 +26,8 @@ class ShardingsReport(TableReport):
         console = open_console()
         say(console, self.caption(record), style="bold")
         if rows := _rows(record):
-            table = compact_table()
-            for title in _titles(record):
-                justify = "left" if title in _TEXT else "right"
-                table.add_column(title, justify=justify, overflow="fold", no_wrap=title in _TIMES)
+            titles = _titles(record)
+            table = compact_table(titles, _TEXT, wrapped=set(titles) - _TIMES, overflow="fold")
             for row in rows:
                 table.add_row(*row)
             console.print(table)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import sys
 import textwrap
+from collections.abc import Collection, Iterable
 from typing import IO, Any, cast
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, OverflowMethod
 from rich.measure import Measurement
 from rich.table import Table
 
@@ -98,9 +99,25 @@ def bar(fraction: float, width: int) -> str:
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
-def compact_table() -> Table:
-    """Return an empty table with a line below its titles and one space between columns."""
-    return Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+def compact_table(
+    titles: Iterable[str],
+    left: Collection[str] = (),
+    wrapped: Collection[str] = (),
+    overflow: OverflowMethod = "ellipsis",
+) -> Table:
+    """Return a table without rows. It has a line below its titles and one space between columns.
+
+    Args:
+        titles: titles of the columns.
+        left: titles of the columns that are aligned left, as texts are; numbers are aligned right.
+        wrapped: titles of the columns that may take several lines of a narrow terminal.
+        overflow: the treatment of a word that is wider than its column, as rich names it.
+    """
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for title in titles:
+        justify = "left" if title in left else "right"
+        table.add_column(title, justify=justify, overflow=overflow, no_wrap=title not in wrapped)
+    return table
 
 
 def table_width(table: Table) -> int:

@@ -31,10 +31,9 @@ from anytpu.train.callback_states import CallbackStates
 from anytpu.train.checkpoint import Checkpoints, Restored, SavePolicy, Saver, Snapshot
 from anytpu.train.checkpointer import Checkpointer
 from anytpu.train.host_callbacks import original_of
-from anytpu.train.host_memory import HostMemory
 from anytpu.train.stopping import StopSignals
 from anytpu.train.variable_names import model_variables
-from anytpu.train.variable_values import assign, size_bytes
+from anytpu.train.variable_values import HostMemory, assign, size_bytes
 
 if TYPE_CHECKING:
     from anytpu.program.program import Program

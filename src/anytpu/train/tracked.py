@@ -20,9 +20,8 @@ import numpy as np
 from anytpu import _keras
 from anytpu.errors import FileError, SettingError
 from anytpu.train.checkpoint import Restored
-from anytpu.train.host_memory import HostMemory
 from anytpu.train.variable_names import named_variables
-from anytpu.train.variable_values import assign, size_bytes
+from anytpu.train.variable_values import HostMemory, assign, size_bytes
 
 
 class Tracked:

@@ -115,7 +115,7 @@ def python2_batch(pixels: np.ndarray) -> bytes:
         + text(pixels.tobytes())
         + b"tb"
     )
-    labels = b"]q\x09(" + b"".join(b"K%c" % (one % 10) for one in range(len(pixels))) + b"e"
+    labels = b"]q\x09(" + b"".join(b"K%c" % (index % 10) for index in range(len(pixels))) + b"e"
     return (
         b"\x80\2}q\1(U\x0bbatch_labelq\2"
         + text(b"testing batch 1 of 1")

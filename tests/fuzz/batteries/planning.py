@@ -35,7 +35,9 @@ def read_module(path: Path) -> Any:
     module = hlo.parse(path.read_bytes().decode(errors="replace"))
     time, peak = step_time(module, target), peak_of(module)
     sources = [
-        str(module.source_of(one)) for each in module.computations.values() for one in each.instructions.values()
+        str(module.source_of(instruction))
+        for each in module.computations.values()
+        for instruction in each.instructions.values()
     ]
     return [time.step_s, len(time.ops), peak.bytes, peak_flops_per_s(module, target), sources, sorted(module.donated)]
 
@@ -48,7 +50,7 @@ FORECAST = StoredForecast("p", "v3-8", 8, 0.15, 1e-4)
 
 def lines_of(*records: Any) -> bytes:
     """Return records as a log has them, a line each."""
-    return "".join(json.dumps(dataclasses.asdict(one)) + "\n" for one in records).encode()
+    return "".join(json.dumps(dataclasses.asdict(record)) + "\n" for record in records).encode()
 
 
 def logs() -> list[bytes]:
@@ -69,7 +71,7 @@ def read_log(path: Path) -> Any:
     forecasts.write_bytes(lines_of(FORECAST))
     found = calibration.calibrate(runs.read_runs(path, forecasts))
     print_calibration(Console(file=io.StringIO()), found)
-    return [[dataclasses.asdict(one) for one in found.runs], [dataclasses.asdict(one) for one in found.factors]]
+    return [[dataclasses.asdict(run) for run in found.runs], [dataclasses.asdict(factor) for factor in found.factors]]
 
 
 def read_forecasts(path: Path) -> Any:
@@ -77,7 +79,7 @@ def read_forecasts(path: Path) -> Any:
     kept = path.with_name("runs.jsonl")
     kept.write_bytes(lines_of(RUN))
     found = calibration.calibrate(runs.read_runs(kept, path))
-    return [one.error for one in found.runs] + [one.factor for one in found.factors]
+    return [run.error for run in found.runs] + [factor.factor for factor in found.factors]
 
 
 FACTORS = {"factors": [dataclasses.asdict(LocalFactor("v3", 1.07, 0.1, 4, 12))]}
@@ -89,12 +91,12 @@ v6e,2.5,,,,,
 
 def read_factors(path: Path) -> Any:
     """Read the corrections of this machine."""
-    return [dataclasses.asdict(one) for one in calibration.read_factors(path)]
+    return [dataclasses.asdict(factor) for factor in calibration.read_factors(path)]
 
 
 def read_table(path: Path) -> Any:
     """Read a table of prices."""
-    return {name: dataclasses.asdict(one) for name, one in read_prices(path).items()}
+    return {name: dataclasses.asdict(price) for name, price in read_prices(path).items()}
 
 
 LOCKED = plan_samples.one()

@@ -29,7 +29,7 @@ def notebooks() -> list[bytes]:
 def read_program(path: Path) -> Any:
     """Port a program, and return its new text."""
     file = ported_file(path)
-    return [file.content, file.program.new, [str(one) for one in file.program.findings]]
+    return [file.content, file.program.new, [str(finding) for finding in file.program.findings]]
 
 
 BATTERIES = (

@@ -51,8 +51,8 @@ def _read(path: Path) -> Any:
     program = read(path, tensors=has_values)
     repr(program)
     values = [
-        jax.random.key_data(one) if jax.dtypes.issubdtype(one.dtype, jax.dtypes.prng_key) else one
-        for one in jax.tree.leaves(program.tensors)
+        jax.random.key_data(leaf) if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
+        for leaf in jax.tree.leaves(program.tensors)
     ]
     return [program.name, str(program.state), str(program.batch), jax.device_get(values)]
 

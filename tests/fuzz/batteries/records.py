@@ -60,11 +60,11 @@ def packed_bomb(content: bytes, draw: random.Random) -> bytes:
 def _read(compression: str | None = None) -> Any:
     def read(path: Path) -> Any:
         found = records(path, compression=compression)
-        in_order = [bytes(one) for one in found]
+        in_order = [bytes(record) for record in found]
         if compression is None:
             assert [bytes(found[number]) for number in range(len(found))] == in_order
         skipping = records(path, compression=compression, on_error="skip")
-        assert [bytes(one) for one in skipping] == in_order
+        assert [bytes(record) for record in skipping] == in_order
         return in_order
 
     return read
@@ -73,14 +73,14 @@ def _read(compression: str | None = None) -> Any:
 def _skipping(path: Path) -> Any:
     """Read with on_error="skip": nothing is refused, and both ways of reading give the same."""
     found = records(path, on_error="skip")
-    in_order = [bytes(one) for one in found]
+    in_order = [bytes(record) for record in found]
     assert [bytes(found[number]) for number in range(len(found))] == in_order
     return len(in_order)
 
 
 def _fixed(path: Path) -> Any:
     found = fixed_records(path, 7, header_bytes=4, footer_bytes=2)
-    in_order = [bytes(one) for one in found]
+    in_order = [bytes(record) for record in found]
     assert [bytes(found[number]) for number in range(len(found))] == in_order
     return in_order
 
@@ -105,7 +105,7 @@ def array_record_files() -> list[bytes]:
 
 def _array_record(path: Path) -> Any:
     found = array_records(path)
-    in_order = [bytes(one) for one in found]
+    in_order = [bytes(record) for record in found]
     assert [bytes(found[number]) for number in range(len(found))] == in_order
     return in_order
 
@@ -115,7 +115,7 @@ BATTERIES = (
     Battery("tfrecord_skip", tfrecords, _skipping, ".tfrecord", damage=(*BYTES, long_record)),
     Battery(
         "tfrecord_gzip",
-        lambda: [gzip.compress(one, 1, mtime=0) for one in tfrecords()],
+        lambda: [gzip.compress(file, 1, mtime=0) for file in tfrecords()],
         _read("gzip"),
         ".gz",
         damage=BYTES,
@@ -123,7 +123,7 @@ BATTERIES = (
     ),
     Battery(
         "tfrecord_zlib",
-        lambda: [zlib.compress(one, 1) for one in tfrecords()],
+        lambda: [zlib.compress(file, 1) for file in tfrecords()],
         _read("zlib"),
         ".zz",
         damage=BYTES,

@@ -26,12 +26,12 @@ def _lowered() -> list[Any]:
 
 def texts() -> list[bytes]:
     """Return modules as text."""
-    return [one.as_text().encode() for one in _lowered()]
+    return [lowered.as_text().encode() for lowered in _lowered()]
 
 
 def bytecodes() -> list[bytes]:
     """Return the same as bytecode."""
-    return [mlir.module_to_bytecode(one.compiler_ir("stablehlo")) for one in _lowered()]
+    return [mlir.module_to_bytecode(lowered.compiler_ir("stablehlo")) for lowered in _lowered()]
 
 
 def read(path: Path) -> Any:

@@ -127,7 +127,7 @@ def test_few_features_are_what_a_layer_is_for():
 def test_a_batch_is_advised_once():
     ops = (OpTime("f.1", "fusion", "matmul", 0.006), OpTime("all-reduce", "all-reduce", "collective", 0.004))
     roomy = prediction(ops, memory=MemoryUse(2 * MIB, 10 * MIB), flops=1e11, peak_flops_per_s=6e13)
-    assert [(one.topic, one.batch_size) for one in findings(roomy, Facts())] == [("collectives", 2048)]
+    assert [(finding.topic, finding.batch_size) for finding in findings(roomy, Facts())] == [("collectives", 2048)]
 
 
 WIDE = MemoryUse(

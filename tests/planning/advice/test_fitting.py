@@ -174,8 +174,15 @@ def named(holding: tuple[Holding, ...]) -> list[tuple[str, str]]:
 
 
 def test_the_smallest_slice_of_each_chip_that_holds_it():
-    holding = {one.target.chip.name: one for one in held(line(2, 60))}
-    assert [one.target.name for one in holding.values()] == ["v7x-8", "v5p-16", "v3-64", "v4-64", "v6e-32", "v5e-64"]
+    holding = {slice_.target.chip.name: slice_ for slice_ in held(line(2, 60))}
+    assert [slice_.target.name for slice_ in holding.values()] == [
+        "v7x-8",
+        "v5p-16",
+        "v3-64",
+        "v4-64",
+        "v6e-32",
+        "v5e-64",
+    ]
     v5p = holding["v5p"]
     assert (v5p.usd_per_hour, v5p.least_step_s) == (33.6, 1e15 / (459e12 * 8))
     assert v5p.need_bytes == 62 * GIB <= v5p.limit_bytes
@@ -196,7 +203,7 @@ def test_the_slice_that_costs_least_and_the_fastest_are_advised():
 
 
 def test_the_fastest_is_advised_beside_the_one_that_costs_least():
-    v5p, v6e = (one for one in held(line(2, 60)) if one.target.chip.name in ("v5p", "v6e"))
+    v5p, v6e = (slice_ for slice_ in held(line(2, 60)) if slice_.target.chip.name in ("v5p", "v6e"))
     slow = dataclasses.replace(v6e, least_step_s=0.28)
     dear = dataclasses.replace(v5p, price=dataclasses.replace(read_prices()["v5p"], usd_per_chip_hour=40.0))
     assert [text for text, _ in named((dear, slow))] == [
@@ -212,7 +219,7 @@ def test_a_slice_alone_is_the_smallest():
 
 
 def test_without_a_line_as_many_devices_of_another_chip():
-    assert [one.target.name for one in held(None)] == ["v7x-8", "v5p-16"]
+    assert [slice_.target.name for slice_ in held(None)] == ["v7x-8", "v5p-16"]
     # A program with a mesh of its own is for one number of devices, whatever its batch.
     assert held(line(2, 60), is_placed=True) == held(None)
 

@@ -82,4 +82,4 @@ def test_the_greatest_gain_comes_first():
         ops = (OpTime("fusion.1", "fusion", "matmul", 0.004 if precision else 0.0098),)
         return prediction(ops, batch_size=batch)
 
-    assert [one.topic for one in advice_for(uneven, KNOWN, predict)] == ["precision", "batch"]
+    assert [advice.topic for advice in advice_for(uneven, KNOWN, predict)] == ["precision", "batch"]

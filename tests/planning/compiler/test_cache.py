@@ -69,7 +69,7 @@ def test_a_folder_that_cannot_be_used_is_said_once(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("ANYTPU_CACHE_DIR", str(tmp_path / "file"))
     with pytest.warns(UserWarning) as said:
         cache.write("key", HEADER, TEXT)
-    assert [str(one.message) for one in said] == [
+    assert [str(warning.message) for warning in said] == [
         f"What the TPU compiler answers is not kept for the next time: {str(tmp_path / 'file/plan')!r}: Not a "
         "directory. Make room there, or name another folder with the environment variable ANYTPU_CACHE_DIR."
     ]
@@ -89,7 +89,7 @@ def test_a_user_without_a_home_is_told_once(monkeypatch: pytest.MonkeyPatch):
     with pytest.warns(UserWarning) as said:
         cache.write("key", HEADER, TEXT)
         cache.write("key", HEADER, TEXT)
-    assert [str(one.message) for one in said] == [
+    assert [str(warning.message) for warning in said] == [
         "What the TPU compiler answers is not kept for the next time: '/dev/null/no-home/.cache/anytpu/plan': Not a "
         "directory. Make room there, or name another folder with the environment variable ANYTPU_CACHE_DIR."
     ]

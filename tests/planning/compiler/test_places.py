@@ -29,7 +29,7 @@ def outer(x: Any) -> Any:
 
 
 def test_an_operation_inside_of_calls_keeps_its_layers_and_line():
-    found = {one.name: one for one in operations(jax.make_jaxpr(outer)(1.0))}
+    found = {operation.name: operation for operation in operations(jax.make_jaxpr(outer)(1.0))}
     line = line_of(inner.__wrapped__, "jnp.tanh")
     assert found["tanh"].place == OperationPlace("tanh", "layer/deep", f"{line} (inner)")
     assert str(found["tanh"].place) == f"the operation 'tanh' of the layer 'layer/deep', at {line} (inner)"

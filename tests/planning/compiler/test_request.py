@@ -80,7 +80,7 @@ def test_a_program_that_is_gone_takes_its_code_along():
     gone = [code, weakref.ref(program), weakref.ref(model)]
     del program, model
     gc.collect()
-    assert [one() for one in gone] == [None, None, None]
+    assert [reference() for reference in gone] == [None, None, None]
     assert (len(export._KEPT), len(runs._DIGESTS)) == before
 
 

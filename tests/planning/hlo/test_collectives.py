@@ -11,7 +11,7 @@ KIB, MIB = 1024, 1024**2
 
 def collectives(name: str) -> dict[str, Collective]:
     read = module(name)
-    found = {one.name: collective_of(one) for one in read.entry.instructions.values()}
+    found = {instruction.name: collective_of(instruction) for instruction in read.entry.instructions.values()}
     return {name: collective for name, collective in found.items() if collective}
 
 
@@ -23,7 +23,7 @@ def test_kinds_bytes_and_groups():
     gathered, scattered = found["all_gather.3"], found["reduce_scatter.7"]
     assert (gathered.kind, gathered.operand_bytes, gathered.result_bytes) == ("all-gather", 256 * KIB, MIB)
     assert (scattered.kind, scattered.operand_bytes, scattered.result_bytes) == ("reduce-scatter", MIB, 256 * KIB)
-    assert {one.kind for one in found.values()} == {
+    assert {collective.kind for collective in found.values()} == {
         "all-reduce",
         "all-gather",
         "reduce-scatter",
@@ -42,7 +42,7 @@ def test_a_start_and_its_done_are_one_collective():
 
 def test_a_collective_that_runs_beside_a_product():
     found = collectives("mesh_of_two_axes_v5e")
-    stages = {name: one.stage for name, one in found.items() if one.channel == 4}
+    stages = {name: collective.stage for name, collective in found.items() if collective.channel == 4}
     assert stages == {"async-collective-start": "start", "async-collective-done": "done"}
     one = found["async-collective-start"]
     assert (one.kind, one.group, one.operand_bytes, one.result_bytes) == (
@@ -91,9 +91,13 @@ ENTRY %main (x: f32[256]) -> f32[256] {
   ROOT %reduce-done = f32[256]{0} all-reduce-done(%reduce-start)
 }
 """)
-    found = {name: collective_of(one) for name, one in read.entry.instructions.items()}
+    found = {name: collective_of(instruction) for name, instruction in read.entry.instructions.items()}
     assert found.pop("x") is None
-    seen = {name: (one.kind, one.stage, one.operand_bytes, one.result_bytes) for name, one in found.items() if one}
+    seen = {
+        name: (collective.kind, collective.stage, collective.operand_bytes, collective.result_bytes)
+        for name, collective in found.items()
+        if collective
+    }
     assert seen == {
         "reduce-start": ("all-reduce", "start", 1024, 1024),
         "gather-start": ("all-gather", "start", 1024, 4096),
@@ -106,17 +110,22 @@ ENTRY %main (x: f32[256]) -> f32[256] {
 
 def test_what_the_sparse_cores_do():
     found = collectives("sparse_core_v7x")
-    assert {name.rsplit(".", 1)[1]: one.stage for name, one in found.items()} == {
+    assert {name.rsplit(".", 1)[1]: collective.stage for name, collective in found.items()} == {
         "call-start": "start",
         "call-done": "done",
     }
-    for one in found.values():
-        assert (one.kind, one.operand_bytes, one.result_bytes, len(one.group)) == ("all-reduce", MIB, MIB, 8)
+    for collective in found.values():
+        assert (collective.kind, collective.operand_bytes, collective.result_bytes, len(collective.group)) == (
+            "all-reduce",
+            MIB,
+            MIB,
+            8,
+        )
 
 
 def test_other_instructions_are_no_collectives():
     read = module("precisions_v5e")
-    assert not [one for one in read.entry.instructions.values() if collective_of(one)]
+    assert not [instruction for instruction in read.entry.instructions.values() if collective_of(instruction)]
 
 
 @pytest.mark.parametrize(

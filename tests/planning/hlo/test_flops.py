@@ -16,8 +16,8 @@ def total(one: hlo.HloInstruction) -> float:
 
 def flops_by_layer_dtype(read: hlo.Module) -> dict[str, float]:
     found: dict[str, float] = {}
-    for one in read.entry.instructions.values():
-        for dtype, flops in flops_of(one).items():
+    for instruction in read.entry.instructions.values():
+        for dtype, flops in flops_of(instruction).items():
             found[dtype] = found.get(dtype, 0.0) + flops
     return found
 
@@ -37,12 +37,20 @@ def test_dots_and_convolutions_by_the_type_they_are_computed_in():
 
 
 def test_a_loop_is_counted_once():
-    (loop,) = (one for one in module("nested_loops_v5e").entry.instructions.values() if one.opcode == "while")
+    (loop,) = (
+        instruction
+        for instruction in module("nested_loops_v5e").entry.instructions.values()
+        if instruction.opcode == "while"
+    )
     assert total(loop) == 2 * 16 * 256 * 256
 
 
 def test_of_a_conditional_the_branch_with_most():
-    (choice,) = (one for one in module("conditional_v5e").entry.instructions.values() if one.opcode == "conditional")
+    (choice,) = (
+        instruction
+        for instruction in module("conditional_v5e").entry.instructions.values()
+        if instruction.opcode == "conditional"
+    )
     # x @ w @ w beats x @ w and x.
     assert total(choice) == 2 * (2 * 256 * 256 * 256)
 
@@ -97,14 +105,14 @@ def test_convolutions_count_as_in_xlas_own_analysis(sizes, kernel, strides, pads
     lowered = jax.jit(convolve).lower(x, w)
     read = hlo.parse(lowered.compiler_ir("hlo").as_hlo_module().to_string())  # pyright: ignore[reportOptionalMemberAccess]
     expected = (lowered.cost_analysis() or {}).get("flops", 0.0)
-    assert sum(total(one) for one in read.entry.instructions.values()) == max(expected, 0.0)
+    assert sum(total(instruction) for instruction in read.entry.instructions.values()) == max(expected, 0.0)
 
 
 def test_dots_count_as_in_xlas_own_analysis():
     x, w = jax.ShapeDtypeStruct((3, 5, 7), jnp.float32), jax.ShapeDtypeStruct((3, 7, 11), jnp.bfloat16)
     lowered = jax.jit(lambda x, w: jnp.einsum("bij,bjk->bik", x, w.astype(jnp.float32))).lower(x, w)
     read = hlo.parse(lowered.compiler_ir("hlo").as_hlo_module().to_string())  # pyright: ignore[reportOptionalMemberAccess]
-    counted = [flops_of(one) for one in read.entry.instructions.values()]
+    counted = [flops_of(instruction) for instruction in read.entry.instructions.values()]
     assert {"bf16": 2.0 * 3 * 5 * 7 * 11} in counted
 
 

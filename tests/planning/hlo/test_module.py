@@ -155,7 +155,11 @@ ENTRY %main (x: f32[]) -> s32[] {
 
 def test_counts_that_depend_on_values_are_not_guessed():
     read = module("dynamic_loops_v5e")
-    found = [read.trip_count(one) for one in read.entry.instructions.values() if one.opcode == "while"]
+    found = [
+        read.trip_count(instruction)
+        for instruction in read.entry.instructions.values()
+        if instruction.opcode == "while"
+    ]
     assert found == [None, None]
 
 

@@ -51,7 +51,7 @@ def test_a_frame_that_is_not_listed_has_no_source():
 
 def test_the_compilers_own_tables():
     read = module("nested_loops_v5e")
-    sources = {read.source_of(one) for one in read.entry.instructions.values()}
+    sources = {read.source_of(instruction) for instruction in read.entry.instructions.values()}
     assert sources == {"", "probe.py:41"}
 
 

@@ -28,10 +28,12 @@ def test_every_line_of_what_the_compiler_printed_is_read(name: str):
     count = sum(len(computation.instructions) for computation in read.computations.values())
     assert count == sum(line.startswith("  ") and " = " in line for line in wanted.split("\n"))
     for computation in read.computations.values():
-        for one in computation.instructions.values():
-            assert one.shapes or one.opcode == "tuple", one
-            assert all(computation.instructions[operand.name] is operand for operand in one.operands), one
-            assert name.endswith("_entry") or set(one.called) <= set(read.computations), one
+        for instruction in computation.instructions.values():
+            assert instruction.shapes or instruction.opcode == "tuple", instruction
+            assert all(computation.instructions[operand.name] is operand for operand in instruction.operands), (
+                instruction
+            )
+            assert name.endswith("_entry") or set(instruction.called) <= set(read.computations), instruction
 
 
 PAIR = """HloModule pairs, is_scheduled=true
@@ -80,8 +82,8 @@ def test_a_loop_calls_its_condition_and_its_body():
 
 def test_a_conditional_calls_its_branches():
     entry = module("conditional_v5e").entry
-    (one,) = (one for one in entry.instructions.values() if one.opcode == "conditional")
-    assert len(one.called) == 3
+    (conditional,) = (instruction for instruction in entry.instructions.values() if instruction.opcode == "conditional")
+    assert len(conditional.called) == 3
 
 
 def test_the_root_is_the_one_that_says_so():
@@ -200,8 +202,8 @@ def fault_of(old: str, new: str) -> str:
     with pytest.raises(PlanError) as caught:
         module = hlo.parse(TEXT.replace(old, new))
         for computation in module.computations.values():
-            for one in computation.instructions.values():
-                flops_of(one)
+            for instruction in computation.instructions.values():
+                flops_of(instruction)
     return str(caught.value)
 
 

@@ -14,7 +14,7 @@ def peak(body: str, more: str = "", header: str = "") -> Peak:
 
 
 def held(peak: Peak) -> list[str]:
-    return [one.instruction.name for one in peak.held]
+    return [buffer.instruction.name for buffer in peak.held]
 
 
 A = "f32[256]{0}"
@@ -38,7 +38,7 @@ def test_what_makes_no_array_takes_no_room():
         f"  %g = {A} get-tuple-element(%t), index=1\n  ROOT %b = {A} bitcast(%g)"
     )
     assert (found.bytes, held(found)) == (2 * KIB, ["x", "a"])
-    assert [(one.argument, one.result) for one in found.held] == [(0, None), (None, 0)]
+    assert [(buffer.argument, buffer.result) for buffer in found.held] == [(0, None), (None, 0)]
 
 
 def test_padding_counts_and_other_memories_do_not():
@@ -87,7 +87,7 @@ def test_a_loop_keeps_what_it_carries_in_place():
     )
     # The argument, what is carried, what a turn makes before it fills what is carried, and the counter.
     assert (found.bytes, found.at, held(found)) == (3 * KIB + 4, "u", ["x", "zero", "a", "u"])
-    (carried,) = (one for one in found.held if one.instruction.name == "a")
+    (carried,) = (buffer for buffer in found.held if buffer.instruction.name == "a")
     assert carried.writer is not None and carried.writer.name == "v"
 
 

@@ -61,7 +61,9 @@ def test_peak_limit_and_upper_bound(of_cnn: MemoryUse):
 
 def test_the_largest_buffers_have_the_names_that_people_use(of_cnn: MemoryUse):
     named = {buffer.name: buffer for buffer in of_cnn.buffers}
-    assert [buffer.bytes for buffer in of_cnn.buffers] == sorted((one.bytes for one in of_cnn.buffers), reverse=True)
+    assert [buffer.bytes for buffer in of_cnn.buffers] == sorted(
+        (buffer.bytes for buffer in of_cnn.buffers), reverse=True
+    )
     activation = of_cnn.buffers[0]
     assert (activation.use, activation.shape, activation.bytes) == ("temporary", "bf16[128,56,56,64]", 51380224)
     assert (activation.name, activation.layer) == ("conv0 output", "conv0")
@@ -131,7 +133,7 @@ def toy() -> Program:
 
 def buffers_of(text: str, program: Program) -> dict[str, tuple[str, str, str]]:
     memory = memory_of(CNN, hlo.parse(text), program, V3)
-    return {one.name: (one.use, one.layer, one.source) for one in memory.buffers if one.use != "code"}
+    return {buffer.name: (buffer.use, buffer.layer, buffer.source) for buffer in memory.buffers if buffer.use != "code"}
 
 
 def test_arguments_by_position_temporaries_by_what_made_them():
@@ -178,7 +180,9 @@ def test_a_program_that_does_not_fit():
     memory = memory_of(answer, None, toy(), V3)
     assert (memory.peak_bytes, memory.limit_bytes, memory.said) == (24 * GIB, 15 * GIB, said)
     assert (memory.fits, memory.missing_bytes) == (False, 9 * GIB)
-    assert [(one.name, one.use, one.bytes, one.logical_bytes, one.layer) for one in memory.buffers] == [
+    assert [
+        (buffer.name, buffer.use, buffer.bytes, buffer.logical_bytes, buffer.layer) for buffer in memory.buffers
+    ] == [
         ("block1 output", "temporary", 131072, 512, "block1"),
         ("dense/kernel", "state", 65536, 4096, ""),
         ("u32[]", "temporary", 4096, 4, ""),

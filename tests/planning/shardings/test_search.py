@@ -130,7 +130,9 @@ def test_keras_gets_a_layout_map(found):
 
 def test_the_file_has_every_layout(found, tmp_path):
     record = json.loads(found.to_json(tmp_path / "layouts.json").read_text())
-    assert [candidate["layout"]["name"] for candidate in record["candidates"]] == [one.layout.name for one in found]
+    assert [candidate["layout"]["name"] for candidate in record["candidates"]] == [
+        sharding.layout.name for sharding in found
+    ]
     assert record["candidates"][0]["prediction"]["step_s"] == found.best.step_s
 
 

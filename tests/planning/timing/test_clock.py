@@ -131,7 +131,7 @@ def test_no_more_is_certain_than_the_cheapest_branch_takes():
     product_s = 2 * 4096**3 / 197e12
     time = chosen(skips=True)
     assert time.interval_s[0] < product_s < time.step_s
-    assert [one.endswith("; the longest branch is counted") for one in time.unpriced] == [True]
+    assert [sentence.endswith("; the longest branch is counted") for sentence in time.unpriced] == [True]
     assert product_s < chosen(skips=False).interval_s[0]
 
 

@@ -39,7 +39,9 @@ def call(code):
 
 def test_a_product_is_counted_as_often_as_the_grid_has_steps():
     module = saved.module("pallas_product_v5e")
-    (kernel,) = (one for one in module.entry.instructions.values() if one.opcode == "custom-call")
+    (kernel,) = (
+        instruction for instruction in module.entry.instructions.values() if instruction.opcode == "custom-call"
+    )
     code = code_of(kernel.text)
     assert code is not None
     assert (code.flops, code.steps) == (2 * 4096**3, 8 * 4 * 4)

@@ -29,7 +29,7 @@ def fitted(**chips):
 
 def ratio(ops, target, table):
     low, high = interval_of(ops, target, table)
-    assert low * high == pytest.approx(sum(one.time_s for one in ops) ** 2)
+    assert low * high == pytest.approx(sum(op.time_s for op in ops) ** 2)
     return high / low
 
 
@@ -191,7 +191,7 @@ def test_time_beyond_the_largest_share_of_any_fitted_step_is_less_sure():
 
 def test_the_interval_of_a_decode_step_is_wider_than_that_of_training():
     train, decode = ops(), ops(vector=0.85, memory=0.1, is_backward=False)
-    widths = [math.log(high / low) for low, high in (interval_of(one, V5E) for one in (train, decode))]
+    widths = [math.log(high / low) for low, high in (interval_of(operations, V5E) for operations in (train, decode))]
     assert widths[1] > 3 * widths[0]
     assert evidence_of(V5E, decode)[0].startswith("Few published steps are like this one, so the interval is wider: ")
     assert evidence_of(V5E, train) == evidence_of(V5E)

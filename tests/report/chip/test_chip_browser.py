@@ -3,11 +3,8 @@ nothing."""
 
 from __future__ import annotations
 
-import html
 import json
-import re
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -16,7 +13,7 @@ from PIL import Image
 import chip_page_samples
 from anytpu.report.chip import page
 from anytpu.report.chip.multiplication import wave_of
-from browser import BROWSER, BROWSERS_OWN, Site, browse
+from browser import BROWSER, Seen, browse, look_at
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium here: apt-get install chromium")
 
@@ -151,14 +148,6 @@ run();
 </script>"""
 
 
-class Seen(NamedTuple):
-    """What a browser found in each frame, what it asked for, and what it said."""
-
-    pages: dict[str, dict[str, Any]]
-    asked: list[tuple[str, str]]
-    said: list[str]
-
-
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     folder = tmp_path_factory.mktemp("pages")
@@ -167,40 +156,31 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     frames = [(f"{name} {width}", f"{name}.html", width) for name in NAMES for width in WIDTHS]
     plays = ["digits 1400", "digits 400", "many 1400"]
     text = HARNESS.replace("PAGES", json.dumps(frames)).replace("PLAYS", json.dumps(plays))
-    (folder / "frames.html").write_text(text)
-    site = Site(folder)
-    try:
-        hosts = f"--host-resolver-rules=MAP * {site.address}"
-        run = browse(folder, hosts, "--virtual-time-budget=60000", "--dump-dom", "http://pages.test/frames.html")
-    finally:
-        site.close()
-    found = re.search(r'<pre id="seen">(.*?)</pre>', run.stdout, re.DOTALL)
-    assert found, run.stderr
-    said = [line for line in run.stderr.splitlines() if "CONSOLE" in line]
-    asked = [one for one in site.asked if one[1] not in ("/frames.html", "/favicon.ico") and one[0] != BROWSERS_OWN]
-    return Seen(json.loads(html.unescape(found[1])), asked, said)
+    return look_at(folder, text, time_ms=60000)
 
 
 def test_no_page_is_wider_than_its_window(seen: Seen):
     assert len(seen.pages) == len(NAMES) * len(WIDTHS)
-    assert {name: one["wide"] for name, one in seen.pages.items() if one["wide"] or one["needs"] > one["width"]} == {}
-    assert {one["width"] for one in seen.pages.values()} == set(WIDTHS)
-    after = [one["after"] for one in seen.pages.values() if "after" in one]
-    assert len(after) == 3 and all(one["needs"] <= one["width"] and not one["wide"] for one in after)
+    assert {
+        name: page["wide"] for name, page in seen.pages.items() if page["wide"] or page["needs"] > page["width"]
+    } == {}
+    assert {page["width"] for page in seen.pages.values()} == set(WIDTHS)
+    after = [page["after"] for page in seen.pages.values() if "after" in page]
+    assert len(after) == 3 and all(page["needs"] <= page["width"] and not page["wide"] for page in after)
 
 
 def test_every_page_starts_without_a_complaint(seen: Seen):
-    assert {one["ready"] for one in seen.pages.values()} == {"yes"}
+    assert {page["ready"] for page in seen.pages.values()} == {"yes"}
     assert len(seen.said) == 1 and "the harness speaks" in seen.said[0]
 
 
 def test_no_page_asks_for_anything(seen: Seen):
     assert set(seen.asked) == {("pages.test", f"/{name}.html") for name in NAMES}
-    assert {one["images"] for one in seen.pages.values()} == {0}
+    assert {page["images"] for page in seen.pages.values()} == {0}
 
 
 def test_it_is_light_where_its_reader_is(seen: Seen):
-    assert {one["paper"] for one in seen.pages.values()} == {"rgb(255, 255, 255)"}
+    assert {page["paper"] for page in seen.pages.values()} == {"rgb(255, 255, 255)"}
 
 
 def test_hostile_names_run_nothing(seen: Seen):
@@ -273,7 +253,7 @@ def test_the_wave_steps_to_the_right_numbers(seen: Seen, name: str):
         assert step["sums"] == cells + done, cycle
     wave = wave_of(chip_page_samples.digits().first_tile)  # type: ignore[arg-type]
     assert found["steps"][7]["weights"] == [str(weight) for weight in wave.weights.ravel()]
-    assert found["steps"][-1]["sums"][64:] == [str(one) for one in (wave.numbers @ wave.weights).ravel()]
+    assert found["steps"][-1]["sums"][64:] == [str(number) for number in (wave.numbers @ wave.weights).ravel()]
     assert found["checked"] == "Checked: 64 of 64 sums that left the array are those of the int32 matrix product."
     assert found["steps"][0]["said"] == (
         "Cycle 1 of 30: the tile is shifted in, row by row from above (1 of 8); 0 of 64 sums are done."

@@ -171,7 +171,7 @@ def test_every_shape_lies_on_its_sheet(name: str):
 
 
 def test_the_ridge_and_the_peak_are_where_they_belong():
-    drawing = next(one for one in drawings(sample("digits")) if one.name == "roofline")
+    drawing = next(drawing for drawing in drawings(sample("digits")) if drawing.name == "roofline")
     words = [shape.text for shape in drawing.shapes if hasattr(shape, "text")]
     assert {"ridge: 1,349", "91.8 TOPS", "multiply-adds for each byte of weights read (logarithmic)"} <= set(words)
     assert {"conv1", "conv2", "dense"} <= set(words)

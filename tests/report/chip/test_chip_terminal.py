@@ -49,7 +49,7 @@ def test_what_a_program_is():
 def test_columns_by_width():
     page = chip_page_samples.digits()
     titles = ("block_13_expansion/first", "pool", "block_13_expansion/second", "dense", "softmax")
-    named = [dataclasses.replace(one, title=title) for one, title in zip(page.layers, titles, strict=True)]
+    named = [dataclasses.replace(layer, title=title) for layer, title in zip(page.layers, titles, strict=True)]
     named[0] = dataclasses.replace(named[0], kind="convolution + leaky relu")
     page = dataclasses.replace(page, layers=tuple(named))
     found = {width: program(page, width).splitlines() for width in (60, 80, 100, 120)}
@@ -85,8 +85,8 @@ def test_bars_are_as_long_as_their_shares():
     assert list(found) == ["array active", "weight stall", "weight shift", "non-matrix"]
     full = [line.count("█") for line in found.values()]
     assert full == [
-        int(38 * one / shares.cycles)
-        for one in (shares.active_cycles, shares.stall_cycles, shares.shift_cycles, shares.other_cycles)
+        int(38 * cycles / shares.cycles)
+        for cycles in (shares.active_cycles, shares.stall_cycles, shares.shift_cycles, shares.other_cycles)
     ]
 
 
@@ -125,7 +125,7 @@ def test_the_many_parts_of_a_layer_are_one_row():
     assert ["softmax", "softmax", "on", "the", "host", "10", "-"] in found
     parts = [dataclasses.replace(page.timing.parts[2], name=f"lstm/cell/dense_{n}") for n in range(100)]
     run = dataclasses.replace(page.timing, parts=tuple(parts))
-    (row,) = [one for one in rows(timing(dataclasses.replace(page, timing=run))) if one[0] == "lstm"]
+    (row,) = [cells for cells in rows(timing(dataclasses.replace(page, timing=run))) if cells[0] == "lstm"]
     cycles = sum(getattr(parts[0], f"{cause}_cycles") for cause in ("active", "stall", "shift", "other"))
     assert row[:5] == ["lstm", "(100", "parts)", f"{100 * cycles / 1e6:.3g}", "M"]
     assert row[-1] == "active"

@@ -40,7 +40,7 @@ def test_weights_of_several_parts_count_once():
     )
     image = dataclasses.replace(page.image, tags=(*page.image.tags, Tag("conv2/again", "conv2", "convolution")))
     found = layers(image, network, page.summary)
-    assert [(one.title, one.weight_bytes) for one in (found[2], found[5])] == [
+    assert [(layer.title, layer.weight_bytes) for layer in (found[2], found[5])] == [
         ("conv2/convolution", 18432),
         ("conv2/again", 0),
     ]

@@ -65,7 +65,9 @@ def test_the_first_tile_has_the_users_own_numbers(program: chip.ChipProgram):
 def test_events_of_a_lane_follow_one_another(program: chip.ChipProgram):
     timing = program.time(events=True)
     for number in range(len(LANES)):
-        own = sorted((one for one in timing.events if lane_of(one) == number), key=lambda one: one.start_cycles)
+        own = sorted(
+            (event for event in timing.events if lane_of(event) == number), key=lambda event: event.start_cycles
+        )
         assert all(a.start_cycles <= a.stop_cycles <= b.start_cycles + 1e-6 for a, b in itertools.pairwise(own))
         assert own, LANES[number].name
 

@@ -77,7 +77,7 @@ def test_levels_rise_and_fall_to_nothing():
 
 def test_a_tensor_is_held_from_its_first_instruction_to_its_last():
     page = chip_page_samples.digits()
-    found = {one.tensor: span for span, one in lifetimes(page.timing, page.image)}
+    found = {lifetime.tensor: span for span, lifetime in lifetimes(page.timing, page.image)}
     events = {event.instruction: event for event in page.timing.events if event.kind == "Activate"}
     assert found["x"][0] == 0
     assert found["c1"] == (events[5].start_cycles, events[8].stop_cycles)

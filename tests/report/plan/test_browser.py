@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import html
 import json
-import re
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 from PIL import Image
 
 import plan_samples
-from browser import BROWSER, BROWSERS_OWN, Site, browse
+from browser import BROWSER, Seen, browse, look_at
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium here: apt-get install chromium")
 
@@ -51,15 +48,7 @@ for (const [name, address, width, scripts] of PAGES) {
 </script>"""
 
 
-class Seen(NamedTuple):
-    """What a browser found of each page in each frame, what it asked for, and what it said."""
-
-    pages: dict[str, dict[str, Any]]
-    asked: list[tuple[str, str]]
-    said: list[str]
-
-
-def look_at(folder: Path, names: list[str]) -> Seen:
+def look_with_and_without_scripts(folder: Path, names: list[str]) -> Seen:
     """Open pages of a folder at each width, with scripts and without."""
     frames = [
         (f"{name} {width} {'with' if scripts else 'without'}", f"{name}.html", width, scripts)
@@ -67,19 +56,7 @@ def look_at(folder: Path, names: list[str]) -> Seen:
         for width in WIDTHS
         for scripts in (True, False)
     ]
-    (folder / "frames.html").write_text(FRAMES.replace("PAGES", json.dumps(frames)))
-    site = Site(folder)
-    try:
-        # Every host is that site. The DOM is printed when the virtual time is over, when all frames have loaded.
-        hosts = f"--host-resolver-rules=MAP * {site.address}"
-        run = browse(folder, hosts, "--virtual-time-budget=20000", "--dump-dom", "http://pages.test/frames.html")
-    finally:
-        site.close()
-    found = re.search(r'<pre id="seen">(.*?)</pre>', run.stdout, re.DOTALL)
-    assert found, run.stderr
-    said = [line for line in run.stderr.splitlines() if "CONSOLE" in line]
-    asked = [one for one in site.asked if one[1] not in ("/frames.html", "/favicon.ico") and one[0] != BROWSERS_OWN]
-    return Seen(json.loads(html.unescape(found[1])), asked, said)
+    return look_at(folder, FRAMES.replace("PAGES", json.dumps(frames)), time_ms=20000)
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +65,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     names = ["five", "swept", "hostile", "bare", "floors"]
     for name in names:
         getattr(plan_samples, name)().to_html(folder / f"{name}.html")
-    return look_at(folder, names)
+    return look_with_and_without_scripts(folder, names)
 
 
 def test_no_page_is_wider_than_its_window(seen: Seen):
@@ -122,7 +99,7 @@ def test_what_a_bad_page_would_show(tmp_path: Path):
         '<!doctype html><title>bad</title><div style="width:2000px">wide</div><img src="http://evil.test/x.png">'
         "<script>window.alerted = 1; console.error('a complaint')</script>"
     )
-    seen = look_at(tmp_path, ["bad"])
+    seen = look_with_and_without_scripts(tmp_path, ["bad"])
     for page in seen.pages.values():
         assert page["needs"] > page["width"] and page["wide"]
         assert page["scripts"] == 1

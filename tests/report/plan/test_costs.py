@@ -11,10 +11,10 @@ def scaled(by: float) -> Plan:
     """Return a plan without a run, in which everything is cheaper by a factor."""
     plan = plan_samples.without_run()
     cheaper = []
-    for one in plan:
-        assert one.cost is not None and one.cost.usd_per_step is not None
-        cost = dataclasses.replace(one.cost, usd_per_step=by * one.cost.usd_per_step)
-        cheaper.append(dataclasses.replace(one, cost=cost))
+    for predicted in plan:
+        assert predicted.cost is not None and predicted.cost.usd_per_step is not None
+        cost = dataclasses.replace(predicted.cost, usd_per_step=by * predicted.cost.usd_per_step)
+        cheaper.append(dataclasses.replace(predicted, cost=cost))
     return dataclasses.replace(plan, predictions=tuple(cheaper))
 
 
@@ -30,7 +30,7 @@ def test_the_unit_makes_amounts_readable():
     assert costs.unit(scaled(1e-3)).name == "a billion examples"
     assert costs.unit(scaled(1e-30)).name == "a trillion examples"
     plan = plan_samples.without_run()
-    steps = Plan("job", tuple(dataclasses.replace(one, batch_size=None) for one in plan))
+    steps = Plan("job", tuple(dataclasses.replace(predicted, batch_size=None) for predicted in plan))
     assert costs.unit(steps).name == "a million steps"
 
 

@@ -122,7 +122,7 @@ def report(plan: Plan) -> None:
         stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
         print_plan(open_console(stream), plan)
         stream.flush()
-    for drawing in (*common_drawings(plan), *(drawn for one in plan for drawn in system_drawings(one))):
+    for drawing in (*common_drawings(plan), *(drawn for prediction in plan for drawn in system_drawings(prediction))):
         text = svg.document(drawing)
         ElementTree.fromstring(text.encode())
         assert not re.search(r'="[^"]*\b(nan|inf)\b', text)

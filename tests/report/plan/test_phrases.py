@@ -54,7 +54,7 @@ def test_sources_of_prices_are_named_once():
 
 def test_the_fastest_of_growing_slices_is_named_by_its_speed():
     plan = plan_samples.swept()
-    slices = tuple(one for one in plan.sweep if one.target.name in ("v3-32", "v3-128"))
+    slices = tuple(prediction for prediction in plan.sweep if prediction.target.name in ("v3-32", "v3-128"))
     grown = Plan("job", (plan["v3-8"], *slices))
     assert grown.fastest is not None and grown.fastest.target.name == "v3-128"
     assert costs.choice(grown)[0][0::2] == ("fastest", "123,229 examples/s")
@@ -76,7 +76,7 @@ def test_what_is_missing(largest: int | None, said: str):
 
 def test_what_a_system_is_made_of():
     plan = plan_samples.five()
-    assert [phrases.devices(one) for one in plan] == [
+    assert [phrases.devices(prediction) for prediction in plan] == [
         "4 chips, 8 cores",
         "4 chips, 8 cores",
         "8 chips",

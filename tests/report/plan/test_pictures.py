@@ -75,7 +75,7 @@ def test_operations_that_move_nothing_are_counted():
 @pytest.mark.parametrize("name", ["five", "one", "swept", "bare", "floors"])
 def test_every_shape_lies_on_its_sheet(name: str):
     plan = getattr(plan_samples, name)()
-    drawings = [*common_drawings(plan), *(drawing for one in plan for drawing in system_drawings(one))]
+    drawings = [*common_drawings(plan), *(drawing for prediction in plan for drawing in system_drawings(prediction))]
     assert drawings
     faults = [
         (drawing.name, shape)

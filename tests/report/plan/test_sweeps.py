@@ -9,9 +9,9 @@ from anytpu.report.plan.sweeps import batch_curves, efficiency, ideal_step_s, sc
 
 def test_curves_of_a_sweep():
     plan = plan_samples.swept()
-    batches = {curve.name: [one.batch_size for one in curve.points] for curve in batch_curves(plan)}
+    batches = {curve.name: [point.batch_size for point in curve.points] for curve in batch_curves(plan)}
     assert batches == {key: [256, 512, 1024, 2048, 4096, 8192] for key in ("v2-8", "v3-8", "v6e-8")}
-    scaled = {curve.name: [one.target.name for one in curve.points] for curve in scaling_curves(plan)}
+    scaled = {curve.name: [point.target.name for point in curve.points] for curve in scaling_curves(plan)}
     assert scaled == {"v3": ["v3-8", "v3-32", "v3-128", "v3-512", "v3-2048"]}
 
 
@@ -48,7 +48,7 @@ def test_what_does_not_fit_is_no_measure():
     small = plan_samples.prediction("v3-8", 8192, 1010, 15.48)
     middle, large = (plan_samples.prediction(f"v3-{n}", 8192, 1010, 15.48) for n in (32, 128))
     (curve,) = scaling_curves(Plan("job", (small, middle, large)))
-    assert [one.fits for one in curve.points] == [False, True, True]
+    assert [point.fits for point in curve.points] == [False, True, True]
     assert (efficiency(curve, small), efficiency(curve, middle)) == (None, 1.0)
     nothing = dataclasses.replace(large, batch_size=None)
     assert ideal_step_s(curve, nothing) is None

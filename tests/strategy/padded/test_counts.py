@@ -79,9 +79,9 @@ def check(step: Callable[..., Any], count: int, cores: int, seed: int = 0) -> No
         ]
         expected, others = [jax.tree.leaves(result) for result in results], [over.given for over in overs]
     for replica, real in enumerate(expected):
-        for leaf, one in zip(leaves, real, strict=True):
+        for leaf, alone in zip(leaves, real, strict=True):
             # Float32: sums in another order.
-            np.testing.assert_allclose(leaf.values[replica], one, rtol=1e-3, atol=1e-4)
+            np.testing.assert_allclose(leaf.values[replica], alone, rtol=1e-3, atol=1e-4)
 
 
 STEPS: dict[str, Callable[..., Any]] = {

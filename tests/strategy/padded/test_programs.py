@@ -39,10 +39,10 @@ def check(step: Any, count: int, cores: int, seed: int = 0) -> None:
         if not len(x[real]):
             continue
         expected = jax.tree.leaves(step(jnp.asarray(x[real]), jnp.asarray(y[real]), jnp.asarray(w)))
-        for leaf, one in zip(leaves, expected, strict=True):
-            assert leaf.values[replica].shape == one.shape
+        for leaf, alone in zip(leaves, expected, strict=True):
+            assert leaf.values[replica].shape == alone.shape
             # Float32: sums in another order.
-            np.testing.assert_allclose(leaf.values[replica], one, rtol=1e-3, atol=1e-4)
+            np.testing.assert_allclose(leaf.values[replica], alone, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", STEPS)

@@ -60,23 +60,23 @@ def test_a_model_that_agrees():
     model = keras.Sequential([keras.Input((8, 8, 1)), *convolution, *rest], name="small")
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("adam", loss, metrics=["accuracy"])
-    before = [np.array(one.value) for one in model.variables]
+    before = [np.array(variable.value) for variable in model.variables]
     x, y = np.random.default_rng(0).normal(size=(40, 8, 8, 1)), np.arange(40) % 10
     check = tpu.check(model, x.astype("float32"), y, batch_size=30, cores=4)
     assert check.agrees
     assert check.first_difference is None
     assert (check.model, check.cores, check.rows) == ("small", 4, 30)
-    assert [one.name for one in check.layers] == ["convolution", "norm", "pool", "flat", "drop", "logits"]
-    assert [one.name for one in check.values if one.kind == "loss"] == ["loss"]
-    gradients = [one.name for one in check.values if one.kind == "gradient"]
+    assert [layer.name for layer in check.layers] == ["convolution", "norm", "pool", "flat", "drop", "logits"]
+    assert [value.name for value in check.values if value.kind == "loss"] == ["loss"]
+    gradients = [value.name for value in check.values if value.kind == "gradient"]
     assert gradients[0] == "small/logits/bias"
     assert gradients[-1] == "small/convolution/kernel"
-    assert {one.name for one in check.values if one.kind == "variable"} > set(gradients)
-    for one in check.values:
-        assert list(one.differences) == ["on 1 core again", "on 4 virtual cores", "on 4 devices"]
-        assert one.tolerance <= 2e-3 * max(one.scale, 1e-3), one
-    assert any(one.differences["on 4 devices"] > 0 for one in check.layers), "nothing was added in another order"
-    assert all(np.array_equal(old, one.value) for old, one in zip(before, model.variables, strict=False))
+    assert {value.name for value in check.values if value.kind == "variable"} > set(gradients)
+    for value in check.values:
+        assert list(value.differences) == ["on 1 core again", "on 4 virtual cores", "on 4 devices"]
+        assert value.tolerance <= 2e-3 * max(value.scale, 1e-3), value
+    assert any(layer.differences["on 4 devices"] > 0 for layer in check.layers), "nothing was added in another order"
+    assert all(np.array_equal(old, variable.value) for old, variable in zip(before, model.variables, strict=False))
     assert repr(check) == (
         "<CheckReport: 'small' computes the same on 1 core, on 4 virtual cores and on 4 devices. "
         "print() shows each value.>"

@@ -30,7 +30,7 @@ def test_the_first_that_differs_is_named():
     result = check(FIRST, bad, GRADIENT, worse)
     assert not result.agrees
     assert result.first_difference is bad
-    assert [one.name for one in result.layers] == ["conv2d", "dense"]
+    assert [layer.name for layer in result.layers] == ["conv2d", "dense"]
     assert worse.differs_in == "on 8 devices"
     lines = str(result).splitlines()
     assert lines[0] == (

@@ -14,6 +14,7 @@ import pytest
 import anytpu as tpu
 from anytpu.embedding import EmbeddingConfigSpec, FeatureConfig, TableConfig, TPUEmbedding
 from anytpu.errors import DataError, EstimatorError, SettingError
+from error_texts import error_text
 from estimator_samples import estimator
 
 pytestmark = [
@@ -61,12 +62,6 @@ def last_batches(params: dict[str, Any]) -> Any:
 
 def tables_estimator(folder: Path | str, **more: Any) -> Any:
     return estimator(folder, model_fn, embedding_config_spec=EmbeddingConfigSpec(features_of(), "adagrad"), **more)
-
-
-def message_of(call: Any, error: type) -> str:
-    with pytest.raises(error) as caught:
-        call()
-    return str(caught.value)
 
 
 def custom_loop() -> tuple[list[float], Any, Any]:
@@ -183,32 +178,32 @@ def test_variables_of_stacked_tables_have_the_name_of_their_table(tmp_path: Path
 
 
 def test_what_is_refused(tmp_path: Path):
-    assert message_of(lambda: estimator(tmp_path, embedding_config_spec=3), SettingError) == (
+    assert error_text(lambda: estimator(tmp_path, embedding_config_spec=3), kind=SettingError) == (
         "embedding_config_spec must be a tpu.embedding.EmbeddingConfigSpec, not 3: type "
         'tpu.embedding.EmbeddingConfigSpec({"seen": tpu.embedding.FeatureConfig(table)}, "adagrad")'
     )
-    assert message_of(lambda: tables_estimator(tmp_path, batch_axis=(1, 0)), SettingError) == (
+    assert error_text(lambda: tables_estimator(tmp_path, batch_axis=(1, 0)), kind=SettingError) == (
         "batch_axis is (1, 0), and embedding_config_spec needs the rows of all features in axis 0: leave batch_axis "
         "out, and transpose in model_fn"
     )
-    assert message_of(lambda: EmbeddingConfigSpec({}, "adam"), SettingError) == (
+    assert error_text(lambda: EmbeddingConfigSpec({}, "adam"), kind=SettingError) == (
         "feature_to_config_dict must be a dictionary with a FeatureConfig for each feature of ids, by its name, such "
         'as {"seen": FeatureConfig(table)}, not {}'
     )
-    assert message_of(lambda: EmbeddingConfigSpec(features_of(), "adam", True), SettingError) == (
+    assert error_text(lambda: EmbeddingConfigSpec(features_of(), "adam", True), kind=SettingError) == (
         "pipeline_execution_with_tensor_core=True would look rows up before the update of the last step: leave it out"
     )
     made = tables_estimator(tmp_path)
     whole = {"seen": SEEN[0], "user": USER[0], "age": AGE[0]}
     for call in (lambda: made.program((whole, TARGETS[0])), lambda: tpu.plan(made, tpu="v5e-1")):
-        assert message_of(call, EstimatorError) == (
+        assert error_text(call, kind=EstimatorError) == (
             "a training step with embedding_config_spec is three programs: a lookup, the step of model_fn, and an "
             "update. To plan it as one, put tpu.layers.ShardedEmbedding into a Keras model, and type tpu.plan(model, "
             "batch)"
         )
 
     def train(features: Any) -> str:
-        return message_of(lambda: made.train(lambda params: [(features, TARGETS[0])], max_steps=1), DataError)
+        return error_text(lambda: made.train(lambda params: [(features, TARGETS[0])], max_steps=1), kind=DataError)
 
     assert train(AGE[0]) == (
         "the features of input_fn must be a dictionary with the ids 'seen', 'user', which embedding_config_spec names, "

@@ -47,22 +47,22 @@ def test_weights_are_those_of_keras_on_one_device(tmp_path, cores):
 
 def test_losses_are_means_over_all_replicas_a31(trained):
     # Of old, replica 0's: of two replicas it sees the first half of each batch.
-    logits = np.stack([one["logits"] for one in trained.predict(lambda params: X)])
+    logits = np.stack([row["logits"] for row in trained.predict(lambda params: X)])
     every = keras.losses.sparse_categorical_crossentropy(Y, logits, from_logits=True)
     assert trained.evaluate(input_fn, steps=4)["loss"] == pytest.approx(float(np.mean(every)), rel=1e-5)
 
 
 def test_metrics_see_the_rows_of_all_steps_a30(trained):
     values = trained.evaluate(input_fn, steps=4)
-    classes = [int(one["class"]) for one in trained.predict(lambda params: X)]
+    classes = [int(row["class"]) for row in trained.predict(lambda params: X)]
     assert values["accuracy"] == pytest.approx(np.mean(classes == Y))
     assert values["rows"] == 64
     assert trained.evaluate(input_fn, steps=2)["rows"] == 32
 
 
 def test_predictions_come_in_order_and_without_pads_a32(trained):
-    every = [one["logits"] for one in trained.predict(lambda params: X)]
-    some = [one["logits"] for one in trained.predict(lambda params: X[:21])]
+    every = [row["logits"] for row in trained.predict(lambda params: X)]
+    some = [row["logits"] for row in trained.predict(lambda params: X[:21])]
     np.testing.assert_array_equal(some, every[:21])
 
 
@@ -181,7 +181,7 @@ def test_around_optax(tmp_path):
         for function in (optax_fn, keras_fn)
     ]
     # One estimator goes on from its checkpoint: the momentum is in it.
-    kernels = [one.train(input_fn, max_steps=9).get_variable_value("dense/kernel") for one in ours]
+    kernels = [trained.train(input_fn, max_steps=9).get_variable_value("dense/kernel") for trained in ours]
     np.testing.assert_allclose(*kernels, rtol=1e-5, atol=1e-6)
     assert "optimizer/[0].trace[0]" in ours[0].get_variable_names()
 

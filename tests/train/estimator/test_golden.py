@@ -99,8 +99,8 @@ def test_predictions_are_the_same_a32_a34(trained):
     first, second = trained.predictions
     assert sorted(first[0]) == GOLDEN["prediction keys"]
     assert (len(first), len(second)) == (ROWS, GOLDEN["predict twice"])
-    np.testing.assert_allclose([one["logits"] for one in first], GOLDEN["predictions"], rtol=2e-5, atol=1e-6)
-    assert [int(one["class"]) for one in first] == GOLDEN["classes"]
+    np.testing.assert_allclose([row["logits"] for row in first], GOLDEN["predictions"], rtol=2e-5, atol=1e-6)
+    assert [int(row["class"]) for row in first] == GOLDEN["classes"]
 
 
 def test_the_weights_are_the_same(trained):

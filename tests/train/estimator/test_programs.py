@@ -37,8 +37,8 @@ def test_an_export_runs_without_the_models_code_a36(trained, tmp_path):
     command = [sys.executable, "-c", LOADS, path, str(tmp_path / "x.npy")]
     outputs = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     expected = list(trained.predict(lambda params: X[:5]))
-    np.testing.assert_allclose(outputs["logits"], [one["logits"] for one in expected], rtol=1e-5, atol=1e-6)
-    assert outputs["class"] == [int(one["class"]) for one in expected]
+    np.testing.assert_allclose(outputs["logits"], [row["logits"] for row in expected], rtol=1e-5, atol=1e-6)
+    assert outputs["class"] == [int(row["class"]) for row in expected]
 
 
 def test_a_prediction_as_a_program(trained):

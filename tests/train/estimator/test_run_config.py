@@ -57,7 +57,7 @@ def test_defaults_a23():
     assert config.iterations_per_loop == 2
     assert config.per_host_input_for_training is tpu.InputPipelineConfig.PER_HOST_V1
     assert config.experimental_host_call_every_n_steps == 1
-    assert [one.value for one in tpu.InputPipelineConfig] == [1, 2, 3, 4, 5]
+    assert [member.value for member in tpu.InputPipelineConfig] == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(("given", "name"), [(True, "PER_HOST_V1"), (False, "PER_SHARD_V1"), (3, "PER_HOST_V2")])

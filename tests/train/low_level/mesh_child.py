@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import traceback
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -13,15 +12,10 @@ import keras
 
 import anytpu as tpu
 from anytpu.system.cores import Address
+from mesh_checks import failures_of
 from train.low_level.shard_checks import CHECKS
 
 keras.config.set_floatx("float64")
 tpu.initialize_system(tpu.TPUClusterResolver.from_address(Address("local", 8)))
 
-failures = {}
-for name, check in CHECKS.items():
-    try:
-        check()
-    except Exception:
-        failures[name] = traceback.format_exc()
-print(json.dumps(failures))
+print(json.dumps(failures_of(CHECKS)))

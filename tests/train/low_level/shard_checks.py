@@ -99,8 +99,8 @@ def check_local_gradients_are_this_shards_and_are_summed_when_applied() -> None:
     x, y = batch()
     own, new = tpu.shard(step, [start(), x, y], None, [None, 0, 0], [True, False])
     shards = list(zip(np.split(x, cores()), np.split(y, cores()), strict=True))
-    expected = [jax.tree.map(lambda g: g / cores(), jax.grad(loss_of)(start(), *one)) for one in shards]
-    near(own, np.concatenate([one["b"] for one in expected]))
+    expected = [jax.tree.map(lambda g: g / cores(), jax.grad(loss_of)(start(), *shard)) for shard in shards]
+    near(own, np.concatenate([gradients["b"] for gradients in expected]))
     total = jax.tree.map(lambda *gs: sum(np.clip(g, -0.01, 0.01) for g in gs), *expected)
     nears(new, jax.tree.map(lambda old, step: old - step, start(), total))
 
@@ -124,7 +124,7 @@ def check_a_keras_optimizer_trains_as_on_one_device() -> None:
         for seed in range(3):
             spread(step, batch(seed))
         assert int(optimizer.iterations) == 3
-        return [np.array(one.value) for one in model.weights]
+        return [np.array(weight.value) for weight in model.weights]
 
     inner = keras.optimizers.SGD(0.3, momentum=0.9)
     actual = trained(inner, tpu.CrossShardOptimizer(inner), tpu.batch_parallel, True)
@@ -137,7 +137,7 @@ def check_groups_train_models_of_their_own() -> None:
     count = cores()
     groups = [list(range(0, count, 2)), list(range(1, count, 2))]
     if count % 2:
-        groups = [[one] for one in range(count)]
+        groups = [[index] for index in range(count)]
     optimizer = tpu.CrossShardOptimizer(optax.sgd(0.3), group_assignment=groups)
 
     def step(x: Any, y: Any) -> Any:
@@ -149,7 +149,7 @@ def check_groups_train_models_of_their_own() -> None:
         return jax.tree.map(lambda one: one[None], (updates, others))
 
     ((updates, others),) = [tpu.shard(step, batch())]
-    parts = [np.split(one, count) for one in batch()]
+    parts = [np.split(array, count) for array in batch()]
     for group in groups:
         x, y = (np.concatenate([part[member] for member in group]) for part in parts)
         expected = jax.tree.map(lambda g: -0.3 * g, jax.grad(loss_of)(start(), x, y))
@@ -202,7 +202,10 @@ def check_what_comes_back() -> None:
     assert tpu.rewrite(lambda: None) is None
     (only,) = tpu.batch_parallel(lambda x: x, [rows])
     assert np.array_equal(only, rows)
-    assert [float(one) for one in tpu.rewrite(lambda x, flag: (x, jnp.where(flag, 1, 2)), [3.0, True])] == [3.0, 1.0]
+    assert [float(value) for value in tpu.rewrite(lambda x, flag: (x, jnp.where(flag, 1, 2)), [3.0, True])] == [
+        3.0,
+        1.0,
+    ]
     state = optax.sgd(0.1, momentum=0.9).init(np.ones(2))
     (again,) = tpu.rewrite(lambda: optax.ScaleState() if state is None else state[0])
     assert type(again) is type(state[0])
@@ -212,11 +215,11 @@ def check_replicate_gives_each_replica_its_own() -> None:
     count = cores()
     given = [[{"x": np.full(2, float(index))}, index] for index in range(count)]
     got = tpu.replicate(lambda tree, n: (tree["x"] * 2, tpu.cross_replica_sum(n)), given)
-    assert [np.asarray(one[0]).tolist() for one in got] == [[2.0 * index] * 2 for index in range(count)]
-    assert [int(one[1]) for one in got] == [sum(range(count))] * count
-    assert [int(one[0]) for one in tpu.replicate(lambda: tpu.cross_replica_sum(1))] == [count] * count
+    assert [np.asarray(outputs[0]).tolist() for outputs in got] == [[2.0 * index] * 2 for index in range(count)]
+    assert [int(outputs[1]) for outputs in got] == [sum(range(count))] * count
+    assert [int(outputs[0]) for outputs in tpu.replicate(lambda: tpu.cross_replica_sum(1))] == [count] * count
     assert tpu.replicate(lambda: None) == [None] * count
-    assert [int(one[0]) for one in tpu.replicate(lambda n: tpu.cross_replica_sum(n), [[5]])] == [5]
+    assert [int(outputs[0]) for outputs in tpu.replicate(lambda n: tpu.cross_replica_sum(n), [[5]])] == [5]
 
 
 def check_fewer_shards_than_cores() -> None:
@@ -277,7 +280,7 @@ def check_a_loop_on_the_device_may_train_a_keras_model() -> None:
         tpu.batch_parallel(lambda x, y: turns(lambda: step(x, y)), [x, y])
         assert int(optimizer.iterations) == 4
         assert np.isclose(mean.result(), x.mean(), atol=1e-7)  # Keras counts in float32.
-        return [np.array(one.value) for one in [*model.weights, *optimizer.variables]]
+        return [np.array(variable.value) for variable in [*model.weights, *optimizer.variables]]
 
     def one_after_the_other(step: Callable) -> None:
         for _ in range(4):

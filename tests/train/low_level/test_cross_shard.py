@@ -84,9 +84,9 @@ def test_outside_it_warns_and_assumes_one_shard(strategy, nothing_set):
         updates, _ = optimizer.update(np.float32(1), state)
         gradient = optimizer.compute_gradients(lambda w: w * w, weight)
         new, _ = optimizer.apply_gradients(gradient, state, weight)
-    assert [str(one.message) for one in caught] == [_OUTSIDE] * 3
+    assert [str(warning.message) for warning in caught] == [_OUTSIDE] * 3
     assert _OUTSIDE.startswith(KEY_PHRASE)
-    assert {one.filename for one in caught} == {__file__}
+    assert {warning.filename for warning in caught} == {__file__}
     assert (float(updates), float(gradient), float(new)) == (-0.5, 6.0, 0.0)
 
 

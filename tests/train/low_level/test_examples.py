@@ -15,7 +15,7 @@ import pytest
 import anytpu as tpu
 import anytpu.train.low_level
 
-MODULES = [f"anytpu.train.low_level.{one.name}" for one in pkgutil.iter_modules(anytpu.train.low_level.__path__)]
+MODULES = [f"anytpu.train.low_level.{module.name}" for module in pkgutil.iter_modules(anytpu.train.low_level.__path__)]
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -23,7 +23,7 @@ def test_a_system_is_started_and_stopped():
 
 def test_devices_are_listed_as_a_session_did(strategy):
     devices = tpu.list_devices()
-    assert [one.device_type for one in devices] == ["CPU", "TPU", "TPU", "TPU", "TPU", "TPU_SYSTEM"]
+    assert [device.device_type for device in devices] == ["CPU", "TPU", "TPU", "TPU", "TPU", "TPU_SYSTEM"]
     assert repr(devices[1]) == (
         f"_DeviceAttributes(/job:worker/replica:0/task:0/device:TPU:0, TPU, 0, {devices[1].incarnation}, virtual)"
     )

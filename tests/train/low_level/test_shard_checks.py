@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import anytpu as tpu
+from mesh_checks import failures_of_child
 from train.low_level.shard_checks import CHECKS
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -28,19 +25,7 @@ def test_check(check, kind, cores):
 @pytest.fixture(scope="module")
 def mesh_failures() -> dict[str, str]:
     """What failed in a child process, in float64, by the name of the check."""
-    forced = {
-        "KERAS_BACKEND": "jax",
-        "JAX_PLATFORMS": "cpu",
-        "JAX_ENABLE_X64": "1",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-        "PJRT_NPROC": "16",
-    }
-    child = Path(__file__).with_name("mesh_child.py")
-    ran = subprocess.run(
-        [sys.executable, str(child)], env={**os.environ, **forced}, capture_output=True, text=True, timeout=500
-    )
-    assert ran.returncode == 0, ran.stderr
-    return json.loads(ran.stdout.splitlines()[-1])
+    return failures_of_child(Path(__file__).with_name("mesh_child.py"))
 
 
 @pytest.mark.timeout(600)

@@ -259,10 +259,8 @@ def middle(name: str, room: int) -> str:
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[Text]], texts: int) -> Table:
-    shown = compact_table()
-    for index, title in enumerate(titles):
-        # As a last resort, texts other than the name are wrapped.
-        shown.add_column(title, justify="left" if index < texts else "right", no_wrap=not 0 < index < texts)
+    # As a last resort, texts other than the name are wrapped.
+    shown = compact_table(titles, left=titles[:texts], wrapped=titles[1:texts])
     for row in rows:
         shown.add_row(*row)
     return shown

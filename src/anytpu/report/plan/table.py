@@ -55,9 +55,8 @@ def speed_table(plan: Plan, width: int = 80) -> Table:
 
 
 def _speeds(plan: Plan, form: _SpeedTableForm) -> Table:
-    slices = ("slice",) if form.has_slice else ()
-    shown = _table("system", *slices, right=("step", "between", "examples/s", "MFU"))
-    shown.add_column("memory", no_wrap=True)
+    names = ("system", "slice") if form.has_slice else ("system",)
+    shown = compact_table([*names, "step", "between", "examples/s", "MFU", "memory"], left=(*names, "memory"))
     for prediction in plan.predictions:
         shown.add_row(
             prediction.target.name,
@@ -100,7 +99,7 @@ def holding_table(plan: Plan) -> Table | None:
 def _amounts(title: str, names: list[str], columns: list[costs.CostColumn]) -> Table | None:
     if not columns:
         return None
-    shown = _table(title, right=tuple(column.short for column in columns))
+    shown = compact_table([title, *(column.short for column in columns)], left=(title,))
     for row in zip(names, *(column.cells for column in columns), strict=True):
         shown.add_row(*row)
     return shown
@@ -120,7 +119,7 @@ def sweep_tables(plan: Plan) -> list[tuple[str, Table]]:
 def _curve_table(curve: Curve, is_scaling: bool) -> Table:
     name = ("system",) if is_scaling else ()
     last = "of ideal" if is_scaling else "MFU"
-    shown = _table(*name, right=("batch", "step", "between", "examples/s", last, "memory"))
+    shown = compact_table([*name, "batch", "step", "between", "examples/s", last, "memory"], left=name)
     for prediction in curve.points:
         shown.add_row(
             *([prediction.target.name] if is_scaling else []),
@@ -141,8 +140,8 @@ def host_table(plan: Plan) -> Table | None:
         return None
     # A table of 80 columns has room for one of the two.
     left_out = host_loads.TITLES.index("of network" if host_loads.has_several_slices(plan) else "to slices")
-    name, *titles = _without(host_loads.TITLES, left_out)
-    shown = _table(name, right=tuple(titles))
+    titles = _without(host_loads.TITLES, left_out)
+    shown = compact_table(titles, left=titles[:1])
     for row in rows:
         shown.add_row(*_without(row, left_out))
     return shown
@@ -178,12 +177,3 @@ def chosen_lines(plan: Plan) -> list[Text]:
     if len(plan) and not any(prediction.fits for prediction in plan):
         lines.append(Text("it fits on none of them" if len(plan) > 1 else "it does not fit", "red"))
     return lines
-
-
-def _table(*left: str, right: tuple[str, ...]) -> Table:
-    shown = compact_table()
-    for title in left:
-        shown.add_column(title, no_wrap=True)
-    for title in right:
-        shown.add_column(title, justify="right", no_wrap=True)
-    return shown

@@ -20,13 +20,12 @@ from anytpu import _keras
 from anytpu._calls import explain_arguments
 from anytpu.errors import ProgramError, SettingError, SmokeTestError
 from anytpu.planning.planner import plan
-from anytpu.planning.records import Prediction
+from anytpu.planning.records import Plan, Prediction
 from anytpu.planning.shapes_only import shapes_only
 from anytpu.planning.target import target_named
 from anytpu.sharding import ModelLayout, resolve, unmatched_patterns
 from anytpu.train.checking.batches import batch_of
 from anytpu.train.checking.shrinking import BLOCKS, shrunk
-from anytpu.train.checking.smoke_report import SmokeReport
 from anytpu.train.checking.smoke_steps import check_steps
 from anytpu.train.model_program import program_of_model
 from anytpu.train.repeats import longest
@@ -39,6 +38,53 @@ ROWS_PER_CORE = 2
 
 MAX_PARAMETERS = 100_000_000
 """Maximum number of parameters of the model that is trained: ten steps of more take minutes on two CPU cores."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SmokeReport:
+    """The losses of a smaller model, and the plan of the real one.
+
+    Attributes:
+        model: name of the model.
+        cores: number of virtual cores that the smaller model was trained on.
+        rows: number of rows of the batch that it was trained on.
+        layout: name and mesh of its layout over the cores; "" without a layout.
+        losses: its loss at each step.
+        change: a sentence on the changes of the smaller model.
+        plan: the plan of the real model.
+    """
+
+    model: str
+    cores: int
+    rows: int
+    layout: str
+    losses: tuple[float, ...]
+    change: str
+    plan: Plan
+
+    def __repr__(self) -> str:
+        """Return a line: the losses, the prediction of the real model, and the method that prints the rest."""
+        return f"<SmokeReport: {self._headline()} show() prints the plan.>"
+
+    def __str__(self) -> str:
+        layout = f", layout {self.layout}" if self.layout else ""
+        cores = "1 virtual core" if self.cores == 1 else f"{self.cores} virtual cores"
+        return "\n".join(
+            [
+                self._headline(),
+                f"{len(self.losses)} steps on {cores}{layout}, {self.rows} rows generated from a fixed seed.",
+                f"note: {self.change}",
+            ]
+        )
+
+    def show(self) -> None:
+        """Print the report, and the plan of the real model."""
+        print(self)
+        self.plan.show()
+
+    def _headline(self) -> str:
+        losses = f"loss {self.losses[0]:.4g} to {self.losses[-1]:.4g} in {len(self.losses)} steps"
+        return f"{self.model!r} trains, {losses}; the real one: {self.plan.predictions[0]!r}."
 
 
 @explain_arguments
@@ -156,10 +202,10 @@ def _smaller(
 
 def _has_blocks(model: Any) -> bool:
     try:
-        found = longest(model.get_config()) if _keras.is_graph(model) else None
+        graph_and_blocks = longest(model.get_config()) if _keras.is_graph(model) else None
     except Exception:  # A layer of the user's own without a configuration.
         return False
-    return found is not None and found[1].count > BLOCKS
+    return graph_and_blocks is not None and graph_and_blocks[1].count > BLOCKS
 
 
 def _check_size(model: Any) -> None:

@@ -94,13 +94,13 @@ def _train(program: Program, strategy: TPUStrategy, state: Tree, batch: Tree, st
 
 def _loss(program: Program, logs: Tree) -> float:
     named = dict(zip(leaf_names(logs, "output"), jax.tree.leaves(logs), strict=True))
-    found = [value for name, value in named.items() if name.rpartition("/")[2].rpartition(".")[2] == "loss"]
-    if not found:
+    losses = [value for name, value in named.items() if name.rpartition("/")[2].rpartition(".")[2] == "loss"]
+    if not losses:
         raise ProgramError(
             f'a step of {program.name!r} returns {", ".join(named) or "nothing"}, and no "loss": add it to the '
             "logs that train_step returns"
         )
-    return float(np.asarray(found[0]))
+    return float(np.asarray(losses[0]))
 
 
 def _check_finite(program: Program, trained: _TrainedSteps, batch: Tree) -> None:

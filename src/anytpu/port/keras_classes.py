@@ -1,4 +1,8 @@
-"""Decorate `train_step`, `test_step` and `predict_step` of Keras models: JAX's form passes the state of the step."""
+"""Rewrite classes of the program that derive from Keras's: models with steps of their own, and optimizers.
+
+Rule: `train_step`, `test_step` and `predict_step` get a decorator, since JAX's form passes the state of the step. An
+optimizer that is written for Keras 2 is listed as a whole: Keras 3 would not call its methods.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,12 @@ _STEPS = ("train_step", "test_step", "predict_step")
 _SUPER = (
     "Keras's own step takes the state on JAX: write the forward pass, tpu.value_and_grad and "
     "self.optimizer.apply_gradients here"
+)
+_OLD_METHODS = ("_resource_apply_dense", "_resource_apply_sparse", "_create_slots", "_prepare_local", "get_updates")
+_NEW_METHODS = (
+    "Keras 3 calls build(variables) and update_step(gradient, variable, learning_rate) of an optimizer, and none of "
+    "{method}: for decoupled weight decay write keras.optimizers.AdamW(rate, weight_decay=0.01) and "
+    "optimizer.exclude_from_weight_decay(var_names=['bias'])"
 )
 
 
@@ -55,3 +65,14 @@ def _plan_call(edits: Edits, call: cst.Call) -> None:
 def _has_own_loss(edits: Edits) -> bool:
     """Return whether a class of the program defines `compute_loss`, whose arguments are its own."""
     return any(function.name.value == "compute_loss" for function in edits.tree.all(cst.FunctionDef))
+
+
+def plan_optimizers(edits: Edits) -> None:
+    """List each class derived from an optimizer that overrides a method of Keras 2's, as a whole."""
+    for owner in edits.tree.all(cst.ClassDef):
+        methods = [part.name.value for part in owner.body.body if isinstance(part, cst.FunctionDef)]
+        old = next((name for name in methods if name in _OLD_METHODS), None)
+        bases = edits.values.bases_of(owner)
+        if old is not None and any(known.is_below(base, "keras.optimizers.Optimizer") for base in bases):
+            edits.say(owner, _NEW_METHODS.format(method=old), old=f"class {owner.name.value}")
+            edits.list_whole(owner)

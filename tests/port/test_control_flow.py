@@ -1,4 +1,4 @@
-"""`tf.cond` with random functions, and arrays of NumPy in `tf.while_loop`."""
+"""`tf.cond` with random functions, arrays of NumPy in `tf.while_loop`, and loops over `tf.range`."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_branch_that_draws_and_does_more_than_return_one_array_is_listed(true:
         "strategy.run(step, args=(np.zeros(2),))\n"
     )
     outcome = ported(GIVEN + text)
-    assert [(one.line, one.advice) for one in outcome.by_hand] == [
+    assert [(finding.line, finding.advice) for finding in outcome.by_hand] == [
         (15, "a branch of a step cannot draw random numbers: draw them before keras.ops.cond")
     ]
     assert "keras.ops.where" not in outcome.new
@@ -144,3 +144,40 @@ def test_a_random_function_that_is_passed_on_gets_its_generator():
     plain, noisy = (np.stack(part) for part in zip(*names_of(text)["rows"], strict=True))
     assert not plain.any()
     assert noisy.all()
+
+
+def test_a_loop_of_steps_keeps_what_it_returns_and_its_comments():
+    outcome = ported(
+        "import tensorflow as tf\n# All of them.\nfor _ in tf.range(10):\n"
+        "    loss = strategy.run(step_fn, (next(batches),))\n"
+    )
+    assert outcome.new == (
+        "import anytpu as tpu\n# All of them.\nloss = strategy.run_steps(step_fn, batches, 10)\n"
+    ).removeprefix("import anytpu as tpu\n")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "strategy.run(step_fn, args=(next(batches), i))",
+        "strategy.run(step_fn, args=(i,))",
+        "strategy.run(lambda batch: batch * i, args=(next(batches),))",
+        "strategy.run(step_fn, args=(next(batches),)); print(1)",
+    ],
+)
+def test_a_loop_that_does_more_stays_a_loop(body: str):
+    text = f"import tensorflow as tf\nfor i in tf.range(10):\n    {body}\n"
+    assert ported(text).new == f"for i in range(10):\n    {body}\n"
+
+
+def test_a_loop_that_becomes_one_call_keeps_its_comments():
+    old = "# a\nfor _ in tf.range(9):  # b\n    # c\n    strategy.run(step, args=(next(rows),))  # d"
+    new = ported(f"import tensorflow as tf\n{old}\n").new
+    assert new.endswith("# a\n# b\n# c\nstrategy.run_steps(step, rows, 9)  # d\n")
+
+
+def test_a_loop_whose_number_is_read_later_stays_a_loop():
+    old = "for i in tf.range(9):\n    strategy.run(step, args=(next(rows),))"
+    new = ported(f"import tensorflow as tf\n{old}\nprint(i)\n").new
+    assert new.endswith("for i in range(9):\n    strategy.run(step, args=(next(rows),))\nprint(i)\n")
+    assert "run_steps" in ported(f"import tensorflow as tf\n{old}\n\n\ndef f(i):\n    return 1\n").new

@@ -1,8 +1,13 @@
-"""Rewrite branches and loops on values: `tf.cond` and `tf.while_loop`."""
+"""Rewrite the control flow that TensorFlow compiled: `tf.cond`, `tf.while_loop` and loops over `tf.range`.
+
+Rule: a loop over `tf.range` that only runs a step becomes `strategy.run_steps`, and any other one Python's own. So does
+a condition on the host. In a step that draws random numbers both branches run.
+"""
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import libcst as cst
 import libcst.matchers as m
@@ -12,6 +17,7 @@ from anytpu.port.edits import Edits
 from anytpu.port.kinds import TENSORS
 from anytpu.port.rules import new_name
 from anytpu.port.seeds import is_random
+from anytpu.port.tree import Tree
 from anytpu.port.values import parameter_names
 
 _BOTH = "a branch of a step cannot draw random numbers: draw them before keras.ops.cond"
@@ -25,6 +31,18 @@ _RETURN_SEVERAL = re.compile(
 """Functions of `keras.ops` that may return several arrays."""
 _ONE = cst.Name | cst.Call | cst.Subscript | cst.BinaryOperation | cst.UnaryOperation | cst.BaseNumber
 _LOOSE = cst.IfExp | cst.Lambda | cst.Tuple | cst.NamedExpr
+_NEXT_ITEM = m.Element(m.Call(m.Name("next"), [m.Arg(m.SaveMatchedNode(m.DoNotCare(), "iterator"))]))
+_NEXT_ITEMS = m.OneOf(m.Tuple([_NEXT_ITEM]), m.List([_NEXT_ITEM]))
+_RUN = m.SaveMatchedNode(
+    m.Call(
+        m.Attribute(attr=m.OneOf(m.Name("run"), m.Name("experimental_run_v2"))),
+        [m.Arg(keyword=None, star=""), m.Arg(_NEXT_ITEMS, star="")],
+    ),
+    "run",
+)
+"""`strategy.run(fn, args=(next(iterator),))`."""
+_RUN_LINE = m.SaveMatchedNode(m.SimpleStatementLine([m.OneOf(m.Expr(_RUN), m.Assign(value=_RUN))]), "line")
+_RUN_LOOP = m.For(body=m.IndentedBlock([_RUN_LINE]), orelse=None)
 
 
 def plan_branches(edits: Edits) -> None:
@@ -34,7 +52,7 @@ def plan_branches(edits: Edits) -> None:
         if name == "cond":
             _plan_condition(edits, call)
         elif name == "while_loop":
-            _plan_loop(edits, call)
+            _plan_while_loop(edits, call)
 
 
 def _plan_condition(edits: Edits, call: cst.Call) -> None:
@@ -136,7 +154,7 @@ def _draws(edits: Edits, branch: cst.CSTNode) -> bool:
     return False
 
 
-def _plan_loop(edits: Edits, call: cst.Call) -> None:
+def _plan_while_loop(edits: Edits, call: cst.Call) -> None:
     """Make tensors of the arrays of NumPy that a loop indexes by its variables: JAX traces the loop."""
     passed = [argument_of(call, 0, "cond"), argument_of(call, 1, "body")]
     for function in (f.node for part in passed if part is not None for f in edits.values.functions(part.value)):
@@ -148,3 +166,48 @@ def _plan_loop(edits: Edits, call: cst.Call) -> None:
                     item.value,
                     lambda updated: edits.expression("keras.ops.convert_to_tensor({array})", array=updated),
                 )
+
+
+def plan_range_loops(edits: Edits) -> None:
+    """Turn a loop that only runs a step into `strategy.run_steps`; any other `tf.range` loop gets `range`."""
+    tree = edits.tree
+    for loop in tree.all(cst.For):
+        call = loop.iter
+        if not isinstance(call, cst.Call) or tree.old_name(call.func) != "range" or edits.is_done(call):
+            continue
+        match: Any = m.extract(loop, _RUN_LOOP)
+        is_count = len(call.args) == 1 and not call.args[0].keyword and not call.args[0].star
+        if match is None or not is_count or _is_counted(tree, loop):
+            edits.put(call.func, lambda _: cst.Name("range"), covers=call.func)
+        else:
+            _put_run_steps(edits, loop, call, **match)
+
+
+def _is_counted(tree: Tree, loop: cst.For) -> bool:
+    """Return whether a loop's variable is read in the loop or after it, where it still has its last value."""
+    reads = [read for name in tree.names(loop.target) for read in tree.reads_of(name)]
+    return any(tree.line(read) >= tree.line(loop) for read in reads)
+
+
+def _put_run_steps(
+    edits: Edits, loop: cst.For, count: cst.Call, run: cst.Call, line: Any, iterator: cst.BaseExpression
+) -> None:
+    def all_steps(updated: Any) -> cst.BaseExpression:
+        steps = edits.rebuilt(count.args[0].value)
+        integer = steps if isinstance(steps, cst.Integer) else cst.Call(cst.Name("int"), [cst.Arg(steps)])
+        return edits.expression(
+            "{strategy}.run_steps({function}, {iterator}, {steps})",
+            strategy=updated.func.value,
+            function=updated.args[0].value,
+            iterator=edits.rebuilt(iterator),
+            steps=integer,
+        )
+
+    def only_line(_: cst.For) -> cst.BaseStatement:
+        # Keep the comments of the `for` line and those above the step: both go above the new line.
+        beside = loop.body.header.comment  # pyright: ignore[reportAttributeAccessIssue]
+        above = [cst.EmptyLine(comment=beside)] if beside else []
+        return edits.rebuilt(line).with_changes(leading_lines=[*loop.leading_lines, *above, *line.leading_lines])
+
+    edits.put(run, all_steps, covers=run.func)
+    edits.put(loop, only_line, covers=count.func)
