@@ -203,7 +203,7 @@ def test_what_is_refused():
 
 def test_a_configuration_without_features():
     with tpu.connect("virtual", cores=2).scope():
-        assert message_of(lambda: TPUEmbedding({}, "sgd"), SettingError) == (
+        assert error_text(lambda: TPUEmbedding({}, "sgd"), kind=SettingError) == (
             "feature_config has no feature: pass a FeatureConfig, or a nested structure of them, not {}"
         )
 
