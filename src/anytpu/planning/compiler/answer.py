@@ -100,6 +100,7 @@ def answer_of(
         return CompiledProgram(hlo=text.decode(), from_cache=from_cache, left_out=left_out, **header)
     said: str = header["said"]
     match = next((match for form in _SHORTAGES if (match := form.search(said))), None)
+    # A message in another form is a refusal of the program, not a lack of memory.
     if match is None:
         return None
     needed, needed_unit, limit, limit_unit = match.groups()

@@ -75,7 +75,9 @@ def _make_room(folder: Path) -> None:
         with contextlib.suppress(FileNotFoundError):  # Another process makes room too.
             entries.append((entry.stat().st_mtime, entry.stat().st_size, entry.path))
     total_bytes = sum(size_bytes for _, size_bytes, _ in entries)
+    # The least recently used come first, because `read` sets an entry's time.
     for used, size_bytes, path in sorted(entries):
+        # A part file of this age belongs to a process that was ended while it wrote.
         left_over = path.endswith(".part") and time.time() - used > _LEFT_OVER_S
         if left_over or (total_bytes > MAX_BYTES and path.endswith(_SUFFIX)):
             with contextlib.suppress(FileNotFoundError):

@@ -42,8 +42,12 @@ def main(descriptor: int) -> None:
         descriptor: file descriptor of the connection to the parent.
     """
     connection, requests = Connection(descriptor), _Requests()
+    # 1. A thread of its own receives, because this one cannot look at the pipe while libtpu compiles.
     threading.Thread(target=_receive, args=(connection, requests, os.getppid()), daemon=True).start()
+    # 2. The compiler is loaded once. A failure is the answer to each request, so that the parent can report it.
     fault = _load()
+    # 3. One request after another. IDLE_S without one ends the process with status 0, which
+    # `children._ask_twice` takes as a reason to start another child.
     with contextlib.suppress(queue.Empty):
         while True:
             header, code = requests.get(timeout=IDLE_S)
@@ -62,10 +66,13 @@ def _load() -> str:
 def _receive(connection: Connection, requests: _Requests, parent: int) -> None:
     """Say that this process reads, pass on each request, and end this process when no more can come."""
     with contextlib.suppress(EOFError, OSError):
+        # Before libtpu is loaded: from now on a large request of the parent does not block.
         connection.send(({"is_ready": True}, b""))
+        # The system gives this process another parent when its own has ended.
         while os.getppid() == parent:
             if connection.poll(_LOOKS_S):
                 requests.put(connection.recv())
+    # Not `sys.exit`, which would end this thread only: libtpu cannot be interrupted.
     os._exit(0)
 
 
@@ -90,6 +97,7 @@ def compile_request(header: dict[str, Any], code: bytes) -> tuple[dict[str, Any]
 def _compiled(header: dict[str, Any], code: bytes) -> tuple[dict[str, Any], str]:
     """Compile to machine code; return the sizes and the HLO text."""
     compiled = _compile(header, code)
+    # The dump takes a second compilation, so it comes last.
     text = _text(compiled) or _dumped_text(header, code)
     sizes = compiled.memory_analysis()
     answer = {
@@ -109,8 +117,10 @@ def _scheduled(header: dict[str, Any], code: bytes) -> tuple[dict[str, Any], str
     Raises:
         OSError: it dumped none.
     """
+    # 1. The compilation goes on after its schedule and writes into the folder, so deleting the folder may fail.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         compiling = concurrent.futures.ThreadPoolExecutor(1).submit(_compile, _dumping(header, folder), code)
+        # 2. Wait for the schedule.
         # libtpu writes this file last of the schedule's, and one after the other.
         while True:
             is_done = compiling.done()  # Asked first: a short compilation may end between the two questions.
@@ -120,6 +130,7 @@ def _scheduled(header: dict[str, Any], code: bytes) -> tuple[dict[str, Any], str
                 compiling.result()
                 raise OSError(f"{_name()} writes no schedules")
             concurrent.futures.wait([compiling], _LOOKS_S / 10)
+        # 3. Both files are complete, because libtpu wrote them before the file above.
         sizes = _memory(_dumped(folder, "after_optimizations-buffer-assignment")[0].read_text())
         return sizes, _dumped(folder, "after_optimizations")[0].read_text()
 
@@ -168,6 +179,7 @@ def _dumped(folder: str, stage: str) -> list[Path]:
 
 
 def _compile(header: dict[str, Any], code: bytes) -> Any:
+    # 1. The arguments arrive with padded rows, which the devices divide.
     exported = jax.export.deserialize(bytearray(code))
     mesh = _mesh(header)
     specs = [
@@ -175,9 +187,11 @@ def _compile(header: dict[str, Any], code: bytes) -> Any:
         for (shape, spec), aval in zip(header["arguments"], exported.in_avals, strict=True)
     ]
 
+    # 2. The padding is cut off inside. `_dumped` looks for files of this function's name.
     def run(*leaves: Any) -> Any:
         return exported.call(*[_cut(leaf, aval.shape) for leaf, aval in zip(leaves, exported.in_avals, strict=True)])
 
+    # 3. The leaves of the state come first, so the first arguments are the donated ones.
     results = tuple(None if spec is None else _sharding(mesh, spec) for spec in header["results"])
     jitted = jax.jit(run, donate_argnums=tuple(range(header["donated"])), out_shardings=results)
     with jax.sharding.set_mesh(mesh) if header["explicit"] else contextlib.nullcontext():
@@ -192,6 +206,7 @@ def _mesh(header: dict[str, Any]) -> Mesh:
     if not header["ordered"]:
         laid = np.array(devices).reshape(sizes)
     elif slices > 1:
+        # Only the first axis crosses the network between slices.
         across = (math.gcd(sizes[0], slices), *[1] * (len(sizes) - 1))
         within = (sizes[0] // across[0], *sizes[1:])
         laid = mesh_utils.create_hybrid_device_mesh(within, across, devices, allow_split_physical_axes=True)

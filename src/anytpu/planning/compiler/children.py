@@ -57,10 +57,13 @@ class ClosedError(Exception):
 
 
 _LOOKS_S = 0.1
+# Guards `_IDLE`, `_LENT` and `Compilations.is_closed`.
 _LOCK = threading.Lock()
+# Held by a compilation that took too much memory beside others, while it runs again.
 _ALONE = threading.Lock()
 _IDLE: list[Child] = []
 _LENT: dict[Child, Compilations | None] = {}
+# In a forked process: the children of its parent.
 _NOT_OURS: list[Child] = []
 _CURRENT = contextvars.ContextVar[Compilations | None]("compilations", default=None)
 
@@ -95,11 +98,13 @@ def ask_child(request: Request, timeout_s: float, job: str) -> Answer:
         try:
             return _ask_twice(request, timeout_s, job)
         except CrowdedError:
+            # The lock keeps later compilations from starting while this one waits for the earlier ones, and runs.
             with _ALONE:
                 while is_busy():
                     time.sleep(_LOOKS_S)
                 return _ask_twice(request, timeout_s, job)
     except EndedError as error:
+        # SIGKILL most likely means that memory ran out. For NoAnswerError a plan has a floor.
         kind = NoAnswerError if error.status == -signal.SIGKILL else PlanError
         raise kind(describe_end(job, error)) from None
 
@@ -134,6 +139,7 @@ def borrow_child() -> Iterator[Child]:
         yield child
     except BaseException as error:
         child.kill()
+        # `Compilations.close` ended the child. The user sees the error of the compilation that failed.
         if whose is not None and whose.is_closed and isinstance(error, EndedError):
             raise ClosedError from None
         raise
@@ -147,6 +153,7 @@ def close() -> None:
     with _LOCK:
         idle = _IDLE.copy()
         _IDLE.clear()
+        # `end`, not `kill`: a thread still reads from the streams of a lent child.
         for child in _LENT:
             child.end()
     for child in idle:
@@ -174,6 +181,7 @@ def describe_end(job: str, error: EndedError) -> str:
 
 def _take(whose: Compilations | None) -> Child:
     surroundings = _env.compiler_surroundings()
+    # The check and the loan are one step. Otherwise a child could be lent after `Compilations.close` ended all others.
     with _LOCK:
         if whose is not None and whose.is_closed:
             raise ClosedError

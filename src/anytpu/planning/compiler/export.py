@@ -80,11 +80,13 @@ def export_program(program: Program, device: AbstractDevice) -> Code:
         PlanError: it computes with float64, or has an operation that no TPU has.
     """
     with TRACING:
+        # 1. Code that was exported before, for all devices or for this kind.
         codes = _KEPT.get(program)
         if codes is None:
             codes = _KEPT.keep(program, {})
         if known := codes.get("") or codes.get(device.device_kind):
             return known
+        # 2. The trace: one for all devices, unless the step has kernels.
         traced, left_out = trace_once(program)
         refuse_wide(program, traced.jaxpr)
         explicit = program.placement.explicit if program.placement else ()
@@ -94,6 +96,7 @@ def export_program(program: Program, device: AbstractDevice) -> Code:
             traced, left_out = trace_for_plan(program, device)
             for_kind = device.device_kind
         try:
+            # 3. The code. An operation that has no rule for a TPU fails here.
             code = _code(lower_traced(program, traced, ("tpu",)), traced.jaxpr, explicit, left_out)
         except ProgramError as error:
             system = for_kind or "any TPU"
@@ -148,6 +151,7 @@ def export_over_devices(program: Program, devices: int, device: AbstractDevice) 
     with TRACING:
         trace_for_plan(program)  # In the form for one device, which checks properties that `shard_map` does not.
         mesh = AbstractMesh((devices,), (REPLICA_AXIS,), axis_types=(AxisType.Auto,), abstract_device=device)
+        # The step over the mesh is traced once. Its jaxpr, without calls that only print or watch, is exported.
         specs = _specs_over(program, mesh)
         step = _mesh_step(program, mesh)
         traced = jax.jit(lambda state, batch: step(state, batch)).trace(*specs)
@@ -166,6 +170,7 @@ def _code(
 
 
 def _digest(exported: jax.export.Exported, jaxpr: ClosedJaxpr) -> bytes:
+    # The answer quotes the user's layers and lines, so they are part of the identity. Other locations are not.
     digest = hashlib.sha256(_LOCATION.sub("", exported.mlir_module()).encode())
     for operation in operations(jaxpr):
         place = operation.place

@@ -92,6 +92,7 @@ class Child:
         self.surroundings = _env.compiler_surroundings()
         self._log = os.fdopen(os.memfd_create("anytpu-compiler"), "w+b")
         self._connection, theirs = multiprocessing.Pipe()
+        # This process closes its copy of the child's side, so that the pipe closes when the child dies.
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", _START, str(_env.package_folder()), str(theirs.fileno())],
@@ -141,13 +142,16 @@ class Child:
             NoAnswerError: it took too long or too much memory.
         """
         until = time.monotonic() + timeout_s
+        # 1. First of all: the limit of this request includes the memory of this child.
         _BUSY.append(self.pid)
         try:
             self._limit_bytes, self._peak_bytes = memory_limit_bytes(_BUSY.copy()), 0
+            # 2. Wait for a new child.
             # A child that does not read would block a large request beyond its time limit.
             if not self._is_ready:
                 self._answer(until, timeout_s, job)
                 self._is_ready = True
+            # 3. Ask. `_answer` polls, so that the limits of time and memory hold while the compiler runs.
             self._connection.send((header, code))
             answer, text = self._answer(until, timeout_s, job)
         except (EOFError, OSError) as error:
@@ -185,6 +189,7 @@ class Child:
             taken_bytes = resident_bytes(self.pid)
             self._peak_bytes = max(self._peak_bytes, taken_bytes)
             busy = _BUSY.copy()
+            # Each busy child has a thread here, and only the youngest gives way: the older ones have more work to lose.
             if self._limit_bytes is not None and must_make_room(self._limit_bytes, self.pid, busy):
                 if len(busy) > 1:
                     raise CrowdedError
@@ -196,6 +201,7 @@ class Child:
     def _status(self) -> int:
         """Wait for a process that has closed its end, and return its exit status."""
         try:
+            # The pipe closes before the process has ended: a crash still writes its report.
             return self._process.wait(timeout=_ENDS_S)
         except subprocess.TimeoutExpired:
             self._process.kill()

@@ -42,6 +42,7 @@ def describe_refusal(said: str, program: str, target: str, jaxpr: ClosedJaxpr) -
         target: the target's name.
         jaxpr: the traced step.
     """
+    # These two messages are about no operation of the step.
     if _OPTION.search(said):
         reason = first_sentence(said)
         return f"The TPU compiler does not take these options: {reason}. Change or leave out what options= says."
@@ -83,11 +84,14 @@ def find_place(said: str, jaxpr: ClosedJaxpr) -> OperationPlace | None:
 def _operation(said: str, jaxpr: ClosedJaxpr, name: str, frame: tuple[str, int, str] | None) -> TracedOperation | None:
     """Return the operation at the innermost line of the message, or the first one with a name in it."""
     known = list(operations(jaxpr))
+    # 1. A line in the message is exact. Several operations may share it, so the name decides among them.
     if frame is not None:
         here = [operation for operation in known if operation.passes(frame[0], frame[1])]
         named = [operation for operation in here if operation.name == name]
         return next(iter(named or here), None)
+    # 2. An error of JAX's lowering names the primitive.
     if match := _LOWERING.search(said):
         return next((operation for operation in known if operation.name == (match[1] or match[2])), None)
+    # 3. Else the first operation whose name is a word of the message.
     words = set(re.findall(r"[a-z_]+", said.lower()))
     return next((operation for operation in known if operation.name in words), None)

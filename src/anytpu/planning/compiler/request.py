@@ -109,6 +109,7 @@ def _lay_out_rows(program: Program, target: Target, results: tuple[tuple[int, ..
     state = [(tuple(leaf.shape), ()) for leaf in jax.tree.leaves(program.state)]
     batch = [(_padded_shape(leaf.shape, layout, target.devices), _spec(layout)) for leaf, layout in program.leaves()]
     axes = {0, *(layout.axis for _, layout in program.leaves() if layout.axis is not None)}
+    # A result with the rows of the batch is split like it, but only if no rows are padded.
     outputs = [_spec(Layout(_row_axis(shape, rows, axes) if divides else None)) for shape in results[states:]]
     return ((REPLICA_AXIS, target.devices),), (*state, *batch), (*((),) * states, *outputs)
 

@@ -37,16 +37,21 @@ class _Started:
     """The asynchronous operations of a computation that were started and not waited for yet."""
 
     def __init__(self) -> None:
+        # Work in progress, by the name of its start, by a name that passes the start on, and by channel.
         self._pending: dict[str | int, _PendingWork] = {}
+        # The time at which each queue is free.
         self._free_s: dict[str, float] = {}
+        # The name of an exchange between slices, by the instruction whose wait ends it.
         self._exchanges: dict[str, str] = {}
 
     def begin(self, instruction: HloInstruction, collective: Collective | None, price: OpPrice, now_s: float) -> None:
         """Note the start of an operation, when its queue is free."""
         queue = _queue(instruction, collective)
+        # The operations of a queue run one after the other, in the order of their starts.
         end_s = max(self._free_s.get(queue, 0.0), now_s) + price.time_s
         self._free_s[queue] = end_s
         self._pending[instruction.name] = _PendingWork(end_s, price)
+        # The done of a fused collective need not read its start; both have the same channel.
         if collective and collective.channel is not None:
             self._pending[collective.channel] = self._pending[instruction.name]
 
@@ -87,6 +92,8 @@ def _queue(instruction: HloInstruction, collective: Collective | None) -> str:
         spaces = [shape.memory_space for shape in instruction.shapes[:2]]
         return ("host", "device")[spaces.index(HOST_SPACE)] if HOST_SPACE in spaces else "memory"
     if collective.kind == "collective-permute" and collective.pairs:
+        # Permutations in two directions run at once. The median decides, because the pair that closes a ring has the
+        # other sign.
         steps = sorted(destination - source for source, destination in collective.pairs)
         return "links forwards" if steps[len(steps) // 2] > 0 else "links backwards"
     return "links"
@@ -170,6 +177,7 @@ class Clock:
             )
             self.is_endless = True
             trips = 1
+        # `ops` has the time of all executions; the returned time is that of one.
         condition, body = instruction.bodies[:2]
         trip = self.pricer.trip()
         self._note(instruction, trip, trip.time_s, count * trips)
@@ -185,6 +193,7 @@ class Clock:
             return 0.0
         seconds, longest = max(branches, key=lambda branch: branch[0])
         clocks = [inner for _, inner in branches]
+        # A loop of unknown length in any branch leaves the interval without an end.
         self.is_endless |= any(inner.is_endless for inner in clocks)
         # The interval does not cover the other branches, so a text says that too.
         self.unpriced += [said for inner in clocks if inner is longest or inner.is_endless for said in inner.unpriced]
@@ -232,6 +241,7 @@ def _bounded(ops: list[OpTime], branches: list[Clock]) -> list[OpTime]:
     least_s = min(sum(op.least_s for op in inner.ops) for inner in branches)
     certain_s = min(sum(op.time_s - op.optional_s for op in inner.ops) for inner in branches)
     most_s = max(sum(op.time_s + op.further_s for op in inner.ops) for inner in branches)
+    # Each operation has a share of the bounds, so that their sums are the bounds of the conditional.
     return [
         dataclasses.replace(
             op,

@@ -102,9 +102,11 @@ def _sort_cycles(sort: HloInstruction, alus: int) -> float:
     shape, match = sort.shapes[0], _DIMENSION.search(sort.text)
     axis = int(match[1]) if match else len(shape.dims) - 1
     levels = _levels(shape.dims[axis])
+    # Level n of a bitonic network has n stages.
     cycles = levels * (levels + 1) / 2 * _stage_cycles(sort, len(sort.shapes), alus)
     if shape.minor_to_major[:1] == (axis,):
         # Elements in one vector are compared by rotating it: seven levels of the network for 128 lanes.
+        # Each level above the seventh ends with seven such stages.
         short = min(levels, 7)
         cycles += (short * (short + 1) / 2 + short * (levels - short)) * _LANE_CYCLES * len(sort.shapes)
     return _vectors(shape) * cycles

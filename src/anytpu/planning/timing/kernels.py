@@ -50,6 +50,7 @@ def kernel_price(instruction: HloInstruction, moved: float, target: Target, rate
         rates: rates of one device.
     """
     code = code_of(instruction.text) or _UNREADABLE
+    # 1. The work, and the time of the unit that takes longest.
     claim = _claim(instruction, code, moved)
     compute_s = claim.flops / (share_of(instruction.name, rates) * rates.flops_per_s)
     if not instruction.name.startswith(_ATTENTION):
@@ -58,6 +59,7 @@ def kernel_price(instruction: HloInstruction, moved: float, target: Target, rate
     memory_s = claim.bytes / rates.streaming_bytes_per_s
     bound: Literal["compute", "memory"] = "compute" if compute_s >= memory_s else "memory"
     seconds = rates.start_s + max(compute_s, memory_s)
+    # 2. The bounds: a floor may be all too much, and arrays that are used in part may add bytes.
     least_memory_s = min(claim.least_bytes, moved) / target.max_hbm_bytes_per_s
     least_s = max(_least_compute_s(instruction, claim.least_flops, target), least_memory_s)
     return OpPrice(
@@ -89,20 +91,24 @@ class _Claim(NamedTuple):
 
 
 def _claim(instruction: HloInstruction, code: KernelCode, moved: float) -> _Claim:
+    # 1. The author's statement. Arrays that are used or changed in part are not certain to move.
     _, is_stated, cost = instruction.text.partition('"cost_estimate"')
     flops, said = (float(match[1]) if (match := _COST[name].search(cost)) else 0.0 for name in _COST)
     if is_stated:
         least = min(said, moved - _aliased_bytes(instruction) - code.whole_bytes)
         return _Claim(flops, said or code.bytes or moved, "cost estimate", flops, max(least, 0.0))
+    # 2. JAX's own attention kernels: how much a mask leaves out is known from their names and shapes.
     if known := attention_of(instruction, code.steps):
         remark = f"{_SILENT}; counted as causal attention, by its name"
         # Fully masked blocks are not moved: the index map reads the next block from memory.
         masked = (1 - known.active) * code.chosen_bytes
         size = code.bytes - masked or moved
         return _Claim(known.flops, size, "roofline", 0.0, code.least_bytes, code.whole_bytes, remark)
+    # 3. A kernel that cannot be read, or whose grid is known only at run time.
     if code.steps is None:
         remark = f"{_SILENT}; counted as all bytes of its arrays, of which it may use less"
         return _Claim(0.0, moved, "floor", remark=remark, is_endless=code.is_endless)
+    # 4. The kernel's own code.
     remark = f"{_SILENT}; counted as the products and blocks of its own code"
     remark += "; a loop in it runs nobody knows how often, and counts once" if code.is_endless else ""
     least = code.least_flops, code.least_bytes
@@ -172,6 +178,7 @@ def attention_of(kernel: HloInstruction, steps: int | None) -> AttentionWork | N
     if not products or len(whole) < 2:
         return None
     (batch, heads, queries, features), keys = whole[0].dims, whole[1].dims[2]
+    # Without a grid: half of the blocks, the limit for very many.
     active = _active(steps / (batch * heads)) if steps else 0.5
     return AttentionWork(active * 2.0 * products * batch * heads * queries * keys * features, active)
 

@@ -101,6 +101,7 @@ def _counted(module: Any) -> KernelCode | None:
         str(function.attributes["sym_name"]).strip('"'): function
         for function in _operations(module.operation.regions[0])
     }
+    # The kernel's own function has the bounds of the grid; the others are index maps.
     name = max(functions, key=lambda name: "iteration_bounds" in functions[name].attributes)
     main = functions[name]
     bounds = (
@@ -138,6 +139,7 @@ def _work_of(region: Any) -> _RegionWork:
     for operation in _operations(region):
         name = _name(operation)
         dialect, _, kind = name.partition(".")
+        # A loop of unknown length counts one iteration in the work, and none in the minimum.
         inner, trips = _work(operation), _trips(operation) if name in _LOOPS else 1
         times = 1 if trips is None else trips
         flops, vector, moved = flops + times * inner.flops, vector + times * inner.vector, moved + times * inner.bytes

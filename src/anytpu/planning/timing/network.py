@@ -66,6 +66,7 @@ def collective_price(collective: Collective, target: Target, rates: Rates) -> Op
         moved = collective.operand_bytes + collective.result_bytes
         return _network_price(rates.start_s + moved / rates.streaming_bytes_per_s, 0.0)
     received_bytes = _received_bytes(collective, block)
+    # An all-reduce is a reduce-scatter and an all-gather.
     rounds = 2 if collective.kind == "all-reduce" else 1
     latency_s = rates.collective_start_s + rounds * block.hops * rates.hop_s
     rate = block.links * rates.link_bytes_per_s * _share(collective.kind, rates)
@@ -182,6 +183,7 @@ def _side(target: Target, chips: int) -> TorusSide:
     if target.chip.torus_rank == 2:
         pod_side = math.isqrt(target.chip.pod_chips)
         return TorusSide(chips, chips == pod_side)
+    # From v4 on, rings are made of whole cubes of 4 x 4 x 4 chips.
     return TorusSide(chips, all(bound % 4 == 0 for bound in target.chip_bounds))
 
 
@@ -204,6 +206,7 @@ def _factors(chips: int, count: int) -> list[int]:
     """Factor a number into so many factors, as equal as possible."""
     sides = []
     for left in range(count, 0, -1):
+        # The last factor is all that is left, so the product is exact.
         ideal = chips ** (1 / left)
         side = min((d for d in range(1, chips + 1) if chips % d == 0), key=lambda d: abs(d - ideal))
         sides.append(side)
@@ -248,6 +251,7 @@ def is_between_slices(instruction: HloInstruction) -> bool:
 
 def transfer_price(transfer: Transfer, target: Target) -> OpPrice:
     """Return the price of an exchange from start to end, with the bytes that a device puts on the wire."""
+    # A sum over a ring of n slices passes (n - 1) / n of the bytes twice: to add up, and to distribute the result.
     rounds = 2 * (target.slices - 1) / target.slices if transfer.is_sum else 1.0
     sent = max(rounds, 1.0) * transfer.bytes
     return _network_price(START_S + sent / dcn_bytes_per_s(target), sent)._replace(collective=BETWEEN_SLICES)

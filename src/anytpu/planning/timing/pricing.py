@@ -35,7 +35,7 @@ _FREE_CALLS = (
     "SPMDFullToShardShape",
     "SPMDShardToFullShape",
 )
-# Rate of a type over that of bfloat16, if the chip's unit supports it.
+# Passes of the matrix unit for a product of these types: the peak is that of bfloat16 divided by them.
 _PASSES = {"bf16x3": 3.0, "bf16x6": 6.0, "f32": 6.0}
 HOST_SPACE = 5
 """The memory space of the host's memory: n of S(n)."""
@@ -133,11 +133,13 @@ class OpPricer:
         # 2. The bounds: no operation outside of fusions is slower than its streamed arrays, and none is faster than the
         # peaks of the chip and the latency of its memory.
         ceiling = None if is_product else self._ceiling(instruction, moved)
+        # Outside of fusions the compiler's cycles are two to four times too high (docs/decisions/0014).
         if ceiling is not None and (ceiling < seconds or (moved.bytes and said_s > needed_s)):
             seconds, priced_by = min(ceiling, rates.factor * said_s), "bandwidth"
         least_s = max(self._least_s(moved), self._least_compute_s(compute_s))
         seconds = max(seconds, least_s, moved.ways * LATENCY_S)
         # 3. The unit that limits it, and the kind under which reports count it.
+        # An operation whose bytes take more than half of its time is bound by the memory.
         bound: Literal["compute", "memory"] = "memory" if memory_s > max(compute_s, 0.5 * seconds) else "compute"
         busy: Kind = "matmul" if is_product else "memory" if _moves_only(instruction) else "vector"
         kind: Kind = "memory" if bound == "memory" else busy

@@ -110,6 +110,7 @@ def _fills_in_part(array: Shape, part: tuple[int, ...]) -> bool:
     """Return whether a part of an array leaves some elements of its tiles unchanged."""
     sizes = array.tiles[0] if array.tiles else ()
     axes = array.minor_to_major[: len(sizes)]
+    # The last side of a tile is along the fastest axis.
     return any(
         part[axis] < array.dims[axis] and part[axis] % side for axis, side in zip(axes, reversed(sizes), strict=False)
     )
@@ -121,6 +122,7 @@ def _read(body: Computation, number: int, whole: int) -> float:
     if not whole or parameter is None:
         return float(whole)
     read = 0.0
+    # A parameter is read whole, unless each of its users takes a part of it or leaves it in place.
     for user, name in _users(parameter.name, _readers(body)):
         first = user.operands[0].name
         if user.opcode in _SLICES and first == name:
@@ -132,6 +134,7 @@ def _read(body: Computation, number: int, whole: int) -> float:
             read += max(_read(user.bodies[0], at, whole) for at in places)
         elif not _is_untouched(user, name):
             return float(whole)
+    # Slices may overlap.
     return min(float(whole), read)
 
 
@@ -180,6 +183,7 @@ def _readers(body: Computation) -> dict[str, list[HloInstruction]]:
 
 def _written(body: Computation, instruction: HloInstruction) -> float:
     results = body.root.operands if body.root.opcode == "tuple" else (body.root,)
+    # A result that is a tuple itself has several shapes: then no result can be told from the others.
     if len(results) != len(instruction.shapes):
         return float(_hbm_bytes(instruction.shapes))
     return float(sum(_put(result, shape) for result, shape in zip(results, instruction.shapes, strict=True)))
@@ -191,6 +195,7 @@ def _put(result: HloInstruction, shape: Shape) -> int:
         return 0
     while result.opcode in _VIEWS:
         result = result.operands[0]
+    # An operand that is passed on, or data that a collective writes, is not written by the fusion itself.
     if result.opcode == "parameter" or result.opcode in _SENT:
         return 0
     if result.opcode in _UPDATES:
