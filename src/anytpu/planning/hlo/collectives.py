@@ -84,8 +84,10 @@ def collective_of(instruction: HloInstruction) -> Collective | None:
         instruction: an instruction that is executed by itself, not one inside a fusion.
     """
     base, stage = _base(instruction.opcode)
+    # 1. An instruction of its own, or its start or done.
     if base in KINDS:
         return _ended(instruction) if stage == "done" else _collective(base, stage, instruction)
+    # 2. Inside a fusion or an asynchronous call. A done without a computation is known by the start that it reads.
     if instruction.opcode != "fusion" and instruction.opcode not in _ASYNC:
         return None
     if not instruction.called and stage == "done":
@@ -117,9 +119,11 @@ def _inside(caller: HloInstruction, stage: Stage, inner: HloInstruction, body: C
         return dataclasses.replace(_collective(kind, "whole", inner), stage=stage)
     stages = (_STAGES[beside.call_target] for beside in body.instructions.values() if beside.call_target in _STAGES)
     fused = next(stages, None)
+    # The product beside a collective repeats it in its body, and neither starts nor ends it.
     if fused is None and "async_collective_fusion_config" in inner.text:
         return None
     collective = dataclasses.replace(_collective(kind, "whole", inner), stage=fused or "whole")
+    # The all-reduce inside returns everything; the fusion keeps the slice.
     received = sum(shape.padded_bytes for shape in caller.shapes)
     return dataclasses.replace(collective, result_bytes=received) if kind == "reduce-scatter" else collective
 
@@ -172,10 +176,13 @@ def group_of(text: str) -> tuple[int, ...]:
 
 
 def _first_group(written: str) -> tuple[int, ...]:
+    # 1. Lists of members.
     if _LISTS.fullmatch(written):
         return tuple(map(int, written[2 : written.index("}")].split(",")))
+    # 2. A grid of device numbers: each row is a group.
     if grid := _GRID.match(written):
         return tuple(_device_grid(grid[3], grid[4]).reshape(int(grid[1]), int(grid[2]))[0].tolist())
+    # 3. Axes of a mesh: the first group has index 0 along the other axes.
     mesh_text, _, used_text = written.rpartition(" ")
     sizes = {name: int(size) for name, size in _AXIS.findall(mesh_text)}
     used = _USED.findall(used_text)

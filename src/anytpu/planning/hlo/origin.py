@@ -63,6 +63,7 @@ def layer_of(op_name: str) -> LayerName:
         inner, transposed = _unwrapped(part)
         is_backward |= transposed
         names += [name for name in _split(inner) if not _is_flow(name)]
+    # The last part is the primitive. It names no layer, but a transformation around it may be a transposition.
     is_backward |= _unwrapped(parts[-1])[1] if parts else False
     return LayerName("/".join(names), is_backward)
 
@@ -133,6 +134,7 @@ class Frames:
 
     def _stack(self, frame: int) -> Iterator[tuple[str, int]]:
         """Yield file and line of a frame and of its callers, the innermost first; none if it is not listed."""
+        # No more steps than frames: a damaged table may have a cycle.
         for _ in range(len(self._frames)):
             if frame not in self._frames:
                 return

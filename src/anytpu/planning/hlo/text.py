@@ -140,6 +140,7 @@ class _Computations(Mapping[str, Computation]):
         instructions: dict[str, HloInstruction] = {}
         root: HloInstruction | None = None
         place = start
+        # Invariant: `place` is the offset of `line` in the text, by which errors quote it.
         for line in self._text[start:end].split("\n"):
             match = _INSTRUCTION.match(line)
             if match:
@@ -164,6 +165,7 @@ class _Computations(Mapping[str, Computation]):
         Raises:
             PlanError: it does not fit those before it. The text is a sentence about "it".
         """
+        # 1. The attributes of the line.
         metadata = line.find(", metadata={", match.end())
         config = line.find(", backend_config=", match.end())
         # Names of computations come before both; searching the rest would take longer and match the user's own text.
@@ -171,6 +173,7 @@ class _Computations(Mapping[str, Computation]):
         op_name = _OP_NAME.search(line, metadata) if metadata >= 0 else None
         frame = _FRAME.search(line, metadata) if metadata >= 0 else None
         opcode = match["opcode"]
+        # 2. The instruction, whose operands are instructions before it.
         instruction = HloInstruction(
             name=match["name"],
             opcode=opcode,
@@ -183,6 +186,7 @@ class _Computations(Mapping[str, Computation]):
             frame=int(frame[1]) if frame else None,
             text=line[match.start("shape") :],
         )
+        # 3. The checks. Callees come before their callers, so that no walk loops forever.
         if instruction.name in before:
             raise PlanError(f"there is an instruction {quoted(instruction.name)} before it")
         for name in instruction.called:

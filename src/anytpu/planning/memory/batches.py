@@ -87,6 +87,7 @@ def fit_line(tried: Sequence[tuple[int, MemoryUse]], devices: int) -> MemoryLine
         >>> fit_line([(64, MemoryUse(200, 1000)), (128, MemoryUse(300, 1000))], 1)
         MemoryLine(fixed_bytes=100.0, example_bytes=1.5625, limit_bytes=1000, devices=1)
     """
+    # Near the limit the compiler trades time for memory, and the memory no longer grows along the line.
     relaxed = [(batch, memory) for batch, memory in tried if is_relaxed(memory)]
     chosen = relaxed if len(dict(relaxed)) > 1 else tried
     points = sorted({batch: memory.peak_bytes for batch, memory in chosen}.items())[-2:]
@@ -131,6 +132,7 @@ def search_largest_batch(
     tried: dict[int, MemoryUse] = dict([too_large] if too_large else [])
     known = len(tried)
     unit = devices * ROWS_A_CORE
+    # 1. Narrow the bracket between a batch that fits and one that does not.
     # The bracket in units: the largest that fits and the smallest that does not; 0: none known yet.
     fits, fails = 0, -(-too_large[0] // unit) if too_large else 0
     at = max((too_large[0] // 2 if too_large else start) // unit, 1)
@@ -142,7 +144,9 @@ def search_largest_batch(
         fits, fails = (max(fits, at), fails) if memory.fits else (fits, min(fails or at, at))
         if memory.fits and at * unit >= 2**30:
             raise PlanError(f"a batch of {at * unit:,} examples still fits: no memory of this program grows with it")
+        # Invariant: fits < at, and at < fails once one failed. So each try narrows the bracket.
         at = _next(fits, fails, {batch / unit: memory for batch, memory in tried.items()})
+    # 2. Without a batch of 8 rows a device, try fewer.
     if not fits:
         return _below_a_unit(devices, memory_at, tried)
     return LargestBatch(fits * unit, tuple(tried.items()))

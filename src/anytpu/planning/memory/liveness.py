@@ -89,13 +89,16 @@ class _Sweep:
     def entry(self) -> Peak:
         """Return the peak of the whole module."""
         entry = self._module.entry
+        # 1. Arguments are live throughout. They are added once at the end, and the walk does not count them.
         numbered = _parameters(entry)
         arguments = {
             instruction.name: [(self._new(instruction, 0, argument=number),)]
             for number, instruction in enumerate(numbered)
         }
         flat = [arguments[instruction.name][0] for instruction in numbered]
+        # 2. A result that takes the memory of a donated argument is that argument.
         donated = {result: flat[number] for result, number in self._module.donated.items()}
+        # 3. The need of all else, and the arrays at that moment.
         inner = self._walk(entry, arguments, donated)
         always = [number for leaf in flat for number in leaf]
         held = [self._held[number] for number in (*always, *inner.held) if self._bytes(number)]
@@ -151,6 +154,7 @@ class _Sweep:
     def _called(self, instruction: HloInstruction, leaves: dict[str, list[Leaf]]) -> _Inner:
         """Return the maximum need of the computations that an instruction runs."""
         operands = [leaves.get(operand.name, []) for operand in instruction.operands]
+        # Each computation gets its own operands: a loop its carry, a branch the operand after the predicate.
         if instruction.opcode == "while":
             runs = [(body, operands[:1]) for body in instruction.bodies]
         elif instruction.opcode == "conditional":
@@ -164,6 +168,7 @@ class _Sweep:
 
     def _run(self, computation: Computation, handed: Sequence[list[Leaf]], results: list[Leaf]) -> _Inner:
         arguments = {parameter.name: leaf for parameter, leaf in zip(_parameters(computation), handed, strict=False)}
+        # The results of the computation alias those of the instruction that runs it, so they are counted once.
         return self._walk(computation, arguments, dict(enumerate(results)))
 
     def _note_results(self, computation: Computation, roots: list[Leaf], placed: dict[int, Leaf]) -> None:

@@ -42,6 +42,7 @@ def parts_of(
         target: the system that it was compiled for.
         held: the arrays of the compiled module at the peak; () for a program that does not fit.
     """
+    # 1. State and batch by their shapes; with a compiled module, by their padded sizes.
     arguments = arguments_of(program, target)
     kinds: list[PartKind] = [_kind(program, index, buffer.use) for index, buffer in enumerate(arguments)]
     sizes = [buffer.bytes for buffer in arguments]
@@ -50,11 +51,13 @@ def parts_of(
             place = position_of(array.instruction.op_name, array.argument)
             if place < len(sizes):
                 sizes[place] = array.shape.padded_bytes
+    # 2. Gradients are found by their shape and direction.
     weights = {array.shape.dims for array in held if _is_weight(array, kinds)}
     gradients = sum(array.shape.padded_bytes for array in held if _is_gradient(array, weights))
     sums: dict[PartKind, int] = {"code": code_bytes}
     for kind, size in zip(kinds, sizes, strict=True):
         sums[kind] = sums.get(kind, 0) + size
+    # 3. The parts add up to the compiler's peak. The sweep that found the gradients may exceed it a little.
     rest = max(peak_bytes - sum(sums.values()), 0)
     sums["gradients"] = min(gradients, rest)
     sums["activations"] = rest - sums["gradients"]

@@ -59,9 +59,12 @@ def choose_layout(program: Program, slice_name: str, say: Callable[[str], None])
         KeyboardInterrupt: Ctrl-C stopped a compilation.
     """
     target = target_named(slice_name)
+    # 1. The same rows a device as in the run.
     program = _with_even_rows(program, target.devices)
+    # 2. Without a compiler the estimate decides.
     if not _env.has_libtpu():
         return by_estimate(program, target, "the TPU compiler is not installed")
+    # 3. A short search by schedules. Errors of the compiler leave the choice to the estimate.
     say(f'layout="auto" compiles up to {COMPILED} layouts of {program.name!r} for {slice_name}')
     job, settings = PlanJob(program), PlanSettings(is_trial=True, stage="schedule")
     search = SliceSearch(SearchedJob(job, traced_job(job, None), None), target, settings)

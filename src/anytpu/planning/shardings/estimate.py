@@ -74,6 +74,7 @@ def estimate(traced: TracedStep, layout: ModelLayout, target: Target) -> Estimat
     """
     specs = specs_of(traced, layout)
     costs = _Costs(traced, layout, specs, target)
+    # The work is the same for all layouts and kept; a layout only divides it.
     work = _work_of(traced)
     for axes, size_bytes in work.results.items():
         costs.add_results(axes, size_bytes)
@@ -158,6 +159,7 @@ class _Costs:
         if equation.primitive.name in _SCATTERS:
             self._add_scatter(level, equation, times)
             return
+        # 1. The product on one device: its FLOPs or its bytes, whichever takes longer.
         operands, (result,) = equation.invars[:2], equation.outvars
         axes = [level.of(atom) for atom in (*operands, result)]
         contracted = _contracted(equation, axes)
@@ -167,6 +169,7 @@ class _Costs:
         moved = sum(self._bytes(aval_of(atom), own) for atom, own in zip((*operands, result), axes, strict=True))
         device_s = max(flops / self._rates.flops_per_s, moved / self._rates.streaming_bytes_per_s)
         self._products_s += times * device_s
+        # 2. The network. Gathers of weights run beside products (`network_s`); exchanges of activations are waited for.
         self._gathers_s += times * self._gathers_of(operands, axes)
         self._waits_s += times * self._exchange_s(operands, result, axes, contracted, used)
 
@@ -187,6 +190,7 @@ class _Costs:
         of all devices.
         """
         table, updates, (result,) = aval_of(equation.invars[0]), aval_of(equation.invars[2]), equation.outvars
+        # 1. The updates, by the position of each row.
         axes, own, numbers = level.of(equation.invars[2]), level.of(result), equation.params["dimension_numbers"]
         positions = [index for index in range(len(axes)) if index not in numbers.update_window_dims]
         rows = self._used(axes).values_of([axes[index] for index in positions])
@@ -195,6 +199,7 @@ class _Costs:
             self._others_s += times * UPDATE_S * count / self.pieces(set(rows) - set(stored))
         else:
             self._others_s += times * ROW_S * count / self.pieces(rows)
+        # 2. The sum over the devices, unless the table itself is split like the examples.
         if self._rows.intersection(own):
             return
         if stored:
@@ -223,6 +228,7 @@ class _Costs:
         for axis in {axis for axis in axes[2] if axes[2].count(axis) > 1}:
             # Scores of attention: one operand has queries, and the other has the keys of all positions.
             seconds += self._collective_s("all-gather", self._bytes(aval_of(operands[1]), axes[1]), used.get(axis, ()))
+        # Devices that split a contracted axis have partial results.
         over = used.values_of(contracted)
         if over:
             stored = self._stored.get(frozenset(axes[2]), ())
@@ -242,6 +248,7 @@ class _Costs:
         count = self.pieces(parts)
         if count == 1:
             return 0.0
+        # The group of device 0: evenly spaced devices along the fastest of these axes.
         stride = self._strides[parts[-1]]
         group = () if count == self._target.devices else tuple(range(0, count * stride, stride))
         whole, part = round(size_bytes), round(size_bytes / count)
@@ -282,6 +289,7 @@ def _storage(
         if parts:
             stored[frozenset(axes)] = parts
             stacked[frozenset(axes[1:])] = parts
+    # The sliced form of one array may have the axes of another array as a whole, which comes first.
     return {**stacked, **stored}
 
 

@@ -81,6 +81,7 @@ def find_shardings(
         SettingError: `compile` or `rank` is none of these.
         CompilerMissingError: the TPU compiler is not installed.
     """
+    # 1. The arguments.
     check_positive_integer("compile", compile)
     if rank not in ("time", "cost"):
         raise SettingError(f"rank must be 'time' or 'cost', not {rank!r}")
@@ -97,10 +98,13 @@ def find_shardings(
         name=name,
         is_trial=True,
     )
+    # 2. Every layout of every slice is estimated, and the best estimates are chosen.
     searches = [SliceSearch(_searched(jobs(target.devices), batch_size), target, settings) for target in targets]
     for search in searches:
         search.choose(compile)
+    # 3. Compilations, of all slices together.
     stopped = run_searches(searches)
+    # 4. Notes on slices where nothing fits may take a few more compilations. Then all layouts are ranked together.
     notes = [note for search in searches for note in _notes(search, settings, stopped)] + [STOPPED] * stopped
     ranked = sorted((sharding for search in searches for sharding in search.shardings), key=_order(rank))
     return Shardings(name or searches[0].job.traced.program.name, tuple(ranked), rank, tuple(notes))

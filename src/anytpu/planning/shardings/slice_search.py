@@ -78,6 +78,7 @@ class SliceSearch:
         kept = list(dict.fromkeys(kept))
         others = [index for index in possible if index not in kept]
         self._round = sorted([*kept, *others[: count - len(kept)]]) if possible else []
+        # Each layout outside of the round has a reason. One that cannot fit without rematerialisation begins with it.
         for index in possible:
             if index not in self._round:
                 self._set(index, reason="not compiled, because others have a shorter estimate.")
@@ -87,11 +88,14 @@ class SliceSearch:
     def tasks(self) -> list[Callable[[], None]]:
         """Return the compilations of this round, the best estimate first."""
         _ = self.job.digest  # Keras traces in one thread only.
+        # Machine code takes nine tenths of a compilation. So only one layout gets it: the fastest by its schedule, or
+        # the only one of the round.
         is_last = self._settings.stage == "code" and len(self._round) == 1 and (not self.fits or self._completes)
         return [functools.partial(self._predict, index, "code" if is_last else "schedule") for index in self._round]
 
     def next_round(self) -> bool:
         """Choose the layouts to compile again, with rematerialisation or completely; return whether there are any."""
+        # 1. Layouts that lacked memory try the next form of rematerialisation, as layouts of their own.
         failed = [index for index in self._round if self._lacks_memory(self.shardings[index])]
         self._round = []
         fitting_s = [sharding.estimate_s for sharding in self.shardings if sharding.step_s is not None]
@@ -107,6 +111,7 @@ class SliceSearch:
                 continue
             self._round.append(len(self.shardings))
             self.shardings.append(again)
+        # 2. Without any, the fastest is compiled completely.
         if not self._round and self._settings.stage == "code":
             self._complete()
         return bool(self._round)
@@ -115,12 +120,14 @@ class SliceSearch:
         """Choose the fastest layout if all are known by their schedules alone; else calibrate the others by it."""
         fitting = [index for index, sharding in enumerate(self.shardings) if sharding.step_s is not None]
         best = next((index for index in fitting if self.shardings[index].stage == "code"), None)
+        # 1. No layout was compiled completely yet: choose the fastest.
         if best is None:
             # A layout whose complete compilation failed has a reason; then the search ends with schedules.
             if fitting and not any(self.shardings[index].reason for index in fitting):
                 self._round = [min(fitting, key=lambda index: self.shardings[index].step_s or math.inf)]
                 self._completes = True
             return
+        # 2. One was: the ratio of its two times corrects the layouts that have a schedule only.
         compiled, scheduled = self.shardings[best].prediction, self._by_schedule.get(best)
         for index in fitting:
             prediction = self.shardings[index].prediction
@@ -193,6 +200,7 @@ class SliceSearch:
         """Return the next form that may fit, by the memory of a compiled step that does not; None if none may."""
         own: Remat = sharding.layout.remat
         forms: tuple[Remat, ...] = REMATS[REMATS.index(own) + 1 :] if own else REMATS
+        # What exceeds the state shrinks as the live activations do by their shapes. The share of fusions cancels.
         growing = max(((sharding.prediction and sharding.prediction.hbm_bytes) or 0) - sharding.state_bytes, 0)
         live = max(_live_bytes(self.job.traced, own), 1)
         for remat in forms:

@@ -75,11 +75,14 @@ def largest_part(job: SearchedJob, least: Sharding, target: Target, settings: Pl
     rows, prediction, limit = job.traced.program.rows, least.prediction, limit_bytes(target)
     if rows is None or not job.job.has_batches or prediction is None or prediction.memory is None:
         return None
+    # 1. The form with the least memory: a training step computes its blocks again.
     if job.traced.program.mode == "train" and not least.layout.remat:
         least = dataclasses.replace(least, layout=dataclasses.replace(least.layout, remat=REMATS[-1]))
+    # 2. The parts that the batch can have.
     sum_bytes = _gradient_bytes(job, least)
     fixed, growing = least.state_bytes, max(prediction.memory.peak_bytes - least.state_bytes, 1)
     possible = [parts for parts in range(2, rows + 1) if rows % parts == 0 and _divides(rows // parts, least)]
+    # 3. Compile parts, smaller each time, until one fits. The growing memory is that of the last compilation.
     parts = 1
     for _ in range(MAX_TRIES):
         # By the last compilation; with room for the sum of the gradients if there can be.
