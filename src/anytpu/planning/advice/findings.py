@@ -50,6 +50,7 @@ def findings(prediction: Prediction, facts: Facts, line: MemoryLine | None = Non
         facts: properties of its program.
         line: memory as a function of the batch, for a program that does not fit; None if it is not known.
     """
+    # A step that does not fit has no time, so only changes that make it fit are looked for.
     if prediction.memory is not None and not prediction.fits:
         candidates = [
             find_fitting_batch(prediction),
@@ -165,6 +166,7 @@ def find_small_steps(prediction: Prediction, facts: Facts) -> ProposedChange | N
         return None
     rest = max(prediction.step_s - host, 1e-9)
     call_s = call_of(prediction)
+    # The smallest power of two with which the host's call takes at most WORTH_CALL of the devices' time.
     steps = min(max(1 << math.ceil(math.log2(max(call_s / (WORTH_CALL * rest), 1))), 2), MAX_STEPS)
     if steps <= prediction.steps_per_execution:
         return None

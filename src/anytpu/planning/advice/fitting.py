@@ -74,6 +74,7 @@ class Shortage:
             saved_bytes: fixed bytes that the change saves.
         """
         line, limit = self.line, format_bytes(self.line.limit_bytes)
+        # No change of the step makes the batch itself smaller.
         share += (1 - share) * self.batch_share
         after = line.fixed_bytes - saved_bytes + line.growing_bytes(self.batch_size) * share
         if after <= line.limit_bytes:
@@ -131,6 +132,7 @@ def propose_flash_attention(shortage: Shortage) -> ProposedChange | None:
 def propose_accumulation(shortage: Shortage) -> ProposedChange | None:
     """Sum the gradients of smaller batches before an update."""
     largest, batch, line = shortage.prediction.largest_batch or 0, shortage.batch_size, shortage.line
+    # At most: the state has the slots of the optimizer too.
     sum_bytes = shortage.facts.state_bytes
     parts = next((parts for parts in _divisors(batch) if batch // parts <= largest), None)
     if parts is None or batch // parts < shortage.devices or shortage.facts.is_placed or not sum_bytes:

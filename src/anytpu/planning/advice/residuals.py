@@ -60,8 +60,10 @@ def residuals_of(jaxpr: ClosedJaxpr, states: int) -> Residuals:
     looped = looped_kept = turns = 0
     outside = dict[int, int]()  # The bytes that each equation outside loops keeps, by its index.
     sizes_of_attention = _attention_sizes(passes.forward)
+    # 1. The bytes that each equation keeps, and which of them are attention's.
     for index, equation in enumerate(passes.forward):
         kept = passes.kept(equation)
+        # A loop over layers is rematerialised by iteration: its carries are kept, and the inside of one iteration.
         if equation.primitive.name == "scan":
             carried = scan_arguments(equation)[1]
             stacked = [variable for variable in kept if variable in equation.outvars[carried:]]
@@ -78,6 +80,7 @@ def residuals_of(jaxpr: ClosedJaxpr, states: int) -> Residuals:
             _by_shape((each, shape_of(each)) for each in kept if _sizes(shape_of(each)) in sizes_of_attention)
         )
         outside[index] = sum(map(bytes_of, kept))
+    # 2. Outside of loops, the cuts into blocks that keep the fewest bytes.
     cuts, kept_bytes = best_blocks(outside, passes.crossing())
     total = looped + sum(outside.values())
     if not total:
@@ -91,6 +94,7 @@ def _attention_sizes(equations: Iterable[JaxprEqn]) -> set[tuple[int, ...]]:
     products, exponents = set[tuple[int, ...]](), set[tuple[int, ...]]()
     for equation in _all(equations):
         shape = shape_of(equation.outvars[0]) if equation.outvars else ()
+        # softmax is recognised by its exponential. Axes of length 1 do not count.
         if equation.primitive.name == "exp" and min([size for size in shape if size > 1][-2:], default=0) >= LONG:
             exponents.add(_sizes(shape))
         elif equation.primitive.name == "dot_general" and equation.params["dimension_numbers"][1][0]:

@@ -38,6 +38,7 @@ def slices_that_hold(
     """
     by_chip: dict[str, Holding] = {}
     for other, need in _fitting_slices(prediction, line if not is_placed else None, prices):
+        # The slices come with the fewest chips first, so the first of a chip is its smallest.
         if other.chip.name not in by_chip:
             price = prices.get(other.chip.name)
             by_chip[other.chip.name] = Holding(

@@ -85,6 +85,7 @@ def _try(
         return _as_advice(finding)
     changes = {"batch_size": batch, "precision": precision, "tpu": finding.tpu}
     tried = ", ".join(f"{name}={value!r}" for name, value in changes.items() if value is not None)
+    # A step that does not fit has no time, so there is no gain to compare.
     if not before.fits:
         return dataclasses.replace(_as_advice(finding), tried=tried, step_s=after.step_s) if after.fits else None
     gain = _gain(before, after)
@@ -97,6 +98,7 @@ def _with_computed_gain(finding: ProposedChange, before: Prediction) -> Advice:
     """Return the advice to start more steps a call, with its gain: the host's share falls, all else is unchanged."""
     ops = before.time.ops if before.time else ()
     steps, step_s = finding.steps_per_execution or 1, before.step_s or 0.0
+    # The steps of a call share its own time. Where the call is longer than its steps, they wait for the host.
     adds_s = sum(op.time_s for op in ops if op.kind == "host" and op.name != HOST_WAIT) * before.steps_per_execution
     rest_s = step_s - sum(op.time_s for op in ops if op.kind == "host")
     after_s = max(rest_s + adds_s / steps, call_of(before) / steps)

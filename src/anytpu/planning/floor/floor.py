@@ -70,13 +70,16 @@ def by_floor(program: Program, target: Target, settings: PlanSettings, why: str)
         >>> round(8 * 197e12 * time.step_s / (2 * 8192**3), 6), time.interval_s[1]
         (1.0, inf)
     """
+    # 1. The minimum work of one device.
     work, limit, rows = work_of(program), limit_bytes(target), batch_rows(program)
     least = least_of(work, target)
     peak_bytes = sum(buffer.bytes for buffer in least.memory)
     memory = MemoryUse(peak_bytes, limit, buffers=tuple(sorted(least.memory, key=lambda buffer: -buffer.bytes)[:50]))
+    # 2. The time of a step that fits.
     time = _time(least, target, work.uncounted) if memory.fits else None
     if time is not None:
         time = add_input_wait(time, settings.input_examples_per_s, rows)
+    # 3. The peak for the utilisation is that of the type with the most FLOPs.
     main = max(least.flops, key=lambda dtype: least.flops[dtype], default="bf16")
     return Prediction(
         program=program.name,

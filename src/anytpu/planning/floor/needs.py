@@ -56,12 +56,14 @@ def needs_of(jaxpr: Jaxpr, results: Sequence[Box]) -> dict[Any, Box]:
             if not isinstance(variable, Literal) and _size(box) > _size(needs.get(variable)):
                 needs[variable] = box
 
+    # Backwards, so that the needs of all users of a value are known before the equation that makes it.
     need(jaxpr.outvars, results)
     for equation in reversed(jaxpr.eqns):
         boxes = [needs.get(variable) for variable in equation.outvars]
         operands = (
             [whole(variable) for variable in equation.invars] if equation.effects else _operand_needs(equation, boxes)
         )
+        # Slices of a value that do not overlap add up. `need` keeps the largest box, so all are joined each time.
         if equation.primitive.name == "slice" and boxes[0] is not None:
             taken = slices.setdefault(equation.invars[0], [])
             taken.append(equation)
@@ -86,6 +88,8 @@ def rounds_of(equation: JaxprEqn, results: Sequence[Box]) -> list[tuple[int, lis
     constants, carried = scan_arguments(equation)
     stacked: list[Box] = [box[1:] if box and box[0] == length else None for box in results[carried:]]
     carry, left, rounds = list(results[:carried]), length, list[tuple[int, list[Box]]]()
+    # From the last iteration back. If the need of the carry is the same before and after an iteration, it is the same
+    # in all earlier ones. Iterations beyond the maximum do not count, as a lower bound allows.
     for _ in range(_MAX_ROUNDS):
         needs = needs_of(body, [*carry, *stacked])
         before = [needs.get(variable) for variable in body.invars[constants : constants + carried]]
@@ -112,8 +116,10 @@ def _size(box: Box) -> int:
 
 def _operand_needs(equation: JaxprEqn, results: list[Box]) -> list[Box]:
     name, everything = equation.primitive.name, [whole(variable) for variable in equation.invars]
+    # 1. Nothing is needed.
     if all(not _size(box) > 0 for box in results):
         return [None] * len(everything)
+    # 2. Control flow and calls. Only what every branch needs is certain.
     if name == "scan":
         return _of_scan(equation, results)
     if name == "cond":
@@ -124,6 +130,7 @@ def _operand_needs(equation: JaxprEqn, results: list[Box]) -> list[Box]:
         return _argument_needs(inner, results)
     if name == "optimization_barrier":
         return results
+    # 3. Operations that move parts of their operands.
     if name in _IN_PLACE:
         # The part that it overwrites need not be computed.
         return [None, *everything[1:]] if results[0] == everything[0] else [None] * len(everything)
@@ -135,10 +142,12 @@ def _operand_needs(equation: JaxprEqn, results: list[Box]) -> list[Box]:
         return [_added(results, equation.params["axis"])]
     if name == "gather":
         return [_of_gather(equation, results[0]), *everything[1:]]
+    # 4. A result that is needed as a whole needs its operands as a whole; a loop or a kernel is not taken apart.
     if name in ("while", "pallas_call") or any(
         box == whole(variable) for box, variable in zip(results, equation.outvars, strict=True)
     ):
         return everything
+    # 5. A part of a result.
     return _of_part(equation, results)
 
 
@@ -170,6 +179,7 @@ def _of_part(equation: JaxprEqn, results: list[Box]) -> list[Box]:
 def _of_product(equation: JaxprEqn, box: tuple[int, ...]) -> list[Box]:
     (contracted, batched), left = equation.params["dimension_numbers"], iter(box)
     shapes = [list(whole(variable) or ()) for variable in equation.invars]
+    # A result has the batch axes first, then the free axes of the left operand, then those of the right one.
     for axes in zip(*batched, strict=True):
         extent = next(left)
         for shape, axis in zip(shapes, axes, strict=True):
@@ -245,11 +255,14 @@ def _of_scan(equation: JaxprEqn, results: list[Box]) -> list[Box]:
     boxes: list[Box] = []
     for place, (inner, outer) in enumerate(zip(body.invars, equation.invars, strict=True)):
         box = last.get(inner)
+        # 1. A constant: the largest need of any iteration.
         if place < constants:
             box = max((known.get(inner) for _, known in needs), key=_size)
+        # 2. A stacked operand has one slice for each iteration.
         elif _rank(inner) < _rank(outer):
             is_same = all(known.get(inner) == box for _, known in needs)
             box = None if box is None else (length if is_same else count, *box)
+        # 3. The initial carry: known only if the rounds reach the first iteration.
         elif sum(times for times, _ in needs) < length:
             box = None
         boxes.append(box)
@@ -273,6 +286,7 @@ def _reshaped(box: tuple[int, ...], shape: tuple[int, ...], to: tuple[int, ...])
             left += 1
         if left == len(shape):
             return None
+        # The smallest groups of dimensions with equal numbers of elements on both sides.
         ends = left + 1, right + 1
         while math.prod(shape[left : ends[0]]) != math.prod(to[right : ends[1]]):
             is_shorter = math.prod(shape[left : ends[0]]) < math.prod(to[right : ends[1]])

@@ -17,6 +17,7 @@ from jax.extend.core import Jaxpr, JaxprEqn, Literal
 
 from anytpu.program.jaxprs import called_jaxpr
 
+# Levels of need, in this order because the larger counts: not needed; passed on in place; read whole.
 _NOT, _KEPT, _READ = 0, 1, 2
 _IN_PLACE = ("scatter", "dynamic_update_slice")
 _PARTS = ("gather", "dynamic_slice", "slice", "split")
@@ -30,6 +31,7 @@ _SAME = (
     "reshard",
     "optimization_barrier",
 )
+# What these read and write is not certain, so nothing of it counts.
 _OPAQUE = ("cond", "while", "pallas_call", "custom_linear_solve")
 
 
@@ -61,6 +63,7 @@ def written_whole(jaxpr: Jaxpr) -> list[bool]:
 def _written(jaxpr: Jaxpr, known: dict[int, list[bool]]) -> list[bool]:
     """Compute `written_whole`, and analyse each jaxpr once."""
     made = {variable: equation for equation in jaxpr.eqns for variable in equation.outvars}
+    # Reversed, so that the first place of a repeated result wins.
     first = {id(variable): place for place, variable in reversed(list(enumerate(jaxpr.outvars)))}
     return [
         first[id(variable)] == place and not isinstance(variable, Literal) and _is_made(variable, made, known)
@@ -77,6 +80,7 @@ def _needs(jaxpr: Jaxpr, results: Sequence[int]) -> list[int]:
             if not isinstance(variable, Literal):
                 needs[variable] = max(needs[variable], level)
 
+    # Backwards, so that the needs of all users of a value are known before the equation that makes it.
     need(jaxpr.outvars, results)
     for equation in reversed(jaxpr.eqns):
         need(equation.invars, _operand_needs(equation, [needs[variable] for variable in equation.outvars]))

@@ -116,12 +116,14 @@ def _in(jaxpr: Jaxpr, results: Sequence[Box], around: tuple[JaxprEqn, ...], unco
 def _of(equation: JaxprEqn, boxes: list[Box], around: tuple[JaxprEqn, ...], uncounted: list[str]) -> Flops:
     name, params, inside = equation.primitive.name, equation.params, (*around, equation)
     is_whole = all(box == whole(variable) for box, variable in zip(boxes, equation.outvars, strict=True))
+    # 1. Products.
     if name == "dot_general" and not is_whole:
         return Flops({_type_of(equation): _part_flops(equation, boxes[0] or (0,))})
     if name in ("dot_general", "ragged_dot_general"):
         return Flops({_type_of(equation): _product_flops(equation)} if is_whole else {})
     if name == "conv_general_dilated":
         return Flops({_type_of(equation): _convolution_flops(equation, boxes[0])} if boxes[0] else {})
+    # 2. Control flow, each with the number of executions that is certain.
     if name == "scan":
         body = params["jaxpr"].jaxpr
         rounds = rounds_of(equation, boxes)
@@ -133,15 +135,18 @@ def _of(equation: JaxprEqn, boxes: list[Box], around: tuple[JaxprEqn, ...], unco
         sizes = dict(params["mesh"].shape)
         count = math.prod(sizes[axis] for axis in params["newly_manual_axes"])
         body, parts = params["jaxpr"], zip(boxes, equation.outvars, params["jaxpr"].outvars, strict=True)
+        # A part of a global result says nothing about the part of one device.
         needed = [whole(inner) if box == whole(outer) else None for box, outer, inner in parts]
         return _times(_in(body, needed, inside, uncounted), count)
     if name == "pallas_call":
         grid = params["grid_mapping"].grid
+        # A grid whose size is known only at run time may be empty.
         runs = math.prod(grid) if all(isinstance(size, int) for size in grid) else 0
         return _times(_in(params["jaxpr"], [], inside, uncounted), runs)
     if name == "while":
         _count_none(TracedOperation(equation, around), uncounted)
         return Flops()
+    # 3. Calls.
     inner = called_jaxpr(equation)
     return Flops() if inner is None else _in(inner, boxes, inside, uncounted)
 
@@ -166,6 +171,7 @@ def _distinct(jaxpr: Jaxpr) -> Jaxpr:
         operands = tuple(_value(variable, same) for variable in equation.invars)
         key = (equation.primitive, operands, *(_setting(name, equation.params[name]) for name in equation.params))
         before = seen.setdefault(key, equation)
+        # An effect happens each time, so its equation stays.
         if before is equation or equation.effects:
             kept.append(equation.replace(invars=[_first(variable, same) for variable in equation.invars]))
         else:
@@ -247,6 +253,7 @@ def _type_of(equation: JaxprEqn) -> str:
     """Return the operand type of the matrix unit: the fastest type that a compiler could choose."""
     dtypes = [dtype for _, dtype in _operands(equation)]
     bits = max(dtype_bits(dtype) for dtype in dtypes)
+    # A lower bound takes the fastest unit: integers as bytes, unless they are stored in 4 bits.
     if all(jnp.issubdtype(dtype, jnp.integer) for dtype in dtypes):
         return "s4" if bits == 4 else "s8"
     if bits <= 8 and all(jnp.issubdtype(dtype, jnp.floating) for dtype in dtypes):

@@ -144,14 +144,17 @@ def compare_with_lock(
         SettingError: a tolerance is not a number of 0 or more. The lock cannot be read, or has other steps. It has a
             floor where the plan has a forecast, or the reverse.
     """
+    # 1. The tolerances.
     for name, value in (("step_percent", step_percent), ("memory_percent", memory_percent)):
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
             raise SettingError(f"{name} must be a number of 0 or more, not {value!r}")
+    # 2. The lock has the same steps with the same certainty: a floor is never compared with a forecast.
     lock, plan = read_lock(path), lock_of(job, predictions)
     before = {step.name: step for step in lock.steps}
     _check_names(path, list(before), [step.name for step in plan.steps])
     for step, prediction in zip(plan.steps, predictions, strict=True):
         _check_certainty(path, before[step.name], step, prediction)
+    # 3. The comparison.
     tolerances = _Tolerances(step_percent, memory_percent)
     steps = tuple(
         _compared(before[step.name], step, prediction, tolerances)
@@ -187,6 +190,7 @@ def _check_certainty(path: str, before: LockedStep, now: LockedStep, prediction:
 
 def _compared(before: LockedStep, now: LockedStep, prediction: Prediction, tolerances: _Tolerances) -> StepCheck:
     """Return the comparison of a step."""
+    # Changes decide. Layers and buffers only explain them, so a step without a change lists none.
     changes = [*_memory_changes(before, now, tolerances.memory)]
     if before.step_ms is not None and now.step_ms is not None:
         at_least = "" if now.certainty == "a forecast" else "at least "
@@ -299,6 +303,7 @@ def _renamed(before: dict[str, float], now: dict[str, float]) -> dict[str, float
     """
     names, planned = {}, _by_stem(now)
     for stem, locked in _by_stem(before).items():
+        # With another count of layers nobody knows which one is new.
         if len(locked) == len(planned.get(stem, ())):
             names |= dict(zip(locked, planned[stem], strict=True))
     return {names.get(name, name): amount for name, amount in before.items()}
