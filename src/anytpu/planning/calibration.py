@@ -100,6 +100,7 @@ def _factor(chip: str, runs: list[MeasuredRun]) -> LocalFactor:
         programs.setdefault((run.program, run.devices), []).append(math.log(run.step_s / run.predicted_s))
     ratios = [statistics.mean(each) for each in programs.values()]
     shift = sum(ratios) / (len(ratios) + PRIOR_PROGRAMS)
+    # The prior counts as PRIOR_PROGRAMS further programs, here as in the mean.
     squares = sum((ratio - shift) ** 2 for ratio in ratios) + PRIOR_PROGRAMS * _USUAL_SPREAD**2
     spread = math.sqrt(squares / (len(ratios) + PRIOR_PROGRAMS))
     return LocalFactor(chip, math.exp(shift), spread, len(ratios), len(runs))
@@ -196,14 +197,17 @@ def correct(time: StepTime, target: Target) -> StepTime:
     factor = local_factor(target)
     if factor is None:
         return time
+    # 1. Time and interval are corrected alike.
     step_s = time.step_s * factor.factor
     low_s, high_s = (bound_s * factor.factor for bound_s in time.interval_s)
     if factor.programs > PRIOR_PROGRAMS and math.isfinite(high_s):
+        # 2. With more programs than the prior has, the interval may become narrower, never wider.
         # Enough runs of this machine: their spread around the correction gives the interval, nine in ten within it.
         width = math.exp(1.645 * factor.spread)
         certain_s = step_s - factor.factor * sum(op.optional_s for op in time.ops)
         most_s = step_s + factor.factor * sum(op.further_s for op in time.ops)
         low_s, high_s = max(low_s, certain_s / width), min(high_s, most_s * width)
+    # 3. The interval begins no lower than the peaks of the chip allow, and has the prediction in it.
     low_s = max(low_s, min(step_s, sum(op.least_s for op in time.ops)))
     return dataclasses.replace(
         time,

@@ -159,9 +159,11 @@ def spot_run(work_s: float, preemptions_per_hour: float, checkpoint_s: float, re
     if preemptions_per_hour == 0:
         return SpotRun(work_s, None)
     mean_s = 3600.0 / preemptions_per_hour
+    # Equal parts no longer than the best interval. No save follows the last one.
     parts = math.ceil(work_s / max(best_interval_s(checkpoint_s, mean_s), 1e-3)) or 1
     part_s = work_s / parts
     try:
+        # expm1 is exact for parts that are much shorter than the mean time between pre-emptions.
         rounds = (parts - 1) * math.expm1((part_s + checkpoint_s) / mean_s) + math.expm1(part_s / mean_s)
         run_s = mean_s * math.exp(restart_s / mean_s) * rounds
     except OverflowError:

@@ -173,14 +173,17 @@ def extrapolate(
         scheduled: its prediction by its schedule, whose memory is taken; None: the memory lies on a line too.
     """
     assert few.memory is not None and more.memory is not None
+    # 1. The distance along the line, in steps between the two compilations.
     further = count - counts[1]
     steps = further / (counts[1] - counts[0])
+    # 2. The memory, by the schedule of the whole program if there is one.
     memory, memory_note = _memory(few.memory, more.memory, steps), MEMORY_ERROR
     if scheduled is not None and scheduled.memory is not None:
         memory, memory_note = scheduled.memory, " The memory is that of the schedule of the whole program."
     compiled = [result for result in (few, more, scheduled) if result is not None]
     compile_s = [result.compile_s for result in compiled if result.compile_s is not None]
     said = f"Extrapolated: {counts[0]} and {counts[1]} of {count} equal blocks were compiled"
+    # 3. The time, of a program that fits.
     time = None
     if few.time is not None and more.time is not None and memory.fits:
         time = _time(few.time, more.time, further, steps, floor)
@@ -203,6 +206,7 @@ def extrapolate(
 def _time(few: StepTime, more: StepTime, further: int, steps: float, floor: Prediction) -> StepTime:
     least_s = floor.time.step_s if floor.time is not None else 0.0
     step_s = max(more.step_s + steps * max(more.step_s - few.step_s, 0.0), least_s)
+    # The error grows with the share of the time that was not compiled.
     off = math.exp(OFF * (1 - more.step_s / step_s))
     low_s, high_s = (step_s * bound_s / more.step_s for bound_s in more.interval_s)
     ops = (*more.ops, *_further(few, more, further, steps))

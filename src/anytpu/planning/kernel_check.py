@@ -94,18 +94,21 @@ def check_kernel(
     Example:
         >>> tpu.check_kernel(matmul, (x, y), jnp.dot, "v5e-1").show()  # doctest: +SKIP
     """
+    # 1. The arguments, and the grids of the kernel's calls.
     targets = targets_named([tpu] if isinstance(tpu, str) else list(tpu))
     if tolerance is not None and not tolerance >= 0:
         raise SettingError(f"tolerance must be a share of the largest value, 0 or more, or None, not {tolerance!r}")
     called = name or getattr(kernel, "__name__", "kernel")
     specs = [_spec(called, index, value) for index, value in enumerate(inputs)]
     grids = _grids(called, kernel, specs)
+    # 2. The results, by JAX's interpreter.
     tell = progress or (lambda line: None)
     comparison = None
     if reference is not None:
         tell(f"{called} in TPU interpret mode, {_steps(grids)}")
         comparison = compare(kernel, reference, random_arrays(list(inputs)), tolerance)
 
+    # 3. The compiler of each chip. The inputs are the state, because a batch would be split over the devices.
     def step(state: Any, batch: Any) -> Any:
         return state, kernel(*state)
 
@@ -167,6 +170,7 @@ def _on_chip(program: Program, target: Target, tell: Callable[[str], None], sett
     if not isinstance(answer, CompiledProgram):
         text = f"the arrays need {format_bytes(answer.needed_bytes)} of {format_bytes(answer.limit_bytes)}"
         return KernelOnChip(target, reason=text, advice="Give smaller inputs", said=answer.said)
+    # The interval is that of the whole step; the kernel has the same share above and below.
     time = step_time(parse(answer.hlo), target)
     kernels = [op for op in time.ops if op.kind == "kernel"]
     time_s = sum(op.time_s for op in kernels)

@@ -102,6 +102,7 @@ def plan(
         >>> tpu.plan(model, batch_size=1024, tpu=["v2-8", "v3-8"]).fastest.target.name  # doctest: +SKIP
         'v3-8'
     """
+    # 1. The arguments.
     targets, jobs = targets_named(tpu), jobs_of(PlanJob(job, input_specs, mode, precision, batch_axis), layout, mesh)
     settings = settings_of(
         jobs(targets[0].devices).source,
@@ -116,9 +117,11 @@ def plan(
         use_cache=use_cache,
         name=name,
     )
+    # 2. The pairs of a system and a batch: those to plan, and those of the sweep.
     pairs = _pairs(targets, batch_size)
     others = [(target, other) for target, own in pairs for other in _batches(sweep_batches, own)]
 
+    # 3. The predictions, in the order of the pairs.
     predictions = run_together(_predictions(jobs, pairs, others, settings, advise))
     planned, sweep = predictions[: len(pairs)], predictions[len(pairs) :]
     return Plan(name or planned[0].program, tuple(planned), tuple(sweep), examples, epochs)
@@ -155,6 +158,7 @@ def run_together(tasks: Iterable[Callable[[], T]]) -> list[T]:
     with compilations() as ours, concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
         futures: list[concurrent.futures.Future[T]] = []
         try:
+            # The context has the compilations that belong together (`compilations`).
             futures.extend(pool.submit(contextvars.copy_context().run, task) for task in tasks)
             # Not in order: an error must not wait for earlier tasks.
             done, _ = concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_EXCEPTION)

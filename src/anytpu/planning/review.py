@@ -42,11 +42,13 @@ def review(
     """
     if prediction.is_floor:
         return prediction  # A bound says neither where the time goes nor the gain of a change.
+    # 1. What is worth trying.
     # A program that the compiler did not finish would not finish with a change either, and each try costs its timeout.
     is_compiled = prediction.basis == "compiled"
     tries = tries and is_compiled
     facts, line = facts_of(job.program(batch_size), job.is_model, prediction.target.devices), None
     settings = dataclasses.replace(settings, is_trial=True)
+    # 2. A step that does not fit: the largest batch, and the slices that hold it.
     if not prediction.fits and is_compiled and job.has_batches and prediction.batch_size and prediction.memory:
         # State that is split is smaller on each device, by a factor that only the compiler knows.
         whole_bytes = 0 if facts.is_placed else facts.state_bytes
@@ -55,6 +57,7 @@ def review(
     if not prediction.fits:
         prediction = _with_holding(job.program(batch_size), prediction, line, settings)
 
+    # 3. Advice, tried by compiling changed programs.
     compiled: list[Prediction] = []
 
     def predict_changed(batch: int | None, precision: str | None, tpu: str | None) -> Prediction:
@@ -77,6 +80,7 @@ def _with_largest_batch(
     """
     assert prediction.batch_size is not None and prediction.memory is not None
     too_large = prediction.batch_size, prediction.memory
+    # The state alone does not fit, so no batch is searched for.
     if whole_bytes > prediction.memory.limit_bytes:
         largest = LargestBatch(0, (too_large,))
     else:
@@ -101,6 +105,7 @@ def _half(
     """Yield half the smallest batch that fits, with its memory, if the batches tried so far give no good line."""
     fitting = [batch for batch, memory in tried if memory.fits]
     relaxed = sum(is_relaxed(memory) for _, memory in tried)
+    # Two relaxed batches give a good line. If several were tried and none fits, no smaller batch is left.
     if relaxed > 1 or (not fitting and len(tried) > 1):
         return
     batch = min(fitting or [prediction.batch_size or 0]) // 2 // parts * parts

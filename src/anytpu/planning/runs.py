@@ -133,6 +133,7 @@ def _digest(program: Program) -> str:
     with inside(program.placement):
         # A fresh function object: JAX's cache would return the jaxpr that a backend traced under its own switches.
         traced = jax.make_jaxpr(lambda state, batch: step(state, batch))(*placed_specs(program))
+    # Counts, not a list: neither the order of operations nor names nor source lines are part of the identity.
     counts = sorted(collections.Counter(_operations(traced)).items())
     text = json.dumps([program.mode, program.replicas, leaves, counts])
     return hashlib.sha256(text.encode()).hexdigest()[:24]
@@ -162,6 +163,7 @@ def remember(program: Program, target: Target, time: StepTime, steps_per_executi
     """
     if _env.recorded_runs() == "none" or not math.isfinite(time.step_s) or time.step_s <= 0:
         return
+    # The run may start another number of steps with a call, so the time of the call is stored apart.
     host_s = sum(op.time_s for op in time.ops if op.name == HOST_CALL)
     known, call_s = digest(program), host_s * steps_per_execution
     forecast = StoredForecast(known, target.name, target.devices, time.step_s - host_s, call_s)
@@ -202,6 +204,7 @@ def read_runs(path: Path | None = None, forecasts: Path | None = None) -> list[M
         path: the file of runs; None: this user's.
         forecasts: the file of predictions; None: this user's.
     """
+    # Later lines replace earlier ones of the same run, or of the same program on the same system.
     predicted = {_key(forecast): forecast for forecast in _read(forecasts or forecasts_file(), StoredForecast)}
     newest = {run.run: run for run in _read(path or runs_file(), MeasuredRun)}
     return [

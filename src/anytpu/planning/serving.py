@@ -126,6 +126,7 @@ class Serving:
 
 
 def _largest(memory: MemoryUse, batch_size: int) -> int:
+    # Linear in the batch: everything but the fixed kinds grows with it.
     fixed = sum(part.bytes for part in memory.parts if part.kind in _FIXED)
     growing = memory.peak_bytes - fixed
     return max(int((memory.limit_bytes - fixed) / growing * batch_size), 0) if growing > 0 else 0
@@ -212,9 +213,11 @@ def plan_serving(
     for name, value in (("batch_size", batch_size), ("prompt_tokens", prompt_tokens), ("new_tokens", new_tokens)):
         check_positive_integer(name, value)
     targets = targets_named(tpu)
+    # 1. The two steps.
     prefill, decode = decoding_steps(model, batch_size, prompt_tokens, new_tokens)
     settings = settings_of(prefill, prices=prices, timeout_s=timeout_s, use_cache=use_cache, progress=progress)
     servings = []
+    # 2. Each slice: a layout of the decode step, which prefill follows, and two compilations.
     for target in targets:
         own = _layout_for(decode, target, settings) if layout is None and target.devices > 1 else layout
         steps = [_job_on(program, target, own, mesh) for program in (prefill, decode)]

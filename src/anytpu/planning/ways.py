@@ -131,18 +131,22 @@ def ways_to_fit(
         is_trial=True,
         stage="schedule",
     )
+    # 1. The step as it is. Its errors are those of the call.
     own = jobs_of(PlanJob(job, input_specs, "train", precision, batch_axis), layout, mesh)(target.devices)
     compiler = _Compiler(target, settings)
     program = own.program(batch_size)
     rows = batch_rows(program)
     first = ChangedStep(AS_IT_IS, compiler.predict(own, batch_size))
+    # 2. The changes are traced in this thread, then compiled together. An error is the reason in a row.
     changes = list(_changes(own, batch_size, rows, target, lora_rank))
     jobs = [(change, _job_or_reason(change)) for change in changes]
     tasks = [functools.partial(compiler.row, change, changed) for change, changed in jobs]
     table = [first, *run_together(tasks)]
+    # 3. The row that is computed, not compiled.
     residuals = facts_of(program, own.is_model, target.devices).residuals
     if residuals.attention_bytes:
         table.append(_flash_attention(residuals, own.is_model))
+    # 4. Slices for the step as it is, and for the change that saves most.
     made = {change.name: (changed, change.batch_size) for change, changed in jobs if isinstance(changed, PlanJob)}
     slices = compiler.slices(table, {AS_IT_IS: (own, batch_size), **made})
     return StepChanges(name or program.name, target, rows, tuple(table), slices, _notes(slices, table))
@@ -279,6 +283,7 @@ class _Compiler:
         self, table: list[ChangedStep], jobs: Mapping[str, tuple[PlanJob, int | None]]
     ) -> tuple[SliceChoice, ...]:
         """Return the cheapest slice of each chip for the step as it is, or with the change that saves most."""
+        # Half the sequence is another task, so it does not compete.
         changed = [row for row in table[1:] if row.memory_bytes is not None and row.change != HALF_SEQUENCE]
         smallest = min(changed, key=lambda row: row.memory_bytes or 0, default=table[0])
         choices: dict[str, SliceChoice] = {}
