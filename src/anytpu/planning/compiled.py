@@ -32,6 +32,7 @@ def predict_compiled(program: Program, target: Target, settings: PlanSettings) -
         NoAnswerError: the compiler took too long or too much memory.
         PlanError: the compiler refused the program or crashed.
     """
+    # 1. The compiler's answer.
     answer = compile_program(
         program,
         target,
@@ -41,7 +42,9 @@ def predict_compiled(program: Program, target: Target, settings: PlanSettings) -
         stage=settings.stage,
     )
     module = parse(answer.hlo) if isinstance(answer, CompiledProgram) else None
+    # 2. The memory, with the batch that `fit` sends while the devices compute.
     memory, time = with_next_batch(memory_of(answer, module, program, target), program, target), None
+    # 3. The time of a step that fits with both batches.
     if module is not None and memory.fits:
         time = step_time(module, target, steps_per_execution=settings.steps_per_execution)
         time = dataclasses.replace(time, evidence=(*time.evidence, *compiler_note(answer.compiler)))

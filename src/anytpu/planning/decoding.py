@@ -58,6 +58,7 @@ def decoding_steps(model: Any, batch_size: int, prompt_tokens: int, new_tokens: 
     def tokens_of(length: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((batch_size, length), "int32")
 
+    # The cache has room for the prompt and the answer; only its shape is computed here.
     _, cache = jax.eval_shape(prefill, {"weights": weights}, tokens_of(prompt_tokens + new_tokens))
     state = {"weights": weights, "cache": cache, "position": jax.ShapeDtypeStruct((), "int32")}
     return (

@@ -39,15 +39,18 @@ def predict(job: PlanJob, batch_size: int | None, target: Target, settings: Plan
     Raises:
         PlanError: the compiler refused the program or crashed. For a trial also: it had no answer.
     """
+    # 1. The program for these devices.
     program = job.program(batch_size)
     rows = batch_rows(program)
     settings = settings.of_fit(rows)
     batch = f", {rows:,} examples a step" if rows else ""
     settings.progress(f"{settings.name or program.name} on {target.name} ({target.compiler_name}){batch}")
     program = for_devices(program, target.devices)
+    # 2. A compilation that would pass the time limit is not begun.
     # A schedule takes a tenth of the time of the code, so it is made of all blocks.
     why = why_too_long(job, program, settings) if settings.stage == "code" else ""
     prediction = _approximate(job, batch_size, program, target, settings, why) if why else None
+    # 3. The compiler's prediction, or the best that there is without: an extrapolation, a schedule, a floor.
     try:
         prediction = prediction or predict_compiled(program, target, settings)
     except (CompilerMissingError, NoAnswerError) as error:

@@ -94,6 +94,7 @@ class PlanJob:
             precision=self.precision,  # type: ignore[arg-type]
             batch_axis=self.batch_axis,
         )
+        # The change comes first: the layout places the arrays of the changed program.
         if self.change is not None:
             program = self.change(program)
         if self.layout is None:

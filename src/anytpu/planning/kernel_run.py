@@ -58,6 +58,7 @@ def compare(
 
     with jax.default_matmul_precision("highest"):
         expected = jax.tree.map(np.asarray, reference(*arrays))
+    # 1. The kernel in the interpreter. Any error of it is a fault of the kernel.
     began_s = time.perf_counter()
     pltpu.reset_tpu_interpret_mode_state()
     try:
@@ -75,6 +76,7 @@ def compare(
     finally:
         pltpu.reset_tpu_interpret_mode_state()
     seconds = time.perf_counter() - began_s
+    # 2. The differences. A race is the fault only if the values are right.
     pairs = [] if fault else list(zip(jax.tree.leaves(results), jax.tree.leaves(expected), strict=True))
     limits = [_tolerance(result.dtype) if tolerance is None else tolerance for result, _ in pairs]
     errors = [_error(result, wanted) for result, wanted in pairs]

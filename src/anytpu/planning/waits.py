@@ -65,6 +65,7 @@ def add_host_wait(time: StepTime, call_s: float, steps_per_execution: int) -> St
         0.0003
     """
     host_s = call_s / steps_per_execution
+    # The host's time may be off by this factor. Even then the interval would not show it.
     if host_s * _HOST_OFF <= time.interval_s[0]:
         return time
     low_s, high_s = time.interval_s

@@ -118,6 +118,7 @@ def element_span(tuple_text: str, index: int) -> tuple[int, int]:
         (2, 1)
     """
     head = tuple_text[: tuple_text.find(") ") + 1]
+    # Without nested tuples each element is one array.
     if not head.startswith("((") and ", (" not in head:
         return index, 1
     starts, depth, leaves = [0], 0, 0

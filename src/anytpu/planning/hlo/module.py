@@ -99,6 +99,7 @@ class _CalledFrom(NamedTuple):
 
 
 def _trip_count(loop: _CalledFrom) -> int | None:
+    # 1. The condition compares an element of the carried tuple with a constant.
     compared = _compared(_CalledFrom(loop.instruction.bodies[0].root, loop))
     if compared is None:
         return None
@@ -106,6 +107,7 @@ def _trip_count(loop: _CalledFrom) -> int | None:
     index, limit = _carried_index(counter), _constant(bound)
     if index is None or limit is None:
         return None
+    # 2. The element starts at a constant, and each iteration adds a constant to it.
     start, step = _constant(_initial(loop, index)), _step(loop, index)
     return None if start is None or not step else _count(start, limit, step, direction)
 
@@ -116,6 +118,7 @@ def _count(start: int, limit: int, step: int, direction: str) -> int | None:
     )
     if direction == "NE" and (limit - start) % step == 0:
         distance = limit - start
+    # A counter that moves away from its bound is not guessed.
     if distance is None or (step > 0) != (direction in ("LT", "LE") or (direction == "NE" and distance > 0)):
         return None
     return max(0, -(-distance // step))

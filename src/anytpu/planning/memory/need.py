@@ -56,6 +56,7 @@ def memory_of(
         return dataclasses.replace(memory, parts=parts_of(memory.peak_bytes, 0, program, target))
     if module is None:
         raise PlanError(f"the memory of {program.name!r} needs its compiled module: hand over hlo.parse(answer.hlo)")
+    # A step that fits: the text has its arrays, the compiler's numbers their sum.
     peak = peak_of(module)
     buffers = [_buffer(held, module, arguments) for held in peak.held]
     buffers.append(Buffer("program code", "code", answer.code_bytes, answer.code_bytes, ""))

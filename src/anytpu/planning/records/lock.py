@@ -115,6 +115,7 @@ def lock_of(job: str, predictions: Iterable[Prediction]) -> PlanLock:
 def locked(prediction: Prediction) -> LockedStep:
     """Return a prediction as a lock holds it."""
     memory, time = prediction.memory, prediction.time
+    # Without the correction by this user's runs, which other machines do not have.
     times_s = [bound_s / time.correction for bound_s in (time.step_s, *time.interval_s)] if time else [math.inf] * 3
     step_ms, from_ms, to_ms = (_rounded(1e3 * time_s) if math.isfinite(time_s) else None for time_s in times_s)
     collectives = [op for op in time.ops if op.kind == "collective"] if time else []

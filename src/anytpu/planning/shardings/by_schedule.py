@@ -36,6 +36,7 @@ def calibrated(
     ratio = compiled.time.step_s / scheduled.time.step_s
     step_s = ratio * prediction.time.step_s
     low, high = (bound_s / compiled.time.step_s for bound_s in compiled.time.interval_s)
+    # The interval of the compiled layout, wider by the error of the ratio.
     interval_s = (step_s * low * math.exp(-OFF), step_s * high * math.exp(OFF))
     cost = cost_of(
         prediction.target, step_s, prediction.batch_size, settings.examples, settings.epochs, settings.prices

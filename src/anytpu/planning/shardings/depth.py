@@ -116,6 +116,7 @@ class SearchedJob:
         result = extrapolate_programs(program_with, self.depths, self.job.repeats.count, target, settings, floor)
         if result is None:
             return None
+        # The whole program is not lowered. Its placement is for the notes and for the load of a host.
         placement = Placement(layout.axes, specs_of(self.traced, layout))
         return completed(result, dataclasses.replace(program, placement=placement), target, settings)
 

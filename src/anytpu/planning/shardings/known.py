@@ -33,6 +33,7 @@ from anytpu.program.trace_digest import trace_digest
 from anytpu.sharding import ModelLayout, TracedStep
 from anytpu.sharding.found import to_record
 
+# These decide how a prediction is made and whether, not what it is.
 _NOT_IN_KEY = ("progress", "timeout_s", "use_cache")
 _FILES = (".py", ".json", ".csv")
 

@@ -70,9 +70,11 @@ def blocks_of(main: Any, functions: dict[str, Any], bounds: Sequence[int]) -> Mo
         named = _TRANSFORM.search(str(window))
         transform = functions.get(named[1]) if named else None
         fetches = None if transform is None else count_fetches(transform, bounds)
+        # 1. The map was evaluated over the grid.
         if fetches is not None:
             moved, least = moved + size * fetches, least + size * fetches
             continue
+        # 2. Else a block is assumed to change with each grid index that it depends on. Its own indices are certain.
         most = size * math.prod(bounds[: _last_index(transform, len(bounds))])
         moved += most
         chosen += most if transform is not None and _reads_memory(transform) else 0.0

@@ -111,6 +111,7 @@ def rates_from(target: Target, fitted: dict[str, Any]) -> Rates:
     chip = target.chip
     own = fitted["chips"].get(chip.name, {})
     values = {**fitted["shared"], **own}
+    # A chip has a value of its own, or a factor on the shared one.
     values = {name: number * own.get(f"{name}_over_shared", 1.0) for name, number in values.items()}
     names = {field.name for field in dataclasses.fields(Rates)}
     # The other core of the chip does not use the memory all the time.

@@ -77,6 +77,7 @@ def logarithms_of(ops: Sequence[OpTime], target: Target, fitted: dict[str, Any])
     floor_s = sum(op.time_s for op in ops if op.priced_by == "floor")
     further_s = (_FLOOR - 1) * floor_s + sum(op.further_s for op in ops)
     least_s = min(sum(op.least_s for op in ops), step_s)
+    # The spread is subtracted below. The factor cancels it, so the interval never starts below the minimum.
     certain_s = max(step_s - sum(op.optional_s for op in ops), math.exp(spread) * least_s)
     low = math.log(certain_s / step_s) - spread if certain_s > 0 else -math.inf
     return low, spread + math.log1p(further_s / step_s)
