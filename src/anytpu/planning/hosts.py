@@ -29,7 +29,7 @@ def host_load(program: Program, prediction: Prediction) -> HostLoad | None:
     target, time = prediction.target, prediction.time
     if target.hosts == 1:
         return None
-    # No host has less than one part of the rows.
+    # A host with several parts supplies all of them, so no more parts than hosts count.
     parts = min(batch_parts(program, target.devices), target.hosts)
     peak = target.chip.dcn_bytes_per_s and target.chip.dcn_bytes_per_s * target.chips / target.hosts
     load = HostLoad(peak)

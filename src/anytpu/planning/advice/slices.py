@@ -63,6 +63,7 @@ def _fitting_slices(
 
 def _candidates(target: Target, prices: Mapping[str, Price]) -> list[Target]:
     """Return the slices of the same chip and of chips that are still rented out, the fewest chips first."""
+    # The notes of such chips in `prices.csv` begin with these words.
     old = {chip for chip, price in prices.items() if price.note.startswith("an old generation")}
     rented = (other for other in every_target() if other.chip == target.chip or other.chip.name not in old)
     return sorted(rented, key=lambda other: other.chips)

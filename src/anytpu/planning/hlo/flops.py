@@ -167,6 +167,7 @@ def useful_positions(inputs: int, outputs: int, window: WindowDimension) -> int:
     """
     common = math.gcd(window.stride, window.lhs_dilate)
     period, last = window.lhs_dilate // common, (inputs - 1) * window.lhs_dilate
+    # The outputs that meet an element are the solutions of a linear congruence: none, or every `period`-th output.
     inverse = pow(window.stride // common, -1, period) if period > 1 else 0
     total = 0
     for position in range(window.size):

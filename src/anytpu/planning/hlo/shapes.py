@@ -143,6 +143,7 @@ def padded_count(physical: tuple[int, ...], tiles: tuple[tuple[int, ...], ...]) 
     """
     sizes = list(physical)
     for tile in tiles:
+        # The divided dimensions become counts of tiles, followed by the sides of the tile, which the next tile divides.
         outer = [1] * (len(tile) - len(sizes)) + sizes
         kept, divided = outer[: len(outer) - len(tile)], outer[len(outer) - len(tile) :]
         sizes = kept + [-(-size // max(1, side)) for size, side in zip(divided, tile, strict=True)] + list(tile)
