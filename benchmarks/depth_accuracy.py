@@ -22,6 +22,7 @@ os.environ.setdefault("KERAS_BACKEND", "jax")
 import keras
 
 import anytpu as tpu
+from anytpu.planning.compiled import predict_scheduled
 from anytpu.planning.extrapolation import extrapolate_job
 from anytpu.planning.floor import by_floor
 from anytpu.planning.forecast import predict
@@ -88,7 +89,8 @@ def compare(name: str) -> dict[str, Any]:
     settings = PlanSettings(timeout_s=1200.0)
     whole = predict(job, batch, target, settings)
     floor = by_floor(job.program(batch), target, settings, "")
-    extrapolated = extrapolate_job(job, batch, target, settings, floor)
+    scheduled = predict_scheduled(job.program(batch), target, settings, "")
+    extrapolated = extrapolate_job(job, batch, target, settings, floor, scheduled)
     assert whole.memory is not None and extrapolated is not None and extrapolated.memory is not None
     assert whole.step_s is not None and extrapolated.step_s is not None
     return {

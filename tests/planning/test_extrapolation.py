@@ -11,6 +11,7 @@ import pytest
 
 import anytpu as tpu
 from anytpu.errors import NoAnswerError, PlanError
+from anytpu.planning.compiled import SCHEDULED
 from anytpu.planning.compiler import compilation
 from anytpu.planning.extrapolation import MEMORY_ERROR, OFF, choose_depths, extrapolate
 from anytpu.planning.records import MemoryUse, OpTime, Prediction, StepTime
@@ -59,8 +60,8 @@ def test_it_says_that_it_is_extrapolated():
     assert (one.basis, one.predicted_by, one.compile_s) == ("extrapolated", f"{BY}, extrapolated", 3.0)
     assert one.notes == (
         "It took too long.",
-        "Extrapolated: 2 and 4 of 12 equal blocks were compiled, which take 17.6 ms and 24.2 ms a step. The compiler "
-        f"has not seen the whole program, so the interval is wider.{MEMORY_ERROR} It takes at least 1 ms a step.",
+        "Extrapolated: 2 and 4 of 12 equal blocks were compiled, which take 17.6 ms and 24.2 ms a step. No code "
+        f"was made of the whole program, so the interval is wider.{MEMORY_ERROR} It takes at least 1 ms a step.",
     )
     assert one.time is not None
     assert (one.time.unpriced, one.time.evidence) == (("a kernel",), ("fitted",))
@@ -89,9 +90,37 @@ def test_what_will_not_fit_has_no_time():
     one = extrapolate(found(2), found(4), (2, 4), 120, floor())
     assert (one.time, one.fits, one.hbm_bytes) == (None, False, 1300)
     assert one.notes[1] == (
-        "Extrapolated: 2 and 4 of 120 equal blocks were compiled. The compiler has not seen the whole program, so "
+        "Extrapolated: 2 and 4 of 120 equal blocks were compiled. No code was made of the whole program, so "
         f"the interval is wider.{MEMORY_ERROR} It takes at least 1 ms a step."
     )
+
+
+def test_the_memory_is_that_of_the_schedule():
+    scheduled = prediction(memory=MemoryUse(300, 1000), compile_s=0.5)
+    whole = extrapolate(found(2), found(4), (2, 4), 12, floor(), scheduled)
+    assert (whole.memory, whole.fits, whole.compile_s) == (scheduled.memory, True, 3.5)
+    assert whole.notes[1] == (
+        "Extrapolated: 2 and 4 of 12 equal blocks were compiled, which take 17.6 ms and 24.2 ms a step. No code was "
+        "made of the whole program, so the interval is wider. The memory is that of the schedule of the whole program. "
+        "It takes at least 1 ms a step."
+    )
+
+
+def test_a_deep_model_whose_schedule_does_not_fit_needs_no_code(monkeypatch: pytest.MonkeyPatch):
+    asked, stages = compilation.ask_child, []
+
+    def ask(request: Any, timeout_s: float, job: str) -> Any:
+        stages.append(request.stage)
+        if request.stage == "code":
+            raise NoAnswerError("It took too long.")
+        return asked(request, timeout_s, job)
+
+    monkeypatch.setattr(compilation, "ask_child", ask)
+    (large,) = tpu.plan(network(9), 2**27, "v5e-1", use_cache=False)
+    assert (large.fits, large.time) == (False, None)
+    # The other schedules are those of the search for the largest batch.
+    assert stages[0] == "code" and set(stages[1:]) == {"schedule"} and large.largest_batch
+    assert large.notes[:2] == ("It took too long.", SCHEDULED)
 
 
 @pytest.mark.parametrize("count", range(6, 200))
@@ -127,8 +156,12 @@ def test_a_deep_model_is_planned_by_two_shallow_ones(impatient: list[int]):
     said: list[str] = []
     (one,) = tpu.plan(network(8), 256, "v5e-1", use_cache=False, progress=said.append, steps_per_execution=1)
     assert (one.basis, one.is_floor, one.fits) == ("extrapolated", False, True)
-    assert said[1] == "compiling it with 2 and 4 of its 8 equal blocks instead"
-    assert len(impatient) == 3 and impatient[0] > impatient[2] > impatient[1]
+    assert said[1:] == [
+        "compiling deep/train for v5e-1 up to its schedule instead",
+        "compiling it with 2 and 4 of its 8 equal blocks instead",
+    ]
+    whole, schedule, few, more = impatient
+    assert whole == schedule > more > few
     assert one.flops == 2 * 256 * (128 * 128 * (3 * 8 - 1) + 3 * 128 * 10)
     low_s, high_s = one.interval_s or (0.0, 0.0)
     assert one.step_s is not None and 0 < low_s < one.step_s < high_s < math.inf

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 
+from anytpu.errors import NoAnswerError
 from anytpu.planning.calibration import record_and_correct
 from anytpu.planning.compiler import CompiledProgram, compile_program
 from anytpu.planning.compiler.export import left_out_note
@@ -59,6 +60,23 @@ def predict_compiled(program: Program, target: Target, settings: PlanSettings) -
         compile_s=None if answer.from_cache else answer.compile_s,
         batch_padding=batch_padding_of(module, program, target),
     )
+
+
+def predict_scheduled(program: Program, target: Target, settings: PlanSettings, why: str) -> Prediction | None:
+    """Predict a program from its schedule, with the reason for that; None if the compiler has none in time.
+
+    A schedule takes a tenth of the time of a compilation. It has the memory, and no cycles: the interval is wider.
+    """
+    settings.progress(f"compiling {program.name} for {target.name} up to its schedule instead")
+    try:
+        prediction = predict_compiled(program, target, dataclasses.replace(settings, stage="schedule", is_trial=True))
+    except NoAnswerError:
+        return None
+    return dataclasses.replace(prediction, notes=(why, SCHEDULED, *prediction.notes))
+
+
+SCHEDULED = "The compiler made a schedule and no code: it has the memory, but no cycles, so the interval is wider."
+"""The note of a prediction from a schedule."""
 
 
 def peak_flops_per_s(module: Module, target: Target) -> float:

@@ -1,7 +1,8 @@
 """`extrapolate_job`: predict a job that the compiler does not finish from two compilations with fewer blocks.
 
-Idea: each of n equal blocks takes the same time and the same memory. Two compilations with few blocks give the line,
-which is evaluated at n.
+Idea: each of n equal blocks takes the same time. Two compilations with few blocks give the line, which is evaluated at
+n. The memory is that of the schedule of the whole program, because a compiler that lacks memory repeats computations.
+Without a schedule the memory is evaluated on a line too.
 
 Rule: the prediction says that it is extrapolated, and from which compilations. Its interval is wider, and never starts
 below the floor. It is not stored for correction by runs, because the whole program was never compiled.
@@ -71,7 +72,12 @@ def _is_deep(repeats: Repeats) -> bool:
 
 
 def extrapolate_job(
-    job: PlanJob, batch_size: int | None, target: Target, settings: PlanSettings, floor: Prediction
+    job: PlanJob,
+    batch_size: int | None,
+    target: Target,
+    settings: PlanSettings,
+    floor: Prediction,
+    scheduled: Prediction | None,
 ) -> Prediction | None:
     """Predict a job from two compilations with fewer blocks; None if no blocks repeat, or neither ends.
 
@@ -81,6 +87,7 @@ def extrapolate_job(
         target: the system.
         settings: settings of every prediction of the plan; the time limit holds for each compilation.
         floor: the floor of the whole job.
+        scheduled: its prediction by its schedule, which has the memory; None if there is none.
     """
     repeats = job.repeats
     if repeats is None or not _is_deep(repeats):
@@ -93,7 +100,7 @@ def extrapolate_job(
             program = job.with_repeats(blocks).program(batch_size)
         return for_devices(program, target.devices)
 
-    return extrapolate_programs(program_with, counts, repeats.count, target, settings, floor)
+    return extrapolate_programs(program_with, counts, repeats.count, target, settings, floor, scheduled)
 
 
 def extrapolate_programs(
@@ -103,6 +110,7 @@ def extrapolate_programs(
     target: Target,
     settings: PlanSettings,
     floor: Prediction,
+    scheduled: Prediction | None = None,
 ) -> Prediction | None:
     """Predict a program from two compilations with fewer blocks; None if one has no answer.
 
@@ -113,13 +121,14 @@ def extrapolate_programs(
         target: the system.
         settings: settings of every prediction of the plan; the time limit holds for each compilation.
         floor: the floor of the whole program, whose first note says why it was not compiled.
+        scheduled: its prediction by its schedule, or None.
     """
     alone = dataclasses.replace(settings, is_trial=True, input_examples_per_s=None, host_call_s=0.0)
     try:
         few, more = (predict_compiled(program_with(blocks), target, alone) for blocks in counts)
     except (PlanError, ProgramError):
         return None
-    result = extrapolate(few, more, counts, count, floor)
+    result = extrapolate(few, more, counts, count, floor, scheduled)
     if result.time is None:
         return result
     return dataclasses.replace(result, time=add_waits(result.time, settings, floor.batch_size))
@@ -146,7 +155,12 @@ def choose_depths(count: int, period: int = 1) -> tuple[int, int]:
 
 
 def extrapolate(
-    few: Prediction, more: Prediction, counts: tuple[int, int], count: int, floor: Prediction
+    few: Prediction,
+    more: Prediction,
+    counts: tuple[int, int],
+    count: int,
+    floor: Prediction,
+    scheduled: Prediction | None = None,
 ) -> Prediction:
     """Return the prediction for `count` blocks by the line through two compilations.
 
@@ -156,12 +170,16 @@ def extrapolate(
         counts: number of blocks of each.
         count: number of blocks of the job.
         floor: the floor of the whole job, whose first note says why it was not compiled.
+        scheduled: its prediction by its schedule, whose memory is taken; None: the memory lies on a line too.
     """
     assert few.memory is not None and more.memory is not None
     further = count - counts[1]
     steps = further / (counts[1] - counts[0])
-    memory = _memory(few.memory, more.memory, steps)
-    compile_s = [result.compile_s for result in (few, more) if result.compile_s is not None]
+    memory, memory_note = _memory(few.memory, more.memory, steps), MEMORY_ERROR
+    if scheduled is not None and scheduled.memory is not None:
+        memory, memory_note = scheduled.memory, " The memory is that of the schedule of the whole program."
+    compiled = [result for result in (few, more, scheduled) if result is not None]
+    compile_s = [result.compile_s for result in compiled if result.compile_s is not None]
     said = f"Extrapolated: {counts[0]} and {counts[1]} of {count} equal blocks were compiled"
     time = None
     if few.time is not None and more.time is not None and memory.fits:
@@ -169,7 +187,7 @@ def extrapolate(
         of_each = " and ".join(units.format_seconds(result.step_s) for result in (few.time, more.time))
         said += f", which take {of_each} a step"
     at_least = f" It takes at least {units.format_seconds(floor.time.step_s)} a step." if floor.time else ""
-    note = f"{said}. The compiler has not seen the whole program, so the interval is wider.{MEMORY_ERROR}{at_least}"
+    note = f"{said}. No code was made of the whole program, so the interval is wider.{memory_note}{at_least}"
     return dataclasses.replace(
         more,
         program=floor.program,

@@ -13,7 +13,7 @@ import jax
 
 from anytpu import units
 from anytpu.errors import CompilerMissingError, NoAnswerError
-from anytpu.planning.compiled import predict_compiled
+from anytpu.planning.compiled import predict_compiled, predict_scheduled
 from anytpu.planning.cost import cost_of
 from anytpu.planning.extrapolation import extrapolate_job, why_too_long
 from anytpu.planning.floor import by_floor
@@ -45,44 +45,34 @@ def predict(job: PlanJob, batch_size: int | None, target: Target, settings: Plan
     batch = f", {rows:,} examples a step" if rows else ""
     settings.progress(f"{settings.name or program.name} on {target.name} ({target.compiler_name}){batch}")
     program = for_devices(program, target.devices)
-    why = why_too_long(job, program, settings)
-    prediction = _extrapolated(job, batch_size, program, target, settings, why) if why else None
+    # A schedule takes a tenth of the time of the code, so it is made of all blocks.
+    why = why_too_long(job, program, settings) if settings.stage == "code" else ""
+    prediction = _approximate(job, batch_size, program, target, settings, why) if why else None
     try:
         prediction = prediction or predict_compiled(program, target, settings)
     except (CompilerMissingError, NoAnswerError) as error:
         if settings.is_trial:
             raise
-        if isinstance(error, NoAnswerError):
-            prediction = None if why else _extrapolated(job, batch_size, program, target, settings, str(error))
-            prediction = prediction or _scheduled(program, target, settings, str(error))
+        if isinstance(error, NoAnswerError) and not why:
+            prediction = _approximate(job, batch_size, program, target, settings, str(error))
         prediction = prediction or by_floor(program, target, settings, str(error))
     return dataclasses.replace(
         completed(prediction, program, target, settings), layout_name=job.layout.name if job.layout else ""
     )
 
 
-def _extrapolated(
+def _approximate(
     job: PlanJob, batch_size: int | None, program: Program, target: Target, settings: PlanSettings, why: str
 ) -> Prediction | None:
-    """Return the prediction of a program from two with fewer blocks, with the reason; None if there is none."""
-    return extrapolate_job(job, batch_size, target, settings, by_floor(program, target, settings, why))
+    """Return the prediction of a program without its code, with the reason; None if the compiler has no answer at all.
 
-
-def _scheduled(program: Program, target: Target, settings: PlanSettings, why: str) -> Prediction | None:
-    """Return the prediction of a program from its schedule, with the reason; None if the compiler has none.
-
-    A schedule takes a tenth of the time of a compilation. It has the memory, and no cycles: the interval is wider.
+    The memory is that of the schedule. The time is extrapolated from two programs with fewer blocks, if blocks repeat.
     """
-    settings.progress(f"compiling {program.name} for {target.name} up to its schedule instead")
-    try:
-        prediction = predict_compiled(program, target, dataclasses.replace(settings, stage="schedule", is_trial=True))
-    except NoAnswerError:
-        return None
-    return dataclasses.replace(prediction, notes=(why, SCHEDULED, *prediction.notes))
-
-
-SCHEDULED = "The compiler made a schedule and no code: it has the memory, but no cycles, so the interval is wider."
-"""The note of a prediction from a schedule."""
+    scheduled = predict_scheduled(program, target, settings, why)
+    if scheduled is not None and not scheduled.fits:
+        return scheduled
+    floor = by_floor(program, target, settings, why)
+    return extrapolate_job(job, batch_size, target, settings, floor, scheduled) or scheduled
 
 
 def completed(prediction: Prediction, program: Program, target: Target, settings: PlanSettings) -> Prediction:

@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,6 +31,10 @@ AFTER = (
 
 def compile_train() -> None:
     compile_program(program_of(train), V3, use_cache=False)
+
+
+def compile_slowly() -> None:
+    compile_program(program_of(slow), V3, use_cache=False)
 
 
 def idle() -> int:
@@ -203,6 +209,29 @@ def test_two_threads_have_a_child_each():
     for thread in threads:
         thread.join()
     assert len(set(seen)) == 2
+
+
+def test_a_compilation_that_made_room_starts_again_alone(monkeypatch: pytest.MonkeyPatch):
+    started: list[tuple[int, list[int]]] = []
+    monkeypatch.setattr(parent, "memory_limit_bytes", lambda pids: 2**30)
+    # Two compilers are above the limit together, and one alone is not.
+    monkeypatch.setattr(parent, "resident_bytes", lambda pid: 2**29 + 1)
+    send = Child.ask
+
+    def ask(child: Child, *arguments: Any) -> Any:
+        started.append((child.pid, parent._BUSY.copy()))
+        return send(child, *arguments)
+
+    monkeypatch.setattr(Child, "ask", ask)
+    first = threading.Thread(target=compile_slowly)
+    first.start()
+    while not parent._BUSY:
+        time.sleep(0.01)
+    compile_train()
+    first.join()
+    (older, _), (younger, beside), (again, alone) = started
+    assert beside == [older] and alone == []
+    assert len({older, younger, again}) == 3 or again == older
 
 
 def test_a_compiler_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

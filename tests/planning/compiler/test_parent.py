@@ -12,7 +12,7 @@ from anytpu.errors import PlanError
 from anytpu.files import memory
 from anytpu.planning.compiler import parent
 from anytpu.planning.compiler.children import ask_child, describe_end
-from anytpu.planning.compiler.parent import EndedError, is_largest_above, memory_limit_bytes, resident_bytes
+from anytpu.planning.compiler.parent import EndedError, memory_limit_bytes, must_make_room, resident_bytes
 from anytpu.planning.compiler.request import request_of
 from anytpu.planning.target import target_named
 from compiler_samples import program_of, train
@@ -85,10 +85,10 @@ def test_the_limit_is_a_share_of_what_is_there_and_shared(monkeypatch: pytest.Mo
     assert memory_limit_bytes([]) is None
 
 
-def test_the_largest_is_ended(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(parent, "resident_bytes", {1: 30, 2: 60}.get)
-    assert is_largest_above(80, 2, [1, 2]) and not is_largest_above(80, 1, [1, 2])
-    assert not is_largest_above(90, 2, [1, 2])
+def test_the_youngest_makes_room(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(parent, "resident_bytes", {1: 60, 2: 30}.get)
+    assert must_make_room(80, 2, [1, 2]) and not must_make_room(80, 1, [1, 2])
+    assert not must_make_room(90, 2, [1, 2])
 
 
 def test_a_process_that_is_gone_has_none():

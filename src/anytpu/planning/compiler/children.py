@@ -5,7 +5,7 @@ them fails; those of other plans and threads go on.
 
 Rule: one thread borrows a child at a time. A loan that ends badly (a crash, a timeout, Ctrl-C) ends the child. A child
 that was started in another environment (LIBTPU_INIT_ARGS, another libtpu) is not lent again. A forked process starts
-without children.
+without children. A compilation that made room for others starts again when these have ended, and none starts beside it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,20 @@ import contextvars
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 
 from anytpu import _env, units
 from anytpu.errors import NoAnswerError, PlanError
-from anytpu.planning.compiler.parent import LESS_MEMORY, Answer, Child, EndedError
+from anytpu.planning.compiler.parent import (
+    LESS_MEMORY,
+    Answer,
+    Child,
+    CrowdedError,
+    EndedError,
+    forget_children,
+    is_busy,
+)
 from anytpu.planning.compiler.request import Request
 
 
@@ -47,7 +56,9 @@ class ClosedError(Exception):
     """The compilations that this one belongs to were ended, because another of them failed."""
 
 
+_LOOKS_S = 0.1
 _LOCK = threading.Lock()
+_ALONE = threading.Lock()
 _IDLE: list[Child] = []
 _LENT: dict[Child, Compilations | None] = {}
 _NOT_OURS: list[Child] = []
@@ -79,15 +90,27 @@ def ask_child(request: Request, timeout_s: float, job: str) -> Answer:
         PlanError: it ended otherwise.
     """
     try:
+        with _ALONE:  # Held by a compilation that needs the memory of the machine for itself.
+            pass
         try:
-            return _ask(request, timeout_s, job)
-        except EndedError as error:
-            if error.status != 0:
-                raise
-        return _ask(request, timeout_s, job)  # The last child had waited too long for a request, and has just exited.
+            return _ask_twice(request, timeout_s, job)
+        except CrowdedError:
+            with _ALONE:
+                while is_busy():
+                    time.sleep(_LOOKS_S)
+                return _ask_twice(request, timeout_s, job)
     except EndedError as error:
         kind = NoAnswerError if error.status == -signal.SIGKILL else PlanError
         raise kind(describe_end(job, error)) from None
+
+
+def _ask_twice(request: Request, timeout_s: float, job: str) -> Answer:
+    try:
+        return _ask(request, timeout_s, job)
+    except EndedError as error:
+        if error.status != 0:
+            raise
+    return _ask(request, timeout_s, job)  # The last child had waited too long for a request, and has just exited.
 
 
 def _ask(request: Request, timeout_s: float, job: str) -> Answer:
@@ -175,11 +198,12 @@ def _give_back(child: Child) -> None:
 
 
 def _forget() -> None:
-    global _LOCK
-    _LOCK = threading.Lock()
+    global _LOCK, _ALONE
+    _LOCK, _ALONE = threading.Lock(), threading.Lock()
     _NOT_OURS.extend([*_IDLE, *_LENT])  # Keep references: collecting them would look like an end of our own children.
     _IDLE.clear()
     _LENT.clear()
+    forget_children()
 
 
 if hasattr(os, "register_at_fork"):

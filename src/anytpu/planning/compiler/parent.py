@@ -2,8 +2,9 @@
 
 Idea: a warm child is kept for the next request, because starting one takes two seconds. A child that crashed or was too
 slow is lost, and with it only its compilation. The compiler takes up to tens of gigabytes for hundreds of layers, and
-the kernel kills some process of the machine when memory runs out. So the parent polls its children while it waits, and
-ends the largest before that happens.
+the kernel kills some process of the machine when memory runs out. So the parent polls its children while it waits.
+Before memory runs out it ends the youngest child, whose compilation is repeated alone. One that takes too much alone
+ends too.
 
 Protocol, over a pipe: the child sends {"is_ready": True} once it reads, before it has loaded libtpu. Then each request
 (header, code) gets one answer (header, text). A header has "said" if the compiler refused, or "unusable" if it cannot
@@ -24,7 +25,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,8 @@ main(int(sys.argv[2]))
 """
 
 
-_BUSY: set[int] = set()
-"""Process ids of the children that have a request to answer."""
+_BUSY: list[int] = []
+"""Process ids of the children that have a request to answer, the one that was asked first before the others."""
 
 
 class EndedError(Exception):
@@ -74,6 +75,10 @@ class EndedError(Exception):
     def __init__(self, status: int, last_words: str, peak_bytes: int = 0) -> None:
         super().__init__(status, last_words, peak_bytes)
         self.status, self.last_words, self.peak_bytes = status, last_words, peak_bytes
+
+
+class CrowdedError(Exception):
+    """The compilers took more memory together than they may, and this one, the youngest, made room for the others."""
 
 
 class Child:
@@ -131,12 +136,13 @@ class Child:
 
         Raises:
             CompilerMissingError: the compiler cannot be loaded.
+            CrowdedError: it must be asked again when no other child is busy.
             EndedError: the child ended before it answered.
             NoAnswerError: it took too long or too much memory.
         """
         until = time.monotonic() + timeout_s
+        _BUSY.append(self.pid)
         try:
-            _BUSY.add(self.pid)
             self._limit_bytes, self._peak_bytes = memory_limit_bytes(_BUSY.copy()), 0
             # A child that does not read would block a large request beyond its time limit.
             if not self._is_ready:
@@ -147,7 +153,7 @@ class Child:
         except (EOFError, OSError) as error:
             raise EndedError(self._status(), extract_last_words(self._read_log()), self._peak_bytes) from error
         finally:
-            _BUSY.discard(self.pid)
+            _BUSY.remove(self.pid)
         if "unusable" in answer:
             raise CompilerMissingError(
                 f"The TPU compiler, libtpu, is installed and cannot be used here: {answer['unusable']}. Install the "
@@ -178,7 +184,10 @@ class Child:
         while not self._connection.poll(max(min(until - time.monotonic(), _LOOKS_S), 0)):
             taken_bytes = resident_bytes(self.pid)
             self._peak_bytes = max(self._peak_bytes, taken_bytes)
-            if self._limit_bytes is not None and is_largest_above(self._limit_bytes, self.pid, _BUSY.copy()):
+            busy = _BUSY.copy()
+            if self._limit_bytes is not None and must_make_room(self._limit_bytes, self.pid, busy):
+                if len(busy) > 1:
+                    raise CrowdedError
                 raise NoAnswerError(_too_large(job, taken_bytes, self._limit_bytes))
             if time.monotonic() >= until:
                 raise NoAnswerError(_too_slow(job, timeout_s))
@@ -209,10 +218,19 @@ def memory_limit_bytes(pids: Iterable[int]) -> int | None:
     return None if available_bytes is None else int(_SHARE * (available_bytes + sum(map(resident_bytes, pids))))
 
 
-def is_largest_above(limit_bytes: int, pid: int, pids: Iterable[int]) -> bool:
-    """Return whether the busy compilers `pids` take more than the limit together, and `pid` the most of them."""
-    taken = {each: resident_bytes(each) for each in pids}
-    return sum(taken.values()) > limit_bytes and taken.get(pid, 0) == max(taken.values())
+def is_busy() -> bool:
+    """Return whether a child has a request to answer."""
+    return bool(_BUSY)
+
+
+def forget_children() -> None:
+    """Forget the busy children: in a forked process they are those of another."""
+    _BUSY.clear()
+
+
+def must_make_room(limit_bytes: int, pid: int, pids: Sequence[int]) -> bool:
+    """Return whether the busy compilers `pids`, oldest first, take more than the limit, and `pid` is the youngest."""
+    return pid == pids[-1] and sum(map(resident_bytes, pids)) > limit_bytes
 
 
 def resident_bytes(pid: int) -> int:
