@@ -37,7 +37,7 @@ import anytpu as tpu
 from anytpu.system.workers import parse_worker
 from anytpu.worker.arrays import describe
 from anytpu.worker.connection import CERTIFICATE_NAME
-from anytpu.worker.credentials import read_certificate
+from anytpu.worker.credentials import read_or_create_certificate
 from anytpu.worker.session import Session, content_of
 from anytpu.worker.wire import messages
 from machine import cpu_name
@@ -135,7 +135,7 @@ def bare_server(has_tls: bool) -> Iterator[Callable[[], dict[str, float]]]:
     )
     with tempfile.TemporaryDirectory() as folder:
         key, certificate = Path(folder, "key.pem"), Path(folder, "cert.pem")
-        _, pem = read_certificate(certificate, key)
+        _, pem = read_or_create_certificate(certificate, key)
         process = subprocess.Popen(
             [sys.executable, "-c", script, *([str(key), str(certificate)] if has_tls else [])],
             stdout=subprocess.PIPE,

@@ -57,7 +57,7 @@ class StrategyError(AnyTPUError, RuntimeError):
 
 
 class ReplicaError(AnyTPUError, ValueError):
-    """A value that differs between replicas is used where a single value is needed."""
+    """A step cannot be computed across replicas: a value differs, is already summed, or mixes pads with rows."""
 
 
 class NaNLossError(AnyTPUError, ArithmeticError):
@@ -104,11 +104,11 @@ class PlanError(AnyTPUError, RuntimeError):
     """A program cannot be planned: the compiler rejected it, crashed, timed out, or is not installed.
 
     Attributes:
-        said: the compiler's whole message about a program that it rejected; "" otherwise.
+        compiler_message: the compiler's whole message about a program that it rejected; "" otherwise.
         place: origin of the rejected operation, "the operation 'dot_general', at model.py:12 (call)"; "" if not known.
     """
 
-    said: str = ""
+    compiler_message: str = ""
     place: str = ""
 
 
@@ -159,4 +159,7 @@ class ChipFileError(ChipError):
 
 
 class HazardError(ChipError):
-    """A chip program has a data hazard, so its results depend on timing; the message names the instruction."""
+    """A chip program reads unwritten memory, or has a data hazard, so its results depend on timing.
+
+    The message names the instruction or the tensor.
+    """

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from anytpu.cli import main
-from anytpu.cli.chip_actions import knobs
+from anytpu.cli.chip_actions import parse_design_parameters
 from anytpu.errors import SettingError
 
 SCRIPT = """\
@@ -243,7 +243,7 @@ def test_a_function_of_jax_brings_its_weights(capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize("typed", ["=3", "array=", "clock_hz=fast"])
 def test_knobs_that_are_none(typed: str):
     with pytest.raises(SettingError) as caught:
-        knobs([typed])
+        parse_design_parameters([typed])
     assert str(caught.value) == (
         f"--set takes KNOB=VALUE, such as weight_bytes_per_s=136e9 or array=512, not {typed!r}"
     )
@@ -252,7 +252,7 @@ def test_knobs_that_are_none(typed: str):
 @pytest.mark.parametrize("typed", ["array=1.5", "array=nan", "array=inf"])
 def test_knobs_that_count(typed: str):
     with pytest.raises(SettingError) as caught:
-        knobs([typed])
+        parse_design_parameters([typed])
     assert str(caught.value) == f"--set {typed}: array must be an integer, such as array=256"
 
 

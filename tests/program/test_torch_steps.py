@@ -128,7 +128,7 @@ def test_statistics_of_batch_norm_are_named():
     assert program.notes[:-1] == ("torchax does not update the running statistics of BatchNorm layers.",)
     model[1].eval()
     program = tpu.program.of(job, (torch.randn(8, 4),))
-    assert program.notes[:-1] == ("1 modules are in evaluation mode, and are planned so.",)
+    assert program.notes[:-1] == ("1 module is in evaluation mode, and planned so.",)
 
 
 class Calling(torch.nn.Module):
@@ -148,7 +148,7 @@ def _condition(_: Any, x: Any) -> Any:
 
 VALUES = (
     "'Calling' reads the value of a tensor, as item(), if, nonzero and boolean indices do. A TPU program has fixed "
-    "shapes, and its control flow has no values of tensors: use torch.where"
+    "shapes, and it cannot branch on tensor values: use torch.where"
 )
 OTHER_TENSOR = (
     "'Calling' computes with a tensor that is no parameter, no buffer and no input: register it in __init__, "

@@ -8,8 +8,8 @@ from jax.sharding import PartitionSpec
 
 from anytpu.errors import SettingError
 from anytpu.sharding.forms import resolve
-from anytpu.sharding.found import found_layout, to_record
 from anytpu.sharding.layouts import ModelLayout, split_largest
+from anytpu.sharding.searched import searched_layout, to_record
 
 MESH = {"data": 4, "model": 2}
 
@@ -62,7 +62,7 @@ def test_patterns_are_searched_in_names_and_exact_names_come_first():
 
 def test_a_file_is_given_by_its_path(tmp_path):
     specs, shapes = {"w": (("data",),)}, {"w": (8,)}
-    layout = found_layout("split", (("data", 8),), specs, shapes, ("w",), {})
+    layout = searched_layout("split", (("data", 8),), specs, shapes, ("w",), {})
     path = tmp_path / "layouts.json"
     path.write_text(json.dumps({"candidates": [{"layout": to_record(layout)}]}))
     assert str(resolve(path, None, 8)) == str(resolve(str(path), None, 8)) == "split over data=8"
@@ -192,7 +192,7 @@ def test_a_layout_map_of_another_number_of_devices_is_refused():
 
 
 def test_a_found_layout_of_another_number_of_devices_is_refused():
-    found = found_layout("fsdp", (("data", 8),), {"w": (("data",),)}, {"w": (64,)}, ("w",), {})
+    found = searched_layout("fsdp", (("data", 8),), {"w": (("data",),)}, {"w": (64,)}, ("w",), {})
     with pytest.raises(SettingError) as error:
         resolve(found, None, 4)
     assert str(error.value) == (

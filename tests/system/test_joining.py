@@ -24,10 +24,10 @@ import os, signal, sys
 from anytpu.errors import HostsError
 from anytpu.system import job
 from anytpu.system.joining import join
-from anytpu.system.roll import Limits
+from anytpu.system.join_rules import Limits
 
 address, processes, index, mode = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-limits = Limits(join_s=200.0, beat_s=0.5, silence_s=12.0, verdict_s=4.0)
+limits = Limits(join_s=200.0, beat_s=0.5, silence_s=12.0, final_error_s=4.0)
 assert join(job.HostJob(address, processes, index, "arguments"), limits) == job.current_job()
 print("joined", flush=True)
 if mode == "exchange":

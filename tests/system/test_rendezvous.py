@@ -1,4 +1,4 @@
-"""The process at which hosts join, with hosts that are sockets of the test: each verdict and its text."""
+"""The process at which hosts join, with hosts that are sockets of the test: each final error and its text."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ import pytest
 
 from anytpu.errors import HostsError
 from anytpu.system import joining
+from anytpu.system.join_rules import Greeting, Limits
 from anytpu.system.rendezvous import Rendezvous
-from anytpu.system.roll import Greeting, Limits
 
 ADDRESS = ("127.0.0.1", 0)
 VERSIONS = {"jax": "1"}
-SHORT = Limits(join_s=60.0, greeting_s=1.0, beat_s=0.2, silence_s=1.5, words_s=0.5, verdict_s=2.0, goodbye_s=60.0)
+SHORT = Limits(
+    join_s=60.0, greeting_s=1.0, beat_s=0.2, silence_s=1.5, exception_s=0.5, final_error_s=2.0, goodbye_s=60.0
+)
 
 
 class Host:
@@ -74,35 +76,35 @@ def joined() -> Iterator[list[Host]]:
 
 def test_a_killed_host(joined: list[Host]):
     joined[1].end()
-    verdict = {
-        "verdict": "host 1 of 3 (box1) ended: it was killed, or crashed, or its machine failed",
-        "words": None,
+    final_error = {
+        "final_error": "host 1 of 3 (box1) ended: it was killed, or crashed, or its machine failed",
+        "exception": None,
     }
-    assert [joined[0].read(), joined[2].read()] == [verdict, verdict]
+    assert [joined[0].read(), joined[2].read()] == [final_error, final_error]
 
 
-def test_the_last_words_of_a_host(joined: list[Host]):
-    joined[2].send(words="ValueError: no rows")
-    verdict = {"verdict": "host 2 of 3 (box2) ended: ValueError: no rows", "words": "ValueError: no rows"}
-    assert joined[2].read() == verdict
+def test_the_exception_of_a_host(joined: list[Host]):
+    joined[2].send(exception="ValueError: no rows")
+    final_error = {"final_error": "host 2 of 3 (box2) ended: ValueError: no rows", "exception": "ValueError: no rows"}
+    assert joined[2].read() == final_error
     joined[2].end()
-    assert [joined[0].read(), joined[1].read()] == [verdict, verdict]
+    assert [joined[0].read(), joined[1].read()] == [final_error, final_error]
 
 
 def test_the_killed_host_is_the_cause_of_an_exception_just_before(joined: list[Host]):
-    joined[2].send(words="ValueError: Gloo all-reduce failed")
+    joined[2].send(exception="ValueError: Gloo all-reduce failed")
     joined[0].end()
-    verdict = {
-        "verdict": "host 0 of 3 (box0) ended: it was killed, or crashed, or its machine failed",
-        "words": None,
+    final_error = {
+        "final_error": "host 0 of 3 (box0) ended: it was killed, or crashed, or its machine failed",
+        "exception": None,
     }
-    assert [joined[1].read(), joined[2].read()] == [verdict, verdict]
+    assert [joined[1].read(), joined[2].read()] == [final_error, final_error]
 
 
 def test_a_frozen_host(joined: list[Host]):
-    verdict = joined[0].read(), joined[2].read()  # Host 1 sends no heartbeats.
+    final_error = joined[0].read(), joined[2].read()  # Host 1 sends no heartbeats.
     text = "host 1 of 3 (box1) is frozen: it has sent nothing for 2 s"
-    assert verdict == ({"verdict": text, "words": None}, {"verdict": text, "words": None})
+    assert final_error == ({"final_error": text, "exception": None}, {"final_error": text, "exception": None})
 
 
 def test_goodbyes_wait_for_one_another(joined: list[Host]):
@@ -129,12 +131,12 @@ def test_a_second_job_at_the_same_address(joined: list[Host]):
 
 
 def test_hosts_that_do_not_end():
-    target = start(2, dataclasses.replace(SHORT, silence_s=60.0, notice_s=0.3, goodbye_s=1.5))
+    target = start(2, dataclasses.replace(SHORT, silence_s=60.0, warning_s=0.3, goodbye_s=1.5))
     hosts = [Host(target, index, 2) for index in range(2)]
     assert all(host.read() for host in hosts)
     hosts[1].send(goodbye=True)
     text = r"host 1 of 2 came to the end of the program \d s ago, and host 0 still runs\. Do all hosts run the same "
-    for key in ("notice", "verdict"):
+    for key in ("warning", "final_error"):
         message = hosts[0].read()
         assert message is not None
         assert re.fullmatch(text + r"script with the same arguments\?", message[key])
@@ -168,7 +170,7 @@ def test_a_host_that_does_not_fit(changes: dict[str, Any], message: str):
 
 
 def test_a_host_with_an_index_out_of_range_is_not_counted():
-    """A late host is told why the job cannot start, although as many connections as hosts have been told."""
+    """A late host is notified of the refusal, although as many connections as hosts have been notified."""
     target = start(3)
     message = {"error": "the index of a host (box3) is 3; it must be 0 to 2"}
     hosts = [Host(target, index, 3) for index in (0, 3, 1)]
@@ -192,11 +194,11 @@ def test_two_hosts_that_end_at_the_same_moment_while_others_join():
     """The rendezvous closes the second when it sees the end of the first, and goes on for those that come later."""
     first = Greeting(0, 3, "box0", VERSIONS)
     listener = socket.create_server(ADDRESS)
-    rendezvous = Rendezvous(listener, first, dataclasses.replace(SHORT, verdict_s=0.2), lambda _: 0)
+    rendezvous = Rendezvous(listener, first, dataclasses.replace(SHORT, final_error_s=0.2), lambda _: 0)
     hosts = [Host(listener.getsockname(), index, 3) for index in range(2)]
     for host in hosts:
         rendezvous._accept()
-        rendezvous._receive(rendezvous._guests[-1])
+        rendezvous._receive(rendezvous._connections[-1])
         host.end()
     rendezvous.run()
     assert rendezvous._refusal == "host 0 of 3 (box0) ended while the hosts were joining"
@@ -213,20 +215,20 @@ def test_hosts_that_do_not_come():
         host.end()
 
 
-def test_strangers_are_closed_and_change_nothing():
+def test_unauthenticated_connections_are_closed_and_change_nothing():
     target = start(2, token="secret")
-    strangers = []
+    others = []
     for greeting in (b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 10_000, b"{}\n", b"half of a line"):
-        stranger = socket.create_connection(target, timeout=60.0)
-        stranger.sendall(greeting)
-        strangers.append(stranger)
+        other = socket.create_connection(target, timeout=60.0)
+        other.sendall(greeting)
+        others.append(other)
     wrong = Host(target, 1, 2, token="guess")
     assert wrong.read() == {"error": "this host has another ANYTPU_JOB_TOKEN than host 0, or none"}
     assert wrong.read() is None
-    for stranger in strangers:
+    for other in others:
         with contextlib.suppress(ConnectionResetError):
-            assert stranger.recv(100).strip() == b""
-        stranger.close()
+            assert other.recv(100).strip() == b""
+        other.close()
     hosts = [Host(target, index, 2, token="secret") for index in range(2)]
     assert all("service" in (host.read() or {}) for host in hosts)
     for host in [*hosts, wrong]:
@@ -236,8 +238,8 @@ def test_strangers_are_closed_and_change_nothing():
 def test_a_token_with_a_lone_surrogate_is_wrong():
     target = start(2, token="secret")
     greeting = Greeting(1, 2, "box1", VERSIONS, "guess").line().replace(b"guess", b"\\ud800")
-    with socket.create_connection(target, timeout=60.0) as stranger, stranger.makefile("rb") as lines:
-        stranger.sendall(greeting)
+    with socket.create_connection(target, timeout=60.0) as other, other.makefile("rb") as lines:
+        other.sendall(greeting)
         refusal = {"error": "this host has another ANYTPU_JOB_TOKEN than host 0, or none"}
         assert [json.loads(line) for line in lines if line.strip()] == [refusal]
     hosts = [Host(target, index, 2, token="secret") for index in range(2)]

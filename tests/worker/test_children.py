@@ -21,7 +21,7 @@ KILLS_A_CHILD = """\
 from anytpu.worker.children import ChildOptions, WorkerChild
 child = WorkerChild(ChildOptions("virtual", 2))
 child.kill()
-child.obituary()
+child.wait_for_end()
 """
 
 

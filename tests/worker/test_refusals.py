@@ -107,7 +107,7 @@ def test_without_tls_and_token_on_loopback(tmp_path: Path):
 def test_an_expired_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(credentials, "VALID_DAYS", -0.5)
     paths = tmp_path / "cert.pem", tmp_path / "key.pem"
-    credentials.read_certificate(*paths)
+    credentials.read_or_create_certificate(*paths)
     worker = WorkerProcess(tmp_path, "--tpu", "virtual", "--tls-cert", str(paths[0]), "--tls-key", str(paths[1]))
     try:
         assert refusal(worker.url) == (

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, NoReturn
 import google_crc32c
 
 from anytpu.errors import ChipFileError
-from anytpu.files.memory import check_memory, check_ratio, is_swollen
+from anytpu.files.memory import check_memory, check_ratio, exceeds_unpack_ratio
 from anytpu.units import KIB, MIB
 
 FORMAT = 1
@@ -150,7 +150,7 @@ def _inflated(unpacking: Any, packed: bytes, size_bytes: int) -> bytes:
 def _pack(name: str, content: bytes) -> bytes:
     packed = _deflated(name, content)
     # A reader refuses a high compression ratio.
-    return zlib.compress(content, 0) if is_swollen(len(packed), len(content)) else packed
+    return zlib.compress(content, 0) if exceeds_unpack_ratio(len(packed), len(content)) else packed
 
 
 def _deflated(name: str, content: bytes) -> bytes:

@@ -134,7 +134,7 @@ def time(arguments: argparse.Namespace) -> None:
     """Print the predicted cycles of a batch, and write them to files."""
     check_file("--json", arguments.json, "time.json")
     check_file("--trace", arguments.trace, "trace.json")
-    changed = knobs(arguments.set)
+    changed = parse_design_parameters(arguments.set)
     program = chip.load(arguments.program)
     switches = {"events": arguments.trace is not None, "back_to_back": arguments.back_to_back}
     timing = program.time(arguments.batch, **switches, **changed)
@@ -199,14 +199,14 @@ ACTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
 """Action name -> the function that runs it."""
 
 
-def knobs(typed: list[str]) -> dict[str, Any]:
+def parse_design_parameters(typed: list[str]) -> dict[str, Any]:
     """Parse design parameters of the chip, each as KNOB=VALUE; counts are integers.
 
     Raises:
         SettingError: one has another form, names no parameter, or has a value that the parameter cannot have.
 
     Example:
-        >>> knobs(["array=512", "weight_bytes_per_s=136e9"])
+        >>> parse_design_parameters(["array=512", "weight_bytes_per_s=136e9"])
         {'array': 512, 'weight_bytes_per_s': 136000000000.0}
     """
     fields = dataclasses.fields(chip.Design)

@@ -56,7 +56,7 @@ def positive_integer(text: str) -> int:
     return int(text)
 
 
-def whole_number(text: str) -> int:
+def non_negative_integer(text: str) -> int:
     """Parse an integer of the command line that may be 0.
 
     Raises:

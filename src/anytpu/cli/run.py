@@ -17,7 +17,7 @@ from pathlib import Path
 
 from anytpu import _env
 from anytpu._restarts import reported_step
-from anytpu.cli.command import Command, whole_number
+from anytpu.cli.command import Command, non_negative_integer
 from anytpu.cli.restarts import End, Restarts
 from anytpu.errors import SettingError
 
@@ -32,12 +32,12 @@ while Python shuts down would replace the program's exit status by the signal's.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the budgets and the program."""
     parser.add_argument(
-        "--max-restarts", metavar="N", type=whole_number, default=3, help="restarts after crashes (default: 3)"
+        "--max-restarts", metavar="N", type=non_negative_integer, default=3, help="restarts after crashes (default: 3)"
     )
     parser.add_argument(
         "--max-preemptions",
         metavar="N",
-        type=whole_number,
+        type=non_negative_integer,
         default=100,
         help="restarts after pre-emptions: the program saved its run on a signal, or was killed (default: 100)",
     )

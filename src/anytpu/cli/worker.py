@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import logging
 import socket
 import sys
@@ -16,9 +17,28 @@ from anytpu.system.workers import WORKER_PORT, WorkerAddress, is_loopback, parse
 from anytpu.units import GIB
 
 
+@dataclasses.dataclass(frozen=True)
+class _Credentials:
+    """The credentials of a worker; all None with `--insecure`.
+
+    Attributes:
+        token: the token of its clients, or None.
+        token_file: file of the token, or None.
+        is_new: True if this start has created the token.
+        certificate: key and certificate in PEM, or None for a server without TLS.
+        fingerprint: SHA-256 of the certificate, or None.
+    """
+
+    token: str | None = dataclasses.field(default=None, repr=False)
+    token_file: Path | None = None
+    is_new: bool = False
+    certificate: tuple[bytes, bytes] | None = dataclasses.field(default=None, repr=False)
+    fingerprint: str | None = None
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("question", metavar="status", nargs="?", choices=["status"], help="list a worker's sessions")
+    parser.add_argument("action", metavar="status", nargs="?", choices=["status"], help="list a worker's sessions")
     parser.add_argument("address", metavar="ADDRESS", nargs="?", help="for status: grpc://host:port?...")
     add_system_arguments(parser)
     parser.add_argument(
@@ -78,47 +98,60 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until Ctrl-C, or list the sessions of a worker."""
-    if arguments.question is not None:
+    if arguments.action is not None:
         return _show_status(arguments.address)
     _check(arguments)
     _env.check_jax_settings()
-    folder, address = _env.worker_folder(), WorkerAddress(f"{_public_name(arguments.host)}:{arguments.port}")
-    front: Any = _front_class()
-    token = certificate = fingerprint = None
-    is_new = False
-    if not arguments.insecure:
-        from anytpu.worker.credentials import fingerprint_of, read_certificate, read_token
-
-        token, is_new = read_token(Path(arguments.token_file or folder / "token"))
-        certificate = read_certificate(
-            Path(arguments.tls_cert or folder / "cert.pem"), Path(arguments.tls_key or folder / "key.pem")
-        )
-        fingerprint = fingerprint_of(certificate[1])
+    front = _front_class()
+    credentials = _Credentials() if arguments.insecure else _read_or_create_credentials(arguments)
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(message)s", level=logging.INFO)
-    memory_bytes = arguments.memory_limit * GIB if arguments.memory_limit else None
-    from anytpu.worker.children import ChildOptions
-    from anytpu.worker.sessions import SessionLimits
-
-    options = ChildOptions(arguments.tpu, arguments.cores, memory_bytes, arguments.deadline, arguments.max_sessions)
-    limits = SessionLimits(arguments.max_sessions, arguments.sessions == "queue", arguments.lease)
-    server = front(arguments.host, arguments.port, options, token, certificate, limits)
+    server = _start_server(front, arguments, credentials)
     try:
-        host = address.target.rpartition(":")[0]
-        address = WorkerAddress(f"{host}:{server.port}", fingerprint, token)
-        # A token in a log would stay there: it is shown on a terminal, and at the start that makes it.
-        is_shown = is_new or sys.stdout.isatty()
-        print(f'tpu.connect("{address.url(has_token=is_shown)}")', flush=True)
-        if token and not is_shown:
-            print(f"anytpu: the token is in {arguments.token_file or folder / 'token'}", file=sys.stderr)
+        host = _public_name(arguments.host)
+        _print_address(WorkerAddress(f"{host}:{server.port}", credentials.fingerprint, credentials.token), credentials)
         if arguments.metrics_port is not None:
-            from anytpu.worker.metrics import serve_metrics
-
-            port = serve_metrics(server.status, arguments.host, arguments.metrics_port)
-            print(f"anytpu: metrics at http://{host}:{port}/metrics", file=sys.stderr)
+            _serve_metrics(server, host, arguments)
         server.wait()
     finally:
         server.close()
     return 0
+
+
+def _read_or_create_credentials(arguments: argparse.Namespace) -> _Credentials:
+    from anytpu.worker.credentials import fingerprint_of, read_or_create_certificate, read_or_create_token
+
+    folder = _env.worker_folder()
+    token_file = Path(arguments.token_file or folder / "token")
+    token, is_new = read_or_create_token(token_file)
+    certificate = read_or_create_certificate(
+        Path(arguments.tls_cert or folder / "cert.pem"), Path(arguments.tls_key or folder / "key.pem")
+    )
+    return _Credentials(token, token_file, is_new, certificate, fingerprint_of(certificate[1]))
+
+
+def _start_server(front: Any, arguments: argparse.Namespace, credentials: _Credentials) -> Any:
+    from anytpu.worker.children import ChildOptions
+    from anytpu.worker.sessions import SessionLimits
+
+    memory_bytes = arguments.memory_limit * GIB if arguments.memory_limit else None
+    options = ChildOptions(arguments.tpu, arguments.cores, memory_bytes, arguments.deadline, arguments.max_sessions)
+    limits = SessionLimits(arguments.max_sessions, arguments.sessions == "queue", arguments.lease)
+    return front(arguments.host, arguments.port, options, credentials.token, credentials.certificate, limits)
+
+
+def _print_address(address: WorkerAddress, credentials: _Credentials) -> None:
+    # A token in a log would stay there: it is shown on a terminal, and at the start that makes it.
+    is_shown = credentials.is_new or sys.stdout.isatty()
+    print(f'tpu.connect("{address.url(has_token=is_shown)}")', flush=True)
+    if credentials.token and not is_shown:
+        print(f"anytpu: the token is in {credentials.token_file}", file=sys.stderr)
+
+
+def _serve_metrics(server: Any, host: str, arguments: argparse.Namespace) -> None:
+    from anytpu.worker.metrics import serve_metrics
+
+    port = serve_metrics(server.status, arguments.host, arguments.metrics_port)
+    print(f"anytpu: metrics at http://{host}:{port}/metrics", file=sys.stderr)
 
 
 def _show_status(address: str | None) -> int:

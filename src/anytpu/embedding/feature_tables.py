@@ -185,6 +185,7 @@ class FeatureTables:
         results: list[Any] = [None] * len(self._features)
         for stack, members in self._bags(features).items():
             for index, bags in members:
+                # No bag is marked: `ids` has raised an error for a bad id, or has replaced it by -1.
                 results[index] = bags.result(look_up(tables[stack].rows, bags.bags), is_marked=False)
         return tables, results
 
@@ -208,7 +209,9 @@ def _is_feature(node: Any) -> bool:
 
 
 def named_tables(tables: Iterable[TableConfig]) -> list[TableConfig]:
-    """Return the tables of features, each once, with a name of its own: an unnamed one is named by its index.
+    """Return the tables of features, each once, and assign names to those without one.
+
+    The names are set on the caller's own `TableConfig`: "table_2" for the table with index 2.
 
     Args:
         tables: the tables; features may share one.

@@ -67,7 +67,7 @@ class ShardedEmbedding(TableLayer):
         for name, size in (("input_dim", input_dim), ("output_dim", output_dim)):
             if not isinstance(size, int | np.integer) or isinstance(size, bool) or size < 1:
                 raise SettingError(f"{name} must be a positive integer, not {size!r}")
-        if input_dim >= 2**31 - 2**24:
+        if input_dim > 2**31 - 2**24:
             raise SettingError(
                 f"input_dim is {input_dim:,}, and ids are of 32 bits: a table has at most {2**31 - 2**24:,} rows. "
                 "Split it into tables of fewer ids, or hash the ids into fewer"

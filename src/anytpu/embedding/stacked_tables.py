@@ -20,7 +20,7 @@ from anytpu.embedding.table_layer import TableLayer, stored_rows
 from anytpu.errors import SettingError
 
 _MAX_ROWS = 2**31 - 2**24
-"""Rows that ids of 32 bits can name, with numbers to spare for ids that are no row."""
+"""Maximum number of rows of a stored table: ids have 32 bits, and 2**24 of them are kept for ids that are no row."""
 
 
 class StackedTables(TableLayer):
@@ -36,30 +36,30 @@ class StackedTables(TableLayer):
         super().__init__(sum(table.vocabulary_size for table in tables), tables[0].dim, optimizer, **settings)
         self._tables = tuple(tables)
         starts = np.cumsum([0, *(table.vocabulary_size for table in tables)])
-        self._first = {id(table): int(start) for table, start in zip(tables, starts, strict=False)}
+        self._offsets = {id(table): int(start) for table, start in zip(tables, starts, strict=False)}
 
     def build(self, input_shape: Any = None) -> None:
         """Make the variables, with the initial embeddings of each table."""
         del input_shape
-        self.add_table(self._first_rows)
+        self.add_table(self._initial_rows)
         self.built = True
 
-    def _first_rows(self, shape: tuple[int, ...], dtype: Any) -> Any:
+    def _initial_rows(self, shape: tuple[int, ...], dtype: Any) -> Any:
         rest = np.zeros((shape[0] - self._rows, shape[1]), dtype)
         return jnp.concatenate([*(table.first_rows(dtype) for table in self._tables), rest])
 
     def has(self, table: TableConfig) -> bool:
         """Return whether a table is in the stack."""
-        return id(table) in self._first
+        return id(table) in self._offsets
 
     def offset(self, table: TableConfig) -> int:
         """Return the row of the first id of a table."""
-        return self._first[id(table)]
+        return self._offsets[id(table)]
 
     def rows_of(self, table: TableConfig) -> Any:
         """Return the embeddings of a table now, `(vocabulary_size, dim)`."""
-        first = self.offset(table)
-        return self.read_rows()[first : first + table.vocabulary_size]
+        offset = self.offset(table)
+        return self.read_rows()[offset : offset + table.vocabulary_size]
 
     def assign_rows(self, table: TableConfig, value: Any) -> None:
         """Replace the embeddings of a table.
@@ -70,8 +70,8 @@ class StackedTables(TableLayer):
         array, shape = np.asarray(value), (table.vocabulary_size, table.dim)
         if array.shape != shape:
             raise SettingError(f"the table {table.name!r} has the shape {shape}, not {array.shape}")
-        first = self.offset(table)
-        self._table.assign(self._table.value.at[first : first + len(array)].set(array))
+        offset = self.offset(table)
+        self._table.assign(self._table.value.at[offset : offset + len(array)].set(array))
 
     def embeddings_of(self, features: Sequence[FeatureBags]) -> list[Any]:
         """Return the embeddings of each feature; a bag with a bad id is NaN.
@@ -134,7 +134,7 @@ def groups_of(tables: Sequence[TableConfig], optimizer: Any) -> list[TableGroup]
 
 
 def _fits(tables: Sequence[TableConfig]) -> bool:
-    return stored_rows(sum(table.vocabulary_size for table in tables), tables[0].dim) < _MAX_ROWS
+    return stored_rows(sum(table.vocabulary_size for table in tables), tables[0].dim) <= _MAX_ROWS
 
 
 def stacks_of(tables: Sequence[TableConfig], optimizer: Any) -> Iterator[StackedTables]:

@@ -26,7 +26,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from anytpu.engine import interrupts
 from anytpu.errors import HostsError
-from anytpu.system import job, roll
+from anytpu.system import job
+from anytpu.system.join_rules import listed_hosts
 
 _TURN_S = 0.25
 _MAX_CALLS = 256
@@ -200,16 +201,16 @@ class Hosts:
             return
         others = [index for index, each in enumerate(digests) if each != digests[0]]
         raise HostsError(
-            f"{roll.hosts(others)} of {self.count} compiled another program than host 0 as {name!r}. Every host must "
-            "run the same script, with the same arguments and the same versions of JAX and Keras"
+            f"{listed_hosts(others)} of {self.count} compiled another program than host 0 as {name!r}. Every "
+            "host must run the same script, with the same arguments and the same versions of JAX and Keras"
         )
 
     def _check_digests(self, digests: list[int]) -> None:
         others = [index for index, digest in enumerate(digests) if digest != digests[0]]
         if others:
             raise HostsError(
-                f"{roll.hosts(others)} of {self.count} put other data or weights on the cores than host 0. Every host "
-                "must run the same program on the same arrays, with the same random seed: call "
+                f"{listed_hosts(others)} of {self.count} put other data or weights on the cores than host 0. "
+                "Every host must run the same program on the same arrays, with the same random seed: call "
                 "keras.utils.set_random_seed(7) first"
             )
 

@@ -247,7 +247,7 @@ def _moved(equation: JaxprEqn, axis: int, source: tuple[int, ...], target: tuple
 
 
 def _reshaped(axis: int, source: Sequence[int], target: Sequence[int]) -> int | None:
-    """Return the axis that begins with the same stride; pieces of it have the same elements."""
+    """Return the axis with the same product of leading sizes; equal pieces of it then hold the same elements."""
     before = math.prod(source[:axis])
     return next((each for each in range(len(target)) if math.prod(target[:each]) == before and target[each] > 1), None)
 

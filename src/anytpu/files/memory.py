@@ -53,12 +53,14 @@ def check_memory(needed_bytes: int) -> None:
         raise ValueError(f"it needs {format_bytes(needed_bytes)} of memory, and {format_bytes(min(free))} are free")
 
 
-def is_swollen(packed_bytes: int, unpacked_bytes: int) -> bool:
+def exceeds_unpack_ratio(packed_bytes: int, unpacked_bytes: int) -> bool:
     """Return whether the unpacked size is above 1 GiB and above 100 times the packed size.
 
     Example:
-        >>> is_swollen(2**20, 2**30), is_swollen(2**20, 2**30 + 1), is_swollen(2**30, 2**36)
-        (False, True, False)
+        >>> exceeds_unpack_ratio(2**20, 2**30), exceeds_unpack_ratio(2**20, 2**30 + 1)
+        (False, True)
+        >>> exceeds_unpack_ratio(2**30, 2**36)
+        False
     """
     return unpacked_bytes > max(FREELY_UNPACKED_BYTES, MAX_RATIO * packed_bytes)
 
@@ -67,14 +69,14 @@ def check_ratio(packed_bytes: int, unpacked_bytes: int) -> None:
     """Check an unpacked size against the packed one, before unpacking.
 
     Raises:
-        ValueError: the ratio is too large (see `is_swollen`); the message has both sizes.
+        ValueError: the ratio is too large (see `exceeds_unpack_ratio`); the message has both sizes.
 
     Example:
         >>> check_ratio(2**20, 2**32)
         Traceback (most recent call last):
         ValueError: it unpacks from 1 MiB to 4 GiB, and above 1 GiB a file may unpack to 100 times its size
     """
-    if is_swollen(packed_bytes, unpacked_bytes):
+    if exceeds_unpack_ratio(packed_bytes, unpacked_bytes):
         raise ValueError(
             f"it unpacks from {format_bytes(packed_bytes)} to {format_bytes(unpacked_bytes)}, and above "
             f"{format_bytes(FREELY_UNPACKED_BYTES)} a file may unpack to {MAX_RATIO} times its size"

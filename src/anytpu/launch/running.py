@@ -3,7 +3,8 @@
 Idea: one thread waits for output, signals and ends of processes, and does what `Supervision` decides. Each process has
 a session of its own, so Ctrl-C reaches it once, through this process.
 
-Rule: no process outlives the launch. On Linux the kernel kills them if this process is killed.
+Rule: no started process outlives the launch. On Linux the kernel kills them if this process is killed. Descendants of a
+process that exits with status 0 may outlive it; those of any other process are killed.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Supervision:
         running: indices of the processes that have not ended.
         first: the first unsuccessful end, which ends the launch; None before it.
         deadline_s: time at which to call `at_deadline`, on the clock of `now_s` in seconds; None without a deadline.
-        killed: indices of the processes that ran at a second signal to the launcher, and got SIGKILL.
+        killed: indices of the processes that ran at a second signal, if no process had failed before; they get SIGKILL.
 
     Example:
         >>> supervision = Supervision(processes=3)
@@ -100,11 +100,11 @@ class Supervision:
             return None
         self.first = min(unsuccessful, key=_order)
         if self.first.status == STOPPED_STATUS or self._passed_on is not None:
-            # 1. The others stop too. A signal now would interrupt their saving.
+            # Rules 2 and 3: the others stop too. A signal now would interrupt their saving.
             self.deadline_s = now_s + SAVE_S
             self._next = (signal.SIGKILL,) if self._passed_on is not None else (signal.SIGTERM, signal.SIGKILL)
             return None
-        # 2. A failure.
+        # Rule 1: a failure.
         self.deadline_s = now_s + GRACE_S
         self._next = (signal.SIGKILL,)
         return signal.SIGTERM

@@ -33,21 +33,21 @@ def row_of(arrays: Tree, position: int) -> Tree:
     return jax.tree.map(lambda array: array[position], arrays)
 
 
-def rows_of(arrays: Tree, taker: str) -> int:
+def rows_of(arrays: Tree, caller: str) -> int:
     """Return the common number of rows of arrays.
 
     Args:
         arrays: tree of arrays.
-        taker: name of the method that takes them, for an error.
+        caller: name of the calling method, for errors.
 
     Raises:
-        DataError: there is no array, one has no rows, or the numbers of rows differ.
+        DataError: there is no array, one is a scalar, all have 0 rows, or the numbers of rows differ.
     """
     columns = [(name_of(path), array) for path, array in jax.tree_util.tree_flatten_with_path(arrays)[0]]
     for name, array in columns:
         if np.ndim(array) == 0:
             raise DataError(
-                f"{taker} takes arrays whose first axis is the rows, and {name} is the scalar "
+                f"{caller} takes arrays whose first axis is the rows, and {name} is the scalar "
                 f"{np.asarray(array).item()!r}: pass lists of values as np.array([...])"
             )
     lengths = {len(array) for _, array in columns}
@@ -75,7 +75,7 @@ def unstack(batch: Tree) -> list[Tree]:
     """Return the rows of a batch.
 
     Raises:
-        DataError: a column has no rows, or the numbers of rows differ.
+        DataError: there is no column, a column is a scalar, or the numbers of rows differ. Columns of 0 rows are valid.
     """
     leaves, tree = jax.tree.flatten(batch)
     if any(np.ndim(leaf) == 0 for leaf in leaves) or len({len(leaf) for leaf in leaves}) != 1:
@@ -140,8 +140,10 @@ def _padded(column: tuple[Any, list[Any]], shape: Any, value: Any) -> np.ndarray
         raise DataError(f"{name_of(path)} has {_listed_counts(axes)} axes in one batch: padding keeps their number")
     longest = tuple(max(sizes) for sizes in zip(*(array.shape for array in arrays), strict=True))
     wanted = shape or (None,) * len(longest)
-    target = tuple(size if aim in (None, -1) else aim for size, aim in zip(longest, wanted, strict=True))
-    if any(size > aim for size, aim in zip(longest, target, strict=True)):
+    target = tuple(
+        size if target_size in (None, -1) else target_size for size, target_size in zip(longest, wanted, strict=True)
+    )
+    if any(size > target_size for size, target_size in zip(longest, target, strict=True)):
         raise DataError(
             f"{name_of(path)} has an element of shape {longest}, longer than padded_shapes {tuple(wanted)}: use "
             "a longer shape, or None for the longest element of each batch"

@@ -187,11 +187,11 @@ def _on_chip(program: Program, target: Target, tell: Callable[[str], None], sett
 
 
 def _refused(target: Target, error: PlanError) -> KernelOnChip:
-    if not error.said:
+    if not error.compiler_message:
         return KernelOnChip(target, reason=str(error).rstrip("."))
     from anytpu.planning.compiler.refusal import first_sentence
 
-    said, place = error.said, f", of {error.place}" if error.place else ""
+    said, place = error.compiler_message, f", of {error.place}" if error.place else ""
     shortage = _SHORTAGE.search(said)
     reason = (
         f"it takes {shortage[1]} of {shortage[2]} of VMEM"

@@ -24,7 +24,7 @@ MAX_NUMBER = 1e12
 """Largest valid number: more seconds, or dollars, than anything takes."""
 
 MAX_TEXT = 1000
-"""Characters of the longest text that is believed."""
+"""Maximum valid text length, in characters."""
 
 _IS = {
     int: "a positive integer",

@@ -93,7 +93,7 @@ def _bound(edits: Edits, rng: str, function: cst.BaseExpression) -> cst.BaseExpr
 def _plan_map(edits: Edits, call: cst.Call, rng: str) -> None:
     """Turn `dataset.map(function)` into `dataset.random_map(...)`; list a random function of another method."""
     if (edits.tree.old_name(call.func) or "").endswith("map_and_batch"):
-        edits.put_after(call, _with_random_map)
+        edits.compose(call, _with_random_map)
     elif not isinstance(call.func, cst.Attribute) or call.func.attr.value != "map":
         if isinstance(call.func, cst.Attribute) and edits.values.is_dataset(call.func.value):
             edits.say(call, "only random_map passes a generator: draw the random numbers in a random_map before")

@@ -1,6 +1,7 @@
 """`Edits`: the planned changes of a program; nothing is applied until all are planned.
 
-Rule: a node has at most one edit. An edit gets its node with all edits of its descendants already applied.
+Rule: a node has at most one edit: `put` replaces a planned edit, and `compose` adds to it. An edit gets its node with
+all edits of its descendants already applied.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Edits:
         self._listed_whole: set[cst.CSTNode] = set()
 
     def put(self, node: cst.CSTNode, edit: Edit, covers: cst.CSTNode | None = None) -> None:
-        """Plan the replacement of a node.
+        """Plan the replacement of a node; it takes the place of an edit that is planned already.
 
         Args:
             node: the node to replace.
@@ -75,12 +76,12 @@ class Edits:
 
         self.put(block, body_alone, covers=item)
 
-    def put_after(self, node: cst.CSTNode, edit: Edit) -> None:
+    def compose(self, node: cst.CSTNode, edit: Edit) -> None:
         """Plan a further edit of a node, which gets the result of the edit that is planned already."""
         before = self._edits.get(node, lambda updated: updated)
         self._edits[node] = lambda updated: edit(before(updated))
 
-    def put_before(self, statement: cst.CSTNode, lines: list[Any]) -> None:
+    def insert_before(self, statement: cst.CSTNode, lines: list[Any]) -> None:
         """Insert lines before a statement, which keeps its own edit; comments above it move above the new lines."""
         edit = self._edits.get(statement, lambda updated: updated)
         above = statement.leading_lines  # pyright: ignore[reportAttributeAccessIssue]
@@ -99,8 +100,9 @@ class Edits:
 
     def drop_statement(self, node: cst.CSTNode) -> None:
         """Remove the statement that contains a node."""
-        is_alone = self.tree.is_alone(node)
-        self.drop(self.tree.statement(node) if is_alone else self.tree.small_statement(node) or self.tree.module)
+        statement = self.tree.statement(node) if self.tree.is_alone(node) else self.tree.small_statement(node)
+        assert statement is not None
+        self.drop(statement)
 
     def cover(self, node: cst.CSTNode) -> None:
         """Mark a node and its descendants as handled: later rules skip them."""

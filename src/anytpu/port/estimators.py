@@ -56,7 +56,7 @@ def plan_estimators(edits: Edits) -> None:
             functions = edits.values.functions(input_fn.value)
             is_estimator = edits.values.is_a(call.func.value, "anytpu.TPUEstimator")
             if is_estimator and functions and not any(_takes_params(function.node) for function in functions):
-                edits.put_after(input_fn.value, functools.partial(_with_params, edits))
+                edits.compose(input_fn.value, functools.partial(_with_params, edits))
 
 
 def _is_pair(edits: Edits, call: cst.Call) -> bool:
@@ -127,7 +127,7 @@ def _add_params(edits: Edits, function: cst.FunctionDef) -> None:
         kept = [*updated.params[:-1], updated.params[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)]
         return updated.with_changes(params=[*kept, new])
 
-    edits.put_after(function.params, with_parameter)
+    edits.compose(function.params, with_parameter)
 
 
 def _with_params(edits: Edits, passed: cst.BaseExpression) -> cst.BaseExpression:

@@ -33,7 +33,7 @@ def plan_file_names(edits: Edits) -> None:
             if kind in ("model", "weights") and "/" in new and isinstance(literal, cst.SimpleString):
                 # TensorFlow made the folder of a saved model, or of weights; Keras writes into one that exists.
                 line = edits.statement(f"os.makedirs({new.rpartition('/')[0]!r}, exist_ok=True)")
-                edits.put_before(edits.tree.statement(literal), [line])
+                edits.insert_before(edits.tree.statement(literal), [line])
             edits.put(literal, lambda updated, new=new: _with_text(updated, new))
     _plan_lambdas(edits, calls)
 
@@ -46,7 +46,7 @@ def _plan_lambdas(edits: Edits, calls: list[cst.Call]) -> None:
     for call in calls:
         is_load = edits.tree.library_name(call.func) in ("keras.models.load_model", "keras.saving.load_model")
         if is_load and argument_of(call, -1, "safe_mode") is None:
-            edits.put_after(call, lambda updated: with_argument(updated, "safe_mode", cst.Name("False")))
+            edits.compose(call, lambda updated: with_argument(updated, "safe_mode", cst.Name("False")))
             edits.say(call, _LAMBDA, "note")
 
 

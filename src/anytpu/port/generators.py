@@ -33,7 +33,7 @@ def plan_generators(edits: Edits) -> None:
                 edits.drop(argument)
         if code is not None:
             template = f"{{dataset}}.map(lambda row: {code})"
-            edits.put_after(call, lambda updated, new=template: edits.expression(new, dataset=updated))
+            edits.compose(call, lambda updated, new=template: edits.expression(new, dataset=updated))
 
 
 def _converted(edits: Edits, types: cst.BaseExpression, part: str) -> str | None:

@@ -123,7 +123,7 @@ def plan_new_imports(edits: Edits) -> None:
     bound_already = {bound_name(alias) for alias in imported if not _is_old(_full(alias))}
     missing = [line for root, (line, bound) in lines.items() if root in edits.roots and bound not in bound_already]
     if missing:
-        edits.put_before(_anchor(body), [cst.parse_statement(line) for line in missing])
+        edits.insert_before(_anchor(body), [cst.parse_statement(line) for line in missing])
 
 
 def _anchor(body: Sequence[cst.CSTNode]) -> cst.CSTNode:

@@ -43,7 +43,7 @@ def plan_model_steps(edits: Edits) -> None:
         if not is_model_step(edits, function):
             continue
         decorator = cst.Decorator(edits.expression("tpu.model_step"))
-        edits.put_after(
+        edits.compose(
             function, lambda updated, new=decorator: updated.with_changes(decorators=[new, *updated.decorators])
         )
         for call in (node for node in edits.tree.nodes(function) if isinstance(node, cst.Call)):

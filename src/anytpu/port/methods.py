@@ -59,7 +59,7 @@ def plan_methods(edits: Edits) -> None:
         elif node.attr.value == "minimize" and _is_old_optimizer(edits, node.value):
             # optax optimizers have no `minimize`; `tpu.CrossShardOptimizer` adds it.
             inner = node.value
-            edits.put_after(inner, lambda updated: edits.expression("tpu.CrossShardOptimizer({inner})", inner=updated))
+            edits.compose(inner, lambda updated: edits.expression("tpu.CrossShardOptimizer({inner})", inner=updated))
 
 
 def plan_arguments(edits: Edits) -> None:
@@ -71,7 +71,7 @@ def plan_arguments(edits: Edits) -> None:
                 edits.drop(argument)
         for argument, name in zip(call.args[1:], _OF_GENERATORS.get(method, ()), strict=False):
             if not keyword_of(argument) and not argument.star:
-                edits.put_after(argument, functools.partial(with_keyword, name=name))
+                edits.compose(argument, functools.partial(with_keyword, name=name))
         if (
             isinstance(call.func, cst.Attribute)
             and method in _MOST_POSITIONS

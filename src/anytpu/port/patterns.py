@@ -212,7 +212,7 @@ def _plan_steps(edits: Edits, call: cst.Call) -> None:
     if is_loop and isinstance(call.func, cst.Attribute) and edits.values.is_a(call.func.value, "keras.Model"):
         for argument in call.args:
             if keyword_of(argument) in _STEPS and _is_quotient(edits, argument.value):
-                edits.put_after(argument.value, lambda steps: edits.expression("int(np.ceil({steps}))", steps=steps))
+                edits.compose(argument.value, lambda steps: edits.expression("int(np.ceil({steps}))", steps=steps))
 
 
 def _is_quotient(edits: Edits, value: cst.BaseExpression, hops: int = 3) -> bool:
@@ -317,7 +317,7 @@ def _plan_mode(edits: Edits, call: cst.Call, name: str) -> None:
         edits.say(call, _MODES.format(metric=metric))
         return
     new = cst.SimpleString('"max"' if is_up else '"min"')
-    edits.put_after(call, lambda updated: with_argument(updated, "mode", new))
+    edits.compose(call, lambda updated: with_argument(updated, "mode", new))
     edits.say(call, _MODE.format(mode=new.value, metric=metric), "note")
 
 
@@ -349,7 +349,7 @@ def _plan_adapt(edits: Edits, call: cst.Call) -> None:
     """Give `adapt` of a layer the values of a data set as an array: Keras 3 takes data sets of TensorFlow only."""
     data = argument_of(call, 0, "data") if m.matches(call.func, m.Attribute(attr=m.Name("adapt"))) else None
     if data is not None and edits.values.is_dataset(data.value):
-        edits.put_after(
+        edits.compose(
             data.value,
             lambda updated: edits.expression("np.concatenate([np.atleast_1d(part) for part in {data}])", data=updated),
         )
@@ -363,7 +363,7 @@ def _plan_rate(edits: Edits, call: cst.Call) -> None:
         names = parameter_names(function.node)
         if "array" in edits.values.returned(function.node):
             code = f"lambda {', '.join(names)}: float({{function}}({', '.join(names)}))"
-            edits.put_after(passed.value, lambda updated, code=code: edits.expression(code, function=_alone(updated)))  # pyright: ignore[reportOptionalMemberAccess]
+            edits.compose(passed.value, lambda updated, code=code: edits.expression(code, function=_alone(updated)))  # pyright: ignore[reportOptionalMemberAccess]
             return
 
 
@@ -382,7 +382,7 @@ def _plan_mixed_inputs(edits: Edits, call: cst.Call) -> None:
     if any("element" in kind for kind in kinds) and any("element" not in kind for kind in kinds):
         for element, kind in zip(inputs.elements, kinds, strict=True):
             if "element" in kind:
-                edits.put_after(
+                edits.compose(
                     element.value, lambda updated: edits.expression("keras.ops.convert_to_tensor({x})", x=updated)
                 )
 
@@ -424,7 +424,7 @@ def _plan_registration(edits: Edits) -> None:
     in_lambdas = functions_of_lambdas(edits)
     for node in edits.tree.all(cst.ClassDef, cst.FunctionDef):
         if node in in_lambdas or (isinstance(node, cst.ClassDef) and edits.values.is_layer(node)):
-            edits.put_after(node, registered)
+            edits.compose(node, registered)
 
 
 def _plan_unread(edits: Edits) -> None:

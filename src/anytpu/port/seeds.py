@@ -46,13 +46,13 @@ def plan_seeds(edits: Edits) -> None:
         seed = "self.seed_generator" if owner is not None else shared
         seed = _GENERATOR if owner is None and _is_in_model_function(edits, node) else seed
         first = node if seed == shared and first is None else first
-        edits.put_after(call, lambda updated, seed=seed: with_argument(updated, "seed", edits.expression(seed)))
+        edits.compose(call, lambda updated, seed=seed: with_argument(updated, "seed", edits.expression(seed)))
     # 2. Make the generators. The common one stands before the first statement that uses it.
     for owner in owners:
         _give_generator(edits, owner)
     if first is not None:
         top = next(statement for statement in tree.module.body if first in set(tree.nodes(statement)))
-        edits.put_before(top, [edits.statement(f"{shared} = {_GENERATOR}")])
+        edits.insert_before(top, [edits.statement(f"{shared} = {_GENERATOR}")])
 
 
 def _is_constructor(function: cst.CSTNode) -> bool:
@@ -98,7 +98,7 @@ def _give_generator(edits: Edits, owner: cst.ClassDef) -> None:
     for statement in owner.body.body:
         if isinstance(statement, cst.FunctionDef) and statement.name.value == "__init__":
             block = statement.body
-            edits.put_after(block, lambda updated: _with_last_line(updated, edits.statement(line)))
+            edits.compose(block, lambda updated: _with_last_line(updated, edits.statement(line)))
             return
     constructor = edits.statement(
         f"def __init__(self, *args, **kwargs):\n    super().__init__(*args, **kwargs)\n    {line}"
@@ -108,14 +108,15 @@ def _give_generator(edits: Edits, owner: cst.ClassDef) -> None:
 
     def with_constructor(updated: Any) -> Any:
         body = list(updated.body.body)
-        empty = constructor.with_changes(leading_lines=[cst.EmptyLine(indent=False)] if is_text else [])
+        first_lines = [cst.EmptyLine(indent=False)] if is_text else []
+        separated = constructor.with_changes(leading_lines=first_lines)
         rest = body[is_text:]
         rest[0] = rest[0].with_changes(
             leading_lines=[cst.EmptyLine(indent=False), *[x for x in rest[0].leading_lines if x.comment]]
         )
-        return updated.with_changes(body=updated.body.with_changes(body=[*body[:is_text], empty, *rest]))
+        return updated.with_changes(body=updated.body.with_changes(body=[*body[:is_text], separated, *rest]))
 
-    edits.put_after(owner, with_constructor)
+    edits.compose(owner, with_constructor)
 
 
 def _with_last_line(

@@ -38,7 +38,7 @@ def _make_arrays(edits: Edits, *parts: cst.BaseExpression) -> None:
     """Make arrays of the operands that are shapes: Python repeats a tuple, and joins two."""
     for part in parts:
         if not SHAPE.isdisjoint(edits.values.of(part)):
-            edits.put_after(part, lambda updated: edits.expression("np.array({shape})", shape=updated))
+            edits.compose(part, lambda updated: edits.expression("np.array({shape})", shape=updated))
 
 
 def _join_lists(edits: Edits, node: cst.BinaryOperation) -> None:
@@ -47,7 +47,7 @@ def _join_lists(edits: Edits, node: cst.BinaryOperation) -> None:
         sliced = part.value if isinstance(part, cst.Subscript) and isinstance(part.slice[0].slice, cst.Slice) else part
         is_shape = isinstance(sliced, cst.Attribute) and sliced.attr.value == "shape"
         if is_shape and isinstance(other, cst.List) and isinstance(node.operator, cst.Add):
-            edits.put_after(part, lambda updated: edits.expression("list({shape})", shape=updated))
+            edits.compose(part, lambda updated: edits.expression("list({shape})", shape=updated))
 
 
 def _plan_assignment(edits: Edits, node: cst.AugAssign) -> None:
@@ -69,7 +69,7 @@ def _plan_resize(edits: Edits, call: cst.Call) -> None:
     name = edits.tree.old_name(call.func) or ""
     size = argument_of(call, 1, "size", "target_height") if name.startswith("image.resize") else None
     if size is not None and edits.values.of(size.value) == SIZE and not edits.values.is_host(call):
-        edits.put_after(size.value, lambda updated: edits.expression("tuple(map(int, {size}))", size=updated))
+        edits.compose(size.value, lambda updated: edits.expression("tuple(map(int, {size}))", size=updated))
 
 
 def _plan_call(edits: Edits, call: cst.Call) -> None:

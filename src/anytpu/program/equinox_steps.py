@@ -1,7 +1,7 @@
 """`pure_step_of`: a training step of Equinox as a function of (state, batch).
 
 Idea: a step of Equinox returns the new model and optimizer state beside other results. A result with the structure and
-the shapes of an argument is its new value. Of several such arguments it is the first.
+the shapes of an argument is its new value. If several arguments match a result, the first takes it.
 
 Rule: arrays are named by their path, from the step's own parameter: "model/layers/0/weight". An argument without a new
 value is a part of the batch.
@@ -50,55 +50,59 @@ def pure_step_of(
     # 2. Find the arguments that the step returns anew: they are the state. The others are the batch.
     results = jax.eval_shape(call, dynamic)
     results = list(results) if isinstance(results, tuple | list) else [results]
-    places = {0: None} if has_fixed_model else _places(dynamic, results)
-    if not places:
+    result_of_argument = {0: None} if has_fixed_model else _results_of_arguments(dynamic, results)
+    if not result_of_argument:
         raise ProgramError(
             f"{name!r} returns none of its arguments anew. Return the new model and optimizer state from the step: "
             "return model, opt_state, loss"
         )
     # 3. Name the arrays of the state, and keep the form of each argument.
     state, rebuild = {}, {}
-    for place in places:
-        leaves, structure = tree_flatten_with_path(dynamic[place])
-        names = [_array_name(parameters[place], path) for path, _ in leaves]
+    for position in result_of_argument:
+        leaves, structure = tree_flatten_with_path(dynamic[position])
+        names = [_array_name(parameters[position], path) for path, _ in leaves]
         state |= dict(zip(names, (leaf for _, leaf in leaves), strict=True))
-        rebuild[place] = names, structure
-    batch = {parameters[place]: dynamic[place] for place in range(len(arguments)) if place not in places}
+        rebuild[position] = names, structure
+    batch = {
+        parameters[position]: dynamic[position]
+        for position in range(len(arguments))
+        if position not in result_of_argument
+    }
     batch = {parameter: arrays for parameter, arrays in batch.items() if jax.tree.leaves(arrays)}
 
     # 4. The pure step: put the arguments together, call the step, and take the new state out of its results.
     def pure(arrays: dict[str, Any], batch_arrays: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         merged = [batch_arrays.get(parameter, part) for parameter, part in zip(parameters, dynamic, strict=True)]
-        for place, (names, structure) in rebuild.items():
-            merged[place] = jax.tree.unflatten(structure, [arrays[array_name] for array_name in names])
+        for position, (names, structure) in rebuild.items():
+            merged[position] = jax.tree.unflatten(structure, [arrays[array_name] for array_name in names])
         outputs = call(merged)
         listed = list(outputs) if isinstance(outputs, tuple | list) else [outputs]
         new = dict(arrays)
-        for place, index in places.items():
-            if index is not None:
-                new |= dict(zip(rebuild[place][0], jax.tree.leaves(listed[index]), strict=True))
-        return new, [value for index, value in enumerate(listed) if index not in places.values()]
+        for position, result_index in result_of_argument.items():
+            if result_index is not None:
+                new |= dict(zip(rebuild[position][0], jax.tree.leaves(listed[result_index]), strict=True))
+        return new, [value for index, value in enumerate(listed) if index not in result_of_argument.values()]
 
-    models = {place for place in places if isinstance(arguments[place], eqx.Module)}
+    models = {position for position in result_of_argument if isinstance(arguments[position], eqx.Module)}
     kinds = {
-        array_name: ("weights" if place in models else "slots")
-        for place, (names, _) in rebuild.items()
+        array_name: ("weights" if position in models else "slots")
+        for position, (names, _) in rebuild.items()
         for array_name in names
     }
     return PureStep(pure, state, batch, kinds)
 
 
-def _places(dynamic: Sequence[Any], results: Sequence[Any]) -> dict[int, int | None]:
+def _results_of_arguments(dynamic: Sequence[Any], results: Sequence[Any]) -> dict[int, int | None]:
     """Return the index of the result that is the new value of each argument."""
-    free, places = list(range(len(results))), dict[int, int | None]()
-    for place, argument in enumerate(dynamic):
+    free, result_of_argument = list(range(len(results))), dict[int, int | None]()
+    for position, argument in enumerate(dynamic):
         leaves = jax.tree.leaves(argument)
         # A result with the shape of one array, such as the batch, is not its new value.
         fitting = [index for index in free if leaves and not is_array(argument) and _is_like(results[index], argument)]
         if fitting:
-            places[place] = fitting[0]
+            result_of_argument[position] = fitting[0]
             free.remove(fitting[0])
-    return places
+    return result_of_argument
 
 
 def _is_like(result: Any, argument: Any) -> bool:

@@ -35,14 +35,15 @@ _KEY = "random key"
 def pure_step_of(
     name: str, model: torch.nn.Module, batch: Sequence[Any], optimizer: Any = None, loss: Any = None
 ) -> PureStep:
-    """Return the pure form of a training step; without a loss that of `forward`, as after `model.eval()`.
+    """Return the pure form of a training step, or of `forward` in evaluation mode if `loss` is None.
 
     Args:
         name: name of the job, for errors.
         model: the module.
         batch: tensors, arrays, or `jax.ShapeDtypeStruct`, in the order of the arguments.
         optimizer: a `torch.optim` optimizer of the module's parameters, or an optax one.
-        loss: function `(model, *batch) -> scalar tensor`, or a criterion `(model(*inputs), labels)` as a module.
+        loss: function `(model, *batch) -> scalar tensor`, or a criterion `(model(*inputs), labels)` as a module; None
+            to compute the outputs alone.
 
     Raises:
         ProgramError: the optimizer is unknown, or has other parameters than the module.
@@ -101,7 +102,8 @@ def pure_step_of(
 def _notes(model: torch.nn.Module) -> tuple[str, ...]:
     frozen = sum(1 for module in model.modules() if not module.training)
     norms = [module for module in model.modules() if isinstance(module, torch.nn.modules.batchnorm._BatchNorm)]
-    notes = [f"{frozen} modules are in evaluation mode, and are planned so."] if frozen else []
+    modules_are = "1 module is" if frozen == 1 else f"{frozen} modules are"
+    notes = [f"{modules_are} in evaluation mode, and planned so."] if frozen else []
     if any(norm.training and norm.track_running_stats for norm in norms):
         notes.append("torchax does not update the running statistics of BatchNorm layers.")
     return tuple(notes)
@@ -206,7 +208,10 @@ def _criterion_loss(criterion: torch.nn.Module) -> Callable[..., Any]:
 
 
 def _array(value: Any) -> Any:
-    """Return a tensor as an array that shares its memory, or as a spec without values; integers of 64 bits get 32."""
+    """Return a tensor as an array, or as a spec if it is not on the CPU.
+
+    Integers and floats of 64 bits become 32 bits, as in JAX. An array shares the tensor's memory if its dtype is kept.
+    """
     if is_array(value):
         return value
     if not isinstance(value, torch.Tensor):
@@ -297,7 +302,7 @@ def _explanation(name: str, place: str, error: Exception) -> str:
     if isinstance(error, _VALUE_ERRORS):
         return (
             f"{name!r} reads the value of a tensor{place}, as item(), if, nonzero and boolean indices do. A TPU "
-            "program has fixed shapes, and its control flow has no values of tensors: use torch.where"
+            "program has fixed shapes, and it cannot branch on tensor values: use torch.where"
         )
     if isinstance(error, AssertionError) and "mixed math" in first:
         return (

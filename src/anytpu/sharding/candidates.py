@@ -23,10 +23,10 @@ import jax
 from jax.interpreters import partial_eval
 
 from anytpu.program.program import state_names
-from anytpu.sharding.found import found_layout
 from anytpu.sharding.layouts import ModelLayout, Spec, split_largest
 from anytpu.sharding.logical_axes import Axes
 from anytpu.sharding.placing import TracedStep
+from anytpu.sharding.searched import searched_layout
 from anytpu.sharding.tables import split_rows_of_table
 
 MAX_AXIS_SETS = 3
@@ -152,7 +152,7 @@ class _Model:
             name for name, is_weight in zip(self._names, self._is_weight, strict=True) if is_weight and specs[name]
         ]
         shapes = dict(zip(self._names, self._shapes, strict=True))
-        return found_layout(name, axes, specs, shapes, tuple(split_weights), inner or {})
+        return searched_layout(name, axes, specs, shapes, tuple(split_weights), inner or {})
 
     def _axis_sets(self, size: int) -> list[frozenset[int]]:
         """Return sets of logical axes, no two of one weight, each without the largest axis of the set before."""

@@ -23,8 +23,8 @@ from anytpu import _keras
 from anytpu.errors import SettingError
 from anytpu.program.batch_axes import DATA_AXES
 from anytpu.program.placed import axes_text, partition_of, parts_of
-from anytpu.sharding.found import read_layout
 from anytpu.sharding.layouts import ModelLayout, Spec, split_largest
+from anytpu.sharding.searched import read_layout
 
 _MESH_HINT = ' Name the axes: mesh={"data": 4, "model": 2}.'
 _FORMS = (

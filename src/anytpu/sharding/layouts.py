@@ -30,7 +30,7 @@ class ModelLayout:
         is_literal: whether activations are left to XLA and to the model's own constraints.
         inner: mesh axes by position for axes of the batch that are not its rows: {1: ("sequence",)} splits sequences.
         outputs: for a LayoutMap, the partitions of outputs of layers by their patterns.
-        specs: for a layout that was found for one model, the partition of each array by its name, in order.
+        specs: for a layout that a search chose for one model, the partition of each array by its name, in order.
         shapes: the shape of each of these arrays.
         is_open: whether a strategy chooses a layout for each model in place of this one, as "auto" does.
         remat: rematerialisation of the step, a name of `anytpu.program.rematerialising.REMATS`, or "" for none.

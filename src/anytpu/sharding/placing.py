@@ -28,10 +28,10 @@ from anytpu.program.program import Layout, Placement, Program, state_names
 from anytpu.program.rematerialising import Remat, rematerialised
 from anytpu.program.unplaced import ConstrainedStep
 from anytpu.sharding.constraints import Constraints
-from anytpu.sharding.found import fitted
 from anytpu.sharding.layer_outputs import constrained_outputs
 from anytpu.sharding.layouts import ModelLayout, Spec
 from anytpu.sharding.logical_axes import Axes, AxisLevel, logical_axes
+from anytpu.sharding.searched import rename_to_state
 from anytpu.sharding.tables import tracing_for, with_tables
 
 
@@ -120,9 +120,9 @@ def place(program: Program, layout: ModelLayout, traced: TracedStep | None = Non
             f"{program.name!r} is a step for one replica, and layout={layout.name!r} splits one model over the cores. "
             "Write whole-batch code: fit of a Keras model, or a function step(state, batch) of the global batch"
         )
-    # 2. Fit the layout to the state, and trace the step.
+    # 2. Rename the layout's arrays to those of the state, and trace the step.
     names, leaves = state_names(program), jax.tree.leaves(program.state)
-    layout = with_tables(fitted(layout, names, [tuple(leaf.shape) for leaf in leaves]), program.tables)
+    layout = with_tables(rename_to_state(layout, names, [tuple(leaf.shape) for leaf in leaves]), program.tables)
     if traced is None:
         # The step may name the axes of the mesh in constraints of its own.
         mesh = Placement(layout.axes, (), device=device)
@@ -228,7 +228,7 @@ def layout_faults(program: Program, layout: ModelLayout) -> list[str]:
         layout: the layout.
     """
     names, leaves = state_names(program), jax.tree.leaves(program.state)
-    layout = with_tables(fitted(layout, names, [tuple(leaf.shape) for leaf in leaves]), program.tables)
+    layout = with_tables(rename_to_state(layout, names, [tuple(leaf.shape) for leaf in leaves]), program.tables)
     faults = [_unmatched(program.name, pattern, names) for pattern in unmatched_patterns(layout, names)]
     for name, leaf in zip(names, leaves, strict=True):
         try:
@@ -243,7 +243,7 @@ def unmatched_patterns(layout: ModelLayout, names: Sequence[str]) -> list[str]:
     return [
         pattern
         for pattern in layout.patterns
-        # The names of a found layout are no regular expressions.
+        # The names of a searched layout are no regular expressions.
         if pattern not in names and (layout.specs or not any(re.search(pattern, name) for name in names))
     ]
 

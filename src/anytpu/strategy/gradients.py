@@ -1,8 +1,9 @@
 """Gradients inside a replica, already summed over all replicas.
 
-Idea: `vmap(grad)` makes one weight gradient for each replica and sums them afterwards. That takes eight times the
-memory, and 22 times the time for a large Dense layer. The sum of the losses has the same gradient, and its
-differentiation makes one array. So `value_and_grad` has a custom rule for `vmap`; on a mesh it differentiates the local
+Idea: `vmap(grad)` makes one weight gradient for each replica and sums them afterwards. With 8 replicas that takes eight
+times the memory, and it took 20 times the time (docs/decisions/0011-custom-loops.md: 654 ms against 33 ms, Dense of
+4096 x 1024 on 64 rows, 8 virtual cores). The sum of the losses has the same gradient, and its differentiation makes one
+array. So `value_and_grad` has a custom rule for `vmap`; on a mesh it differentiates the local
 loss and all-reduces.
 
 Rule: the gradient of a Keras variable is marked as summed by a pytree node around it. `jax.tree.map` keeps the mark.
@@ -32,7 +33,7 @@ from anytpu._calls import explain_arguments, users_stacklevel
 from anytpu.errors import ReplicaError, SettingError
 from anytpu.program.jaxprs import level_of
 from anytpu.program.program import REPLICA_AXIS
-from anytpu.program.summed_products import sums_over_replicas, with_summed_products
+from anytpu.program.summed_products import sums_over_replicas
 from anytpu.strategy.assignments import write_back
 from anytpu.strategy.recorded import record_gradients
 from anytpu.strategy.replicas import ReplicaScope, current_replica, is_on_mesh
@@ -80,9 +81,9 @@ def value_and_grad(
         loss_fn: returns this replica's loss, a scalar; or `(loss, aux)` with `has_aux`. It may update other variables
             (BatchNorm statistics, metrics): the updates are kept. For a tree of arrays it takes the tree first.
         variables: the differentiated values: a Keras variable, or a list of them, such as `model.trainable_variables`;
-            or a tree of arrays, equal on every replica: a dictionary, the state of `nnx.split`, an Equinox module. For
-            several losses of one pass, as of a GAN, a list with such a list for each: `loss_fn` returns their tuple.
-            Of the embeddings of `TPUEmbedding.dequeue` the gradients are those of this replica's rows.
+            or a tree of arrays, equal on every replica: a dictionary, the state of `nnx.split`, an Equinox module.
+            For several losses, as of a GAN: one list of variables for each loss; `loss_fn` then returns a tuple of
+            losses. For embeddings from `TPUEmbedding.dequeue` the gradients cover this replica's rows only.
         has_aux: `loss_fn` returns `(loss, aux)`.
         local: return this replica's own gradients, for example to clip them one replica at a time;
             `optimizer.apply_gradients` sums those of Keras variables.
@@ -411,23 +412,25 @@ def _of_summed_losses(loss: Callable) -> Callable:
     return differentiate
 
 
-def sums_products(name: str, trace: ClosedJaxpr, replicas: int, *, is_virtual: bool) -> bool:
-    """Return whether a step sums products over the replicas; warn if it sums other arrays as large as gradients.
+def warn_of_large_sums(name: str, trace: ClosedJaxpr, replicas: int) -> None:
+    """Warn if a step sums arrays as large as gradients over virtual replicas.
 
-    Under `vmap` a gradient with respect to shared weights is one array per replica, summed afterwards. That takes eight
-    times the memory, and 20 times the time for a large Dense layer. `tpu.value_and_grad` differentiates the sum
-    instead. If a product computes the gradient, the sum becomes part of the product (`summed_products.py`).
+    Under `vmap` a gradient with respect to shared weights is one array per replica, summed afterwards (see the module's
+    idea). `tpu.value_and_grad` differentiates the sum instead.
+
+    Args:
+        name: name of the step.
+        trace: its trace after `with_summed_products`: sums that are a part of a product cost nothing.
+        replicas: number of replicas.
     """
-    rewritten = with_summed_products(trace)
     # In the trace the slow form is a `psum` over an axis of the array itself.
-    summed: list[Any] = [v.aval for equation in sums_over_replicas(level_of(rewritten)) for v in equation.invars]
+    summed: list[Any] = [v.aval for equation in sums_over_replicas(level_of(trace)) for v in equation.invars]
     floating = [array for array in summed if jnp.issubdtype(array.dtype, jnp.inexact)]
     size_bytes = sum(math.prod(array.shape) * array.dtype.itemsize for array in floating) // replicas
-    if is_virtual and replicas > 1 and size_bytes >= _MIN_SUMMED_BYTES:
+    if replicas > 1 and size_bytes >= _MIN_SUMMED_BYTES:
         warnings.warn(
             f"{name} adds {format_bytes(size_bytes)} of each of {replicas} replicas. If they are gradients, "
             "(loss, gradients) = tpu.value_and_grad(loss_fn, parameters)(...) makes one for all replicas, already "
             "summed, and is many times faster on virtual cores",
             stacklevel=users_stacklevel(),
         )
-    return rewritten is not trace

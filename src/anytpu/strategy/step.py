@@ -24,9 +24,10 @@ from anytpu import _jax
 from anytpu.errors import ReplicaError, StrategyError
 from anytpu.program.program import REPLICA_AXIS, REPLICATED, Program, Tree, leaf_names, spec_of
 from anytpu.program.refusals import check_result
+from anytpu.program.summed_products import with_summed_products
 from anytpu.strategy.arguments import ArgumentForm
 from anytpu.strategy.assignments import Merge, merge_of
-from anytpu.strategy.gradients import sums_products
+from anytpu.strategy.gradients import warn_of_large_sums
 from anytpu.strategy.modules import ModuleForm, ReplicaState, unwrap_static_leaves, wrap_static_leaves
 from anytpu.strategy.padded.step import PaddedStep
 from anytpu.strategy.replicas import Replica, ReplicaScope
@@ -205,7 +206,11 @@ def _trace_replicas(call: Call, run_replica: Callable, own: Tree, check: TraceCh
     trace = jax.make_jaxpr(run_all)(own, call.form.specs())
     if check is not None:
         check(trace)
-    return sums_products(call.name, trace, replicas, is_virtual=call.strategy.system.topology.is_virtual)
+    # A sum that becomes a part of a product needs no array for each replica.
+    rewritten = with_summed_products(trace)
+    if call.strategy.system.topology.is_virtual:
+        warn_of_large_sums(call.name, rewritten, replicas)
+    return rewritten is not trace
 
 
 def _output(name: str, leaf: Any) -> Any:

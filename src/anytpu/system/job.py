@@ -13,7 +13,7 @@ import re
 from typing import Any, final
 
 from anytpu.errors import HostsError
-from anytpu.system import roll
+from anytpu.system.join_rules import listed_hosts
 
 EXCHANGE_TIMEOUT_S = 600.0
 """Time limit in seconds of one exchange. A host that dies ends it earlier."""
@@ -78,7 +78,7 @@ class Joined:
     def _explained(self, error: Exception, name: str, missing: list[int], timeout_s: float) -> HostsError:
         if "DEADLINE_EXCEEDED" not in str(error):
             return HostsError(f"the exchange {name!r} of the hosts failed: {error}")
-        which = roll.hosts(missing) if missing else "another host"
+        which = listed_hosts(missing) if missing else "another host"
         return HostsError(
             f"{which} of {self.job.processes} did not come to {name!r} within {timeout_s:g} s. Do all hosts run the "
             "same script with the same arguments?"

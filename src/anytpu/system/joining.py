@@ -27,11 +27,11 @@ from anytpu import _env, _jax
 from anytpu._calls import explain_arguments
 from anytpu.errors import HostsError, SettingError
 from anytpu.system import job as jobs
-from anytpu.system import roll
+from anytpu.system import join_rules
 from anytpu.system.job import HostJob, Joined
+from anytpu.system.join_rules import CLIENT_HEARTBEAT_S, MAX_LINE_BYTES, Greeting, Limits
 from anytpu.system.launchers import find_job
 from anytpu.system.relay import Relay
-from anytpu.system.roll import CLIENT_HEARTBEAT_S, MAX_LINE_BYTES, Greeting, Limits
 from anytpu.system.watch import Watch
 
 _PACKAGES = ("anytpu", "jax", "jaxlib")
@@ -54,7 +54,7 @@ def join_hosts(coordinator: str, processes: int, index: int, timeout_s: float = 
         coordinator: "host:port" of host 0, which listens there.
         processes: number of hosts. A job of one host needs no connection, and the call only returns it.
         index: index of this host, 0 to `processes` - 1.
-        timeout_s: time limit in seconds until all hosts have come.
+        timeout_s: time limit in seconds until all hosts have joined.
 
     Returns:
         The job.
@@ -246,7 +246,9 @@ def _greet(connection: socket.socket, job: HostJob, greeting: Greeting, timeout_
     if "error" in message:
         raise HostsError(f"the hosts at {job.address} cannot join: {message['error']}")
     if "service" not in message:
-        raise HostsError(f"{failed}: the reply is {roll.printable(reply[:40].decode(errors='replace'))!r}. {advice}")
+        raise HostsError(
+            f"{failed}: the reply is {join_rules.printable(reply[:40].decode(errors='replace'))!r}. {advice}"
+        )
     return int(message["service"]), rest
 
 

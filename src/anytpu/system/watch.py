@@ -1,7 +1,7 @@
-"""The connection of a host to the rendezvous, after it joined: heartbeats, last words, the verdict and the goodbye.
+"""The connection of a host to the rendezvous, after it joined: heartbeats, an exception, the final error, a goodbye.
 
 Idea: a host whose peer died may hang in a collective for half an hour, where Python cannot interrupt it. So a thread
-listens. On a verdict it prints one error and ends the process, with the status of a program that can be started again.
+listens. On a final error it prints one line and ends the process, with the status of a program that can be restarted.
 
 Rule: at most one error is printed for the failure of another host. A host whose own exception is the cause prints its
 own traceback.
@@ -24,7 +24,7 @@ from typing import Any
 from anytpu._restarts import STOPPED_STATUS
 from anytpu.system.exits import ScriptEnd
 from anytpu.system.job import HostJob
-from anytpu.system.roll import MAX_LINE_BYTES, Limits, line_of, printable
+from anytpu.system.join_rules import MAX_LINE_BYTES, Limits, line_of, printable
 
 ADVICE = "Start the job again; a fit with checkpoint_dir continues from its last checkpoint"
 """End of a message about a job that ended because of one host."""
@@ -51,20 +51,20 @@ class Watch:
         self._limits = limits
         self._received = received
         self._leave = leave
-        self._words: str | None = None
-        self._is_judged = threading.Event()
+        self._exception_text: str | None = None
+        self._has_final_error = threading.Event()
         self._is_done = threading.Event()
         self._hook: Callable[..., Any] = sys.excepthook
         self._script = ScriptEnd()
         self._thread = threading.Thread(target=self._listen, name="anytpu-hosts", daemon=True)
 
     def start(self) -> None:
-        """Start to listen, and send this process's last words and its goodbye when it ends."""
-        self._hook, sys.excepthook = sys.excepthook, self._tell
+        """Start to listen, and send this process's exception or its goodbye when it ends."""
+        self._hook, sys.excepthook = sys.excepthook, self._report_exception
         self._script.watch()
-        atexit.register(self._part)
+        atexit.register(self._say_goodbye)
         # A forked child has a copy of the connection, and would hide the death of this process.
-        os.register_at_fork(after_in_child=self._disown)
+        os.register_at_fork(after_in_child=self._close_in_child)
         self._thread.start()
 
     def _send(self, message: dict[str, Any] | None) -> None:
@@ -72,18 +72,18 @@ class Watch:
             self._connection.sendall(line_of(message))
 
     def _listen(self) -> None:
-        heard_s, beaten_s = time.monotonic(), 0.0
+        received_s, sent_s = time.monotonic(), 0.0
         # Lines may have come with the reply of the rendezvous.
         self._take(b"")
         self._connection.settimeout(self._limits.beat_s / 4)
         while not self._is_done.is_set():
-            if time.monotonic() - beaten_s > self._limits.beat_s:
+            if time.monotonic() - sent_s > self._limits.beat_s:
                 self._send(None)
-                beaten_s = time.monotonic()
+                sent_s = time.monotonic()
             try:
                 arrived = self._connection.recv(MAX_LINE_BYTES)
             except TimeoutError:
-                if time.monotonic() - heard_s > self._limits.silence_s:
+                if time.monotonic() - received_s > self._limits.silence_s:
                     self._lost(f"is silent for {self._limits.silence_s:g} s")
                 continue
             except OSError:
@@ -92,7 +92,7 @@ class Watch:
                 if not self._is_done.is_set():
                     self._lost("ended")
                 return
-            heard_s = time.monotonic()
+            received_s = time.monotonic()
             self._take(arrived)
 
     def _take(self, arrived: bytes) -> None:
@@ -101,16 +101,16 @@ class Watch:
             self._read(json.loads(line))
 
     def _read(self, message: dict[str, Any]) -> None:
-        if "notice" in message:
-            print(f"anytpu: {message['notice']}", file=sys.stderr, flush=True)
+        if "warning" in message:
+            print(f"anytpu: {message['warning']}", file=sys.stderr, flush=True)
         elif "done" in message:
             self._is_done.set()
-        elif "verdict" in message:
+        elif "final_error" in message:
             # Either this host is the cause, or its own exception is that of the first one. It prints its traceback.
-            is_own = self._words is not None and message["words"] == self._words
+            is_own = self._exception_text is not None and message["exception"] == self._exception_text
             if not is_own:
-                self._stop(message["verdict"])
-            self._is_judged.set()
+                self._stop(message["final_error"])
+            self._has_final_error.set()
 
     def _lost(self, how: str) -> None:
         self._stop(f"the connection to host 0, at {self._job.address}, {how}")
@@ -125,24 +125,26 @@ class Watch:
             os.write(2, text.encode(errors="replace"))
         os._exit(STOPPED_STATUS)
 
-    def _tell(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-        """Send an exception that nobody caught, and let the verdict decide whose error is printed."""
+    def _report_exception(
+        self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+    ) -> None:
+        """Send an exception that nobody caught, and let the final error decide which host prints its own."""
         first = str(error).strip().partition("\n")[0]
-        self._say(f"{kind.__name__}: {first}" if first else kind.__name__)
+        self._send_exception(f"{kind.__name__}: {first}" if first else kind.__name__)
         self._hook(kind, error, traceback)
 
-    def _say(self, words: str) -> None:
-        """Send the last words of this process, and wait for the verdict."""
-        self._words = printable(words)
-        self._send({"words": self._words})
-        self._is_judged.wait(self._limits.words_s + self._limits.beat_s)
+    def _send_exception(self, text: str) -> None:
+        """Send the exception that ends this process, and wait for the final error."""
+        self._exception_text = printable(text)
+        self._send({"exception": self._exception_text})
+        self._has_final_error.wait(self._limits.exception_s + self._limits.beat_s)
 
-    def _part(self) -> None:
+    def _say_goodbye(self) -> None:
         """Say goodbye, and wait for the goodbyes of all others; after `sys.exit(1)`, end the job."""
-        if self._words is not None:
+        if self._exception_text is not None:
             return
         if failure := self._script.failure():
-            self._say(failure)
+            self._send_exception(failure)
             return
         self._send({"goodbye": True})
         with contextlib.suppress(KeyboardInterrupt):
@@ -152,10 +154,10 @@ class Watch:
         self._is_done.set()
         self._connection.close()
 
-    def _disown(self) -> None:
+    def _close_in_child(self) -> None:
         self._connection.close()
         sys.excepthook = self._hook
-        atexit.unregister(self._part)
+        atexit.unregister(self._say_goodbye)
 
 
 def _flush() -> None:

@@ -67,7 +67,8 @@ def model_step(step: Callable) -> Callable:
         with ReplicaScope(pairs, outer=_keras.stateless_scope()) as scope:
             result = _called(step, self, data)
         new = tuple([scope.held(variable) for variable in each] for each in lists)
-        return result, new if len(state) > 2 else new[1]
+        # `predict` returns only the non-trainables.
+        return result, (new if len(state) > 2 else new[1])
 
     setattr(keras_step, _MARK, step)
     return keras_step

@@ -71,8 +71,8 @@ class WorkerChild:
         """Start the process, and wait for its description."""
         (control, far_control), (buffers, far_buffers) = socket.socketpair(), socket.socketpair()
         self._options = options
-        self._ended = threading.Lock()
-        words = [
+        self._wait_lock = threading.Lock()
+        arguments = [
             *(str(far.fileno()) for far in (far_control, far_buffers)),
             *(options.tpu, str(options.cores or 0), str(options.memory_bytes or 0), str(options.deadline_s)),
             str(options.sharers),
@@ -80,7 +80,7 @@ class WorkerChild:
         # The far ends belong to the child. They are closed here, so that a read ends when the child does.
         with far_control, far_buffers:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "anytpu.worker.child", *words],
+                [sys.executable, "-m", "anytpu.worker.child", *arguments],
                 pass_fds=(far_control.fileno(), far_buffers.fileno()),
                 env=_env.worker_environment() | (_SHARED_GPU if options.sharers > 1 else {}),
                 stdin=subprocess.DEVNULL,
@@ -91,8 +91,8 @@ class WorkerChild:
         self.description = next(self.control.received(), b"")[len(HEAD) :]
         if not self.description:
             raise WorkerError(
-                f"the worker's child ended before it opened its system: {self.obituary()}. Its messages are above; try "
-                f"the same system with: anytpu devices --tpu {options.tpu or 'local'}"
+                f"the worker's child ended before it opened its system: {self.wait_for_end()}. Its messages are above; "
+                f"try the same system with: anytpu devices --tpu {options.tpu or 'local'}"
             )
         self.arrays.max_bytes = messages().Description.FromString(self.description).memory_bytes
 
@@ -116,9 +116,12 @@ class WorkerChild:
         self.arrays.close()
         self._kill_group()
 
-    def obituary(self) -> str:
-        """Wait until the process has ended, and return how: "signal 9", "deadline 600", "status 1"."""
-        with self._ended:
+    def wait_for_end(self) -> str:
+        """Wait until the process has ended, and return its end: "signal SIGKILL", "deadline 600", "status 1".
+
+        A process that still runs after 10 seconds is killed.
+        """
+        with self._wait_lock:
             try:
                 status = self._process.wait(_GRACE_S)
             except subprocess.TimeoutExpired:
@@ -130,7 +133,7 @@ class WorkerChild:
 
     def _kill_group(self) -> None:
         # The process keeps its id until it is reaped, so the signal cannot reach another group. A thread that waits
-        # in `obituary` may reap it just now.
+        # in `wait_for_end` may reap it just now.
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)

@@ -27,7 +27,7 @@ VALID_DAYS = 3650
 _MIN_TOKEN_CHARACTERS = 16
 
 
-def read_token(path: Path) -> tuple[str, bool]:
+def read_or_create_token(path: Path) -> tuple[str, bool]:
     """Return the token in a file, which is created if it is missing, and whether it was created.
 
     Raises:
@@ -49,7 +49,7 @@ def read_token(path: Path) -> tuple[str, bool]:
     return token, False
 
 
-def read_certificate(certificate: Path, key: Path) -> tuple[bytes, bytes]:
+def read_or_create_certificate(certificate: Path, key: Path) -> tuple[bytes, bytes]:
     """Return (key, certificate) in PEM; both files are created if both are missing.
 
     Raises:

@@ -230,9 +230,9 @@ class Front:
         yield from session.links[stream].frames(connection)
         # The link has ended before the connection, so the child has ended.
         if session.links[stream].is_closed and context.is_active():
-            obituary = session.child.obituary()
+            end = session.child.wait_for_end()
             self._end(session, "died")
-            context.abort(grpc.StatusCode.ABORTED, obituary)
+            context.abort(grpc.StatusCode.ABORTED, end)
 
     def _begin(self, name: str, context: Any) -> WorkerSession | None:
         session = self.sessions.begin(name, context.peer(), context.is_active)

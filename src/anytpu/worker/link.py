@@ -4,9 +4,9 @@ Idea: a sender keeps each message until the other side has acknowledged it. When
 in the metadata of the next one how many messages it has received. The senders continue there, so no message is lost and
 none arrives twice.
 
-A frame on the connection is a count (eight bytes), and then one message. A frame without a message acknowledges: its
-count is the number of messages that its sender has received. In other frames the count is 0: a frame is made once, and
-is sent again as it is.
+A frame on the connection is a count (eight bytes), and then one message. A message has at least one byte: a frame
+without a message acknowledges. Its count is the number of messages that its sender has received. In other frames the
+count is 0: a frame is made once, and is sent again as it is.
 """
 
 from __future__ import annotations
@@ -75,6 +75,9 @@ class Link:
 
     def send(self, *parts: bytes | memoryview) -> None:
         """Send a message, in parts, with or without a connection; wait while too many are not acknowledged.
+
+        Args:
+            parts: parts of the message, which has at least one byte.
 
         Raises:
             OSError: the link is closed.

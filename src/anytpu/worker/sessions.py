@@ -175,7 +175,7 @@ class Sessions:
     def _has_spare(self) -> bool:
         """Return whether a child is ready; start another one if it died, or if its start failed."""
         if self._spare is not None and self._spare.has_ended:
-            _LOG.warning("the child of the next session died: %s", self._spare.obituary())
+            _LOG.warning("the child of the next session died: %s", self._spare.wait_for_end())
             self._spare.kill()
             self._spare = None
         if self._spare is None:
@@ -198,7 +198,7 @@ class Sessions:
             self._changed.notify_all()
         # Outside of the lock, because this waits for the process.
         session.child.kill()
-        session.child.obituary()
+        session.child.wait_for_end()
         for link in session.links.values():
             link.close()
         self._keep_a_spare()

@@ -124,6 +124,16 @@ def refusal_of(step: Any, count: int) -> str:
     return str(error.value)
 
 
+def test_an_index_into_repeated_rows_is_refused():
+    step = lambda x: jnp.argmax(jnp.concatenate([x, x]))  # noqa: E731
+    assert refusal_of(step, 18) == (
+        "<lambda> was given a batch that does not fill all replicas, so its last rows are pads, and argmax (line "
+        f"{step.__code__.co_firstlineno} of test_programs.py) returns an index into an axis that repeats the rows: "
+        "give the pads a value first, for example with jnp.where(tpu.row_mask(x)[:, None], x, 0); or leave such a "
+        "batch out, with batch(rows, drop_remainder=True)"
+    )
+
+
 def test_code_that_hangs_on_the_number_of_rows_is_refused():
     step = lambda x: jnp.sum(x) if len(x) > 4 else -jnp.sum(x)  # noqa: E731
     line = step.__code__.co_firstlineno

@@ -136,5 +136,5 @@ class _ProgramChecker:
 
     def _refuse(self, issued: Issued, fault: str | None, error: type[ChipError] = ChipError, joint: str = " ") -> None:
         if fault is not None:
-            here = faults.instruction_text(self._image, issued)
-            raise error(f"I{here[1:]}{joint}{fault}")
+            here = faults.instruction_text(self._image, issued, capitalized=True)
+            raise error(f"{here}{joint}{fault}")

@@ -26,10 +26,17 @@ _VERBS = {
 }
 
 
-def instruction_text(image: Image, issued: Issued) -> str:
-    """Write an instruction's number, its mnemonic and, where known, the part of the program it belongs to."""
+def instruction_text(image: Image, issued: Issued, *, capitalized: bool = False) -> str:
+    """Write an instruction's number, its mnemonic and, where known, the part of the program it belongs to.
+
+    Args:
+        image: the program.
+        issued: the instruction.
+        capitalized: True at the start of a sentence.
+    """
     name = f" of {image.tags[issued.tag].name!r}" if 0 <= issued.tag < len(image.tags) else ""
-    return f"instruction {issued.number} ({form_of(issued.instruction).mnemonic}{name})"
+    word = "Instruction" if capitalized else "instruction"
+    return f"{word} {issued.number} ({form_of(issued.instruction).mnemonic}{name})"
 
 
 def conflicts_text(
@@ -47,7 +54,7 @@ def conflicts_text(
         others: the earlier instructions that it conflicts with, by number.
     """
     memory, first = conflicts[0]
-    here = f"I{instruction_text(image, issued)[1:]}"
+    here = instruction_text(image, issued, capitalized=True)
     place = range_text(memory, first.start, first.stop)
     if first.earlier is None:
         return f"{here} reads {place}, which nothing has written. {_FIRST_WRITERS[memory]}"

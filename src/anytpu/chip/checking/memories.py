@@ -48,7 +48,7 @@ class CheckedMemories:
             self.host_writes("Input", binding)
 
     def see(self, issued: Issued) -> None:
-        """Record that an instruction is issued."""
+        """Record that an instruction is issued. Instructions arrive in order, numbered from 0."""
         self._seen.append(issued)
 
     def sync(self, waiting: int, finished: int) -> None:
@@ -79,8 +79,8 @@ class CheckedMemories:
                 self._check_size(issued, addresses, verb)
         fault = fault_in_multipliers(issued.instruction, self._image.weights, self._image.design)
         if fault is not None:
-            here = faults.instruction_text(self._image, issued)
-            raise ChipError(f"I{here[1:]} {fault}")
+            here = faults.instruction_text(self._image, issued, capitalized=True)
+            raise ChipError(f"{here} {fault}")
         # 3. Conflicts with earlier accesses. Reads come first, so that an in-place read does not see its own write.
         conflicts: list[tuple[Memory, Conflict]] = []
         for addresses in touched.reads:
@@ -131,5 +131,5 @@ class CheckedMemories:
     def _check_size(self, issued: Issued, address_range: AddressRange, verb: str) -> None:
         size = self._sizes[address_range.memory]
         if address_range.start < 0 or address_range.stop > size:
-            here = faults.instruction_text(self._image, issued)
-            raise ChipError(f"I{here[1:]} {verb} {range_text(*address_range)}, of which there are {size}.")
+            here = faults.instruction_text(self._image, issued, capitalized=True)
+            raise ChipError(f"{here} {verb} {range_text(*address_range)}, of which there are {size}.")

@@ -29,7 +29,7 @@ def refusal_of(said: str, program: str, target: str, jaxpr: ClosedJaxpr) -> Plan
     """Return the error for a program that the compiler refused; see `describe_refusal`."""
     error = PlanError(describe_refusal(said, program, target, jaxpr))
     place = find_place(said, jaxpr)
-    error.said, error.place = said, "" if place is None else str(place)
+    error.compiler_message, error.place = said, "" if place is None else str(place)
     return error
 
 

@@ -20,7 +20,7 @@ from anytpu.planning.records.prediction import Prediction, memory_text, step_tex
 from anytpu.planning.target import Target
 from anytpu.program.placed import axes_text, partition_of
 from anytpu.sharding import ModelLayout
-from anytpu.sharding.found import to_record
+from anytpu.sharding.searched import to_record
 from anytpu.showing import report
 
 _SHOWN_WEIGHTS = 3

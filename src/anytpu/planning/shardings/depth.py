@@ -25,8 +25,8 @@ from anytpu.planning.target import Target
 from anytpu.program.lowering import TRACING
 from anytpu.program.program import Placement, Program, state_names
 from anytpu.sharding import ModelLayout, TracedStep, place, trace_step
-from anytpu.sharding.found import found_layout
 from anytpu.sharding.placing import specs_of
+from anytpu.sharding.searched import searched_layout
 
 DEEP = 24
 """Minimum number of equal layers with which a search compiles two shallow models. Of 12 layers a schedule takes 14 s of
@@ -122,9 +122,9 @@ class SearchedJob:
 
 
 def restricted(layout: ModelLayout, names: tuple[str, ...]) -> ModelLayout:
-    """Return a found layout for a model that has only some of its arrays."""
+    """Return a searched layout for a model that has only some of its arrays."""
     kept = set(names)
     specs = {name: spec for name, spec in layout.specs.items() if name in kept}
     shapes = {name: layout.shapes[name] for name in specs}
     patterns = tuple(name for name in layout.patterns if name in kept)
-    return found_layout(layout.name, layout.axes, specs, shapes, patterns, layout.inner, layout.remat)
+    return searched_layout(layout.name, layout.axes, specs, shapes, patterns, layout.inner, layout.remat)

@@ -31,7 +31,7 @@ from anytpu.planning.settings import PlanSettings
 from anytpu.planning.target import Target
 from anytpu.program.trace_digest import trace_digest
 from anytpu.sharding import ModelLayout, TracedStep
-from anytpu.sharding.found import to_record
+from anytpu.sharding.searched import to_record
 
 # These decide how a prediction is made and whether, not what it is.
 _NOT_IN_KEY = ("progress", "timeout_s", "use_cache")
@@ -61,7 +61,7 @@ def _places(traced: TracedStep) -> Any:
 
 
 def key_of(digest: str, layout: ModelLayout, target: Target, settings: PlanSettings) -> str:
-    """Return the key of the prediction of a found layout: the digest of everything that it depends on.
+    """Return the key of the prediction of a searched layout: the digest of everything that it depends on.
 
     Args:
         digest: identity of the step without a placement.

@@ -28,7 +28,7 @@ SLICED = frozenset({*_SLICES, *_UPDATES})
 _VIEWS = ("bitcast", "get-tuple-element")
 # Network traffic during a product is priced in `network.py`.
 _SENT = ("all-gather", "all-reduce", "reduce-scatter", "collective-permute", "all-to-all")
-# Results of these alias their operands.
+# No traffic: results that alias operands, constants and metadata (sizes and ids, which are scalars).
 FREE = frozenset(
     {
         "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id",

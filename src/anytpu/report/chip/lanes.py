@@ -89,7 +89,7 @@ def with_titles(timing: Timing) -> Timing:
     return dataclasses.replace(timing, parts=tuple(parts))
 
 
-def ranges(timing: Timing) -> list[tuple[float, float, int]]:
+def part_ranges(timing: Timing) -> list[tuple[float, float, int]]:
     """Return (start, stop, part) for each part with cycles, from its first to its last cycle."""
     spans: dict[int, tuple[float, float]] = {}
     for start, stop, tag in timing.spans:

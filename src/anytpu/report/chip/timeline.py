@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from anytpu.chip.timing.record import Timing
-from anytpu.report.chip.lanes import LANES, colour_of, lane_of, part_name, ranges
+from anytpu.report.chip.lanes import LANES, colour_of, lane_of, part_name, part_ranges
 from anytpu.report.chip.levels import Levels, buffer_levels, fifo_levels, peak, thinned
 from anytpu.report.chip.record import ChipPage
 from anytpu.report.chip.sections import shares
@@ -52,7 +52,7 @@ def timeline(timing: Timing) -> Markup:
         return joined()
     buttons = [("in", "+", "Zoom in"), ("out", "-", "Zoom out"), ("left", "<", "Move left"),
                ("right", ">", "Move right"), ("all", "All", "Show the whole run")]  # fmt: skip
-    layers = ranges(timing)
+    layers = part_ranges(timing)
     options = [
         element("option", part_name(timing, tag), value=index) for index, (_, _, tag) in enumerate(layers[:_MAX_LAYERS])
     ]
@@ -104,7 +104,7 @@ def scene(page: ChipPage, instructions: dict[int, str]) -> dict[str, Any] | None
         "kinds": [{"name": kind, "colour": colour_of(kind)} for kind in kinds_of(timing)],
         "parts": [part.name for part in timing.parts],
         "spans": [_span(span, timing) for span in timing.spans],
-        "ranges": [_span(span, timing) for span in ranges(timing)],
+        "ranges": [_span(span, timing) for span in part_ranges(timing)],
         "strips": packed(strips(timing), timing.cycles),
         "levels": levels,
         "instructions": instructions,

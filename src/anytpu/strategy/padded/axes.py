@@ -34,7 +34,10 @@ class AxisSegment(NamedTuple):
 
 
 class PadState(enum.IntEnum):
-    """Knowledge about the entries of pads along a row axis, from the least to the most."""
+    """Knowledge about the entries of pads along a row axis, from the least to the most.
+
+    The order is UNMASKED < SET_BY_STEP < ZERO, so `min` returns the knowledge that holds for several axes.
+    """
 
     UNMASKED = 0
     """Computed from the pads' copies of real rows."""
@@ -183,11 +186,11 @@ def aligned(axes: Sequence[RowAxis | None]) -> RowAxis | None:
     Raises:
         AxisMismatchError: the axes have different segments.
     """
-    over_rows = [axis for axis in axes if axis is not None]
-    if not over_rows:
+    row_axes = [axis for axis in axes if axis is not None]
+    if not row_axes:
         return None
-    ordered = [axis for axis in over_rows if not axis.is_uniform] or over_rows
+    ordered = [axis for axis in row_axes if not axis.is_uniform] or row_axes
     if any(axis.segments != ordered[0].segments for axis in ordered):
         raise AxisMismatchError
-    pads = min((axis.pads for axis in over_rows if not axis.is_uniform), default=ordered[0].pads)
+    pads = min((axis.pads for axis in row_axes if not axis.is_uniform), default=ordered[0].pads)
     return RowAxis(ordered[0].segments, pads, ordered[0].is_uniform)

@@ -26,7 +26,7 @@ def call(operation: StepOperation) -> Outcome:
             operation.refuse(*GATHERS_NO_ROWS)
         return [without_rows(variable.aval) for variable in operation.equation.outvars], None
     name = "jaxpr" if "jaxpr" in operation.params else "call_jaxpr"
-    plan = plan_nested(operation, name, operation.values, divides=operation.params.get("name") == _VARIANCE)
+    plan = plan_nested(operation, name, operation.values, counts_are_divisors=operation.params.get("name") == _VARIANCE)
     return plan.outputs, None if plan.is_unchanged else plan.run
 
 

@@ -36,7 +36,7 @@ _LIBRARIES = (
     str(Path(jax.__file__).parents[1]),
     str(Path(__file__).parents[2]),
     sysconfig.get_paths()["stdlib"],
-    "<",
+    "<",  # Code without a file, such as "<frozen importlib._bootstrap>" or "<string>".
 )
 
 Sizes = tuple[int, ...]
@@ -64,8 +64,8 @@ class PaddedContext:
         findings: row counts and row axes that were found, each with its operation. The analyses for two other numbers
             of rows must find the same.
         is_differentiated: True if the function is differentiated after it is planned.
-        divides: True if all row counts in the function are divisors.
-        line: line of the user's code that calls the function, for errors.
+        counts_are_divisors: True if every row count in the function is used only as a divisor.
+        line: line of the user's code that calls the function, as " (line 12 of train.py)"; "" if it is unknown.
     """
 
     step: str
@@ -76,7 +76,7 @@ class PaddedContext:
     replica_sums: ReplicaSums = dataclasses.field(default_factory=ReplicaSums)
     findings: dict[Any, Any] = dataclasses.field(default_factory=dict)
     is_differentiated: bool = False
-    divides: bool = False
+    counts_are_divisors: bool = False
     line: str = ""
 
     @property
@@ -156,8 +156,8 @@ class StepOperation:
 
     @property
     def line(self) -> str:
-        """Line of the user's code that calls the operation, for errors; "" if it is unknown."""
-        return _line(self.equation) or self.context.line
+        """Line of the user's code that calls the operation, as " (line 12 of train.py)"; "" if it is unknown."""
+        return _line_text(self.equation) or self.context.line
 
     def refuse(self, reason: str, advice: str = "") -> NoReturn:
         """Raise the error that names the operation, the line of the step that calls it, and an alternative."""
@@ -179,8 +179,11 @@ def bind(primitive: Any, params: dict[str, Any], operands: list[Any]) -> Sequenc
     return results if primitive.multiple_results else [results]
 
 
-def _line(equation: Any) -> str:
-    """Return the line of the user's code that calls an operation: the innermost frame outside of libraries."""
+def _line_text(equation: Any) -> str:
+    """Return the line of the user's code that calls an operation, as " (line 12 of train.py)"; "" if it is unknown.
+
+    It is the line of the innermost frame outside of libraries.
+    """
     traceback = None if equation is None else equation.source_info.traceback
     for frame in [] if traceback is None else traceback.frames:
         if not frame.file_name.startswith(_LIBRARIES):

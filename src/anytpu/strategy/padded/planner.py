@@ -121,7 +121,7 @@ def plan_nested(
     *,
     index: int | None = None,
     is_loss: bool = False,
-    divides: bool = False,
+    counts_are_divisors: bool = False,
 ) -> PaddedPlan:
     """Return the plan of a function that an operation calls.
 
@@ -131,7 +131,7 @@ def plan_nested(
         values: arguments of the function.
         index: index of the function if the parameter is a tuple; None if it is one function.
         is_loss: True if the function is differentiated, and takes its constants as arguments behind the others.
-        divides: True if all row counts in the function are divisors.
+        counts_are_divisors: True if every row count in the function is used only as a divisor.
     """
     first, second = operation.params[name], operation.other_param(name)
     if index is not None:
@@ -140,7 +140,7 @@ def plan_nested(
     context = dataclasses.replace(
         outer,
         is_differentiated=outer.is_differentiated or is_loss,
-        divides=outer.divides or divides,
+        counts_are_divisors=outer.counts_are_divisors or counts_are_divisors,
         line=operation.line,
     )
     return plan_function(context, first, second, values, takes_constants=is_loss)
@@ -272,9 +272,9 @@ class _Analysis:
                 self._check_same(second is None or self._in_second.get(atom) is in_second, equation)
                 count = self._counts.get(atom)
             if count is not None:
-                divides = equation is not None and equation.primitive.name == "div" and index == 1
+                is_divisor = equation is not None and equation.primitive.name == "div" and index == 1
                 self._context.findings[id(equation), index, count] = equation
-                counts[index] = dataclasses.replace(count, is_divisor=divides or self._context.divides)
+                counts[index] = dataclasses.replace(count, is_divisor=is_divisor or self._context.counts_are_divisors)
         return counts
 
     def _literal_count(self, literal: Any, in_second: Any, equation: Any, index: int) -> CountConstant | None:

@@ -5,6 +5,7 @@ Idea: the pads are replaced by an identity of the operation, such as 0 for a sum
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -71,8 +72,8 @@ def check_maskable(operation: StepOperation, axes: Sequence[RowAxis | None], ver
         )
 
 
-def _not_zero(axes: Sequence[RowAxis | None]) -> tuple[RowAxis | None, ...]:
-    """Return the axes of a result whose pads may be another value than zero, even if those of the operand are zero."""
+def _without_zero_guarantee(axes: Sequence[RowAxis | None]) -> tuple[RowAxis | None, ...]:
+    """Return the axes of a result whose pads may differ from zero, even if those of the operand are zero."""
     return tuple(axis and axis.with_pads(min(axis.pads, PadState.SET_BY_STEP)) for axis in axes)
 
 
@@ -95,14 +96,14 @@ def _masked(operation: StepOperation, axes: Sequence[tuple[int, RowAxis]], fill:
 def reduction(operation: StepOperation) -> Outcome:
     """Reduce axes, with an identity of the reduction in place of the pads."""
     operand, reduced, fill = operation.values[0], operation.params["axes"], _IDENTITIES[operation.name]
-    over_rows = [(dimension, axis) for dimension, axis in operand.row_axes() if dimension in reduced]
+    reduced_axes = [(dimension, axis) for dimension, axis in operand.row_axes() if dimension in reduced]
     kept = [axis for dimension, axis in enumerate(operand.axes) if dimension not in reduced]
-    value = AbstractValue(tuple(kept) if operation.name in _KEEP_ZERO else _not_zero(kept))
-    check_maskable(operation, [axis for _, axis in over_rows])
-    if operation.name in ("argmax", "argmin") and any(axis.per_row is None for _, axis in over_rows):
-        operation.refuse("finds a position among rows that are there more than once")
+    value = AbstractValue(tuple(kept) if operation.name in _KEEP_ZERO else _without_zero_guarantee(kept))
+    check_maskable(operation, [axis for _, axis in reduced_axes])
+    if operation.name in ("argmax", "argmin") and any(axis.per_row is None for _, axis in reduced_axes):
+        operation.refuse("returns an index into an axis that repeats the rows")
     # A sum needs no mask where the pads are zero already.
-    unmasked = [pair for pair in over_rows if not (pair[1].pads is PadState.ZERO and fill is zero)]
+    unmasked = [pair for pair in reduced_axes if not (pair[1].pads is PadState.ZERO and fill is zero)]
     if operation.context.other_rows is None or not unmasked:
         return [value], None
     return [value], _masked(operation, unmasked, fill)
@@ -113,7 +114,7 @@ def cumulative(operation: StepOperation) -> Outcome:
     operand, along = operation.values[0], operation.params["axis"]
     axis = operand.axes[along]
     if axis is None:
-        return [AbstractValue(_not_zero(operand.axes))], None
+        return [AbstractValue(_without_zero_guarantee(operand.axes))], None
     check_maskable(operation, [axis])
     axes = [*operand.axes]
     axes[along] = RowAxis(axis.segments)
@@ -126,7 +127,7 @@ def sort(operation: StepOperation) -> Outcome:
     axes = [operation.aligned([value.axes[index] for value in operation.values]) for index in range(rank)]
     axis = axes[along]
     if axis is None:
-        return [AbstractValue(_not_zero(axes))] * len(operation.values), None
+        return [AbstractValue(_without_zero_guarantee(axes))] * len(operation.values), None
     check_maskable(operation, [axis])
     if axis.per_row is None:
         operation.refuse("sorts rows that are there more than once")
@@ -148,7 +149,7 @@ def window(operation: StepOperation) -> Outcome:
     for dimension, axis in enumerate(axes):
         if axis is not None and not _has_unit_windows(operation.params, dimension):
             operation.refuse("reduces windows of rows")
-    return [AbstractValue(_not_zero(axes))] * len(operation.equation.outvars), None
+    return [AbstractValue(_without_zero_guarantee(axes))] * len(operation.equation.outvars), None
 
 
 def _has_unit_windows(params: dict[str, Any], dimension: int) -> bool:
@@ -166,7 +167,7 @@ def top_k(operation: StepOperation) -> Outcome:
     axis = operand.axes[along]
     if axis is not None and axis.pads is PadState.UNMASKED:
         operation.refuse("takes some of the rows only")
-    axes = [*_not_zero(operand.axes)]
+    axes = [*_without_zero_guarantee(operand.axes)]
     axes[along] = None
     return [AbstractValue(tuple(axes))] * 2, None
 
@@ -194,9 +195,13 @@ def _contracted(operation: StepOperation, contractions: Sequence[_Contraction]) 
     return evaluate
 
 
-def _product_axis(axis: RowAxis | None) -> RowAxis | None:
-    """Return a row axis of a product. Its pads are not zero, because zero times infinity is NaN."""
-    return None if axis is None else RowAxis(axis.segments, min(axis.pads, PadState.SET_BY_STEP))
+def _product_axes(axes: Sequence[RowAxis | None]) -> tuple[RowAxis | None, ...]:
+    """Return the axes of a product.
+
+    Its pads may differ from zero, because zero times infinity is NaN. It is not uniform: the entries of a product of
+    random rows depend on one another.
+    """
+    return _without_zero_guarantee([axis and dataclasses.replace(axis, is_uniform=False) for axis in axes])
 
 
 def dot_general(operation: StepOperation) -> Outcome:
@@ -216,8 +221,7 @@ def dot_general(operation: StepOperation) -> Outcome:
         for dimension, axis in enumerate(value.axes)
         if dimension not in (*summed, *joint)
     ]
-    axes = tuple(_product_axis(axis) for axis in (*batch, *free))
-    return [AbstractValue(axes)], _contracted(operation, contractions)
+    return [AbstractValue(_product_axes([*batch, *free]))], _contracted(operation, contractions)
 
 
 def convolution(operation: StepOperation) -> Outcome:
@@ -239,8 +243,8 @@ def convolution(operation: StepOperation) -> Outcome:
     if image.axes[image_rows] is not None and operation.params["batch_group_count"] != 1:
         operation.refuse("takes the rows for groups")
     axes: list[RowAxis | None] = [None] * len(image.axes)
-    axes[numbers.out_spec[0]] = _product_axis(image.axes[image_rows])
-    return [AbstractValue(tuple(axes))], _contracted(operation, contractions)
+    axes[numbers.out_spec[0]] = image.axes[image_rows]
+    return [AbstractValue(_product_axes(axes))], _contracted(operation, contractions)
 
 
 def linear_algebra(operation: StepOperation) -> Outcome:
@@ -257,7 +261,7 @@ def linear_algebra(operation: StepOperation) -> Outcome:
     return results, None
 
 
-def over_rows(operation: StepOperation) -> Outcome:
+def per_row_call(operation: StepOperation) -> Outcome:
     """Compute each row by itself, as `engine/replica_rows.py` does."""
     function = operation.params["function"]
     operands = list(zip(operation.values, function.axes, strict=True))
@@ -282,7 +286,7 @@ RULES: dict[str, Rule] = {
     "top_k": top_k,
     "dot_general": dot_general,
     "conv_general_dilated": convolution,
-    "over_rows": over_rows,
+    "over_rows": per_row_call,
     **dict.fromkeys(
         (
             "reduce_window", "reduce_window_max", "reduce_window_min", "reduce_window_sum", "select_and_gather_add",

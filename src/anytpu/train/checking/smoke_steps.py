@@ -82,6 +82,7 @@ def _train(program: Program, strategy: TPUStrategy, state: Tree, batch: Tree, st
     leaves = [backend.put(leaf, layout) for leaf, (_, layout) in pairs]
     rows = jax.tree.unflatten(jax.tree.structure(program.batch), leaves)
     losses: list[float] = []
+    # The state of Keras's training step: trainable, non_trainable, optimizer, metrics.
     before, metrics = state, state[3:]
     while len(losses) < steps and (not losses or np.isfinite(losses[-1])):
         # The loss of Keras's logs is a mean since the metrics were reset.

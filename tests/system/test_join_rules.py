@@ -8,18 +8,18 @@ import json
 
 import pytest
 
-from anytpu.system import roll
-from anytpu.system.roll import Greeting
+from anytpu.system import join_rules
+from anytpu.system.join_rules import Greeting
 
 FIRST = Greeting(0, 4, "box0", {"jax": "0.10.2", "Python": "3.12.3"}, "secret")
 
 
 def test_examples():
-    assert doctest.testmod(roll).failed == 0
+    assert doctest.testmod(join_rules).failed == 0
 
 
 def test_a_greeting_travels():
-    assert roll.parse_greeting(FIRST.line()) == FIRST
+    assert join_rules.parse_greeting(FIRST.line()) == FIRST
     assert "secret" not in repr(FIRST)
 
 
@@ -38,21 +38,21 @@ def test_a_greeting_travels():
         FIRST.line().replace(b'"token"', b'"tokens"'),
     ],
 )
-def test_a_strangers_line(line: bytes):
-    assert roll.parse_greeting(line) is None
+def test_a_line_of_another_form(line: bytes):
+    assert join_rules.parse_greeting(line) is None
 
 
 def test_control_characters_of_a_name_are_not_printed():
     line = json.dumps({"anytpu": 1, **dataclasses.asdict(FIRST), "name": "a\x1b[2Jb"}).encode()
-    greeting = roll.parse_greeting(line)
+    greeting = join_rules.parse_greeting(line)
     assert greeting is not None
     assert greeting.name == "a [2Jb"
 
 
 @pytest.mark.parametrize(("token", "is_right"), [("secret", True), ("Secret", False), (None, False), ("é", False)])
 def test_the_token(token: str | None, is_right: bool):
-    assert roll.has_token(dataclasses.replace(FIRST, token=token), "secret") is is_right
-    assert roll.has_token(dataclasses.replace(FIRST, token=token), None)
+    assert join_rules.has_token(dataclasses.replace(FIRST, token=token), "secret") is is_right
+    assert join_rules.has_token(dataclasses.replace(FIRST, token=token), None)
 
 
 @pytest.mark.parametrize(
@@ -82,11 +82,11 @@ def test_the_token(token: str | None, is_right: bool):
 )
 def test_refusals(changes: dict[str, object], message: str | None):
     greeting = dataclasses.replace(FIRST, name="box", **changes)
-    assert roll.refusal(greeting, FIRST, {0: "box0", 1: "box1"}) == message
+    assert join_rules.refusal(greeting, FIRST, {0: "box0", 1: "box1"}) == message
 
 
 def test_missing_hosts_are_named():
-    assert roll.missing_text({3, 1}, 4, 300.0) == (
+    assert join_rules.missing_text({3, 1}, 4, 300.0) == (
         "hosts 1 and 3 of 4 did not come within 300 s. Start every host with the same address, and each with its own "
         "index"
     )

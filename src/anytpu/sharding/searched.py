@@ -1,7 +1,7 @@
-"""Layouts that were found for one model: partitions by the names of its arrays, kept in files.
+"""Layouts that a search chose for one model: partitions by the names of its arrays, kept in files.
 
-Idea: a found layout lists the arrays of the state in their order, with shapes. So it also fits the same model made
-again: Keras numbers its layers anew ("sequential_1"), but order and shapes stay.
+Idea: a searched layout lists the arrays of the state in their order, with shapes. So it also fits the same model made
+again: Keras numbers its layers anew ("sequential_1"), but their order and shapes are equal.
 """
 
 from __future__ import annotations
@@ -19,35 +19,39 @@ from anytpu.sharding.layouts import ModelLayout, Spec
 Shape = tuple[int, ...]
 
 
-def found_layout(
+def searched_layout(
     name: str,
     axes: tuple[tuple[str, int], ...],
     specs: Mapping[str, Spec],
     shapes: Mapping[str, Shape],
-    weights: tuple[str, ...],
-    inner: Mapping[int, tuple[str, ...]],
+    required_weights: tuple[str, ...],
+    batch_axes: Mapping[int, tuple[str, ...]],
     remat: Remat = "",
 ) -> ModelLayout:
-    """Return a layout for one model.
+    """Return a layout for one model, whose partitions are those that a search chose.
 
     Args:
         name: short name for reports.
         axes: (name, size) of each mesh axis; "data" splits the examples.
         specs: partition of each array of the state by its name, in order.
         shapes: shape of each of them.
-        weights: names of the split weights, which a model must have.
-        inner: mesh axes by position for other axes of the batch.
+        required_weights: names of the split weights, which a model must have.
+        batch_axes: mesh axes that split an axis of the batch other than its rows, by the index of that axis.
         remat: a name of `REMATS`, or "" for a step that computes nothing again.
     """
 
     def spec_of(name: str, shape: Shape) -> Spec | None:
         return specs.get(name) if shapes.get(name) == shape else None
 
-    return ModelLayout(name, axes, ("data",), spec_of, weights, inner=inner, specs=specs, shapes=shapes, remat=remat)
+    return ModelLayout(
+        name, axes, ("data",), spec_of, required_weights, inner=batch_axes, specs=specs, shapes=shapes, remat=remat
+    )
 
 
-def fitted(layout: ModelLayout, names: Sequence[str], shapes: Sequence[Shape]) -> ModelLayout:
-    """Return a found layout with the names of a program's state; any other layout unchanged.
+def rename_to_state(layout: ModelLayout, names: Sequence[str], shapes: Sequence[Shape]) -> ModelLayout:
+    """Return a searched layout with its arrays renamed to those of a program's state.
+
+    Any other layout is returned unchanged. So is one whose required weights have other shapes than those of the state.
 
     Args:
         layout: the layout.
@@ -63,7 +67,7 @@ def fitted(layout: ModelLayout, names: Sequence[str], shapes: Sequence[Shape]) -
         renamed[old] = name
     if not set(layout.patterns) <= set(renamed):
         return layout
-    return found_layout(
+    return searched_layout(
         layout.name,
         layout.axes,
         {name: layout.specs[old] for old, name in renamed.items()},
@@ -75,7 +79,7 @@ def fitted(layout: ModelLayout, names: Sequence[str], shapes: Sequence[Shape]) -
 
 
 def to_record(layout: ModelLayout) -> dict[str, Any]:
-    """Return a found layout as JSON values."""
+    """Return a searched layout as JSON values."""
     return {
         "name": layout.name,
         "mesh": dict(layout.axes),
@@ -100,13 +104,13 @@ def read_layout(path: str) -> ModelLayout:
         layout = record["candidates"][0]["layout"]
         specs = {name: tuple(map(tuple, array["partition"])) for name, array in layout["arrays"].items()}
         shapes = {name: tuple(array["shape"]) for name, array in layout["arrays"].items()}
-        inner = {int(axis): tuple(parts) for axis, parts in layout["batch"].items()}
+        batch_axes = {int(axis): tuple(parts) for axis, parts in layout["batch"].items()}
         # A file of a release without rematerialisation has no such entry.
         remat = layout.get("remat", "")
         if remat not in ("", *REMATS):
             raise ValueError(remat)
         axes, weights = tuple(layout["mesh"].items()), tuple(layout["weights"])
-        return found_layout(layout["name"], axes, specs, shapes, weights, inner, remat)
+        return searched_layout(layout["name"], axes, specs, shapes, weights, batch_axes, remat)
     except OSError as error:
         raise SettingError(f"the layout {path!r} cannot be read: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:

@@ -1,9 +1,10 @@
-"""The rules by which the hosts of a job join and are judged: the greeting of a host, refusals, and texts.
+"""Join rules of the hosts of a job: the greeting of a host, the refusals, the time limits, and the texts.
 
 Idea: one process, the rendezvous, decides for all hosts. This module holds its decisions, as functions of what it
 received.
 
-Rule: a connection that does not send a greeting of this form is a stranger's. It is closed, and decides nothing.
+Rule: a connection is unauthenticated until it sends a greeting of this form, with the token of the job. One that does
+not is closed, and decides nothing.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ class Limits:
     """The time limits of a job, in seconds.
 
     Attributes:
-        join_s: until all hosts have come.
+        join_s: until all hosts have joined.
         greeting_s: from a connection to its greeting.
         beat_s: between two heartbeats.
         silence_s: from the last heartbeat until a host is taken for frozen.
-        words_s: between the exception of a host and the verdict, because a host that was killed makes others raise.
-        exit_s: after that, until the others get the verdict, if the host that raised has not ended before.
-        verdict_s: from the verdict to the end of the rendezvous.
-        notice_s: from the first goodbye until the hosts that still run are told.
+        exception_s: from the exception of a host to the final error, because a killed host makes others raise.
+        exit_s: from the final error until the others get it, if the host that raised has not ended before.
+        final_error_s: from the final error to the end of the rendezvous.
+        warning_s: from the first goodbye until the hosts that still run are warned.
         goodbye_s: from the first goodbye until the job ends with an error.
     """
 
@@ -43,10 +44,10 @@ class Limits:
     greeting_s: float = 10.0
     beat_s: float = 2.0
     silence_s: float = 30.0
-    words_s: float = 1.0
+    exception_s: float = 1.0
     exit_s: float = 5.0
-    verdict_s: float = 20.0
-    notice_s: float = 60.0
+    final_error_s: float = 20.0
+    warning_s: float = 60.0
     goodbye_s: float = 1800.0
 
 
@@ -80,7 +81,7 @@ def line_of(message: dict[str, Any] | None) -> bytes:
 
 
 def parse_greeting(line: bytes) -> Greeting | None:
-    """Return the greeting in a line, or None for a stranger's line."""
+    """Return the greeting in a line, or None for a line of another form."""
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError):
@@ -107,7 +108,7 @@ def refusal(greeting: Greeting, first: Greeting, taken: Mapping[int, str]) -> st
     Args:
         greeting: greeting of the host.
         first: greeting of host 0.
-        taken: name of the machine of each host that has come, by index.
+        taken: name of the machine of each host that has joined, by index.
     """
     host, zero = f"host {greeting.index} ({greeting.name})", f"host 0 ({first.name})"
     if greeting.processes != first.processes:
@@ -132,19 +133,19 @@ def refusal(greeting: Greeting, first: Greeting, taken: Mapping[int, str]) -> st
 
 
 def missing_text(missing: Iterable[int], processes: int, limit_s: float) -> str:
-    """Return the error for hosts that did not come."""
+    """Return the error for hosts that did not join in time."""
     indices = sorted(missing)
     return (
-        f"{hosts(indices)} of {processes} did not come within {limit_s:g} s. Start every host with the same address, "
-        "and each with its own index"
+        f"{listed_hosts(indices)} of {processes} did not come within {limit_s:g} s. Start every host with the same "
+        "address, and each with its own index"
     )
 
 
-def hosts(indices: Iterable[int]) -> str:
+def listed_hosts(indices: Iterable[int]) -> str:
     """Return the indices of hosts as text.
 
     Example:
-        >>> hosts([2]), hosts([1, 2]), hosts([0, 1, 2])
+        >>> listed_hosts([2]), listed_hosts([1, 2]), listed_hosts([0, 1, 2])
         ('host 2', 'hosts 1 and 2', 'hosts 0, 1 and 2')
     """
     texts = [str(index) for index in indices]
