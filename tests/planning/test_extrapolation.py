@@ -170,6 +170,13 @@ def test_a_deep_model_is_planned_by_two_shallow_ones(impatient: list[int]):
     assert sum(op.name == "waiting for the host" for op in one.time.ops) == 1  # once, not in each compilation
 
 
+def test_a_slow_input_is_waited_for_once(impatient: list[int]):
+    (slow,) = tpu.plan(network(8), 264, "v5e-1", use_cache=False, input_examples_per_s=100.0)
+    assert slow.time is not None
+    assert slow.time.step_s == sum(op.time_s for op in slow.time.ops) == pytest.approx(2.64)
+    assert slow.time.interval_s[0] == pytest.approx(2.64 * math.exp(-0.1))
+
+
 def test_a_model_without_equal_blocks_has_a_floor(impatient: list[int]):
     parts = [keras.layers.Dense(size) for size in range(100, 180, 8)]
     model = keras.Sequential([keras.Input((64,)), *parts])

@@ -74,7 +74,8 @@ def _approximate(
     scheduled = predict_scheduled(program, target, settings, why)
     if scheduled is not None and not scheduled.fits:
         return scheduled
-    floor = by_floor(program, target, settings, why)
+    # The floor of the devices: the wait for the input is added to the extrapolated time.
+    floor = by_floor(program, target, dataclasses.replace(settings, input_examples_per_s=None), why)
     return extrapolate_job(job, batch_size, target, settings, floor, scheduled) or scheduled
 
 

@@ -5,8 +5,10 @@ import jax.numpy as jnp
 import pytest
 
 import anytpu as tpu
+from anytpu import program as programs
 from anytpu.errors import SettingError
 from anytpu.planning.shardings import find_shardings
+from anytpu.planning.shardings.automatic import choose_layout
 from anytpu.sharding import resolve
 
 WIDTH, BLOCKS = 256, 3
@@ -63,6 +65,11 @@ def test_a_plan_of_the_layout_rematerialises_too(rematerialised, tmp_path):
     assert resolve(str(path), None, 1).remat == "by block"
     planned = tpu.plan(step, tpu="v5e-1", input_specs=specs(2**19), layout=str(path))
     assert planned["v5e-1"].step_s == rematerialised.best.step_s
+
+
+def test_the_automatic_layout_rematerialises_if_no_other_form_fits(rematerialised):
+    chosen = choose_layout(programs.of(step, specs(2**19)), "v5e-1", lambda line: None)
+    assert (chosen.layout.name, chosen.layout.remat) == ("data", "by block")
 
 
 def test_a_batch_that_fits_in_no_layout_has_a_part_that_does():

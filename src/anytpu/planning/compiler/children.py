@@ -100,13 +100,20 @@ def ask_child(request: Request, timeout_s: float, job: str) -> Answer:
         except CrowdedError:
             # The lock keeps later compilations from starting while this one waits for the earlier ones, and runs.
             with _ALONE:
-                while is_busy():
-                    time.sleep(_LOOKS_S)
-                return _ask_twice(request, timeout_s, job)
+                return _ask_alone(request, timeout_s, job)
     except EndedError as error:
         # SIGKILL most likely means that memory ran out. For NoAnswerError a plan has a floor.
         kind = NoAnswerError if error.status == -signal.SIGKILL else PlanError
         raise kind(describe_end(job, error)) from None
+
+
+def _ask_alone(request: Request, timeout_s: float, job: str) -> Answer:
+    while True:
+        while is_busy():
+            time.sleep(_LOOKS_S)
+        # A compilation that passed the lock before may have begun meanwhile.
+        with contextlib.suppress(CrowdedError):
+            return _ask_twice(request, timeout_s, job)
 
 
 def _ask_twice(request: Request, timeout_s: float, job: str) -> Answer:

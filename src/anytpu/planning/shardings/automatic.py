@@ -91,21 +91,23 @@ def _with_even_rows(program: Program, devices: int) -> Program:
 
 def _by_prediction(shardings: Sequence[Sharding]) -> ChosenLayout | None:
     """Return the simplest layout whose predicted step is about the shortest; None without a prediction."""
-    times = {sharding.layout.name: sharding.step_s for sharding in shardings if sharding.step_s}
-    if not times:
+    # A layout that does not fit is there twice, with and without rematerialisation, and one of them has no time.
+    timed = [(sharding.layout, sharding.step_s) for sharding in shardings if sharding.step_s]
+    if not timed:
         return None
+    times = {layout.name: step_s for layout, step_s in timed}
     shortest_s = min(times.values())
-    about = [sharding for sharding in shardings if _is_about(times.get(sharding.layout.name), shortest_s)]
-    best = min(about, key=lambda sharding: (sharding.layout.name != "data", len(sharding.layout.patterns)))
-    name, count = best.layout.name, f"{len(times)} compiled layouts of {len(shardings)}"
+    about = [layout for layout, step_s in timed if _is_about(step_s, shortest_s)]
+    best = min(about, key=lambda layout: (layout.name != "data", len(layout.patterns)))
+    name, count = best.name, f"{len(times)} compiled layouts of {len(shardings)}"
     if name != "data" and "data" in times:
         count += f"; data takes {units.format_seconds(times['data'])}"
     rank = "the least" if times[name] == shortest_s else f"within {_WORTH_SHARE:.0%} of the least"
-    return ChosenLayout(best.layout, f"{units.format_seconds(times[name])} a step is predicted, {rank} of {count}")
+    return ChosenLayout(best, f"{units.format_seconds(times[name])} a step is predicted, {rank} of {count}")
 
 
-def _is_about(step_s: float | None, shortest_s: float) -> bool:
-    return step_s is not None and step_s * (1 - _WORTH_SHARE) <= shortest_s
+def _is_about(step_s: float, shortest_s: float) -> bool:
+    return step_s * (1 - _WORTH_SHARE) <= shortest_s
 
 
 def by_estimate(program: Program, target: Target, cause: str) -> ChosenLayout:

@@ -112,7 +112,7 @@ class SearchedJob:
             traced = self.shallow[blocks]
             return place(traced.program, restricted(layout, state_names(traced.program)), traced)
 
-        floor = by_floor(program, target, settings, WHY)
+        floor = by_floor(program, target, dataclasses.replace(settings, input_examples_per_s=None), WHY)
         result = extrapolate_programs(program_with, self.depths, self.job.repeats.count, target, settings, floor)
         if result is None:
             return None

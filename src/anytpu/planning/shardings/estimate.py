@@ -30,6 +30,7 @@ from anytpu.planning.timing.irregular import ROW_S, UPDATE_S
 from anytpu.planning.timing.network import collective_price
 from anytpu.planning.timing.rates import rates_of
 from anytpu.program.jaxprs import aval_of
+from anytpu.program.rematerialising import Remat, live_bytes
 from anytpu.sharding import ModelLayout, TracedStep
 from anytpu.sharding.candidates import weights_of
 from anytpu.sharding.layouts import Spec
@@ -318,3 +319,14 @@ def _depth(equation: JaxprEqn) -> int:
         return math.prod(left[axis] for axis in contracted)
     kernel = equation.params["dimension_numbers"].rhs_spec
     return math.prod(right[axis] for axis in kernel[1:])
+
+
+@functools.lru_cache(maxsize=8)
+def live_bytes_of(traced: TracedStep, remat: Remat) -> int:
+    """Return the maximum of the activations of a step that are live at once, in bytes over all devices, unfused.
+
+    Args:
+        traced: the step.
+        remat: the form in which it computes activations again; "" for none.
+    """
+    return live_bytes(traced.rematerialised(remat).trace, len(traced.state_axes))

@@ -25,10 +25,10 @@ from anytpu.planning.records.shardings import Sharding, missing_memory
 from anytpu.planning.settings import PlanSettings
 from anytpu.planning.shardings.by_schedule import calibrated
 from anytpu.planning.shardings.depth import SearchedJob
-from anytpu.planning.shardings.estimate import estimate
+from anytpu.planning.shardings.estimate import estimate, live_bytes_of
 from anytpu.planning.target import Target, limit_bytes
-from anytpu.program.rematerialising import REMATS, Remat, live_bytes
-from anytpu.sharding import ModelLayout, TracedStep
+from anytpu.program.rematerialising import REMATS, Remat
+from anytpu.sharding import ModelLayout
 from anytpu.sharding.candidates import batch_rows_divide, candidates
 
 FUSED = 0.35
@@ -164,7 +164,7 @@ class SliceSearch:
         """Return the activations of one device that are live at once, bytes by their shapes, without fusions."""
         sizes = dict(layout.axes)
         parts = math.prod(sizes[part] for part in layout.storage_axes)
-        return _live_bytes(self.job.traced, layout.remat) // parts
+        return live_bytes_of(self.job.traced, layout.remat) // parts
 
     def _set(self, index: int, reason: str) -> None:
         self.shardings[index] = dataclasses.replace(self.shardings[index], reason=reason)
@@ -202,9 +202,9 @@ class SliceSearch:
         forms: tuple[Remat, ...] = REMATS[REMATS.index(own) + 1 :] if own else REMATS
         # What exceeds the state shrinks as the live activations do by their shapes. The share of fusions cancels.
         growing = max(((sharding.prediction and sharding.prediction.hbm_bytes) or 0) - sharding.state_bytes, 0)
-        live = max(_live_bytes(self.job.traced, own), 1)
+        live = max(live_bytes_of(self.job.traced, own), 1)
         for remat in forms:
-            left = growing * _live_bytes(self.job.traced, remat) / live
+            left = growing * live_bytes_of(self.job.traced, remat) / live
             if sharding.state_bytes + left <= WORTH_TRYING * self._limit:
                 return remat
         return None
@@ -244,8 +244,3 @@ class SliceSearch:
         step = f"{units.format_seconds(prediction.step_s)} a step" if prediction.step_s else "does not fit"
         step += " by its schedule" * bool(prediction.step_s and stage == "schedule")
         self._settings.progress(f"{sharding.title} on {self.target.name}: {step}")
-
-
-@functools.lru_cache(maxsize=8)
-def _live_bytes(traced: TracedStep, remat: Remat) -> int:
-    return live_bytes(traced.rematerialised(remat).trace, len(traced.state_axes))

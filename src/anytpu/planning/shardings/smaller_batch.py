@@ -19,7 +19,7 @@ from anytpu.errors import AnyTPUError
 from anytpu.planning.records.shardings import Sharding
 from anytpu.planning.settings import PlanSettings
 from anytpu.planning.shardings.depth import SearchedJob
-from anytpu.planning.shardings.estimate import estimate
+from anytpu.planning.shardings.estimate import estimate, live_bytes_of
 from anytpu.planning.target import Target, limit_bytes
 from anytpu.program.rematerialising import REMATS
 from anytpu.sharding import trace_step
@@ -76,11 +76,15 @@ def largest_part(job: SearchedJob, least: Sharding, target: Target, settings: Pl
     if rows is None or not job.job.has_batches or prediction is None or prediction.memory is None:
         return None
     # 1. The form with the least memory: a training step computes its blocks again.
-    if job.traced.program.mode == "train" and not least.layout.remat:
+    remat = least.layout.remat
+    if job.traced.program.mode == "train" and not remat:
         least = dataclasses.replace(least, layout=dataclasses.replace(least.layout, remat=REMATS[-1]))
     # 2. The parts that the batch can have.
     sum_bytes = _gradient_bytes(job, least)
     fixed, growing = least.state_bytes, max(prediction.memory.peak_bytes - least.state_bytes, 1)
+    if least.layout.remat != remat:
+        # The whole batch was compiled in another form.
+        growing *= live_bytes_of(job.traced, least.layout.remat) / max(live_bytes_of(job.traced, remat), 1)
     possible = [parts for parts in range(2, rows + 1) if rows % parts == 0 and _divides(rows // parts, least)]
     # 3. Compile parts, smaller each time, until one fits. The growing memory is that of the last compilation.
     parts = 1
