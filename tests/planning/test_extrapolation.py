@@ -13,8 +13,8 @@ import anytpu as tpu
 from anytpu.errors import NoAnswerError, PlanError
 from anytpu.planning.compiled import SCHEDULED
 from anytpu.planning.compiler import compilation
-from anytpu.planning.extrapolation import MEMORY_ERROR, OFF, choose_depths, extrapolate
-from anytpu.planning.records import MemoryUse, OpTime, Prediction, StepTime
+from anytpu.planning.extrapolation import BOUNDED, MEMORY_ERROR, OFF, choose_depths, extrapolate
+from anytpu.planning.records import MemoryPart, MemoryUse, OpTime, Prediction, StepTime
 from planning.predictions import prediction
 
 # `Variable.numpy()` of Keras 3.15 does this with NumPy 2; its `__array__` takes no `copy`.
@@ -95,14 +95,24 @@ def test_what_will_not_fit_has_no_time():
     )
 
 
-def test_the_memory_is_that_of_the_schedule():
-    scheduled = prediction(memory=MemoryUse(300, 1000), compile_s=0.5)
-    whole = extrapolate(found(2), found(4), (2, 4), 12, floor(), scheduled)
-    assert (whole.memory, whole.fits, whole.compile_s) == (scheduled.memory, True, 3.5)
+@pytest.mark.parametrize(("scheduled_bytes", "peak_bytes"), [(150, 180), (200, 220), (300, 300)])
+def test_the_schedule_bounds_the_memory(scheduled_bytes: int, peak_bytes: int):
+    """The line has 220 bytes, of which 30 are code."""
+    weights = MemoryPart("weights", 100)
+    scheduled = prediction(memory=MemoryUse(scheduled_bytes, 1000, parts=(weights,)), compile_s=0.5)
+    few, more = found(2), found(4)
+    assert few.memory is not None and more.memory is not None
+    few = dataclasses.replace(few, memory=dataclasses.replace(few.memory, parts=(MemoryPart("code", 10),)))
+    more = dataclasses.replace(more, memory=dataclasses.replace(more.memory, parts=(MemoryPart("code", 14),)))
+    whole = extrapolate(few, more, (2, 4), 12, floor(), scheduled)
+    assert (whole.fits, whole.compile_s) == (True, 3.5)
+    assert whole.memory is not None and whole.memory.peak_bytes == peak_bytes
+    if peak_bytes == 180:
+        assert whole.memory.parts == (weights, MemoryPart("code", 30))
     assert whole.notes[1] == (
         "Extrapolated: 2 and 4 of 12 equal blocks were compiled, which take 17.6 ms and 24.2 ms a step. No code was "
-        "made of the whole program, so the interval is wider. The memory is that of the schedule of the whole program. "
-        "It takes at least 1 ms a step."
+        "made of the whole program, so the interval is wider."
+        f"{BOUNDED} It takes at least 1 ms a step."
     )
 
 
