@@ -24,7 +24,6 @@ import keras
 import anytpu as tpu
 from anytpu.planning.compiled import predict_scheduled
 from anytpu.planning.extrapolation import extrapolate_job
-from anytpu.planning.floor import by_floor
 from anytpu.planning.forecast import predict
 from anytpu.planning.job import PlanJob, jobs_of
 from anytpu.planning.settings import PlanSettings
@@ -88,9 +87,9 @@ def compare(name: str) -> dict[str, Any]:
     job = jobs_of(PlanJob(model, None, mode, precision), layout)(target.devices)
     settings = PlanSettings(timeout_s=1200.0)
     whole = predict(job, batch, target, settings)
-    floor = by_floor(job.program(batch), target, settings, "")
-    scheduled = predict_scheduled(job.program(batch), target, settings, "")
-    extrapolated = extrapolate_job(job, batch, target, settings, floor, scheduled)
+    program = job.program(batch)
+    scheduled = predict_scheduled(program, target, settings, "")
+    extrapolated = extrapolate_job(job, batch, program, target, settings, "", scheduled)
     assert whole.memory is not None and extrapolated is not None and extrapolated.memory is not None
     assert whole.step_s is not None and extrapolated.step_s is not None
     return {

@@ -10,7 +10,7 @@ import numpy as np
 
 from anytpu.embedding.bags import COMBINERS, bags_of
 from anytpu.embedding.id_forms import check_range, refuse_forms
-from anytpu.embedding.table_layer import TableLayer
+from anytpu.embedding.table_layer import MAX_ROWS, TableLayer
 from anytpu.errors import DataError, SettingError
 
 _REFUSED = {
@@ -67,9 +67,9 @@ class ShardedEmbedding(TableLayer):
         for name, size in (("input_dim", input_dim), ("output_dim", output_dim)):
             if not isinstance(size, int | np.integer) or isinstance(size, bool) or size < 1:
                 raise SettingError(f"{name} must be a positive integer, not {size!r}")
-        if input_dim > 2**31 - 2**24:
+        if input_dim > MAX_ROWS:
             raise SettingError(
-                f"input_dim is {input_dim:,}, and ids are of 32 bits: a table has at most {2**31 - 2**24:,} rows. "
+                f"input_dim is {input_dim:,}, and ids are of 32 bits: a table has at most {MAX_ROWS:,} rows. "
                 "Split it into tables of fewer ids, or hash the ids into fewer"
             )
         if combiner not in (None, *COMBINERS):

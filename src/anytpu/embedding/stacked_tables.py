@@ -16,11 +16,8 @@ import numpy as np
 from anytpu.embedding.bags import FeatureBags
 from anytpu.embedding.configs import TableConfig
 from anytpu.embedding.row_optimizers import as_optimizer, learning_rate_of, row_optimizer
-from anytpu.embedding.table_layer import TableLayer, stored_rows
+from anytpu.embedding.table_layer import MAX_ROWS, TableLayer, stored_rows
 from anytpu.errors import SettingError
-
-_MAX_ROWS = 2**31 - 2**24
-"""Maximum number of rows of a stored table: ids have 32 bits, and 2**24 of them are kept for ids that are no row."""
 
 
 class StackedTables(TableLayer):
@@ -120,7 +117,7 @@ def groups_of(tables: Sequence[TableConfig], optimizer: Any) -> list[TableGroup]
         if not _fits([table]):
             raise SettingError(
                 f"the table {table.name!r} has {table.vocabulary_size:,} rows, and ids are of 32 bits: a table has at "
-                f"most {_MAX_ROWS:,} rows. Split it into tables of fewer ids, or hash the ids into fewer"
+                f"most {MAX_ROWS:,} rows. Split it into tables of fewer ids, or hash the ids into fewer"
             )
         own = as_optimizer(optimizer if table.optimizer is None else table.optimizer)
         key = table.dim, row_optimizer(own), learning_rate_of(own)
@@ -134,7 +131,7 @@ def groups_of(tables: Sequence[TableConfig], optimizer: Any) -> list[TableGroup]
 
 
 def _fits(tables: Sequence[TableConfig]) -> bool:
-    return stored_rows(sum(table.vocabulary_size for table in tables), tables[0].dim) <= _MAX_ROWS
+    return stored_rows(sum(table.vocabulary_size for table in tables), tables[0].dim) <= MAX_ROWS
 
 
 def stacks_of(tables: Sequence[TableConfig], optimizer: Any) -> Iterator[StackedTables]:

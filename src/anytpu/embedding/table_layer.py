@@ -44,6 +44,10 @@ _TOLD_OF_RATES: weakref.WeakSet[Any] = weakref.WeakSet()
 """The layers that a warning about a callback of the learning rate has named."""
 
 
+MAX_ROWS = 2**31 - 2**24
+"""Maximum number of rows of a table: ids have 32 bits, and 2**24 of them are kept for ids that are no row."""
+
+
 def stored_rows(rows: int, width: int) -> int:
     """Return the number of rows with which a table is stored: its own, or for a large table the next multiple of 1024.
 

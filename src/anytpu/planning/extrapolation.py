@@ -18,6 +18,7 @@ from anytpu import units
 from anytpu.errors import PlanError, ProgramError
 from anytpu.planning.compiled import predict_compiled
 from anytpu.planning.compiler.export import traced_jaxpr
+from anytpu.planning.floor import by_floor
 from anytpu.planning.job import PlanJob, for_devices
 from anytpu.planning.records import KINDS, Kind, MemoryPart, MemoryUse, OpTime, Prediction, StepTime
 from anytpu.planning.settings import PlanSettings
@@ -77,9 +78,10 @@ def _is_deep(repeats: Repeats) -> bool:
 def extrapolate_job(
     job: PlanJob,
     batch_size: int | None,
+    program: Program,
     target: Target,
     settings: PlanSettings,
-    floor: Prediction,
+    why: str,
     scheduled: Prediction | None,
 ) -> Prediction | None:
     """Predict a job from two compilations with fewer blocks; None if no blocks repeat, or neither ends.
@@ -87,9 +89,10 @@ def extrapolate_job(
     Args:
         job: a job that the compiler gave no answer for.
         batch_size: its batch, or None for its own.
+        program: its program for this batch and the devices of the system.
         target: the system.
         settings: settings of every prediction of the plan; the time limit holds for each compilation.
-        floor: the floor of the whole job.
+        why: why it is not compiled, a sentence.
         scheduled: its prediction by its schedule, which bounds the memory; None if there is none.
     """
     repeats = job.repeats
@@ -100,30 +103,32 @@ def extrapolate_job(
 
     def program_with(blocks: int) -> Program:
         with TRACING:
-            program = job.with_repeats(blocks).program(batch_size)
-        return for_devices(program, target.devices)
+            shallow = job.with_repeats(blocks).program(batch_size)
+        return for_devices(shallow, target.devices)
 
-    return extrapolate_programs(program_with, counts, repeats.count, target, settings, floor, scheduled)
+    return extrapolate_programs(program, program_with, counts, repeats.count, target, settings, why, scheduled)
 
 
 def extrapolate_programs(
+    whole: Program,
     program_with: Callable[[int], Program],
     counts: tuple[int, int],
     count: int,
     target: Target,
     settings: PlanSettings,
-    floor: Prediction,
+    why: str,
     scheduled: Prediction | None = None,
 ) -> Prediction | None:
     """Predict a program from two compilations with fewer blocks; None if one has no answer.
 
     Args:
+        whole: the program.
         program_with: returns the program with so many blocks.
         counts: the two numbers of blocks to compile.
         count: number of blocks of the program.
         target: the system.
         settings: settings of every prediction of the plan; the time limit holds for each compilation.
-        floor: the floor of the whole program, whose first note says why it was not compiled.
+        why: why the whole program is not compiled, a sentence.
         scheduled: its prediction by its schedule, or None.
     """
     alone = dataclasses.replace(settings, is_trial=True, input_examples_per_s=None, host_call_s=0.0)
@@ -131,6 +136,7 @@ def extrapolate_programs(
         few, more = (predict_compiled(program_with(blocks), target, alone) for blocks in counts)
     except (PlanError, ProgramError):
         return None
+    floor = by_floor(whole, target, alone, why)
     result = extrapolate(few, more, counts, count, floor, scheduled)
     if result.time is None:
         return result

@@ -1,7 +1,8 @@
 """`predict`: one batch of a job on one system.
 
 Rule: the program is never run. The compiler may have no answer: it is not installed, or took too much time or memory.
-Then there is an extrapolation, a schedule or a floor, which say so. A changed program that is only tried has neither.
+Then there is an extrapolation, a schedule or a floor, which say so. A program that is only tried has no floor, and none
+of these after a compilation without an answer.
 """
 
 from __future__ import annotations
@@ -69,14 +70,13 @@ def _approximate(
 ) -> Prediction | None:
     """Return the prediction of a program without its code, with the reason; None if the compiler has no answer at all.
 
-    The memory is that of the schedule. The time is extrapolated from two programs with fewer blocks, if blocks repeat.
+    A schedule that does not fit is the answer. Else, if blocks repeat, time and memory are extrapolated from two
+    programs with fewer blocks, within the bounds of the schedule.
     """
     scheduled = predict_scheduled(program, target, settings, why)
     if scheduled is not None and not scheduled.fits:
         return scheduled
-    # The floor of the devices: the wait for the input is added to the extrapolated time.
-    floor = by_floor(program, target, dataclasses.replace(settings, input_examples_per_s=None), why)
-    return extrapolate_job(job, batch_size, target, settings, floor, scheduled) or scheduled
+    return extrapolate_job(job, batch_size, program, target, settings, why, scheduled) or scheduled
 
 
 def completed(prediction: Prediction, program: Program, target: Target, settings: PlanSettings) -> Prediction:

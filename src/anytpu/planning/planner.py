@@ -136,18 +136,15 @@ def _predictions(
 ) -> Iterator[Callable[[], Prediction]]:
     """Yield a task for each system and batch: a reviewed prediction of each of `pairs`, a prediction of the others."""
 
-    def reviewed(job: PlanJob, target: Target, batch: int | None) -> Prediction:
+    def predict_and_review(job: PlanJob, batch: int | None, target: Target, settings: PlanSettings) -> Prediction:
         return review(job, batch, predict(job, batch, target, settings), settings, tries=advise)
 
     # A Keras model is first traced by the thread that made it, while the systems before are compiled.
-    for target, batch in pairs:
-        job = jobs(target.devices)
-        job.program(batch)
-        yield functools.partial(reviewed, job, target, batch)
-    for target, batch in others:
-        job = jobs(target.devices)
-        job.program(batch)
-        yield functools.partial(predict, job, batch, target, settings)
+    for answer, planned in ((predict_and_review, pairs), (predict, others)):
+        for target, batch in planned:
+            job = jobs(target.devices)
+            job.program(batch)
+            yield functools.partial(answer, job, batch, target, settings)
 
 
 def run_together(tasks: Iterable[Callable[[], T]]) -> list[T]:

@@ -24,13 +24,13 @@ MAX_BLOCKS = 64
 _INLINED = ("jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
 
 
-def is_inlined(equation: JaxprEqn) -> bool:
-    """Return whether an equation calls a function that `inlined` replaces by its equations.
+def inlined_jaxpr(equation: JaxprEqn) -> Jaxpr | None:
+    """Return the jaxpr of the function whose call `inlined` replaces by its equations; None for another equation.
 
     A function that captured arrays stays a call: its constants have no place in the jaxpr of its caller.
     """
     called = called_jaxpr(equation) if equation.primitive.name in _INLINED else None
-    return called is not None and not called.constvars
+    return called if called is not None and not called.constvars else None
 
 
 def inlined(jaxpr: Jaxpr) -> Jaxpr:
@@ -58,9 +58,7 @@ class _Inlining:
         for equation in jaxpr.eqns:
             operands = [_read(known, atom) for atom in equation.invars]
             equation = equation.replace(invars=operands, source_info=_source(equation, caller))
-            if is_inlined(equation):
-                called = called_jaxpr(equation)
-                assert called is not None
+            if (called := inlined_jaxpr(equation)) is not None:
                 inside = dict(zip(called.invars, operands, strict=True))
                 self.walk(called, inside, equation)
                 results = [_read(inside, atom) for atom in called.outvars]

@@ -15,8 +15,8 @@ from typing import Any
 
 from jax.extend.core import ClosedJaxpr, JaxprEqn
 
-from anytpu.program.jaxprs import called_jaxpr, scan_arguments, shape_of
-from anytpu.program.passes import best_blocks, bytes_of, inlined, is_inlined, passes_of
+from anytpu.program.jaxprs import scan_arguments, shape_of
+from anytpu.program.passes import best_blocks, bytes_of, inlined, inlined_jaxpr, passes_of
 
 LONG = 128
 """Minimum of both lengths of a product of queries and keys; a smaller product takes little memory."""
@@ -109,7 +109,7 @@ def _sizes(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def _all(equations: Iterable[JaxprEqn]) -> Iterator[JaxprEqn]:
     for equation in equations:
-        called = called_jaxpr(equation) if is_inlined(equation) else None
+        called = inlined_jaxpr(equation)
         if called is None:
             yield equation
         else:

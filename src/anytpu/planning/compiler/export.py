@@ -124,15 +124,19 @@ def traced_jaxpr(program: Program) -> ClosedJaxpr:
         ProgramError: it cannot be traced.
         ReplicaError: a new state differs between the replicas.
     """
-    with TRACING:
-        known = next(iter((_KEPT.get(program) or {}).values()), None)
-        return known.jaxpr if known is not None else trace_once(program)[0].jaxpr
+    return trace_once(program)[0].jaxpr
 
 
 def trace_once(program: Program) -> tuple[Traced, tuple[str, ...]]:
-    """Return what `trace_for_plan` returns of a program for any device; a program is traced once."""
-    known = _TRACED.get(program)
-    return known if known is not None else _TRACED.keep(program, trace_for_plan(program))
+    """Return what `trace_for_plan` returns of a program for any device; a program is traced once.
+
+    Raises:
+        ProgramError: it cannot be traced.
+        ReplicaError: a new state differs between the replicas.
+    """
+    with TRACING:
+        known = _TRACED.get(program)
+        return known if known is not None else _TRACED.keep(program, trace_for_plan(program))
 
 
 def export_over_devices(program: Program, devices: int, device: AbstractDevice) -> Code:
@@ -149,7 +153,7 @@ def export_over_devices(program: Program, devices: int, device: AbstractDevice) 
         PlanError: it computes with float64.
     """
     with TRACING:
-        trace_for_plan(program)  # In the form for one device, which checks properties that `shard_map` does not.
+        trace_once(program)  # In the form for one device, which checks properties that `shard_map` does not.
         mesh = AbstractMesh((devices,), (REPLICA_AXIS,), axis_types=(AxisType.Auto,), abstract_device=device)
         # The step over the mesh is traced once. Its jaxpr, without calls that only print or watch, is exported.
         specs = _specs_over(program, mesh)

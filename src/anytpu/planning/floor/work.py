@@ -35,7 +35,6 @@ from anytpu.planning.floor.traffic import read_whole, written_whole
 from anytpu.planning.hlo.flops import WindowDimension, useful_positions
 from anytpu.planning.memory.arguments import dtype_bits
 from anytpu.program.jaxprs import called_jaxpr
-from anytpu.program.lowering import TRACING
 from anytpu.program.program import Program
 
 _PASSES = {jax.lax.Precision.DEFAULT: "", jax.lax.Precision.HIGH: "x3", jax.lax.Precision.HIGHEST: "x6"}
@@ -73,8 +72,7 @@ def work_of(program: Program) -> RequiredWork:
     Raises:
         ProgramError: the step cannot be traced.
     """
-    with TRACING:
-        traced, left_out = trace_once(program)
+    traced, left_out = trace_once(program)
     (flops, uncounted), step = products_of(traced.jaxpr), alive(traced.jaxpr.jaxpr)
     outputs = traced.jaxpr.out_avals[len(jax.tree.leaves(program.state)) :]
     is_read, is_written = read_whole(step), written_whole(step)

@@ -15,7 +15,6 @@ import functools
 
 from anytpu.errors import ProgramError
 from anytpu.planning.extrapolation import extrapolate_programs
-from anytpu.planning.floor import by_floor
 from anytpu.planning.forecast import completed, predict
 from anytpu.planning.job import PlanJob
 from anytpu.planning.records import Prediction
@@ -112,8 +111,8 @@ class SearchedJob:
             traced = self.shallow[blocks]
             return place(traced.program, restricted(layout, state_names(traced.program)), traced)
 
-        floor = by_floor(program, target, dataclasses.replace(settings, input_examples_per_s=None), WHY)
-        result = extrapolate_programs(program_with, self.depths, self.job.repeats.count, target, settings, floor)
+        blocks = self.job.repeats.count
+        result = extrapolate_programs(program, program_with, self.depths, blocks, target, settings, WHY)
         if result is None:
             return None
         # The whole program is not lowered. Its placement is for the notes and for the load of a host.
