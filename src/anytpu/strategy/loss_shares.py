@@ -21,7 +21,7 @@ from jax.extend.core import ClosedJaxpr
 from anytpu import _jax
 from anytpu.errors import ReplicaError
 from anytpu.strategy.loss_terms import LossTerm, terms_of
-from anytpu.strategy.replicas import Replica, is_on_mesh
+from anytpu.strategy.replicas import Replica
 
 _TOLERANCE = 1e-5
 """Relative error of a product of float32 constants."""
@@ -53,8 +53,8 @@ def is_whole(loss: ClosedJaxpr, values: list[Any], loss_fn: Callable, replica: R
     key = _key_of(loss_fn, replica)
     if not is_known and key in replica.verdicts:
         return replica.verdicts[key]
-    # 3. Refuse what is neither; a group of replicas with fewer rows runs the same code as the others.
-    if is_known or (replica.shard is None and not is_on_mesh()):
+    # 3. Refuse what is neither. Replicas with fewer rows are not asked: one row, or none, looks like a mean.
+    if replica.shard is None or replica.shard.rows == max(replica.shard.counts):
         for term in terms:
             if term.depends_on_rows and not term.is_share:
                 _check_is_no_mean(term, replica.replicas)
@@ -114,10 +114,10 @@ def _has_inverse(factors: tuple[float, ...], number: int) -> bool:
 
 
 def _key_of(loss_fn: Callable, replica: Replica) -> Any:
-    """Return the place of a loss function in the program, and the number of earlier losses of this replica there."""
+    """Return the place of a loss function in the program, its number there, and the replica's number of rows."""
     while isinstance(loss_fn, functools.partial):
         loss_fn = loss_fn.func
     code = getattr(loss_fn, "__code__", None)
     place = type(loss_fn) if code is None else (code.co_filename, code.co_firstlineno, code.co_name)
     replica.losses[place] = replica.losses.get(place, 0) + 1
-    return place, replica.losses[place]
+    return place, replica.losses[place], None if replica.shard is None else replica.shard.rows

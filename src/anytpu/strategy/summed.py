@@ -151,7 +151,7 @@ def _is_own(gradient: Any, replica: Replica) -> bool:
         return True
     # Only a trace under `vmap` knows what differs between the replicas; the later ones follow it.
     replica.losses["gradients"] = replica.losses.get("gradients", 0) + 1
-    key = "gradients", replica.losses["gradients"]
+    key = "gradients", replica.losses["gradients"], None if replica.shard is None else replica.shard.rows
     if not _jax.is_mapped(replica.index):
         return replica.verdicts.get(key, not replica.unmarked)
     differs = replica.verdicts[key] = _jax.is_mapped(gradient)
