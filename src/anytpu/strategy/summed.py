@@ -28,7 +28,7 @@ _BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul")
 _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 
 
-@jax.tree_util.register_dataclass
+@jax.tree_util.register_pytree_with_keys_class
 @dataclasses.dataclass(frozen=True, eq=False)
 class SummedGradient:
     """A gradient that is already summed over the replicas, so `optimizer.apply_gradients` does not sum it again.
@@ -45,6 +45,19 @@ class SummedGradient:
     # NumPy leaves the arithmetic to this class.
     __array_ufunc__ = None
     __hash__ = object.__hash__
+
+    def tree_flatten_with_keys(self) -> tuple[Any, None]:
+        """Return the array: a compiled function takes it without calling `__jax_array__` again."""
+        return ((jax.tree_util.GetAttrKey("array"), self._without_mark()),), None
+
+    def tree_flatten(self) -> tuple[Any, None]:
+        """Return the array."""
+        return (self._without_mark(),), None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, children: Any) -> SummedGradient:
+        """Return the gradient of an array."""
+        return cls(*children)
 
     def __jax_array__(self) -> Any:
         return self._without_mark()

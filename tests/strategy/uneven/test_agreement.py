@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from padded_steps import LINKS
 
 import anytpu as tpu
 from anytpu.errors import ReplicaError
-from padded_steps import LINKS
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

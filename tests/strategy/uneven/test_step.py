@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import anytpu as tpu  # isort: skip
 import keras
+from padded_steps import LINKS, REFUSED, STEPS, chained
 
 from anytpu.errors import ReplicaError
-from padded_steps import LINKS, REFUSED, STEPS, chained
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
