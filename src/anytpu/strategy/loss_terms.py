@@ -275,7 +275,7 @@ class _Walk:
         """Follow a node through the arguments and results of calls."""
         while not isinstance(node, _Leaf):
             frame, atom = node
-            if isinstance(atom, Literal):
+            if isinstance(frame, _Leaf) or isinstance(atom, Literal):
                 break
             if atom in frame.inputs:
                 node = frame.inputs[atom]
