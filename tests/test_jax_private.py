@@ -128,6 +128,16 @@ def test_a_sum_of_python_numbers_can_be_replaced():
     assert lax.psum(jnp.ones(3), ()).shape == (3,)
 
 
+def test_the_maximum_of_nothing_can_be_had():
+    with _jax.extremes_of_nothing():
+        found = [jnp.max(jnp.zeros((0, 2)), axis=0).tolist(), float(jnp.zeros(0).min()), float(jnp.max(jnp.ones(1)))]
+    assert found == [[-np.inf, -np.inf], np.inf, 1.0], (
+        f"JAX {jax.__version__} reduces elsewhere than in reductions._reduction, where the maximum of no rows is -inf"
+    )
+    with pytest.raises(ValueError, match="zero-size array"):
+        jnp.max(jnp.zeros((0, 3)))
+
+
 def test_a_trace_for_another_axis_size_of_the_same_value_is_not_reused():
     calls: list[int] = []
 

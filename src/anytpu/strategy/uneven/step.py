@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 from jax.extend.core import ClosedJaxpr
 
+from anytpu import _jax
 from anytpu.errors import AnyTPUError, ReplicaError
 from anytpu.program.program import REPLICA_AXIS
 from anytpu.strategy.uneven.agreement import Agreement, numbers_of, trace
@@ -51,7 +52,8 @@ def tracing(name: str, counts: Sequence[int], rows: int, agreement: Agreement) -
         ReplicaError: the trace failed for fewer rows than other replicas have.
     """
     try:
-        with numbers_of(agreement, list(kinds_of(counts)).index(rows)):
+        without_rows = contextlib.nullcontext() if rows else _jax.extremes_of_nothing()
+        with numbers_of(agreement, list(kinds_of(counts)).index(rows)), without_rows:
             yield
     except AnyTPUError:
         raise
