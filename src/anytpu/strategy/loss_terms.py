@@ -130,6 +130,7 @@ class _Path:
         sums: for each reduction, the sizes of its axes.
         has_own_divisor: a number that may differ between the replicas divides the node.
         is_mixed: an axis of the node may be made of rows and other axes.
+        is_own: a condition that may differ between the replicas selects the node.
     """
 
     factors: tuple[float, ...] = ()
@@ -137,6 +138,7 @@ class _Path:
     sums: tuple[tuple[int, ...], ...] = ()
     has_own_divisor: bool = False
     is_mixed: bool = False
+    is_own: bool = False
 
     def scaled(self, factor: float | None) -> _Path:
         return self if factor is None else dataclasses.replace(self, factors=(*self.factors, factor))
@@ -196,7 +198,7 @@ class _Walk:
             is_share = False
         yield LossTerm(
             is_share,
-            _OWN in dependences,
+            _OWN in dependences or path.is_own or path.has_own_divisor,
             _REDUCED in dependences,
             path.factors,
             path.row_counts(self._lengths),
@@ -209,8 +211,11 @@ class _Walk:
         name, shape = equation.primitive.name, shape_of(atom)
         operands: list[Node] = [(frame, operand) for operand in equation.invars]
         if name in ("add", "sub", "add_any"):
-            return [(operand, path) for operand in operands]
+            # A bias that is added to each row is no term of its own.
+            is_of_rows = shape != () and len({_OWN in self.dependences(operand) for operand in operands}) > 1
+            return None if is_of_rows else [(operand, path) for operand in operands]
         if name in ("select_n", "cond"):
+            path = dataclasses.replace(path, is_own=path.is_own or _OWN in self.dependences(operands[0]))
             if name == "select_n":
                 return [(operand, path) for operand in operands[1:]]
             branches = [

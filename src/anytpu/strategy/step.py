@@ -10,6 +10,7 @@ variables in the first, abstract trace; later traces must not make variables.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -31,7 +32,8 @@ from anytpu.strategy.gradients import warn_of_large_sums
 from anytpu.strategy.modules import ModuleForm, ReplicaState, unwrap_static_leaves, wrap_static_leaves
 from anytpu.strategy.replicas import Replica, ReplicaScope, ReplicaShard
 from anytpu.strategy.scopes import as_replica, system_of
-from anytpu.strategy.uneven.step import UnevenStep, explained
+from anytpu.strategy.uneven.agreement import Agreement
+from anytpu.strategy.uneven.step import UnevenStep, kinds_of, tracing
 from anytpu.strategy.whole_step import whole_program
 
 TraceCheck = Callable[[ClosedJaxpr], None]
@@ -178,9 +180,9 @@ def _discover(call: Call, own: Tree, check: TraceCheck | None) -> tuple[list[Any
     overwritten: dict[int, bool] = {}
     differs: set[int] = set()
     written: set[int] = set()
-    has_summed_products, counts = False, call.form.counts or (0,)
+    has_summed_products = False
     # Python code on the number of rows may use other variables for each number.
-    for each, rows in _with_each_count(call):
+    for each, guard in _with_each_count(call):
         scope = ReplicaScope([], makes_variables=True)
 
         def run_replica(own: Tree, arrays: list[Any], call: Call = each, scope: ReplicaScope = scope) -> Any:
@@ -190,7 +192,7 @@ def _discover(call: Call, own: Tree, check: TraceCheck | None) -> tuple[list[Any
             differs.update(id(variable) for variable, value in scope.written() if _jax.is_mapped(value))
             return outputs
 
-        with explained(call.name, rows, max(counts)), scope:
+        with guard, scope:
             has_summed_products |= _trace_replicas(each, run_replica, own, check)
         seen |= {id(variable): variable for variable in scope.seen}
         overwritten |= {i: i in scope.overwritten and overwritten.get(i, True) for i in map(id, scope.seen)}
@@ -198,14 +200,18 @@ def _discover(call: Call, own: Tree, check: TraceCheck | None) -> tuple[list[Any
     return list(seen.values()), merges, has_summed_products
 
 
-def _with_each_count(call: Call) -> list[tuple[Call, int | None]]:
-    """Return the call for each number of rows that a replica has, the largest first, and this number."""
+def _with_each_count(call: Call) -> list[tuple[Call, contextlib.AbstractContextManager[None]]]:
+    """Return the call for each number of rows that a replica has, and the context of its trace."""
     counts = call.form.counts
     if counts is None:
-        return [(call, None)]
+        return [(call, contextlib.nullcontext())]
+    agreement = Agreement(tuple(kinds_of(counts).values()))
     return [
-        (dataclasses.replace(call, form=call.form.with_rows(rows), shard=ReplicaShard(rows, counts)), rows)
-        for rows in sorted(set(counts), reverse=True)
+        (
+            dataclasses.replace(call, form=call.form.with_rows(rows), shard=ReplicaShard(rows, counts)),
+            tracing(call.name, counts, rows, agreement),
+        )
+        for rows in kinds_of(counts)
     ]
 
 

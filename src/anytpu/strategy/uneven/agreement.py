@@ -28,22 +28,27 @@ class Agreement:
 
     Attributes:
         replicas: number of replicas of each group.
-        before: for each group, the values of the pass before.
+        before: for each group, the values of the pass before; none in the first pass.
         told: for each group, the values of this pass.
     """
 
     replicas: tuple[int, ...]
-    before: list[list[Any]]
+    before: list[list[Any]] = dataclasses.field(default_factory=list)
     told: list[list[Any]] = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         self.told = [[] for _ in self.replicas]
+        self.before = self.before or [[] for _ in self.replicas]
 
     def exchange(self, group: int, value: Any) -> list[Any]:
-        """Tell a group's value, and return the value of each group: as told before, or in the first pass its own."""
+        """Tell a group's value, and return that of each group.
+
+        It is the one of the pass before, else of this pass if the group was traced already, else the given one.
+        """
         position = len(self.told[group])
         self.told[group].append(value)
-        others = [told[position] if position < len(told) else value for told in self.before]
+        known = [before[position:] or told[position:] for before, told in zip(self.before, self.told, strict=True)]
+        others = [values[0] if values else value for values in known]
         others[group] = value
         return others
 

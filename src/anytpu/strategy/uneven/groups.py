@@ -254,7 +254,7 @@ class Devices(_WithoutLanes):
 
         def branch(group: int) -> Callable[[list[list[Any]]], list[list[Any]]]:
             def run(arrays: list[list[Any]]) -> list[list[Any]]:
-                results = [list(map(_blank, own)) for own in specs]
+                results = [list(map(blank, own)) for own in specs]
                 results[group] = tasks[group](index, arrays[group])
                 return results
 
@@ -313,7 +313,7 @@ class Single(_WithoutLanes):
     gathered = total = summed = _WithoutLanes.refuse
 
 
-def _blank(spec: Any) -> Any:
+def blank(spec: Any) -> Any:
     """Return an array of a spec that no device reads."""
     if jnp.issubdtype(spec.dtype, jax.dtypes.prng_key):
         return jnp.broadcast_to(jax.random.key(0, impl=spec.dtype._impl), spec.shape)

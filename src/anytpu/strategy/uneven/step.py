@@ -18,10 +18,11 @@ import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 from jax.extend.core import ClosedJaxpr
 
+from anytpu import _jax
 from anytpu.errors import AnyTPUError, ReplicaError
 from anytpu.program.program import REPLICA_AXIS
 from anytpu.strategy.uneven.agreement import Agreement, numbers_of, trace
-from anytpu.strategy.uneven.groups import Devices, Groups, Lanes, PerGroup, Value, groups_of, is_equal
+from anytpu.strategy.uneven.groups import Devices, Groups, Lanes, PerGroup, Value, blank, groups_of, is_equal
 from anytpu.strategy.uneven.lockstep import Lockstep
 from anytpu.strategy.uneven.nodes import node_list
 
@@ -38,29 +39,42 @@ def is_on_mesh() -> bool:
 
 
 @contextlib.contextmanager
-def explained(name: str, rows: int | None, most: int) -> Iterator[None]:
-    """Explain the error of a step that cannot be traced for a replica with fewer rows than another.
+def tracing(name: str, counts: Sequence[int], rows: int, agreement: Agreement) -> Iterator[None]:
+    """Trace a step in a block, for the replicas with a number of rows.
 
     Args:
         name: name of the step.
-        rows: number of rows of the replica; None if the batch fills all replicas.
-        most: number of rows of the replica with most of them.
+        counts: number of rows of each replica.
+        rows: number of rows of these replicas.
+        agreement: sums the Python numbers of all replicas.
 
     Raises:
-        ReplicaError: the trace failed, for fewer rows.
+        ReplicaError: the trace failed for fewer rows than other replicas have.
     """
     try:
-        yield
+        without_rows = contextlib.nullcontext() if rows else _jax.extremes_of_nothing()
+        with numbers_of(agreement, list(kinds_of(counts)).index(rows)), without_rows:
+            yield
     except AnyTPUError:
         raise
     except Exception as error:
-        if rows is None or rows == most:
+        if rows == max(counts):
             raise
         raise ReplicaError(
             f"{name} was given a batch that does not fill all replicas, and it fails on a replica with {rows} rows, "
-            f"where others have {most} ({type(error).__name__}: {str(error).splitlines()[0].rstrip('.')}). Write it "
-            "for any number of rows, or leave such a batch out: batch(rows, drop_remainder=True)"
+            f"where others have {max(counts)} ({type(error).__name__}: {str(error).splitlines()[0].rstrip('.')}). "
+            "Write it for any number of rows, or leave such a batch out: batch(rows, drop_remainder=True)"
         ) from error
+
+
+def kinds_of(counts: Sequence[int]) -> dict[int, int]:
+    """Return the numbers of rows that replicas have, the largest first, and how many replicas have each.
+
+    Example:
+        >>> kinds_of((4, 4, 2))
+        {4: 2, 2: 1}
+    """
+    return {rows: counts.count(rows) for rows in sorted(set(counts), reverse=True)}
 
 
 class UnevenStep:
@@ -94,27 +108,26 @@ class UnevenStep:
         tree = jax.tree.structure(traces[0][1])
         flat = jax.tree.leaves((state, arrays))
         if is_on_mesh():
-            results, _ = self._run(Devices(self._groups), traces, flat, [False] * len(flat))
+            results, _own = self._run(Devices(self._groups), traces, flat, [False] * len(flat))
             return tree.unflatten(results)
 
         # The rule of a function for `vmap` sees the lanes of all replicas.
         @custom_vmap
         def run(*flat: Any) -> list[Any]:
-            return [jnp.zeros(shape, dtype) for shape, dtype in self._transported(traces)]
+            return [blank(spec) for spec in self._transported(traces)]
 
         @run.def_vmap
-        def _(axis_size: int, in_batched: Any, *flat: Any) -> tuple[list[Any], list[bool]]:
+        def over_lanes(axis_size: int, in_batched: Any, *flat: Any) -> tuple[list[Any], list[bool]]:
             return self._run(Lanes(self._groups), traces, list(flat), in_batched)
 
         return tree.unflatten(run(*flat))
 
     def _traces(self, state: Any, arrays: list[Any]) -> list[tuple[ClosedJaxpr, Any]]:
         """Return the trace of each group, and the specs of its results."""
-        kinds = list(dict.fromkeys(group.rows for group in self._groups))
-        replicas = tuple(self._counts.count(rows) for rows in kinds)
-        before: list[list[Any]] = [[] for _ in kinds]
+        kinds = kinds_of(self._counts)
+        before: list[list[Any]] = []
         for _ in range(_MAX_PASSES):
-            agreement = Agreement(replicas, before)
+            agreement = Agreement(tuple(kinds.values()), before)
             traced = [self._trace(kind, rows, agreement, state, arrays) for kind, rows in enumerate(kinds)]
             if agreement.is_settled():
                 break
@@ -133,7 +146,7 @@ class UnevenStep:
 
     def _trace(self, kind: int, rows: int, agreement: Agreement, state: Any, arrays: list[Any]) -> Any:
         def exchange(value: Any) -> list[Any]:
-            by_kind = dict(zip(dict.fromkeys(self._counts), agreement.exchange(kind, value), strict=True))
+            by_kind = dict(zip(kinds_of(self._counts), agreement.exchange(kind, value), strict=True))
             return [by_kind[count] for count in self._counts]
 
         specs = [
@@ -141,7 +154,7 @@ class UnevenStep:
             for array, has_rows in zip(arrays, self._have_rows, strict=True)
         ]
         states = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
-        with explained(self._name, rows, max(self._counts)), numbers_of(agreement, kind):
+        with tracing(self._name, self._counts, rows, agreement):
             return trace(self._step_for(rows, exchange), (states, specs), len(self._counts))
 
     def _run(
@@ -160,13 +173,11 @@ class UnevenStep:
                 "its own runs a collective in it. Leave such a batch out: batch(rows, drop_remainder=True)"
             ) from error
         results, own = [], []
-        for column, (shape, dtype) in zip(zip(*found, strict=True), self._transported(traces), strict=True):
+        for column, spec in zip(zip(*found, strict=True), self._transported(traces), strict=True):
             own.append(not is_equal(column))
-            padded = [
-                Value(_padded(groups, value, group, shape, dtype), None)
-                for value, group in zip(column, self._groups, strict=True)
-            ]
-            results.append(groups.joined(padded) if own[-1] else jnp.asarray(column[0].array, dtype))
+            pairs = list(zip(column, self._groups, strict=True))
+            padded = [Value(_padded(groups.own(value, group), spec), None) for value, group in pairs]
+            results.append(groups.joined(padded) if own[-1] else _padded(column[0].array, spec))
         return results, own
 
     def _arguments(self, groups: Groups, flat: list[Any], batched: list[bool]) -> PerGroup:
@@ -184,19 +195,20 @@ class UnevenStep:
             columns.append([Value(part, None) for part in (cut if has_rows else parts)])
         return [list(row) for row in zip(*columns, strict=True)]
 
-    def _transported(self, traces: Sequence[tuple[ClosedJaxpr, Any]]) -> list[tuple[tuple[int, ...], Any]]:
-        """Return the shape and dtype of each result with pads: the largest size of each axis over the replicas."""
+    def _transported(self, traces: Sequence[tuple[ClosedJaxpr, Any]]) -> list[jax.ShapeDtypeStruct]:
+        """Return the spec of each result with pads: the largest size of each axis over the replicas."""
         columns = zip(*(jax.tree.leaves(shape) for _, shape in traces), strict=True)
-        return [
-            (
-                tuple(max(sizes) for sizes in zip(*(leaf.shape for leaf in column), strict=True)),
-                jnp.result_type(*(leaf.dtype for leaf in column)),
-            )
-            for column in columns
-        ]
+        specs = []
+        for column in columns:
+            sizes = zip(*(leaf.shape for leaf in column), strict=True)
+            dtypes = {leaf.dtype for leaf in column}
+            # Random keys have no common dtype with numbers.
+            dtype = dtypes.pop() if len(dtypes) == 1 else jnp.result_type(*dtypes)
+            specs.append(jax.ShapeDtypeStruct(tuple(map(max, sizes)), dtype))
+        return specs
 
     def _check_trees(self, shapes: list[Any]) -> None:
-        trees = list(dict.fromkeys(map(jax.tree.structure, shapes)))
+        trees = list(dict.fromkeys(jax.tree.structure(outputs) for _, outputs in shapes))
         if len(trees) > 1:
             raise ReplicaError(
                 f"{self._name} was given a batch that does not fill all replicas, and returns {trees[0]} on a replica "
@@ -221,9 +233,10 @@ class UnevenStep:
         return found
 
 
-def _padded(groups: Groups, value: Value, group: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    """Return a group's result, padded with zeros to a shape."""
-    array = groups.own(value, group)
-    lanes = jnp.ndim(array) - len(shape)
-    widths = [(0, 0)] * lanes + [(0, a - b) for a, b in zip(shape, jnp.shape(array)[lanes:], strict=True)]
-    return jnp.pad(jnp.asarray(array).astype(dtype), widths) if any(width for _, width in widths) else array
+def _padded(array: Any, spec: jax.ShapeDtypeStruct) -> Any:
+    """Return a result in the dtype of a spec, padded with zeros to its shape; an axis of lanes before it stays."""
+    array = jnp.asarray(array)
+    array = array if array.dtype == spec.dtype else array.astype(spec.dtype)
+    lanes = array.ndim - len(spec.shape)
+    widths = [(0, 0)] * lanes + [(0, a - b) for a, b in zip(spec.shape, array.shape[lanes:], strict=True)]
+    return jnp.pad(array, widths) if any(width for _, width in widths) else array
