@@ -17,8 +17,8 @@ WEIGHT = jnp.asarray(RNG.normal(size=(3, 5)), "float32")
 REPLICAS = 4
 INSTEAD = (
     " Return this replica's share, tpu.compute_average_loss(losses), of one loss for each row; or the loss of all "
-    'replicas: total, count = jax.lax.psum((jnp.sum(losses), len(losses)), "replica"), and return total / count. Losses '
-    "of layers are a share after tpu.scale_regularization_loss(model.losses)"
+    'replicas: total, count = jax.lax.psum((jnp.sum(losses), len(losses)), "replica"), and return total / count. '
+    "Losses of layers are a share after tpu.scale_regularization_loss(model.losses)"
 )
 MEAN = (
     "loss_fn returns a mean over this replica's rows, and tpu.value_and_grad sums the gradients of 4 replicas, so they "

@@ -104,8 +104,8 @@ def _check_is_no_mean(term: LossTerm, replicas: int) -> None:
 
 _INSTEAD = (
     "Return this replica's share, tpu.compute_average_loss(losses), of one loss for each row; or the loss of all "
-    'replicas: total, count = jax.lax.psum((jnp.sum(losses), len(losses)), "replica"), and return total / count. Losses '
-    "of layers are a share after tpu.scale_regularization_loss(model.losses)"
+    'replicas: total, count = jax.lax.psum((jnp.sum(losses), len(losses)), "replica"), and return total / count. '
+    "Losses of layers are a share after tpu.scale_regularization_loss(model.losses)"
 )
 
 

@@ -1,8 +1,8 @@
 """The terms of a traced loss, seen from its last addition: their scales, their sums over rows, and their dependences.
 
 Idea: whether the sum of the replicas' losses is the loss of the whole batch is visible in the trace. A loss is a sum of
-terms. Each has constant factors, reductions, and a rest that is not linear. A term may depend on rows of this replica,
-on a result of a collective, which is equal on all replicas, or on the differentiated values only.
+terms. Each has constant factors, reductions, and a rest that is not linear. A term depends on rows of this replica, on
+results of collectives, which are equal on all replicas, or on the differentiated values only.
 
 Rule: the walk goes back from the loss through linear operations, calls, branches, and functions of one number. It
 ignores terms that do not depend on the differentiated values.
@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
+from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 from anytpu.program.jaxprs import called_jaxpr, inner_jaxprs, level_of, scan_arguments, shape_of
@@ -314,7 +315,7 @@ class _Walk:
         frame, atom = self._resolved(node)
         value = frame.value if isinstance(frame, _Leaf) else atom.val if isinstance(atom, Literal) else None
         if value is not None:
-            is_number = not isinstance(value, jax.core.Tracer) and np.size(value) == 1
+            is_number = not isinstance(value, Tracer) and np.size(value) == 1
             return float(np.asarray(value).ravel()[0]) if is_number else None
         equation = None if isinstance(frame, _Leaf) else frame.made_by[atom]
         if equation is None or len(equation.outvars) > 1 or any(True for _ in inner_jaxprs(equation)):
@@ -338,8 +339,9 @@ class _Walk:
         if shape_of(atom) == () or math.prod(shape_of(atom)) == 1:
             return True
         equation = frame.made_by.get(atom)
-        is_broadcast = equation is not None and equation.primitive.name in ("broadcast_in_dim", "reshape")
-        return is_broadcast and self._is_number((frame, equation.invars[0]))
+        if equation is None or equation.primitive.name not in ("broadcast_in_dim", "reshape"):
+            return False
+        return self._is_number((frame, equation.invars[0]))
 
     def _is_inverse(self, node: Any) -> bool:
         """Return whether a node is one number divided by another."""

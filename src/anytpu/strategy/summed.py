@@ -4,8 +4,9 @@ Idea: `tpu.value_and_grad` sums the gradients, and `optimizer.apply_gradients` m
 of a Keras variable is marked by a pytree node around the array. Arithmetic and `jax.tree.map` keep the mark. A function
 of JAX or Keras gets the array, and returns arrays without a mark.
 
-Rule: a gradient without a mark is summed, as in TensorFlow. If the step turned a marked gradient into an array before,
-or reads a variable in which one was added up, a gradient that is equal on all replicas is taken for a summed one.
+Rule: a gradient without a mark is summed, as in TensorFlow. There is one exception: a step turned a marked gradient
+into an array, or reads a variable in which one was added up. Then it does not sum a gradient that is equal on all
+replicas.
 """
 
 from __future__ import annotations
