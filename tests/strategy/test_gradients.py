@@ -71,7 +71,7 @@ def test_the_loss_is_one_number(strategy):
         strategy.run(lambda: tpu.value_and_grad(lambda: weight * 2, [weight])())
     assert str(caught.value) == (
         "loss_fn must return one number, and it returned an array of shape (3,): take "
-        "tpu.compute_average_loss(losses, global_batch_size=...) or keras.ops.mean(losses)"
+        "tpu.compute_average_loss(losses) inside strategy.run, or keras.ops.mean(losses) outside of it"
     )
 
 

@@ -363,7 +363,7 @@ def _pure_loss(loss_fn: Callable[[list[Any]], Any], assigned: Callable, has_aux:
         if jnp.shape(loss) != ():
             raise ReplicaError(
                 f"loss_fn must return one number, and it returned an array of shape {jnp.shape(loss)}: take "
-                "tpu.compute_average_loss(losses, global_batch_size=...) or keras.ops.mean(losses)"
+                "tpu.compute_average_loss(losses) inside strategy.run, or keras.ops.mean(losses) outside of it"
             )
         updates = scope.written()
         written[:] = [variable for variable, _ in updates]
