@@ -23,7 +23,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
-from anytpu.program.jaxprs import called_jaxpr, inner_jaxprs, level_of, scan_arguments, shape_of
+from anytpu.program.jaxprs import aval_of, called_jaxpr, inner_jaxprs, level_of, scan_arguments, shape_of
 from anytpu.program.program import REPLICA_AXIS
 
 _SHARE = "anytpu: share of a loss"
@@ -83,7 +83,7 @@ def terms_of(loss: ClosedJaxpr, own: list[bool]) -> list[LossTerm]:
     arrays = [array for array, differs in zip(loss.consts, own, strict=False) if differs]
     lengths = {shape[0] for array in arrays if (shape := np.shape(array)) and jnp.issubdtype(array.dtype, jnp.inexact)}
     walk = _Walk(frozenset(lengths))
-    return list(walk.terms((_Frame(level, inputs), level.outvars[0]), _Path()))
+    return list(walk.terms((_Frame(level, inputs), level.outvars[0])))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -104,6 +104,9 @@ class _Frame:
 
     def __init__(self, jaxpr: Jaxpr, inputs: dict[Any, Any]) -> None:
         self.inputs = inputs
+        self.equations = jaxpr.eqns
+        self.dependences: dict[Any, frozenset[str]] = {}
+        self.numbers: dict[Any, float | None] = {}
         self.made_by = {result: equation for equation in jaxpr.eqns for result in equation.outvars}
         self._called: dict[tuple[int, int], _Frame] = {}
 
@@ -173,31 +176,31 @@ class _Walk:
     def __init__(self, lengths: frozenset[int]) -> None:
         self._lengths = lengths
         self._visits = 0
-        self._dependences: dict[tuple[int, Any], frozenset[str]] = {}
-        self._frames: list[_Frame] = []
 
-    def terms(self, node: Node, path: _Path) -> Iterator[LossTerm]:
-        """Yield the terms of a node."""
-        frame, atom = node = self._resolved(node)
-        self._visits += 1
+    def terms(self, loss: Node) -> Iterator[LossTerm]:
+        """Yield the terms of a loss."""
+        # The outer function comes first: those that it calls ask for the dependences of their arguments.
+        self.dependences(loss)
+        waiting: list[tuple[Any, _Path]] = [(loss, _Path())]
+        while waiting:
+            node, path = waiting.pop()
+            frame, atom = node = self._resolved(node)
+            if _VALUES not in self.dependences(node):
+                continue
+            self._visits += 1
+            equation = None if isinstance(frame, _Leaf) else frame.made_by.get(atom)
+            is_share = equation is not None and equation.params.get("name") == _SHARE
+            if equation is not None and not is_share and not _is_collective(equation) and self._visits < _MAX_VISITS:
+                inner = self._inner(node, equation, path)
+                if inner is not None:
+                    waiting.extend(inner)
+                    continue
+                path = _with_product(equation, path)
+            yield self._term(node, path, is_share)
+
+    def _term(self, node: Node, path: _Path, is_share: bool) -> LossTerm:
         dependences = self.dependences(node)
-        if _VALUES not in dependences:
-            return
-        equation = None if isinstance(frame, _Leaf) else frame.made_by.get(atom)
-        if equation is not None and self._visits < _MAX_VISITS:
-            is_share = equation.primitive.name == "name" and equation.params.get("name") == _SHARE
-            inner = None if is_share or _is_collective(equation) else self._inner(node, equation, path)
-            if inner is not None:
-                for operand, inner_path in inner:
-                    yield from self.terms(operand, inner_path)
-                return
-            if equation.primitive.name == "dot_general" and shape_of(atom) == ():
-                (contracted, _), _ = equation.params["dimension_numbers"]
-                sizes = tuple(shape_of(equation.invars[0])[axis] for axis in contracted)
-                path = dataclasses.replace(path, sums=(*path.sums, sizes), is_mixed=True)
-        else:
-            is_share = False
-        yield LossTerm(
+        return LossTerm(
             is_share,
             _OWN in dependences or path.is_own or path.has_own_divisor,
             _REDUCED in dependences,
@@ -287,28 +290,33 @@ class _Walk:
                 node = frame.inputs[atom]
                 continue
             equation = frame.made_by[atom]
-            called = None if _is_collective(equation) else called_jaxpr(equation)
-            if called is None or equation.primitive.name in ("scan", "while", "cond"):
+            results = _call(frame, equation)
+            if results is None:
                 break
-            closed = next(inner for inner in inner_jaxprs(equation) if level_of(inner) is called)
-            inner = frame.called(equation, closed, [(frame, operand) for operand in equation.invars])
-            node = inner, called.outvars[equation.outvars.index(atom)]
+            node = results[equation.outvars.index(atom)]
         return (node, None) if isinstance(node, _Leaf) else node
 
     def dependences(self, node: Any) -> frozenset[str]:
         """Return what a node depends on: the differentiated values, own rows, results of collectives."""
-        frame, atom = self._resolved(node)
+        frame, atom = (node, None) if isinstance(node, _Leaf) else node
         if isinstance(frame, _Leaf):
             return frame.dependences
         if isinstance(atom, Literal):
             return frozenset()
-        key = id(frame), atom
-        if key not in self._dependences:
-            self._frames.append(frame)  # Its id is a key.
-            equation = frame.made_by[atom]
-            found = frozenset().union(*(self.dependences((frame, operand)) for operand in equation.invars))
-            self._dependences[key] = _through(equation, found)
-        return self._dependences[key]
+        if atom in frame.inputs:
+            return self.dependences(frame.inputs[atom])
+        if not frame.dependences:
+            # All operations in order: a deep network would pass the limit of recursion.
+            for equation in frame.equations:
+                frame.dependences.update(zip(equation.outvars, self._of_results(frame, equation), strict=True))
+        return frame.dependences[atom]
+
+    def _of_results(self, frame: _Frame, equation: JaxprEqn) -> list[frozenset[str]]:
+        inner = _call(frame, equation)
+        if inner is not None:
+            return [self.dependences(node) for node in inner]
+        found = frozenset().union(*(self.dependences((frame, operand)) for operand in equation.invars))
+        return [_through(equation, found)] * len(equation.outvars)
 
     def number(self, node: Any) -> float | None:
         """Return the value of a constant number, or of all elements of a constant array; None if it is not constant."""
@@ -317,18 +325,25 @@ class _Walk:
         if value is not None:
             is_number = not isinstance(value, Tracer) and np.size(value) == 1
             return float(np.asarray(value).ravel()[0]) if is_number else None
-        equation = None if isinstance(frame, _Leaf) else frame.made_by[atom]
-        if equation is None or len(equation.outvars) > 1 or any(True for _ in inner_jaxprs(equation)):
+        if isinstance(frame, _Leaf) or self.dependences((frame, atom)):
+            return None
+        if atom not in frame.numbers:
+            frame.numbers[atom] = self._computed(frame, frame.made_by[atom])
+        return frame.numbers[atom]
+
+    def _computed(self, frame: _Frame, equation: JaxprEqn) -> float | None:
+        """Return the result of an operation on constant numbers; None for any other operation."""
+        if len(equation.outvars) > 1 or not equation.invars or any(True for _ in inner_jaxprs(equation)):
             return None
         operands = [self.number((frame, operand)) for operand in equation.invars]
-        if not operands or any(operand is None for operand in operands):
+        if any(operand is None for operand in operands):
             return None
         if equation.primitive.name in ("broadcast_in_dim", "reshape", "convert_element_type", "squeeze", "copy"):
             return operands[0]
-        if shape_of(atom) != () or any(shape_of(operand) for operand in equation.invars):
+        if any(shape_of(atom) != () for atom in (*equation.invars, *equation.outvars)):
             return None
         with jax.ensure_compile_time_eval():
-            arrays = [jnp.asarray(o, v.aval.dtype) for o, v in zip(operands, equation.invars, strict=True)]
+            arrays = [jnp.asarray(o, aval_of(v).dtype) for o, v in zip(operands, equation.invars, strict=True)]
             return float(equation.primitive.bind(*arrays, **equation.params))
 
     def _is_number(self, node: Any) -> bool:
@@ -352,6 +367,25 @@ class _Walk:
         if equation.primitive.name == "broadcast_in_dim":
             return self._is_inverse((frame, equation.invars[0]))
         return equation.primitive.name == "div" and self.number((frame, equation.invars[0])) is not None
+
+
+def _call(frame: _Frame, equation: JaxprEqn) -> list[Node] | None:
+    """Return the results of a function that an equation calls, as nodes of its frame; None for any other equation."""
+    called = None if _is_collective(equation) else called_jaxpr(equation)
+    if called is None or equation.primitive.name in ("scan", "while", "cond"):
+        return None
+    closed = next(inner for inner in inner_jaxprs(equation) if level_of(inner) is called)
+    inner = frame.called(equation, closed, [(frame, operand) for operand in equation.invars])
+    return [(inner, result) for result in called.outvars]
+
+
+def _with_product(equation: JaxprEqn, path: _Path) -> _Path:
+    """Return the path to the elements that a product of vectors adds."""
+    if equation.primitive.name != "dot_general" or shape_of(equation.outvars[0]) != ():
+        return path
+    (contracted, _), _ = equation.params["dimension_numbers"]
+    sizes = tuple(shape_of(equation.invars[0])[axis] for axis in contracted)
+    return dataclasses.replace(path, sums=(*path.sums, sizes), is_mixed=True)
 
 
 def _through(equation: JaxprEqn, found: frozenset[str]) -> frozenset[str]:
