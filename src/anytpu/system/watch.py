@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import os
 import socket
 import sys
@@ -24,7 +23,8 @@ from typing import Any
 from anytpu._restarts import STOPPED_STATUS
 from anytpu.system.exits import ScriptEnd
 from anytpu.system.job import HostJob
-from anytpu.system.join_rules import MAX_LINE_BYTES, Limits, line_of, printable
+from anytpu.system.join_rules import MAX_LINE_BYTES, Limits, line_of, parse_line
+from anytpu.units import printable
 
 ADVICE = "Start the job again; a fit with checkpoint_dir continues from its last checkpoint"
 """End of a message about a job that ended because of one host."""
@@ -98,7 +98,7 @@ class Watch:
     def _take(self, arrived: bytes) -> None:
         *lines, self._received = (self._received + arrived).split(b"\n")
         for line in filter(None, lines):
-            self._read(json.loads(line))
+            self._read(parse_line(line))
 
     def _read(self, message: dict[str, Any]) -> None:
         if "warning" in message:
@@ -107,7 +107,7 @@ class Watch:
             self._is_done.set()
         elif "final_error" in message:
             # Either this host is the cause, or its own exception is that of the first one. It prints its traceback.
-            is_own = self._exception_text is not None and message["exception"] == self._exception_text
+            is_own = self._exception_text is not None and message.get("exception") == self._exception_text
             if not is_own:
                 self._stop(message["final_error"])
             self._has_final_error.set()
