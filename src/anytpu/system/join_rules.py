@@ -139,7 +139,7 @@ def refusal(greeting: Greeting, first: Greeting, taken: Mapping[int, str]) -> st
     for name, version in first.versions.items():
         if (other := greeting.versions.get(name)) != version:
             return (
-                f"{host} has {name} {printable(other or 'none')}, and {zero} has {name} {version}. Install the same "
+                f"{host} has {name} {printable(str(other))}, and {zero} has {name} {version}. Install the same "
                 "versions on every host"
             )
     return None

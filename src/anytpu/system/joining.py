@@ -32,7 +32,6 @@ from anytpu.system.join_rules import CLIENT_HEARTBEAT_S, MAX_LINE_BYTES, Greetin
 from anytpu.system.launchers import find_job
 from anytpu.system.relay import Relay
 from anytpu.system.watch import Watch
-from anytpu.units import printable
 
 _PACKAGES = ("anytpu", "jax", "jaxlib")
 _RETRY_S = 0.2
@@ -246,7 +245,7 @@ def _greet(connection: socket.socket, job: HostJob, greeting: Greeting, timeout_
     if "error" in message:
         raise HostsError(f"the hosts at {job.address} cannot join: {message['error']}")
     if not isinstance(port := message.get("service"), int):
-        raise HostsError(f"{failed}: the reply is {printable(reply[:40].decode(errors='replace'))!r}. {advice}")
+        raise HostsError(f"{failed}: the reply is {reply[:40].decode(errors='replace')!r}. {advice}")
     return port, rest
 
 

@@ -1,7 +1,7 @@
 """The connection of a host to the rendezvous, after it joined: heartbeats, an exception, the final error, a goodbye.
 
 Idea: a host whose peer died may hang in a collective for half an hour, where Python cannot interrupt it. So a thread
-listens. On a final error it prints one line and ends the process, with the status of a program that can be restarted.
+listens. On a final error it prints one line and ends the process, with the status of a host that lost the others.
 
 Rule: at most one error is printed for the failure of another host. A host whose own exception is the cause prints its
 own traceback.
@@ -20,7 +20,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from anytpu._restarts import STOPPED_STATUS
+from anytpu._restarts import LOST_STATUS
 from anytpu.system.exits import ScriptEnd
 from anytpu.system.job import HostJob
 from anytpu.system.join_rules import MAX_LINE_BYTES, Limits, line_of, parse_line
@@ -123,7 +123,7 @@ class Watch:
         flush.join(_FLUSH_S)  # The main thread may hold the lock of a stream.
         with contextlib.suppress(OSError):
             os.write(2, text.encode(errors="replace"))
-        os._exit(STOPPED_STATUS)
+        os._exit(LOST_STATUS)
 
     def _report_exception(
         self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None

@@ -114,7 +114,8 @@ def _check_private(path: Path, kind: str) -> None:
     if mode & 0o077:
         raise WorkerError(
             f"the {kind} file {str(path)!r} has the mode {stat.S_IMODE(mode):04o}: other users must neither read nor "
-            f"write it. If somebody may have read it, make another one. Otherwise type: chmod 600 {shlex.quote(str(path))}"
+            "write it. If somebody may have read it, make another one. Otherwise type: chmod 600 "
+            f"{shlex.quote(str(path))}"
         )
 
 
