@@ -1,8 +1,8 @@
 """The log of a worker: one printable line for each event, and a bounded number of lines of a kind.
 
 Idea: strangers cause lines, such as refused calls, and choose some of their words. So nothing of a line controls a
-terminal or begins another line. Of the lines that the code makes in one place only some are written in a minute; then
-one line counts those that were left out.
+terminal or begins another line. A place in the code writes a bounded number of lines in a minute; one more line counts
+those that were left out.
 """
 
 from __future__ import annotations
