@@ -109,6 +109,14 @@ def worker_environment() -> dict[str, str]:
     return {name: os.environ[name] for name in names if name not in TPU_VARIABLES} | {"PYTHONPATH": _with_our_sources()}
 
 
+def silence_grpc() -> None:
+    """Let gRPC print nothing, unless GRPC_VERBOSITY is set; called before gRPC starts.
+
+    It prints texts of the other side as they are. A stranger could forge lines of the log, and control the terminal.
+    """
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+
 def step_file() -> Path | None:
     """Return the file in which `anytpu run` looks for the step of the newest checkpoint, from ANYTPU_STEP_FILE."""
     return Path(name) if (name := os.environ.get("ANYTPU_STEP_FILE")) else None
