@@ -89,8 +89,9 @@ class Checkpointer:
         Args:
             steps: number of steps, or a range: `range(0, 1000, 50)` for a body that runs 50 steps.
             **objects: everything that the body changes. Keras models, optimizers and metrics. Iterators with
-                `get_state` and `set_state`, such as those of `strategy.distribute_dataset`. Dicts and lists of arrays
-                and numbers; their entries are replaced.
+                `get_state` and `set_state`, such as those of `strategy.distribute_dataset`. Objects of Flax NNX. Dicts
+                and lists of arrays, numbers, random keys, and modules of Flax NNX and Equinox; their entries are
+                replaced.
 
         Yields:
             The index of the step.
@@ -217,6 +218,7 @@ class Checkpointer:
                 "positions": tracked.positions(),
                 "random": compact(random_states()),
                 "programs": programs.state(),
+                **tracked.host(),
             },
             metrics=metrics,
             about={METRICS: tracked.metrics()},
