@@ -8,13 +8,14 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import keras
 import numpy as np
 import optax
 import pytest
 from flax import nnx
 
 import anytpu as tpu
-from anytpu.errors import SettingError
+from anytpu.errors import NaNLossError, SettingError
 from anytpu.train.checkpoint import Checkpoints
 
 
@@ -171,6 +172,53 @@ def test_modules_of_equinox_continue(tmp_path: Path):
     assert list(map(facts, found)) == list(map(facts, expected))
     assert again["state"]["net"].mlp.activation is whole["state"]["net"].mlp.activation
     assert again["state"]["net"].dropout.inference is True
+
+
+class Values:
+    """The values of a loop, one of which becomes a NaN."""
+
+    def __init__(self) -> None:
+        self.slots = keras.optimizers.SGD(momentum=0.9)
+        self.slots.build([keras.Variable(np.zeros(2, "float32"), name="w")])
+        self.norm: Any = keras.layers.BatchNormalization()
+        self.metric = keras.metrics.Mean()
+        self.norm.build((None, 2))
+        self.state: dict[str, Any] = {"w": jnp.zeros(2), "worst": jnp.full(2, -jnp.inf), "net": Net()}
+        self.state |= {"losses": np.zeros(3), "loss": 0.0, "last": jnp.zeros(())}
+
+    def spoil(self, name: str) -> None:
+        """Set a value to NaN."""
+        if name == "slots/sgd/w_momentum":
+            self.slots.variables[-1].assign([np.nan, 0])
+        elif name == "norm/batch_normalization/moving_mean":
+            self.norm.moving_mean.assign([0, np.nan])
+        elif name == "state/net/norm/mean":
+            self.state["net"].norm.mean[...] = jnp.array([jnp.nan, 0])
+        elif name == "metric":
+            self.metric.total.assign(np.nan)
+        else:
+            self.state[name] = self.state[name] + np.nan
+
+
+@pytest.mark.parametrize(
+    "name", ["slots/sgd/w_momentum", "norm/batch_normalization/moving_mean", "state/net/norm/mean", "w"]
+)
+def test_a_nan_on_a_device_is_not_saved(tmp_path: Path, name: str):
+    values = Values()
+    objects = {"slots": values.slots, "norm": values.norm, "metric": values.metric, "state": values.state}
+    with pytest.raises(NaNLossError) as raised:
+        for step in tpu.Checkpointer(tmp_path, every_steps=1).steps(4, **objects):
+            if step == 1:
+                for record in ("losses", "loss", "last", "metric"):  # A loss that is NaN may be on record.
+                    values.spoil(record)
+            if step == 2:
+                values.spoil(name)
+    full = f"state/{name}" if name == "w" else name
+    assert str(raised.value) == (
+        f"step 3 is not saved: {full!r} has a NaN or an infinity. The newest checkpoint is that of step 2. Lower the "
+        'learning rate, clip the gradients, or pass on_nan="skip" to fit'
+    )
+    assert Checkpoints(tmp_path).latest() == 2
 
 
 @pytest.mark.parametrize(

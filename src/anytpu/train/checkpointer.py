@@ -100,7 +100,7 @@ class Checkpointer:
             SettingError: an object cannot be saved.
             FileError: another job writes to the folder, or the checkpoint does not fit the objects. Or the last step
                 could not be saved.
-            NaNLossError: a weight has a NaN or an infinity at a save.
+            NaNLossError: a weight, or another array on a device, has a NaN or an infinity at a save.
             DamageError: there are checkpoints, and none is whole.
         """
         from anytpu.train.tracked import Tracked
@@ -214,6 +214,7 @@ class Checkpointer:
             tracked.values(),
             trained=tracked.trained(),
             optimizer_state=tracked.optimizer_state(),
+            finite=tracked.finite(),
             host={
                 "positions": tracked.positions(),
                 "random": compact(random_states()),

@@ -26,7 +26,7 @@ from anytpu._jax import weakly_typed
 from anytpu.errors import FileError, SettingError
 from anytpu.train.checkpoint import Restored
 from anytpu.train.variable_names import named_variables
-from anytpu.train.variable_values import HostMemory, assign, size_bytes
+from anytpu.train.variable_values import HostMemory, assign, finite_names, size_bytes
 
 
 class Tracked:
@@ -46,6 +46,7 @@ class Tracked:
                 each.build(models[0].trainable_variables)
         kinds = {name: _kind(name, each) for name, each in objects.items()}
         self._memory: HostMemory | None = None
+        self._finite: frozenset[str] = frozenset()
         self._with_variables = {name: each for name, each in objects.items() if kinds[name] == "variables"}
         self._iterators = {name: each for name, each in objects.items() if kinds[name] == "iterator"}
         self._trees = {name: each for name, each in objects.items() if kinds[name] == "tree"}
@@ -72,8 +73,10 @@ class Tracked:
         return size_bytes(self._everything())
 
     def reserve(self) -> None:
-        """Reserve the host's memory for `values`, in a thread, beside the first steps."""
-        self._memory = HostMemory(self._everything())
+        """Reserve the host's memory for `values`, in a thread, beside the first steps; note which values are finite."""
+        everything, metrics = self._everything(), self.metrics()
+        self._memory = HostMemory(everything)
+        self._finite = finite_names({n: v for n, v in everything.items() if n.partition("/")[0] not in metrics})
 
     def values(self) -> dict[str, np.ndarray]:
         """Return copies of all arrays, by name; they replace those of the last call."""
@@ -89,6 +92,14 @@ class Tracked:
         """Return the names of the optimizers' variables."""
         optimizers = [n for n, each in self._with_variables.items() if isinstance(each, keras.optimizers.Optimizer)]
         return frozenset(name for name in self.named() if name.split("/")[0] in optimizers)
+
+    def finite(self) -> frozenset[str]:
+        """Return the names of the values that must be finite, since they were when the loop began.
+
+        Metrics, and numbers and arrays of the host, may become a NaN: they are records, such as that of the losses.
+        """
+        records = {name for name, leaf in self._leaves().items() if not leaf.is_on_device}
+        return self._finite - records
 
     def metrics(self) -> list[str]:
         """Return the names of the objects that are metrics."""
@@ -186,6 +197,7 @@ class _Leaf:
     Attributes:
         kind: "bool", "int", "float" or "complex" for a number, "weak" for a weakly typed array, "key IMPL" for a key.
             None for other arrays.
+        is_on_device: whether it is an array of JAX with one axis or more.
     """
 
     def __init__(self, value: Any) -> None:
@@ -193,6 +205,7 @@ class _Leaf:
         self._value = jax.random.key_data(value) if self._is_key else value
         array = np.asarray(self._value) if not hasattr(self._value, "dtype") else self._value
         self.shape, self.dtype = array.shape, array.dtype
+        self.is_on_device = isinstance(value, jax.Array) and value.ndim > 0
         self.kind: str | None = type(value).__name__ if type(value) in _NUMBERS else None
         if self._is_key:
             self.kind = f"key {jax.random.key_impl(value)}"
