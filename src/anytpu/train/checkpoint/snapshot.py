@@ -127,17 +127,24 @@ class Restored:
 def maker_of(host: Json) -> str:
     """Return the kind of run that made a checkpoint, from the state of its host."""
     made = host.get("made") if isinstance(host, dict) else None
-    return str(made["by"]) if isinstance(made, dict) else "TPUEstimator"
+    return _shown(made.get("by", "unknown")) if isinstance(made, dict) else "TPUEstimator"
 
 
 def _warn_of_changes(where: str, saved: dict[str, Any], now: dict[str, Any]) -> None:
-    changed = [f"{name} {saved[name]} then, {now[name]} now" for name in now if saved.get(name, now[name]) != now[name]]
+    changed = [
+        f"{name} {_shown(saved[name])} then, {now[name]} now" for name in now if saved.get(name, now[name]) != now[name]
+    ]
     if changed:
         LOG.warning(
             "The checkpoint %s was written by another system: %s. The run continues, perhaps with other rounding",
             where,
             "; ".join(changed),
         )
+
+
+def _shown(value: Any) -> str:
+    """Return a value of a checkpoint as text without control characters: a terminal would obey them."""
+    return "".join(char if char.isprintable() else "?" for char in str(value))
 
 
 def _versions() -> dict[str, str]:
