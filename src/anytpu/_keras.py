@@ -261,21 +261,6 @@ def is_overridden(method: Any) -> bool:
     return not utils.is_default(method)
 
 
-def input_text(adapter: Any) -> str:
-    """Return what the order of an adapter's batches depends on, as text: the input, and how it is cut and shuffled."""
-    from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
-    from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
-
-    if isinstance(adapter, ArrayDataAdapter):
-        size, shuffle = adapter.batch_size, adapter._shuffle
-        return f"arrays of {adapter._num_samples} rows with batch_size={size} and shuffle={shuffle!r}"
-    if is_one_shot(adapter):
-        return "a generator"
-    if isinstance(adapter, PyDatasetAdapter):
-        return f"{type(adapter.py_dataset).__name__} with shuffle={adapter.shuffle!r}"
-    return type(adapter).__name__
-
-
 def is_one_shot(adapter: Any) -> bool:
     """Return whether an adapter's data can be iterated only once, as with a Python generator."""
     from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter

@@ -66,15 +66,16 @@ class PassPlace:
     Args:
         adapter: Keras's data adapter.
         arrays: its arrays, or None.
+        shuffle: the argument of `fit`.
 
     Attributes:
         has_ended: whether the epoch has no more steps.
         to_skip: number of batches to skip when the pass continues.
     """
 
-    def __init__(self, adapter: Any, arrays: Any = None) -> None:
+    def __init__(self, adapter: Any, arrays: Any = None, shuffle: Any = None) -> None:
         self._adapter = adapter
-        self._text = adapter.text() if hasattr(adapter, "start_at") else _keras.input_text(adapter)
+        self._text = _text(adapter, arrays, shuffle)
         self._values = _sample(arrays)
         self._has_position = hasattr(adapter, "start_at")
         self._random: dict[str, Any] | None = None
@@ -189,6 +190,18 @@ class PassPlace:
         finally:
             restore_random_states(now)
             self._random = first
+
+
+def _text(adapter: Any, arrays: Any, shuffle: Any) -> str:
+    """Return the input as text, with what the order of its batches depends on."""
+    if hasattr(adapter, "start_at"):
+        return adapter.text()
+    leaves = jax.tree.leaves(arrays)
+    if leaves:
+        return f"arrays of {len(leaves[0])} rows with batch_size={adapter.batch_size} and shuffle={shuffle!r}"
+    if _keras.is_one_shot(adapter):
+        return "a generator"
+    return f"{type(getattr(adapter, 'py_dataset', adapter)).__name__} with shuffle={shuffle!r}"
 
 
 def _sample(arrays: Any) -> list[str]:
