@@ -10,6 +10,7 @@ import tempfile
 import threading
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import keras
@@ -181,7 +182,7 @@ def test_a_url_without_two_slashes_is_never_a_folder(path, meant, tmp_path, monk
         f"{path!r} is neither a URL nor clearly a path. Type {meant!r} as text, since pathlib.Path removes a slash. A "
         f"folder of that name is {'./' + path!r}"
     )
-    model = keras.Sequential([keras.layers.Dense(1)])
+    model: Any = keras.Sequential([keras.layers.Dense(1)])
     with tpu.connect("virtual", cores=1).scope():
         model.compile("sgd", "mse")
     config = tpu.RunConfig(model_dir=path)
