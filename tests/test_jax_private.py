@@ -24,6 +24,11 @@ def test_a_trace_is_noticed():
     assert (inside, _jax.is_tracing()) == ([True], False)
 
 
+def test_an_array_becomes_weakly_typed():
+    array = _jax.weakly_typed(jax.device_put(np.ones(2, "float32"), jax.devices()[0]))
+    assert (array.weak_type, array.dtype, array.committed, array.tolist()) == (True, "float32", True, [1.0, 1.0])
+
+
 def test_a_value_under_vmap_is_a_batch_tracer():
     seen: list[Any] = []
 

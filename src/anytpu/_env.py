@@ -98,6 +98,13 @@ def settings() -> dict[str, str]:
     return {name: re.sub(r"([?&]token=)[^&]*", r"\1...", os.environ[name]) for name in names}
 
 
+def store_endpoint(store: str) -> str | None:
+    """Return the address that takes the place of a store's own, such as an emulator's; `store` is "gs" or "s3"."""
+    names = {"gs": ("STORAGE_EMULATOR_HOST",), "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")}.get(store, ())
+    address = next((value for name in names if (value := os.environ.get(name, "").strip())), None)
+    return address if address is None or "://" in address else f"http://{address}"
+
+
 def worker_token() -> str | None:
     """Return the token for a worker, of ANYTPU_WORKER_TOKEN, or None."""
     return os.environ.get("ANYTPU_WORKER_TOKEN", "").strip() or None

@@ -44,6 +44,16 @@ def is_tracing() -> bool:
     return not core.trace_state_clean()
 
 
+def weakly_typed(array: Any) -> Any:
+    """Return an array of the same values that is weakly typed, as the result of `jnp.asarray(0.5)` is.
+
+    JAX has no public function for this (as of 0.12) that takes an array.
+    """
+    from jax._src.lax import lax
+
+    return lax._convert_element_type(array, weak_type=True)
+
+
 def cpu_lowering(primitive: Any) -> Any:
     """Return the rule by which JAX lowers a primitive for the CPU."""
     from jax.interpreters import mlir

@@ -80,8 +80,8 @@ class Epochs(_KerasEpochIterator):
         self._is_varied = False
         self.run: FitReports | None = None
         """The checkpoints of the fit whose data this is, or None."""
-        self._input = PassPlace(self.data_adapter)
         arrays = self._with_checked_ids(_keras.row_arrays(self.data_adapter))
+        self._input = PassPlace(self.data_adapter, arrays, arguments.get("shuffle"))
         # `checks.check_call` and `warn_of_labels` have seen arrays already.
         self._is_checked = arrays is not None
         if arrays is not None:

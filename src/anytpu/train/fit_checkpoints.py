@@ -33,7 +33,7 @@ from anytpu.train.checkpointer import Checkpointer
 from anytpu.train.host_callbacks import original_of
 from anytpu.train.stopping import StopSignals
 from anytpu.train.variable_names import model_variables
-from anytpu.train.variable_values import HostMemory, assign, size_bytes
+from anytpu.train.variable_values import HostMemory, assign, finite_names, size_bytes
 
 if TYPE_CHECKING:
     from anytpu.program.program import Program
@@ -106,6 +106,7 @@ class FitRun:
         self._epochs: dict[str, Epochs] = {}
         self._moment: Moment | None = None
         self._memory: HostMemory | None = None
+        self._finite: frozenset[str] = frozenset()
         self._has_run = False
         self.saver = Saver(checkpoints, policy, self._steps)
         self._stop = StopSignals(self._save_for_stop, lambda: self._moment is not None or not self._has_run)
@@ -133,9 +134,12 @@ class FitRun:
         self._callbacks.set_params({**self._callbacks.params, "steps": self._epochs["train"].num_batches})
         self._checkpoints.check_room(size_bytes(self._named()))
         self._memory = HostMemory(self._named())
+        self._finite = finite_names({n: v for n, v in self._named().items() if n.startswith("non_trainable/")})
 
     def begin_epoch(self, epoch: int) -> None:
         """Restore a state that was saved between two epochs, before the other callbacks are called."""
+        if not self._has_run:
+            self._states.begin()
         self._epoch, self._epoch_began = epoch, self._steps
         if self._resumed is not None and self._resumed.host["done"] is None:
             self.restore(self._resumed)
@@ -255,6 +259,7 @@ class FitRun:
             values,
             trained=frozenset(name for name in named if name.startswith("trainable/")),
             optimizer_state=frozenset(name for name in named if name.startswith("optimizer/")),
+            finite=self._finite,
             host=host,
             metrics=moment.logs,
             about={"model": self._trainer.model.name, "epoch": moment.epoch, **self._facts()},

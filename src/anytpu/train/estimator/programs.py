@@ -18,6 +18,7 @@ import numpy as np
 
 from anytpu.engine.hosts import current_hosts
 from anytpu.errors import EstimatorError
+from anytpu.pipeline.remote_file import refuse_url
 from anytpu.program.file import SUFFIX, write
 from anytpu.program.program import ROWS, Program, Tree, spec_of
 from anytpu.strategy.arguments import split_arguments
@@ -95,6 +96,7 @@ def training(run: ModeRun, input_specs: Any, tensors: bool) -> Program:
 
 def exported(program: Program, folder: str | Path, step: int, platforms: tuple[str, ...]) -> str:
     """Write a program with its values as `<folder>/<step>.anytpu`, and return the path."""
+    refuse_url(str(folder), "an exported program")
     path = Path(folder).expanduser() / f"{step}{SUFFIX}"
     path.parent.mkdir(parents=True, exist_ok=True)
     hosts = current_hosts()
