@@ -69,7 +69,42 @@ def reduced_twice(params: Any, x: Any) -> Any:
     return dense(params, x) + 2 * dense(params, -x)
 
 
-LOSSES = (dense, tied, heads, half, strided, of_one_axis, compiled_inside, reduced_twice)
+def ids_of(x: Any, classes: int) -> Any:
+    return (jnp.abs(x[:, :5]) * 100).astype("int32") % classes
+
+
+def embedded(params: Any, x: Any) -> Any:
+    return (params["kernel"][ids_of(x, 12)].mean(1) ** 2).mean()
+
+
+def embedded_columns(params: Any, x: Any) -> Any:
+    return (jnp.take(params["kernel"], ids_of(x, 6), axis=1) ** 2).mean()
+
+
+def embedded_cells(params: Any, x: Any) -> Any:
+    return (params["kernel"][ids_of(x, 12), ids_of(x, 6)] ** 3).sum()
+
+
+def embedded_by_row(params: Any, x: Any) -> Any:
+    return jax.vmap(lambda ids: (params["kernel"][ids] ** 2).sum())(ids_of(x, 12)).mean()
+
+
+def embedded_same_ids(params: Any, x: Any) -> Any:
+    return (params["kernel"][jnp.arange(4) * 5 % 12 // 4] * x[:, :6]).mean()
+
+
+def embedded_and_tied(params: Any, x: Any) -> Any:
+    return ((params["kernel"][ids_of(x, 12)].mean(1) @ params["kernel"].T - x) ** 2).mean()
+
+
+def embedded_half(params: Any, x: Any) -> Any:
+    return (params["kernel"].astype(jnp.bfloat16)[ids_of(x, 12)].astype("float32") ** 2).mean()
+
+
+LOSSES = (
+    *(dense, tied, heads, half, strided, of_one_axis, compiled_inside, reduced_twice),
+    *(embedded, embedded_columns, embedded_cells, embedded_by_row, embedded_same_ids, embedded_and_tied, embedded_half),
+)
 
 
 def traced(step: Callable, params: Any, x: Any) -> ClosedJaxpr:

@@ -400,25 +400,6 @@ def test_variables_of_another_system(strategy):
     )
 
 
-def test_loss_scaling_is_refused(strategy):
-    weight = keras.Variable(1.0)
-    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))
-    optimizer.build([weight])
-
-    def step():
-        _, gradients = tpu.value_and_grad(lambda: optimizer.scale_loss(weight * 2.0), [weight])()
-        optimizer.apply_gradients(zip(gradients, [weight], strict=True))
-
-    with pytest.raises(ReplicaError) as caught:
-        strategy.run(step)
-    assert str(caught.value) == (
-        "a LossScaleOptimizer cannot apply gradients inside strategy.run: it scales the loss for float16, which no TPU "
-        "computes with. Use bfloat16, which needs no scaling: "
-        'keras.mixed_precision.set_dtype_policy("mixed_bfloat16"), and '
-        "the inner optimizer by itself, keras.optimizers.SGD"
-    )
-
-
 def test_a_model_makes_predictions_by_itself(strategy):
     with strategy.scope():
         model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1, kernel_initializer="ones")])

@@ -5,9 +5,12 @@ the replicas. The sum over a batch axis of a product is the product that contrac
 with an eighth of the memory, and a twentieth of the time for a large Dense layer. So code that was written for
 `jax.pmap` (`jax.grad` and `jax.lax.pmean`) takes as long as `jax.jit` on one device.
 
+The gradient of a table of which each replica reads some rows is a scatter-add for each replica. Their sum is one
+scatter-add of the rows of all replicas.
+
 Rule: a sum moves back to the product through operations that are linear and act on each replica separately. These are
 transpositions, reshapes that keep the axis, conversions, products with a scalar, and additions. A sum that does not
-reach a product stays as it is. Only the order of additions changes.
+reach a product or a scatter-add stays as it is. Only the order of additions changes.
 """
 
 from __future__ import annotations
@@ -103,6 +106,7 @@ class _Level:
         self._made_by: dict[Atom, JaxprEqn] = {}
         self._renamed: dict[Atom, Atom] = {}
         self._source: Any = None
+        self._scatters: dict[Atom, tuple[Callable[..., Any], Atom, Atom]] = {}
 
     def read(self, atom: Atom) -> Atom:
         """Return the variable that stands for a variable of the original function."""
@@ -115,6 +119,12 @@ class _Level:
             called = called_jaxpr(equation) if equation.primitive.name in _INLINED else None
             if axes := summed_axes(equation):
                 self._add_sum(equation, axes)
+            elif self._is_mean_of_scatter(equation):
+                # Divide the rows that are scattered, not the whole table.
+                (scatter, indices, updates), number = self._scatters[equation.invars[0]], equation.invars[1]
+                self._renamed[equation.outvars[0]] = self._emit(
+                    lambda i, u, n, scatter=scatter: scatter(i, u / n), indices, updates, number
+                )
             elif self._has_sums and called is not None and not called.constvars:
                 self._renamed.update(zip(equation.outvars, self._inline(called, equation.invars), strict=True))
             else:
@@ -168,7 +178,8 @@ class _Level:
     def _sum(self, atom: Atom, axis: int) -> Atom | None:
         """Return the sum of an array over an axis, computed by a product; None if no product makes the array."""
         equation = None if isinstance(atom, Literal) else self._made_by.get(atom)
-        rule = None if equation is None else getattr(self, f"_sum_{equation.primitive.name}", None)
+        name = None if equation is None else equation.primitive.name.replace("-", "_")
+        rule = getattr(self, f"_sum_{name}", None)
         if equation is None or rule is None:
             return None
         outer, self._source = self._source, equation.source_info
@@ -186,6 +197,58 @@ class _Level:
         batch = _without(left_batch, axis), _without(right_batch, axis)
         settings = {name: equation.params[name] for name in ("precision", "preferred_element_type")}
         return self._emit(lambda x, y: lax.dot_general(x, y, (contracted, batch), **settings), *equation.invars)
+
+    def _sum_scatter_add(self, equation: JaxprEqn, axis: int) -> Atom | None:
+        operand, indices, updates = equation.invars
+        numbers, params = equation.params["dimension_numbers"], equation.params
+        if not self._is_zero(operand):
+            return None
+        batch, index_batch = numbers.operand_batching_dims, numbers.scatter_indices_batching_dims
+        window = [d for d in range(len(aval_of(operand).shape)) if d not in (*numbers.inserted_window_dims, *batch)]
+        update_window, dropped = numbers.update_window_dims, None
+        if axis in batch:
+            # The replicas are one more axis of rows: the indices and the updates already have it.
+            index_batch = _without(index_batch, batch.index(axis))
+        elif axis in window and axis not in numbers.scatter_dims_to_operand_dims:
+            # All replicas use the same rows, so their updates are added first.
+            dropped = update_window[window.index(axis)]
+            update_window = tuple(d - (d > dropped) for d in update_window if d != dropped)
+        else:
+            return None
+        below = lambda dims: tuple(d - (d > axis) for d in dims if d != axis)  # noqa: E731
+        summed = lax.ScatterDimensionNumbers(
+            update_window_dims=update_window,
+            inserted_window_dims=below(numbers.inserted_window_dims),
+            scatter_dims_to_operand_dims=below(numbers.scatter_dims_to_operand_dims),
+            operand_batching_dims=below(batch),
+            scatter_indices_batching_dims=index_batch,
+        )
+        aval = aval_of(operand)
+
+        def scatter(indices: Any, updates: Any) -> Any:
+            zeros = jax.numpy.zeros(_without(aval.shape, axis), aval.dtype)
+            updates = updates if dropped is None else updates.sum(dropped)
+            return lax.scatter_add(zeros, indices, updates, summed, mode=params["mode"])
+
+        result = self._emit(scatter, indices, updates)
+        self._scatters[result] = scatter, indices, updates
+        return result
+
+    def _is_mean_of_scatter(self, equation: JaxprEqn) -> bool:
+        """Return whether an equation divides a summed scatter-add by a number, as `pmean` does."""
+        if equation.primitive.name != "div" or aval_of(equation.invars[1]).shape != ():
+            return False
+        array = equation.invars[0]
+        return not isinstance(array, Literal) and array in self._scatters
+
+    def _is_zero(self, atom: Atom) -> bool:
+        """Return whether an array is a zero that was broadcast."""
+        while not isinstance(atom, Literal):
+            equation = self._made_by.get(atom)
+            if equation is None or equation.primitive.name != "broadcast_in_dim":
+                return False
+            atom = equation.invars[0]
+        return atom.val == 0
 
     def _sum_transpose(self, equation: JaxprEqn, axis: int) -> Atom | None:
         order = equation.params["permutation"]

@@ -8,7 +8,7 @@ _env.require_keras_on_jax()
 from anytpu.strategy.base import DefaultStrategy, get_strategy
 from anytpu.strategy.collectives import ReduceOp
 from anytpu.strategy.distributed import InputContext
-from anytpu.strategy.gradients import SummedGradient, value_and_grad
+from anytpu.strategy.gradients import value_and_grad
 from anytpu.strategy.per_replica import PerReplica
 from anytpu.strategy.replica_context import (
     ReplicaContext,
@@ -18,6 +18,7 @@ from anytpu.strategy.replica_context import (
 )
 from anytpu.strategy.rows import compute_average_loss, row_mask, scale_regularization_loss
 from anytpu.strategy.strategy import TPUStrategy, connect
+from anytpu.strategy.summed import SummedGradient
 
 __all__ = [
     "DefaultStrategy",

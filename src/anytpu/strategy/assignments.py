@@ -29,7 +29,8 @@ from anytpu import _keras
 from anytpu.errors import ReplicaError
 from anytpu.program.program import REPLICA_AXIS
 from anytpu.strategy.per_replica import is_traced
-from anytpu.strategy.replicas import Replica, ReplicaShard, current_replica
+from anytpu.strategy.replicas import HOLDS_SUM, Replica, ReplicaShard, current_replica
+from anytpu.strategy.summed import SummedGradient
 
 Merge = Callable[[Any, Any, ReplicaShard | None], Any]
 """`merge(old, new, shard) -> value`: the merged value, equal on every replica. `old` is the value before the step,
@@ -114,6 +115,8 @@ def install() -> None:
 
 def _wrap_assign(assign: Callable) -> Callable:
     def wrapper(self: Any, value: Any) -> Any:
+        if (summed := _held_sum(self, value)) is not None:
+            return assign(self, summed)
         replica = _aggregating_replica(self)
         return assign(self, value if replica is None else _aggregate(self, value, replica))
 
@@ -122,6 +125,8 @@ def _wrap_assign(assign: Callable) -> Callable:
 
 def _wrap_change(original: Callable, assign: Callable, change: Callable) -> Callable:
     def wrapper(self: Any, value: Any) -> Any:
+        if (summed := _held_sum(self, value)) is not None:
+            return assign(self, change(self.value, summed))
         replica = _aggregating_replica(self)
         if replica is None:
             return original(self, value)
@@ -129,6 +134,19 @@ def _wrap_change(original: Callable, assign: Callable, change: Callable) -> Call
         return assign(self, change(self, _aggregate(self, value, replica)))
 
     return wrapper
+
+
+def _held_sum(variable: Any, value: Any) -> Any | None:
+    """Return a gradient that is summed over the replicas, and note that the variable holds it; None for other values.
+
+    A value that is made of such a gradient is noted too, but is assigned like any other.
+    """
+    replica = current_replica()
+    if replica is None or _UNAGGREGATED.get():
+        return None
+    if isinstance(value, SummedGradient) or replica.unmarked:
+        vars(variable)[HOLDS_SUM] = True
+    return value.array if isinstance(value, SummedGradient) else None
 
 
 def _aggregating_replica(variable: Any) -> Replica | None:

@@ -6,10 +6,9 @@ times the memory, and it took 20 times the time (docs/decisions/0011-custom-loop
 array. So `value_and_grad` has a custom rule for `vmap`; on a mesh it differentiates the local
 loss and all-reduces.
 
-Rule: the gradient of a Keras variable is marked as summed by a pytree node around it. `jax.tree.map` keeps the mark.
-`optimizer.apply_gradients` removes it and does not sum again. Arithmetic on it raises an error that names the
-alternatives. The gradients of a tree of arrays are plain arrays, as optax needs them; `all_reduce` of the replica
-context rejects them, because it would sum them again.
+Rule: the gradient of a Keras variable is marked as summed (`summed.py`), and `optimizer.apply_gradients` does not sum
+it again. The gradients of a tree of arrays are plain arrays, as optax needs them; `all_reduce` of the replica context
+rejects them, because it would sum them again.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import functools
 import math
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,38 +34,15 @@ from anytpu.program.jaxprs import level_of
 from anytpu.program.program import REPLICA_AXIS
 from anytpu.program.summed_products import sums_over_replicas
 from anytpu.strategy.assignments import write_back
-from anytpu.strategy.replicas import ReplicaScope, current_replica
+from anytpu.strategy.loss_shares import is_whole
+from anytpu.strategy.replicas import Replica, ReplicaScope, current_replica
+from anytpu.strategy.summed import SummedGradient
 from anytpu.strategy.uneven.recorded import record_gradients
 from anytpu.strategy.uneven.step import is_on_mesh
 from anytpu.units import MIB, format_bytes
 
 _MIN_SUMMED_BYTES = 4 * MIB
 """Minimum bytes of one replica's sums for a warning: smaller sums are fast."""
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class SummedGradient:
-    """A gradient that is already summed over the replicas, so `optimizer.apply_gradients` does not sum it again.
-
-    Attributes:
-        array: the summed gradient.
-    """
-
-    array: Any
-
-    def _refuse(self, *_: Any) -> NoReturn:
-        raise ReplicaError(
-            "this gradient is already summed over the replicas, so arithmetic on it would be ambiguous: change all of "
-            "them with jax.tree.map(fn, gradients), or ask for this replica's own gradients with "
-            "tpu.value_and_grad(loss_fn, variables, local=True)"
-        )
-
-    # A property: JAX checks for this attribute first, and so raises this error instead of its own.
-    __jax_array__ = property(_refuse)
-    __array__ = __float__ = __len__ = __iter__ = __getitem__ = _refuse
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
-    __neg__ = __abs__ = __matmul__ = __rmatmul__ = __pow__ = __lt__ = __gt__ = __le__ = __ge__ = _refuse
 
 
 @explain_arguments
@@ -77,10 +53,13 @@ def value_and_grad(
 
     Inside `strategy.run` the gradients are summed over all replicas (see the module's idea) unless `local` is set.
     With the loss as a share of the whole batch, `tpu.compute_average_loss(losses)`, they are those of the whole batch.
+    A loss that is equal on all replicas, as after `jax.lax.psum` or `all_reduce`, is the loss of the whole batch, and
+    counts once. A mean over one replica's rows is neither, and is refused.
 
     Args:
-        loss_fn: returns this replica's loss, a scalar; or `(loss, aux)` with `has_aux`. It may update other variables
-            (BatchNorm statistics, metrics): the updates are kept. For a tree of arrays it takes the tree first.
+        loss_fn: returns this replica's share of the loss, or the loss of the whole batch, a scalar; or `(loss, aux)`
+            with `has_aux`. It may update other variables (BatchNorm statistics, metrics): the updates are kept. For a
+            tree of arrays it takes the tree first.
         variables: the differentiated values: a Keras variable, or a list of them, such as `model.trainable_variables`;
             or a tree of arrays, equal on every replica: a dictionary, the state of `nnx.split`, an Equinox module.
             For several losses, as of a GAN: one list of variables for each loss; `loss_fn` then returns a tuple of
@@ -97,6 +76,7 @@ def value_and_grad(
     Raises:
         SettingError: `variables` are neither Keras variables nor a tree with an array of floating-point numbers.
         ReplicaError: (when it is called) the loss is not a scalar, or there is not one for each list of variables.
+            Or it is a mean over this replica's rows, or adds a term that is equal on all replicas to a share.
 
     Example:
         >>> weight = keras.Variable(3.0)
@@ -112,11 +92,26 @@ def value_and_grad(
     """
     if _are_groups(variables):
         return _several(loss_fn, [_Parameters.of(group) for group in variables], has_aux, local)
+    return value_and_grad_of_share(loss_fn, variables, has_aux, local, is_share=False)
+
+
+def value_and_grad_of_share(
+    loss_fn: Callable, variables: Any, has_aux: bool = False, local: bool = False, *, is_share: bool = True
+) -> Callable[..., tuple[Any, Any]]:
+    """Return `value_and_grad` of a loss whose sum over the replicas is differentiated.
+
+    Args:
+        loss_fn: as in `value_and_grad`.
+        variables: as in `value_and_grad`, without lists of variables.
+        has_aux: as in `value_and_grad`.
+        local: as in `value_and_grad`.
+        is_share: the caller knows that the loss is a share; False asks the trace (`loss_shares.py`).
+    """
     is_one = isinstance(variables, keras.Variable)
     parameters = _Parameters.of([variables] if is_one else variables)
 
     def call(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        loss, aux, gradients, updates = _differentiate(loss_fn, parameters, args, kwargs, has_aux, local)
+        loss, aux, gradients, updates = _differentiate(loss_fn, parameters, args, kwargs, has_aux, local, is_share)
         for variable, update in updates:
             write_back(variable, update)
         return ((loss, aux) if has_aux else loss), gradients[0] if is_one else gradients
@@ -183,7 +178,13 @@ class _Differentiated(NamedTuple):
 
 
 def _differentiate(
-    loss_fn: Callable, parameters: _Parameters, args: tuple, kwargs: dict, has_aux: bool, local: bool
+    loss_fn: Callable,
+    parameters: _Parameters,
+    args: tuple,
+    kwargs: dict,
+    has_aux: bool,
+    local: bool,
+    is_share: bool = False,
 ) -> _Differentiated:
     loss_of_values = functools.partial(parameters.loss, loss_fn, args, kwargs)
     loss_of, written = _pure_loss(loss_of_values, parameters.assigned, has_aux)
@@ -192,13 +193,31 @@ def _differentiate(
     if local or replica is None or replica.axis is None:
         (loss, (aux, updates)), arrays = jax.value_and_grad(loss_of, has_aux=True)(parameters.values())
     else:
-        (loss, (aux, updates)), arrays = summed_value_and_grad(loss_of, parameters.values())
+        values = parameters.values()
+        if is_share or replica.replicas == 1:
+            (loss, (aux, updates)), arrays = summed_value_and_grad(loss_of, values)
+        else:
+            share_of = _as_share(loss_of, values, loss_fn, replica)
+            (_, (loss, (aux, updates))), arrays = summed_value_and_grad(share_of, values)
         # Mark the gradients of Keras variables, and record the plain gradients of a tree.
         if parameters.tree is None:
             arrays = [SummedGradient(array) for array in arrays]
         else:
             replica.summed.extend(arrays)
     return _Differentiated(loss, aux, parameters.gradients(arrays), list(zip(written, updates, strict=True)))
+
+
+def _as_share(loss_of: Callable, values: list[Any], loss_fn: Callable, replica: Replica) -> Callable:
+    """Return the share of a loss, the loss divided by the replicas if it is equal on all of them, and its results."""
+    closed, shape = jax.make_jaxpr(loss_of, return_shape=True)(values)
+    divisor = replica.replicas if is_whole(closed, values, loss_fn, replica) else 1
+    structure = jax.tree.structure(shape)
+
+    def share_of(values: list[Any]) -> Any:
+        loss, others = structure.unflatten(jaxpr_as_fun(closed)(*values))
+        return loss / divisor, (loss, others)
+
+    return share_of
 
 
 def grads_of_rows(loss_fn: Callable[[Any], tuple[Any, Any]], variables: list[Any], rows: Any) -> tuple[Any, Any, Any]:
@@ -344,7 +363,7 @@ def _pure_loss(loss_fn: Callable[[list[Any]], Any], assigned: Callable, has_aux:
         if jnp.shape(loss) != ():
             raise ReplicaError(
                 f"loss_fn must return one number, and it returned an array of shape {jnp.shape(loss)}: take "
-                "tpu.compute_average_loss(losses, global_batch_size=...) or keras.ops.mean(losses)"
+                "tpu.compute_average_loss(losses) inside strategy.run, or keras.ops.mean(losses) outside of it"
             )
         updates = scope.written()
         written[:] = [variable for variable, _ in updates]

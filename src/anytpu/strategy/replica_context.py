@@ -16,12 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from anytpu._calls import explain_methods
-from anytpu.errors import ReplicaError, SettingError
+from anytpu.errors import SettingError
 from anytpu.strategy.base import get_strategy
 from anytpu.strategy.collectives import ReduceOp
 from anytpu.strategy.current import CURRENT
 from anytpu.strategy.per_replica import PerReplica, is_per_replica
 from anytpu.strategy.replicas import Replica, current_replica, is_merging, outside
+from anytpu.strategy.summed import check_not_summed
 from anytpu.strategy.uneven.recorded import record_gather
 
 
@@ -72,7 +73,7 @@ class ReplicaContext:
             }
         """
         op, replica = ReduceOp.of(reduce_op), self._replica
-        self._check_not_summed(value)
+        check_not_summed(value, replica)
         divisor = replica.replicas if op is ReduceOp.MEAN else 1
         return jax.tree.map(lambda leaf: replica.sum(leaf) if divisor == 1 else replica.sum(leaf) / divisor, value)
 
@@ -101,15 +102,6 @@ class ReplicaContext:
         with outside():
             merged = merge_fn(self.strategy, *all_args, **all_kwargs)
         return jax.tree.map(self._own_part, merged, is_leaf=is_per_replica)
-
-    def _check_not_summed(self, value: Any) -> None:
-        summed = {id(gradient) for gradient in self._replica.summed}
-        if any(id(leaf) in summed for leaf in jax.tree.leaves(value)):
-            raise ReplicaError(
-                "all_reduce was given gradients of tpu.value_and_grad, which are summed over the replicas already: "
-                "leave it out, or ask for this replica's own gradients with tpu.value_and_grad(loss_fn, parameters, "
-                "local=True)"
-            )
 
     def _stack(self, leaf: Any) -> Any:
         leaf = jnp.asarray(leaf)

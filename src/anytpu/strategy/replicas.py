@@ -24,6 +24,9 @@ from anytpu import _keras
 from anytpu.errors import ReplicaError, SettingError, StrategyError
 from anytpu.program.program import REPLICA_AXIS
 
+HOLDS_SUM = "_anytpu_holds_sum"
+"""Attribute of a variable to which a step assigned a gradient that is summed over the replicas."""
+
 
 @dataclasses.dataclass(frozen=True)
 class ReplicaShard:
@@ -53,6 +56,11 @@ class Replica:
         shared: the arguments of the step that all replicas share.
         summed: traced gradients that are already summed over the replicas.
         own_rows: traced embeddings of this replica's rows, whose gradients are not summed.
+        unmarked: traced gradients that lost the mark of a summed gradient (`summed.py`).
+        read_sums: variables that the step reads, in which summed gradients are added up.
+        verdicts: for each loss of the step, whether it is equal on all replicas (`loss_shares.py`); the traces of one
+            step share them.
+        losses: number of losses in this trace, by the place of the loss function.
     """
 
     replicas: int
@@ -61,11 +69,19 @@ class Replica:
     shared: tuple[Any, ...] = ()
     summed: list[Any] = dataclasses.field(default_factory=list, compare=False)
     own_rows: list[Any] = dataclasses.field(default_factory=list, compare=False)
+    unmarked: list[Any] = dataclasses.field(default_factory=list, compare=False)
+    read_sums: list[Any] = dataclasses.field(default_factory=list, compare=False)
+    verdicts: dict[Any, bool] = dataclasses.field(default_factory=dict, compare=False)
+    losses: dict[Any, int] = dataclasses.field(default_factory=dict, compare=False)
 
     @property
     def index(self) -> Any:
         """Index of this replica, an int32 scalar."""
         return np.int32(0) if self.axis is None else jax.lax.axis_index(self.axis)
+
+    def has_summed(self) -> bool:
+        """Return whether an array of the step may be made of summed gradients that lost their mark."""
+        return bool(self.unmarked or self.read_sums)
 
     def each(self, value: Any) -> list[Any]:
         """Return a Python value, such as a number of rows, of every replica."""
@@ -194,6 +210,9 @@ class ReplicaScope(keras.StatelessScope):
     def get_current_value(self, variable: Any) -> Any:
         """Return the value of a variable in this scope or the outer one; None if neither holds it."""
         self._record(variable)
+        replica = current_replica()
+        if replica is not None and vars(variable).get(HOLDS_SUM):
+            replica.read_sums.append(variable)
         value = super().get_current_value(variable)
         if value is None and self.outer is not None:
             return self.outer.get_current_value(variable)

@@ -13,6 +13,7 @@ import numpy as np
 
 from anytpu._calls import explain_arguments
 from anytpu.errors import ReplicaError, StrategyError
+from anytpu.strategy.loss_terms import mark_share
 from anytpu.strategy.replicas import current_replica
 
 
@@ -84,7 +85,7 @@ def compute_average_loss(per_example_loss: Any, sample_weight: Any = None, globa
     if rows is None:
         rows = sum(replica.each(losses.shape[0]))
     # An empty batch has a loss of zero, not of 0 / 0.
-    return jnp.sum(losses) / jnp.maximum(rows, 1)
+    return mark_share(jnp.sum(losses) / jnp.maximum(rows, 1))
 
 
 def _like(losses: Any, weights: Any) -> Any:
@@ -126,4 +127,4 @@ def scale_regularization_loss(regularization_loss: Any) -> Any:
             "strategy.run. Outside, take the sum of the losses"
         )
     listed = regularization_loss if isinstance(regularization_loss, list | tuple) else [regularization_loss]
-    return sum((jnp.sum(jnp.asarray(loss)) for loss in listed), start=jnp.zeros(())) / replica.replicas
+    return mark_share(sum((jnp.sum(jnp.asarray(loss)) for loss in listed), start=jnp.zeros(())) / replica.replicas)

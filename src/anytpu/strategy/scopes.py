@@ -26,9 +26,9 @@ from anytpu._calls import users_stacklevel
 from anytpu.errors import ProgramError, ReplicaError, StrategyError
 from anytpu.strategy import assignments, keras_distribution
 from anytpu.strategy.current import CURRENT, MAKES_TABLE
-from anytpu.strategy.gradients import SummedGradient
 from anytpu.strategy.per_replica import is_traced
-from anytpu.strategy.replicas import Replica, current_replica, inside
+from anytpu.strategy.replicas import Replica, current_replica, inside, outside
+from anytpu.strategy.summed import reduced
 
 _SYSTEM = "_anytpu_system"
 _UNUSED: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -167,7 +167,7 @@ def install() -> None:
     assignments.install()
     keras_distribution.install()
     _keras.wrap(keras.optimizers.Optimizer, "apply", _wrap_apply)
-    _keras.wrap(keras.optimizers.LossScaleOptimizer, "apply", _refuse_loss_scaling)
+    _keras.wrap(keras.optimizers.LossScaleOptimizer, "apply", _wrap_scaled_apply)
     _keras.wrap(keras.random.SeedGenerator, "next", _wrap_next_seed)
     _keras.wrap(keras.losses.Loss, "__call__", _wrap_loss_call)
     # The name of `reset_state` in TensorFlow 2.
@@ -234,31 +234,38 @@ def _with_initializer(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _wrap_apply(apply: Callable) -> Callable:
-    def summed(gradient: Any) -> Any:
-        if isinstance(gradient, SummedGradient):
-            return gradient.array
-        replica = current_replica()
-        return gradient if gradient is None or replica is None else replica.sum(gradient)
-
     def wrapper(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
-        gradients = [summed(gradient) for gradient in grads]
+        replica = current_replica()
+        gradients = [reduced(gradient, replica) for gradient in grads]
         with assignments.unaggregated():
             return apply(self, gradients, trainable_variables)
 
     return wrapper
 
 
-def _refuse_loss_scaling(apply: Callable) -> Callable:
-    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+def _wrap_scaled_apply(apply: Callable) -> Callable:
+    """Let a `LossScaleOptimizer` apply gradients in a replica.
+
+    Keras's own method assigns to variables in the branches of `jax.lax.cond`, which JAX cannot trace.
+    """
+
+    def wrapper(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
         replica = current_replica()
-        if replica is None or replica.axis is None:
-            return apply(self, *args, **kwargs)
-        raise ReplicaError(
-            "a LossScaleOptimizer cannot apply gradients inside strategy.run: it scales the loss for float16, which no "
-            "TPU computes with. Use bfloat16, which needs no scaling: "
-            'keras.mixed_precision.set_dtype_policy("mixed_bfloat16"), and the inner optimizer by itself, '
-            f"keras.optimizers.{type(self.inner_optimizer).__name__}"
-        )
+        if replica is None:
+            return apply(self, grads, trainable_variables)
+        listed = list(trainable_variables or self._trainable_variables)
+        if not self.built:
+            with keras.name_scope(self.name, caller=self):
+                self.build(listed)
+            self.built = True
+        summed = {id(v): reduced(g, replica) for g, v in zip(grads, listed, strict=True)}
+        trained, own = self._trainable_variables, self.variables
+        with outside():
+            new = self.stateless_apply(
+                [v.value for v in own], [summed.get(id(v)) for v in trained], [v.value for v in trained]
+            )
+        for variable, value in zip([*trained, *own], [*new[0], *new[1]], strict=True):
+            assignments.write_back(variable, value)
 
     return wrapper
 

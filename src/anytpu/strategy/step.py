@@ -65,6 +65,7 @@ class Call:
         is_pure: True if the function takes its state as its first argument, and returns (state, outputs).
         modules: the form of the NNX modules among its arguments, whose arrays are the state; None if there are none.
         shard: the replica's part of a batch that does not fill all replicas; otherwise None.
+        verdicts: what the first trace shows of each loss, for the later ones (`loss_shares.py`).
     """
 
     fn: Callable
@@ -73,6 +74,7 @@ class Call:
     is_pure: bool
     modules: ModuleForm | None = None
     shard: ReplicaShard | None = None
+    verdicts: dict[Any, bool] = dataclasses.field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -105,7 +107,7 @@ class Call:
 
     def _replica(self, arrays: list[Any]) -> Replica:
         shared = tuple(array for array, layout in zip(arrays, self.form.layouts(), strict=True) if layout is REPLICATED)
-        return Replica(self.strategy.num_replicas_in_sync, shard=self.shard, shared=shared)
+        return Replica(self.strategy.num_replicas_in_sync, shard=self.shard, shared=shared, verdicts=self.verdicts)
 
 
 def step_of(call: Call, own: Tree, check: TraceCheck | None = None) -> ReplicaStep:

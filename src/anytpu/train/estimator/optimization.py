@@ -15,7 +15,7 @@ from jax.core import Tracer
 
 from anytpu.errors import EstimatorError
 from anytpu.strategy.assignments import write_back
-from anytpu.strategy.gradients import value_and_grad
+from anytpu.strategy.gradients import value_and_grad_of_share
 from anytpu.train.low_level.cross_shard import CrossShardOptimizer, Minimization
 
 _EMPTY = types.CellType()
@@ -74,7 +74,7 @@ def scale_of(optimizer: Any) -> float:
 
 def differentiated(loss_fn: Callable[[], tuple[Any, Any]], variables: Sequence[Any]) -> tuple[Any, list[Any]]:
     """Return the auxiliary output of `loss_fn`, and the gradients of its loss, summed over the replicas."""
-    (_, auxiliary), gradients = value_and_grad(loss_fn, variables, has_aux=True)()
+    (_, auxiliary), gradients = value_and_grad_of_share(loss_fn, variables, has_aux=True)()
     return auxiliary, gradients
 
 

@@ -24,8 +24,9 @@ from anytpu.errors import EstimatorError
 from anytpu.program.program import REPLICA_AXIS, Tree
 from anytpu.strategy import scopes
 from anytpu.strategy.current import CURRENT
-from anytpu.strategy.gradients import SummedGradient, grads_of_rows
+from anytpu.strategy.gradients import grads_of_rows
 from anytpu.strategy.replicas import Replica, ReplicaScope, inside
+from anytpu.strategy.summed import SummedGradient
 from anytpu.train.estimator import optimization
 from anytpu.train.estimator.spec import TPUEstimatorSpec, check_batch_axis, name_of
 from anytpu.train.estimator.variable_store import ModelCall, VariableStore

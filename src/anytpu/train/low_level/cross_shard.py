@@ -21,8 +21,9 @@ import optax
 from anytpu._calls import explain_methods, users_stacklevel
 from anytpu.errors import SettingError, SettingTypeError
 from anytpu.strategy.collectives import Groups, ReduceOp, check_groups, cross_replica_sum
-from anytpu.strategy.gradients import SummedGradient, summed_value_and_grad, value_and_grad
+from anytpu.strategy.gradients import summed_value_and_grad, value_and_grad_of_share
 from anytpu.strategy.replicas import Replica, current_replica
+from anytpu.strategy.summed import SummedGradient
 from anytpu.train.low_level.session import is_number_set
 
 _REDUCTIONS = {"mean": ReduceOp.MEAN, "sum": ReduceOp.SUM}
@@ -121,7 +122,7 @@ class CrossShardOptimizer:
         is_local = local or self._groups is not None
         if _are_variables(params):
             variables = list(params)
-            _, gradients = value_and_grad(lambda: _times(loss_fn(), scale), variables, local=is_local)()
+            _, gradients = value_and_grad_of_share(lambda: _times(loss_fn(), scale), variables, local=is_local)()
         else:
             gradients = _gradients(lambda tree: _times(loss_fn(tree), scale), params, replica, is_local)
         if self._groups is not None and not local:
