@@ -39,7 +39,6 @@ from anytpu.engine.shards import check_placement, feed_layouts, row_layout, whol
 from anytpu.errors import BackendError
 from anytpu.program.jaxprs import with_rewritten_trace
 from anytpu.program.lowering import one_device_step
-from anytpu.program.placed import inside
 from anytpu.program.program import REPLICA_AXIS, ROWS, Layout, Program, SharedOutput, Tree, array_layouts
 from anytpu.system.cores import Core, Numerics
 
@@ -210,13 +209,7 @@ class LocalBackend(Backend):
     def _mesh_step(self, program: Program) -> Step:
         """Return the step on whole arrays: unchanged for whole-batch code, a `shard_map` for per-replica code."""
         if program.replicas is None:
-            placement = program.placement
-
-            def placed_step(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
-                with inside(placement):
-                    return program.step(state, batch)
-
-            return placed_step
+            return one_device_step(program)
         # The one-device form detects a state that differs between replicas, and shows which outputs are shared.
         _, output_forms = jax.eval_shape(one_device_step(program), program.state, program.batch)
         batch_specs = jax.tree.map(lambda layout: self.sharding(layout).spec, program.layout)
