@@ -1,8 +1,8 @@
 """`with_even_scatters`: scatters whose indices a mesh of two axes does not divide, kept right.
 
-Idea: XLA pads an axis that its devices do not divide. Where the mesh has another axis too, its partitioner also applies
-the padding of a scatter's updates, at index 0 (docs/decisions/0025 has a reproduction). A lookup's gradient is a
-scatter, and so are `.at[].add`, `segment_sum` and `bincount`. So such an axis of the indices and updates is left whole.
+Idea: XLA pads an axis that its devices do not divide. Its partitioner also applies the padding of a scatter's updates,
+at index 0, if the mesh has another axis (docs/decisions/0025 has a reproduction). A lookup's gradient is a scatter, and
+so are `.at[].add`, `segment_sum` and `bincount`. So such an axis of the indices and updates is left whole.
 
 Rule: an axis whose size is a multiple of the number of devices is never padded, and stays unconstrained. The axis of
 the rows keeps its partition if that divides it. So a step whose rows and sequences fill the mesh is unchanged.

@@ -71,7 +71,7 @@ def check(
         batch_size: maximum number of rows. It need not be divisible by the number of cores.
         cores: number of virtual cores, and number of devices.
         layout: the layout over the cores, as `anytpu.connect` takes it. None: that of the strategy in whose scope the
-            model was compiled, if it is for so many cores; else the batch is split and weights are whole.
+            model was compiled, if it is for so many cores. Without one the batch is split, and weights are whole.
         mesh: {name: size} of each mesh axis for the layout, or None.
         shrink: compare a smaller model, for one too large for this machine. It has two of the equal blocks, and the
             widths of its layers are divided by this number. 1 keeps the widths. The rules of the layout are checked on
