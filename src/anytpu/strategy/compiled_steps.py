@@ -225,9 +225,10 @@ class CompiledSteps:
         """
         # 1. Look up the steps of this function and form.
         leaves, tree = jax.tree.flatten(own)
-        identity = Identity(fn)
+        identity = Identity(fn, form.objects)
         specs = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
-        key = (identity.key, form.key, loop, tree, specs, module_form and module_form.key)
+        rest = (form.key, loop, tree, specs, module_form and module_form.key)
+        key = (identity.key, rest)
         entry = self._steps.get(key)
         if entry is not None:
             self._steps.move_to_end(key)
@@ -247,7 +248,11 @@ class CompiledSteps:
         if entry is None or entry.is_dead:
             entry = self._steps[key] = _CacheEntry()
         parts = () if module_form is None else module_form.objects
-        entry.add(compiled, [*identity.objects, *form.objects, *parts, *step.variables])
+        # What the trace itself changed, such as layers that it made, is no change for the next run.
+        after = Identity(fn, form.objects, learns=True)
+        self._steps[(after.key, rest)] = entry
+        objects = [*identity.objects, *identity.reached, *after.objects, *after.reached]
+        entry.add(compiled, [*objects, *form.objects, *parts, *step.variables])
         self._drop_entries()
         return compiled
 

@@ -206,8 +206,8 @@ def _definition_key(definition: Any) -> tuple[tuple, list[Any]]:
         if _is_by_value(value):
             parts.key.append(value)
         else:
-            parts.add(value, _definition_key)
-    return (tuple(definition.nodes), tuple(rest), tuple(parts.key)), parts.held
+            parts.add(value, {})
+    return (tuple(definition.nodes), tuple(rest), tuple(parts.key)), [*parts.held, *parts.reached]
 
 
 def _is_by_value(value: Any) -> bool:
