@@ -42,6 +42,21 @@ def is_tracing() -> bool:
     return not core.trace_state_clean()
 
 
+def as_weak(value: Any) -> Any:
+    """Return an array with a weak type, as a Python number has it in `jax.jit`: other operands decide the dtype.
+
+    JAX has no public function for this (as of 0.12).
+    """
+    from jax._src.lax.lax import _convert_element_type
+
+    return value if getattr(value, "weak_type", False) else _convert_element_type(value, weak_type=True)
+
+
+def is_weak(value: Any) -> bool:
+    """Return whether `jax.jit` gives an argument a weak type: a Python number, or an array or spec with such a type."""
+    return type(value) in (int, float, complex) or bool(getattr(value, "weak_type", False))
+
+
 def cpu_lowering(primitive: Any) -> Any:
     """Return the rule by which JAX lowers a primitive for the CPU."""
     from jax.interpreters import mlir

@@ -186,7 +186,18 @@ one = {name: Trainer() for name in dir(Trainer)}
 KINDS = {
     name: (getattr(trainer, name), change(trainer, "factor"))
     for name, trainer in one.items()
-    if name in ("step", "by_super", "by_property", "by_getattr", "by_computed_name", "by_vars", "by_nested", "by_jax", "by_grad")
+    if name
+    in (
+        "step",
+        "by_super",
+        "by_property",
+        "by_getattr",
+        "by_computed_name",
+        "by_vars",
+        "by_nested",
+        "by_jax",
+        "by_grad",
+    )
 }
 for name in ("by_config", "by_alias", "by_helper", "by_getter"):
     KINDS[name] = getattr(one[name], name), change(one[name].config, "factor")

@@ -74,6 +74,9 @@ class CompiledExecutable(Executable):
         return StepResults(state, last, every, count, bad_steps)
 
     def _call(self, *arguments: Any) -> Any:
+        if jax.config.jax_disable_jit:  # JAX refuses to call what is compiled already.
+            with jax.disable_jit(False):
+                return self._call(*arguments)
         try:
             return self._compiled(*arguments)
         except jax.errors.JaxRuntimeError as error:

@@ -27,13 +27,14 @@ from anytpu.engine.backend import Backend, Executable, Loop
 from anytpu.engine.interrupts import deferred_interrupts
 from anytpu.engine.measurements import listener_of
 from anytpu.engine.pace import CallPace
-from anytpu.program.program import REPLICATED, ROWS, Tree, array_layouts, spec_of
+from anytpu.program.program import REPLICATED, ROWS, Tree, array_layouts
 from anytpu.strategy import modules
 from anytpu.strategy import variables as homes
-from anytpu.strategy.arguments import ArgumentForm, split_arguments
+from anytpu.strategy.arguments import ArgumentForm, split_arguments, weak_spec_of, with_weak_types
 from anytpu.strategy.identity import Identity, is_weakly_referable
 from anytpu.strategy.per_replica import PerReplica, of_handles
 from anytpu.strategy.replicas import RowCounts, check_step
+from anytpu.strategy.scopes import compiled_in_spite
 from anytpu.strategy.step import Call, ReplicaStep, step_of
 
 MAX_STEPS = 64
@@ -55,6 +56,8 @@ class CompiledStep:
             rows; otherwise None.
         counts: number of real rows of each replica, as in `ReplicaStep`.
         layouts: for a whole-batch step, the layouts of its state and of its batch; otherwise None.
+        own: specs of the state of a pure step or of the modules, as in `ReplicaStep`.
+        outputs: specs of the outputs of one step, with their weak types.
         pace: chooses the number of steps of the next call of a loop.
     """
 
@@ -64,6 +67,8 @@ class CompiledStep:
     has_rows: Tree
     counts: tuple[int, ...] | None
     layouts: tuple[Tree, Tree] | None
+    own: Tree
+    outputs: Tree
     pace: CallPace = dataclasses.field(default_factory=CallPace)
 
     @classmethod
@@ -73,7 +78,11 @@ class CompiledStep:
         # Keep only `has_rows`: the padded step itself holds the model.
         has_rows = None if step.padded is None else step.padded.has_rows
         layouts = array_layouts(step.program) if step.program.replicas is None else None
-        return cls(executable, references, tuple(v.trainable for v in step.variables), has_rows, step.counts, layouts)
+        trainable = tuple(v.trainable for v in step.variables)
+        specs, tree = jax.tree.flatten(executable.outputs)
+        pairs = zip(specs, step.weak_outputs or [False] * len(specs), strict=True)
+        outputs = [jax.ShapeDtypeStruct(spec.shape, spec.dtype, weak_type=is_weak) for spec, is_weak in pairs]
+        return cls(executable, references, trainable, has_rows, step.counts, layouts, step.own, tree.unflatten(outputs))
 
     @property
     def variables(self) -> list[Any]:
@@ -93,7 +102,7 @@ class CompiledStep:
         """
         backend.hosts.count_call()
         # Copy: the call donates its inputs, and these arrays belong to the user.
-        copies = None if own is None else backend.put(jax.tree.map(lambda a: jnp.array(a, copy=True), own), REPLICATED)
+        copies = None if own is None else backend.put(jax.tree.map(_copied, own, self.own), REPLICATED)
         batch = [_put(backend, array) for array in arrays]
         variables = self.variables
         # A call donates the state: an interrupt before the new state is stored would leave variables without values.
@@ -105,7 +114,11 @@ class CompiledStep:
             except BaseException:
                 homes.release(variables)
                 raise
-        return None if own is None else backend.get(new), self.opened(backend, outputs, arrays)
+        return None if own is None else self.opened_own(backend, new), self.opened(backend, outputs, arrays)
+
+    def opened_own(self, backend: Backend, new: Tree) -> Tree:
+        """Return the arrays of the new state of a pure step or of the modules, with weak types where they have them."""
+        return with_weak_types(backend.get(new), self.own)
 
     def opened(self, backend: Backend, outputs: Tree, arrays: list[Any]) -> Tree:
         """Return handles of the outputs of one step as `PerReplica`, without the pads of the arguments.
@@ -115,7 +128,7 @@ class CompiledStep:
         if self.layouts is not None:
             return backend.get(outputs)
         rows = None if self.has_rows is None else tuple(int(count) for count in arrays[-1].padded())
-        return of_handles(backend, outputs, self.executable.outputs, rows, self.has_rows)
+        return of_handles(backend, outputs, self.outputs, rows, self.has_rows)
 
     def fits(self, counts: RowCounts | None) -> bool:
         """Return whether a run can use this step.
@@ -126,6 +139,10 @@ class CompiledStep:
             return False
         pairs = zip(self.variables, self.trainable, strict=True)
         return all([v is not None and v.trainable is flag for v, flag in pairs])
+
+
+def _copied(array: Any, spec: jax.ShapeDtypeStruct) -> Any:
+    return jnp.array(array, spec.dtype, copy=True)
 
 
 def _put(backend: Backend, array: Any) -> Any:
@@ -199,7 +216,7 @@ class CompiledSteps:
         # 2. Find the compiled step, run it, and write new arrays back to the NNX modules.
         if extracted is None:
             return modules.unwrap_static_leaves(self.find(strategy, fn, form).run(backend, arrays)[1])
-        step = self.find(strategy, fn, form, own=spec_of(extracted.values), module_form=extracted.form)
+        step = self.find(strategy, fn, form, own=weak_spec_of(extracted.values), module_form=extracted.form)
         values, outputs = step.run(backend, arrays, extracted.values)
         extracted.write_back(values)
         return modules.unwrap_static_leaves(outputs)
@@ -226,7 +243,7 @@ class CompiledSteps:
         # 1. Look up the steps of this function and form.
         leaves, tree = jax.tree.flatten(own)
         identity = Identity(fn, form.objects)
-        specs = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+        specs = tuple((leaf.shape, leaf.dtype, leaf.weak_type) for leaf in leaves)
         rest = (form.key, loop, tree, specs, module_form and module_form.key)
         key = (identity.key, rest)
         entry = self._steps.get(key)
@@ -236,12 +253,13 @@ class CompiledSteps:
                 if compiled.fits(form.counts):
                     return compiled
         # 2. Trace the step, and compile it.
-        call = Call(fn, form, strategy, own is not None, module_form)
+        call = Call(fn, form, strategy, own is not None, module_form, own=own)
         modules.refuse_captured(call.name, identity.objects)
-        step = _traced(call, own, modules.trace_check(call.name, identity.objects))
-        # A loop returns one output per replica, so only single steps share outputs.
-        program = dataclasses.replace(step.program, shares_outputs=loop is None)
-        executable = strategy.compile(program, loop)
+        with compiled_in_spite(f"{call.name} on {strategy!r}"):
+            step = _traced(call, modules.trace_check(call.name, identity.objects))
+            # A loop returns one output per replica, so only single steps share outputs.
+            program = dataclasses.replace(step.program, shares_outputs=loop is None)
+            executable = strategy.compile(program, loop)
         executable.listener = None if loop is None else listener_of(step.program, strategy.backend.cores)
         compiled = CompiledStep.of(executable, step)
         # 3. Store it. An entry may be dead, also since the compilation: its objects have been collected.
@@ -264,9 +282,9 @@ class CompiledSteps:
             self._steps.popitem(last=False)
 
 
-def _traced(call: Call, own: Tree, check: Callable | None) -> ReplicaStep:
+def _traced(call: Call, check: Callable | None) -> ReplicaStep:
     try:
-        return step_of(call, own, check)
+        return step_of(call, check)
     except Exception as error:
         ours = modules.translate_flax_error(call.name, error)
         if ours is error:
