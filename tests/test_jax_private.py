@@ -187,3 +187,10 @@ def test_the_clusters_of_jax_have_names():
     names = {kind.name for kind in clusters.ClusterEnv._cluster_types}
     assert {"slurm", "ompi", "gketpu", "gcetpu"} <= names, f"JAX {jax.__version__} names its clusters {names}"
     assert _jax.cluster("slurm", None, 1) is None
+
+
+def test_weak_types():
+    assert _jax.as_weak(jnp.float32(1)).weak_type
+    assert jax.eval_shape(jax.vmap(_jax.as_weak), jnp.ones(3)).weak_type
+    found = [_jax.is_weak(value) for value in (1, 1.0, jnp.asarray(1.0), True, jnp.float32(1), np.float64(1))]
+    assert found == [True, True, True, False, False, False]

@@ -1,10 +1,10 @@
 """Kind: a value that a step reads through an attribute keeps what it was at the first `strategy.run`.
 
-The right value: `strategy.run` runs the function as it is now, so a factor of 3 in place of 1 gives three times the sum.
+The right value: `strategy.run` runs the function as it is now: a factor of 3 in place of 1 gives three times the sum.
 An attribute that the step does not read compiles nothing again.
 """
 
-import dataclasses
+import dataclasses  # noqa: I001
 import functools
 import operator
 import sys
@@ -61,7 +61,7 @@ class Base:
 class Trainer(Base):
     def __init__(self):
         self.factor, self.array, self.config = 1.0, jnp.float32(1), Config()
-        self.options, self.several, self.unread = {"factor": 1.0}, [Config(), Config()], 0
+        self.options, self.several, self.unread = {"factor": 1.0}, [Config()], 0
         self.loss = lambda x: x.sum() * settings.factor
         self.deep = types.SimpleNamespace(inner=types.SimpleNamespace(config=Config()))
 
@@ -107,7 +107,7 @@ class Trainer(Base):
         return x.sum() * self.options["factor"]
 
     def by_several(self, x):
-        return x.sum() * sum(config.factor for config in self.several) / 2
+        return x.sum() * sum(config.factor for config in self.several)
 
     def by_property(self, x):
         return x.sum() * self.scaled
@@ -155,7 +155,7 @@ class Noise(keras.layers.Layer):
         return x * self.factor
 
 
-config, slotted, opened, several, options = Config(), Slotted(), Open(), [Config()], {"inner": {"config": Config()}}
+config, slotted, opened, several, options = Config(), Slotted(), Open(), [Config()], {"a": {"b": Config()}}
 slotted.factor = 1.0
 with strategy.scope():
     noise = Noise()
@@ -178,52 +178,42 @@ def by_import_of_module(x):
     return x.sum() * inside.factor
 
 
-def change(owner, name):
+def change(owner, name="factor"):
     return lambda value: setattr(owner, name, value)
 
 
-one = {name: Trainer() for name in dir(Trainer)}
-KINDS = {
-    name: (getattr(trainer, name), change(trainer, "factor"))
-    for name, trainer in one.items()
-    if name
-    in (
-        "step",
-        "by_super",
-        "by_property",
-        "by_getattr",
-        "by_computed_name",
-        "by_vars",
-        "by_nested",
-        "by_jax",
-        "by_grad",
-    )
-}
-for name in ("by_config", "by_alias", "by_helper", "by_getter"):
-    KINDS[name] = getattr(one[name], name), change(one[name].config, "factor")
-trainer = Trainer()
+def change_item(items):
+    return lambda value: items.update(factor=value)
+
+
+by_factor = ["step", "by_super", "by_property", "by_getattr", "by_computed_name"]
+by_factor += ["by_vars", "by_nested", "by_jax", "by_grad", "by_several"]
+KINDS = {}
+for name in [*by_factor, "by_config", "by_alias", "by_helper", "by_getter", "by_deep"]:
+    one = Trainer()
+    owner = one.several[0] if name == "by_several" else one if name in by_factor else one.config
+    KINDS[name] = getattr(one, name), change(one.deep.inner.config if name == "by_deep" else owner)
+trainer, other = Trainer(), Trainer()
 KINDS |= {
-    "a callable object": (trainer, change(trainer, "factor")),
-    "a partial": (functools.partial(Trainer.step, one["shared"]), change(one["shared"], "factor")),
-    "an array": (one["by_array"].by_array, lambda value: setattr(one["by_array"], "array", jnp.float32(value))),
-    "an item of a dictionary": (one["by_options"].by_options, lambda value: one["by_options"].options.update(factor=value)),
-    "objects in a list": (one["by_several"].by_several, lambda value: [setattr(c, "factor", value) for c in one["by_several"].several]),
-    "an object in an object": (one["by_deep"].by_deep, change(one["by_deep"].deep.inner.config, "factor")),
-    "an attribute that is a function": (one["by_function"].by_function, change(settings, "factor")),
-    "a class attribute": (one["by_class"].by_class, change(Trainer, "shared")),
-    "a class method": (one["of_class"].of_class, lambda value: setattr(Trainer, "shared", value)),
-    "a global object": (lambda x: x.sum() * config.factor, change(config, "factor")),
-    "a default": (by_default, change(config, "factor")),
-    "a module": (lambda x: x.sum() * settings.factor, change(settings, "factor")),
-    "an import from a module": (by_import, change(settings, "factor")),
-    "an import of a module": (by_import_of_module, change(settings, "factor")),
-    "slots": (lambda x: x.sum() * slotted.factor, change(slotted, "factor")),
-    "attributes of another name": (lambda x: x.sum() * opened.factor, change(opened, "factor")),
-    "an object in a global list": (lambda x: x.sum() * several[0].factor, change(several[0], "factor")),
-    "an object in dictionaries": (lambda x: x.sum() * options["inner"]["config"].factor, change(options["inner"]["config"], "factor")),
-    "a layer": (lambda x: noise(x).sum(), change(noise, "factor")),
-    "a layer in a model": (lambda x: network(x).sum(), change(noise, "factor")),
-}  # fmt: skip
+    "a callable object": (trainer, change(trainer)),
+    "a partial": (functools.partial(Trainer.step, other), change(other)),
+    "an array": (trainer.by_array, lambda value: setattr(trainer, "array", jnp.float32(value))),
+    "an item of a dictionary": (trainer.by_options, change_item(trainer.options)),
+    "an attribute that is a function": (trainer.by_function, change(settings)),
+    "a class attribute": (trainer.by_class, change(Trainer, "shared")),
+    "a class method": (trainer.of_class, change(Trainer, "shared")),
+    "a global object": (lambda x: x.sum() * config.factor, change(config)),
+    "a default": (by_default, change(config)),
+    "a module": (lambda x: x.sum() * settings.factor, change(settings)),
+    "an import from a module": (by_import, change(settings)),
+    "an import of a module": (by_import_of_module, change(settings)),
+    "slots": (lambda x: x.sum() * slotted.factor, change(slotted)),
+    "attributes of another name": (lambda x: x.sum() * opened.factor, change(opened)),
+    "an object in a global list": (lambda x: x.sum() * several[0].factor, change(several[0])),
+    "an object in dictionaries": (lambda x: x.sum() * options["a"]["b"].factor, change(options["a"]["b"])),
+    "a layer": (lambda x: noise(x).sum(), change(noise)),
+    "a layer in a model": (lambda x: network(x).sum(), change(noise)),
+}
 for name, (step, set_to) in KINDS.items():
     for value in (1.0, 3.0, 1.0):
         set_to(value)

@@ -3,7 +3,7 @@
 The right dtypes are those of `jax.jit` of the same function, called again with its own results.
 """
 
-import anytpu as tpu
+import anytpu as tpu  # noqa: I001
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -31,7 +31,7 @@ ARGUMENTS = {
 for cores in (1, 4):
     strategy = tpu.connect("virtual", cores=cores)
 
-    def part(value):
+    def part(value, strategy=strategy):
         return strategy.experimental_local_results(value)[0]
 
     for name, value in ARGUMENTS.items():
