@@ -74,7 +74,8 @@ class CompiledExecutable(Executable):
         return StepResults(state, last, every, count, bad_steps)
 
     def _call(self, *arguments: Any) -> Any:
-        if jax.config.jax_disable_jit:  # JAX refuses to call what is compiled already.
+        # JAX refuses to call what is compiled already.
+        if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
             with jax.disable_jit(False):
                 return self._call(*arguments)
         try:

@@ -337,8 +337,8 @@ class _Members(NamedTuple):
     Attributes:
         followed: indices of the bases that are not of a library, in the order of `__mro__`.
         slots: names of attributes that are not in the `__dict__` of an object.
-        implicit: names of the methods of this class that are called without being named: operators, and those that
-            replace a method of a library's class, such as `call` of a layer.
+        implicit: names of the methods of this class that run without being named. They are operators, and methods that
+            replace one of a library's class, such as `call` of a layer.
         is_open: whether objects have attributes of other names than their `__dict__`.
     """
 

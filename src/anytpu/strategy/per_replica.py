@@ -286,7 +286,8 @@ def _on_host(array: Any) -> Any:
     """Return an array as one of NumPy; typed random keys as one of JAX on this process's first device."""
     if not is_key(array):
         return np.asarray(array)
-    return jax.random.wrap_key_data(np.asarray(jax.random.key_data(array)), impl=jax.random.key_impl(array))
+    data = jnp.asarray(np.asarray(jax.random.key_data(array)))
+    return jax.random.wrap_key_data(data, impl=jax.random.key_impl(array))
 
 
 def _check_key_types(dtypes: set[Any]) -> None:

@@ -1,7 +1,7 @@
 """Names that a step's code reads, and the packages whose code is not followed.
 
-Idea: byte-code names each global and each attribute that it reads. So the attributes on which a step may depend are
-those that its code names: of its functions, of the methods of the objects that it uses, and of functions inside them.
+Idea: byte-code names each global and each attribute that it reads. So a step depends only on attributes that its code
+names. Its code is that of its functions, of functions inside them, and of the methods of the objects that it uses.
 
 Rule: the names are an upper bound. Code that computes a name, as `getattr(self, name)` does, reads all attributes. The
 standard library and installed packages are not followed, except the package that the step itself is in.

@@ -322,7 +322,7 @@ def compiled_in_spite(what: str) -> contextlib.AbstractContextManager[Any]:
     Args:
         what: what is compiled, for the warning.
     """
-    if not jax.config.jax_disable_jit:
+    if not jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
         return contextlib.nullcontext()
     warnings.warn(
         f"jax.disable_jit() has no effect on {what}: a step of a strategy is always compiled. To see its values, print "

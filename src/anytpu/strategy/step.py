@@ -187,8 +187,9 @@ def _discover(
     """Trace the step abstractly.
 
     Returns:
-        The call, with the dtypes that its new state gives to numbers; the variables; the merge function of each one's
-        new values; whether products are summed over the replicas; and whether each output has a weak type.
+        The call, in which numbers of the state have the dtypes of their new values. The variables, and the merge
+        function of each one's new values. Whether products are summed over the replicas. Whether each output has a weak
+        type.
     """
     scope = ReplicaScope([], makes_variables=True)
     differs: set[int] = set()
