@@ -9,6 +9,7 @@ Rule: this file contains no policy. JAX is imported inside the functions, so tha
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import sys
 from collections.abc import Iterator
@@ -37,9 +38,14 @@ def is_tracing() -> bool:
 
     JAX has no public function for this (as of 0.12).
     """
+    return not _trace_state_clean()()
+
+
+@functools.cache
+def _trace_state_clean() -> Any:
     from jax._src import core
 
-    return not core.trace_state_clean()
+    return core.trace_state_clean
 
 
 def as_weak(value: Any) -> Any:

@@ -242,7 +242,7 @@ def _leaf(value: Any, arrays: list[Any]) -> ArrayLeaf | StaticLeaf:
     if isinstance(value, StaticLeaf):
         return value
     if isinstance(value, jax.Array):
-        leaf = ArrayLeaf(value.shape, value.dtype, False, False, _jax.is_weak(value))
+        leaf = ArrayLeaf(value.shape, value.dtype, False, False, getattr(value, "weak_type", False))
     elif isinstance(value, PerReplica):
         leaf = ArrayLeaf(*value.passed_shape(), not value.is_shared, value.rows is not None, value.is_weak)
     elif isinstance(value, bool | keras.Variable):

@@ -31,7 +31,7 @@ from anytpu.program.program import REPLICATED, ROWS, Tree, array_layouts
 from anytpu.strategy import modules
 from anytpu.strategy import variables as homes
 from anytpu.strategy.arguments import ArgumentForm, split_arguments, weak_spec_of, with_weak_types
-from anytpu.strategy.identity import Identity, is_weakly_referable
+from anytpu.strategy.identity import Identity, is_weakly_referable, keep_reader, readers_of
 from anytpu.strategy.per_replica import PerReplica, of_handles
 from anytpu.strategy.replicas import RowCounts, check_step
 from anytpu.strategy.scopes import compiled_in_spite
@@ -199,9 +199,11 @@ class CompiledSteps:
 
     def __init__(self) -> None:
         self._steps: OrderedDict[tuple, _CacheEntry] = OrderedDict()
+        # The same entries by what a `Reader` returns, with their keys in `_steps`.
+        self._by_reading: dict[tuple, tuple[_CacheEntry, tuple]] = {}
 
     def __len__(self) -> int:
-        return sum(not entry.is_dead for entry in self._steps.values())
+        return sum(not entry.is_dead for entry in set(self._steps.values()))
 
     def run(self, strategy: Any, fn: Callable, args: tuple, kwargs: dict | None) -> Any:
         """Run a function on each replica of a strategy; compile it if necessary."""
@@ -240,17 +242,26 @@ class CompiledSteps:
             own: specs of the state of a pure step, or of the arrays of NNX modules; None for a function without either.
             module_form: the form of the NNX modules among its arguments.
         """
-        # 1. Look up the steps of this function and form.
+        # 1. Look up the steps of this function and form: by the values that decide its identity, then by its identity.
         leaves, tree = jax.tree.flatten(own)
-        identity = Identity(fn, form.objects)
         specs = tuple((leaf.shape, leaf.dtype, leaf.weak_type) for leaf in leaves)
         rest = (form.key, loop, tree, specs, module_form and module_form.key)
+        objects = form.objects
+        for reader in readers_of(fn):
+            known = self._by_reading.get((reader(fn, objects), rest))
+            if known is not None:
+                for compiled in known[0].steps:
+                    if compiled.fits(form.counts):
+                        self._steps.move_to_end(known[1])
+                        return compiled
+        identity = Identity(fn, objects)
         key = (identity.key, rest)
         entry = self._steps.get(key)
         if entry is not None:
             self._steps.move_to_end(key)
             for compiled in entry.steps:
                 if compiled.fits(form.counts):
+                    self._remember(fn, objects, identity, rest)
                     return compiled
         # 2. Trace the step, and compile it.
         call = Call(fn, form, strategy, own is not None, module_form, own=own)
@@ -267,12 +278,19 @@ class CompiledSteps:
             entry = self._steps[key] = _CacheEntry()
         parts = () if module_form is None else module_form.objects
         # What the trace itself changed, such as layers that it made, is no change for the next run.
-        after = Identity(fn, form.objects, learns=True)
+        after = Identity(fn, objects)
         self._steps[(after.key, rest)] = entry
-        objects = [*identity.objects, *identity.reached, *after.objects, *after.reached]
-        entry.add(compiled, [*objects, *form.objects, *parts, *step.variables])
+        watched = [*identity.objects, *identity.reached, *after.objects, *after.reached]
+        entry.add(compiled, [*watched, *objects, *parts, *step.variables])
         self._drop_entries()
+        self._remember(fn, objects, after, rest)
         return compiled
+
+    def _remember(self, fn: Callable, objects: list[Any], identity: Identity, rest: tuple) -> None:
+        """Let later runs find the entry of an identity by its reader."""
+        keep_reader(fn, identity.reader)
+        key = (identity.key, rest)
+        self._by_reading[identity.reader(fn, objects), rest] = self._steps[key], key
 
     def _drop_entries(self) -> None:
         """Drop dead entries, and the least recently used entries above the limit."""
@@ -280,6 +298,7 @@ class CompiledSteps:
             del self._steps[key]
         while len(self._steps) > MAX_STEPS:
             self._steps.popitem(last=False)
+        self._by_reading = {name: known for name, known in self._by_reading.items() if known[1] in self._steps}
 
 
 def _traced(call: Call, check: Callable | None) -> ReplicaStep:

@@ -206,7 +206,7 @@ def _definition_key(definition: Any) -> tuple[tuple, list[Any]]:
         if _is_by_value(value):
             parts.key.append(value)
         else:
-            parts.add(value, {})
+            parts.add(value, {}, "")
     return (tuple(definition.nodes), tuple(rest), tuple(parts.key)), [*parts.held, *parts.reached]
 
 

@@ -58,6 +58,7 @@ class PerReplica:
     _spec: jax.ShapeDtypeStruct | None = None
     _shared_spec: jax.ShapeDtypeStruct | None = None
     _rows: tuple[int, ...] | None = None
+    _is_weak: bool | None = None
     # The replicas whose values are on this host; None: all.
     _own: tuple[int, ...] | None = None
 
@@ -221,9 +222,15 @@ class PerReplica:
     @property
     def is_weak(self) -> bool:
         """Whether the values have a weak type, as Python numbers do."""
-        if self._backend is None:
-            return self._values is not None and all([_jax.is_weak(value) for value in self._values])
-        return _jax.is_weak(self._spec if self._shared_spec is None else self._shared_spec)
+        is_weak = self._is_weak
+        if is_weak is None:
+            spec = self._spec if self._shared_spec is None else self._shared_spec
+            if self._backend is not None and spec is not None:
+                is_weak = bool(spec.weak_type)
+            else:
+                is_weak = self._values is not None and all([_jax.is_weak(value) for value in self._values])
+            self._is_weak = is_weak
+        return is_weak
 
     def handle_on(self, backend: Backend) -> Any | None:
         """Return the handle of the stacked or shared array if it is on this backend; otherwise None."""

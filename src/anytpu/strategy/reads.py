@@ -44,11 +44,11 @@ class CodeReads(NamedTuple):
     attributes: frozenset[str]
     imports: tuple[tuple[int, str], ...]
 
-    def imported(self, names: dict[str, Any]) -> list[Any]:
-        """Return the modules that the code imports, for functions with these globals."""
+    def imported(self, names: dict[str, Any]) -> list[str]:
+        """Return the full names of the modules that the code imports, for functions with these globals."""
         package = names.get("__package__") or ""
         full = [importlib.util.resolve_name("." * level + name, package) for level, name in self.imports]
-        return [sys.modules[name] for name in full if name in sys.modules]
+        return [name for name in full if name in sys.modules]
 
 
 _READS: Remembered[CodeReads] = Remembered()
