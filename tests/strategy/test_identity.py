@@ -139,9 +139,13 @@ def test_lists_and_dictionaries_by_what_they_hold():
 
 
 def test_long_and_circular_lists():
-    names = cell("items = [0] * 65\ndef step(): return items")
+    names = cell("items = [0] * 1024\ndef step(): return items")
     before = Identity(names.step)
     names.items[0] = 1
+    assert Identity(names.step) != before
+    names.items.append(0)
+    before = Identity(names.step)
+    names.items[0] = 2
     assert Identity(names.step) == before
     names.items = [1]
     names.items.append(names.items)

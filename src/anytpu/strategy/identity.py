@@ -5,12 +5,11 @@ notebook cell that runs again binds a new model to an old global name. So a step
 closure contents, and the current values of the globals and attributes that its code reads. The function object itself
 does not count. Called functions, methods and functions defined inside functions are compared in the same way.
 
-Rule: Python scalars are compared by value, other objects by identity. Lists, tuples and dictionaries of at most
-`MAX_ITEMS` items are compared by their items. The limit is `MAX_WATCHED_ITEMS` if the last item can be weakly
-referenced, as in a list of variables. Of an object, a class or a module, the attributes that the code of the step names
-are compared too, at any depth. Code of libraries is not followed (`reads.py`). An id is unique only while its object
-lives, so an `Identity` holds its objects. A caller that stores only the key must drop it when any of these objects is
-freed.
+Rule: Python scalars are compared by value, other objects by identity. Lists, sets and dictionaries of at most
+`MAX_WATCHED_ITEMS` items are compared by their items, NumPy arrays of at most `MAX_BYTES` also by value. Of an object,
+a class or a module, the attributes that the code of the step names are compared too, at any depth. Code of libraries
+is not followed (`reads.py`). An id is unique only while its object lives, so an `Identity` holds its objects. A caller
+that stores only the key must drop it when any of these objects is freed.
 """
 
 from __future__ import annotations
@@ -26,21 +25,23 @@ import jax.numpy as jnp
 import numpy as np
 
 from anytpu.program.remembered import Remembered
-from anytpu.strategy.members import ARRAYS, OTHER_CONTAINERS, SCALARS, ClassMembers, members_of, users_parts
+from anytpu.strategy.members import ARRAYS, OTHER_CONTAINERS, SCALARS, ClassMembers, members_of, parts_of
 from anytpu.strategy.reads import ALL, follow_package, is_library, reads_of
 
 MAX_ITEMS = 64
-"""Maximum number of items of a list, tuple or dictionary that is compared by its items."""
+"""Maximum number of items of a list, tuple or dictionary in which functions are compared by their parts."""
 
 MAX_WATCHED_ITEMS = 1024
-"""Maximum number of items if they can be weakly referenced. Each call compares each of them."""
+"""Maximum number of items that are compared. Each call compares each of them."""
+
+MAX_BYTES = 1 << 16
+"""Maximum number of bytes of a NumPy array that is compared by value. Each call compares them."""
 
 _MAX_READERS = 8
 """Maximum number of readers of one function, for different structures of its dependencies."""
 
 _CONTAINERS = frozenset({list, tuple, dict})
 _NUMPY_SCALARS = frozenset({*np.sctypeDict.values(), jnp.bfloat16.dtype.type}) - {np.object_, np.void}
-_INEXACT = frozenset({float, complex, *(kind for kind in _NUMPY_SCALARS if jnp.issubdtype(kind, jnp.inexact))})
 _SCALARS = SCALARS | _NUMPY_SCALARS
 
 
@@ -114,8 +115,7 @@ class Reader:
             return None
         # Scalars as in `scalar_key`.
         return self._source, *[
-            id(value) if (kind := type(value)) not in _SCALARS else (kind, repr(value) if kind in _INEXACT else value)
-            for value in values
+            id(value) if (kind := type(value)) not in _SCALARS else (kind, value or (repr(value),)) for value in values
         ]
 
     def is_equal(self, other: Reader) -> bool:
@@ -153,8 +153,8 @@ def is_weakly_referable(value: Any) -> bool:
 
 
 def scalar_key(value: Any, kind: type) -> tuple[type, Any]:
-    """Return the key of a scalar: with the type, since 1, 1.0 and True are equal; floats as text, for NaN and -0.0."""
-    return kind, repr(value) if kind in _INEXACT else value
+    """Return the key of a scalar: with its type, since 1, 1.0 and True are equal, 0.0 as text, for -0.0."""
+    return kind, repr(value) if value != value else value or (repr(value),)
 
 
 class _Unbound:
@@ -287,6 +287,8 @@ class IdentityParts:
             is_filled = content is not UNBOUND
             self.add(content, names, f"{cell_path}.cell_contents" if is_filled else f"cell_content({cell_path})")
         reads = reads_of(code)
+        if fn.__dict__:
+            self._named(fn.__dict__, self._names, f"{path}.__dict__")
         if reads.global_names:
             dictionary = self._bind(f"{path}.__globals__")
             for name in reads.global_names:
@@ -305,13 +307,12 @@ class IdentityParts:
         self._items([*items, *items.values()], f"[*{path}, *{path}.values()]", owner)
 
     def _record(self, container: Any, path: str) -> None:
-        """Add a named tuple or a long container: by its items if they can be weakly referenced, else by identity."""
-        is_dictionary = isinstance(container, dict)
-        items = [*container, *container.values()] if is_dictionary else [*container]
-        is_long = len(items) > MAX_ITEMS and not is_weakly_referable(items[-1])
-        if is_long or len(container) > MAX_WATCHED_ITEMS:
+        """Add a named tuple, a long container or one of another class: by its items; by identity if it is too long."""
+        if len(container) > MAX_WATCHED_ITEMS:
             self._add_object(container, path)
             return
+        is_dictionary = isinstance(container, Mapping)
+        items = [*container, *container.values()] if is_dictionary else [*container]
         self.key += [type(container), len(items)]
         listed = self._bind(f"[*{path}, *{path}.values()]" if is_dictionary else f"[*{path}]")
         self.reads.append(f"len({listed})")
@@ -326,10 +327,13 @@ class IdentityParts:
         held, self.held = self.held, self.reached
         if isinstance(value, type):
             self._classes(value, path)
+            self._classes(kind, f"{path}.__class__")
         elif id(value) not in self._objects:
             self._objects[id(value)] = value
             if isinstance(value, types.ModuleType):
                 self._module(value, path)
+            elif kind is weakref.ReferenceType:
+                self.add(value(), _NOBODY, f"{path}()")
             else:
                 self._instance(value, kind, path)
         self.held = held
@@ -353,6 +357,11 @@ class IdentityParts:
 
     def _instance(self, value: Any, kind: type, path: str) -> None:
         members = self._classes(kind, f"{path}.__class__")
+        if kind is np.ndarray:
+            if value.nbytes <= MAX_BYTES:
+                self.key.append(hash(value.tobytes()))
+                self.reads.append(f"hash({path}.tobytes())")
+            return
         if not members.followed and issubclass(kind, ARRAYS):
             _LEAVES.add(kind)
             return
@@ -365,10 +374,19 @@ class IdentityParts:
         for name in sorted(members.slots if members.is_open else members.slots & self._names):
             self.key.append(name)
             self.add(getattr(value, name, UNBOUND), _NOBODY, f"getattr({path}, {name!r}, UNBOUND)")
-        for part in [] if members.followed else users_parts(value):
-            if is_weakly_referable(part):
-                self.references.append(weakref.ref(part))
-                self.add(part, _NOBODY, f"references[{len(self.references) - 1}]()")
+        if members.followed:
+            return
+        parts, settings = parts_of(value)
+        for part in filter(is_weakly_referable, parts):
+            self.add(part, _NOBODY, self._refer(part))
+        for owner, name in settings:
+            self.key.append(name)
+            self.add(getattr(owner, name), _NOBODY, f"{self._refer(owner)}.{name}")
+
+    def _refer(self, value: Any) -> str:
+        """Return an expression of an object that no other expression reaches."""
+        self.references.append(weakref.ref(value))
+        return f"references[{len(self.references) - 1}]()"
 
     def _named(self, attributes: Mapping[str, Any], names: Set[str] | None, path: str) -> None:
         """Add the attributes of these names; None: all."""

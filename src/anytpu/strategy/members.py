@@ -8,7 +8,7 @@ Rule: objects and classes of libraries are not followed themselves (`reads.py`).
 
 from __future__ import annotations
 
-import collections
+import collections.abc
 import types
 from typing import Any, NamedTuple
 
@@ -28,15 +28,21 @@ SCALARS = frozenset({bool, int, float, complex, str, bytes, type(None)})
 ARRAYS = (jax.Array, np.ndarray, keras.Variable)
 """Types without attributes to follow."""
 
-OTHER_CONTAINERS = (list, dict, set, frozenset, collections.deque)
+OTHER_CONTAINERS = (list, set, frozenset, collections.deque, collections.abc.Mapping)
 """Containers, of which subclasses too are compared by their items."""
 
 
-def users_parts(owner: Any) -> list[Any]:
-    """Return the objects of the user's classes, and the user's functions, that an object of a library holds."""
+def parts_of(owner: Any) -> tuple[list[Any], list[tuple[Any, str]]]:
+    """Return what an object of a library holds that its code may read.
+
+    Returns:
+        The objects of the user's classes and the user's functions. And (owner, name) of each public float, such as the
+        rate of a dropout.
+    """
     found: list[Any] = []
+    settings: list[tuple[Any, str]] = []
     visited: dict[int, Any] = {id(owner): owner}
-    level = [*getattr(owner, "__dict__", {}).values()]
+    level = _attributes(owner, settings)
     while level and len(visited) < MAX_SEARCHED:
         value = level.pop()
         if id(value) in visited or type(value) in SCALARS or isinstance(value, (*ARRAYS, type, types.ModuleType)):
@@ -46,15 +52,25 @@ def users_parts(owner: Any) -> list[Any]:
             level.append(value.__self__)
         elif type(value) is types.FunctionType:
             found += [] if is_library(value.__globals__.get("__name__")) else [value]
-        elif isinstance(value, dict):
+        elif isinstance(value, collections.abc.Mapping):
             level += value.values()
         elif isinstance(value, (tuple, *OTHER_CONTAINERS)):
             level += value
         elif members_of(type(value)).followed:
             found.append(value)
         else:
-            level += getattr(value, "__dict__", {}).values()
-    return found
+            level += _attributes(value, settings)
+    return found, settings
+
+
+def _attributes(value: Any, settings: list[tuple[Any, str]]) -> list[Any]:
+    """Return the values of an object's attributes, and add its public floats to `settings`."""
+    attributes = getattr(value, "__dict__", {})
+    if type(value).__weakrefoffset__:
+        settings += [
+            (value, name) for name, part in attributes.items() if type(part) is float and not name.startswith("_")
+        ]
+    return list(attributes.values())
 
 
 class ClassMembers(NamedTuple):
@@ -104,5 +120,5 @@ def members_of(kind: type) -> ClassMembers:
         for name, value in vars(kind.__mro__[index]).items()
         if isinstance(value, types.MemberDescriptorType)
     ]
-    is_open = hasattr(kind, "__getattr__")
+    is_open = hasattr(kind, "__getattr__") or any("__getattribute__" in vars(kind.__mro__[index]) for index in followed)
     return _MEMBERS.keep(kind, ClassMembers(followed, frozenset(slots), frozenset(implicit), is_open))
