@@ -305,13 +305,16 @@ def test_attributes_that_the_code_names_count(step: str, change: str):
     names.settings.rate = 1.0
     made = eval(step, vars(names))
     before = Identity(made)
-    assert Identity(made) == before
+    reading = before.reader(made, [])
+    assert (Identity(made), before.reader(made, [])) == (before, reading)
     # A new name needs an object of the class in place of the one that is set.
     names.trainer.unread = names.trainer.new = 3.0
     assert (Identity(made) == before) is ("any_name" not in step)
     before = Identity(made)
+    reading = before.reader(made, [])
     exec(change, vars(names))
     assert Identity(made) != before
+    assert before.reader(made, []) != reading
 
 
 def test_attributes_of_arguments_count():
@@ -343,6 +346,50 @@ def by_open(): return opened.rate
     slotted, opened = Identity(names.by_slot), Identity(names.by_open)
     names.slotted.rate, names.opened.items["rate"] = 2.0, 2.0
     assert (Identity(names.by_slot) != slotted, Identity(names.by_open) != opened) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("read", "change"),
+    [
+        ("Counted.rate", "Counted.hidden = 3.0"),
+        ("reference().rate", "one.rate = 3.0"),
+        ("helper.rate", "helper.rate = 3.0"),
+        ("array.sum()", "array[0] = 3.0"),
+        ("view['rate']", "base['rate'] = 3.0"),
+        ("one.rate", "one.__class__ = Other"),
+    ],
+)
+def test_other_ways_to_hold_a_value_count(read: str, change: str):
+    names = cell(f"""
+import types, weakref, numpy as np
+class Meta(type):
+    @property
+    def rate(cls): return cls.hidden
+class Counted(metaclass=Meta): hidden = 1.0
+class One: pass
+class Other: pass
+one, base, array = One(), {{"rate": 1.0}}, np.ones(3)
+one.rate, reference, view = 1.0, weakref.ref(one), types.MappingProxyType(base)
+def helper(): pass
+helper.rate = 1.0
+def step(): return {read}
+""")
+    before = Identity(names.step)
+    assert Identity(names.step) == before
+    exec(change, vars(names))
+    assert Identity(names.step) != before
+
+
+def test_settings_of_layers_of_a_library_count():
+    dropout = keras.layers.Dropout(0.5)
+    model = keras.Sequential([keras.layers.Identity(), dropout])
+
+    def step(x):
+        return model(x)
+
+    before = Identity(step)
+    dropout.rate = 0.25
+    assert Identity(step) != before
 
 
 def test_layers_of_the_user_within_a_model_count():
