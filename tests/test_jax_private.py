@@ -24,8 +24,8 @@ def test_a_trace_is_noticed():
     assert (inside, _jax.is_tracing()) == ([True], False)
 
 
-def test_an_array_becomes_weakly_typed():
-    array = _jax.weakly_typed(jax.device_put(np.ones(2, "float32"), jax.devices()[0]))
+def test_an_array_becomes_as_weak():
+    array = _jax.as_weak(jax.device_put(np.ones(2, "float32"), jax.devices()[0]))
     assert (array.weak_type, array.dtype, array.committed, array.tolist()) == (True, "float32", True, [1.0, 1.0])
 
 
@@ -209,3 +209,10 @@ def test_the_clusters_of_jax_have_names():
     names = {kind.name for kind in clusters.ClusterEnv._cluster_types}
     assert {"slurm", "ompi", "gketpu", "gcetpu"} <= names, f"JAX {jax.__version__} names its clusters {names}"
     assert _jax.cluster("slurm", None, 1) is None
+
+
+def test_weak_types():
+    assert _jax.as_weak(jnp.float32(1)).weak_type
+    assert jax.eval_shape(jax.vmap(_jax.as_weak), jnp.ones(3)).weak_type
+    found = [_jax.is_weak(value) for value in (1, 1.0, jnp.asarray(1.0), True, jnp.float32(1), np.float64(1))]
+    assert found == [True, True, True, False, False, False]

@@ -39,19 +39,29 @@ def is_tracing() -> bool:
 
     JAX has no public function for this (as of 0.12).
     """
+    return not _trace_state_clean()()
+
+
+@functools.cache
+def _trace_state_clean() -> Any:
     from jax._src import core
 
-    return not core.trace_state_clean()
+    return core.trace_state_clean
 
 
-def weakly_typed(array: Any) -> Any:
-    """Return an array of the same values that is weakly typed, as the result of `jnp.asarray(0.5)` is.
+def as_weak(value: Any) -> Any:
+    """Return an array with a weak type, as a Python number has it in `jax.jit`: other operands decide the dtype.
 
-    JAX has no public function for this (as of 0.12) that takes an array.
+    JAX has no public function for this (as of 0.12).
     """
-    from jax._src.lax import lax
+    from jax._src.lax.lax import _convert_element_type
 
-    return lax._convert_element_type(array, weak_type=True)
+    return value if getattr(value, "weak_type", False) else _convert_element_type(value, weak_type=True)
+
+
+def is_weak(value: Any) -> bool:
+    """Return whether `jax.jit` gives an argument a weak type: a Python number, or an array or spec with such a type."""
+    return type(value) in (int, float, complex) or bool(getattr(value, "weak_type", False))
 
 
 def cpu_lowering(primitive: Any) -> Any:

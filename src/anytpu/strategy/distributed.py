@@ -19,7 +19,7 @@ import numpy as np
 
 from anytpu._calls import explain_methods
 from anytpu.errors import DataError, DataExhaustedError, SettingError
-from anytpu.strategy.per_replica import PerReplica
+from anytpu.strategy.per_replica import PerReplica, is_key
 from anytpu.strategy.replicas import refuse_inside
 
 
@@ -99,6 +99,13 @@ class DistributedDataset:
         keeps_strings = callable(getattr(type(self._dataset), "on_host", None))
         walk = self._dataset.numbers() if keeps_strings else iter(self._dataset)
         return DistributedIterator(self._strategy, walk, self._is_per_replica, self._dataset)
+
+    @property
+    def cardinality(self) -> int:
+        """Number of batches of the data set, as it was given; -1 if it is endless, -2 if the number is not known."""
+        if callable(getattr(self._dataset, "cardinality", None)):
+            return int(self._dataset.cardinality())
+        return len(self._dataset) if hasattr(self._dataset, "__len__") else -2
 
     def __len__(self) -> int:
         steps = len(self._dataset)
@@ -299,6 +306,11 @@ def _own_replicas(strategy: Any) -> tuple[int, ...]:
 
 
 def _arrays(batch: Any) -> Any:
+    if any(is_key(leaf) for leaf in jax.tree.leaves(batch)):
+        raise DataError(
+            "a batch holds typed random keys, which NumPy does not have: yield their numbers, "
+            "jax.random.key_data(keys), and make keys of them in the step, jax.random.wrap_key_data(rows)"
+        )
     return jax.tree.map(np.asarray, batch)
 
 

@@ -172,12 +172,12 @@ class TPUStrategy(Strategy):
         """
         return scopes.enter_scope(self)
 
-    def run(self, fn: Callable, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def run(self, fn: Callable, args: tuple = (), kwargs: dict | None = None, options: Any = None) -> Any:
         """Run a function once on each replica.
 
         The function is compiled on its first run, without a decorator. It is compiled again only if its code, its
-        closure, the globals that it reads, or the shapes of its arguments change. It may read and mutate Keras models,
-        optimizers and metrics. Global numbers and strings are compared by value, other objects by identity.
+        closure, the globals and attributes that it reads, or the shapes of its arguments change. It may read and mutate
+        Keras models, optimizers and metrics. Numbers and strings are compared by value, other objects by identity.
 
         Args:
             fn: the step function of one replica.
@@ -186,6 +186,7 @@ class TPUStrategy(Strategy):
                 static. Flax NNX modules and optimizers are updated in place. The arrays of an Equinox module are
                 passed.
             kwargs: its keyword arguments, likewise; None means none.
+            options: TensorFlow's `RunOptions`; no effect, because they are about its compiler.
 
         Returns:
             The outputs of the function, each array as a `PerReplica`; plain arrays for one replica.
@@ -194,7 +195,7 @@ class TPUStrategy(Strategy):
             ReplicaError: a variable without aggregation, or an NNX module, would differ between the replicas. Or the
                 function uses an NNX module that is not an argument, or a `PerReplica` does not fit.
             SettingError: an argument cannot be passed to a step.
-            StrategyError: the system was shut down, or this is inside a function that `run` runs.
+            StrategyError: the system was shut down, or this is inside a function that `run` runs or that JAX traces.
 
         Example:
             >>> strategy = TPUStrategy(TPUClusterResolver("virtual", cores=2))
@@ -204,6 +205,7 @@ class TPUStrategy(Strategy):
               1: 6.0
             }
         """
+        del options
         scopes.prepare("strategy.run")
         try:
             return self._steps.run(self, fn, args, kwargs)
@@ -319,7 +321,8 @@ class TPUStrategy(Strategy):
 
     def compile(self, program: Program, loop: Loop | None = None) -> Executable:
         """Compile a Program for the cores, placed by the layout, and increment `compilations`."""
-        executable = self.backend.compile(self.place(program), loop)
+        with scopes.compiled_in_spite(f"{program.name} on {self!r}"):
+            executable = self.backend.compile(self.place(program), loop)
         self.compilations += 1
         for listener in compile_listeners:
             listener(self.num_replicas_in_sync, program)

@@ -22,7 +22,7 @@ import numpy as np
 from jax.tree_util import tree_flatten_with_path
 
 from anytpu import _keras
-from anytpu._jax import weakly_typed
+from anytpu._jax import as_weak
 from anytpu.errors import FileError, SettingError
 from anytpu.train.checkpoint import Restored
 from anytpu.train.variable_names import named_variables
@@ -235,7 +235,7 @@ class _Leaf:
             is_committed = isinstance(self._value, jax.Array) and self._value.committed
             self.new = jax.device_put(value, self._value.sharding if is_committed else None)
             if self.kind == "weak":
-                self.new = weakly_typed(self.new)
+                self.new = as_weak(self.new)
             elif self.kind is not None:
                 self.new = jax.random.wrap_key_data(self.new, impl=self.kind.removeprefix("key "))
 

@@ -89,7 +89,7 @@ def training(run: ModeRun, input_specs: Any, tensors: bool) -> Program:
     shards = jax.tree.map(lambda leaf: PerReplica.of_stack(split_rows(leaf, deployment.replicas)), zeros)
     run.make(zeros)
     form, _ = split_arguments((shards,), None, deployment.replicas)
-    step = step_of(Call(run.step, form, deployment.strategy, is_pure=False), None)
+    step = step_of(Call(run.step, form, deployment.strategy, is_pure=False))
     program = dataclasses.replace(step.program, name=f"{_name(run.step)}/train")
     return _with_values(program, list(step.variables)) if tensors else program
 
