@@ -187,3 +187,14 @@ def test_the_clusters_of_jax_have_names():
     names = {kind.name for kind in clusters.ClusterEnv._cluster_types}
     assert {"slurm", "ompi", "gketpu", "gcetpu"} <= names, f"JAX {jax.__version__} names its clusters {names}"
     assert _jax.cluster("slurm", None, 1) is None
+
+
+def test_a_trace_loses_its_references():
+    def count(x: Any) -> Any:
+        reference = jax.new_ref(x)
+        jax.grad(lambda y: reference.__setitem__(..., lax.stop_gradient(reference[...] + y)) or y)(x)
+        return jax.freeze(reference)
+
+    pure = _jax.without_references(jax.make_jaxpr(count)(1.0))
+    assert not pure.effects, f"JAX {jax.__version__} keeps references, which train/outside.py takes out of a step"
+    assert jax.extend.core.jaxpr_as_fun(pure)(1.0) == [2.0]

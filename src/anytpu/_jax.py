@@ -89,6 +89,13 @@ def without_callback_errors() -> Iterator[None]:
         logger.disabled = before
 
 
+def without_references(closed: Any) -> Any:
+    """Return a closed jaxpr without JAX references: each read and write of one becomes a value passed on."""
+    from jax._src.state import discharge
+
+    return discharge.discharge_state(closed)
+
+
 def trace_settings() -> list[str]:
     """Return the settings of JAX on which a trace and its lowering depend, those of this thread included.
 

@@ -99,3 +99,8 @@ def _choosing(function: Callable, is_wanted: Callable[[], bool], original: Calla
         return original(*args, **kwargs)
 
     return choose
+
+
+def is_keras(frame: Any) -> bool:
+    """Return whether a frame of the call stack runs Keras's own code."""
+    return frame.f_globals.get("__name__", "").startswith("keras.src.")

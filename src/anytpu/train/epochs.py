@@ -25,7 +25,7 @@ from anytpu.embedding import checked_ids
 from anytpu.engine.feeds import BatchSource, FeedSource, ResidentArrays, RowSource, SingleSource, StepGroup, shapes_of
 from anytpu.engine.interrupts import raise_if_interrupted
 from anytpu.errors import DataExhaustedError
-from anytpu.program.program import Tree
+from anytpu.program.program import Tree, spec_of
 from anytpu.train import checks
 from anytpu.train.input_clock import InputClock
 from anytpu.train.labels import warn_of_labels
@@ -78,6 +78,8 @@ class Epochs(_KerasEpochIterator):
         self._clock = InputClock(lambda: trainer.newest_logs)
         # Once a batch has another sequence length than the first, all later batches are padded.
         self._is_varied = False
+        self.first_specs: Tree = None
+        """Specs of the first batch; None before it. Keras has taken one when it has built the model."""
         self.run: FitReports | None = None
         """The checkpoints of the fit whose data this is, or None."""
         self._input = PassPlace(self.data_adapter)
@@ -97,6 +99,8 @@ class Epochs(_KerasEpochIterator):
         else:
             self._resident = None
         resident = self._resident
+        if resident is not None:
+            self.first_specs = resident.batch(self.data_adapter.batch_size)
         trainer.set_pace(mode, resident and shapes_of(resident.batch(self.data_adapter.batch_size)))
 
     def reset(self) -> None:
@@ -310,7 +314,10 @@ class Epochs(_KerasEpochIterator):
         if not self._is_checked:
             self._is_checked = True
             self._check_first(batch)
-        return jax.tree.map(narrow, batch)
+        batch = jax.tree.map(narrow, batch)
+        if self.first_specs is None:
+            self.first_specs = spec_of(batch)
+        return batch
 
     def _with_checked_ids(self, batch: Tree, is_batch: bool = False) -> Tree:
         """Return a batch, or arrays, whose ids are in the model's embedding tables."""

@@ -20,6 +20,7 @@ import numpy as np
 from anytpu import _keras
 from anytpu.engine.feeds import one_batch
 from anytpu.train.epochs import PastSteps, narrow
+from anytpu.train.keras_program import PARTS
 from anytpu.train.padding import Predicted
 from anytpu.train.trainer import Trainer
 
@@ -64,7 +65,7 @@ def _logging(mode: str) -> Callable[[Trainer], Callable]:
             if isinstance(group, PastSteps):
                 trainer.newest_logs = group.logs
                 return group.logs, state
-            logs = trainer.later(trainer.run(mode, state, group)[-1].last)
+            logs = trainer.later(trainer.run(mode, group)[-1].last)
             if mode == "train":
                 trainer.newest_logs = logs
             return logs, state
@@ -76,7 +77,7 @@ def _logging(mode: str) -> Callable[[Trainer], Callable]:
 
 def _predict(trainer: Trainer) -> Callable:
     def predict_function(state: Any, group: Any) -> Any:
-        segments = trainer.run("predict", state, group)
+        segments = trainer.run("predict", group)
         parts = [_predictions(trainer.backend.get(segment.every), segment.count) for segment in segments]
         return jax.tree.map(_concatenate, *parts), state
 
@@ -116,8 +117,11 @@ def _getter(trainer_of: TrainerOf) -> Callable:
             if trainer is None:
                 return original(self, **wanted)
             if wanted.get("optimizer_variables"):
-                return trainer.state("train")
-            return trainer.state("test" if wanted.get("metrics_variables") else "predict")
+                mode = "train"
+            else:
+                mode = "test" if wanted.get("metrics_variables") else "predict"
+            # Keras unpacks its own lists.
+            return trainer.state(mode)[: len(PARTS[mode])]
 
         return wrapper
 

@@ -19,6 +19,7 @@ import jax
 from anytpu.embedding import slots_of_tables, tables_of
 from anytpu.program.program import ROWS, Program, Tree
 from anytpu.train.masking import masked
+from anytpu.train.outside import with_outside
 from anytpu.train.padding import LENGTHS, Padded, Padding, predicted
 from anytpu.train.time_axis import TimeAxis
 
@@ -42,20 +43,34 @@ class VariableList:
 
     Attributes:
         variables: the Keras variables, in Keras's order.
+        assigned: of a list of variables outside: the ids of those that a trace of the step has assigned.
     """
 
     variables: tuple[Any, ...]
+    assigned: set[int] = dataclasses.field(default_factory=set)
 
 
-def parts_of(model: Any, mode: str) -> tuple[VariableList, ...]:
-    """Return the lists of Keras variables that a step of this mode takes, in order."""
+def parts_of(model: Any, mode: str, outside: VariableList | None = None) -> tuple[VariableList, ...]:
+    """Return the lists of Keras variables that a step of this mode takes, in order.
+
+    Args:
+        model: a built and compiled model.
+        mode: "train", "test" or "predict".
+        outside: the variables that a step uses outside of Keras's lists; see `outside.py`. They are a further list, and
+            leave the lists of Keras that have them.
+    """
     lists = {
         "trainable": lambda: model.trainable_variables,
         "non_trainable": lambda: model.non_trainable_variables,
         "optimizer": lambda: model.optimizer.variables,
         "metrics": lambda: model.metrics_variables,
     }
-    return tuple(VariableList(tuple(lists[part]())) for part in PARTS[mode])
+    parts = tuple(VariableList(tuple(lists[part]())) for part in PARTS[mode])
+    if outside is None:
+        return parts
+    ids = set(map(id, outside.variables))
+    rest = (VariableList(tuple(v for v in part.variables if id(v) not in ids)) for part in parts)
+    return (*rest, outside)
 
 
 def padding_of(model: Any) -> Padding:
@@ -72,13 +87,14 @@ def keras_program(
         model: a built and compiled model.
         mode: "train", "test" or "predict".
         batch: specs of the global batch, `(x, y, sample_weight)` as Keras's data adapters yield it.
-        parts: the variables, as `parts_of` lists them.
+        parts: the variables, as `parts_of` lists them. With a list of variables outside, a trace raises
+            `OutsideVariables` if the step uses others.
         padding: the `Padding` that made the batch, if the batch is `Padded`.
     """
     axis = padding.axis if padding is not None and isinstance(batch, Padded) else None
     return Program(
         name=f"{model.name}/{mode}",
-        step=_STEPS[mode](model, axis),
+        step=with_outside(_STEPS[mode](model, axis), tuple(part.variables for part in parts_of(model, mode)), parts),
         state=tuple([jax.ShapeDtypeStruct(v.shape, v.dtype) for v in part.variables] for part in parts),
         batch=batch,
         layout=jax.tree.map(lambda _: ROWS, batch),
@@ -92,9 +108,11 @@ def keras_program(
 def _state_kinds(model: Any, mode: str, parts: tuple[VariableList, ...]) -> tuple[str, ...]:
     """Return `Program.state_kinds`. The slots of an embedding table are variables of its layer."""
     slots = slots_of_tables(model)
+    named = zip(PARTS[mode], parts_of(model, mode), strict=True)
+    kinds = {id(variable): _KINDS[name] for name, part in named for variable in part.variables}
     return tuple(
-        "slots" if variable.path in slots else _KINDS[name]
-        for name, part in zip(PARTS[mode], parts, strict=True)
+        "slots" if variable.path in slots else kinds.get(id(variable), "other")
+        for part in parts
         for variable in part.variables
     )
 

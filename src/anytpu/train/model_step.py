@@ -64,8 +64,13 @@ def model_step(step: Callable) -> Callable:
         variables = [variable for each in lists for variable in each]
         values = [value for each in state for value in each]
         pairs = list(zip(variables, values, strict=True))
-        with ReplicaScope(pairs, outer=_keras.stateless_scope()) as scope:
+        outer = _keras.stateless_scope()
+        with ReplicaScope(pairs, outer=outer) as scope:
             result = _called(step, self, data)
+        listed = set(map(id, variables))
+        for update in scope.written() if outer is not None else ():
+            if id(update[0]) not in listed:
+                outer.add_update(update)
         new = tuple([scope.held(variable) for variable in each] for each in lists)
         # `predict` returns only the non-trainables.
         return result, (new if len(state) > 2 else new[1])
