@@ -15,8 +15,11 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 
+from anytpu import _keras
 from anytpu.embedding import slots_of_tables, tables_of
+from anytpu.errors import ProgramError
 from anytpu.program.program import ROWS, Program, Tree
 from anytpu.train.masking import masked
 from anytpu.train.outside import with_outside
@@ -125,11 +128,27 @@ def _logging(mode: str) -> Callable[[Any, TimeAxis | None], Callable]:
             keras_step = model.train_step if mode == "train" else model.test_step
             with _masked(model, axis, batch):
                 logs, state = keras_step(tuple(list(part) for part in state), batch)
-            return tuple(list(part) for part in state), logs
+            return tuple(list(part) for part in state), _logged(model, f"{mode}_step", logs)
 
         return step
 
     return make
+
+
+def _logged(model: Any, name: str, logs: Tree) -> Tree:
+    """Return the logs of a step, in which a variable is its value.
+
+    Raises:
+        ProgramError: a log is no number and no array of numbers.
+    """
+    logs = jax.tree.map(_keras.array_of, logs)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(logs):
+        if not isinstance(leaf, jax.Array | np.ndarray | np.generic | float | int | complex):
+            raise ProgramError(
+                f"{name} of {model.name!r} returns {leaf!r} as the log {jax.tree_util.keystr(path)}. A compiled step "
+                "returns numbers and arrays of numbers: leave the log out, or add it in a callback"
+            )
+    return logs
 
 
 def _predict(model: Any, axis: TimeAxis | None) -> Callable:
