@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.experimental.xla_metadata import set_xla_metadata
+from jax.extend.core import jaxpr_as_fun
 from jax.extend.core.primitives import while_p
 from jax.interpreters import mlir, partial_eval
 
@@ -197,4 +198,4 @@ def test_a_trace_loses_its_references():
 
     pure = _jax.without_references(jax.make_jaxpr(count)(1.0))
     assert not pure.effects, f"JAX {jax.__version__} keeps references, which train/outside.py takes out of a step"
-    assert jax.extend.core.jaxpr_as_fun(pure)(1.0) == [2.0]
+    assert jaxpr_as_fun(pure)(1.0) == [2.0]

@@ -15,8 +15,8 @@ from anytpu.program import of
 
 X = np.arange(44, dtype="float32").reshape(22, 2)
 Y = np.zeros((22, 1), "float32")
-COUNT = keras.Variable(0.0)
-LEVEL = keras.metrics.Mean()
+COUNT: Any = keras.Variable(0.0)
+LEVEL: Any = keras.metrics.Mean()
 SEEDS = keras.random.SeedGenerator(5)
 
 
@@ -45,7 +45,7 @@ class Norm(keras.metrics.Metric):
 
 def fitted(*layers: Any, data: Any = (X, Y), cores: int = 4, **compiled: Any) -> tuple[Any, dict[str, list[float]]]:
     with tpu.connect("virtual", cores=cores).scope():
-        model = keras.Sequential([keras.Input((2,)), *layers, keras.layers.Dense(1, kernel_initializer="ones")])
+        model: Any = keras.Sequential([keras.Input((2,)), *layers, keras.layers.Dense(1, kernel_initializer="ones")])
         model.compile(**{"optimizer": keras.optimizers.SGD(1e-4), "loss": "mse", **compiled})
     return model, model.fit(*data, batch_size=10, epochs=2, shuffle=False, verbose=0).history
 
@@ -104,9 +104,9 @@ def test_a_step_reads_the_newest_value_of_a_variable_that_it_does_not_assign():
 
 
 def test_a_metric_reads_the_weights_after_the_step():
+    made: list[Any] = []
     norm = Norm()
     norm.model = lambda: made[0]
-    made: list[Any] = []
     with tpu.connect("virtual", cores=2).scope():
         made.append(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]))
         made[0].compile(keras.optimizers.SGD(1e-4), "mse", metrics=[norm])
@@ -152,7 +152,7 @@ def test_a_model_step_assigns_in_each_mode():
             return self(data)
 
     with tpu.connect("virtual", cores=2).scope():
-        model = Stepped()
+        model: Any = Stepped()
         model.compile("sgd")
     COUNT.assign(0.0)
     noise = model.fit(X, Y, batch_size=11, epochs=2, verbose=0).history["noise"]
@@ -179,7 +179,7 @@ def test_a_trainable_variable_beside_the_lists_is_refused():
             return logs, state
 
     with tpu.connect("virtual", cores=2).scope():
-        model = Clipped([keras.Input((2,)), keras.layers.Dense(1, name="d")])
+        model: Any = Clipped([keras.Input((2,)), keras.layers.Dense(1, name="d")])
         model.compile("sgd", "mse")
     with pytest.raises(ProgramError) as caught:
         model.fit(X, Y, verbose=0)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import keras
 import numpy as np
 
 from anytpu import _keras
@@ -38,6 +39,7 @@ def install(trainer_class: Any, trainer_of: TrainerOf) -> None:
         _keras.wrap(trainer_class, name, _maker(name.split("_")[1] + "_function", make, trainer_of))
     _keras.wrap(trainer_class, "_get_jax_state", _getter(trainer_of))
     _keras.wrap(trainer_class, "jax_state_sync", _syncer(trainer_of))
+    _keras.wrap(trainer_class, "_get_metrics_result_or_logs", _results(trainer_of))
 
 
 def _maker(attribute: str, make: Callable[[Trainer], Callable], trainer_of: TrainerOf) -> Callable:
@@ -136,6 +138,27 @@ def _syncer(trainer_of: TrainerOf) -> Callable:
             # Each variable's value is fetched when it is read.
             self._jax_state_synced = True
             return None
+
+        return wrapper
+
+    return wrap
+
+
+def _results(trainer_of: TrainerOf) -> Callable:
+    """Wrap Keras's choice of the logs of an epoch: the results of the metrics, if these have the names of the logs.
+
+    A step may return a log with the name of a mean that it has not updated, such as "loss". The mean is 0 then, and the
+    log is what the step returned.
+    """
+
+    def wrap(original: Callable) -> Callable:
+        def wrapper(self: Any, logs: Any) -> Any:
+            results = original(self, logs)
+            if trainer_of(self) is None or results is logs:
+                return results
+            means = [metric for metric in self.metrics if isinstance(metric, keras.metrics.Mean)]
+            unused = [mean.name for mean in means if mean.name in logs and not np.asarray(mean.count.value)]
+            return {**results, **{name: logs[name] for name in unused}}
 
         return wrapper
 
