@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -22,6 +23,23 @@ def has_started() -> bool:
     """Return whether JAX has started its devices. This does not import JAX."""
     bridge = sys.modules.get("jax._src.xla_bridge")
     return bridge is not None and bridge.backends_are_initialized()
+
+
+_has_lost_threads = False
+
+
+def has_lost_threads() -> bool:
+    """Return whether this process was forked after JAX had started its devices: the threads of JAX are missing here."""
+    return _has_lost_threads
+
+
+def _note_fork() -> None:
+    global _has_lost_threads
+    _has_lost_threads = has_started()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
 
 
 def is_mapped(value: Any) -> bool:

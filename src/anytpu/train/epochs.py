@@ -24,7 +24,7 @@ from anytpu import _keras
 from anytpu.embedding import checked_ids
 from anytpu.engine.feeds import BatchSource, FeedSource, ResidentArrays, RowSource, SingleSource, StepGroup, shapes_of
 from anytpu.engine.interrupts import raise_if_interrupted
-from anytpu.errors import DataExhaustedError
+from anytpu.errors import DataError, DataExhaustedError
 from anytpu.program.program import Tree, spec_of
 from anytpu.train import checks
 from anytpu.train.input_clock import InputClock
@@ -308,10 +308,13 @@ class Epochs(_KerasEpochIterator):
         return 1 if self._is_varied else self._trainer.stack_capacity(batch_bytes)
 
     def _narrowed(self, batch: Tree) -> Tree:
-        """Pad a batch and cast its 64-bit arrays on the host; check the columns of the first batch."""
+        """Pad a batch and cast its 64-bit arrays on the host; check its rows, and the columns of the first batch."""
+        has_rows = checks.has_rows(batch)
+        if not has_rows and self._mode != "predict":
+            raise DataError(_EMPTY_BATCH)
         batch = self._trainer.padding.padded(self._with_checked_ids(batch, is_batch=True), may_stay=not self._is_varied)
         self._is_varied |= isinstance(batch, Padded)
-        if not self._is_checked:
+        if not self._is_checked and has_rows:
             self._is_checked = True
             self._check_first(batch)
         batch = jax.tree.map(narrow, batch)
@@ -356,6 +359,12 @@ def narrow(leaf: Any) -> np.ndarray:
     """Return an array on the host with the dtype that JAX would use: of 32 bits, unless its 64-bit mode is on."""
     array = np.asarray(leaf)
     return array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
+
+
+_EMPTY_BATCH = (
+    "the data yielded a batch of 0 rows, and a step has no loss for it. Leave empty batches out, for example in the "
+    "generator: if len(x): yield x, y"
+)
 
 
 def _no_batch(epoch: int) -> str:
