@@ -28,7 +28,7 @@ from anytpu.errors import DataError, DataExhaustedError
 from anytpu.program.program import Tree, spec_of
 from anytpu.train import checks
 from anytpu.train.input_clock import InputClock
-from anytpu.train.labels import warn_of_labels
+from anytpu.train.labels import LabelCheck
 from anytpu.train.padding import Padded
 from anytpu.train.pass_place import FitReports, PassPlace
 
@@ -84,8 +84,10 @@ class Epochs(_KerasEpochIterator):
         """The checkpoints of the fit whose data this is, or None."""
         self._input = PassPlace(self.data_adapter)
         arrays = self._with_checked_ids(_keras.row_arrays(self.data_adapter))
-        # `checks.check_call` and `warn_of_labels` have seen arrays already.
+        # `checks.check_call` has seen arrays already.
         self._is_checked = arrays is not None
+        self._labels = None if mode == "predict" else LabelCheck(trainer.model)
+        self._whole = arrays
         if arrays is not None:
             for rows in _keras.batch_sizes(self.data_adapter):
                 checks.check_strict(trainer.strategy, rows)
@@ -287,6 +289,9 @@ class Epochs(_KerasEpochIterator):
 
     def _begin_pass(self) -> None:
         self._steps_seen = 0
+        if self._whole is not None and self._labels is not None and not self._is_building:
+            self._labels.check(self._whole)
+            self._labels = None
         # Keras builds the model with a batch of a pass that is not counted.
         if self.run is not None and not self._is_building:
             self._input.begin_pass()
@@ -317,6 +322,8 @@ class Epochs(_KerasEpochIterator):
         if not self._is_checked and has_rows:
             self._is_checked = True
             self._check_first(batch)
+        if self._labels is not None and self._whole is None:
+            self._labels.check(batch)
         batch = jax.tree.map(narrow, batch)
         if self.first_specs is None:
             self.first_specs = spec_of(batch)
@@ -334,7 +341,6 @@ class Epochs(_KerasEpochIterator):
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         columns = checks.check_columns({"x": x, "y": y, "sample_weight": sample_weight})
         checks.warn_of_wide([name for name, array in columns if array.dtype == np.float64])
-        warn_of_labels(self._trainer.model, y)
 
     def _why_ended(self, steps_run: int, wanted: int | None) -> str | None:
         """Return why an epoch ended after `steps_run` steps; None for a first pass of unknown length."""

@@ -35,6 +35,7 @@ from anytpu.strategy import TPUStrategy
 from anytpu.strategy import variables as homes
 from anytpu.train import checks
 from anytpu.train.keras_program import PARTS, VariableList, padding_of, parts_of
+from anytpu.train.labels import LabelCheck
 from anytpu.train.outside import OutsideVariables
 from anytpu.train.pass_place import FitReports
 from anytpu.train.placed_programs import PlacedPrograms
@@ -98,6 +99,8 @@ class Trainer:
         """For each epoch of the newest fit, the share of time that the device waited for batches, from 0 to 1."""
         self.notices: list[str] | None = None
         """Lines to print after Keras's own line of the epoch; None if the fit is silent."""
+        self.labels = LabelCheck(model)
+        """Checks the labels of calls on one batch."""
         self.padding = padding_of(model)
         """Pads sequences of many lengths to a few lengths."""
         self._programs = PlacedPrograms(model, strategy, self.padding)
