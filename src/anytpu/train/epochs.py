@@ -28,7 +28,6 @@ from anytpu.errors import DataError, DataExhaustedError
 from anytpu.program.program import Tree, spec_of
 from anytpu.train import checks
 from anytpu.train.input_clock import InputClock
-from anytpu.train.labels import LabelCheck
 from anytpu.train.padding import Padded
 from anytpu.train.pass_place import FitReports, PassPlace
 
@@ -86,7 +85,7 @@ class Epochs(_KerasEpochIterator):
         arrays = self._with_checked_ids(_keras.row_arrays(self.data_adapter))
         # `checks.check_call` has seen arrays already.
         self._is_checked = arrays is not None
-        self._labels = None if mode == "predict" else LabelCheck(trainer.model)
+        self._labels = None if mode == "predict" else trainer.labels.of_pass()
         self._whole = arrays
         if arrays is not None:
             for rows in _keras.batch_sizes(self.data_adapter):

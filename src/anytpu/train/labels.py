@@ -49,24 +49,31 @@ class LabelCheck:
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        # For each output its classes, or None; None before the model is built.
-        self._classes: list[Classes | None] | None = None
+        # The classes of each output, or None for an output: one entry, which is there once the model is built.
+        self._known: list[list[Classes | None]] = []
         self._is_over = not _may_be_sparse(model)
+
+    def of_pass(self) -> LabelCheck:
+        """Return a check that warns once in another pass over data; what is known of the model is shared."""
+        other = LabelCheck(self._model)
+        other._known = self._known
+        return other
 
     def check(self, batch: Any) -> None:
         """Check the labels of a batch, or of arrays: x, (x, y) or (x, y, sample_weight) on the host."""
         if self._is_over or not isinstance(batch, tuple) or len(batch) < 2:
             return
-        if self._classes is None:
-            self._classes = _classes_of(self._model, batch[0])
-            if self._classes is None:
+        if not self._known:
+            found = _classes_of(self._model, batch[0])
+            if found is None:
                 return
-            self._is_over = not any(self._classes)
+            self._known.append(found)
+        each = self._known[0]
         labels = jax.tree.leaves(_in_order(self._model, batch[1]))
         weights = jax.tree.leaves(_in_order(self._model, batch[2])) if len(batch) > 2 else []
-        if len(labels) != len(self._classes):
+        if len(labels) != len(each):
             return
-        for index, (array, classes) in enumerate(zip(labels, self._classes, strict=True)):
+        for index, (array, classes) in enumerate(zip(labels, each, strict=True)):
             weight = weights[index] if len(weights) == len(labels) else None
             if classes is not None and (text := _fault(self._model, array, weight, *classes)) is not None:
                 self._is_over = True
@@ -121,10 +128,13 @@ def _classes_of(model: Any, x: Any) -> list[Classes | None] | None:
         layers = model.layers if isinstance(model, keras.Sequential) else []
         last = next((layer for layer in reversed(layers) if not isinstance(layer, _KEEP_CLASSES)), None)
         return [(last.units, _ignored(model.loss))] if isinstance(last, keras.layers.Dense) else None
-    try:
-        outputs = outputs_of(model, spec_of(x))
-    except Exception:  # A model without a `call`, or whose step calls it in another way.
-        return []
+    if getattr(model, "outputs", None):
+        outputs = [jax.ShapeDtypeStruct([size or 1 for size in each.shape], each.dtype) for each in model.outputs]
+    else:
+        try:
+            outputs = outputs_of(model, spec_of(x))
+        except Exception:  # A model without a `call`, or whose step calls it in another way.
+            return []
     leaves = jax.tree.leaves(outputs)
     has_metric = len(leaves) == 1 and _has_sparse_metric(model)
     pairs = zip(leaves, losses_of(model, outputs), strict=True)
