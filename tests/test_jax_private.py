@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.extend.core import jaxpr_as_fun
 from jax.interpreters import mlir, partial_eval
 
 from anytpu import _env, _jax
@@ -216,3 +217,14 @@ def test_weak_types():
     assert jax.eval_shape(jax.vmap(_jax.as_weak), jnp.ones(3)).weak_type
     found = [_jax.is_weak(value) for value in (1, 1.0, jnp.asarray(1.0), True, jnp.float32(1), np.float64(1))]
     assert found == [True, True, True, False, False, False]
+
+
+def test_a_trace_loses_its_references():
+    def count(x: Any) -> Any:
+        reference = jax.new_ref(x)
+        jax.grad(lambda y: reference.__setitem__(..., lax.stop_gradient(reference[...] + y)) or y)(x)
+        return jax.freeze(reference)
+
+    pure = _jax.without_references(jax.make_jaxpr(count)(1.0))
+    assert not pure.effects, f"JAX {jax.__version__} keeps references, which train/outside.py takes out of a step"
+    assert jaxpr_as_fun(pure)(1.0) == [2.0]

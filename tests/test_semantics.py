@@ -11,7 +11,7 @@ ROWS = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in PAGE
 
 
 def test_every_point_is_there_in_order():
-    assert [row[0].strip("| ") for row in ROWS] == [f"A{number}" for number in range(64)]
+    assert [row[0].strip("| ") for row in ROWS] == [f"A{number}" for number in range(65)]
 
 
 def test_each_says_what_became_of_it():

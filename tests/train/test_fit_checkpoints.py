@@ -29,7 +29,7 @@ from checkpointed_fit import Ended
 from cli.commands import anytpu
 
 PROGRAM = Path(checkpointed_fit.__file__)
-VARIANTS = ("arrays", "dataset", "stream", "spanning", "fsdp", "generator", "sequences")
+VARIANTS = ("arrays", "dataset", "stream", "spanning", "fsdp", "generator", "sequences", "outside")
 
 
 def train(folder: Path, variant: str, end_after: int = 0, **others: Any) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import Any, final
 
 import jax
 
-from anytpu import _by_name
+from anytpu import _by_name, _jax
 from anytpu._calls import explain_arguments, explain_methods
 from anytpu.engine.backend import Backend, Executable, Loop, backend_of
 from anytpu.engine.hosts import Hosts
@@ -108,8 +108,10 @@ class TPUStrategy(Strategy):
         """The backend of the system.
 
         Raises:
-            StrategyError: the system was shut down.
+            StrategyError: the system was shut down, or this process was forked from one that used JAX.
         """
+        if _jax.has_lost_threads():
+            raise StrategyError(_FORKED)
         if not self._system.is_running:
             raise StrategyError(
                 f"the TPU system of {self!r} was shut down. Make a new strategy with tpu.connect() and compile the "
@@ -340,6 +342,13 @@ class TPUStrategy(Strategy):
         if self.layout is not None:
             name += f", layout {self.layout}"
         return f"<TPUStrategy: {name}>"
+
+
+_FORKED = (
+    "this process was forked from one in which JAX had started its devices. The threads of JAX do not exist here, so "
+    'the call would wait for ever. Start the process anew, with multiprocessing.get_context("spawn"), or fork before '
+    "tpu.connect()"
+)
 
 
 def _say(line: str) -> None:

@@ -51,6 +51,10 @@ class FitReports(Protocol):
         """Record the program of the next steps."""
         ...
 
+    def found_outside(self) -> None:
+        """Report that the trainer has found variables outside of Keras's lists."""
+        ...
+
     def begin_group(self) -> None:
         """Report that the next call begins."""
         ...
