@@ -109,7 +109,8 @@ def check_columns(trees: dict[str, Any]) -> list[tuple[str, Any]]:
 
 def has_rows(batch: Any) -> bool:
     """Return whether the arrays of a batch have a row."""
-    return all(np.shape(leaf)[:1] != (0,) for leaf in jax.tree.leaves(batch))
+    leaves = jax.tree.leaves(batch)
+    return not leaves or np.shape(leaves[0])[:1] != (0,)
 
 
 def warn_of_wide(names: list[str]) -> None:

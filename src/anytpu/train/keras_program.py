@@ -71,6 +71,8 @@ def parts_of(model: Any, mode: str, outside: VariableList | None = None) -> tupl
     parts = tuple(VariableList(tuple(lists[part]())) for part in PARTS[mode])
     if outside is None:
         return parts
+    if not outside.variables:
+        return (*parts, outside)
     ids = set(map(id, outside.variables))
     rest = (VariableList(tuple(v for v in part.variables if id(v) not in ids)) for part in parts)
     return (*rest, outside)

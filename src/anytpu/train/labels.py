@@ -69,6 +69,9 @@ class LabelCheck:
                 return
             self._known.append(found)
         each = self._known[0]
+        # Most models have one output, and most labels are classes: this takes 3 us.
+        if len(each) == 1 and (each[0] is None or _are_classes(batch[1], each[0][0])):
+            return
         labels = jax.tree.leaves(_in_order(self._model, batch[1]))
         weights = jax.tree.leaves(_in_order(self._model, batch[2])) if len(batch) > 2 else []
         if len(labels) != len(each):
@@ -84,7 +87,7 @@ class LabelCheck:
 def _fault(model: Any, y: Any, weight: Any, classes: int, ignored: int | None) -> str | None:
     """Return the text of the warning; None if all labels that count are classes."""
     y = np.asarray(y)
-    if not y.size or y.dtype.kind not in "iuf" or (y.min() >= 0 and y.max() < classes):
+    if not y.size or y.dtype.kind not in "iuf" or _are_classes(y, classes):
         return None
     y = y[np.isfinite(y)] if weight is None else _counted(y, np.asarray(weight))
     y = y if ignored is None else y[y != ignored]
@@ -96,6 +99,14 @@ def _fault(model: Any, y: Any, weight: Any, classes: int, ignored: int | None) -
         f"y has labels from {low:g} to {high:g}, and {model.name!r} has {classes} classes, 0 to {classes - 1}. The "
         f"loss of a label outside of them is 0, and nothing is learned from it: {advice}"
     )
+
+
+def _are_classes(y: Any, classes: int) -> bool:
+    """Return whether y is an array of integers, and each is the index of a class."""
+    if not isinstance(y, np.ndarray) or not y.size or y.dtype.kind not in "iu":
+        return False
+    # As an unsigned integer a negative one is large, so one maximum is enough.
+    return bool(y.view(f"u{y.dtype.itemsize}").max() < classes)
 
 
 def _in_order(model: Any, columns: Any) -> Any:
