@@ -34,6 +34,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from anytpu import _env
+from anytpu.files.json_text import read_json
 from anytpu.files.replacing import write_text
 
 TIMEOUT_S = 120.0
@@ -127,7 +128,7 @@ def _run_child() -> tuple[str, bool]:
 def _load_result() -> str | None:
     """Return the stored result: the reason of the failure, or "" for success; None without a valid file."""
     try:
-        result = json.loads(result_file().read_text())
+        result = read_json(result_file().read_bytes())
     except (OSError, ValueError):
         return None
     failure = result.get("failed") if isinstance(result, dict) else None
