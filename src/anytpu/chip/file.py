@@ -26,6 +26,7 @@ from anytpu.chip.file_parts import PARTS, SAVE_AGAIN, Packed, join_parts, split_
 from anytpu.chip.image import Image, Resident, Tag
 from anytpu.chip.images import CompilerSettings
 from anytpu.chip.isa import Instruction, decode, encode
+from anytpu.chip.quantized.checking import check_network
 from anytpu.chip.quantized.nodes import QuantizedNetwork
 from anytpu.chip.serialization import RecordDecoder, RecordEncoder, binding, join_arrays, size_bytes, split_arrays
 from anytpu.errors import ChipError, ChipFileError
@@ -187,6 +188,8 @@ def _recall(parts: dict[str, Packed]) -> tuple[Image, QuantizedNetwork | None, C
     )
     described = read_json(parts[_NETWORK].unpack(MAX_PART_BYTES[_NETWORK]))
     network = None if described is None else recalling.network(described)
+    if network is not None:
+        check_network(network, design)
     return image, network, CompilerSettings(**header["settings"])
 
 

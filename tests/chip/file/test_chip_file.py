@@ -30,7 +30,7 @@ from anytpu.chip.quantized.nodes import QHostStep
 from anytpu.errors import ChipError, ChipFileError
 from anytpu.files import memory
 from anytpu.units import format_bytes
-from chip_samples import dense_image, every_node, host_step, service_image
+from chip_samples import dense_image, every_node, host_step, service_image, tables_network
 
 COPY = "Copy it again, or save it again, with ChipProgram.save or anytpu chip compile."
 
@@ -219,7 +219,7 @@ def test_a_whole_file_that_makes_no_sense():
         f"The file 'a.tpu' cannot be used. Byte 1 of the instructions is 0x00, which is no opcode. {again}"
     )
     assert refusal(network=b'{"name": "a"}') == (
-        "The file 'a.tpu' cannot be used. Its description is invalid (KeyError: 'inputs'). " + again
+        "The file 'a.tpu' cannot be used. Its description is invalid (KeyError: 'shapes'). " + again
     )
     assert refusal(arrays=b"1234") == (
         "The file 'a.tpu' cannot be used: its part 'arrays' has 4 bytes, and 0 is the most that it can have. " + again
@@ -236,12 +236,22 @@ def test_a_whole_file_that_makes_no_sense():
 
 
 def test_a_network_whose_output_the_instructions_do_not_compute(tmp_path: Path):
+    load(write(tmp_path / "a.tpu", dense_image(), tables_network("y")))
+    path = write(tmp_path / "a.tpu", dense_image(), tables_network("y", "t"))
+    with pytest.raises(ChipFileError) as caught:
+        load(path)
+    assert str(caught.value) == (
+        f"The file {str(path)!r} cannot be used: its instructions do not compute 't', an output of its network. {AGAIN}"
+    )
+
+
+def test_a_network_of_other_tensors_than_the_instructions(tmp_path: Path):
     path = write(tmp_path / "a.tpu", dense_image(), every_node())
     with pytest.raises(ChipFileError) as caught:
         load(path)
     assert str(caught.value) == (
-        f"The file {str(path)!r} cannot be used: its instructions do not compute 'z', an output of its network. "
-        "Compile it again, or save it again, with ChipProgram.save or anytpu chip compile."
+        f"The file {str(path)!r} cannot be used: its instructions hold 'x' in another form than its network "
+        f"describes. {AGAIN}"
     )
 
 
