@@ -17,7 +17,7 @@ from jax.extend.core.primitives import while_p
 from jax.interpreters import mlir, partial_eval
 
 from anytpu import _env, _jax
-from anytpu.strategy.padded.counts import AxisSize
+from anytpu.strategy.uneven.agreement import AxisSize
 
 
 def test_a_trace_is_noticed():
@@ -112,18 +112,43 @@ def test_the_races_of_the_kernel_interpreter():
     assert _jax.kernel_has_race() is False
 
 
-def test_psum_of_a_python_number_multiplies_it_by_the_size_of_the_axis():
-    def folded(fold: Any) -> Any:
-        trace: Any = jax.make_jaxpr(lambda: fold("replica"), axis_env=[("replica", AxisSize(4))])
-        return trace().jaxpr.outvars[0].val
+def test_a_sum_of_python_numbers_can_be_replaced():
+    def folded(fold: Any, total: Any) -> Any:
+        with _jax.numbers_summed("replica", total):
+            trace: Any = jax.make_jaxpr(lambda: fold("replica"), axis_env=[("replica", AxisSize(4))])
+            return trace().jaxpr.outvars[0].val
 
     numbers = [2, 2.0, np.int32(2), np.float32(2)]
-    values = [folded(lambda axis, number=number: lax.psum(number, axis)) for number in numbers]
-    values += [folded(lambda axis: lax.pmean(8, axis)), folded(lambda axis: lax.psum(1, axis))]
-    assert values == [2018, 2018, 2018, 2018, 8 * 1009 / 4, 4], (
-        f"JAX {jax.__version__} does not convert the size of an axis to the type of the number in _const(example, "
-        "size), by which strategy/padded/counts.py finds the numbers that psum multiplies by it"
+    for total, expected in ((lambda number: None, 8), (lambda number: None if number == 1 else number + 9, 11)):
+        sums = [folded(lambda axis, number=number: lax.psum(number, axis), total) for number in numbers]
+        assert [*sums, 4 * folded(lambda axis: lax.pmean(2, axis), total)] == pytest.approx([expected] * 5), (
+            f"JAX {jax.__version__} sums numbers elsewhere than in lax.parallel._psum, by which a step knows the sum "
+            "of its replicas' numbers of rows"
+        )
+    assert lax.psum(jnp.ones(3), ()).shape == (3,)
+
+
+def test_the_maximum_of_nothing_can_be_had():
+    with _jax.extremes_of_nothing():
+        found = [jnp.max(jnp.zeros((0, 2)), axis=0).tolist(), float(jnp.zeros(0).min()), float(jnp.max(jnp.ones(1)))]
+    assert found == [[-np.inf, -np.inf], np.inf, 1.0], (
+        f"JAX {jax.__version__} reduces elsewhere than in reductions._reduction, where the maximum of no rows is -inf"
     )
+    with pytest.raises(ValueError, match="zero-size array"):
+        jnp.max(jnp.zeros((0, 3)))
+
+
+def test_a_trace_for_another_axis_size_of_the_same_value_is_not_reused():
+    calls: list[int] = []
+
+    @jax.jit
+    def inner(x: Any) -> Any:
+        calls.append(1)
+        return lax.psum(x, "replica")
+
+    for _ in range(2):
+        jax.make_jaxpr(inner, axis_env=[("replica", AxisSize(4))])(1.0)
+    assert len(calls) == 2, f"JAX {jax.__version__} compares the sizes of axes by value when it looks for a trace"
 
 
 def test_the_settings_of_a_trace_have_those_of_the_thread():

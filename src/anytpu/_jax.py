@@ -9,9 +9,11 @@ Rule: this file contains no policy. JAX is imported inside the functions, so tha
 from __future__ import annotations
 
 import contextlib
+import contextvars
+import functools
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 PARSE_FLAGS = "from jaxlib import _jax; _jax.CompileOptions()"
@@ -199,3 +201,81 @@ def cluster(name: str, port: str | None, timeout_s: int) -> tuple[str, int, int,
         environment.get_process_id(),
         environment.get_local_process_id(),
     )
+
+
+@contextlib.contextmanager
+def numbers_summed(axis: str, total: Callable[[Any], Any]) -> Iterator[None]:
+    """In a block, replace the sum over an axis of values that are not traced: JAX multiplies them by the axis size.
+
+    JAX has no public hook for this (as of 0.12). Other threads keep JAX's own sum.
+
+    Args:
+        axis: name of the axis.
+        total: takes a number or an array, and returns its sum over the axis, or None for JAX's own product.
+    """
+    from jax._src.lax import parallel
+
+    _wrap_once(parallel, "_psum", _sum_with_hook)
+    with _set(_NUMBER_SUM, (axis, total)):
+        yield
+
+
+@contextlib.contextmanager
+def extremes_of_nothing() -> Iterator[None]:
+    """In a block, give `jnp.max` and `jnp.min` of an array without elements -inf and inf, as TensorFlow does.
+
+    JAX raises an error, and has no public setting for this (as of 0.12).
+    """
+    from jax._src.numpy import reductions
+
+    _wrap_once(reductions, "_reduction", _reduction_with_identity)
+    with _set(_HAS_EXTREMES, True):
+        yield
+
+
+_NUMBER_SUM: contextvars.ContextVar[tuple[str, Callable[[Any], Any]] | None] = contextvars.ContextVar(
+    "sum of a number", default=None
+)
+_HAS_EXTREMES: contextvars.ContextVar[bool] = contextvars.ContextVar("extremes of nothing", default=False)
+
+
+def _wrap_once(module: Any, name: str, make: Callable[[Callable], Callable]) -> None:
+    if not hasattr(getattr(module, name), "__wrapped__"):
+        setattr(module, name, make(getattr(module, name)))
+
+
+@contextlib.contextmanager
+def _set(variable: contextvars.ContextVar, value: Any) -> Iterator[None]:
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+def _reduction_with_identity(original: Callable) -> Callable:
+    @functools.wraps(original)
+    def reduction(a: Any, name: str, *args: Any, **options: Any) -> Any:
+        if _HAS_EXTREMES.get() and name in ("max", "min") and getattr(a, "size", None) == 0:
+            options["has_identity"] = True
+        return original(a, name, *args, **options)
+
+    return reduction
+
+
+def _sum_with_hook(original: Callable) -> Callable:
+    @functools.wraps(original)
+    def psum(x: Any, axis_name: Any, **options: Any) -> Any:
+        import jax
+        from jax.core import Tracer
+
+        axis, total = _NUMBER_SUM.get() or (None, None)
+        leaves, tree = jax.tree.flatten(x)
+        is_traced = any(isinstance(leaf, Tracer) for leaf in leaves)
+        if total is None or is_traced or axis_name not in (axis, (axis,)) or options.get("axis_index_groups"):
+            return original(x, axis_name, **options)
+        sums = [total(leaf) for leaf in leaves]
+        pairs = zip(leaves, sums, strict=True)
+        return tree.unflatten([original(leaf, axis_name, **options) if s is None else s for leaf, s in pairs])
+
+    return psum

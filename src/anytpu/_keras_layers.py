@@ -78,6 +78,23 @@ def offer_batch_norm(moments: Callable, normalize: Callable, is_wanted: Callable
         wrap(keras_backend().nn, name, functools.partial(_choosing, function, is_wanted))
 
 
+def normalise_no_rows() -> None:
+    """Give batch normalization the mean and variance 0 of a batch without rows, as TensorFlow does on a replica."""
+    import keras
+
+    wrap(keras.layers.BatchNormalization, "_moments", _of_no_rows)
+
+
+def _of_no_rows(original: Callable) -> Callable:
+    def moments(self: Any, inputs: Any, mask: Any) -> Any:
+        if inputs.shape[0] != 0:
+            return original(self, inputs, mask)
+        zeros = keras_backend().numpy.zeros(inputs.shape[self.axis], inputs.dtype)
+        return zeros, zeros
+
+    return moments
+
+
 def _recording_zero_output(original: Callable) -> Callable:
     def inner_loop(layer: Any, *args: Any, **kwargs: Any) -> Any:
         before = _ZEROES_OUTPUT.set(bool(layer.zero_output_for_mask))

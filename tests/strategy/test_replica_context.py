@@ -128,21 +128,26 @@ def test_the_rows_of_each_batch_are_gathered_without_pads():
     assert strategy.compilations == before + 3
 
 
-def test_pads_that_cannot_be_left_out():
+def test_rows_are_gathered_in_a_loop_of_many_steps():
     strategy = tpu.connect("virtual", cores=2)
     made = strategy.distribute_dataset([np.ones((4, 2)), np.ones((3, 2))])
-    gather = lambda axis: lambda rows: tpu.get_replica_context().all_gather(rows, axis)  # noqa: E731
+    rows = strategy.run_steps(lambda rows: tpu.get_replica_context().all_gather(rows, 0), iter(made), 2)
+    assert rows.values[1].shape == (3, 2)
+
+
+def test_an_axis_of_one_length_is_gathered_only_where_the_others_agree():
+    strategy = tpu.connect("virtual", cores=2)
+    batch = next(iter(strategy.distribute_dataset([np.ones((3, 2))])))
+
+    def step(rows):
+        return tpu.get_replica_context().all_gather(rows, -1)
+
     with pytest.raises(ReplicaError) as error:
-        strategy.run(gather(-1), args=(list(made)[1],))
+        strategy.run(step, args=(batch,))
+    line = step.__code__.co_firstlineno + 1
     assert str(error.value) == (
-        "all_gather was given axis=-1 and a value of shape (2, 2) with the rows of a batch that does not fill all "
-        "replicas, so that the replicas have different numbers of rows: gather along axis 0, or make batches of a size "
-        "that the replicas divide"
-    )
-    with pytest.raises(ReplicaError) as error:
-        strategy.run_steps(gather(0), iter(made), 2)
-    assert str(error.value) == (
-        "all_gather in a loop of run_steps cannot leave out the pads of a batch that does not fill all replicas: each "
-        "batch has its own number of rows, and the loop is compiled once. Use strategy.run, or make batches of a size "
-        "that the replicas divide, for example with batch(rows, drop_remainder=True)"
+        f"step was given a batch that does not fill all replicas, and all_gather (line {line} of "
+        "test_replica_context.py) joins values of the replicas that have the shapes (2, 2) and (1, 2). Let all "
+        "replicas run the same collectives, on values of the same shapes, or leave such a batch out: "
+        "batch(rows, drop_remainder=True)"
     )

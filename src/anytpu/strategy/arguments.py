@@ -19,7 +19,6 @@ import numpy as np
 from anytpu.errors import ReplicaError, SettingError
 from anytpu.program.program import REPLICATED, ROWS, Layout
 from anytpu.strategy.per_replica import PerReplica, is_per_replica
-from anytpu.strategy.replicas import ReplicaShard, RowCounts
 
 _BY_VALUE = (bool, str, bytes, type(None))
 _NUMBERS = (int, float, complex)
@@ -76,25 +75,20 @@ class StaticLeaf:
 class ArgumentForm:
     """The form of the arguments of a run: everything except the values of array leaves.
 
-    If the batch does not fill all replicas, the counts of real rows are passed to the step too, after the leaves.
-
     Attributes:
         tree: structure of `(args, kwargs)`, with each `PerReplica` as a leaf.
         leaves: the leaves, in order.
-        room: number of rows of each replica including pads, if the batch has pads; otherwise None.
-        counts: number of real rows of each replica, if the batch has pads; otherwise None. They are passed to the step,
-            so they do not change the form. A step that depends on them is compiled for these counts.
+        counts: number of real rows of each replica, if the batch has pads; otherwise None.
     """
 
     tree: Any
     leaves: tuple[ArrayLeaf | StaticLeaf, ...]
-    room: int | None = None
-    counts: RowCounts | None = dataclasses.field(default=None, compare=False)
+    counts: tuple[int, ...] | None = None
 
     @property
     def key(self) -> tuple:
         """Cache key of the form, the same for equal forms. It does not hold the objects of `objects`."""
-        return self.tree, tuple([leaf.key if type(leaf) is StaticLeaf else leaf for leaf in self.leaves]), self.room
+        return self.tree, tuple([leaf.key if type(leaf) is StaticLeaf else leaf for leaf in self.leaves]), self.counts
 
     @property
     def objects(self) -> list[Any]:
@@ -115,31 +109,16 @@ class ArgumentForm:
         """Return the layout of each passed array."""
         return [ROWS if leaf.is_split else REPLICATED for leaf in self._array_leaves()]
 
-    def parts(self) -> list[jax.ShapeDtypeStruct]:
-        """Return the spec of one replica's part of each passed array."""
-        return [
-            jax.ShapeDtypeStruct(leaf.shape[1:] if leaf.is_split else leaf.shape, leaf.dtype)
-            for leaf in self._array_leaves()
-        ]
-
     def has_rows(self) -> list[bool]:
         """Return a flag for each passed array: True if its first axis is rows, some of which are pads."""
         return [leaf.is_padded for leaf in self._array_leaves()]
 
-    def shard(self, arrays: list[Any], *, is_recorded: bool = False) -> ReplicaShard | None:
-        """Return one replica's part of a batch that does not fill all replicas, from the arrays passed to it."""
-        return None if self.room is None else ReplicaShard(arrays[-1], self.room, self.counts, is_recorded)
-
-    def with_rows(self, room: int) -> ArgumentForm:
-        """Return the form of a batch with `room` rows per replica."""
-        return ArgumentForm(self.tree, tuple(_with_rows(leaf, room) for leaf in self.leaves), room, self.counts)
+    def with_rows(self, rows: int) -> ArgumentForm:
+        """Return the form of a batch with so many rows on every replica."""
+        return ArgumentForm(self.tree, tuple(_with_rows(leaf, rows) for leaf in self.leaves))
 
     def _array_leaves(self) -> list[ArrayLeaf]:
-        leaves = [leaf for leaf in self.leaves if type(leaf) is ArrayLeaf]
-        if self.room is None:
-            return leaves
-        replicas = next(leaf.shape[0] for leaf in leaves if leaf.is_split)
-        return [*leaves, ArrayLeaf((replicas,), np.dtype("int32"), True)]
+        return [leaf for leaf in self.leaves if type(leaf) is ArrayLeaf]
 
 
 def split_arguments(args: Any, kwargs: Any, replicas: int) -> tuple[ArgumentForm, list[Any]]:
@@ -151,8 +130,7 @@ def split_arguments(args: Any, kwargs: Any, replicas: int) -> tuple[ArgumentForm
         replicas: number of parts that a `PerReplica` must have.
 
     Returns:
-        The form, and the passed values: arrays, Python numbers and `PerReplica`. If the batch has pads, the last value
-        is the number of real rows of each replica.
+        The form, and the passed values: arrays, Python numbers and `PerReplica`.
 
     Raises:
         SettingError: `args` is not a tuple or `kwargs` not a dict, or a leaf is a Keras variable or holds strings.
@@ -176,30 +154,27 @@ def split_arguments(args: Any, kwargs: Any, replicas: int) -> tuple[ArgumentForm
     for index, leaf in enumerate(leaves):
         _check(leaf, replicas, tree, index)
     uneven = [value for value in values if isinstance(value, PerReplica) and value.rows is not None]
-    if not uneven:
-        return ArgumentForm(tree, leaves), arrays
-    rows, room = _rows_of(uneven)
-    return ArgumentForm(tree, leaves, room, RowCounts(rows)), [*arrays, PerReplica.of_stack(np.array(rows, np.int32))]
+    return ArgumentForm(tree, leaves, _rows_of(uneven) if uneven else None), arrays
 
 
-def _rows_of(uneven: list[PerReplica]) -> tuple[tuple[int, ...], int]:
-    """Return the real rows of each replica, and the rows including pads, from the values of one batch."""
-    row_counts = dict.fromkeys((value.rows, value.spec().shape[1]) for value in uneven)
+def _rows_of(uneven: list[PerReplica]) -> tuple[int, ...]:
+    """Return the number of rows of each replica, from the values of one batch."""
+    row_counts = dict.fromkeys(value.rows for value in uneven)
     if len(row_counts) > 1:
-        listed = " and ".join(str(list(rows or ())) for rows, _ in row_counts)
+        listed = " and ".join(str(list(rows or ())) for rows in row_counts)
         raise ReplicaError(
             f"two batches that do not fill all replicas are passed together, with {listed} rows on the replicas: pass "
             "the parts of one batch, as one next(iterator) returns them"
         )
-    ((rows, room),) = row_counts
+    (rows,) = row_counts
     assert rows is not None
-    return rows, room
+    return rows
 
 
-def _with_rows(leaf: ArrayLeaf | StaticLeaf, room: int) -> ArrayLeaf | StaticLeaf:
+def _with_rows(leaf: ArrayLeaf | StaticLeaf, rows: int) -> ArrayLeaf | StaticLeaf:
     if isinstance(leaf, StaticLeaf) or not leaf.is_padded:
         return leaf
-    return dataclasses.replace(leaf, shape=(leaf.shape[0], room, *leaf.shape[2:]))
+    return dataclasses.replace(leaf, shape=(leaf.shape[0], rows, *leaf.shape[2:]))
 
 
 def _leaf(value: Any, arrays: list[Any]) -> ArrayLeaf | StaticLeaf:

@@ -80,8 +80,9 @@ def mean_over_rows(new: Any, shard: ReplicaShard | None) -> Any:
     """Return the mean over the replicas, weighted by real rows; a replica without rows has weight 0."""
     if shard is None:
         return jax.lax.pmean(new, REPLICA_AXIS)
-    rows = shard.rows.astype(new.dtype)
-    return jax.lax.psum(new * rows, REPLICA_AXIS) / jax.lax.psum(rows, REPLICA_AXIS)
+    # The statistics of no rows are NaN.
+    share = new * (shard.rows / sum(shard.counts)) if shard.rows else jnp.zeros_like(new)
+    return jax.lax.psum(share, REPLICA_AXIS)
 
 
 @contextlib.contextmanager

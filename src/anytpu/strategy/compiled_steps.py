@@ -33,14 +33,14 @@ from anytpu.strategy import variables as homes
 from anytpu.strategy.arguments import ArgumentForm, split_arguments
 from anytpu.strategy.identity import Identity, is_weakly_referable
 from anytpu.strategy.per_replica import PerReplica, of_handles
-from anytpu.strategy.replicas import RowCounts, check_step
+from anytpu.strategy.replicas import check_step
 from anytpu.strategy.step import Call, ReplicaStep, step_of
 
 MAX_STEPS = 64
 """Maximum number of compiled steps in the cache of a strategy."""
 
 _MAX_VARIANTS = 4
-"""Maximum number of variants of one step, which differ in `trainable` flags or in the counts of real rows."""
+"""Maximum number of variants of one step, which differ in `trainable` flags."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -51,9 +51,8 @@ class CompiledStep:
         executable: the executable of its Program.
         references: weak references to the Keras variables that it reads and writes, in the order of the state.
         trainable: for each variable, whether it was trainable at compile time.
-        has_rows: for a batch that does not fill all replicas, a tree of bools: True for outputs whose first axis is
-            rows; otherwise None.
-        counts: number of real rows of each replica, as in `ReplicaStep`.
+        shapes: for a batch that does not fill all replicas, the shapes of each output, as in `UnevenStep`; otherwise
+            None.
         layouts: for a whole-batch step, the layouts of its state and of its batch; otherwise None.
         pace: chooses the number of steps of the next call of a loop.
     """
@@ -61,8 +60,7 @@ class CompiledStep:
     executable: Executable
     references: tuple[weakref.ref[Any], ...]
     trainable: tuple[bool, ...]
-    has_rows: Tree
-    counts: tuple[int, ...] | None
+    shapes: list[tuple[tuple[int, ...], ...] | None] | None
     layouts: tuple[Tree, Tree] | None
     pace: CallPace = dataclasses.field(default_factory=CallPace)
 
@@ -70,10 +68,10 @@ class CompiledStep:
     def of(cls, executable: Executable, step: ReplicaStep) -> CompiledStep:
         """Return the compiled form of a step."""
         references = tuple(weakref.ref(variable) for variable in step.variables)
-        # Keep only `has_rows`: the padded step itself holds the model.
-        has_rows = None if step.padded is None else step.padded.has_rows
+        # Keep only the shapes: the step itself holds the model.
+        shapes = None if step.uneven is None else step.uneven.shapes
         layouts = array_layouts(step.program) if step.program.replicas is None else None
-        return cls(executable, references, tuple(v.trainable for v in step.variables), has_rows, step.counts, layouts)
+        return cls(executable, references, tuple(v.trainable for v in step.variables), shapes, layouts)
 
     @property
     def variables(self) -> list[Any]:
@@ -105,25 +103,19 @@ class CompiledStep:
             except BaseException:
                 homes.release(variables)
                 raise
-        return None if own is None else backend.get(new), self.opened(backend, outputs, arrays)
+        return None if own is None else backend.get(new), self.opened(backend, outputs)
 
-    def opened(self, backend: Backend, outputs: Tree, arrays: list[Any]) -> Tree:
-        """Return handles of the outputs of one step as `PerReplica`, without the pads of the arguments.
+    def opened(self, backend: Backend, outputs: Tree) -> Tree:
+        """Return handles of the outputs of one step as `PerReplica`, without pads.
 
         The outputs of a whole-batch step are returned as arrays.
         """
         if self.layouts is not None:
             return backend.get(outputs)
-        rows = None if self.has_rows is None else tuple(int(count) for count in arrays[-1].padded())
-        return of_handles(backend, outputs, self.executable.outputs, rows, self.has_rows)
+        return of_handles(backend, outputs, self.executable.outputs, self.shapes)
 
-    def fits(self, counts: RowCounts | None) -> bool:
-        """Return whether a run can use this step.
-
-        The variables must be alive with the same `trainable` flags, and the counts of rows must match.
-        """
-        if counts is not None and self.counts not in (None, counts.values):
-            return False
+    def fits(self) -> bool:
+        """Return whether a run can use this step: its variables are alive with the same `trainable` flags."""
         pairs = zip(self.variables, self.trainable, strict=True)
         return all([v is not None and v.trainable is flag for v, flag in pairs])
 
@@ -232,7 +224,7 @@ class CompiledSteps:
         if entry is not None:
             self._steps.move_to_end(key)
             for compiled in entry.steps:
-                if compiled.fits(form.counts):
+                if compiled.fits():
                     return compiled
         # 2. Trace the step, and compile it.
         call = Call(fn, form, strategy, own is not None, module_form)

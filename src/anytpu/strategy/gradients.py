@@ -35,8 +35,9 @@ from anytpu.program.jaxprs import level_of
 from anytpu.program.program import REPLICA_AXIS
 from anytpu.program.summed_products import sums_over_replicas
 from anytpu.strategy.assignments import write_back
-from anytpu.strategy.recorded import record_gradients
-from anytpu.strategy.replicas import ReplicaScope, current_replica, is_on_mesh
+from anytpu.strategy.replicas import ReplicaScope, current_replica
+from anytpu.strategy.uneven.recorded import record_gradients
+from anytpu.strategy.uneven.step import is_on_mesh
 from anytpu.units import MIB, format_bytes
 
 _MIN_SUMMED_BYTES = 4 * MIB
@@ -245,7 +246,7 @@ def summed_value_and_grad(loss_of: Callable, values: list[Any]) -> tuple[Any, li
         The result of `loss_of`, and one gradient for each array.
     """
     replica = current_replica()
-    if replica is not None and replica.shard is not None and replica.shard.is_recorded:
+    if replica is not None and replica.shard is not None and replica.shard.exchange is not None:
         return record_gradients(loss_of, values)
     return (_on_mesh if is_on_mesh() else _over_lanes)(loss_of, values)
 

@@ -99,7 +99,6 @@ class LoopRun:
         # Of the next group of batches: the step of a whole-batch run, which decides their layouts, and the arguments.
         self._found: CompiledStep | None = None
         self._has_own_rows = False
-        self._last_arguments: StepArguments | None = None
         # Of the last call: its step, and the variables whose values are on the cores until `_settle` returns them.
         self._step: CompiledStep | None = None
         self._variables: list[Any] = []
@@ -123,7 +122,7 @@ class LoopRun:
                 self._settle()
         last, every = self._result
         assert self._step is not None
-        last = self._step.opened(self._backend, last, self._last_arrays())
+        last = self._step.opened(self._backend, last)
         state = None if self._own is None else unwrap_static_leaves(self._backend.get(self._own_handles))
         return LoopResult(unwrap_static_leaves(last), every, state)
 
@@ -145,15 +144,7 @@ class LoopRun:
             )
         self._has_own_rows = any(isinstance(array, PerReplica) and array.has_own_rows for array in arrays)
         arrays = [array.padded() if isinstance(array, PerReplica) else array for array in arrays]
-        self._last_arguments = StepArguments(form, arrays)
-        return self._last_arguments
-
-    def _last_arrays(self) -> list[Any]:
-        """Return the arrays of the last step, in the form of `split_arguments`."""
-        assert self._last_arguments is not None
-        arrays = self._last_arguments.arrays
-        has_pads = self._last_arguments.form.room is not None
-        return [*arrays[:-1], PerReplica.of_stack(arrays[-1])] if has_pads else arrays
+        return StepArguments(form, arrays)
 
     def _run(self, source: BatchSource, steps: int) -> None:
         while self._steps_run < steps:
@@ -178,9 +169,8 @@ class LoopRun:
 
     def _call(self, segment: Any) -> None:
         """Run the steps of one `FeedSegment` of the feed."""
-        # 1. Find the compiled step. One loop handles batches with different counts of real rows, so drop the counts.
-        form = dataclasses.replace(segment.batch.form, counts=None)
-        step = self._compiled.find(self._strategy, self._fn, form, segment.loop, self._own)
+        # 1. Find the compiled step.
+        step = self._compiled.find(self._strategy, self._fn, segment.batch.form, segment.loop, self._own)
         # 2. Wait for the previous call, which measures its duration, then start this one. The call donates its state,
         # so an interrupt must not come before the new state is stored.
         self._backend.hosts.count_call()

@@ -48,6 +48,7 @@ class PerReplica:
     #   values on the host       _values
     #   a stack on the host      _stack, and _rows if it has pads
     #   a stack on a backend     _backend, _handle, _spec, and _rows if it has pads
+    #   values of any shapes     _backend, _handle, _shapes: a stack, padded along several axes
     #   one value for all        _backend, _handle, _shared_spec
     _replicas: int
     _values: tuple[Any, ...] | None = None
@@ -57,6 +58,7 @@ class PerReplica:
     _spec: jax.ShapeDtypeStruct | None = None
     _shared_spec: jax.ShapeDtypeStruct | None = None
     _rows: tuple[int, ...] | None = None
+    _shapes: tuple[tuple[int, ...], ...] | None = None
     # The replicas whose values are on this host; None: all.
     _own: tuple[int, ...] | None = None
 
@@ -94,6 +96,20 @@ class PerReplica:
         return per_replica
 
     @classmethod
+    def of_shapes(cls, backend: Backend, handle: Any, shapes: tuple[tuple[int, ...], ...]) -> PerReplica:
+        """Return the `PerReplica` of a stacked array on a backend, of which each replica's value is a corner.
+
+        Args:
+            backend: the backend that holds the array.
+            handle: handle of the array.
+            shapes: shape of each replica's value.
+        """
+        per_replica = cls.__new__(cls)
+        per_replica._replicas, per_replica._shapes = len(shapes), shapes
+        per_replica._backend, per_replica._handle = backend, handle
+        return per_replica
+
+    @classmethod
     def of_shared(cls, backend: Backend, handle: Any, spec: jax.ShapeDtypeStruct) -> PerReplica:
         """Return the `PerReplica` of one array on a backend, which is the value of every replica.
 
@@ -123,6 +139,9 @@ class PerReplica:
         if self._values is None and self.is_shared:
             # Index with () so that a 0-d array becomes a NumPy scalar, like the parts of a stack.
             self._values = (np.asarray(self.shared())[()],) * self._replicas
+        if self._values is None and self._shapes is not None:
+            corners = [tuple(map(slice, shape)) for shape in self._shapes]
+            self._values = tuple(part[corner] for part, corner in zip(self.padded(), corners, strict=True))
         if self._values is None:
             stack = self.padded()
             rows = self._rows or (None,) * self._replicas
@@ -163,7 +182,7 @@ class PerReplica:
                 f"this batch has the values of {len(self._own)} of {self._replicas} replicas, those of this host: pass "
                 "it to strategy.run, and reduce or gather what that returns"
             )
-        if self._rows is None and (self._backend is not None or self._stack is not None):
+        if self._rows is self._shapes is None and (self._backend is not None or self._stack is not None):
             return self.padded()
         if any(is_traced(value) for value in self.values):
             return jnp.stack(self.values)
@@ -260,17 +279,14 @@ def is_per_replica(leaf: Any) -> bool:
     return isinstance(leaf, PerReplica)
 
 
-def of_handles(
-    backend: Backend, stacked: Any, specs: Any, rows: tuple[int, ...] | None = None, has_rows: Any = None
-) -> Any:
+def of_handles(backend: Backend, stacked: Any, specs: Any, shapes: Any = None) -> Any:
     """Return a tree of handles as a tree of `PerReplica`, or of plain values for one replica.
 
     Args:
         backend: the backend that holds the arrays.
         stacked: handles of the stacked arrays, or of a `SharedOutput` for values that all replicas share.
         specs: specs of the stacked arrays, `(replicas, ...)`, and of the shared values.
-        rows: number of real rows in each replica's batch; None if all rows were real.
-        has_rows: a tree of bools: True for values whose first axis is rows, whose pads are removed.
+        shapes: for each value, the shape on each replica, or None if they are equal; None if all are.
     """
     if len(backend.cores) == 1:
         arrays, tree = jax.tree.flatten(backend.get(stacked), is_leaf=SharedOutput.is_one)
@@ -279,10 +295,13 @@ def of_handles(
         are_jax = all(isinstance(array, jax.Array) for array in arrays)
         return tree.unflatten(_only(arrays) if are_jax else [array[0] for array in arrays])
 
-    def wrap(handle: Any, spec: Any, has_rows: bool) -> PerReplica:
-        if not isinstance(handle, SharedOutput):
-            return PerReplica.of_handle(backend, handle, spec, rows if has_rows else None)
-        return PerReplica.of_shared(backend, handle.value, spec.value)
+    def wrap(handle: Any, spec: Any, shapes: Any) -> PerReplica:
+        if isinstance(handle, SharedOutput):
+            return PerReplica.of_shared(backend, handle.value, spec.value)
+        if shapes is None or len({shape[1:] for shape in shapes}) == 1:
+            return PerReplica.of_handle(backend, handle, spec, shapes and tuple(shape[0] for shape in shapes))
+        return PerReplica.of_shapes(backend, handle, shapes)
 
-    flags = jax.tree.map(lambda _: False, stacked, is_leaf=SharedOutput.is_one) if rows is None else has_rows
-    return jax.tree.map(wrap, stacked, specs, flags, is_leaf=SharedOutput.is_one)
+    handles, tree = jax.tree.flatten(stacked, is_leaf=SharedOutput.is_one)
+    specs = tree.flatten_up_to(specs)
+    return tree.unflatten(map(wrap, handles, specs, [None] * len(handles) if shapes is None else shapes))

@@ -21,8 +21,8 @@ from anytpu.strategy.base import get_strategy
 from anytpu.strategy.collectives import ReduceOp
 from anytpu.strategy.current import CURRENT
 from anytpu.strategy.per_replica import PerReplica, is_per_replica
-from anytpu.strategy.recorded import record_gather
 from anytpu.strategy.replicas import Replica, current_replica, is_merging, outside
+from anytpu.strategy.uneven.recorded import record_gather
 
 
 @explain_methods
@@ -79,17 +79,12 @@ class ReplicaContext:
     def all_gather(self, value: Any, axis: int) -> Any:
         """Return the replicas' values, concatenated along an axis, on every replica.
 
-        If the batch does not fill all replicas, it returns only the real rows. The step is then compiled anew for each
-        new number of real rows.
-
         Args:
-            value: a tree of arrays, of the same shapes on every replica.
+            value: a tree of arrays. Only their lengths along the axis may differ between the replicas.
             axis: the axis to concatenate along.
 
         Raises:
             SettingError: a value has no such axis.
-            ReplicaError: the batch does not fill all replicas, and `axis` is not 0, or the step runs in a loop of
-                `run_steps`.
         """
         return jax.tree.map(lambda leaf: self._gather(leaf, axis), value)
 
@@ -127,35 +122,22 @@ class ReplicaContext:
                 f"all_gather was given axis={axis}, and this replica's value has the shape {leaf.shape}: the axis "
                 "counts the axes of one value, from 0; for a number type value[None]"
             )
-        counts = self._counts(leaf, axis)
-        if counts is not None:
-            return record_gather(leaf, self._stack, counts)
+        return self._concatenated(leaf, axis % leaf.ndim)
+
+    def _concatenated(self, leaf: Any, axis: int) -> Any:
+        lengths = self._replica.each(leaf.shape[axis])
+        if len(set(lengths)) > 1:
+            return record_gather(leaf, tuple(lengths), axis)
         stack = self._stack(leaf)
         return jnp.concatenate([stack[replica] for replica in range(self._replica.replicas)], axis)
-
-    def _counts(self, leaf: Any, axis: int) -> tuple[int, ...] | None:
-        """Return the number of real rows of each replica's value; None if the value has no pads."""
-        shard = self._replica.shard
-        # Decide by the length, since the result's shape depends on it. The plan rejects an axis that is not rows.
-        if shard is None or leaf.shape[0] != shard.room:
-            return None
-        if axis % leaf.ndim:
-            raise ReplicaError(
-                f"all_gather was given axis={axis} and a value of shape {leaf.shape} with the rows of a batch "
-                "that does not fill all replicas, so that the replicas have different numbers of rows: gather along "
-                "axis 0, or make batches of a size that the replicas divide"
-            )
-        if shard.counts is None:
-            raise ReplicaError(
-                "all_gather in a loop of run_steps cannot leave out the pads of a batch that does not fill all "
-                "replicas: each batch has its own number of rows, and the loop is compiled once. Use strategy.run, or "
-                "make batches of a size that the replicas divide, for example with batch(rows, drop_remainder=True)"
-            )
-        return shard.counts.read()
 
     def _gather_parts(self, leaf: Any) -> Any:
         if not isinstance(leaf, jax.Array | np.ndarray):
             return leaf
+        rows = self._replica.each(np.shape(leaf)[:1])
+        if len(set(rows)) > 1:
+            ends = np.cumsum([count for (count,) in rows])[:-1]
+            return PerReplica(jnp.split(self._concatenated(jnp.asarray(leaf), 0), ends))
         stack = self._stack(leaf)
         parts = [stack[replica] for replica in range(self._replica.replicas)]
         return parts[0] if len(parts) == 1 else PerReplica(parts)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import jax
@@ -23,50 +23,22 @@ from jax.extend.core import get_opaque_trace_state
 from anytpu import _keras
 from anytpu.errors import ReplicaError, SettingError, StrategyError
 from anytpu.program.program import REPLICA_AXIS
-from anytpu.strategy.recorded import record_mask
-
-
-@dataclasses.dataclass(eq=False)
-class RowCounts:
-    """The number of real rows in every replica's part of a batch, known when a step is traced.
-
-    Attributes:
-        values: number of real rows of each replica.
-        were_read: True once a step has read the counts. It is then compiled for these counts only; any other step is
-            compiled once for all counts.
-    """
-
-    values: tuple[int, ...]
-    were_read: bool = False
-
-    def read(self) -> tuple[int, ...]:
-        """Return the counts, and record that the step depends on them."""
-        self.were_read = True
-        return self.values
 
 
 @dataclasses.dataclass(frozen=True)
 class ReplicaShard:
-    """One replica's part of a batch that does not fill all replicas: its real rows, then pads that repeat real rows.
+    """One replica's part of a batch that does not fill all replicas.
 
     Attributes:
-        rows: number of real rows, an int32 scalar; 0 for a replica without rows.
-        room: number of rows including pads, the same for every replica.
-        counts: number of real rows of every replica; None in a loop of many steps, which runs batches of any counts.
-        is_recorded: True if the step is traced for a plan that excludes pads (`padded/`).
+        rows: number of rows of this replica, 0 for one without rows.
+        counts: number of rows of every replica.
+        exchange: takes a Python value of this replica, and returns that of every replica; None in a trace that only
+            finds the variables of a step.
     """
 
-    rows: Any
-    room: int
-    counts: RowCounts | None = None
-    is_recorded: bool = False
-
-    def mask(self, rows: Any) -> Any:
-        """Return the mask of real rows along an array's first axis, bool `(rows,)`.
-
-        A step that is not recorded is only traced abstractly, so only the shape of the mask matters there.
-        """
-        return record_mask(jnp.asarray(rows)) if self.is_recorded else jnp.arange(np.shape(rows)[0]) < self.rows
+    rows: int
+    counts: tuple[int, ...]
+    exchange: Callable[[Any], list[Any]] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +66,11 @@ class Replica:
     def index(self) -> Any:
         """Index of this replica, an int32 scalar."""
         return np.int32(0) if self.axis is None else jax.lax.axis_index(self.axis)
+
+    def each(self, value: Any) -> list[Any]:
+        """Return a Python value, such as a number of rows, of every replica."""
+        exchange = None if self.shard is None else self.shard.exchange
+        return [value] * self.replicas if exchange is None else exchange(value)
 
     def sum(self, value: Any) -> Any:
         """Return the sum of the replicas' values."""
@@ -167,11 +144,6 @@ def check_step(fn: Any, name: str, instead: str, example: str) -> None:
     refuse_inside(name, instead)
     if not callable(fn):
         raise SettingError(f"fn must be a function that one replica runs, not {fn!r}: {example}")
-
-
-def is_on_mesh() -> bool:
-    """Return whether the traced replica is one device of a mesh, not a lane of a `vmap`."""
-    return REPLICA_AXIS in jax.sharding.get_abstract_mesh().manual_axes
 
 
 class ReplicaScope(keras.StatelessScope):

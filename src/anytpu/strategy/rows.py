@@ -1,11 +1,7 @@
-"""The mask of real rows in a batch that does not fill all replicas, and losses over the real rows.
+"""Losses over the rows of the global batch, as each replica's share of them.
 
-Idea: every replica runs the same compiled step, so each gets the same number of rows. If there are not enough rows, a
-replica's last rows are pads, copies of real ones. The plan of the step (`padded/`) excludes pads from reductions over
-rows. A step that combines rows in another way uses `row_mask`.
-
-Rule: only axes that the plan identifies as rows have pads, whatever their length. A scalar counts once per replica,
-also on a replica without rows. A loss is scaled so that its sum over the replicas is the loss of the global batch.
+Rule: a loss is scaled so that its sum over the replicas is the loss of the global batch. A scalar counts once per
+replica, also on a replica without rows.
 """
 
 from __future__ import annotations
@@ -22,13 +18,13 @@ from anytpu.strategy.replicas import current_replica
 
 @explain_arguments
 def row_mask(rows: Any) -> Any:
-    """Return the mask of real rows in this replica's batch.
+    """Return the mask of real rows in this replica's batch: all of them, since a step never sees pads.
 
     Args:
         rows: an array with the rows of the batch, `(rows, ...)`.
 
     Returns:
-        bool `(rows,)`: False for the pads of a batch that does not fill all replicas.
+        bool `(rows,)`, all True. Programs written for padded batches multiply by it.
 
     Raises:
         StrategyError: called outside a function that `strategy.run` runs.
@@ -47,20 +43,7 @@ def row_mask(rows: Any) -> Any:
             "row_mask returns the real rows of one replica's batch: call it inside a function that you pass to "
             "strategy.run. Outside, the parts of a PerReplica have no pads"
         )
-    mask = mask_of(rows)
-    return jnp.ones(np.shape(rows)[:1], bool) if mask is None else mask
-
-
-def mask_of(rows: Any) -> Any | None:
-    """Return the mask of real rows in an array; None if all rows are real, or if it has no axis."""
-    replica = current_replica()
-    return None if replica is None or replica.shard is None or not np.ndim(rows) else replica.shard.mask(rows)
-
-
-def without_pads(values: Any) -> Any:
-    """Return values `(rows, ...)` with 0 in the pad rows; return values without pads unchanged."""
-    mask = mask_of(values)
-    return values if mask is None else jnp.where(mask.reshape(mask.shape + (1,) * (values.ndim - 1)), values, 0)
+    return jnp.ones(np.shape(rows)[:1], bool)
 
 
 @explain_arguments
@@ -97,10 +80,9 @@ def compute_average_loss(per_example_loss: Any, sample_weight: Any = None, globa
         )
     if sample_weight is not None:
         losses = losses * _like(losses, jnp.asarray(sample_weight, losses.dtype))
-    mask, losses = mask_of(losses), without_pads(losses)
-    rows: Any = global_batch_size
+    rows = global_batch_size
     if rows is None:
-        rows = losses.shape[0] * replica.replicas if mask is None else replica.sum(jnp.sum(mask))
+        rows = sum(replica.each(losses.shape[0]))
     # An empty batch has a loss of zero, not of 0 / 0.
     return jnp.sum(losses) / jnp.maximum(rows, 1)
 

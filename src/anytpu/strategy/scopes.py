@@ -29,7 +29,6 @@ from anytpu.strategy.current import CURRENT, MAKES_TABLE
 from anytpu.strategy.gradients import SummedGradient
 from anytpu.strategy.per_replica import is_traced
 from anytpu.strategy.replicas import Replica, current_replica, inside
-from anytpu.strategy.rows import without_pads
 
 _SYSTEM = "_anytpu_system"
 _UNUSED: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -162,6 +161,7 @@ _INSTEAD = (
 def install() -> None:
     """Install the wrappers on Keras, once."""
     _keras_layers.draw_flat()
+    _keras_layers.normalise_no_rows()
     _keras.wrap(_keras.variable_class(), "__init__", _wrap_init)
     _keras.wrap(_keras.jax_core_module().JaxVariable, "_initialize_layout", _wrap_layout)
     assignments.install()
@@ -277,23 +277,9 @@ def _wrap_loss_call(call: Callable) -> Callable:
                 f'tpu.compute_average_loss(keras.losses.{type(self).__name__}(reduction="none")(labels, predictions), '
                 "global_batch_size=64)"
             )
-        if is_alone or replica is None or replica.shard is None:
-            return call(self, y_true, y_pred, sample_weight)
-        return _without_pads(functools.partial(call, self, y_true, y_pred, sample_weight), self)
+        return call(self, y_true, y_pred, sample_weight)
 
     return wrapper
-
-
-def _without_pads(call: Callable, loss: Any) -> Any:
-    """Return the loss of a batch that does not fill all replicas, with 0 for each pad."""
-    reduction = loss.reduction
-    # Compute unreduced losses first, because the mask must have the shape of the losses, not of the predictions.
-    loss.reduction = "none"
-    try:
-        losses = jax.tree.map(without_pads, call())
-    finally:
-        loss.reduction = reduction
-    return jax.tree.map(keras.ops.sum, losses) if reduction == "sum" else losses
 
 
 def _reset_states(self: Any) -> None:

@@ -10,6 +10,7 @@ variables in the first, abstract trace; later traces must not make variables.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -29,9 +30,10 @@ from anytpu.strategy.arguments import ArgumentForm
 from anytpu.strategy.assignments import Merge, merge_of
 from anytpu.strategy.gradients import warn_of_large_sums
 from anytpu.strategy.modules import ModuleForm, ReplicaState, unwrap_static_leaves, wrap_static_leaves
-from anytpu.strategy.padded.step import PaddedStep
-from anytpu.strategy.replicas import Replica, ReplicaScope
+from anytpu.strategy.replicas import Replica, ReplicaScope, ReplicaShard
 from anytpu.strategy.scopes import as_replica, system_of
+from anytpu.strategy.uneven.agreement import Agreement
+from anytpu.strategy.uneven.step import UnevenStep, kinds_of, tracing
 from anytpu.strategy.whole_step import whole_program
 
 TraceCheck = Callable[[ClosedJaxpr], None]
@@ -44,14 +46,12 @@ class ReplicaStep:
     Attributes:
         program: the Program. Its state is the pair (values of the Keras variables, state of a pure step or None).
         variables: the Keras variables, in the order of the state.
-        padded: the form of the step that excludes pads, for a batch that does not fill all replicas; otherwise None.
-        counts: number of real rows of each replica, if the step depends on them; otherwise None.
+        uneven: the form of the step for a batch that does not fill all replicas; otherwise None.
     """
 
     program: Program
     variables: tuple[Any, ...]
-    padded: PaddedStep | None
-    counts: tuple[int, ...] | None
+    uneven: UnevenStep | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Call:
         strategy: the strategy that runs it; `get_strategy` in the function returns it.
         is_pure: True if the function takes its state as its first argument, and returns (state, outputs).
         modules: the form of the NNX modules among its arguments, whose arrays are the state; None if there are none.
-        is_recorded: True if it is traced for a plan that excludes pads.
+        shard: the replica's part of a batch that does not fill all replicas; otherwise None.
     """
 
     fn: Callable
@@ -72,7 +72,7 @@ class Call:
     strategy: Any
     is_pure: bool
     modules: ModuleForm | None = None
-    is_recorded: bool = False
+    shard: ReplicaShard | None = None
 
     @property
     def name(self) -> str:
@@ -105,8 +105,7 @@ class Call:
 
     def _replica(self, arrays: list[Any]) -> Replica:
         shared = tuple(array for array, layout in zip(arrays, self.form.layouts(), strict=True) if layout is REPLICATED)
-        shard = self.form.shard(arrays, is_recorded=self.is_recorded)
-        return Replica(self.strategy.num_replicas_in_sync, shard=shard, shared=shared)
+        return Replica(self.strategy.num_replicas_in_sync, shard=self.shard, shared=shared)
 
 
 def step_of(call: Call, own: Tree, check: TraceCheck | None = None) -> ReplicaStep:
@@ -126,7 +125,7 @@ def step_of(call: Call, own: Tree, check: TraceCheck | None = None) -> ReplicaSt
     if call.strategy.layout is not None:
         is_pure = call.is_pure and call.modules is None
         program = whole_program(call.name, call.fn, call.form, own if is_pure else None, call.strategy.layout)
-        return ReplicaStep(call.strategy.place(program), (), None, None)
+        return ReplicaStep(call.strategy.place(program), (), None)
     form, replicas = call.form, call.strategy.num_replicas_in_sync
     # 1. Trace abstractly to find the variables, and the merge function of each.
     variables, merges, has_summed_products = _discover(call, own, check)
@@ -139,17 +138,16 @@ def step_of(call: Call, own: Tree, check: TraceCheck | None = None) -> ReplicaSt
             with scope:
                 new_own, outputs = call(state[1], arrays)
             _check_made_none(call.name, scope, variables)
-            shard = call.form.shard(arrays)
             written = [(m, old, scope.held(v)) for m, old, v in zip(merges, state[0], variables, strict=True)]
-            return ([new if m is None else m(old, new, shard) for m, old, new in written], new_own), outputs
+            return ([new if m is None else m(old, new, call.shard) for m, old, new in written], new_own), outputs
 
         return step
 
-    # 3. Make the Program; a batch with pads needs the form of the step that excludes them.
-    padded = None if form.room is None else _padded(call, step_with)
+    # 3. Make the Program. A batch that does not fill the replicas needs a step for each number of rows.
+    uneven = None if form.counts is None else _uneven(call, form.counts, step_with)
     program = Program(
         name=call.name,
-        step=step_with(call) if padded is None else padded,
+        step=step_with(call) if uneven is None else uneven,
         state=([jax.ShapeDtypeStruct(v.shape, v.dtype) for v in variables], own),
         batch=form.specs(),
         layout=form.layouts(),
@@ -157,20 +155,17 @@ def step_of(call: Call, own: Tree, check: TraceCheck | None = None) -> ReplicaSt
         state_names=(*(v.path for v in variables), *(call.modules.names if call.modules else leaf_names(own, "state"))),
         sums_products=has_summed_products,
     )
-    counts = form.counts.values if form.counts is not None and form.counts.were_read else None
-    return ReplicaStep(program, tuple(variables), padded, counts)
+    return ReplicaStep(program, tuple(variables), uneven)
 
 
-def _padded(call: Call, step_with: Callable[[Call], Callable]) -> PaddedStep:
+def _uneven(call: Call, counts: tuple[int, ...], step_with: Callable[[Call], Callable]) -> UnevenStep:
     """Return the step of a batch that does not fill all replicas."""
-    form = call.form
-    assert form.room is not None
 
-    def step_for(room: int) -> tuple[Callable, list[Any]]:
-        traced = dataclasses.replace(call, form=form.with_rows(room), is_recorded=True)
-        return step_with(traced), traced.form.parts()
+    def step_for(rows: int, exchange: Callable[[Any], list[Any]]) -> Callable:
+        form, shard = call.form.with_rows(rows), ReplicaShard(rows, counts, exchange)
+        return step_with(dataclasses.replace(call, form=form, shard=shard))
 
-    return PaddedStep(call.name, form.room, step_for, form.has_rows(), call.strategy.num_replicas_in_sync)
+    return UnevenStep(call.name, counts, step_for, call.form.has_rows())
 
 
 def _discover(call: Call, own: Tree, check: TraceCheck | None) -> tuple[list[Any], list[Merge | None], bool]:
@@ -179,23 +174,43 @@ def _discover(call: Call, own: Tree, check: TraceCheck | None) -> tuple[list[Any
     Returns:
         The variables, the merge function of each one's new values, and whether products are summed over the replicas.
     """
-    scope = ReplicaScope([], makes_variables=True)
+    seen: dict[int, Any] = {}
+    overwritten: dict[int, bool] = {}
     differs: set[int] = set()
     written: set[int] = set()
+    has_summed_products = False
+    # Python code on the number of rows may use other variables for each number.
+    for each, guard in _with_each_count(call):
+        scope = ReplicaScope([], makes_variables=True)
 
-    def run_replica(own: Tree, arrays: list[Any]) -> Any:
-        scope.begins_here()
-        _, outputs = call(own, arrays)
-        written.update(id(variable) for variable, _ in scope.written())
-        differs.update(id(variable) for variable, value in scope.written() if _jax.is_mapped(value))
-        return outputs
+        def run_replica(own: Tree, arrays: list[Any], call: Call = each, scope: ReplicaScope = scope) -> Any:
+            scope.begins_here()
+            _, outputs = call(own, arrays)
+            written.update(id(variable) for variable, _ in scope.written())
+            differs.update(id(variable) for variable, value in scope.written() if _jax.is_mapped(value))
+            return outputs
 
-    with scope:
-        has_summed_products = _trace_replicas(call, run_replica, own, check)
-    merges = [
-        merge_of(v, id(v) in scope.overwritten, id(v) in differs) if id(v) in written else None for v in scope.seen
+        with guard, scope:
+            has_summed_products |= _trace_replicas(each, run_replica, own, check)
+        seen |= {id(variable): variable for variable in scope.seen}
+        overwritten |= {i: i in scope.overwritten and overwritten.get(i, True) for i in map(id, scope.seen)}
+    merges = [merge_of(v, overwritten[i], i in differs) if i in written else None for i, v in seen.items()]
+    return list(seen.values()), merges, has_summed_products
+
+
+def _with_each_count(call: Call) -> list[tuple[Call, contextlib.AbstractContextManager[None]]]:
+    """Return the call for each number of rows that a replica has, and the context of its trace."""
+    counts = call.form.counts
+    if counts is None:
+        return [(call, contextlib.nullcontext())]
+    agreement = Agreement(tuple(kinds_of(counts).values()))
+    return [
+        (
+            dataclasses.replace(call, form=call.form.with_rows(rows), shard=ReplicaShard(rows, counts)),
+            tracing(call.name, counts, rows, agreement),
+        )
+        for rows in kinds_of(counts)
     ]
-    return scope.seen, merges, has_summed_products
 
 
 def _trace_replicas(call: Call, run_replica: Callable, own: Tree, check: TraceCheck | None) -> bool:

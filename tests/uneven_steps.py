@@ -276,20 +276,6 @@ def neighbours_taken(x, y, w):
     )
 
 
-STEPS: dict[str, Callable[..., Any]] = {
-    step.__name__: step
-    for step in (
-        by_global_batch, times_reciprocal, mean_of_rows, mean_by_shape, mean_by_reciprocal, mean_of_pixels, accuracy,
-        confusion, confusion_by_scatter, rows_by_scatter, extremes, positions, variance, covariance, normalised, pairs,
-        contrastive, contrastive_by_labels, softmax_over_rows, adversarial, concatenated_gradient, sorted_rows, running,
-        scanned, mapped, looped, branched, convolved, checkpointed, penalised, picked, activations, quadratic_mean,
-        per_row, in_masks, constants,
-        neighbours, neighbours_taken, zeros_over_zeros, zeros_times_infinity,
-    )
-}  # fmt: skip
-"""Steps `(x, y, w) -> tree`, for `x` of shape `(rows, 3)`, `y` of shape `(rows,)` and weights `(3,)`."""
-
-
 def reversed_rows(x, y, w):
     return jnp.sum(x * x[::-1])
 
@@ -396,15 +382,21 @@ def called_back(x, y, w):
     return jax.pure_callback(lambda a: a.sum(), jax.ShapeDtypeStruct((), "float32"), x, vmap_method="sequential")
 
 
-REFUSED: dict[str, Callable[..., Any]] = {
+STEPS: dict[str, Callable[..., Any]] = {
     step.__name__: step
     for step in (
+        by_global_batch, times_reciprocal, mean_of_rows, mean_by_shape, mean_by_reciprocal, mean_of_pixels, accuracy,
+        confusion, confusion_by_scatter, rows_by_scatter, extremes, positions, variance, covariance, normalised, pairs,
+        contrastive, contrastive_by_labels, softmax_over_rows, adversarial, concatenated_gradient, sorted_rows, running,
+        scanned, mapped, looped, branched, convolved, checkpointed, penalised, picked, activations, quadratic_mean,
+        per_row, in_masks, constants,
+        neighbours, neighbours_taken, zeros_over_zeros, zeros_times_infinity,
         reversed_rows, rolled, first_row, last_row, half, half_the_rows, some_rows, up_to_a_limit,
         other_code, limited_rows, every_other, largest, sample_variance, logarithm, power, all_gathered,
         backwards, clipped_writes, summed_rows, transposed, table, twice, spectrum, window, triangle, called_back,
     )
 }  # fmt: skip
-"""Steps that no mask makes right."""
+"""Steps `(x, y, w) -> tree`, for `x` of shape `(rows, 3)`, `y` of shape `(rows,)` and weights `(3,)`."""
 
 
 def _column(v, y):

@@ -1,1 +1,0 @@
-"""Steps on batches with pads, computed from the real rows alone."""
