@@ -160,8 +160,8 @@ def test_what_would_not_be_read_is_not_written():
     with pytest.raises(FileError) as caught:
         checkpoint_manifest.to_json(checkpoint_manifest.CheckpointManifest(3, (), nested))
     assert str(caught.value) == (
-        "the checkpoint of step 3 cannot be written, for its manifest.json: it nests too deeply. Keep less in the states of "
-        "the callbacks"
+        "the checkpoint of step 3 cannot be written, for its manifest.json: it nests too deeply. Keep less in the "
+        "states of the callbacks"
     )
     with pytest.raises(ValueError, match=r"^it nests too deeply$"):
         check_json(json.dumps([nested]))
