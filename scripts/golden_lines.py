@@ -7,30 +7,19 @@ A MirroredStrategy over 8 logical CPUs replaces the TPU; TPUStrategy shares its 
 """
 
 import json
-import os
 import tomllib
 from pathlib import Path
 
-os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-
 import numpy as np
 import tensorflow as tf
+from golden_custom_loops import STRATEGY, run
 
 LINES = tomllib.loads((Path(__file__).resolve().parents[1] / "tests" / "tensorflow_lines.toml").read_text())["line"]
-
-tf.config.set_logical_device_configuration(
-    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 8
-)
-STRATEGY = tf.distribute.MirroredStrategy([f"/cpu:{index}" for index in range(8)])
 tf.get_logger().setLevel("ERROR")
 
 
 def context():
     return tf.distribute.get_replica_context()
-
-
-def run(step, *args):
-    return tf.function(lambda *given: STRATEGY.run(step, args=given))(*args)
 
 
 def do(step):

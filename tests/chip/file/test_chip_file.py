@@ -8,6 +8,7 @@ import json
 import os
 import resource
 import struct
+import sys
 import tracemalloc
 import zlib
 from pathlib import Path
@@ -181,8 +182,9 @@ def test_nothing_is_written_when_an_instruction_has_no_bytes(tmp_path: Path):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_old_file_stays_when_the_new_one_cannot_be_written(tmp_path: Path):
+def test_the_old_file_stays_when_the_new_one_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = write(tmp_path / "a.tpu", dense_image())
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # Or Python cuts off what it compiles.
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
     try:
