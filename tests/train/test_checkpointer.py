@@ -220,6 +220,8 @@ import resource, sys, threading
 import numpy as np
 import anytpu as tpu
 
+sys.dont_write_bytecode = True  # Or Python cuts off what it compiles.
+
 def limit(size):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 

@@ -358,6 +358,7 @@ import numpy as np, keras, anytpu as tpu
 from anytpu.train.checkpoint import Checkpoints
 from anytpu.train.checkpoint.manifest import from_json, to_json
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+sys.dont_write_bytecode = True  # Or Python cuts off what it compiles.
 with tpu.connect("virtual", cores=2).scope():
     model = keras.Sequential([keras.layers.Dense(500), keras.layers.Dense(1)])
     model.compile("sgd", "mse", steps_per_execution=1)

@@ -11,7 +11,7 @@ from jax.core import Tracer
 
 from anytpu import _jax
 from anytpu.engine.backend import Backend
-from anytpu.errors import ReplicaError, SettingError
+from anytpu.errors import PerReplicaError, ReplicaError, SettingError
 from anytpu.program.program import SharedOutput
 
 
@@ -260,18 +260,25 @@ class PerReplica:
         return "PerReplica:{\n" + rows + "\n}"
 
     def numpy(self) -> NoReturn:
-        """Raise `ReplicaError`: a `PerReplica` is not one array."""
+        """Raise `PerReplicaError`: a `PerReplica` is not one array."""
         self._refuse()
 
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise ReplicaError(
+        raise PerReplicaError(self._no_array_text())
+
+    def _refuse_to_jax(self) -> NoReturn:
+        # Not a TypeError: JAX would raise its own in its place.
+        raise ReplicaError(self._no_array_text())
+
+    def _no_array_text(self) -> str:
+        return (
             f"a PerReplica holds one value for each of {self._replicas} replicas and is not an array. "
             'Make one value of it with strategy.reduce("SUM", value, axis=None) or strategy.gather(value, axis=0), '
             "look at the parts with value.values, or compute inside a function that you pass to strategy.run"
         )
 
     # A property: JAX checks for this attribute first, and so raises this error instead of its own.
-    __jax_array__ = shape = dtype = ndim = size = T = property(_refuse)
+    __jax_array__ = shape = dtype = ndim = size = T = property(_refuse_to_jax)
     __array__ = __float__ = __int__ = __bool__ = __len__ = __iter__ = __getitem__ = _refuse
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
     __neg__ = __abs__ = __lt__ = __gt__ = __le__ = __ge__ = __matmul__ = __rmatmul__ = __pow__ = __rpow__ = _refuse

@@ -327,6 +327,7 @@ def test_each_damage_is_noticed(tmp_path):
 
 def limited(verb: Any) -> Any:
     """Call something while no file may have more than 64 KiB, as on a full disk."""
+    sys.dont_write_bytecode = True  # Or Python cuts off what it compiles.
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, hard))
     try:
