@@ -220,7 +220,7 @@ def cases(folder: Path) -> dict[str, Callable[[], dict[str, Any]]]:
         name: str, fault: Callable[[list[Host]], None], index: int, pattern: str, limit_s: float
     ) -> dict[str, Any]:
         survivors = [other for other in range(count) if other != index]
-        return run(name, start(), fault, survivors, 75, pattern.format(i=index, n=count), limit_s)
+        return run(name, start(), fault, survivors, 69, pattern.format(i=index, n=count), limit_s)
 
     def unplug(index: int) -> Callable[[list[Host]], None]:
         return lambda _: ip("link", "set", f"anytpu-o{index}", "down")

@@ -22,7 +22,7 @@ import numpy as np
 
 from anytpu import _env
 
-VARIANTS = ("arrays", "silent", "dataset", "stream", "spanning", "fsdp", "generator", "sequences")
+VARIANTS = ("arrays", "silent", "dataset", "stream", "spanning", "fsdp", "generator", "sequences", "outside")
 EPOCHS = 4
 
 
@@ -105,6 +105,19 @@ class Waits(keras.layers.Layer):
         return inputs
 
 
+OUTSIDE: dict[str, Any] = {}
+"""Objects with variables of which no model knows, made with the newest model."""
+
+
+class Outside(keras.layers.Layer):
+    """Counts its calls, draws noise and takes a mean, in training and in evaluation, with `OUTSIDE`."""
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        OUTSIDE["count"].assign_add(1.0)
+        OUTSIDE["mean"].update_state(inputs)
+        return inputs + keras.random.normal(inputs.shape, seed=OUTSIDE["noise"]) if training else inputs
+
+
 def model_of(variant: str, wait_at: str = "") -> Any:
     keras.utils.set_random_seed(7)
     strategy = tpu.connect("v2-8" if variant == "fsdp" else "virtual", **_settings(variant))
@@ -115,6 +128,8 @@ def model_of(variant: str, wait_at: str = "") -> Any:
         else:
             body = [layers.Dense(16, "relu"), layers.BatchNormalization()]
         body += [Waits()] if wait_at == "compilation" else []
+        OUTSIDE.update(count=keras.Variable(0.0), noise=keras.random.SeedGenerator(5), mean=keras.metrics.Mean())
+        body += [Outside()] if variant == "outside" else []
         model = keras.Sequential([*body, layers.Dropout(0.5), layers.Dense(3)])
         decays = variant in ("dataset", "silent")
         rate: Any = keras.optimizers.schedules.ExponentialDecay(0.01, 5, 0.9) if decays else 0.01
@@ -192,7 +207,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     finally:
         if log.csv_file is not None:
             log.csv_file.close()  # Keras leaves it open after an error.
-    variables = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
+    outside = [OUTSIDE["count"], OUTSIDE["noise"].state, *OUTSIDE["mean"].variables]
+    variables = [*model.variables, *model.optimizer.variables, *model.metrics_variables, *outside]
     with open(f"{options.folder}.csv", "rb") as file:
         lines = file.read()
     return {

@@ -112,8 +112,17 @@ def service_image() -> Image:
     )
 
 
+def tables_network(*outputs: str) -> QuantizedNetwork:
+    """A network of the tensors of `dense_image`, and of one more, "t": two tables."""
+    table = np.arange(-128, 128).astype(np.int8)
+    nodes = (QTable("a", "", ("x",), "y", "tanh", table), QTable("b", "", ("y",), "t", "tanh", table))
+    shapes, own = dict.fromkeys("xyt", (1, 1, 8)), dict.fromkeys("xyt", Quantization(0.25, 3))
+    ports = tuple(Port(tensor, (8,)) for tensor in outputs)
+    return QuantizedNetwork("tables", (Port("x", (8,)),), ports, shapes, own, nodes)
+
+
 def every_node() -> QuantizedNetwork:
-    """A network that has one node of each kind; it only has to be written and read."""
+    """A network that has one node of each kind."""
     ranges = np.random.default_rng(0)
     q8, q16 = Quantization(0.5, -3), Quantization(0.001, 5, 16)
     convolution = QConvolution(
@@ -132,8 +141,8 @@ def every_node() -> QuantizedNetwork:
         QReshape("flat/r", "flat", ("s",), "y"),
         QHostStep("host/h", "", ("y",), "z", step),
     )
-    shapes = {name: (1, 2, n + 1) for n, name in enumerate("xcpatksyz")}
+    shapes = dict(zip("xcpatksyz", [(5, 6, 2), (2, 3, 4), *[(1, 2, 4)] * 3, (1, 2, 8), *[(1, 1, 8)] * 3], strict=True))
     return QuantizedNetwork(
-        "all kinds", (Port("x", (1, 2, 1)),), (Port("z", (8,), "float32"),), shapes,
+        "all kinds", (Port("x", (5, 6, 2)),), (Port("z", (8,), "float32"),), shapes,
         {"x": q8, "c": q8, "p": q8, "a": q8, "t": q16, "k": q16, "s": q16, "y": q16}, found,
     )  # fmt: skip

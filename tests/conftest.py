@@ -1,4 +1,7 @@
-"""The tests' surroundings: the CPU, anytpu before Keras, and property tests that find the same cases each time."""
+"""The tests' surroundings, the same on every machine, and property tests that find the same cases each time.
+
+The surroundings are the environment, the home, the CPU, and anytpu before Keras.
+"""
 
 import gc
 import os
@@ -6,6 +9,9 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+# First, before anything reads a variable.
+import surroundings  # noqa: F401
 
 # A shell starts what runs in the background with SIGINT ignored, and every child would inherit that.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

@@ -6,6 +6,7 @@ import ast
 import importlib
 import inspect
 import re
+import sys
 from typing import Any
 
 import jax
@@ -39,6 +40,7 @@ NAMES = [
     ),
     ("keras.src.backend.jax.trainer", "JAXTrainer._get_jax_state", "the state that fit carries is ours"),
     ("keras.src.backend.jax.trainer", "JAXTrainer.jax_state_sync", "the variables get their newest values"),
+    ("keras.src.trainers.trainer", "Trainer._get_metrics_result_or_logs", "a log that no metric has is the step's"),
     ("keras.src.backend.jax.trainer", "JAXEpochIterator", "fit walks over our epochs in its place"),
     ("keras.src.trainers.trainer", "Trainer.compile", "a model compiled in a scope gets its trainer"),
     ("keras.src.trainers.trainer", "Trainer.compile_from_config", "a loaded model chooses its steps by the clock"),
@@ -248,6 +250,29 @@ def test_a_variable_that_is_forgotten_gets_no_value():
         _keras.forget_uninitialized(forgotten)
     assert _keras.value_of(kept) is not None
     assert _keras.value_of(forgotten) is None
+
+
+def test_variables_without_a_value_are_counted():
+    with keras.StatelessScope():
+        before = _keras_layers.uninitialized_count()
+        keras.Variable("ones", shape=(1,))
+        assert _keras_layers.uninitialized_count() == before + 1
+    assert _keras_layers.uninitialized_count() == 0
+
+
+def test_a_scope_knows_the_one_around_it_and_who_opens_it():
+    frames = []
+
+    class Seen(keras.layers.Layer):
+        def call(self, x):
+            frames.append(sys._getframe(1))
+            return x
+
+    with keras.StatelessScope() as outer, keras.StatelessScope() as inner:
+        Seen()(np.zeros(1))
+    assert vars(inner)["original_scope"] is outer
+    assert _keras_layers.is_keras(frames[0])
+    assert not _keras_layers.is_keras(sys._getframe())
 
 
 def test_all_variables_that_are_forgotten_get_no_value():

@@ -9,7 +9,7 @@ from anytpu import units
 
 def test_examples_in_the_docstrings():
     outcome = doctest.testmod(units)
-    assert outcome.attempted == 6
+    assert outcome.attempted == 7
     assert outcome.failed == 0
 
 

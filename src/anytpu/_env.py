@@ -98,6 +98,13 @@ def settings() -> dict[str, str]:
     return {name: re.sub(r"([?&]token=)[^&]*", r"\1...", os.environ[name]) for name in names}
 
 
+def store_endpoint(store: str) -> str | None:
+    """Return the address that takes the place of a store's own, such as an emulator's; `store` is "gs" or "s3"."""
+    names = {"gs": ("STORAGE_EMULATOR_HOST",), "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")}.get(store, ())
+    address = next((value for name in names if (value := os.environ.get(name, "").strip())), None)
+    return address if address is None or "://" in address else f"http://{address}"
+
+
 def worker_token() -> str | None:
     """Return the token for a worker, of ANYTPU_WORKER_TOKEN, or None."""
     return os.environ.get("ANYTPU_WORKER_TOKEN", "").strip() or None
@@ -107,6 +114,14 @@ def worker_environment() -> dict[str, str]:
     """Return the environment of a worker's child: paths, and settings of JAX and XLA; no token and no TPU_NAME."""
     names = (name for name in os.environ if _CHILD_VARIABLES.fullmatch(name))
     return {name: os.environ[name] for name in names if name not in TPU_VARIABLES} | {"PYTHONPATH": _with_our_sources()}
+
+
+def silence_grpc() -> None:
+    """Let gRPC print nothing, unless GRPC_VERBOSITY is set; called before gRPC starts.
+
+    It prints texts of the other side as they are. A stranger could forge lines of the log, and control the terminal.
+    """
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 def step_file() -> Path | None:

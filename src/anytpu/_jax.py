@@ -12,6 +12,7 @@ import contextlib
 import contextvars
 import functools
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -24,6 +25,23 @@ def has_started() -> bool:
     """Return whether JAX has started its devices. This does not import JAX."""
     bridge = sys.modules.get("jax._src.xla_bridge")
     return bridge is not None and bridge.backends_are_initialized()
+
+
+_has_lost_threads = False
+
+
+def has_lost_threads() -> bool:
+    """Return whether this process was forked after JAX had started its devices: the threads of JAX are missing here."""
+    return _has_lost_threads
+
+
+def _note_fork() -> None:
+    global _has_lost_threads
+    _has_lost_threads = has_started()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
 
 
 def is_mapped(value: Any) -> bool:
@@ -39,9 +57,29 @@ def is_tracing() -> bool:
 
     JAX has no public function for this (as of 0.12).
     """
+    return not _trace_state_clean()()
+
+
+@functools.cache
+def _trace_state_clean() -> Any:
     from jax._src import core
 
-    return not core.trace_state_clean()
+    return core.trace_state_clean
+
+
+def as_weak(value: Any) -> Any:
+    """Return an array with a weak type, as a Python number has it in `jax.jit`: other operands decide the dtype.
+
+    JAX has no public function for this (as of 0.12).
+    """
+    from jax._src.lax.lax import _convert_element_type
+
+    return value if getattr(value, "weak_type", False) else _convert_element_type(value, weak_type=True)
+
+
+def is_weak(value: Any) -> bool:
+    """Return whether `jax.jit` gives an argument a weak type: a Python number, or an array or spec with such a type."""
+    return type(value) in (int, float, complex) or bool(getattr(value, "weak_type", False))
 
 
 def cpu_lowering(primitive: Any) -> Any:
@@ -89,6 +127,13 @@ def without_callback_errors() -> Iterator[None]:
         yield
     finally:
         logger.disabled = before
+
+
+def without_references(closed: Any) -> Any:
+    """Return a closed jaxpr without JAX references: each read and write of one becomes a value passed on."""
+    from jax._src.state import discharge
+
+    return discharge.discharge_state(closed)
 
 
 def trace_settings() -> list[str]:

@@ -116,3 +116,15 @@ def _choosing(function: Callable, is_wanted: Callable[[], bool], original: Calla
         return original(*args, **kwargs)
 
     return choose
+
+
+def is_keras(frame: Any) -> bool:
+    """Return whether a frame of the call stack runs Keras's own code."""
+    return frame.f_globals.get("__name__", "").startswith("keras.src.")
+
+
+def uninitialized_count() -> int:
+    """Return the number of variables that layers made in a stateless scope and that have no value yet."""
+    from keras.src.backend.common import global_state
+
+    return len(global_state.get_global_attribute("uninitialized_variables") or [])

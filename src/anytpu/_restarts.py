@@ -1,6 +1,7 @@
 """The agreement between `anytpu run` and the program that it restarts: an exit status and a file.
 
-Idea: a program that saved its run on a signal ends with `STOPPED_STATUS`. The file that `ANYTPU_STEP_FILE` names gets
+Idea: a program that saved its run on a signal ends with `STOPPED_STATUS`. A host that ends because another one did has
+saved nothing, and ends with `LOST_STATUS`. The file that `ANYTPU_STEP_FILE` names gets
 the step of its newest checkpoint. So a failure that repeats without progress can be told from others.
 """
 
@@ -13,6 +14,8 @@ from anytpu import _env
 
 STOPPED_STATUS = 75
 """Exit status of a program that saved its run and can be started again: EX_TEMPFAIL of sysexits.h."""
+LOST_STATUS = 69
+"""Exit status of a host that ends because of another one, or because it lost the others: EX_UNAVAILABLE."""
 
 
 def report_step(step: int) -> None:

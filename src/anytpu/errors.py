@@ -60,6 +60,10 @@ class ReplicaError(AnyTPUError, ValueError):
     """A step cannot be computed across replicas: a value differs, is already summed, or mixes pads with rows."""
 
 
+class PerReplicaError(ReplicaError, TypeError):
+    """A value of each replica is used as one array. It is also a `TypeError`, as in TensorFlow."""
+
+
 class NaNLossError(AnyTPUError, ArithmeticError):
     """The loss became NaN or infinite, and `on_nan="raise"` is set."""
 

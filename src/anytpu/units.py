@@ -1,4 +1,4 @@
-"""Formatting of quantities: bytes, seconds, counts, rates.
+"""Formatting of quantities: bytes, seconds, counts, rates; and of the texts of other machines.
 
 Idea: in the code a quantity is a bare number in one unit (bytes, seconds, Hz, flop/s), and its name states the unit.
 Conversion to text happens only here, so a size reads the same in every report and every error.
@@ -7,6 +7,9 @@ Rule: three significant digits; memory sizes in powers of 1024 (KiB, MiB), every
 """
 
 from __future__ import annotations
+
+MAX_TEXT = 500
+"""Maximum length of a text of another machine, in characters."""
 
 KIB = 1024
 MIB = 1024**2
@@ -84,6 +87,20 @@ def format_hertz(frequency_hz: float) -> str:
         '940 MHz'
     """
     return _format_scaled(frequency_hz, {f"{prefix}Hz": size for prefix, size in _PREFIXES.items()})
+
+
+def printable(text: str, max_characters: int = MAX_TEXT) -> str:
+    r"""Return the start of a text of another machine, with line ends and control characters escaped.
+
+    Every text that arrived over a network passes here before it reaches a log, a terminal or an error. Otherwise it
+    could forge lines of a log, or control the terminal. A text that passed here passes again unchanged.
+
+    Example:
+        >>> printable("box\x1b[2J\nrefused"), printable("\x07" * 300, 8)
+        ('box\\x1b[2J\\nrefused', '\\x07\\x07')
+    """
+    shown = (char if char.isprintable() else char.encode("unicode_escape").decode() for char in text[:max_characters])
+    return "".join(shown)[:max_characters]
 
 
 def _format_scaled(value: float, scale: dict[str, float] | dict[str, int]) -> str:

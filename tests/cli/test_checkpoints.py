@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
 import anytpu as tpu
+from anytpu.errors import FileError
+from anytpu.train.checkpoint import Checkpoints
+from anytpu.train.checkpoint.manifest import digest_of
 from cli.commands import anytpu
 
 
@@ -39,3 +45,30 @@ def test_there_is_no_checkpoint(tmp_path: Path):
     assert run.returncode == 2
     assert run.stderr == ("anytpu: there is no folder 'run7': pass the checkpoint_dir of a fit, or a model_dir\n")
     assert anytpu("checkpoints", ".", folder=tmp_path).stdout == "There is no checkpoint in ..\n"
+
+
+def test_the_texts_of_a_checkpoint_do_nothing_to_a_terminal(tmp_path: Path):
+    escape = "\x1b]0;owned\x07\x1b[2J\r\n9  forged"
+    made = {"by": escape, "model": escape, "epoch": [escape], "cores": 8}
+    hosts: list[Any] = [
+        {"made": made, "metrics": {escape: 0.5, "text": escape}},
+        {"made": [escape], "metrics": 7},
+        {"made": {}},
+    ]
+    for step, host in enumerate(hosts, start=1):
+        Checkpoints(tmp_path).save(step, {escape: np.zeros(3)}, host=host)
+    damaged = tmp_path / "4"
+    damaged.mkdir()
+    fields = {"kind": "anytpu checkpoint", "format": 1, "step": 4, "host": None}
+    fields["arrays"] = [{"name": escape, "shape": [1], "dtype": escape, "offset_bytes": 0, "digest": escape}]
+    content = json.dumps({**fields, "digest": digest_of(json.dumps(fields, indent=1).encode())}, indent=1)
+    (damaged / "manifest.json").write_text(content)
+    run = anytpu("checkpoints", str(tmp_path))
+    assert (run.returncode, run.stderr) == (1, "")
+    rows = [line[: line.index(" ")] for line in run.stdout.splitlines()]
+    assert rows == ["step", "1", "2", "3", "4", "step"]
+    assert all(char.isprintable() for char in run.stdout.replace("\n", ""))
+    assert "?]0;owned??[2J??9 forged, model ?]0;owned" in run.stdout
+    with pytest.raises(FileError) as raised:
+        list(tpu.Checkpointer(tmp_path).steps(3, state={"a": 1}))
+    assert str(raised.value).isprintable()

@@ -194,7 +194,7 @@ sys.exit(75)
 """
     done = launch(tmp_path, statements, "-n", "2")
     assert (done.returncode, done.stdout) == (75, "[1] saved\n")
-    assert done.stderr == "anytpu launch: process 0 of 2 saved its run and stopped, exit status 75\n"
+    assert done.stderr == "anytpu launch: process 0 of 2 stopped to be started again, exit status 75\n"
 
 
 SAVING = """
@@ -349,8 +349,8 @@ sys.exit(75 if starts == 0 else 0)
     done = anytpu("run", "--", *LAUNCH, "-n", "2", path, folder=tmp_path)
     assert done.returncode == 0
     assert re.sub(r"process \d", "process 0", done.stderr) == (
-        "anytpu launch: process 0 of 2 saved its run and stopped, exit status 75\n"
-        "anytpu run: saved by a signal. Restart 1 of 100 after a pre-emption, in 1 s.\n"
+        "anytpu launch: process 0 of 2 stopped to be started again, exit status 75\n"
+        "anytpu run: stopped to be started again (exit status 75). Restart 1 of 100 after a pre-emption, in 1 s.\n"
     )
     assert len(list(tmp_path.glob("start*"))) == 4
 

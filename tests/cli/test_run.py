@@ -37,14 +37,24 @@ def test_a_program_that_succeeds(tmp_path: Path):
 
 
 def test_a_crash_and_a_preemption_have_budgets_of_their_own(tmp_path: Path):
+    stopped = "stopped to be started again (exit status 75)"
     statement = "report_step(10 * start); sys.exit([1, 75, 75, 0][start - 1])"
     done = run(tmp_path, statement, "--max-restarts", "1", "--max-preemptions", "2")
     assert done.returncode == 0
     assert done.stdout == "start 1\nstart 2\nstart 3\nstart 4\n"
     assert done.stderr == (
         "anytpu run: exit status 1, newest checkpoint: step 10. Restart 1 of 1 after a crash, in 1 s.\n"
-        "anytpu run: saved by a signal, newest checkpoint: step 20. Restart 1 of 2 after a pre-emption, in 1 s.\n"
-        "anytpu run: saved by a signal, newest checkpoint: step 30. Restart 2 of 2 after a pre-emption, in 1 s.\n"
+        f"anytpu run: {stopped}, newest checkpoint: step 20. Restart 1 of 2 after a pre-emption, in 1 s.\n"
+        f"anytpu run: {stopped}, newest checkpoint: step 30. Restart 2 of 2 after a pre-emption, in 1 s.\n"
+    )
+
+
+def test_the_same_end_of_another_host_three_times_is_final(tmp_path: Path):
+    done = run(tmp_path, "sys.exit(69)")
+    assert (done.returncode, done.stdout) == (69, "start 1\nstart 2\nstart 3\n")
+    assert done.stderr.splitlines()[-1] == (
+        "anytpu run: ended because of another host (exit status 69). This is the third time, without a new checkpoint "
+        "between, so it would repeat."
     )
 
 

@@ -22,7 +22,7 @@ class AllReduce:
 
     def __init__(self, count: int) -> None:
         self._notes: dict[int, np.ndarray] = {}
-        self._barrier = threading.Barrier(count, timeout=10)
+        self._barrier = threading.Barrier(count, timeout=100)
 
     def of(self, index: int) -> Callable[[np.ndarray], np.ndarray]:
         def maximum(note: np.ndarray) -> np.ndarray:

@@ -90,13 +90,13 @@ with deferred_interrupts():
     child.start()
     ready.wait()
     child.terminate()
-    child.join(10)
+    child.join(60)
     print(child.exitcode == -signal.SIGTERM)
     if child.exitcode is None:
         child.kill()
     child = context.Process(target=walk_on)
     child.start()
-    child.join(10)
+    child.join(60)
     print(child.exitcode)
     assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
 assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

@@ -124,9 +124,9 @@ def every_case() -> Iterator[Case]:
 
 
 def every_layout() -> Iterator[Case]:
-    """Yield each sharded model in each layout, with a last batch that is smaller than the cores."""
+    """Yield each sharded model in each layout, with a last batch that no mesh divides."""
     for backend, dtype, model, layout in itertools.product(BACKENDS, DTYPES, SHARDED_MODELS, LAYOUTS):
-        yield Case(backend, dtype, model, "sgd", 20, 16, 8, layout=layout)
+        yield _sharded(backend, dtype, model, layout)
 
 
 def every_size() -> Iterator[Case]:
@@ -177,7 +177,7 @@ _SHARDED_SAMPLES = {
     ("local", "float64"): (
         ("wide-mlp", "fsdp-2d"),
         ("wide-mlp", "rows"),
-        ("wide-mlp", "fsdp-columns"),
+        ("transformer", "fsdp-columns"),
         ("wide-cnn", "columns"),
         ("experts", "model-only"),
         ("experts", "map"),
@@ -186,7 +186,7 @@ _SHARDED_SAMPLES = {
     ("local", "float32"): (("wide-mlp", "data"),),
     ("virtual", "float32"): (("lstm", "fsdp"),),
 }
-_MORE_SHARDED_SAMPLES = {("local", "float64"): (("lstm", "rows"), ("transformer", "fsdp-columns"))}
+_MORE_SHARDED_SAMPLES = {("local", "float64"): (("lstm", "rows"), ("wide-mlp", "fsdp-columns"))}
 
 
 def sample(backend: str, dtype: str) -> list[Case]:
@@ -206,7 +206,8 @@ def larger_sample(backend: str, dtype: str) -> list[Case]:
 
 
 def _sharded(backend: str, dtype: str, model: str, layout: str) -> Case:
-    return Case(backend, dtype, model, "sgd", 20, 16, 8, layout=layout)
+    # The last batch has 11 rows, which neither 2 nor 4 cores of an axis "data" divide.
+    return Case(backend, dtype, model, "sgd", 27, 16, 8, layout=layout)
 
 
 def error(expected: np.ndarray, found: np.ndarray) -> float:

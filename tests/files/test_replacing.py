@@ -18,8 +18,9 @@ from anytpu.files.replacing import replaced, write_bytes, write_text
 
 
 @pytest.fixture
-def little_room() -> Iterator[None]:
+def little_room(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No file of this process may grow beyond 1,000 bytes, as on a full disk."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # Or Python cuts off what it compiles.
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))

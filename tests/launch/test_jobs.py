@@ -32,8 +32,9 @@ fi
 srun --kill-on-bad-exit=0 --wait=300 --label python 'my train.py' --name 'it'"'"'s $HOME'
 status=$?
 
-# The program saved its run on a signal: continue it in a new job.
-if [ "$status" -eq 75 ]; then
+# The program saved its run on a signal: continue it in a new job. A failure ends the job: the hosts that end because of
+# another one have another status.
+if [ "$status" -eq 75 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt 100 ]; then
     scontrol requeue "$SLURM_JOB_ID"
 fi
 exit "$status"
@@ -52,6 +53,7 @@ def test_a_job_file():
 @pytest.mark.parametrize(
     ("status", "gpus", "expected"),
     [
+        (69, None, ["srun", ""]),
         (0, None, ["srun", ""]),
         (1, "1", ["srun 0", ""]),
         (75, "8", ["srun 0,1,2,3,4,5,6,7", "scontrol requeue 17", ""]),
@@ -75,6 +77,17 @@ def test_bash_runs_a_job_file(tmp_path: Path, status: int, gpus: str | None, exp
     assert (done.returncode, done.stderr) == (status, "")
     assert done.stdout.splitlines() == ["--kill-on-bad-exit=0", "--wait=300", "--label", *WORDS]
     assert record.read_text().split("\n") == expected
+
+
+def test_a_job_that_is_queued_again_for_ever(tmp_path: Path):
+    calls = tmp_path / "calls"
+    for name, status in (("srun", 75), ("scontrol", 0)):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho {name} >> {calls}\nexit {status}\n")
+        (tmp_path / name).chmod(stat.S_IRWXU)
+    for count in ("99", "100"):
+        environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "17", "SLURM_RESTART_COUNT": count}
+        subprocess.run(["bash", "-c", batch_job(WORDS, 4, "train")], env=environment, check=False)
+    assert calls.read_text().split() == ["srun", "scontrol", "srun"]
 
 
 def test_the_command_for_a_slice():

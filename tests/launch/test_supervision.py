@@ -46,8 +46,27 @@ def test_a_run_that_was_saved_lets_the_others_save():
     assert (launch.failure, launch.has_failed, launch.exit_status) == (ProcessEnd(0, 75), False, 75)
 
 
+def test_a_frozen_process_is_killed_soon_after_the_others_lost_it():
+    launch = Supervision(3)
+    assert launch.after_ends([ProcessEnd(0, 69)], 30.0) is None
+    assert launch.after_ends([ProcessEnd(2, 69)], 30.1) is None
+    assert launch.deadline_s == 30.0 + GRACE_S
+    assert launch.at_deadline(33.0) == KILL
+    assert launch.deadline_s is None
+    assert launch.after_ends([ProcessEnd(1, -KILL)], 33.1) is None
+    assert (launch.failure, launch.has_failed, launch.exit_status) == (ProcessEnd(0, 69), False, 69)
+
+
+def test_the_cause_of_a_lost_process_may_end_after_it():
+    launch = Supervision(3)
+    assert launch.after_ends([ProcessEnd(0, 69)], 10.0) is None
+    assert launch.after_ends([ProcessEnd(1, 1)], 10.1) == TERM
+    assert launch.after_ends([ProcessEnd(2, 2)], 10.2) is None
+    assert (launch.failure, launch.has_failed, launch.exit_status) == (ProcessEnd(1, 1), True, 1)
+
+
 @pytest.mark.parametrize("number", [INT, TERM])
-@pytest.mark.parametrize("status", [75, -1, 129])
+@pytest.mark.parametrize("status", [75, 69, -1, 129])
 def test_a_signal_is_passed_on_once(number: int, status: int):
     status = {-1: -number, 129: 128 + number}.get(status, status)
     launch = Supervision(2)
@@ -99,6 +118,9 @@ def test_a_signal_after_a_failure_kills():
         ((-signal.SIGABRT, 1), 1),
         ((1, -KILL), 1),
         ((75, -signal.SIGABRT), 1),
+        ((69, 1), 1),
+        ((69, -signal.SIGABRT), 1),
+        ((75, 69), 1),
         ((0, 75), 1),
         ((-signal.SIGSEGV, -KILL), 0),
     ],
@@ -113,7 +135,8 @@ def test_the_cause_among_ends_that_were_noticed_together(statuses: tuple[int, in
     ("status", "text"),
     [
         (7, "failed with exit status 7"),
-        (75, "saved its run and stopped, exit status 75"),
+        (75, "stopped to be started again, exit status 75"),
+        (69, "ended because of another process, exit status 69"),
         (-11, "was killed by SIGSEGV"),
         (-45, "was killed by signal 45"),
     ],

@@ -22,6 +22,7 @@ X = np.zeros((2, 3))
         (b"a", True),
         (np.array([None, 1], object), False),
         (np.array([], object), False),
+        (np.empty((2, 0), object), True),
         (X, False),
         (3, False),
     ],

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from anytpu.errors import RecordError
 from anytpu.pipeline import (
+    Dataset,
     FixedLenFeature,
     VarLenFeature,
     encode_example,
@@ -62,7 +63,7 @@ def test_a_sequence_that_tensorflow_wrote():
     assert context == {"label": 3}
     assert steps["even"].tolist() == [[1, 2], [3, 4]]
     assert [values.tolist() for values in steps["uneven"]] == [[1], [], [5, 6]]
-    assert steps["none"] == []
+    assert (steps["none"].shape, steps["none"].dtype) == ((0, 0), np.int64)
     padded = {"uneven": VarLenFeature("int64", length=2)}
     assert parse_sequence_example(golden()[2], {}, padded)[1]["uneven"].tolist() == [[1, 0], [0, 0], [5, 6]]
 
@@ -230,3 +231,45 @@ def test_a_damaged_example_never_does_more_than_raise():
                 assert set(parse_example(content, spec)) == set(spec)
             except RecordError as error:
                 assert str(error)
+
+
+@pytest.mark.parametrize(
+    ("step", "shape", "dtype"),
+    [
+        (FixedLenFeature((), "int64"), (), "int64"),
+        (FixedLenFeature((4,), "float32"), (4,), "float32"),
+        (FixedLenFeature((2, 0), "int8", default_value=1), (2, 0), "int8"),
+        (FixedLenFeature((), bytes), (), "object"),
+        (FixedLenFeature((2,), bytes, default_value=b"z"), (2,), "object"),
+        (VarLenFeature("int64"), (0,), "int64"),
+        (VarLenFeature(bool, length=3), (3,), "bool"),
+        (VarLenFeature(bytes, length=3), (3,), "object"),
+    ],
+)
+def test_a_sequence_without_steps_has_the_dtype_and_the_shape_of_a_step(step, shape: tuple[int, ...], dtype: str):
+    for sequences in ({}, {"words": []}, {"words": np.zeros((0, 3))}):
+        _, found = parse_sequence_example(encode_sequence_example({}, sequences), {}, {"words": step})
+        assert (found["words"].shape, found["words"].dtype) == ((0, *shape), dtype)
+
+
+@pytest.mark.parametrize("empty", [[], [[]], [[], []], (), None])
+def test_an_empty_list_has_no_kind(empty):
+    record = encode_example({"x": empty})
+    for kind in ("int64", "float32", bytes):
+        assert len(parse_example(record, {"x": VarLenFeature(kind)})["x"]) == 0
+    assert parse_example(record, {"x": FixedLenFeature((), "int64", default_value=3)})["x"] == 3
+
+
+def test_padded_batches_of_examples_without_values():
+    features = [{"id": [5, 6], "name": ["a"]}, {"id": [], "name": []}, {}]
+    spec = {"id": VarLenFeature("int64"), "name": VarLenFeature(bytes)}
+    for order in ([0, 1, 2], [1, 2, 0]):
+        messages = [encode_example(features[index]) for index in order]
+        batch = next(iter(Dataset.from_source(messages).map(lambda r: parse_example(r, spec)).padded_batch(3)))
+        rows = [[[5, 6], [0, 0], [0, 0]][index] for index in order]
+        assert (batch["id"].dtype, batch["id"].tolist()) == (np.int64, rows)
+        assert batch["name"].tolist() == [[[b"a"], [b""], [b""]][index] for index in order]
+    # NumPy makes floats of an empty list.
+    lists = Dataset.from_source([0, 2]).map(lambda count: {"id": np.array([5] * count), "s": np.array(["a"] * count)})
+    batch = next(iter(lists.padded_batch(2)))
+    assert (batch["id"].dtype, batch["s"].tolist()) == (np.int64, [["", ""], ["a", "a"]])

@@ -9,16 +9,23 @@ import sys
 import tempfile
 import threading
 import tracemalloc
+from pathlib import Path
+from typing import Any
 
 import fsspec
+import keras
+import numpy as np
 import pytest
 from fsspec.registry import _registry as loaded
 
+import anytpu as tpu
 from anytpu.errors import FileError
-from anytpu.pipeline import lines, records, write_records
+from anytpu.pipeline import lines, records, remote_file, samples, write_records
 from anytpu.pipeline.storage import expand, stored
 from anytpu.pipeline.tfrecord import frame
+from object_servers import free_port, settings, skip_without
 
+ROWS = np.ones((2, 1), "float32")
 CONTENTS = [b"%d" % i * 100 for i in range(20)]
 FILE = b"".join(map(frame, CONTENTS))
 
@@ -153,6 +160,69 @@ def test_an_unknown_kind_of_url():
     assert error_of(lambda: list(records("quux://b/x"))) == (
         "'quux://b/x' cannot be read: unknown protocol quux://; use one of gs://, s3://, https://, or a path"
     )
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("gs:/b/run", "gs://b/run"),
+        ("gs:b/run", "gs://b/run"),
+        ("gs//b/run", "gs://b/run"),
+        ("s3:/b", "s3://b"),
+        ("S3:/b", "S3://b"),
+        ("hf:/datasets/x/y", "hf://datasets/x/y"),
+        ("https:/a.b/c", "https://a.b/c"),
+        ("gss:/b/run", "gss://b/run"),
+        (str(Path("gs://b/run")), "gs://b/run"),
+    ],
+)
+def test_a_url_without_two_slashes_is_never_a_folder(path, meant, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = (
+        f"{path!r} is neither a URL nor clearly a path. Type {meant!r} as text, since pathlib.Path removes a slash. A "
+        f"folder of that name is {'./' + path!r}"
+    )
+    model: Any = keras.Sequential([keras.layers.Dense(1)])
+    with tpu.connect("virtual", cores=1).scope():
+        model.compile("sgd", "mse")
+    config = tpu.RunConfig(model_dir=path)
+    doors = [
+        lambda: model.fit(ROWS, ROWS, verbose=0, checkpoint_dir=path),
+        lambda: list(tpu.Checkpointer(path).steps(2, state={"a": 1})),
+        lambda: tpu.Checkpointer(path).load_weights(model),
+        lambda: tpu.TPUEstimator(lambda features, labels, mode, params: None, config=config, train_batch_size=2),
+        lambda: write_records(path, CONTENTS),
+        lambda: list(records(path)),
+        lambda: list(lines([path])),
+        lambda: expand(path),
+        lambda: list(tpu.pipeline.Dataset.from_arrays(np.ones(2)).cache(path)),
+    ]
+    for door in doors:
+        assert error_of(door) == text
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("path", ["gs://b/run", "s3:/b"])
+def test_a_url_where_only_a_folder_can_be_used(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert error_of(samples.make_mnist, path) == (
+        f"{path!r} looks like a URL, and a sample is written to a folder of this machine. Pass the path of a folder, "
+        "and copy it from there"
+    )
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("protocol", ["gs", "s3"])
+def test_a_store_that_cannot_be_reached_is_named_soon(protocol, monkeypatch):
+    skip_without(protocol)
+    address = f"127.0.0.1:{free_port()}"
+    for name, value in settings(protocol, address).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(remote_file, "_CONTACT_S", 0.1)
+    url = f"{protocol}://nobody/x"
+    reason = "its server cannot be reached; check the network and the name ([Errno 111] Connection refused)"
+    assert error_of(lambda: list(records(url))) == f"cannot read {url!r}: {reason}"
+    assert error_of(lambda: list(tpu.Checkpointer(url).steps(1, state={"a": 1}))) == f"cannot open {url!r}: {reason}"
 
 
 def test_lines_and_local_urls(tmp_path, memory):

@@ -106,7 +106,8 @@ def test_writing(folder):
 def test_writing_more_than_a_limit_allows(folder):
     """A full disk fails alike; a limit needs no file system of its own."""
     code = f"""
-import resource, anytpu
+import resource, sys, anytpu
+sys.dont_write_bytecode = True  # Or Python cuts off what it compiles.
 resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
 anytpu.pipeline.write_records({str(folder / "a")!r}, [bytes(1000)] * 1000)
 """

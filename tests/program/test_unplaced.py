@@ -147,3 +147,49 @@ def test_gradients_through_a_mapped_function():
     w = np.random.default_rng(1).normal(size=(6, 2)).astype("float32")
     got, _ = jax.jit(unplaced(program_of(step, w, ARRAY)).step)(w, ARRAY)
     np.testing.assert_allclose(got, w - 2 * ARRAY.T @ (ARRAY @ w), rtol=1e-4)
+
+
+@jax.custom_vjp
+def halved_below_zero(x: Any) -> Any:
+    return jnp.where(x > 0, x, 0.5 * x)
+
+
+halved_below_zero.defvjp(lambda x: (halved_below_zero(x), x), lambda x, g: (g * jnp.where(x > 0, 1.0, 0.5),))
+
+# Each has a rule of its own for gradients, or a body: their traces hold scalars of which JAX keeps the mesh.
+WITH_RULES = {
+    "relu": jax.nn.relu,
+    "relu6": jax.nn.relu6,
+    "silu": jax.nn.silu,
+    "logsumexp": jax.nn.logsumexp,
+    "custom_vjp": halved_below_zero,
+    "clip": lambda x: jnp.clip(x, -0.5, 0.5),
+    "checkpoint": jax.checkpoint(lambda x: jnp.sin(jax.nn.relu(x))),
+    "scan": lambda x: lax.scan(lambda total, row: (total + jax.nn.relu(row).sum(), jax.nn.relu(row)), x[0, 0], x),
+    "cond": lambda x: lax.cond(x[0, 0] > 0, jax.nn.relu, lambda x: 2.0 * jnp.tanh(x), x),
+    "loop": lambda x: lax.fori_loop(0, 3, lambda i, x: jax.nn.relu(x) * 1.1 + i, x),
+    "bfloat16": lambda x: jax.nn.relu(x.astype("bfloat16")).astype("float32"),
+}
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("function", WITH_RULES.values(), ids=WITH_RULES)
+def test_gradients_inside_a_shard_map(function: Any, check_vma: bool):
+    def gradient(x: Any) -> Any:
+        return jax.grad(lambda x: sum(leaf.sum() for leaf in jax.tree.leaves(function(x))))(x)
+
+    got = results(gradient, ARRAY, BOTH, BOTH, check_vma=check_vma)
+    expected = jax.vmap(jax.vmap(gradient))(SHARDS)
+    np.testing.assert_allclose(shards_of(np.asarray(got)), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_gradient_of_a_shard_map():
+    def step(state: Any, batch: Any) -> Any:
+        def loss(x: Any) -> Any:
+            return lax.psum(jax.nn.relu(x).sum(), ("data", "model"))
+
+        total = jax.shard_map(loss, in_specs=BOTH, out_specs=PartitionSpec())
+        return state, jax.grad(total)(batch)
+
+    got = jax.jit(unplaced(program_of(step, np.float32(0), ARRAY)).step)(np.float32(0), ARRAY)[1]
+    np.testing.assert_array_equal(got, ARRAY > 0)

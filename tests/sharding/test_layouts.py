@@ -80,6 +80,18 @@ def test_a_function_decides_by_name_and_shape():
     )
 
 
+def test_a_function_that_fails_is_named_with_the_weight():
+    def last(name, shape):
+        return PartitionSpec(*[None] * len(shape[:-1]), "model" if shape[-1] > 8 else None)
+
+    with pytest.raises(SettingError) as error:
+        resolve(last, MESH, 8).spec_of("scale", ())
+    assert str(error.value) == (
+        "the layout function 'last' raised IndexError for the weight 'scale' of shape (): tuple index out of range. "
+        "Let it return None for a weight that it does not split"
+    )
+
+
 def test_a_layout_map_is_read_as_keras_reads_it():
     mesh = keras.distribution.DeviceMesh((4, 2), ("batch", "model"), [f"cpu:{i}" for i in range(8)])
     layouts = keras.distribution.LayoutMap(mesh)

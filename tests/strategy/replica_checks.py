@@ -443,6 +443,43 @@ def check_gradients_of_jax_are_averaged_as_under_pmap(strategy: Any) -> None:
     near(parts(strategy, value), np.stack([expected] * strategy.num_replicas_in_sync))
 
 
+def check_each_replica_computes_with_its_own_rows(strategy: Any) -> None:
+    replicas = strategy.num_replicas_in_sync
+    rows, weight = floats((3 * replicas - 1, 2), 6), floats(2, 7)
+    parts = [rows[3 * i : 3 * i + 3] for i in range(replicas)]
+    batch = next(iter(strategy.distribute_dataset([rows])))
+
+    def total(value: Any) -> Any:
+        return jax.lax.psum(value, "replica")
+
+    def centred(weight: Any, x: Any) -> Any:
+        return jnp.sum((x @ weight - total(jnp.sum(x @ weight)) / total(len(x))) ** 2)
+
+    def step(x: Any, weight: Any) -> Any:
+        same = jax.lax.cond(total(x.sum()) > -9, lambda: total(x.max()), lambda: 0.0)
+        own = jax.lax.cond(x.sum() > 0, lambda: total(x.min()), lambda: -1.0)
+        scanned = jax.lax.fori_loop(0, 3, lambda i, c: c + total(x.sum()) * i, 0.0)
+        mean, slope = tpu.value_and_grad(lambda w: tpu.compute_average_loss((x @ w) ** 2), weight)()
+        slopes = tpu.value_and_grad(centred, weight)(x)[1]
+        gathered = tpu.get_replica_context().all_gather(x, 0)
+        turned = jax.lax.psum(jax.lax.axis_index("replica") * len(x), "replica")
+        return jnp.arange(len(x)), jnp.stack([same, own, scanned]), (total(mean), slope), slopes, gathered, turned
+
+    ids, numbers, (mean, slope), slopes, gathered, turned = strategy.run(step, args=(batch, weight))
+    if replicas == 1:
+        return
+    high, low = sum(part.max() for part in parts), sum(part.min() for part in parts)
+    for index, part in enumerate(parts):
+        near(ids.values[index], np.arange(len(part)))
+        near(numbers.values[index], [high, low if part.sum() > 0 else -1.0, 3 * rows.sum()])
+    near(mean.values[0], np.mean((rows @ weight) ** 2))
+    near(slope.values[-1], jax.grad(lambda w: jnp.mean((rows @ w) ** 2))(jnp.asarray(weight)))
+    near(slopes.values[-1], jax.grad(lambda w: jnp.sum((rows @ w - jnp.mean(rows @ w)) ** 2))(jnp.asarray(weight)))
+    near(gathered.values[0], rows)
+    near(turned.values[0], sum(index * len(part) for index, part in enumerate(parts)))
+    assert slope.is_shared and gathered.is_shared and not numbers.is_shared
+
+
 CHECKS: dict[str, Callable[[Any], None]] = {
     name.removeprefix("check_"): check for name, check in list(globals().items()) if name.startswith("check_")
 }

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import anytpu as tpu
-from anytpu.errors import ReplicaError, SettingError
+from anytpu.errors import DataError, ReplicaError, SettingError
 from anytpu.program.program import REPLICATED, ROWS
 from anytpu.strategy.arguments import split_arguments
 
@@ -68,6 +68,74 @@ def test_another_form(one, other):
 def test_a_random_key_travels(strategy):
     drawn = strategy.run(lambda key: jax.random.uniform(key), args=(jax.random.key(0),))
     assert len(set(strategy.experimental_local_results(drawn))) == 1
+
+
+def test_weak_types_are_those_of_jit(strategy):
+    params = {"w": jnp.ones((3,), "bfloat16")}
+
+    def scaled(params, rate, scale=2.0):
+        return params["w"] * rate * scale, rate
+
+    for rate in (0.5, 3, jnp.asarray(0.5), jnp.float32(0.5), np.float32(0.5), np.float64(0.5)):
+        right, passed = jax.jit(scaled)(params, rate)
+        found, again = strategy.run(scaled, args=(params, rate))
+        assert found.values[0].dtype == right.dtype
+        # A result of weak type has it again as an argument.
+        assert strategy.run(scaled, args=(params, again))[0].values[0].dtype == jax.jit(scaled)(params, passed)[0].dtype
+    for numbers, dtype in (([0.5, 0.5], "bfloat16"), ([np.float32(0.5)] * 2, "float32")):
+        assert strategy.run(scaled, args=(params, tpu.PerReplica(numbers)))[0].values[0].dtype == dtype
+    short = next(iter(strategy.distribute_dataset([np.ones((3, 2), "float32")])))
+    found = strategy.run(lambda p, x, r: p["w"] * r * x.sum().astype("bfloat16"), args=(params, short, 0.5))
+    assert found.values[0].dtype == "bfloat16"
+
+
+def test_random_keys_in_and_out(strategy):
+    keys = [jax.random.key(number) for number in range(2)]
+    found = strategy.run(lambda key: {"own": jax.random.fold_in(key, 1)}, args=(tpu.PerReplica(keys),))["own"]
+    right = [jax.random.fold_in(key, 1) for key in keys]
+    assert [jax.random.key_data(key).tolist() for key in found.values] == [
+        jax.random.key_data(key).tolist() for key in right
+    ]
+    assert str(found).startswith("PerReplica:{\n  0: Array((), dtype=key<fry>)")
+    drawn = strategy.run(lambda key: jax.random.uniform(key), args=(found,))
+    assert [float(value) for value in drawn.values] == [float(jax.random.uniform(key)) for key in right]
+    rows = strategy.run(lambda key: jax.random.split(key, 2), args=(found,))
+    assert strategy.gather(rows, axis=0).shape == (4,)
+    text = (
+        " was given random keys, which have no sum and no mean: take one of them with value.values[0], or all of them "
+        "with strategy.gather; inside of a step fold the replica's index into a shared key, "
+        "jax.random.fold_in(key, tpu.get_replica_context().replica_id_in_sync_group)"
+    )
+    for name, use in {
+        "strategy.reduce": lambda: strategy.reduce("SUM", found, axis=None),
+        "all_reduce": lambda: strategy.run(lambda k: tpu.get_replica_context().all_reduce("MEAN", k), args=(found,)),
+        "cross_replica_sum": lambda: strategy.run(tpu.cross_replica_sum, args=(found,)),
+    }.items():
+        with pytest.raises(SettingError) as caught:
+            use()
+        assert str(caught.value) == name + text
+    with pytest.raises(ReplicaError) as caught:
+        strategy.run(lambda key: key, args=(tpu.PerReplica([keys[0], jax.random.key(0, impl="rbg")]),))
+    assert str(caught.value) == (
+        "the values of this PerReplica have different types, key<fry>, key<rbg>: random keys of one implementation "
+        "cannot be mixed with those of another, or with numbers"
+    )
+
+
+def test_random_keys_in_batches(strategy):
+    with pytest.raises(DataError) as caught:
+        next(iter(strategy.distribute_dataset([jax.random.split(jax.random.key(0), 4)])))
+    assert str(caught.value) == (
+        "a batch holds typed random keys, which NumPy does not have: yield their numbers, jax.random.key_data(keys), "
+        "and make keys of them in the step, jax.random.wrap_key_data(rows)"
+    )
+    with pytest.raises(DataError) as caught:
+        strategy.run_steps(lambda key: key, iter([tpu.PerReplica([jax.random.key(0)] * 2)]), 1)
+    assert str(caught.value) == (
+        "the iterator yields typed random keys, and run_steps stacks batches in NumPy, which does not have them: put "
+        "the key into the state, which the step splits: strategy.run_steps(step, iterator, steps, state=key); or yield "
+        "numbers, jax.random.key_data(key)"
+    )
 
 
 def test_args_are_a_tuple(strategy):

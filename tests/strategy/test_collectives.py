@@ -24,6 +24,24 @@ def test_reduce_of_the_guides_product(eight):
     assert eight.reduce("SUM", z).dtype == np.float32
 
 
+def test_reduce_over_several_axes(eight):
+    value = tpu.PerReplica([np.arange(6.0).reshape(2, 3) + replica for replica in range(8)])
+    stack = np.stack(value.values)
+    for axis, axes in {(0, 1): (0, 1, 2), (1, 0): (0, 1, 2), (0,): (0, 1), (-1,): (0, 2), (): (0,)}.items():
+        for given in (axis, list(axis)):
+            assert np.array_equal(eight.reduce("SUM", value, axis=given), stack.sum(axes))
+            assert np.allclose(eight.reduce("MEAN", value, axis=given), stack.mean(axes))
+    for axis, text in {
+        (0, 0): "reduce was given axis=(0, 0), which names an axis of the shape (2, 3) twice",
+        (0, 1.5): "axis must be an integer, a tuple of integers such as (0, 1), or None, not (0, 1.5)",
+        "0": "axis must be an integer, a tuple of integers such as (0, 1), or None, not '0'",
+        True: "axis must be an integer, a tuple of integers such as (0, 1), or None, not True",
+    }.items():
+        with pytest.raises(SettingError) as caught:
+            eight.reduce("SUM", value, axis=axis)
+        assert str(caught.value) == text
+
+
 def test_reduce_of_a_tree(eight):
     out = eight.run(lambda: {"a": 1.0, "b": [2, None]})
     assert eight.reduce("SUM", out, axis=None) == {"a": 8.0, "b": [16, None]}

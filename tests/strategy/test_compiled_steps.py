@@ -67,6 +67,37 @@ def test_a_changed_global_number_compiles_again(strategy):
     assert float(names["model"]) == 4.0
 
 
+def test_a_changed_attribute_compiles_again(strategy):
+    class Trainer:
+        rate, unread = 1.0, 0
+
+        def step(self, x):
+            self.traces = getattr(self, "traces", 0) + 1
+            return x * self.rate
+
+    trainer = Trainer()
+    for rate in (1.0, 2.0, 1.0):
+        trainer.rate, trainer.unread = rate, trainer.unread + 1
+        for _ in range(2):
+            assert strategy.run(trainer.step, args=(3.0,)).values[0] == 3.0 * rate
+    assert strategy.compilations <= 3
+
+
+def test_what_the_trace_itself_makes_is_no_change(strategy):
+    class Trainer:
+        total = None
+
+        def step(self, x):
+            if self.total is None:
+                self.total = keras.Variable(0.0)
+            self.total.assign_add(x)
+
+    trainer = Trainer()
+    for _ in range(3):
+        strategy.run(trainer.step, args=(2.0,))
+    assert (float(trainer.total), strategy.compilations) == (6.0, 1)
+
+
 def test_other_shapes_compile_again(strategy):
     for rows, compilations in ((3, 1), (4, 2), (3, 2)):
         strategy.run(jnp.sum, args=(np.ones(rows, "float32"),))
@@ -169,6 +200,17 @@ def in_a_method(strategy, x) -> list:
     return [job, job.model]
 
 
+def in_an_attribute(strategy, x) -> list:
+    class Trainer:
+        def step(self, x):
+            return self.model(x).sum() * self.array
+
+    trainer = Trainer()
+    trainer.model, trainer.array, trainer.own = dense(), jnp.ones(()), trainer
+    strategy.run(trainer.step, args=(x,))
+    return [trainer, trainer.model]
+
+
 def in_a_partial(strategy, x) -> list:
     model = dense()
     strategy.run(functools.partial(lambda model, x: model(x).sum(), model), args=(x,))
@@ -207,8 +249,8 @@ def in_a_state(strategy, x) -> list:
 
 
 PLACES = [
-    in_closure, in_globals, in_arguments, in_keywords, in_a_method, in_a_partial, in_a_default, in_a_named_tuple,
-    in_a_long_list, in_a_loop, in_a_state,
+    in_closure, in_globals, in_arguments, in_keywords, in_a_method, in_an_attribute, in_a_partial, in_a_default,
+    in_a_named_tuple, in_a_long_list, in_a_loop, in_a_state,
 ]  # fmt: skip
 
 
@@ -407,3 +449,42 @@ def test_a_model_makes_predictions_by_itself(strategy):
     assert strategy.gather(rows, axis=0).tolist() == [[2.0], [0.0]]
     assert strategy.compilations == 1
     assert isinstance(jax.tree.leaves(rows)[0], tpu.PerReplica)
+
+
+def test_a_call_inside_of_a_trace(strategy):
+    def squared(x):
+        return strategy.run(lambda x: (x**2).sum(), args=(x,)).values[0]
+
+    for transform in (jax.jit, jax.grad, jax.vmap, lambda fn: functools.partial(jax.eval_shape, fn)):
+        with pytest.raises(StrategyError) as caught:
+            transform(squared)(jnp.ones(3))
+        assert str(caught.value) == (
+            "strategy.run was called in a function that JAX traces, as for jax.jit, jax.grad, jax.vmap or "
+            "jax.eval_shape: it compiles its function by itself, and returns values. Call it outside, and transform "
+            "the function that it runs: strategy.run(jax.grad(fn), ...)"
+        )
+
+
+def test_without_jit(strategy):
+    x = tpu.PerReplica([np.ones(2, "float32")] * 2)
+    with jax.disable_jit():
+        with pytest.warns(UserWarning) as caught:
+            found = strategy.run(lambda x: x.sum(), args=(x,))
+        assert [value.item() for value in found.values] == [2.0, 2.0]
+        with pytest.warns(UserWarning, match="jax.disable_jit"):
+            assert float(strategy.run_steps(lambda x: x.sum(), iter([x] * 3), 3).values[1]) == 2.0
+    assert str(caught[0].message) == (
+        "jax.disable_jit() has no effect on <lambda> on <TPUStrategy: 2 virtual cores>: a step of a strategy is always "
+        "compiled. To see its values, print them with jax.debug.print, or call the function itself, outside of "
+        "strategy.run"
+    )
+
+
+def test_options_of_tensorflow_have_no_effect(strategy):
+    x = tpu.PerReplica([np.ones((1, 2), "float32")] * 2)
+
+    def step(x):
+        context = tpu.get_replica_context()
+        return context.all_reduce("SUM", x, None).sum() + context.all_gather(x, 0, options=object()).sum()
+
+    assert strategy.run(step, (x,), None, object()).values[0] == 8.0

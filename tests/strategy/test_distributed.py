@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import subprocess
 import sys
 
@@ -197,3 +198,27 @@ next(batches)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     said = "anytpu: the 2 cores are virtual: simulated on this machine's CPU (2 virtual cores).\n"
     assert (done.returncode, done.stderr) == (0, said)
+
+
+class Options:
+    class Mode(enum.Enum):
+        PER_WORKER, PER_REPLICA = 0, 1
+
+    def __init__(self, mode: str) -> None:
+        self.experimental_replication_mode = Options.Mode[mode]
+
+
+def test_options_and_the_number_of_batches():
+    strategy = tpu.connect("virtual", cores=2)
+    batches = tpu.pipeline.Dataset.from_arrays(np.ones((20, 2))).batch(8)
+    for dataset, count in ((batches, 3), (batches.repeat(), -1), ([np.ones(2)] * 4, 4), (iter([np.ones(2)]), -2)):
+        assert strategy.experimental_distribute_dataset(dataset, Options("PER_WORKER")).cardinality == count
+    made = strategy.distribute_datasets_from_function(lambda context: batches, None)
+    assert (made.cardinality, len(made)) == (3, 2)
+    with pytest.raises(SettingError) as caught:
+        strategy.distribute_datasets_from_function(lambda context: batches, Options("PER_REPLICA"))
+    assert str(caught.value) == (
+        "options ask for experimental_replication_mode=PER_REPLICA, a data set for each replica, and dataset_fn is "
+        "called once on each host: leave the mode out, and let dataset_fn return batches of one replica's size, of "
+        "which each replica takes its own"
+    )

@@ -4,7 +4,9 @@ import functools
 import types
 from typing import Any
 
+import keras
 import numpy as np
+import pytest
 
 from anytpu.strategy.identity import Identity
 
@@ -137,9 +139,13 @@ def test_lists_and_dictionaries_by_what_they_hold():
 
 
 def test_long_and_circular_lists():
-    names = cell("items = [0] * 65\ndef step(): return items")
+    names = cell("items = [0] * 1024\ndef step(): return items")
     before = Identity(names.step)
     names.items[0] = 1
+    assert Identity(names.step) != before
+    names.items.append(0)
+    before = Identity(names.step)
+    names.items[0] = 2
     assert Identity(names.step) == before
     names.items = [1]
     names.items.append(names.items)
@@ -242,3 +248,179 @@ def test_what_it_names_is_held():
         names.model = object()
         seen.add(Identity(names.step) == first)
     assert seen == {False}
+
+
+READS = """
+import math
+class Config: factor, shared = 1.0, 1.0
+class Trainer:
+    def __init__(self):
+        self.rate, self.unread, self.config, self.options = 1.0, 1.0, Config(), {"rate": 1.0}
+        self.several, self.loss = [Config()], lambda x: x * settings.rate
+    @property
+    def scaled(self): return self.rate
+    def helper(self, config): return config.factor
+    def by_rate(self, x): return x * self.rate
+    def by_config(self, x): return x * self.config.factor
+    def by_helper(self, x): return x * self.helper(self.config)
+    def by_property(self, x): return x * self.scaled
+    def by_getattr(self, x): return x * getattr(self, "rate")
+    def by_any_name(self, x, name): return x * getattr(self, name)
+    def by_options(self, x): return x * self.options["rate"]
+    def by_several(self, x): return x * sum(config.factor for config in self.several)
+    def by_class(self, x): return x * self.config.shared
+    def by_function(self, x): return self.loss(x) * math.pi
+    def __call__(self, x): return x * self.rate
+trainer = Trainer()
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "change"),
+    [
+        ("trainer.by_rate", "trainer.rate = 3.0"),
+        ("trainer.by_config", "trainer.config.factor = 3.0"),
+        ("trainer.by_config", "trainer.config = Config()"),
+        ("trainer.by_helper", "trainer.config.factor = 3.0"),
+        ("trainer.by_helper", "Trainer.helper = lambda self, config: 3.0"),
+        ("trainer.by_property", "trainer.rate = 3.0"),
+        ("trainer.by_getattr", "trainer.rate = 3.0"),
+        ("trainer.by_any_name", "trainer.rate = 3.0"),
+        ("trainer.by_options", "trainer.options['rate'] = 3.0"),
+        ("trainer.by_several", "trainer.several[0].factor = 3.0"),
+        ("trainer.by_several", "trainer.several.append(Config())"),
+        ("trainer.by_class", "Config.shared = 3.0"),
+        ("trainer.by_function", "settings.rate = 3.0"),
+        ("trainer", "trainer.rate = 3.0"),
+        ("functools.partial(Trainer.by_rate, trainer)", "trainer.rate = 3.0"),
+        ("lambda x: trainer.by_rate(x)", "trainer.rate = 3.0"),
+        ("lambda x: settings.rate", "settings.rate = 3.0"),
+        ("lambda x, config=trainer.config: config.factor", "trainer.config.factor = 3.0"),
+        ("lambda x: {'a': [trainer]}['a'][0].rate", "trainer.rate = 3.0"),
+    ],
+)
+def test_attributes_that_the_code_names_count(step: str, change: str):
+    names = cell(READS)
+    names.functools, names.settings = functools, types.ModuleType("settings")
+    names.settings.rate = 1.0
+    made = eval(step, vars(names))
+    before = Identity(made)
+    reading = before.reader(made, [])
+    assert (Identity(made), before.reader(made, [])) == (before, reading)
+    # A new name needs an object of the class in place of the one that is set.
+    names.trainer.unread = names.trainer.new = 3.0
+    assert (Identity(made) == before) is ("any_name" not in step)
+    before = Identity(made)
+    reading = before.reader(made, [])
+    exec(change, vars(names))
+    assert Identity(made) != before
+    assert before.reader(made, []) != reading
+
+
+def test_attributes_of_arguments_count():
+    class Config:
+        factor, unread = 1.0, 1.0
+
+    config = Config()
+
+    def step(config):
+        return config.factor
+
+    before = Identity(step, [config])
+    config.unread = 2.0
+    assert Identity(step, [config]) == before
+    config.factor = 2.0
+    assert Identity(step, [config]) != before
+
+
+def test_slots_and_attributes_of_another_name_count():
+    names = cell("""
+class Slotted: __slots__ = ("rate",)
+class Open:
+    def __getattr__(self, name): return self.__dict__["items"][name]
+slotted, opened = Slotted(), Open()
+slotted.rate, opened.items = 1.0, {"rate": 1.0}
+def by_slot(): return slotted.rate
+def by_open(): return opened.rate
+""")
+    slotted, opened = Identity(names.by_slot), Identity(names.by_open)
+    names.slotted.rate, names.opened.items["rate"] = 2.0, 2.0
+    assert (Identity(names.by_slot) != slotted, Identity(names.by_open) != opened) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("read", "change"),
+    [
+        ("Counted.rate", "Counted.hidden = 3.0"),
+        ("reference().rate", "one.rate = 3.0"),
+        ("helper.rate", "helper.rate = 3.0"),
+        ("array.sum()", "array[0] = 3.0"),
+        ("view['rate']", "base['rate'] = 3.0"),
+        ("one.rate", "one.__class__ = Other"),
+    ],
+)
+def test_other_ways_to_hold_a_value_count(read: str, change: str):
+    names = cell(f"""
+import types, weakref, numpy as np
+class Meta(type):
+    @property
+    def rate(cls): return cls.hidden
+class Counted(metaclass=Meta): hidden = 1.0
+class One: pass
+class Other: pass
+one, base, array = One(), {{"rate": 1.0}}, np.ones(3)
+one.rate, reference, view = 1.0, weakref.ref(one), types.MappingProxyType(base)
+def helper(): pass
+helper.rate = 1.0
+def step(): return {read}
+""")
+    before = Identity(names.step)
+    assert Identity(names.step) == before
+    exec(change, vars(names))
+    assert Identity(names.step) != before
+
+
+def test_settings_of_layers_of_a_library_count():
+    dropout = keras.layers.Dropout(0.5)
+    model = keras.Sequential([keras.layers.Identity(), dropout])
+
+    def step(x):
+        return model(x)
+
+    before = Identity(step)
+    dropout.rate = 0.25
+    assert Identity(step) != before
+
+
+def test_layers_of_the_user_within_a_model_count():
+    class Scaled(keras.layers.Layer):
+        factor = 1.0
+
+        def call(self, x):
+            return x * self.factor
+
+    scaled, rate = Scaled(), [1.0]
+    model = keras.Sequential([keras.layers.Identity(), scaled, keras.layers.Lambda(lambda x: x * rate[0])])
+    before = Identity(lambda x: model(x))
+    scaled.factor = 2.0
+    assert Identity(lambda x: model(x)) != before
+
+    def step(x):
+        return model(x)
+
+    before = Identity(step)
+    rate[0] = 2.0
+    assert Identity(step) != before
+
+
+def test_objects_that_refer_to_each_other():
+    names = cell("""
+class Node: pass
+one, other = Node(), Node()
+one.next, other.next, other.rate = other, one, 1.0
+def step(): return one.next.next.next.rate
+""")
+    before = Identity(names.step)
+    assert Identity(names.step) == before
+    names.other.rate = 2.0
+    assert Identity(names.step) != before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
@@ -166,3 +167,25 @@ def test_data_that_ends_leaves_a_pure_state_to_its_owner(strategy):
         "the data ended after 1 of the 2 steps. The new state is lost; the state that you passed is unchanged. Ask for "
         "1 steps or fewer, or repeat the data: dataset.repeat()"
     )
+
+
+def test_weak_types_of_a_state_are_those_of_jit():
+    def step(state, batch, axis="replica"):
+        rate, weight, total = state
+        mean = batch.sum() if axis is None else jax.lax.pmean(batch.sum(), axis)
+        return (rate, weight - rate * mean, total + weight.sum()), None
+
+    state = right = 0.3, jnp.ones((3,), "bfloat16"), 0.0
+    for _ in range(3):
+        right = jax.jit(lambda state, batch: step(state, batch, None)[0])(right, jnp.ones((2,), "bfloat16"))
+    strategy = tpu.connect("virtual", cores=2)
+    batches = iter([tpu.PerReplica([jnp.ones((2,), "bfloat16")] * 2)] * 3)
+    whole = tpu.connect("virtual", cores=2, layout="data")
+    for found, _ in (
+        strategy.run_steps(step, batches, 3, state=state),
+        whole.run_steps(lambda s, b: step(s, b, None), iter([jnp.ones((2,), "bfloat16")] * 3), 3, state=state),
+    ):
+        assert [(leaf.dtype, leaf.weak_type) for leaf in found] == [(leaf.dtype, leaf.weak_type) for leaf in right]
+        assert [np.array(leaf, "float32").tolist() for leaf in found] == [
+            np.array(leaf, "float32").tolist() for leaf in right
+        ]

@@ -70,6 +70,13 @@ def test_it_is_not_an_array(use):
     assert str(caught.value) == REFUSED
 
 
+def test_arithmetic_is_a_type_error_as_in_tensorflow():
+    for use in (lambda value: value + 1, lambda value: 2 * value, float, len, np.asarray):
+        with pytest.raises(TypeError) as caught:
+            use(tpu.PerReplica([1.0, 2.0]))
+        assert str(caught.value) == REFUSED
+
+
 def test_it_is_made_of_a_list():
     for bad in ([], 3, np.ones(2)):
         with pytest.raises(SettingError) as caught:

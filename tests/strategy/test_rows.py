@@ -304,6 +304,16 @@ def test_not_of_a_scalar(strategy):
     )
 
 
+@pytest.mark.parametrize("rows", [-1, np.int32(-8), 2.5, 16.0, True, "16"])
+def test_rows_that_are_no_number_of_rows(strategy, rows):
+    with pytest.raises(TypeError) as caught:
+        strategy.run(lambda: tpu.compute_average_loss(np.ones(3, "float32"), global_batch_size=rows))
+    assert str(caught.value) == (
+        f"global_batch_size must be a number of rows, an integer of 0 or more, not {rows!r}. Leave it out to count the "
+        "real rows of all replicas"
+    )
+
+
 def test_a_column_of_weights_counts_as_one_weight_a_row(strategy):
     column = tpu.PerReplica([np.array([[1.0], [0.0]])] * 2)
     assert summed(strategy, LOSSES, column) == 1.0

@@ -163,7 +163,8 @@ def test_a_step_keeps_the_shardings_that_it_names(wrap, specs):
     state = {"w": jax.ShapeDtypeStruct((1024, 1024), "float32")}
     form, _ = split_arguments((WIDE,), None, 8)
     strategy = tpu.connect("v2-8", layout="fsdp")
-    placed = strategy.place(whole_program("step", wrap(whole, rows), form, state, strategy.layout))
+    program, _ = whole_program("step", wrap(whole, rows), form, state, strategy.layout)
+    placed = strategy.place(program)
     assert placed.placement is not None
     assert placed.placement.specs == specs
     _, total = strategy.run_steps(wrap(whole, rows), iter([WIDE] * 2), 2, state={"w": np.zeros((1024, 1024))})

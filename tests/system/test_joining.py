@@ -126,7 +126,7 @@ def test_a_host_that_fails_ends_the_others(tmp_path: Path, mode: str, status: in
     name = re.escape(socket.gethostname())
     for index in (0, 2):
         code, out, printed = hosts.result(index)
-        assert (code, out) == (75, "joined\n"), printed
+        assert (code, out) == (69, "joined\n"), printed
         start = hosts.joined_line() if index == 0 else ""
         text = rf"anytpu: host 1 of 3 \({name}\) {reason}; this host, {index} of 3, {re.escape(STOPS)}"
         assert re.fullmatch(re.escape(start) + text, printed), printed
@@ -194,7 +194,9 @@ def test_host_0_does_not_answer():
     ("reply", "reason"),
     [
         (b"", "the connection was closed"),
-        (b"SSH-2.0-OpenSSH\r\n", "the reply is 'SSH-2.0-OpenSSH '"),
+        (b"SSH-2.0-OpenSSH\r\n", r"the reply is 'SSH-2.0-OpenSSH\r'"),
+        (b"[" * 4000 + b"\n", f"the reply is '{'[' * 40}'"),
+        (b'{"service": "8477"}\n', """the reply is '{"service": "8477"}'"""),
         (b"220 mail", "no reply within 0.3 s"),
     ],
 )

@@ -235,6 +235,27 @@ def test_unauthenticated_connections_are_closed_and_change_nothing():
         host.end()
 
 
+def test_silent_connections_do_not_keep_hosts_away():
+    target = start(2)
+    with contextlib.ExitStack() as stack:
+        for _ in range(400):
+            stack.enter_context(socket.create_connection(target, timeout=60.0))
+        hosts = [Host(target, index, 2) for index in range(2)]
+        assert all("service" in (host.read() or {}) for host in hosts)
+    for host in hosts:
+        host.end()
+
+
+@pytest.mark.parametrize(
+    "line", [b"[" * 4000, b'{"exception": ' + b"[" * 900 + b"]" * 900 + b"}", b"\xff", b"7", b"[{}]"]
+)
+def test_a_line_of_another_form_changes_nothing(joined: list[Host], line: bytes):
+    joined[1].socket.sendall(line + b"\n")
+    for host in joined:
+        host.send(goodbye=True)
+    assert [host.read() for host in joined] == [{"done": True}] * 3
+
+
 def test_a_token_with_a_lone_surrogate_is_wrong():
     target = start(2, token="secret")
     greeting = Greeting(1, 2, "box1", VERSIONS, "guess").line().replace(b"guess", b"\\ud800")

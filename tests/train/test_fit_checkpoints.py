@@ -24,11 +24,12 @@ import checkpointed_fit
 from anytpu.errors import DamageError, DataError, FileError, NaNLossError, SettingError
 from anytpu.train.checkpoint import Checkpoints
 from anytpu.train.checkpoint.manifest import from_json, to_json
+from anytpu.train.variable_names import model_variables
 from checkpointed_fit import Ended
 from cli.commands import anytpu
 
 PROGRAM = Path(checkpointed_fit.__file__)
-VARIANTS = ("arrays", "dataset", "stream", "spanning", "fsdp", "generator", "sequences")
+VARIANTS = ("arrays", "dataset", "stream", "spanning", "fsdp", "generator", "sequences", "outside")
 
 
 def train(folder: Path, variant: str, end_after: int = 0, **others: Any) -> dict[str, Any]:
@@ -176,6 +177,92 @@ def test_another_model_is_refused_whole(tmp_path: Path):
     )
 
 
+X96 = np.random.default_rng(2).normal(size=(96, 2)).astype("float32")
+
+
+class Rows(keras.utils.PyDataset):
+    """The 96 rows in batches of 16."""
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> Any:
+        return X96[16 * index : 16 * index + 16], X96[16 * index : 16 * index + 16, :1]
+
+
+def dataset(rows: int = 96, seed: int = 1) -> Any:
+    return tpu.pipeline.Dataset.from_arrays((X96[:rows], X96[:rows, :1])).shuffle(seed=seed).batch(16)
+
+
+def generator() -> Any:
+    while True:
+        for index in range(6):
+            yield Rows()[index]
+
+
+INPUTS = {
+    "arrays": (X96, {"batch_size": 16}, "arrays of 96 rows with batch_size=16 and shuffle=True"),
+    "in order": (X96, {"batch_size": 16, "shuffle": False}, "arrays of 96 rows with batch_size=16 and shuffle=False"),
+    "by batch": (
+        X96,
+        {"batch_size": 16, "shuffle": "batch"},
+        "arrays of 96 rows with batch_size=16 and shuffle='batch'",
+    ),
+    "90 rows": (X96[:90], {"batch_size": 16}, "arrays of 90 rows with batch_size=16 and shuffle=True"),
+    "batches of 17": (X96, {"batch_size": 17}, "arrays of 96 rows with batch_size=17 and shuffle=True"),
+    "split": (
+        X96,
+        {"batch_size": 15, "validation_split": 0.1},
+        "arrays of 86 rows with batch_size=15 and shuffle=True",
+    ),
+    "Dataset": (dataset(), {}, repr(dataset())),
+    "another Dataset": (dataset(seed=2), {}, repr(dataset(seed=2))),
+    "a Dataset of 90": (dataset(90), {}, repr(dataset(90))),
+    "PyDataset": (Rows(), {}, "Rows with shuffle=True"),
+    "a PyDataset in order": (Rows(), {"shuffle": False}, "Rows with shuffle=False"),
+    "generator": (generator, {"steps_per_epoch": 6}, "a generator"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Your `PyDataset` class", "ignore:`shuffle=True` was passed")
+def test_a_position_belongs_to_one_input(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    def train(folder: Path, name: str, end_at: int) -> Any:
+        x, options, _ = INPUTS[name]
+        x = x() if callable(x) and name == "generator" else x
+        targets = {"y": x[:, :1]} if isinstance(x, np.ndarray) else {}
+        with tpu.connect("virtual", cores=2).scope():
+            model: Any = keras.Sequential([keras.layers.Dense(1)])
+            model.compile("sgd", "mse", steps_per_execution=1)
+        saved = tpu.Checkpointer(folder, every_steps=1)
+        callbacks = [_EndAt(end_at)] if end_at else []
+        return model.fit(x, **targets, epochs=1, verbose=0, callbacks=callbacks, checkpoint_dir=saved, **options)
+
+    for name in INPUTS:
+        with pytest.raises(Ended):
+            train(tmp_path / name, name, 4)
+    for then, now in [("arrays", name) for name in INPUTS] + [(name, "arrays") for name in INPUTS]:
+        shutil.copytree(tmp_path / then, tmp_path / "copy")
+        if then == now:
+            train(tmp_path / "copy", now, 0)
+        else:
+            with pytest.raises(DataError) as raised:
+                train(tmp_path / "copy", now, 0)
+            assert str(raised.value) == (
+                f"the checkpoint was saved at step 3 of a pass over {INPUTS[then][2]}, and this is {INPUTS[now][2]}. "
+                "Pass the data, the batch_size and the shuffle of that run, or choose another checkpoint_dir"
+            )
+        shutil.rmtree(tmp_path / "copy")
+    for then, now in [("Dataset", "another Dataset"), ("Dataset", "a Dataset of 90")]:
+        with pytest.raises(DataError, match="of a pass over Dataset"):
+            train(tmp_path / then, now, 0)
+    assert "values" not in caplog.text
+    X96[:] = X96[::-1].copy()
+    train(tmp_path / "arrays", "arrays", 0)
+    assert (
+        "The arrays have other values than those of the checkpoint. The pass continues with those of now" in caplog.text
+    )
+
+
 def test_another_number_of_steps_is_refused_within_an_epoch(tmp_path: Path):
     saved = tpu.Checkpointer(tmp_path, every_steps=1)
     with pytest.raises(Ended):
@@ -210,18 +297,40 @@ def test_the_best_checkpoint_is_kept(tmp_path: Path):
     assert [host["metrics"].get("score_f1") for _, host in Checkpoints(tmp_path).hosts()] == [5.0, 3.0, 4.5]
 
 
-def test_a_state_that_is_not_finite_is_not_saved(tmp_path: Path):
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("trainable/small/dense/kernel", np.nan),
+        ("trainable/small/dense/kernel", np.inf),
+        ("non_trainable/small/batch_normalization/moving_mean", np.nan),
+        ("non_trainable/small/batch_normalization/moving_variance", np.inf),
+        ("optimizer/adagrad/small_dense_kernel_accumulator", np.inf),
+    ],
+)
+def test_a_state_that_is_not_finite_is_not_saved(tmp_path: Path, name: str, value: float):
+    class Smallest(keras.layers.Layer):
+        def build(self, input_shape: Any) -> None:
+            self.smallest = self.add_weight(shape=(), initializer=lambda *_, **__: np.inf, trainable=False)
+
+        def call(self, x: Any) -> Any:
+            return x
+
     class Spoil(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
             if epoch == 2 and self.model is not None:
-                self.model.layers[0].kernel.assign(np.full((2, 3), np.nan))
+                variable = model_variables(self.model)[name]
+                variable.assign(np.full(variable.shape, value))
 
+    layers = [keras.layers.Dense(3), keras.layers.BatchNormalization(), Smallest()]
+    with tpu.connect("virtual", cores=2).scope():
+        model = keras.Sequential([keras.Input((2,)), *layers, keras.layers.Dense(1)], name="small")
+        model.compile("adagrad", "mse", steps_per_execution=1)
     with pytest.raises(NaNLossError) as raised:
-        fit(tpu.Checkpointer(tmp_path, every_steps=1), epochs=4, callbacks=[Spoil()])
+        fit(tpu.Checkpointer(tmp_path, every_steps=1), model, epochs=4, callbacks=[Spoil()])
     assert Checkpoints(tmp_path).latest() == 6
     assert str(raised.value) == (
-        "step 7 is not saved: the weight 'trainable/small/dense/kernel' has a NaN or an infinity. The newest "
-        'checkpoint is that of step 6. Lower the learning rate, clip the gradients, or pass on_nan="skip" to fit'
+        f"step 7 is not saved: {name!r} has a NaN or an infinity. The newest checkpoint is that of step 6. Lower the "
+        'learning rate, clip the gradients, or pass on_nan="skip" to fit'
     )
 
 
@@ -249,6 +358,7 @@ import numpy as np, keras, anytpu as tpu
 from anytpu.train.checkpoint import Checkpoints
 from anytpu.train.checkpoint.manifest import from_json, to_json
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+sys.dont_write_bytecode = True  # Or Python cuts off what it compiles.
 with tpu.connect("virtual", cores=2).scope():
     model = keras.Sequential([keras.layers.Dense(500), keras.layers.Dense(1)])
     model.compile("sgd", "mse", steps_per_execution=1)
@@ -298,6 +408,28 @@ def test_a_failed_last_save_is_an_error(tmp_path: Path):
     with pytest.raises(FileError) as raised:
         list(tpu.Checkpointer(tmp_path / "loop").steps(6, state={"a": 1}))
     assert str(raised.value) == message.replace(str(tmp_path), str(tmp_path / "loop"))
+
+
+def test_any_error_of_the_writing_thread_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    class Large(keras.callbacks.Callback):
+        def get_state(self) -> Any:
+            return {"digits": 10**5000}
+
+        def set_state(self, state: Any) -> None: ...
+
+    reason = (
+        "cannot be saved: ValueError: Exceeds the limit (4300 digits) for integer string conversion; use "
+        "sys.set_int_max_str_digits() to increase the limit"
+    )
+    with pytest.raises(FileError) as raised:
+        fit(tpu.Checkpointer(tmp_path, every_steps=2), callbacks=[Large()])
+    assert str(raised.value) == (
+        f"step 6 {reason}. The run is complete, and its end is only in the memory of this process: save the result "
+        "elsewhere, or run the same command again. It repeats the steps since the newest checkpoint"
+    )
+    said = f"anytpu: step 2 {reason}. The training goes on, and later saves are tried without another message.\n"
+    assert capsys.readouterr().err == said
+    assert Checkpoints(tmp_path).steps() == []
 
 
 def test_errors_come_before_the_first_step(tmp_path: Path):

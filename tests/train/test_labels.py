@@ -5,12 +5,13 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
 
 import anytpu as tpu
-from anytpu.train.labels import warn_of_labels
+from anytpu.train.labels import LabelCheck
 
 X = np.zeros((8, 4), np.float32)
 OUTSIDE = np.array([0, 1, 2, 5, 0, 1, 2, 0])
@@ -73,23 +74,89 @@ def test_a_stream():
 
 
 def test_labels_below_0():
-    assert texts(lambda: warn_of_labels(classifier(), np.array([-1.0, 2.0])))[0].endswith("number the labels from 0")
+    assert texts(lambda: LabelCheck(classifier()).check((X[:2], np.array([-1.0, 2.0]))))[0].endswith(
+        "number the labels from 0"
+    )
 
 
 def test_what_cannot_be_checked_is_not():
-    assert texts(lambda: warn_of_labels(classifier(), np.array([0.0, np.inf, np.nan]))) == []
+    assert texts(lambda: LabelCheck(classifier()).check((X[:3], np.array([0.0, np.inf, np.nan])))) == []
     ignoring = keras.losses.SparseCategoricalCrossentropy(ignore_class=5)
     for loss in ("mse", ignoring, lambda y_true, y_pred: y_pred):
-        assert texts(lambda loss=loss: warn_of_labels(classifier(loss), OUTSIDE)) == []
-    assert texts(lambda: warn_of_labels(keras.Sequential([keras.layers.Dense(3)]), OUTSIDE)) == []
-    assert texts(lambda: warn_of_labels(classifier(), None)) == []
+        assert texts(lambda loss=loss: LabelCheck(classifier(loss)).check((X, OUTSIDE))) == []
+    assert texts(lambda: LabelCheck(classifier()).check((X, None))) == []
 
 
 @pytest.mark.parametrize(
     "loss", [keras.losses.sparse_categorical_crossentropy, keras.losses.SparseCategoricalCrossentropy()]
 )
 def test_forms_of_the_loss(loss: Any):
-    assert texts(lambda: warn_of_labels(classifier(loss), OUTSIDE)) == [TEXT]
+    assert texts(lambda: LabelCheck(classifier(loss)).check((X, OUTSIDE))) == [TEXT]
+
+
+class Own(keras.Model):
+    """A model that does not know its outputs before it is called."""
+
+    def __init__(self) -> None:
+        super().__init__(name="classifier")
+        self.dense = keras.layers.Dense(3)
+
+    def call(self, x: Any) -> Any:
+        return self.dense(x)
+
+
+def own(loss: Any = None, **settings: Any) -> Any:
+    with tpu.connect("virtual", cores=2).scope():
+        model = Own()
+        model.compile("sgd", loss or keras.losses.SparseCategoricalCrossentropy(from_logits=True), **settings)
+    return model
+
+
+def test_a_model_of_the_users_own():
+    assert texts(lambda: own().fit(X, OUTSIDE, batch_size=4, verbose=0)) == [TEXT]
+
+
+def test_labels_of_jax():
+    assert texts(lambda: own().fit(X, jnp.asarray(OUTSIDE), verbose=0)) == [TEXT]
+
+
+def test_a_later_batch_of_a_stream():
+    batches = ((X[:4], labels) for labels in (OUTSIDE[4:] % 3, OUTSIDE[4:] % 3, OUTSIDE[:4], OUTSIDE[:4]))
+    assert texts(lambda: classifier().fit(batches, steps_per_epoch=4, shuffle=False, verbose=0)) == [TEXT]
+
+
+def test_calls_on_a_batch():
+    for name in ("train_on_batch", "test_on_batch"):
+        model = own()
+        model.fit(X, OUTSIDE % 3, verbose=0)
+        assert texts(lambda model=model, name=name: getattr(model, name)(X, OUTSIDE)) == [TEXT]
+
+
+def test_a_mask_may_have_any_label():
+    masked = np.where(OUTSIDE > 2, -1, OUTSIDE)
+    assert texts(lambda: own().fit(X, masked, sample_weight=np.float32(masked >= 0), verbose=0)) == []
+    ignoring = keras.losses.SparseCategoricalCrossentropy(True, ignore_class=-1)
+    assert texts(lambda: own(ignoring).fit(X, masked, verbose=0)) == []
+    assert len(texts(lambda: own(ignoring).fit(X, OUTSIDE, verbose=0))) == 1
+
+
+@pytest.mark.parametrize("form", [dict, list])
+def test_each_output_has_its_classes(form: Any):
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    with tpu.connect("virtual", cores=2).scope():
+        x = keras.Input((4,))
+        outputs = {"b": keras.layers.Dense(3, name="b")(x), "a": keras.layers.Dense(9, name="a")(x)}
+        model: Any = keras.Model(x, outputs if form is dict else list(outputs.values()), name="classifier")
+        model.compile("sgd", {"a": loss, "b": loss} if form is dict else [loss, loss])
+    for b, a, wanted in ((OUTSIDE % 3, OUTSIDE, []), (OUTSIDE, OUTSIDE, [TEXT])):
+        labels = {"b": b, "a": a} if form is dict else [b, a]
+        assert texts(lambda labels=labels: model.fit(X, labels, verbose=0)) == wanted
+
+
+def test_a_metric_has_classes_too():
+    metrics = [keras.metrics.SparseTopKCategoricalAccuracy(2)]
+    model = own(lambda y, y_pred: keras.ops.mean(y_pred, axis=-1), metrics=metrics)
+    assert texts(lambda: model.fit(X, OUTSIDE, verbose=0)) == [TEXT]
 
 
 def test_misspelt_arguments_of_keras_methods():

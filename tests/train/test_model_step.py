@@ -119,3 +119,84 @@ def test_two_optimizers_and_a_generator_outside_keep_their_state():
     assert int(model.first_optimizer.iterations) == int(model.second_optimizer.iterations) == 6
     assert history["first"][-1] < history["first"][0]
     assert len(set(history["noise"])) == 3
+
+
+class Adversaries(keras.Model):
+    """Two parts that are not built, whose step takes the real rows first and the noise second."""
+
+    def __init__(self):
+        super().__init__()
+        self.generator = keras.Sequential([keras.layers.Dense(3, "tanh"), keras.layers.Dense(4)])
+        self.judge = keras.Sequential([keras.layers.Dense(3, "tanh"), keras.layers.Dense(1)])
+
+    def call(self, noise):
+        return self.judge(self.generator(noise))
+
+    @tpu.model_step
+    def train_step(self, data):
+        real, noise = data
+
+        def losses():
+            fake = keras.ops.mean(self.judge(self.generator(noise)) ** 2)
+            return keras.ops.mean((self.judge(real) - 1) ** 2) + fake, -fake
+
+        parts = [self.judge.trainable_variables, self.generator.trainable_variables]
+        (first, second), gradients = tpu.value_and_grad(losses, parts)()
+        for part, wanted in zip(gradients, parts, strict=True):
+            assert len(part) == len(wanted) == 4
+        pairs = [pair for part in zip(gradients, parts, strict=True) for pair in zip(*part, strict=True)]
+        self.optimizer.apply_gradients(pairs)
+        return {"judge": first, "generator": second}
+
+
+class Named(keras.Model):
+    """A step that names all weights before anything is built."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1, kernel_initializer="ones")
+
+    def call(self, x):
+        return self.dense(x)
+
+    @tpu.model_step
+    def train_step(self, data):
+        x, y = data
+        variables = self.trainable_variables
+
+        def compute_loss():
+            return keras.ops.mean((self(x) - y) ** 2)
+
+        loss, gradients = tpu.value_and_grad(compute_loss, variables)()
+        self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        return {"loss": loss}
+
+
+@pytest.mark.parametrize("cores", [0, 2])
+def test_the_step_builds_its_parts(cores):
+    with tpu.connect("virtual", cores=cores).scope() if cores else contextlib.nullcontext():
+        adversaries: Any = Adversaries()
+        named: Any = Named()
+        adversaries.compile("sgd")
+        named.compile(keras.optimizers.SGD(0.0))
+    noise = np.random.default_rng(1).normal(size=(64, 2)).astype("float32")
+    assert sorted(adversaries.fit(X, noise, verbose=0).history) == ["generator", "judge"]
+    assert [v.shape[0] for v in adversaries.generator.weights[::2]] == [2, 3]
+    assert [v.shape[0] for v in adversaries.judge.weights[::2]] == [4, 3]
+    history = named.fit(X, Y + 2, batch_size=64, verbose=0).history
+    if cores:
+        # Keras has a mean of the name "loss", which this step does not update.
+        assert history["loss"] == pytest.approx([4.0])
+
+
+def test_an_error_of_the_step_stays_that_error():
+    class Broken(Named):
+        @tpu.model_step
+        def train_step(self, data):
+            super().call(data[0])
+            raise KeyError("no such part")
+
+    model: Any = Broken()
+    model.compile("sgd")
+    with pytest.raises(KeyError, match="no such part"):
+        model.fit(X, Y, verbose=0)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import anytpu as tpu
-from anytpu.errors import NaNLossError, SettingError
+from anytpu.errors import DataError, NaNLossError, SettingError
 from keras_oracle import PLACES, classifier, close, compiled, rows, run, values
 
 X, Y = rows()
@@ -264,3 +264,33 @@ def test_data_larger_than_memory_travels_in_batches(monkeypatch: pytest.MonkeyPa
     for place in PLACES:
         close(run(classifier, train, place)[1], theirs)
     assert tpu.get_strategy().num_replicas_in_sync == 1
+
+
+class Batches(keras.utils.PyDataset):
+    """Batches of these numbers of rows."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__()
+        self.sizes = sizes
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, index: int) -> Any:
+        return X[: self.sizes[index]], Y[: self.sizes[index]]
+
+
+@pytest.mark.parametrize("sizes", [(0, 8), (8, 0, 8), (8, 0)])
+def test_a_batch_without_rows(sizes: tuple[int, ...]):
+    with tpu.connect("virtual", cores=2).scope():
+        model = compiled(classifier())
+    text = (
+        "the data yielded a batch of 0 rows, and a step has no loss for it. Leave empty batches out, for example in "
+        "the generator: if len(x): yield x, y"
+    )
+    for call in (model.fit, model.evaluate):
+        with pytest.raises(DataError) as caught:
+            call(Batches(*sizes), verbose=0)
+        assert str(caught.value) == text
+    assert len(model.predict(Batches(*sizes), verbose=0)) == sum(sizes)
+    still_works(model)

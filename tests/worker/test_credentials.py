@@ -7,6 +7,8 @@ import hashlib
 import ssl
 from pathlib import Path
 
+import pytest
+
 from anytpu.errors import WorkerError
 from anytpu.worker.credentials import fingerprint_of, read_or_create_certificate, read_or_create_token
 from error_texts import error_text
@@ -30,6 +32,26 @@ def test_a_short_token(tmp_path: Path):
         f"the token in {str(path)!r} must have 16 characters or more, not 6. Remove the file: the worker then makes a "
         "token"
     )
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o644, 0o620, 0o604, 0o602])
+def test_files_of_secrets_that_other_users_can_use(tmp_path: Path, mode: int):
+    read_or_create_token(tmp_path / "token")
+    read_or_create_certificate(tmp_path / "cert.pem", tmp_path / "key.pem")
+    for path, kind in ((tmp_path / "token", "token"), (tmp_path / "key.pem", "key")):
+        path.chmod(mode)
+        read = (
+            [read_or_create_token, path]
+            if kind == "token"
+            else [read_or_create_certificate, tmp_path / "cert.pem", path]
+        )
+        assert text_of(*read) == (
+            f"the {kind} file {str(path)!r} has the mode {mode:04o}: other users must neither read nor write it. If "
+            f"somebody may have read it, make another one. Otherwise type: chmod 600 {path}"
+        )
+        path.chmod(0o400)
+    assert not read_or_create_token(tmp_path / "token")[1]
+    read_or_create_certificate(tmp_path / "cert.pem", tmp_path / "key.pem")
 
 
 def test_a_token_file_that_is_a_folder(tmp_path: Path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import select
 import signal
 import time
 from collections.abc import Iterator
@@ -76,7 +77,7 @@ def compiled(session: Session, manifest: bytes, code: bytes) -> int:
     return name
 
 
-def run(session: Session, program: int, state: int, batch: np.ndarray) -> Any:
+def run(session: Session, program: int, state: int, batch: np.ndarray, waits: bool = True) -> Any:
     argument = messages().Argument
     message = messages().Run(
         program=program,
@@ -84,11 +85,16 @@ def run(session: Session, program: int, state: int, batch: np.ndarray) -> Any:
         batch=[argument(array=describe(batch))],
         results=[session.new_name(), session.new_name()],
     )
-    return session.send(is_call=True, run=message).result()
+    operation = session.send(is_call=True, run=message)
+    return operation.result() if waits else operation
 
 
 def program_of(step: Any) -> tuple[bytes, bytes]:
     return encode(Program("probe", step, SPEC, SPEC, ROWS), ("cpu",))
+
+
+def endless(state: Any, x: Any) -> Any:
+    return jax.lax.while_loop(lambda y: y[0] > -1, jnp.cos, state), x
 
 
 def next_session_works(worker: WorkerProcess) -> None:
@@ -129,15 +135,33 @@ def test_the_child_of_the_next_session_is_killed(mortal: WorkerProcess):
 
 
 def test_a_program_that_never_ends(mortal: WorkerProcess):
-    endless = program_of(lambda state, x: (jax.lax.while_loop(lambda y: y[0] > -1, jnp.cos, state), x))
     with opened(mortal) as session:
-        program, state = compiled(session, *endless), put(session, np.ones(4, "float32"))
+        program, state = compiled(session, *program_of(endless)), put(session, np.ones(4, "float32"))
         text = error_text(run, session, program, state, np.ones(4, "float32"), kind=WorkerLostError)
     assert text == (
         f"the worker at {mortal.target} ended the session: a call or a compilation took more than 25 s. Run fewer "
         f"steps in a call, or start the worker with a larger --deadline. {LOST}"
     )
     next_session_works(mortal)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_no_child_outlives_the_worker(tmp_path: Path, number: int):
+    worker = WorkerProcess(tmp_path, "--tpu", "virtual", "--cores", "2", "--max-sessions", "2")
+    session = Session(address_of(worker))
+    program, state = compiled(session, *program_of(endless)), put(session, np.ones(4, "float32"))
+    run(session, program, state, np.ones(4, "float32"), waits=False)
+    until_s = time.monotonic() + 60
+    while len(children := worker.children()) < 2 and time.monotonic() < until_s:
+        time.sleep(0.1)
+    ends = [os.pidfd_open(child) for child in children]
+    worker.process.send_signal(number)
+    worker.stop()
+    ended = [select.select([end], [], [], 20.0)[0] == [end] for end in ends]
+    for end in ends:
+        os.close(end)
+    session.close()
+    assert ended == [True, True]
 
 
 def test_the_session_of_a_client_that_went_is_over(mortal: WorkerProcess):

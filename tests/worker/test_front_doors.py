@@ -44,6 +44,46 @@ def test_fit_evaluate_predict(worker: WorkerProcess, arguments: dict[str, Any]):
         np.testing.assert_array_equal(remote, local)
 
 
+COUNT: Any = keras.Variable(0.0)
+SEEDS = keras.random.SeedGenerator(5)
+
+
+class Watched(keras.layers.Layer):
+    """Updates a mean of its own, and a counter and a seed generator that no model knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.level = keras.metrics.Mean(name="level")
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        COUNT.assign_add(1.0)
+        self.level.update_state(x)
+        return x + keras.random.normal(keras.ops.shape(x), seed=SEEDS) if training else x
+
+
+def watched(name: str) -> tuple[Any, ...]:
+    COUNT.assign(0.0)
+    SEEDS.state.assign([0, 5])
+    with tpu.connect(name).scope():
+        keras.utils.set_random_seed(7)
+        model: Any = keras.Sequential([keras.Input((12, 12, 1)), Watched(), keras.layers.Flatten()])
+        model.compile("sgd", lambda y, y_pred: keras.ops.mean(y_pred, axis=-1))
+    history = model.fit(X, Y, batch_size=20, epochs=2, verbose=0).history
+    return (
+        history["level"],
+        history["loss"],
+        model.evaluate(X, Y, verbose=0),
+        float(COUNT.value),
+        np.asarray(SEEDS.state.value),
+    )
+
+
+def test_state_outside_of_the_model(worker: WorkerProcess):
+    for remote, local in zip(watched(worker.url), watched("v2-8"), strict=True):
+        np.testing.assert_array_equal(remote, local)
+    assert float(COUNT.value) == 2 * 5 + 3
+
+
 def batches() -> Any:
     for start in range(0, 64, 16):
         yield X[start : start + 16].reshape(16, -1), Y[start : start + 16].astype("float32")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import anytpu as tpu
-from anytpu.errors import WorkerError
+from anytpu.errors import SettingError, WorkerError
 from anytpu.system.workers import parse_worker
 from anytpu.worker import credentials
 from anytpu.worker.session import Session
@@ -37,6 +37,27 @@ def test_a_wrong_token(worker: WorkerProcess, token: str | None, reason: str):
         "its first start, or set ANYTPU_WORKER_TOKEN to the worker's token: each start names the file that has it"
     )
     assert f"{reason.split()[0]} token" in worker.log.read_text()
+
+
+def test_a_token_that_is_nearly_right(worker: WorkerProcess):
+    token = str(parse_worker(worker.url).token)  # pyright: ignore[reportOptionalMemberAccess]
+    other = {index: "A" if token[index] != "A" else "B" for index in (0, 16, 21, 32, len(token) - 1)}
+    changed = [token[:index] + digit + token[index + 1 :] for index, digit in other.items()]
+    for near in (*changed, token[:-1], token[:16], token[1:], f"{token}A", token.swapcase()):
+        assert "refused this client: wrong token." in refusal(worker.with_field("token", near)), near
+
+
+def test_a_certificate_that_is_nearly_right(worker: WorkerProcess):
+    right = str(parse_worker(worker.url).fingerprint)  # pyright: ignore[reportOptionalMemberAccess]
+    for index in (0, 15, 16, 31, 62, 63):
+        near = right[:index] + ("1" if right[index] != "1" else "2") + right[index + 1 :]
+        digits = 16 if index < 16 else 64
+        assert (
+            f"has another certificate than the address says: {right[:digits]}..., not {near[:digits]}.... If"
+        ) in refusal(worker.with_field("cert", near))
+    for short in (right[:-1], right[:32], f"{right}0"):
+        with pytest.raises(SettingError):
+            parse_worker(worker.with_field("cert", short))
 
 
 def test_a_wrong_certificate(worker: WorkerProcess):

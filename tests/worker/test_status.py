@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -13,8 +15,10 @@ from pathlib import Path
 import grpc
 import pytest
 
+from anytpu.errors import WorkerError
 from anytpu.worker.connection import open_channel
 from anytpu.worker.session import Session
+from worker.strangers import is_over
 from worker.test_faults import address_of, works
 from worker.worker_process import WorkerProcess
 
@@ -72,6 +76,50 @@ def test_a_program_waits_for_its_turn(watched: WorkerProcess):
     first.close()
     waiting.join(60)
     assert begun.is_set()
+
+
+def test_too_many_programs_wait(watched: WorkerProcess):
+    first = Session(address_of(watched))
+    texts: list[str] = []
+
+    def wait() -> None:
+        try:
+            Session(address_of(watched)).close()
+        except WorkerError as error:
+            texts.append(str(error))
+
+    waiting = [threading.Thread(target=wait) for _ in range(34)]
+    for thread in waiting:
+        thread.start()
+    for _ in range(600):
+        if len(texts) == 2:
+            break
+        waiting[0].join(0.1)
+    first.close()
+    assert texts == 2 * [
+        f"the worker at {watched.target} is in use, and 32 programs wait for their turn, which is the maximum. Wait "
+        "until some of them ended, or start a second worker on another port"
+    ]
+    for thread in waiting:
+        thread.join(120)
+
+
+def test_silent_connections_to_the_metrics(watched: WorkerProcess):
+    """They take no thread each, and keep nobody from the metrics."""
+    port = int(re.findall(r"metrics at http://\S+:(\d+)/", watched.log.read_text())[0])
+    threads = Path(f"/proc/{watched.process.pid}/task")
+    before = len(list(threads.iterdir()))
+    with contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(300)]
+        silent[-1].sendall(b"GET /metrics HTTP/1.1\r\n")
+        assert "anytpu_worker_sessions 0.0" in metrics(watched)
+        assert len(list(threads.iterdir())) < before + 8
+        assert is_over(silent[0])
+    with socket.create_connection(("127.0.0.1", port)) as endless:
+        with contextlib.suppress(OSError):
+            endless.sendall(b"x" * 2**20)
+        assert is_over(endless)
+    assert "anytpu_worker_sessions 0.0" in metrics(watched)
 
 
 def test_status_of_a_worker_that_is_not_there(tmp_path: Path):

@@ -26,9 +26,11 @@ from anytpu.chip.file_parts import PARTS, SAVE_AGAIN, Packed, join_parts, split_
 from anytpu.chip.image import Image, Resident, Tag
 from anytpu.chip.images import CompilerSettings
 from anytpu.chip.isa import Instruction, decode, encode
+from anytpu.chip.quantized.checking import check_network
 from anytpu.chip.quantized.nodes import QuantizedNetwork
 from anytpu.chip.serialization import RecordDecoder, RecordEncoder, binding, join_arrays, size_bytes, split_arrays
 from anytpu.errors import ChipError, ChipFileError
+from anytpu.files.json_text import MAX_JSON_BYTES, check_json, read_json
 from anytpu.files.opening import read_file
 from anytpu.files.replacing import replaced
 
@@ -37,8 +39,8 @@ SUFFIX = ".tpu"
 
 _HEADER, _CODE, _WEIGHTS, _NETWORK, _ARRAYS = PARTS
 
-MAX_PART_BYTES = {_HEADER: 64 * 2**20, _CODE: 16 * 2**20, _NETWORK: 64 * 2**20}
-"""Maximum bytes of these parts: enough for 10,000 steps of a loop. The header has the sizes of the other parts."""
+MAX_PART_BYTES = {_HEADER: MAX_JSON_BYTES, _CODE: 16 * 2**20, _NETWORK: MAX_JSON_BYTES}
+"""Maximum bytes of these parts: enough for 2,500 steps of an LSTM. The header has the sizes of the other parts."""
 
 
 def write(
@@ -131,6 +133,11 @@ def to_bytes(image: Image, network: QuantizedNetwork | None = None, settings: Co
                 f"The program cannot be written: part {name!r} of its file would have {len(part):,} bytes, and "
                 f"{maximum:,} is the most that it can have."
             )
+        if name in (_HEADER, _NETWORK):
+            try:
+                check_json(part)
+            except ValueError as error:
+                raise ChipFileError(f"The program cannot be written: part {name!r} of its file: {error}.") from error
     return join_parts(dict(zip(PARTS, parts, strict=True)))
 
 
@@ -151,14 +158,14 @@ def from_bytes(content: bytes, name: str) -> tuple[Image, QuantizedNetwork | Non
         raise
     except ChipError as error:
         why = str(error)[:800]
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
         why = f"Its header is invalid ({type(error).__name__}: {str(error)[:600]})."
     raise ChipFileError(f"The file {name!r} cannot be used. {why} Compile it again, or {SAVE_AGAIN}")
 
 
 def _recall(parts: dict[str, Packed]) -> tuple[Image, QuantizedNetwork | None, CompilerSettings]:
     # The header gives the maximum sizes of the other parts.
-    header = json.loads(parts[_HEADER].unpack(MAX_PART_BYTES[_HEADER]))
+    header = read_json(parts[_HEADER].unpack(MAX_PART_BYTES[_HEADER]))
     design = Design(**header["design"])
     weights_bytes = header["weights_bytes"]
     if not isinstance(weights_bytes, int):
@@ -179,8 +186,10 @@ def _recall(parts: dict[str, Packed]) -> tuple[Image, QuantizedNetwork | None, C
         residents=tuple(Resident(**record) for record in header["residents"]),
         design=design,
     )
-    described = json.loads(parts[_NETWORK].unpack(MAX_PART_BYTES[_NETWORK]))
+    described = read_json(parts[_NETWORK].unpack(MAX_PART_BYTES[_NETWORK]))
     network = None if described is None else recalling.network(described)
+    if network is not None:
+        check_network(network, design)
     return image, network, CompilerSettings(**header["settings"])
 
 

@@ -29,12 +29,20 @@ def load(path: str | Path) -> ChipProgram:
     image, network, settings = file.read(written.path_of(path))
     checking.check(image)
     if network is not None:
-        _check_outputs(network, image, str(path))
+        _check_interface(network, image, str(path))
     return ChipProgram(image, network, settings)
 
 
-def _check_outputs(network: QuantizedNetwork, image: Image, file: str) -> None:
-    """Raise an error if the instructions do not compute an output of the network."""
+def _check_interface(network: QuantizedNetwork, image: Image, file: str) -> None:
+    """Raise an error if the instructions hold another tensor than the network, or do not compute an output of it."""
+    services = [bound for service in image.services for bound in (*service.inputs, service.output)]
+    for bound in filter(None, (*image.inputs, *image.outputs, *services)):
+        described = network.shapes.get(bound.tensor), network.quantizations.get(bound.tensor)
+        if described != (bound.shape, bound.quantization):
+            raise ChipFileError(
+                f"The file {file!r} cannot be used: its instructions hold {bound.tensor!r:.100} in another form than "
+                f"its network describes. Compile it again, or {SAVE_AGAIN}"
+            )
     computed = {binding.tensor for binding in (*image.inputs, *image.outputs)}
     for service in image.services:
         computed |= {service.step.output, *service.step.inputs}

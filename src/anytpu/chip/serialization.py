@@ -3,13 +3,16 @@
 Idea: a node is serialized as its class name and its fields, so one pair of functions serves all classes. An array or a
 host step is serialized as its index in a list. An array that is used several times is stored once.
 
-Rule: the result contains no code. An unknown class, field or index is an error.
+Rule: the result contains no code. An unknown class, field or index is an error, and so is a field of another type than
+its class declares.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
+import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,10 +20,12 @@ import numpy as np
 
 from anytpu.chip.image import Binding, Service
 from anytpu.chip.network import operations
-from anytpu.chip.network.nodes import HostStep, Node, Port
+from anytpu.chip.network.nodes import HostStep, Node, Port, Shape
 from anytpu.chip.quantized import nodes
 from anytpu.chip.quantized.nodes import QHostStep, Quantization, QuantizedNetwork
 from anytpu.errors import ChipError
+
+_Kind = typing.TypeVar("_Kind")
 
 _NODES: dict[str, type[Node]] = {
     node.__name__: node
@@ -133,11 +138,16 @@ class RecordDecoder:
         return _read(lambda: self._service(described))
 
     def _network(self, described: Mapping[str, Any]) -> QuantizedNetwork:
-        return QuantizedNetwork(
+        shapes = {tensor: _tuples(shape) for tensor, shape in described["shapes"].items()}
+        for tensor, shape in shapes.items():
+            if not _is_of(shape, Shape):
+                raise TypeError(f"{tensor!r:.100} of shape {shape!r:.100}")
+        return _record(
+            QuantizedNetwork,
             name=described["name"],
             inputs=tuple(_port(port) for port in described["inputs"]),
             outputs=tuple(_port(port) for port in described["outputs"]),
-            shapes={tensor: _tuples(shape) for tensor, shape in described["shapes"].items()},
+            shapes=shapes,
             quantizations={tensor: Quantization(**fields) for tensor, fields in described["quantizations"].items()},
             nodes=tuple(self._node(node) for node in described["nodes"]),
         )
@@ -154,14 +164,14 @@ class RecordDecoder:
 
     def _node(self, described: Mapping[str, Any]) -> Node:
         fields = {name: self._value(value) for name, value in described["fields"].items()}
-        return _NODES[described["node"]](**fields)
+        return _record(_NODES[described["node"]], **fields)
 
     def _value(self, value: Any) -> Any:
         if isinstance(value, Mapping) and "array" in value:
             return self._arrays[value["array"]]
         if isinstance(value, Mapping):
             fields = {name: self._value(field) for name, field in value["host_step"].items()}
-            return HostStep(**fields, steps=self._steps[value["steps"]])
+            return _record(HostStep, **fields, steps=self._steps[value["steps"]])
         return tuple(self._value(item) for item in value) if isinstance(value, list) else value
 
 
@@ -251,7 +261,36 @@ def _read(read: Any) -> Any:
 
 
 def _port(described: Mapping[str, Any]) -> Port:
-    return Port(**{name: _tuples(value) for name, value in described.items()})
+    return _record(Port, **{name: _tuples(value) for name, value in described.items()})
+
+
+def _record(kind: type[_Kind], /, **fields: Any) -> _Kind:
+    """Return a record, after a check of the type of each field."""
+    hints = _hints(kind)
+    for name, value in fields.items():
+        if name in hints and not _is_of(value, hints[name]):
+            raise TypeError(f"the {name} of a {kind.__name__} is {value!r:.60}")
+    return kind(**fields)
+
+
+_hints = functools.cache(typing.get_type_hints)
+
+
+def _is_of(value: Any, hint: Any) -> bool:
+    """Return whether a value has the declared type; an integer is a float, a boolean is no integer."""
+    kind, parts = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if kind is Any:
+        return True
+    if kind is typing.Literal:
+        return type(value) is str and value in parts
+    if kind is tuple:
+        if not isinstance(value, tuple):
+            return False
+        parts = parts[:1] * len(value) if parts[-1] is ... else parts
+        return len(value) == len(parts) and all(map(_is_of, value, parts))
+    if kind in (int, str, bool):
+        return type(value) is kind
+    return isinstance(value, kind)
 
 
 def _tuples(value: Any) -> Any:

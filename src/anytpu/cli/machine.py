@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import importlib.metadata
 import importlib.util
-import json
 import os
 import platform
 import re
@@ -20,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from anytpu import _env, units
+from anytpu.files.json_text import read_json
 from anytpu.files.memory import available_memory_bytes
 from anytpu.report.checks import SystemCheck
 from anytpu.system.probes import Reason
@@ -286,6 +286,6 @@ def in_one_line(error: Exception) -> str:
 
 def _saved_backend(keras_json: Path) -> str | None:
     try:
-        return json.loads(keras_json.read_text()).get("backend")
+        return read_json(keras_json.read_bytes()).get("backend")
     except (OSError, ValueError, AttributeError):
         return None

@@ -3,8 +3,8 @@
 Idea: a pre-emption is not the program's fault: a signal from outside ended it. A crash is. Each has its own budget.
 The pause doubles until a new checkpoint shows progress.
 
-Rule: an end that repeats three times in a row at the same checkpoint is final: it would repeat forever. A run that was
-saved by a signal is exempt.
+Rule: an end that repeats three times in a row at the same checkpoint is final: it would repeat forever. A run that
+stopped to be started again is exempt.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from __future__ import annotations
 import dataclasses
 import signal
 
-from anytpu._restarts import STOPPED_STATUS
+from anytpu._restarts import LOST_STATUS, STOPPED_STATUS
 
 MAX_EQUAL = 3
 """Number of equal ends at one checkpoint after which a program is not restarted."""
 MAX_PAUSE_S = 60.0
 
+_MEANINGS = {STOPPED_STATUS: "stopped to be started again", LOST_STATUS: "ended because of another host"}
 _FROM_OUTSIDE = {-signal.SIGTERM, -signal.SIGKILL, -signal.SIGINT, -signal.SIGHUP}
 
 
@@ -35,12 +36,12 @@ class End:
 
     @property
     def is_preemption(self) -> bool:
-        """Whether a signal from outside ended the process."""
-        return self.status == STOPPED_STATUS or self.status in _FROM_OUTSIDE
+        """Whether the process stopped to be started again, or something outside of it ended it."""
+        return self.status in (STOPPED_STATUS, LOST_STATUS) or self.status in _FROM_OUTSIDE
 
     def __str__(self) -> str:
         reason = f"exit status {self.status}" if self.status >= 0 else f"killed by {signal.Signals(-self.status).name}"
-        reason = "saved by a signal" if self.status == STOPPED_STATUS else reason
+        reason = f"{_MEANINGS[self.status]} ({reason})" if self.status in _MEANINGS else reason
         return reason if self.step is None else f"{reason}, newest checkpoint: step {self.step}"
 
 

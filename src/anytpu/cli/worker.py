@@ -103,8 +103,10 @@ def run(arguments: argparse.Namespace) -> int:
     _check(arguments)
     _env.check_jax_settings()
     front = _front_class()
+    from anytpu.worker.log import log_handler
+
     credentials = _Credentials() if arguments.insecure else _read_or_create_credentials(arguments)
-    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(message)s", level=logging.INFO)
+    logging.basicConfig(level=logging.INFO, handlers=[log_handler(sys.stderr)])
     server = _start_server(front, arguments, credentials)
     try:
         host = _public_name(arguments.host)
@@ -182,6 +184,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _front_class() -> Any:
+    _env.silence_grpc()
     try:
         from anytpu.worker.front import Front
     except ImportError as error:

@@ -74,6 +74,10 @@ class CompiledExecutable(Executable):
         return StepResults(state, last, every, count, bad_steps)
 
     def _call(self, *arguments: Any) -> Any:
+        # JAX refuses to call what is compiled already.
+        if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
+            with jax.disable_jit(False):
+                return self._call(*arguments)
         try:
             return self._compiled(*arguments)
         except jax.errors.JaxRuntimeError as error:

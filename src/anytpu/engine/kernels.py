@@ -1,6 +1,6 @@
-"""The switch for the CPU kernels: operations and loops in the forms that XLA:CPU runs fast.
+"""The switch for the CPU kernels: operations in the forms that XLA:CPU runs fast.
 
-Idea: convolutions, gradients of max pooling, small products and loops are rewritten when JAX lowers them for the CPU,
+Idea: convolutions, gradients of max pooling and small products are rewritten when JAX lowers them for the CPU,
 after differentiation and batching. LSTMs, GRUs and the statistics of batch normalization are replaced at the functions
 of the backend that Keras calls. One switch controls all of them.
 
@@ -25,7 +25,6 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.extend.core.primitives import while_p
 from jax.interpreters import mlir
 
 from anytpu import _jax, _keras_layers
@@ -35,7 +34,6 @@ from anytpu.engine.foreign import foreign_kernels
 from anytpu.engine.gru import gru
 from anytpu.engine.lstm import lstm
 from anytpu.engine.pooling import pool_gradient, takes_pool_gradient
-from anytpu.engine.small_loops import lower_while
 
 _MAPPED_BYTES = 2**25
 """Minimum size of an allocation for which glibc maps memory, and returns it to the system when it is freed."""
@@ -93,7 +91,6 @@ def _install() -> None:
         lax.conv_general_dilated_p: _lower_convolution,
         lax.dot_general_p: _lower_product,
         lax.select_and_scatter_add_p: _lower_pool_gradient,
-        while_p: _lower_loop,
     }
     for primitive, rule in rules.items():
         plain = _jax.cpu_lowering(primitive)
@@ -105,13 +102,6 @@ def _install_layers() -> None:
     """Offer Keras the functions of layers permanently. This imports Keras."""
     _keras_layers.offer_recurrent(lstm, gru, lambda: _LAYERS_ON.get())
     _keras_layers.offer_batch_norm(batch_norm.moments, batch_norm.normalize, lambda: _LAYERS_ON.get())
-
-
-def _lower_loop(plain: Any, context: Any, *operands: Any, **parameters: Any) -> Any:
-    """Lower a loop: as a single kernel if it is small, or by JAX's rule."""
-    if not _ON.get():
-        return plain(context, *operands, **parameters)
-    return lower_while(plain, context, *operands, **parameters)
 
 
 def _lower_convolution(plain: Any, context: Any, image: Any, kernel: Any, **parameters: Any) -> Any:

@@ -35,11 +35,10 @@ from anytpu.engine.hosts import hosts_of
 from anytpu.engine.joint_sums import with_joint_sums
 from anytpu.engine.loop import Step, cut_padding, feed_specs, make_loop, trace_step, with_checked_state
 from anytpu.engine.numerics import apply_numerics
-from anytpu.engine.shards import check_placement, feed_layouts, row_layout, whole_layout
+from anytpu.engine.shards import check_fits, feed_layouts, row_layout, whole_layout
 from anytpu.errors import BackendError
 from anytpu.program.jaxprs import with_rewritten_trace
 from anytpu.program.lowering import one_device_step
-from anytpu.program.placed import inside
 from anytpu.program.program import REPLICA_AXIS, ROWS, Layout, Program, SharedOutput, Tree, array_layouts
 from anytpu.system.cores import Core, Numerics
 
@@ -98,7 +97,7 @@ class LocalBackend(Backend):
 
     def compile(self, program: Program, loop: Loop | None = None) -> Executable:
         """Compile a Program for the mesh."""
-        check_placement(program, self._cores)
+        check_fits(program, self._cores)
         # 1. Make the step on whole arrays, and rewrite its trace.
         step = apply_numerics(self._numerics, with_checked_state(program, self._mesh_step(program)))
         if self._is_joined_by_tcp and program.replicas is None and program.placement is None:
@@ -210,13 +209,7 @@ class LocalBackend(Backend):
     def _mesh_step(self, program: Program) -> Step:
         """Return the step on whole arrays: unchanged for whole-batch code, a `shard_map` for per-replica code."""
         if program.replicas is None:
-            placement = program.placement
-
-            def placed_step(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
-                with inside(placement):
-                    return program.step(state, batch)
-
-            return placed_step
+            return one_device_step(program)
         # The one-device form detects a state that differs between replicas, and shows which outputs are shared.
         _, output_forms = jax.eval_shape(one_device_step(program), program.state, program.batch)
         batch_specs = jax.tree.map(lambda layout: self.sharding(layout).spec, program.layout)

@@ -86,7 +86,10 @@ def trace_step(step: Step, state: Tree, batch: Tree) -> tuple[Step, Tree]:
     flat = jaxpr_as_fun(closed)
 
     def replay(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
-        return jax.tree.unflatten(result_structure, flat(*jax.tree.leaves((state, batch))))
+        results = flat(*jax.tree.leaves((state, batch)))
+        # JAX returns a Python number that the step returns as that number.
+        arrays = [jnp.asarray(result, aval.dtype) for result, aval in zip(results, closed.out_avals, strict=True)]
+        return jax.tree.unflatten(result_structure, arrays)
 
     return replay, outputs
 

@@ -20,10 +20,9 @@ from anytpu import _env
 from anytpu.engine.backend import Backend, Executable, Loop
 from anytpu.engine.executable import CompiledExecutable, is_ready, wait
 from anytpu.engine.kernels import fast_kernels, prepare_memory
-from anytpu.engine.loop import feed_specs, is_loop, make_loop, with_checked_state
+from anytpu.engine.loop import feed_specs, make_loop, with_checked_state
 from anytpu.engine.numerics import apply_numerics
 from anytpu.engine.shards import for_one_device
-from anytpu.engine.small_loops import skip_next_loop
 from anytpu.errors import BackendError
 from anytpu.program.lowering import one_device_step
 from anytpu.program.program import Layout, Program, Tree
@@ -90,7 +89,7 @@ class VirtualBackend(Backend):
         state, batch = self._device_specs(program.state), self._device_specs(program.batch)
         kernels = fast_kernels(layers=self._numerics == "machine")
         try:
-            with kernels, skip_next_loop(is_loop(loop)), jax.default_device(self._device):
+            with kernels, jax.default_device(self._device):
                 if loop is None:
                     return _compile(jax.jit(step, donate_argnums=0).lower(state, batch))
                 run = make_loop(step, state, batch, loop)

@@ -100,6 +100,15 @@ def left_in_limits() -> list[int]:
     return [max(0, limit - used) for limit, used in soft_limits if limit != resource.RLIM_INFINITY]
 
 
+def resident_bytes(process: int | str = "self") -> int:
+    """Return the resident memory of a process, bytes; 0 if it has ended, or if the system does not report it."""
+    try:
+        pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+    except (OSError, IndexError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
 def available_memory_bytes(root: Path = _ROOT) -> int | None:
     """Return the memory available to programs, or None if the system does not report it.
 

@@ -17,6 +17,8 @@ NOTICE_S = 120
 """Seconds before the time limit at which Slurm sends SIGTERM, so that the program can save its run."""
 WAIT_S = 300
 """Seconds from the first end of a process to that of the job. JAX waits as long for the others when a process ends."""
+MAX_RESTARTS = 100
+"""Number of times that a job is queued again after the program saved its run, as of `anytpu run --max-preemptions`."""
 
 _SLICE_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z]")
@@ -40,8 +42,9 @@ fi
 srun --kill-on-bad-exit=0 --wait={wait_s} --label {command}
 status=$?
 
-# The program saved its run on a signal: continue it in a new job.
-if [ "$status" -eq {stopped_status} ]; then
+# The program saved its run on a signal: continue it in a new job. A failure ends the job: the hosts that end because of
+# another one have another status.
+if [ "$status" -eq {stopped_status} ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {max_restarts} ]; then
     scontrol requeue "$SLURM_JOB_ID"
 fi
 exit "$status"
@@ -67,6 +70,7 @@ def batch_job(command: Sequence[str], nodes: int, name: str) -> str:
         wait_s=WAIT_S,
         command=shlex.join(command),
         stopped_status=STOPPED_STATUS,
+        max_restarts=MAX_RESTARTS,
     )
 
 

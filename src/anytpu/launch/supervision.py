@@ -11,6 +11,8 @@ method returns the signal to send to all processes that still run, or None. The 
    first process that then exits without success starts a deadline of `SAVE_S`, and SIGKILL follows. A second signal, or
    any signal after rule 1 or 2 applied, sends SIGKILL at once.
 4. Success: a process that exits with status 0 changes nothing, because the others may still work.
+5. Consequence: a process exits with `LOST_STATUS` because another one failed or is frozen. The others have `GRACE_S` to
+   exit; one that fails is the cause. Then they get SIGKILL, because a frozen process does not act on SIGTERM.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import dataclasses
 import signal
 from collections.abc import Sequence
 
-from anytpu._restarts import STOPPED_STATUS
+from anytpu._restarts import LOST_STATUS, STOPPED_STATUS
 
 GRACE_S = 3.0
 """Seconds from SIGTERM to SIGKILL. SIGKILL is needed: a process that waits for a failed process ignores SIGTERM."""
@@ -41,7 +43,9 @@ class ProcessEnd:
 
     def __str__(self) -> str:
         if self.status == STOPPED_STATUS:
-            return f"saved its run and stopped, exit status {self.status}"
+            return f"stopped to be started again, exit status {self.status}"
+        if self.status == LOST_STATUS:
+            return f"ended because of another process, exit status {self.status}"
         if self.status >= 0:
             return f"failed with exit status {self.status}"
         return f"was killed by {_signal_name(-self.status)}"
@@ -96,18 +100,24 @@ class Supervision:
         """
         self.running -= {end.index for end in ends}
         unsuccessful = [end for end in ends if end.status != 0]
-        if self.first is not None or not unsuccessful:
+        first = min(unsuccessful, key=_order, default=None)
+        if first is None or not (self.first is None or self._is_cause(first)):
             return None
-        self.first = min(unsuccessful, key=_order)
+        self.first = first
         if self.first.status == STOPPED_STATUS or self._passed_on is not None:
             # Rules 2 and 3: the others stop too. A signal now would interrupt their saving.
             self.deadline_s = now_s + SAVE_S
             self._next = (signal.SIGKILL,) if self._passed_on is not None else (signal.SIGTERM, signal.SIGKILL)
             return None
-        # Rule 1: a failure.
         self.deadline_s = now_s + GRACE_S
         self._next = (signal.SIGKILL,)
-        return signal.SIGTERM
+        # Rule 5 or rule 1.
+        return None if self.first.status == LOST_STATUS else signal.SIGTERM
+
+    def _is_cause(self, end: ProcessEnd) -> bool:
+        """Return whether an end is the cause of the first one, which is a consequence, and not that of a signal."""
+        is_consequence = self.first is not None and self.first.status == LOST_STATUS and bool(self._next)
+        return is_consequence and end.status not in (LOST_STATUS, STOPPED_STATUS)
 
     def at_deadline(self, now_s: float) -> int:
         """Return the signal to send at `deadline_s`, if processes still run; set the next deadline."""
@@ -121,7 +131,7 @@ class Supervision:
         """The end to report as an error; None after a success, or if a signal to the launcher requested the end."""
         if self.first is None or self._passed_on is None:
             return self.first
-        asked_for = [STOPPED_STATUS, -self._passed_on, 128 + self._passed_on]
+        asked_for = [STOPPED_STATUS, LOST_STATUS, -self._passed_on, 128 + self._passed_on]
         if self.killed:
             asked_for.append(-signal.SIGKILL)
         return None if self.first.status in asked_for else self.first
@@ -129,7 +139,7 @@ class Supervision:
     @property
     def has_failed(self) -> bool:
         """Whether a process has failed; the other processes' output on stderr is then a consequence."""
-        return self.failure is not None and self.failure.status != STOPPED_STATUS
+        return self.failure is not None and self.failure.status not in (STOPPED_STATUS, LOST_STATUS)
 
     @property
     def exit_status(self) -> int:
@@ -142,13 +152,13 @@ class Supervision:
 def _order(end: ProcessEnd) -> tuple[int, int]:
     """Return the sort key of ends that were observed together; causes come before consequences.
 
-    The order is: killed by a signal other than SIGABRT, failed, aborted, stopped. JAX aborts a process that loses a
-    peer, and an exception may come from a lost connection. Other signals come from outside or from the process's own
-    fault.
+    The order is: killed by a signal other than SIGABRT, failed, aborted, ended because of another one, stopped. JAX
+    aborts a process that loses a peer, and an exception may come from a lost connection. Other signals come from
+    outside or from the process's own fault.
     """
     if end.status < 0:
         return (2 if end.status == -signal.SIGABRT else 0, end.index)
-    return (3 if end.status == STOPPED_STATUS else 1, end.index)
+    return ({LOST_STATUS: 3, STOPPED_STATUS: 4}.get(end.status, 1), end.index)
 
 
 def _signal_name(number: int) -> str:

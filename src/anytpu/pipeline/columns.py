@@ -148,10 +148,12 @@ def _padded(column: tuple[Any, list[Any]], shape: Any, value: Any) -> np.ndarray
             f"{name_of(path)} has an element of shape {longest}, longer than padded_shapes {tuple(wanted)}: use "
             "a longer shape, or None for the longest element of each batch"
         )
-    is_text = arrays[0].dtype.kind in "OUS"
+    # NumPy makes an array of an empty list float64: arrays without values do not decide the dtype.
+    typed = [array for array in arrays if array.size] or arrays
+    is_text = any(array.dtype.kind in "OUS" for array in typed)
     if value is None:
         value = type(next((item for array in arrays for item in array.flat), ""))() if is_text else 0
-    batch = np.full((len(arrays), *target), value, object if is_text else np.result_type(*arrays))
+    batch = np.full((len(arrays), *target), value, object if is_text else np.result_type(*typed))
     for index, array in enumerate(arrays):
         batch[(index, *map(slice, array.shape))] = array[()]  # the element itself of an array without axes
     return batch
@@ -187,7 +189,7 @@ def is_strings(leaf: Any) -> bool:
     """Return whether a column holds strings or bytes."""
     kind = getattr(getattr(leaf, "dtype", None), "kind", None)
     if kind == "O":
-        return len(leaf) > 0 and isinstance(leaf.flat[0], str | bytes)
+        return len(leaf) > 0 and (not leaf.size or isinstance(leaf.flat[0], str | bytes))
     return kind in ("U", "S") or isinstance(leaf, str | bytes)
 
 

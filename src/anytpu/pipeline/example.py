@@ -147,7 +147,7 @@ def parse_sequence_example(record: bytes, context: Spec, sequences: Spec) -> tup
 
     Returns:
         The features of the whole, and the sequences. A sequence is an array with the steps as first axis, or a list of
-        steps if their lengths differ. A missing sequence has 0 steps.
+        steps if their lengths differ. A missing sequence has 0 steps, in the dtype and the shape of a step.
 
     Raises:
         RecordError: the record is not a tf.SequenceExample; a feature is missing, or has another kind or length.
@@ -156,7 +156,7 @@ def parse_sequence_example(record: bytes, context: Spec, sequences: Spec) -> tup
         message = _read("SequenceExample", record)
         listed = message.feature_lists.feature_list
         steps = {
-            name: _stacked([_value(f"{name}[{i}]", feature, step) for i, feature in enumerate(listed[name].feature)])
+            name: step.steps([_value(f"{name}[{i}]", feature, step) for i, feature in enumerate(listed[name].feature)])
             for name, step in sequences.items()
         }
         return _parsed(message.context.feature, context), steps
@@ -234,11 +234,6 @@ def _value(name: str, feature: Any, spec: FeatureSpec) -> Any:
     return spec.value(name, getattr(feature, kind).value)
 
 
-def _stacked(steps: list[Any]) -> Any:
-    shapes = {np.shape(step) for step in steps}
-    return np.array(steps, object if steps and isinstance(steps[0], bytes) else None) if len(shapes) == 1 else steps
-
-
 def _fill(message: Any, features: Mapping[str, Any]) -> None:
     for name, value in features.items():
         _fill_feature(message.feature[_checked_name(name)], name, value)
@@ -269,6 +264,8 @@ def _flat(name: str, value: Any) -> np.ndarray | None:
     if isinstance(value, list | tuple) and isinstance(value[0], _BYTES_LIKE):
         return _objects(value)
     array = np.asarray(value).reshape(-1)
+    if not array.size and isinstance(value, list | tuple) and array.dtype == np.float64:
+        return None  # As [[], []], which NumPy makes floats.
     if array.dtype.kind in "SUO" and isinstance(value, np.ndarray | np.generic) and _holds_bytes(array):
         return _objects(array.tolist())
     if array.dtype.kind not in "iubf" or (array.dtype.kind == "f" and _holds_integers(value)):

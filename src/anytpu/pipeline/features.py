@@ -60,6 +60,21 @@ class FeatureSpec(abc.ABC):
             raise RecordError(f"feature {name!r} has {shown} values in one batch; VarLenFeature(length=...) pads them")
         return np.stack(rows)
 
+    @property
+    @abc.abstractmethod
+    def row_shape(self) -> tuple[int, ...]:
+        """Shape of the feature in an example without values of its own; () for a scalar."""
+
+    def steps(self, steps: Sequence[Any]) -> Any:
+        """Stack the feature's values of the steps of a sequence; a list of the steps if their lengths differ."""
+        if len({np.shape(step) for step in steps}) > 1:
+            return list(steps)
+        shape = np.shape(steps[0]) if steps else self.row_shape
+        stacked = np.empty((len(steps), *shape), _array_dtype(self.dtype))
+        for index, step in enumerate(steps):
+            stacked[index] = step
+        return stacked
+
     @abc.abstractmethod
     def value(self, name: str, values: Any) -> Any:
         """Convert the list of values of a feature to its specified form.
@@ -109,6 +124,11 @@ class FixedLenFeature(FeatureSpec):
                 f"default_value must be {kind}, a scalar or of shape {self.shape}, not {self.default_value!r}"
             ) from error
 
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """The shape."""
+        return self.shape
+
     def missing(self, name: str) -> Any:
         """Return the default."""
         if self.default_value is None:
@@ -155,6 +175,11 @@ class VarLenFeature(FeatureSpec):
         if self.length is not None and (not isinstance(self.length, int) or self.length < 0):
             raise SettingError(f"length must be an integer of at least 0, or None, not {self.length!r}")
         object.__setattr__(self, "dtype", _checked_dtype(self.dtype))
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """The length; 0 if it is not fixed."""
+        return (self.length or 0,)
 
     def missing(self, name: str) -> np.ndarray:
         """Return an array of padding only."""

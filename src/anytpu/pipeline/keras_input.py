@@ -106,6 +106,10 @@ class DatasetAdapter:
 
     get_numpy_iterator = get_jax_iterator
 
+    def text(self) -> str:
+        """Return the data set as text: its steps, seeds and sizes."""
+        return repr(self._dataset)
+
     def position(self) -> dict[str, Any]:
         """Return the position in the data set, plain JSON."""
         return self._start or self._dataset.position()

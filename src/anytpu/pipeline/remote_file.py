@@ -4,7 +4,8 @@ Idea: fsspec chooses a library by the protocol, and each library reports a missi
 missing file in its own way. Here all of these become one line with the URL and the command to type. A web server may
 ignore the requested range and send the whole file. For reads beyond its beginning such a file is copied once.
 
-Rule: connections are not pickled: each process opens its own.
+Rule: connections are not pickled: each process opens its own. A path that looks like a URL is never taken for a folder.
+A server that cannot be reached is an error after a few seconds, though the libraries repeat a request for a minute.
 """
 
 from __future__ import annotations
@@ -14,13 +15,18 @@ import functools
 import glob
 import io
 import logging
+import re
 import shutil
+import socket
 import tempfile
 import threading
+import urllib.parse
+import urllib.request
 import warnings
 from collections.abc import Iterator
 from typing import IO, Any
 
+from anytpu import _env
 from anytpu.errors import FileError
 from anytpu.units import MIB, format_bytes
 
@@ -45,6 +51,18 @@ _NETWORK_ERRORS = (
     "TransportError",
 )
 _SILENT = logging.NullHandler()
+
+_KNOWN = "gs|gcs|s3a?|hf|https?|az|abfss?|adl|ftp|sftp|ssh|hdfs|file"
+_URL = re.compile(
+    rf"(?i)(?P<protocol>[a-z][\w+.-]*)://.*|(?P<known>{_KNOWN})(:|//).*|(?P<one>[a-z][\w+.-]+):/.*", re.DOTALL
+)
+"""A URL, and what is meant as one: `pathlib.Path` makes "gs:/bucket" of "gs://bucket"."""
+
+_CONTACT_S = 4.0
+"""Seconds to wait for the first answer of a server, and then for a connection to it."""
+
+_ANSWERED: set[str] = set()
+"""The servers and buckets that have answered this process."""
 
 
 class RemoteFile:
@@ -191,6 +209,44 @@ class _UnsizedStream:
             return self._file.read(length_bytes)
 
 
+def is_url(path: str) -> bool:
+    """Return whether a path is a URL.
+
+    Raises:
+        FileError: it is neither a URL nor clearly a path, such as "gs:/bucket/run7".
+
+    Example:
+        >>> is_url("gs://bucket/run7"), is_url("runs/7"), is_url("./gs:/run7")
+        (True, False, False)
+    """
+    match = _URL.fullmatch(path)
+    if match is None or match["protocol"]:
+        return "://" in path
+    protocol = match["known"] or match["one"]
+    url = f"{protocol}://{path[len(protocol) :].lstrip(':/')}"
+    raise FileError(
+        f"{path!r} is neither a URL nor clearly a path. Type {url!r} as text, since pathlib.Path removes a slash. A "
+        f"folder of that name is {'./' + path!r}"
+    )
+
+
+def refuse_url(path: str, what: str) -> None:
+    """Reject a URL where only a folder of this machine can be used.
+
+    Args:
+        path: the path.
+        what: the subject of the sentence, such as "an exported program".
+
+    Raises:
+        FileError: the path is a URL, or is meant as one.
+    """
+    if _URL.fullmatch(path) is not None:
+        raise FileError(
+            f"{path!r} looks like a URL, and {what} is written to a folder of this machine. Pass the path of a folder, "
+            "and copy it from there"
+        )
+
+
 def remote_matches(url: str) -> list[str]:
     """Return the URLs that match a URL with a glob pattern, sorted by name; a URL without pattern, unchanged.
 
@@ -229,12 +285,34 @@ def file_system(url: str, **settings: Any) -> tuple[Any, str]:
 
     Raises:
         FileError: the protocol is unknown, or its package is not installed.
+        ConnectionError: the server cannot be reached.
     """
-    import fsspec
-
     # gcsfs also logs each error that it raises, with a traceback. The null handler keeps that off stderr, unless the
     # user has configured logging.
     logging.getLogger("gcsfs").addHandler(_SILENT)
+    server = "/".join(url.split("/")[:3])
+    if server in _ANSWERED or protocol_of(url) not in _EXTRAS:
+        return _opened(url, settings)
+    # 1. Ask for the first time, in a thread: the library may look for credentials on the network before.
+    results: list[Any] = []
+    thread = threading.Thread(target=_ask, args=(url, settings, results), daemon=True)
+    thread.start()
+    thread.join(_CONTACT_S)
+    # 2. Without an answer, look whether there is a connection at all. A web server is not asked: it may count requests.
+    endpoint = _endpoint(url)
+    fault = _fault_of_network(endpoint) if thread.is_alive() or endpoint == url else None
+    if fault is not None:
+        raise ConnectionError(fault)
+    thread.join()
+    if isinstance(results[0], Exception):
+        raise results[0]
+    _ANSWERED.add(server)
+    return results[0]
+
+
+def _opened(url: str, settings: dict[str, Any]) -> tuple[Any, str]:
+    import fsspec
+
     protocol = protocol_of(url)
     try:
         return fsspec.core.url_to_fs(url, **settings)
@@ -244,8 +322,51 @@ def file_system(url: str, **settings: Any) -> tuple[Any, str]:
     except ValueError as error:
         known = ", ".join(f"{name}://" for name in ("gs", "s3", "https"))
         raise FileError(
-            f"{url!r} cannot be read: unknown protocol {protocol}://; use one of {known}, or a path"
+            f"{url!r} cannot be read: unknown protocol {url.split('://', 1)[0]}://; use one of {known}, or a path"
         ) from error
+
+
+def _ask(url: str, settings: dict[str, Any], results: list[Any]) -> None:
+    """Open the file system of a URL, and ask a store whether the URL exists; the result is the system or an error."""
+    try:
+        system = _opened(url, settings)
+        if not _is_web(url):
+            with contextlib.suppress(Exception):  # The next request reports it.
+                system[0].exists(system[1])
+        results.append(system)
+    except Exception as error:
+        results.append(error)
+
+
+def _endpoint(url: str) -> str:
+    """Return the URL of the server that a request goes to first: a proxy, an emulator, the store, or the web server."""
+    from fsspec.config import conf
+
+    store = _EXTRAS[protocol_of(url)]
+    default = {"gs": "https://storage.googleapis.com", "s3": "https://s3.amazonaws.com"}.get(store, url)
+    settings = conf.get(protocol_of(url), {})
+    endpoint = settings.get("endpoint_url") or _env.store_endpoint(store) or default
+    return urllib.request.getproxies().get(protocol_of(endpoint)) or endpoint
+
+
+def _fault_of_network(endpoint: str) -> str | None:
+    """Return why there is no connection to the server of a URL, or None."""
+    faults: list[str | None] = []
+    parts = urllib.parse.urlsplit(endpoint)
+
+    def connect() -> None:
+        try:
+            address = (parts.hostname or "", parts.port or (80 if parts.scheme == "http" else 443))
+            socket.create_connection(address, _CONTACT_S).close()
+            faults.append(None)
+        except (OSError, ValueError) as error:
+            faults.append(str(error))
+
+    # Asking for the address of a name has no time limit of its own.
+    thread = threading.Thread(target=connect, daemon=True)
+    thread.start()
+    thread.join(_CONTACT_S)
+    return faults[0] if faults else f"no answer within {_CONTACT_S:.0f} s"
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ import numpy as np
 
 from anytpu._calls import explain_arguments
 from anytpu.pipeline.named import digits
+from anytpu.pipeline.remote_file import refuse_url
 from anytpu.pipeline.storage import created
 
 AnyPath = str | os.PathLike[str]
@@ -125,6 +126,7 @@ def make_flowers(path: AnyPath | None = None, train: int = 256, size: int = 192,
 def _folder(path: AnyPath | None, name: str) -> Path:
     if path is None:
         return Path(tempfile.mkdtemp(prefix=f"anytpu-{name}-"))
+    refuse_url(os.fspath(path), "a sample")
     Path(path).mkdir(parents=True, exist_ok=True)
     return Path(path)
 

@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 
 from anytpu.errors import FileError, SettingError
 from anytpu.files.replacing import replaced
-from anytpu.pipeline.remote_file import RemoteFile, remote_matches, upload
+from anytpu.pipeline.remote_file import RemoteFile, is_url, remote_matches, upload
 from anytpu.units import MIB
 
 AnyPath = str | os.PathLike[str]
@@ -179,7 +179,7 @@ def shard_names(path: AnyPath, shards: int) -> tuple[str, ...]:
 def is_remote(path: AnyPath) -> bool:
     """Return whether a path is a URL outside the local file system."""
     text = os.fspath(path)
-    return "://" in text and not text.startswith("file://")
+    return is_url(text) and not text.startswith("file://")
 
 
 def _matches(path: str) -> list[str]:

@@ -25,13 +25,14 @@ from pathlib import Path
 
 from anytpu import _env
 from anytpu.errors import SettingError
+from anytpu.files.json_text import read_json
 from anytpu.files.opening import read_text
 from anytpu.files.replacing import write_text
 from anytpu.planning.job import batch_rows
 from anytpu.planning.records import StepTime
 from anytpu.planning.runs import MeasuredRun, read_runs, remember
 from anytpu.planning.settings import PlanSettings
-from anytpu.planning.stored import check_positive, from_json, record_of
+from anytpu.planning.stored import check_positive, record_of
 from anytpu.planning.target import Target
 from anytpu.planning.waits import add_waits
 from anytpu.program.program import Program
@@ -148,7 +149,7 @@ def read_factors(path: Path) -> tuple[LocalFactor, ...]:
         SettingError: it cannot be read, or holds something else.
     """
     try:
-        said = from_json(read_text(path))
+        said = read_json(read_text(path))
         if not isinstance(said, dict) or not isinstance(said.get("factors"), list):
             raise ValueError("it has no list named 'factors'")
         factors = tuple(record_of(LocalFactor, record) for record in said["factors"])

@@ -28,8 +28,9 @@ import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from anytpu import _env
+from anytpu.files.json_text import read_json
 from anytpu.planning.records import StepTime
-from anytpu.planning.stored import check_positive, from_json, record_of
+from anytpu.planning.stored import check_positive, record_of
 from anytpu.planning.target import Target
 from anytpu.program.jaxprs import inner_jaxprs, level_of
 from anytpu.program.lowering import TRACING, one_device_step
@@ -223,7 +224,7 @@ def _read(path: Path, kind: type[Any]) -> Iterator[Any]:
         if not line.strip():
             continue
         try:
-            record = record_of(kind, from_json(line))
+            record = record_of(kind, read_json(line))
             check_positive("step_s", record.step_s)
             yield record
         except ValueError as error:  # Cut off by a full disk or an end, or edited.

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import types
 import typing
 from typing import Any
@@ -34,22 +33,6 @@ _IS = {
     dict[str, float]: "names and numbers",
     types.NoneType: "null",
 }
-
-
-def from_json(text: str) -> Any:
-    """Parse a JSON text.
-
-    Raises:
-        ValueError: it is not JSON; one sentence.
-    """
-    try:
-        return json.loads(text)
-    except RecursionError:
-        raise ValueError("it nests too deeply") from None
-    except json.JSONDecodeError:
-        raise
-    except ValueError:  # Python reads no integers of more than some thousand digits.
-        raise ValueError("it has a number of too many digits") from None
 
 
 def record_of(kind: type[Kind], value: Any) -> Kind:

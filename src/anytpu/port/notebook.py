@@ -12,6 +12,8 @@ import re
 from typing import Any
 
 from anytpu.errors import PortError
+from anytpu.files.json_text import read_json
+from anytpu.files.opening import MAX_TEXT_BYTES
 from anytpu.port.program import Ported, ported
 
 _MARK = re.compile(r"^__cell__\((\d+)\)\n?", re.MULTILINE)
@@ -50,10 +52,10 @@ def ported_notebook(text: str, name: str) -> tuple[Ported, str]:
 
 def _read(text: str, name: str) -> dict[str, Any]:
     try:
-        notebook = json.loads(text)
+        notebook = read_json(text, MAX_TEXT_BYTES)
         if isinstance(notebook["cells"], list) and all(map(_is_cell, notebook["cells"])):
             return notebook
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         pass
     raise PortError(f"{name} is not a notebook: it must be JSON with a list of cells, as Jupyter writes it")
 

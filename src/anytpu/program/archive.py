@@ -29,6 +29,7 @@ import numpy as np
 
 from anytpu.errors import ProgramError
 from anytpu.files import memory
+from anytpu.files.json_text import MAX_JSON_BYTES, read_json
 from anytpu.files.memory import check_memory
 from anytpu.files.npy import MAX_HEADER_BYTES, read_npy
 from anytpu.files.opening import open_file
@@ -100,14 +101,23 @@ class ArchiveParts:
         """Return whether the file has a part with this name."""
         return name in self._sums
 
-    def unchecked(self, name: str) -> bytes:
+    def unchecked(self, name: str, most_bytes: int | None = None) -> bytes:
         """Return a part without checking its checksum; empty if it cannot be read.
 
+        Args:
+            name: name of the part.
+            most_bytes: maximum size that the part may declare; None: the free memory.
+
         Raises:
-            ProgramError: the part is larger than the free memory.
+            ProgramError: the part is too large.
         """
+        size_bytes = self._zip.size_bytes(name) if name in self._zip else 0
+        if most_bytes is not None and size_bytes > most_bytes:
+            raise self._unusable(
+                f"Its part {name!r} has {size_bytes:,} bytes, and {most_bytes:,} is the most that it can have."
+            )
         try:
-            check_memory(self._zip.size_bytes(name) if name in self._zip else 0)
+            check_memory(size_bytes)
         except ValueError as error:
             raise self._unusable(f"Its part {name!r} is too large: {error}.") from error
         try:
@@ -125,12 +135,7 @@ class ArchiveParts:
         Raises:
             ProgramError: the part is missing, is too large, or was altered.
         """
-        size_bytes = self._zip.size_bytes(name) if name in self._zip else 0
-        if most_bytes is not None and size_bytes > most_bytes:
-            raise self._unusable(
-                f"Its part {name!r} has {size_bytes:,} bytes, and {most_bytes:,} is the most that it can have."
-            )
-        content = self.unchecked(name)
+        content = self.unchecked(name, most_bytes)
         if hashlib.sha256(content).hexdigest() != self._sums.get(name):
             raise self._altered(name)
         return content
@@ -160,8 +165,8 @@ class ArchiveParts:
 
     def _read_sums(self) -> dict[str, str]:
         try:
-            sums = json.loads(self.unchecked(CHECKSUMS))
-        except (ValueError, RecursionError) as error:
+            sums = read_json(self.unchecked(CHECKSUMS, MAX_JSON_BYTES))
+        except ValueError as error:
             raise self._altered(CHECKSUMS) from error
         if not isinstance(sums, dict):
             raise self._altered(CHECKSUMS)

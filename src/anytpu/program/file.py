@@ -27,6 +27,7 @@ import jax.export
 
 from anytpu._calls import explain_arguments
 from anytpu.errors import ProgramError
+from anytpu.files.json_text import MAX_JSON_BYTES
 from anytpu.program.archive import ArchiveParts, max_npy_bytes, npy_to_tensors, tensor_part, tensors_to_npy, write_parts
 from anytpu.program.lowering import check_platforms, lower_traced, trace
 from anytpu.program.makers import check_fixed
@@ -143,7 +144,7 @@ def read(path: str | Path, tensors: bool = False) -> Program:
     # 1. Read manifest and code. The version is checked first; see `_check_format`.
     with ArchiveParts(place, (_MANIFEST, _CODE)) as parts:
         _check_format(place, parts)
-        description, code = parts.read(_MANIFEST), parts.read(_CODE)
+        description, code = parts.read(_MANIFEST, MAX_JSON_BYTES), parts.read(_CODE)
         with _naming_file(place):
             manifest = from_json(description)
             program = decode(description, code)
@@ -242,7 +243,7 @@ def _naming_file(place: Path) -> Iterator[None]:
 
 def _check_format(place: Path, parts: ArchiveParts) -> None:
     # Check the version before any checksum: a newer format may store its checksums elsewhere.
-    version = format_of(parts.unchecked(_MANIFEST))
+    version = format_of(parts.unchecked(_MANIFEST, MAX_JSON_BYTES))
     if version is not None and version > FORMAT:
         raise ProgramError(
             f"The program file {str(place)!r} is of format {version}, and this release of anytpu reads formats up to "

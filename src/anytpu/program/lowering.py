@@ -26,6 +26,7 @@ from jax.stages import Traced
 from anytpu import _jax
 from anytpu._calls import explain_arguments
 from anytpu.errors import ProgramError, ReplicaError, SettingError
+from anytpu.program.even_scatters import with_even_scatters
 from anytpu.program.jaxprs import with_rewritten_trace, without_debugging
 from anytpu.program.placed import inside, placed_specs
 from anytpu.program.program import REPLICA_AXIS, Program, SharedOutput, Tree, state_names
@@ -61,7 +62,7 @@ def one_device_step(program: Program) -> Callable[[Tree, Tree], tuple[Tree, Tree
     """
     replicas = program.replicas
     if replicas is None:
-        return program.step
+        return with_even_scatters(program)
 
     def step(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
         sharing = _OutputSharing(replicas)

@@ -24,6 +24,7 @@ from typing import Any
 import jax
 
 from anytpu.errors import ProgramError
+from anytpu.files.json_text import check_json, read_json
 from anytpu.program.program import Layout, Placement, Tree, leaf_names
 
 Json = Any
@@ -212,18 +213,27 @@ def tree_of(entry: TreeEntry, avals: Sequence[Any]) -> Tree:
 
 
 def to_json(manifest: ProgramManifest) -> bytes:
-    """Return the manifest as JSON."""
+    """Return the manifest as JSON.
+
+    Raises:
+        ProgramError: `from_json` would refuse it: it has too many arrays, or nests too deeply.
+    """
     fields = dataclasses.asdict(manifest)
     if manifest.placement is None:
         del fields["placement"]  # Without a placement the file has format 1, which older releases can read.
-    return json.dumps({"kind": KIND, "format": 1 + ("placement" in fields), **fields}, indent=1).encode()
+    content = json.dumps({"kind": KIND, "format": 1 + ("placement" in fields), **fields}, indent=1).encode()
+    try:
+        check_json(content)
+    except ValueError as error:
+        raise ProgramError(f"The program {manifest.name!r} cannot be written: {error}, in its manifest.") from error
+    return content
 
 
 def format_of(content: bytes) -> int | None:
     """Return the format version in the JSON of a manifest, or None if there is none."""
     try:
-        fields = json.loads(content)
-    except (ValueError, RecursionError):
+        fields = read_json(content)
+    except ValueError:
         return None
     is_ours = isinstance(fields, dict) and fields.get("kind") == KIND and type(fields.get("format")) is int
     return fields["format"] if is_ours else None
@@ -236,7 +246,7 @@ def from_json(content: bytes) -> ProgramManifest:
         ProgramError: it is not a manifest.
     """
     try:
-        fields: dict[str, Any] = json.loads(content)
+        fields: dict[str, Any] = read_json(content)
         groups: dict[str, Any] = {part: _parse_tree(fields.pop(part)) for part in ("state", "batch", "outputs")}
         if fields.pop("kind") != KIND or fields.pop("format") not in range(1, FORMAT + 1):
             raise ValueError("it is of another kind")
@@ -247,7 +257,7 @@ def from_json(content: bytes) -> ProgramManifest:
             "placement": _parse_placement(fields.pop("placement", None)),
         }
         return ProgramManifest(**fields, **groups, **lists)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ProgramError(f"Its manifest cannot be understood: {type(error).__name__}: {error}") from error
 
 

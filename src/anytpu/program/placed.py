@@ -20,7 +20,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from anytpu.errors import ProgramError
-from anytpu.program.program import Placement, Program, Tree, leaf_names, spec_of
+from anytpu.program.program import Layout, Placement, Program, Tree, leaf_names, spec_of
 from anytpu.program.step_shardings import JIT, ShardingRequest, StepShardings
 from anytpu.units import MIB, format_bytes
 
@@ -151,14 +151,20 @@ def placed_specs(program: Program) -> tuple[Tree, Tree]:
 
 
 def over_mesh(placement: Placement | None, state: Tree, batch: Tree) -> tuple[Tree, Tree]:
-    """Return the specs of a state and a batch with the shardings of a placement, or without shardings for None."""
+    """Return the specs of a state and a batch with the shardings of a placement, or without shardings for None.
+
+    A leaf of the batch that its mesh axes do not divide has none: JAX rejects it. The backend splits such rows.
+    """
     specs = spec_of((state, batch))
     if placement is None:
         return specs
-    mesh, leaves = mesh_of(placement), jax.tree.leaves(specs)
+    mesh, leaves, states = mesh_of(placement), jax.tree.leaves(specs), len(jax.tree.leaves(state))
+    layouts = [Layout(None, spec, placement.axes) for spec in placement.specs]
     placed = [
-        jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, partition_of(spec)))
-        for leaf, spec in zip(leaves, placement.specs, strict=True)
+        jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, partition_of(layout.spec)))
+        if index < states or all(leaf.shape[axis] % count == 0 for axis, count in layout.pieces(mesh.size).items())
+        else leaf
+        for index, (leaf, layout) in enumerate(zip(leaves, layouts, strict=True))
     ]
     return jax.tree.unflatten(jax.tree.structure(specs), placed)
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun, new_jaxpr_eqn
 from jax.extend.core.primitives import all_gather_p, psum_p
@@ -107,7 +108,7 @@ class _MeshRemoval:
         return self._known[jaxpr]
 
     def _rewritten(self, jaxpr: Jaxpr) -> Jaxpr:
-        # The types of the variables name the mesh too, so each variable is made again.
+        # The types of the variables and literals name the mesh too, so each one is made again.
         renamed: dict[Any, Any] = {}
 
         def make(variables: Sequence[Any]) -> list[Any]:
@@ -115,7 +116,7 @@ class _MeshRemoval:
             return [renamed[variable] for variable in variables]
 
         def read(atom: Any) -> Any:
-            return atom if isinstance(atom, Literal) else renamed[atom]
+            return _literal_without_mesh(atom) if isinstance(atom, Literal) else renamed[atom]
 
         constants, arguments, equations = make(jaxpr.constvars), make(jaxpr.invars), []
         for equation in jaxpr.eqns:
@@ -207,6 +208,13 @@ def _is_sharding(value: Any) -> bool:
 
 def _without_mesh(aval: Any) -> Any:
     return ShapedArray(aval.shape, aval.dtype, aval.weak_type) if type(aval) is ShapedArray else aval
+
+
+def _literal_without_mesh(literal: Literal) -> Literal:
+    """Return a literal whose value, a scalar, does not name the mesh of its trace as JAX's own type of it does."""
+    value, aval = np.asarray(literal.val)[()], _without_mesh(literal.aval)
+    is_weak = aval.weak_type and jax.typeof(value.item()).dtype == aval.dtype
+    return Literal(value.item() if is_weak else value, aval)
 
 
 def _parts(spec: PartitionSpec, dimensions: int) -> list[tuple[str, ...]]:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from anytpu.errors import DamageError, FileError
-from anytpu.report.wording import aligned
+from anytpu.pipeline.remote_file import is_url
+from anytpu.report.wording import aligned, one_line
 from anytpu.train.checkpoint import Checkpoints, checkpoint_at, maker_of
 from anytpu.train.checkpoint.safetensors import write_safetensors
 from anytpu.train.checkpoint.weights import weights_of
@@ -53,7 +54,7 @@ def checkpoint_lines(folder: str) -> list[CheckpointLine]:
     Raises:
         FileError: the folder does not exist, or cannot be read.
     """
-    if "://" not in folder and not Path(folder).is_dir():
+    if not is_url(folder) and not Path(folder).is_dir():
         raise FileError(f"there is no folder {folder!r}: pass the checkpoint_dir of a fit, or a model_dir")
     checkpoints = Checkpoints(folder)
     return [_line(checkpoints, step) for step in checkpoints.numbered()]
@@ -87,7 +88,7 @@ def export_weights(folder: str, step: int | None, path: Path) -> str:
 def table_lines(lines: list[CheckpointLine]) -> list[str]:
     """Return the lines of a table, and below it why a checkpoint cannot be used."""
     rows = [HEADINGS, *(line.cells for line in lines)]
-    return [*aligned(rows), *(f"step {line.step}: {line.fault}" for line in lines if line.fault is not None)]
+    return [*aligned(rows), *(f"step {line.step}: {one_line(line.fault)}" for line in lines if line.fault is not None)]
 
 
 def _line(checkpoints: Checkpoints, step: int) -> CheckpointLine:
@@ -99,8 +100,14 @@ def _line(checkpoints: Checkpoints, step: int) -> CheckpointLine:
         host = checkpoints.read(step).host
     except FileError as error:
         state, fault = "damaged" if isinstance(error, DamageError) else "unreadable", str(error)
-    made = host.get("made", {}) if isinstance(host, dict) else {}
+    # A checkpoint may come from anybody, so its texts may have escapes of a terminal, and its values any type.
+    made, metrics = _dict_in(host, "made"), _dict_in(host, "metrics")
     facts = [f"{name} {made[name]}" for name in ("model", "epoch", "cores") if name in made]
-    maker = "-" if fault is not None else ", ".join([maker_of(host), *facts])
-    metrics = host.get("metrics", {}) if isinstance(host, dict) else {}
-    return CheckpointLine(step, saved, size_bytes, state, fault, maker, metrics)
+    maker = "-" if fault is not None else one_line(", ".join([maker_of(host), *facts]))
+    numbers = {one_line(name): float(value) for name, value in metrics.items() if isinstance(value, int | float)}
+    return CheckpointLine(step, saved, size_bytes, state, fault, maker, numbers)
+
+
+def _dict_in(host: Any, name: str) -> dict[str, Any]:
+    part = host.get(name) if isinstance(host, dict) else None
+    return part if isinstance(part, dict) else {}

@@ -169,6 +169,7 @@ def _check_pattern(pattern: Any) -> None:
 
 
 def _of_function(function: Callable[..., Any], axes: Any, rows: tuple[str, ...]) -> ModelLayout:
+    label = getattr(function, "__name__", "function")
     try:
         inspect.signature(function).bind("dense/kernel", (8, 8))
     except (TypeError, ValueError) as error:
@@ -177,10 +178,16 @@ def _of_function(function: Callable[..., Any], axes: Any, rows: tuple[str, ...])
         ) from error
 
     def spec_of(name: str, shape: tuple[int, ...]) -> Spec | None:
-        partition = function(name, shape)
+        try:
+            partition = function(name, shape)
+        except Exception as error:
+            raise SettingError(
+                f"the layout function {label!r} raised {type(error).__name__} for the weight {name!r} of shape "
+                f"{shape}: {error}. Let it return None for a weight that it does not split"
+            ) from error
         return None if partition is None else _checked_spec(f"the layout of {name!r}", partition, axes)
 
-    return ModelLayout(getattr(function, "__name__", "function"), axes, rows, spec_of)
+    return ModelLayout(label, axes, rows, spec_of)
 
 
 def _is_layout_map(layout: Any) -> bool:

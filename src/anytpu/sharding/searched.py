@@ -6,12 +6,12 @@ again: Keras numbers its layers anew ("sequential_1"), but their order and shape
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from anytpu.errors import SettingError
+from anytpu.files.json_text import read_json
 from anytpu.files.opening import read_file
 from anytpu.program.rematerialising import REMATS, Remat
 from anytpu.sharding.layouts import ModelLayout, Spec
@@ -100,7 +100,7 @@ def read_layout(path: str) -> ModelLayout:
         SettingError: the file cannot be read, or is no such file.
     """
     try:
-        record = json.loads(read_file(Path(path)))
+        record = read_json(read_file(Path(path)))
         layout = record["candidates"][0]["layout"]
         specs = {name: tuple(map(tuple, array["partition"])) for name, array in layout["arrays"].items()}
         shapes = {name: tuple(array["shape"]) for name, array in layout["arrays"].items()}

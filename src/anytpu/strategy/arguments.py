@@ -13,11 +13,13 @@ import dataclasses
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import keras
 import numpy as np
 
+from anytpu import _jax
 from anytpu.errors import ReplicaError, SettingError
-from anytpu.program.program import REPLICATED, ROWS, Layout
+from anytpu.program.program import REPLICATED, ROWS, Layout, Tree, spec_of
 from anytpu.strategy.per_replica import PerReplica, is_per_replica
 
 _BY_VALUE = (bool, str, bytes, type(None))
@@ -34,12 +36,14 @@ class ArrayLeaf:
         dtype: dtype that JAX computes with.
         is_split: True if each replica gets its own part.
         is_padded: True if the parts have pad rows.
+        is_weak: True if its type is weak, as that of a Python number: other operands decide the dtype of a result.
     """
 
     shape: tuple[int, ...]
     dtype: Any
     is_split: bool
     is_padded: bool = False
+    is_weak: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -101,6 +105,11 @@ class ArgumentForm:
         leaves = [leaf.value if type(leaf) is StaticLeaf else next(remaining) for leaf in self.leaves]
         return jax.tree.unflatten(self.tree, leaves)
 
+    def typed(self, arrays: list[Any]) -> list[Any]:
+        """Return the passed arrays with weak types where the arguments had them."""
+        pairs = zip(arrays, self._array_leaves(), strict=True)
+        return [_jax.as_weak(array) if leaf.is_weak else array for array, leaf in pairs]
+
     def specs(self) -> list[jax.ShapeDtypeStruct]:
         """Return the spec of each passed array."""
         return [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in self._array_leaves()]
@@ -157,6 +166,32 @@ def split_arguments(args: Any, kwargs: Any, replicas: int) -> tuple[ArgumentForm
     return ArgumentForm(tree, leaves, _rows_of(uneven) if uneven else None), arrays
 
 
+def with_weak_types(tree: Tree, specs: Tree) -> Tree:
+    """Return a tree of arrays with weak types where their specs have them."""
+    return jax.tree.map(lambda array, spec: _jax.as_weak(array) if _jax.is_weak(spec) else array, tree, specs)
+
+
+def weak_spec_of(tree: Tree) -> Tree:
+    """Return the specs of a tree of arrays and numbers, as `spec_of` does, with their weak types."""
+
+    def weak_spec(value: Any, spec: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(spec.shape, spec.dtype, weak_type=_jax.is_weak(value))
+
+    return jax.tree.map(weak_spec, tree, spec_of(tree))
+
+
+def promoted_state(specs: Tree, new: Tree) -> Tree:
+    """Return the specs of a state, in which a leaf of weak type has the type of its new value, as in `jax.lax.scan`."""
+    if jax.tree.structure(specs) != jax.tree.structure(new):
+        return specs  # Lowering rejects the new state with an error that shows both structures.
+
+    def promoted(old: jax.ShapeDtypeStruct, new: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        is_same_kind = jnp.issubdtype(old.dtype, jnp.inexact) == jnp.issubdtype(new.dtype, jnp.inexact)
+        return new if old.weak_type and is_same_kind and old.shape == new.shape else old
+
+    return jax.tree.map(promoted, specs, new)
+
+
 def _rows_of(uneven: list[PerReplica]) -> tuple[int, ...]:
     """Return the number of rows of each replica, from the values of one batch."""
     row_counts = dict.fromkeys(value.rows for value in uneven)
@@ -182,13 +217,13 @@ def _leaf(value: Any, arrays: list[Any]) -> ArrayLeaf | StaticLeaf:
     if isinstance(value, StaticLeaf):
         return value
     if isinstance(value, jax.Array):
-        leaf = ArrayLeaf(value.shape, value.dtype, False)
+        leaf = ArrayLeaf(value.shape, value.dtype, False, False, getattr(value, "weak_type", False))
     elif isinstance(value, PerReplica):
-        leaf = ArrayLeaf(*value.passed_shape(), not value.is_shared, value.rows is not None)
+        leaf = ArrayLeaf(*value.passed_shape(), not value.is_shared, value.rows is not None, value.is_weak)
     elif isinstance(value, bool | keras.Variable):
         return StaticLeaf(value)
     elif isinstance(value, _NUMBERS):
-        leaf = ArrayLeaf((), jax.dtypes.canonicalize_dtype(type(value)), False)
+        leaf = ArrayLeaf((), jax.dtypes.canonicalize_dtype(type(value)), False, False, _jax.is_weak(value))
     elif hasattr(value, "__array__"):
         value = np.asarray(value)
         leaf = ArrayLeaf(value.shape, _jax_dtype(value.dtype), False)

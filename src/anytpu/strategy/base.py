@@ -9,7 +9,7 @@ from typing import Any, final
 
 from anytpu._calls import explain_methods
 from anytpu.engine.hosts import ONE_HOST, Hosts
-from anytpu.errors import DataExhaustedError
+from anytpu.errors import DataExhaustedError, SettingError
 from anytpu.strategy import collectives
 from anytpu.strategy.current import CURRENT
 from anytpu.strategy.distributed import DistributedDataset, InputContext, ValueContext
@@ -39,18 +39,19 @@ class Strategy(abc.ABC):
         """Return the context in which models, optimizers and metrics are made."""
 
     @abc.abstractmethod
-    def run(self, fn: Callable, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def run(self, fn: Callable, args: tuple = (), kwargs: dict | None = None, options: Any = None) -> Any:
         """Run a function once on each replica."""
 
     @abc.abstractmethod
     def run_steps(self, fn: Callable, iterator: Any, steps: int, state: Any = None) -> Any:
         """Run a function once on each replica for each of `steps` batches."""
 
-    def distribute_dataset(self, dataset: Any) -> Any:
+    def distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
         """Return a data set whose batches are split over the replicas.
 
         Args:
             dataset: yields batches of the GLOBAL size: arrays, or tuples and dictionaries of them.
+            options: TensorFlow's `InputOptions`; no effect, because they say where and when batches are transferred.
 
         Returns:
             An iterable of trees of `PerReplica`. If the rows do not fill all replicas, the first replicas are filled
@@ -67,14 +68,19 @@ class Strategy(abc.ABC):
               1: [3 4 5]
             }
         """
+        del options
         return DistributedDataset(self, dataset, is_per_replica=False)
 
-    def distribute_datasets_from_function(self, dataset_fn: Callable) -> Any:
+    def distribute_datasets_from_function(self, dataset_fn: Callable, options: Any = None) -> Any:
         """Return a data set of per-replica batches, from a function that makes the data set.
 
         Args:
             dataset_fn: takes an `InputContext` and returns a data set that yields batches of the PER-REPLICA size. It
                 is called once on each host. A step takes one batch for each replica of this host.
+            options: as in `distribute_dataset`.
+
+        Raises:
+            SettingError: the options ask for a data set for each replica.
 
         Example:
             >>> strategy = TPUStrategy(TPUClusterResolver("virtual", cores=2))
@@ -85,17 +91,18 @@ class Strategy(abc.ABC):
               1: [1. 1. 1.]
             }
         """
+        _check_options(options)
         hosts = self.hosts
         dataset = dataset_fn(InputContext(hosts.count, hosts.index, self.num_replicas_in_sync))
         return DistributedDataset(self, dataset, is_per_replica=True)
 
-    def experimental_distribute_dataset(self, dataset: Any) -> Any:
+    def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
         """Alias of `distribute_dataset`, under its first TensorFlow name."""
-        return self.distribute_dataset(dataset)
+        return self.distribute_dataset(dataset, options)
 
-    def experimental_distribute_datasets_from_function(self, dataset_fn: Callable) -> Any:
+    def experimental_distribute_datasets_from_function(self, dataset_fn: Callable, options: Any = None) -> Any:
         """Alias of `distribute_datasets_from_function`, under its first TensorFlow name."""
-        return self.distribute_datasets_from_function(dataset_fn)
+        return self.distribute_datasets_from_function(dataset_fn, options)
 
     def experimental_distribute_values_from_function(self, value_fn: Callable) -> Any:
         """Return a `PerReplica` of the results of a function, called for each replica; a plain value for one replica.
@@ -115,7 +122,7 @@ class Strategy(abc.ABC):
         values = [value_fn(ValueContext(replica, replicas)) for replica in range(replicas)]
         return values[0] if replicas == 1 else PerReplica(values)
 
-    def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
+    def reduce(self, reduce_op: Any, value: Any, axis: int | tuple[int, ...] | None = None) -> Any:
         """Reduce the replicas' values to one value.
 
         Args:
@@ -123,13 +130,13 @@ class Strategy(abc.ABC):
             value: a tree of `PerReplica`, as `run` returns it. A plain value is the value of every replica. Its mean is
                 the value itself. Its sum over the replicas is rejected, since it is ambiguous: once, or once a replica.
             axis: None reduces over the replicas; 0 also over the first axis of each replica's value. The length of this
-                axis may differ between replicas.
+                axis may differ between replicas. A tuple such as (0, 1) reduces over these axes.
 
         Returns:
             A tree of NumPy arrays.
 
         Raises:
-            SettingError: the operation is not SUM or MEAN, or the values have no such axis.
+            SettingError: the operation is not SUM or MEAN, the values have no such axis, or they are random keys.
             ReplicaError: the values have different shapes, or SUM of a plain value other than 0 on more than one
                 replica, and `axis` is None.
             StrategyError: inside a function that `run` runs.
@@ -149,7 +156,7 @@ class Strategy(abc.ABC):
             axis: the axis to concatenate along.
 
         Returns:
-            A tree of NumPy arrays, in the order of the replicas.
+            A tree of NumPy arrays, in the order of the replicas; random keys are JAX arrays.
 
         Raises:
             SettingError: the values have no such axis.
@@ -197,8 +204,9 @@ class DefaultStrategy(Strategy):
         """Return a context that changes nothing."""
         return contextlib.nullcontext(self)
 
-    def run(self, fn: Callable, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def run(self, fn: Callable, args: tuple = (), kwargs: dict | None = None, options: Any = None) -> Any:
         """Call the function; it is not compiled."""
+        del options
         refuse_inside("run", "call the function itself")
         with inside(Replica(1, axis=None)):
             return fn(*args, **(kwargs or {}))
@@ -217,16 +225,29 @@ class DefaultStrategy(Strategy):
                 state, outputs = self.run(fn, (state, batch))
         return outputs if state is None else (state, outputs)
 
-    def distribute_dataset(self, dataset: Any) -> Any:
+    def distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
         """Return the data set itself."""
+        del options
         return dataset
 
-    def distribute_datasets_from_function(self, dataset_fn: Callable) -> Any:
+    def distribute_datasets_from_function(self, dataset_fn: Callable, options: Any = None) -> Any:
         """Return the data set that the function makes."""
+        _check_options(options)
         return dataset_fn(InputContext())
 
     def __repr__(self) -> str:
         return "<DefaultStrategy: one replica, on the default device of JAX>"
+
+
+def _check_options(options: Any) -> None:
+    """Reject the one of TensorFlow's `InputOptions` that changes which rows a replica gets."""
+    mode = getattr(options, "experimental_replication_mode", None)
+    if getattr(mode, "name", mode) == "PER_REPLICA":
+        raise SettingError(
+            "options ask for experimental_replication_mode=PER_REPLICA, a data set for each replica, and dataset_fn is "
+            "called once on each host: leave the mode out, and let dataset_fn return batches of one replica's size, "
+            "of which each replica takes its own"
+        )
 
 
 _DEFAULT = DefaultStrategy()

@@ -10,6 +10,7 @@ Rule: on one replica, and outside of every replica, a sum over the replicas is t
 from __future__ import annotations
 
 import enum
+import math
 import numbers
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +21,7 @@ import numpy as np
 
 from anytpu._calls import explain_arguments
 from anytpu.errors import ReplicaError, SettingError
-from anytpu.strategy.per_replica import PerReplica, is_per_replica, is_traced
+from anytpu.strategy.per_replica import PerReplica, is_key, is_per_replica, is_traced, refuse_keys
 from anytpu.strategy.replicas import current_replica
 
 Groups = Sequence[Sequence[int]]
@@ -47,15 +48,17 @@ class ReduceOp(enum.Enum):
         raise SettingError(f'reduce_op must be "SUM" or "MEAN", not {name!r}')
 
 
-def reduce(op: ReduceOp, value: Any, axis: int | None, replicas: int = 1) -> Any:
-    """Reduce each leaf over the replicas, and over one axis of each replica's value if `axis` is not None.
+def reduce(op: ReduceOp, value: Any, axis: Any, replicas: int = 1) -> Any:
+    """Reduce each leaf over the replicas, and over axes of each replica's value if `axis` is not None.
 
     Args:
         op: the operation.
         value: a tree of `PerReplica` and of plain values, each of which is the value of every replica.
-        axis: the axis, or None.
+        axis: the axis, a tuple of axes, or None.
         replicas: number of replicas, the multiplicity of a plain value.
     """
+    refuse_keys("strategy.reduce", value)
+    axis = _checked_axes(axis)
     return jax.tree.map(lambda leaf: _reduce_leaf(op, leaf, axis, replicas), value, is_leaf=is_per_replica)
 
 
@@ -64,16 +67,28 @@ def gather(value: Any, axis: int) -> Any:
     return jax.tree.map(lambda leaf: _gather_leaf(leaf, axis), value, is_leaf=is_per_replica)
 
 
-def _reduce_leaf(op: ReduceOp, leaf: Any, axis: int | None, replicas: int) -> Any:
+def _checked_axes(axis: Any) -> tuple[int, ...] | None:
+    """Return the axes that `reduce` was given as a tuple of integers."""
     if axis is None:
+        return None
+    axes = tuple(axis) if isinstance(axis, tuple | list) else (axis,)
+    if any(not isinstance(one, numbers.Integral) or isinstance(one, bool) for one in axes):
+        raise SettingError(f"axis must be an integer, a tuple of integers such as (0, 1), or None, not {axis!r}")
+    return tuple([int(one) for one in axes])
+
+
+def _reduce_leaf(op: ReduceOp, leaf: Any, axes: tuple[int, ...] | None, replicas: int) -> Any:
+    if axes is None:
         if not isinstance(leaf, PerReplica) and op is ReduceOp.SUM and replicas > 1:
             _check_zero(leaf, replicas)
         stacked = leaf.stacked() if isinstance(leaf, PerReplica) else _array(leaf)[None]
         return stacked.mean(0) if op is ReduceOp.MEAN else stacked.sum(0, dtype=_sum_dtype(stacked))
-    parts = _parts(leaf, axis, "reduce") * (1 if isinstance(leaf, PerReplica) else replicas)
+    parts = _parts(leaf, axes, "reduce") * (1 if isinstance(leaf, PerReplica) else replicas)
     # Replicas may have different numbers of rows: the mean weighs each row equally.
-    total = sum(part.sum(axis, dtype=_sum_dtype(part)) for part in parts)
-    return total / sum(part.shape[axis] for part in parts) if op is ReduceOp.MEAN else total
+    total = sum(part.sum(axes, dtype=_sum_dtype(part)) for part in parts)
+    if op is ReduceOp.SUM:
+        return total
+    return total / sum(math.prod([part.shape[axis] for axis in axes]) for part in parts)
 
 
 def _check_zero(value: Any, replicas: int) -> None:
@@ -92,29 +107,33 @@ def _check_zero(value: Any, replicas: int) -> None:
 def _gather_leaf(leaf: Any, axis: int) -> Any:
     if not isinstance(leaf, PerReplica):
         return leaf
-    parts = _parts(leaf, axis, "gather")
+    parts = _parts(leaf, (axis,), "gather")
     if len({_without(part.shape, axis) for part in parts}) > 1:
         raise ReplicaError(
             f"the values of this PerReplica have shapes {', '.join(str(part.shape) for part in parts)}, and "
             f"gather(axis={axis}) needs them to be equal in every axis but {axis}: look at the parts with value.values"
         )
-    return jnp.concatenate(parts, axis) if is_traced(parts[0]) else np.concatenate(parts, axis)
+    is_jax = is_traced(parts[0]) or is_key(parts[0])
+    return jnp.concatenate(parts, axis) if is_jax else np.concatenate(parts, axis)
 
 
-def _parts(leaf: Any, axis: int, name: str) -> list[Any]:
+def _parts(leaf: Any, axes: tuple[int, ...], name: str) -> list[Any]:
     parts = [_array(part) for part in (leaf.values if isinstance(leaf, PerReplica) else (leaf,))]
     for part in parts:
-        if not -part.ndim <= axis < part.ndim:
+        axis = next((axis for axis in axes if not -part.ndim <= axis < part.ndim), None)
+        if axis is not None:
             raise SettingError(
                 f"{name} was given axis={axis}, and a replica's value has the shape {part.shape}: "
                 'the axis counts the axes of one value, from 0; strategy.reduce("SUM", value, axis=None) takes values '
                 "of any shape"
             )
+        if len({axis % part.ndim for axis in axes}) < len(axes):
+            raise SettingError(f"{name} was given axis={axes}, which names an axis of the shape {part.shape} twice")
     return parts
 
 
 def _array(value: Any) -> Any:
-    return value if is_traced(value) else np.asarray(value)
+    return value if is_traced(value) or is_key(value) else np.asarray(value)
 
 
 def _sum_dtype(array: np.ndarray) -> Any:
@@ -154,6 +173,7 @@ def cross_replica_sum(x: Any, group_assignment: Groups | None = None) -> Any:
     replica = current_replica()
     if group_assignment is not None:
         check_groups(group_assignment, replica.replicas if replica else None)
+    refuse_keys("cross_replica_sum", x)
     if replica is None or replica.axis is None:
         return x
     if group_assignment is None:

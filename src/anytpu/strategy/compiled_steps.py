@@ -27,13 +27,14 @@ from anytpu.engine.backend import Backend, Executable, Loop
 from anytpu.engine.interrupts import deferred_interrupts
 from anytpu.engine.measurements import listener_of
 from anytpu.engine.pace import CallPace
-from anytpu.program.program import REPLICATED, ROWS, Tree, array_layouts, spec_of
+from anytpu.program.program import REPLICATED, ROWS, Tree, array_layouts
 from anytpu.strategy import modules
 from anytpu.strategy import variables as homes
-from anytpu.strategy.arguments import ArgumentForm, split_arguments
-from anytpu.strategy.identity import Identity, is_weakly_referable
+from anytpu.strategy.arguments import ArgumentForm, split_arguments, weak_spec_of, with_weak_types
+from anytpu.strategy.identity import Identity, is_weakly_referable, keep_reader, readers_of
 from anytpu.strategy.per_replica import PerReplica, of_handles
 from anytpu.strategy.replicas import check_step
+from anytpu.strategy.scopes import compiled_in_spite
 from anytpu.strategy.step import Call, ReplicaStep, step_of
 
 MAX_STEPS = 64
@@ -54,6 +55,8 @@ class CompiledStep:
         shapes: for a batch that does not fill all replicas, the shapes of each output, as in `UnevenStep`; otherwise
             None.
         layouts: for a whole-batch step, the layouts of its state and of its batch; otherwise None.
+        own: specs of the state of a pure step or of the modules, as in `ReplicaStep`.
+        outputs: specs of the outputs of one step, with their weak types.
         pace: chooses the number of steps of the next call of a loop.
     """
 
@@ -62,6 +65,8 @@ class CompiledStep:
     trainable: tuple[bool, ...]
     shapes: list[tuple[tuple[int, ...], ...] | None] | None
     layouts: tuple[Tree, Tree] | None
+    own: Tree
+    outputs: Tree
     pace: CallPace = dataclasses.field(default_factory=CallPace)
 
     @classmethod
@@ -71,7 +76,11 @@ class CompiledStep:
         # Keep only the shapes: the step itself holds the model.
         shapes = None if step.uneven is None else step.uneven.shapes
         layouts = array_layouts(step.program) if step.program.replicas is None else None
-        return cls(executable, references, tuple(v.trainable for v in step.variables), shapes, layouts)
+        trainable = tuple(v.trainable for v in step.variables)
+        specs, tree = jax.tree.flatten(executable.outputs)
+        pairs = zip(specs, step.weak_outputs or [False] * len(specs), strict=True)
+        outputs = [jax.ShapeDtypeStruct(spec.shape, spec.dtype, weak_type=is_weak) for spec, is_weak in pairs]
+        return cls(executable, references, trainable, shapes, layouts, step.own, tree.unflatten(outputs))
 
     @property
     def variables(self) -> list[Any]:
@@ -91,7 +100,7 @@ class CompiledStep:
         """
         backend.hosts.count_call()
         # Copy: the call donates its inputs, and these arrays belong to the user.
-        copies = None if own is None else backend.put(jax.tree.map(lambda a: jnp.array(a, copy=True), own), REPLICATED)
+        copies = None if own is None else backend.put(jax.tree.map(_copied, own, self.own), REPLICATED)
         batch = [_put(backend, array) for array in arrays]
         variables = self.variables
         # A call donates the state: an interrupt before the new state is stored would leave variables without values.
@@ -103,7 +112,11 @@ class CompiledStep:
             except BaseException:
                 homes.release(variables)
                 raise
-        return None if own is None else backend.get(new), self.opened(backend, outputs)
+        return None if own is None else self.opened_own(backend, new), self.opened(backend, outputs)
+
+    def opened_own(self, backend: Backend, new: Tree) -> Tree:
+        """Return the arrays of the new state of a pure step or of the modules, with weak types where they have them."""
+        return with_weak_types(backend.get(new), self.own)
 
     def opened(self, backend: Backend, outputs: Tree) -> Tree:
         """Return handles of the outputs of one step as `PerReplica`, without pads.
@@ -112,12 +125,16 @@ class CompiledStep:
         """
         if self.layouts is not None:
             return backend.get(outputs)
-        return of_handles(backend, outputs, self.executable.outputs, self.shapes)
+        return of_handles(backend, outputs, self.outputs, self.shapes)
 
     def fits(self) -> bool:
         """Return whether a run can use this step: its variables are alive with the same `trainable` flags."""
         pairs = zip(self.variables, self.trainable, strict=True)
         return all([v is not None and v.trainable is flag for v, flag in pairs])
+
+
+def _copied(array: Any, spec: jax.ShapeDtypeStruct) -> Any:
+    return jnp.array(array, spec.dtype, copy=True)
 
 
 def _put(backend: Backend, array: Any) -> Any:
@@ -174,9 +191,11 @@ class CompiledSteps:
 
     def __init__(self) -> None:
         self._steps: OrderedDict[tuple, _CacheEntry] = OrderedDict()
+        # The same entries by what a `Reader` returns, with their keys in `_steps`.
+        self._by_reading: dict[tuple, tuple[_CacheEntry, tuple]] = {}
 
     def __len__(self) -> int:
-        return sum(not entry.is_dead for entry in self._steps.values())
+        return sum(not entry.is_dead for entry in set(self._steps.values()))
 
     def run(self, strategy: Any, fn: Callable, args: tuple, kwargs: dict | None) -> Any:
         """Run a function on each replica of a strategy; compile it if necessary."""
@@ -191,7 +210,7 @@ class CompiledSteps:
         # 2. Find the compiled step, run it, and write new arrays back to the NNX modules.
         if extracted is None:
             return modules.unwrap_static_leaves(self.find(strategy, fn, form).run(backend, arrays)[1])
-        step = self.find(strategy, fn, form, own=spec_of(extracted.values), module_form=extracted.form)
+        step = self.find(strategy, fn, form, own=weak_spec_of(extracted.values), module_form=extracted.form)
         values, outputs = step.run(backend, arrays, extracted.values)
         extracted.write_back(values)
         return modules.unwrap_static_leaves(outputs)
@@ -215,33 +234,55 @@ class CompiledSteps:
             own: specs of the state of a pure step, or of the arrays of NNX modules; None for a function without either.
             module_form: the form of the NNX modules among its arguments.
         """
-        # 1. Look up the steps of this function and form.
+        # 1. Look up the steps of this function and form: by the values that decide its identity, then by its identity.
         leaves, tree = jax.tree.flatten(own)
-        identity = Identity(fn)
-        specs = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
-        key = (identity.key, form.key, loop, tree, specs, module_form and module_form.key)
+        specs = tuple((leaf.shape, leaf.dtype, leaf.weak_type) for leaf in leaves)
+        rest = (form.key, loop, tree, specs, module_form and module_form.key)
+        objects = form.objects
+        for reader in readers_of(fn):
+            known = self._by_reading.get((reader(fn, objects), rest))
+            if known is not None:
+                for compiled in known[0].steps:
+                    if compiled.fits():
+                        self._steps.move_to_end(known[1])
+                        return compiled
+        identity = Identity(fn, objects)
+        key = (identity.key, rest)
         entry = self._steps.get(key)
         if entry is not None:
             self._steps.move_to_end(key)
             for compiled in entry.steps:
                 if compiled.fits():
+                    self._remember(fn, objects, identity, rest)
                     return compiled
         # 2. Trace the step, and compile it.
-        call = Call(fn, form, strategy, own is not None, module_form)
+        call = Call(fn, form, strategy, own is not None, module_form, own=own)
         modules.refuse_captured(call.name, identity.objects)
-        step = _traced(call, own, modules.trace_check(call.name, identity.objects))
-        # A loop returns one output per replica, so only single steps share outputs.
-        program = dataclasses.replace(step.program, shares_outputs=loop is None)
-        executable = strategy.compile(program, loop)
+        with compiled_in_spite(f"{call.name} on {strategy!r}"):
+            step = _traced(call, modules.trace_check(call.name, identity.objects))
+            # A loop returns one output per replica, so only single steps share outputs.
+            program = dataclasses.replace(step.program, shares_outputs=loop is None)
+            executable = strategy.compile(program, loop)
         executable.listener = None if loop is None else listener_of(step.program, strategy.backend.cores)
         compiled = CompiledStep.of(executable, step)
         # 3. Store it. An entry may be dead, also since the compilation: its objects have been collected.
         if entry is None or entry.is_dead:
             entry = self._steps[key] = _CacheEntry()
         parts = () if module_form is None else module_form.objects
-        entry.add(compiled, [*identity.objects, *form.objects, *parts, *step.variables])
+        # What the trace itself changed, such as layers that it made, is no change for the next run.
+        after = Identity(fn, objects)
+        self._steps[(after.key, rest)] = entry
+        watched = [*identity.objects, *identity.reached, *after.objects, *after.reached]
+        entry.add(compiled, [*watched, *objects, *parts, *step.variables])
         self._drop_entries()
+        self._remember(fn, objects, after, rest)
         return compiled
+
+    def _remember(self, fn: Callable, objects: list[Any], identity: Identity, rest: tuple) -> None:
+        """Let later runs find the entry of an identity by its reader."""
+        keep_reader(fn, identity.reader)
+        key = (identity.key, rest)
+        self._by_reading[identity.reader(fn, objects), rest] = self._steps[key], key
 
     def _drop_entries(self) -> None:
         """Drop dead entries, and the least recently used entries above the limit."""
@@ -249,11 +290,12 @@ class CompiledSteps:
             del self._steps[key]
         while len(self._steps) > MAX_STEPS:
             self._steps.popitem(last=False)
+        self._by_reading = {name: known for name, known in self._by_reading.items() if known[1] in self._steps}
 
 
-def _traced(call: Call, own: Tree, check: Callable | None) -> ReplicaStep:
+def _traced(call: Call, check: Callable | None) -> ReplicaStep:
     try:
-        return step_of(call, own, check)
+        return step_of(call, check)
     except Exception as error:
         ours = modules.translate_flax_error(call.name, error)
         if ours is error:

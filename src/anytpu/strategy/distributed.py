@@ -1,8 +1,7 @@
 """Data sets whose batches are split over the replicas.
 
 Idea: a batch of rows is split into one part for each replica. If the rows do not fill all replicas, the first replicas
-are filled first. The other rows are pads: copies of real rows that have no effect on results (`rows.py`). So every
-replica runs the same compiled step.
+are filled first. The parts travel in one array, where pads fill up the others; a step never sees them (`uneven/`).
 
 Rule: the assignment of rows depends only on the batch sizes. Each replica gets ceil(rows / replicas) rows until none
 are left.
@@ -20,11 +19,8 @@ import numpy as np
 
 from anytpu._calls import explain_methods
 from anytpu.errors import DataError, DataExhaustedError, SettingError
-from anytpu.strategy.per_replica import PerReplica
+from anytpu.strategy.per_replica import PerReplica, is_key
 from anytpu.strategy.replicas import refuse_inside
-
-_MIN_ROOM = 2
-"""Minimum rows of a replica in a batch with pads: a row axis of size 1 is indistinguishable from other such axes."""
 
 
 @explain_methods
@@ -104,6 +100,13 @@ class DistributedDataset:
         walk = self._dataset.numbers() if keeps_strings else iter(self._dataset)
         return DistributedIterator(self._strategy, walk, self._is_per_replica, self._dataset)
 
+    @property
+    def cardinality(self) -> int:
+        """Number of batches of the data set, as it was given; -1 if it is endless, -2 if the number is not known."""
+        if callable(getattr(self._dataset, "cardinality", None)):
+            return int(self._dataset.cardinality())
+        return len(self._dataset) if hasattr(self._dataset, "__len__") else -2
+
     def __len__(self) -> int:
         steps = len(self._dataset)
         return -(-steps // self._strategy.num_replicas_in_sync) if self._is_per_replica else steps
@@ -158,7 +161,6 @@ class DistributedIterator:
     def __init__(self, strategy: Any, batches: Iterator[Any], is_per_replica: bool, dataset: Any = None) -> None:
         self._replicas, self._strict = strategy.num_replicas_in_sync, getattr(strategy, "strict", False)
         self._batches, self._is_per_replica = batches, is_per_replica
-        self._room = 0
         self._dataset = dataset
         # Several hosts: each makes the batches of its own replicas, and knows the number of rows of all.
         self._hosts = strategy.hosts
@@ -178,9 +180,9 @@ class DistributedIterator:
                 "checkpoint of several hosts holds one position: pass strategy.distribute_dataset(dataset)"
             )
         if hasattr(self._dataset, "position"):
-            return {"room": self._room, "position": self._dataset.position()}
+            return {"position": self._dataset.position()}
         if hasattr(self._batches, "get_state"):
-            return {"room": self._room, "position": self._batches.get_state()}  # pyright: ignore[reportAttributeAccessIssue]
+            return {"position": self._batches.get_state()}  # pyright: ignore[reportAttributeAccessIssue]
         raise DataError(
             f"{_text(self._dataset)} has no position to save: pass a tpu.pipeline.Dataset, or an iterable whose "
             "iterator has get_state and set_state"
@@ -188,7 +190,6 @@ class DistributedIterator:
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go to a position that `get_state` returned."""
-        self._room = state["room"]
         if hasattr(self._dataset, "position"):
             self._batches = self._dataset.numbers(state["position"])
         else:
@@ -235,12 +236,11 @@ class DistributedIterator:
                 f"the data set of host {self._hosts.index} has no batch, and those of others have: every host needs at "
                 "least one"
             )
-        # 3. The number of rows in memory never shrinks, so a shorter batch has the shape of those before it.
-        self._room = max(self._room, *counts)
-        is_full = set(counts) == {self._room}
-        if not is_full:
+        # 3. Put the replicas of this host in arrays of all replicas.
+        room = max(counts)
+        is_even = min(counts) == room
+        if not is_even:
             self._check_strict(sum(counts))
-        room = self._room if is_full else max(self._room, _MIN_ROOM)
 
         def stack(like: np.ndarray, *each: np.ndarray) -> PerReplica:
             # Pages of other hosts' replicas are never written, and so take no memory.
@@ -251,7 +251,7 @@ class DistributedIterator:
             for replica, part in zip(own, each, strict=False):
                 values[replica, len(part) :] = part[0]
                 values[replica, : len(part)] = part
-            return PerReplica.of_stack(values, None if is_full else counts, own)
+            return PerReplica.of_stack(values, None if is_even else counts, own)
 
         return jax.tree.map(stack, self._last, *parts)
 
@@ -277,16 +277,16 @@ class DistributedIterator:
             parts: trees of arrays with the rows, `(rows, ...)`, which are concatenated.
             counts: number of rows of each replica.
         """
-        self._room = max(self._room, *counts)
         # Concatenation copies, also one array: the data set may reuse the buffer for the next batch.
-        if set(counts) == {self._room}:
-            shape = (self._replicas, self._room)
+        room = max(counts)
+        if min(counts) == room:
+            shape = (self._replicas, room)
             return jax.tree.map(
                 lambda *each: PerReplica.of_stack(np.concatenate(each).reshape(*shape, *each[0].shape[1:])), *parts
             )
         self._check_strict(sum(counts))
         # index[n, r] is the batch row that becomes row r of replica n: its real rows in order, then row 0 as the pad.
-        index = np.zeros((self._replicas, max(self._room, _MIN_ROOM)), np.int64)
+        index = np.zeros((self._replicas, room), np.int64)
         for replica, count in enumerate(counts):
             index[replica, :count] = sum(counts[:replica]) + np.arange(count)
         return jax.tree.map(lambda *each: PerReplica.of_stack(np.concatenate(each)[index], counts), *parts)
@@ -306,6 +306,11 @@ def _own_replicas(strategy: Any) -> tuple[int, ...]:
 
 
 def _arrays(batch: Any) -> Any:
+    if any(is_key(leaf) for leaf in jax.tree.leaves(batch)):
+        raise DataError(
+            "a batch holds typed random keys, which NumPy does not have: yield their numbers, "
+            "jax.random.key_data(keys), and make keys of them in the step, jax.random.wrap_key_data(rows)"
+        )
     return jax.tree.map(np.asarray, batch)
 
 

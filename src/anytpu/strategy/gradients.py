@@ -35,7 +35,7 @@ from anytpu.program.program import REPLICA_AXIS
 from anytpu.program.summed_products import sums_over_replicas
 from anytpu.strategy.assignments import write_back
 from anytpu.strategy.loss_shares import is_whole
-from anytpu.strategy.replicas import Replica, ReplicaScope, current_replica
+from anytpu.strategy.replicas import BuildScope, Replica, ReplicaScope, current_replica
 from anytpu.strategy.summed import SummedGradient
 from anytpu.strategy.uneven.recorded import record_gradients
 from anytpu.strategy.uneven.step import is_on_mesh
@@ -90,6 +90,18 @@ def value_and_grad(
         >>> [float(gradient) for (gradient,) in gradients]
         [6.0, -1.0]
     """
+    scope = _keras.stateless_scope()
+    if not isinstance(scope, BuildScope) or not _are_variables(variables):
+        return _differentiator(loss_fn, variables, has_aux, local)
+
+    def build_first(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        scope.build(lambda: loss_fn(*args, **kwargs))
+        return _differentiator(loss_fn, variables, has_aux, local)(*args, **kwargs)
+
+    return build_first
+
+
+def _differentiator(loss_fn: Callable, variables: Any, has_aux: bool, local: bool) -> Callable:
     if _are_groups(variables):
         return _several(loss_fn, [_Parameters.of(group) for group in variables], has_aux, local)
     return value_and_grad_of_share(loss_fn, variables, has_aux, local, is_share=False)
@@ -117,6 +129,11 @@ def value_and_grad_of_share(
         return ((loss, aux) if has_aux else loss), gradients[0] if is_one else gradients
 
     return call
+
+
+def _are_variables(variables: Any) -> bool:
+    """Return whether there are only Keras variables, or none, as in the list of a layer that is not built."""
+    return all(isinstance(leaf, keras.Variable) for leaf in jax.tree.leaves(variables))
 
 
 def _are_groups(variables: Any) -> bool:

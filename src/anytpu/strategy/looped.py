@@ -25,9 +25,9 @@ from anytpu.engine.feeds import BUFFER_BYTES, MAX_STEPS, BatchSource
 from anytpu.engine.interrupts import deferred_interrupts, immediate_interrupts
 from anytpu.engine.pace import CallWatch
 from anytpu.errors import DataError, DataExhaustedError, SettingError
-from anytpu.program.program import REPLICATED, Tree, spec_of
+from anytpu.program.program import REPLICATED, Tree
 from anytpu.strategy import variables as homes
-from anytpu.strategy.arguments import ArgumentForm, ArrayLeaf, split_arguments
+from anytpu.strategy.arguments import ArgumentForm, ArrayLeaf, split_arguments, weak_spec_of
 from anytpu.strategy.compiled_steps import CompiledStep, CompiledSteps
 from anytpu.strategy.modules import refuse_shared, unwrap_static_leaves, wrap_static_leaves
 from anytpu.strategy.per_replica import PerReplica
@@ -91,8 +91,9 @@ class LoopRun:
         refuse_shared(state)
         # Copy: a call donates its state, and these arrays belong to the user.
         copied = None if state is None else _copied(wrap_static_leaves(state))
-        # The state of a pure step: its specs, and its handles on the cores.
-        self._own = None if state is None else spec_of(copied)
+        # The state of a pure step: its first and its present specs, and its handles on the cores.
+        self._own = None if state is None else weak_spec_of(copied)
+        self._own_now = self._own
         # The state of a whole-batch step is put when its layout is known, before the first call.
         self._is_whole = strategy.layout is not None
         self._own_handles = copied if state is None or self._is_whole else self._backend.put(copied, REPLICATED)
@@ -123,7 +124,9 @@ class LoopRun:
         last, every = self._result
         assert self._step is not None
         last = self._step.opened(self._backend, last)
-        state = None if self._own is None else unwrap_static_leaves(self._backend.get(self._own_handles))
+        state = None
+        if self._own is not None:
+            state = unwrap_static_leaves(self._step.opened_own(self._backend, self._own_handles))
         return LoopResult(unwrap_static_leaves(last), every, state)
 
     def _arguments(self, batch: Any) -> StepArguments:
@@ -141,6 +144,12 @@ class LoopRun:
                 f"the iterator yields whole batches, and each of the {replicas} replicas would run on all of "
                 "their rows: split them with iterator = iter(strategy.distribute_dataset(dataset)). A step of the "
                 'global batch, as for jax.jit or jax.shard_map, needs a strategy with layout="data" or another layout'
+            )
+        if any(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in leaves):
+            raise DataError(
+                "the iterator yields typed random keys, and run_steps stacks batches in NumPy, which does not have "
+                "them: put the key into the state, which the step splits: strategy.run_steps(step, iterator, steps, "
+                "state=key); or yield numbers, jax.random.key_data(key)"
             )
         self._has_own_rows = any(isinstance(array, PerReplica) and array.has_own_rows for array in arrays)
         arrays = [array.padded() if isinstance(array, PerReplica) else array for array in arrays]
@@ -182,6 +191,9 @@ class LoopRun:
                 holder = homes.Holder("strategy.run_steps", self._settle)
                 self._step, self._variables = step, step.variables
                 self._values = homes.take(self._backend, self._variables, holder)
+                if self._own is not None:
+                    self._own_handles = jax.tree.map(self._in_dtype, self._own_handles, self._own_now, step.own)
+                    self._own_now = step.own
                 if step.layouts is not None:
                     self._own_handles = jax.tree.map(self._backend.put, self._own_handles, step.layouts[0])
             state = self._own_handles if self._is_whole else (self._values, self._own_handles)
@@ -194,6 +206,13 @@ class LoopRun:
         self._watch.started(step.pace, result.count, began_s, awaited, step.executable.listener)
         if step.pace.is_measuring:
             self._watch.wait(self._backend)
+
+    def _in_dtype(self, handle: Any, old: jax.ShapeDtypeStruct, new: jax.ShapeDtypeStruct) -> Any:
+        """Return the handle of a leaf of the state in the dtype of the step, which decides that of a weak type."""
+        if old.dtype == new.dtype:
+            return handle
+        array = jnp.asarray(self._backend.get(handle), new.dtype)
+        return array if self._is_whole else self._backend.put(array, REPLICATED)
 
     def _settle(self) -> None:
         """Store the newest values in the variables of the last step."""

@@ -27,7 +27,7 @@ from anytpu.program.program import Tree
 from anytpu.strategy.arguments import StaticLeaf
 from anytpu.strategy.assignments import mean_over_rows
 from anytpu.strategy.identity import IdentityParts, is_weakly_referable
-from anytpu.strategy.per_replica import PerReplica, is_per_replica
+from anytpu.strategy.per_replica import PerReplica, is_key, is_per_replica
 from anytpu.strategy.reached import find_reads
 from anytpu.strategy.replicas import current_replica
 
@@ -206,8 +206,8 @@ def _definition_key(definition: Any) -> tuple[tuple, list[Any]]:
         if _is_by_value(value):
             parts.key.append(value)
         else:
-            parts.add(value, _definition_key)
-    return (tuple(definition.nodes), tuple(rest), tuple(parts.key)), parts.held
+            parts.add(value, {}, "")
+    return (tuple(definition.nodes), tuple(rest), tuple(parts.key)), [*parts.held, *parts.reached]
 
 
 def _is_by_value(value: Any) -> bool:
@@ -372,23 +372,19 @@ def _leaves_of(tree: Tree, kind: type) -> list[Any]:
 
 
 def _kind(nnx: Any, variable: Any, leaf: Any, is_sum: bool) -> str:
-    if _is_key(leaf):
+    if is_key(leaf):
         return f"key {jax.random.key_impl(leaf)}"
     if is_sum:
         return "sum"
     return "mean" if isinstance(variable, nnx.BatchStat) else "same"
 
 
-def _is_key(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
 def _unwrap_key(leaf: Any) -> Any:
-    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+    return jax.random.key_data(leaf) if is_key(leaf) else leaf
 
 
 def _wrap_key(kind: str, value: Any) -> Any:
-    is_data = kind.startswith("key ") and not _is_key(value)
+    is_data = kind.startswith("key ") and not is_key(value)
     return jax.random.wrap_key_data(value, impl=kind.split()[1]) if is_data else value
 
 
@@ -418,7 +414,7 @@ def _merge_replicas(kind: str, old: Any, local: Any, new: Any) -> Any:
         # The step did not replace the key: keep the shared one, and not that of this replica.
         if new is local:
             return old
-        return new if _is_key(old) else _unwrap_key(new)
+        return new if is_key(old) else _unwrap_key(new)
     if replica.replicas == 1 or kind == "same":
         return new
     return replica.sum(new) if kind == "sum" else mean_over_rows(new, replica.shard)

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from anytpu import _jax
 from anytpu.engine.backend import Backend
-from anytpu.errors import ReplicaError, SettingError
+from anytpu.errors import PerReplicaError, ReplicaError, SettingError
 from anytpu.program.program import SharedOutput
 
 
@@ -59,6 +60,7 @@ class PerReplica:
     _shared_spec: jax.ShapeDtypeStruct | None = None
     _rows: tuple[int, ...] | None = None
     _shapes: tuple[tuple[int, ...], ...] | None = None
+    _is_weak: bool | None = None
     # The replicas whose values are on this host; None: all.
     _own: tuple[int, ...] | None = None
 
@@ -138,7 +140,7 @@ class PerReplica:
         """The values, in the order of the replicas, without pads; only those of this host if it has no others."""
         if self._values is None and self.is_shared:
             # Index with () so that a 0-d array becomes a NumPy scalar, like the parts of a stack.
-            self._values = (np.asarray(self.shared())[()],) * self._replicas
+            self._values = (_on_host(self.shared())[()],) * self._replicas
         if self._values is None and self._shapes is not None:
             corners = [tuple(map(slice, shape)) for shape in self._shapes]
             self._values = tuple(part[corner] for part, corner in zip(self.padded(), corners, strict=True))
@@ -155,15 +157,18 @@ class PerReplica:
         return self._rows
 
     def padded(self) -> Any:
-        """Return the values as one NumPy array, `(replicas, ...)`, including the pads of a batch that is not full.
+        """Return the values as one array, `(replicas, ...)`, including the pads of a batch that is not full.
+
+        It is a NumPy array; for typed random keys, which NumPy does not have, it is a JAX array.
 
         Raises:
             ReplicaError: the values have different shapes, and are not padded.
         """
         if self.is_shared:
-            return np.broadcast_to(np.asarray(self.shared()), self.spec().shape)
+            value = _on_host(self.shared())
+            return (jnp if is_key(value) else np).broadcast_to(value, self.spec().shape)
         if self._backend is not None:
-            return np.asarray(self._backend.get(self._handle))
+            return _on_host(self._backend.get(self._handle))
         return self.stacked() if self._stack is None else self._stack
 
     @property
@@ -172,7 +177,7 @@ class PerReplica:
         return self._own is not None
 
     def stacked(self) -> Any:
-        """Return the values as one array without pads, `(replicas, ...)`: of NumPy, or of JAX during a trace.
+        """Return the values as one array without pads, `(replicas, ...)`, of NumPy; of JAX if they are traced or keys.
 
         Raises:
             ReplicaError: the values have different shapes.
@@ -184,7 +189,7 @@ class PerReplica:
             )
         if self._rows is self._shapes is None and (self._backend is not None or self._stack is not None):
             return self.padded()
-        if any(is_traced(value) for value in self.values):
+        if any(is_traced(value) or is_key(value) for value in self.values):
             return jnp.stack(self.values)
         try:
             return np.stack([np.asarray(value) for value in self.values])
@@ -208,7 +213,11 @@ class PerReplica:
             _check_shapes(self.values)
             dtypes = {getattr(value, "dtype", None) or np.asarray(value).dtype for value in self.values}
             shape = (self._replicas, *np.shape(self.values[0]))
-            dtype = jax.dtypes.canonicalize_dtype(np.result_type(*dtypes))
+            if any(is_key(value) for value in self.values):
+                _check_key_types(dtypes)
+                dtype = dtypes.pop()
+            else:
+                dtype = jax.dtypes.canonicalize_dtype(np.result_type(*dtypes))
         self._spec = jax.ShapeDtypeStruct(shape, dtype)
         return self._spec
 
@@ -221,6 +230,27 @@ class PerReplica:
         spec = self.spec()
         return spec.shape, spec.dtype
 
+    @property
+    def holds_keys(self) -> bool:
+        """Whether the values are typed random keys."""
+        if self._values is not None:
+            return any([is_key(value) for value in self._values])
+        spec = self._spec if self._shared_spec is None else self._shared_spec
+        return spec is not None and jnp.issubdtype(spec.dtype, jax.dtypes.prng_key)
+
+    @property
+    def is_weak(self) -> bool:
+        """Whether the values have a weak type, as Python numbers do."""
+        is_weak = self._is_weak
+        if is_weak is None:
+            spec = self._spec if self._shared_spec is None else self._shared_spec
+            if self._backend is not None and spec is not None:
+                is_weak = bool(spec.weak_type)
+            else:
+                is_weak = self._values is not None and all([_jax.is_weak(value) for value in self._values])
+            self._is_weak = is_weak
+        return is_weak
+
     def handle_on(self, backend: Backend) -> Any | None:
         """Return the handle of the stacked or shared array if it is on this backend; otherwise None."""
         return self._handle if self._backend is backend else None
@@ -230,18 +260,25 @@ class PerReplica:
         return "PerReplica:{\n" + rows + "\n}"
 
     def numpy(self) -> NoReturn:
-        """Raise `ReplicaError`: a `PerReplica` is not one array."""
+        """Raise `PerReplicaError`: a `PerReplica` is not one array."""
         self._refuse()
 
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise ReplicaError(
+        raise PerReplicaError(self._no_array_text())
+
+    def _refuse_to_jax(self) -> NoReturn:
+        # Not a TypeError: JAX would raise its own in its place.
+        raise ReplicaError(self._no_array_text())
+
+    def _no_array_text(self) -> str:
+        return (
             f"a PerReplica holds one value for each of {self._replicas} replicas and is not an array. "
             'Make one value of it with strategy.reduce("SUM", value, axis=None) or strategy.gather(value, axis=0), '
             "look at the parts with value.values, or compute inside a function that you pass to strategy.run"
         )
 
     # A property: JAX checks for this attribute first, and so raises this error instead of its own.
-    __jax_array__ = shape = dtype = ndim = size = T = property(_refuse)
+    __jax_array__ = shape = dtype = ndim = size = T = property(_refuse_to_jax)
     __array__ = __float__ = __int__ = __bool__ = __len__ = __iter__ = __getitem__ = _refuse
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
     __neg__ = __abs__ = __lt__ = __gt__ = __le__ = __ge__ = __matmul__ = __rmatmul__ = __pow__ = __rpow__ = _refuse
@@ -252,6 +289,46 @@ class PerReplica:
 def _only(arrays: Any) -> Any:
     """Return the values of a single replica; compiled, because indexing each array separately is slower than a step."""
     return jax.tree.map(lambda array: array[0], arrays)
+
+
+def is_key(value: Any) -> bool:
+    """Return whether a value is an array of typed random keys, as `jax.random.key` returns it."""
+    return isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
+
+
+def refuse_keys(name: str, tree: Any) -> None:
+    """Reject the sum or mean of random keys.
+
+    Args:
+        name: name of the called function, for the error.
+        tree: its value.
+
+    Raises:
+        SettingError: a leaf of the tree is an array of typed random keys, or a `PerReplica` of them.
+    """
+    for leaf in jax.tree.leaves(tree, is_leaf=is_per_replica):
+        if leaf.holds_keys if isinstance(leaf, PerReplica) else is_key(leaf):
+            raise SettingError(
+                f"{name} was given random keys, which have no sum and no mean: take one of them with value.values[0], "
+                "or all of them with strategy.gather; inside of a step fold the replica's index into a shared key, "
+                "jax.random.fold_in(key, tpu.get_replica_context().replica_id_in_sync_group)"
+            )
+
+
+def _on_host(array: Any) -> Any:
+    """Return an array as one of NumPy; typed random keys as one of JAX on this process's first device."""
+    if not is_key(array):
+        return np.asarray(array)
+    data = jnp.asarray(np.asarray(jax.random.key_data(array)))
+    return jax.random.wrap_key_data(data, impl=jax.random.key_impl(array))
+
+
+def _check_key_types(dtypes: set[Any]) -> None:
+    if len(dtypes) > 1:
+        raise ReplicaError(
+            f"the values of this PerReplica have different types, {', '.join(sorted(map(str, dtypes)))}: random keys "
+            "of one implementation cannot be mixed with those of another, or with numbers"
+        )
 
 
 def _check_shapes(values: tuple[Any, ...]) -> None:
@@ -293,7 +370,9 @@ def of_handles(backend: Backend, stacked: Any, specs: Any, shapes: Any = None) -
         if all(isinstance(array, SharedOutput) for array in arrays):
             return tree.unflatten([array.value for array in arrays])
         are_jax = all(isinstance(array, jax.Array) for array in arrays)
-        return tree.unflatten(_only(arrays) if are_jax else [array[0] for array in arrays])
+        arrays = _only(arrays) if are_jax else [array[0] for array in arrays]
+        weak = [_jax.is_weak(spec) for spec in jax.tree.leaves(specs)]
+        return tree.unflatten([_jax.as_weak(a) if is_weak else a for a, is_weak in zip(arrays, weak, strict=True)])
 
     def wrap(handle: Any, spec: Any, shapes: Any) -> PerReplica:
         if isinstance(handle, SharedOutput):

@@ -20,7 +20,7 @@ from anytpu.errors import SettingError
 from anytpu.strategy.base import get_strategy
 from anytpu.strategy.collectives import ReduceOp
 from anytpu.strategy.current import CURRENT
-from anytpu.strategy.per_replica import PerReplica, is_per_replica
+from anytpu.strategy.per_replica import PerReplica, is_per_replica, refuse_keys
 from anytpu.strategy.replicas import Replica, current_replica, is_merging, outside
 from anytpu.strategy.summed import check_not_summed
 from anytpu.strategy.uneven.recorded import record_gather
@@ -51,15 +51,16 @@ class ReplicaContext:
         """Index of this replica, from 0, an int32 scalar."""
         return self._replica.index
 
-    def all_reduce(self, reduce_op: Any, value: Any) -> Any:
+    def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
         """Return the sum or the mean of the replicas' values, on every replica. It is differentiable.
 
         Args:
             reduce_op: `ReduceOp.SUM` or `ReduceOp.MEAN`, or their names in any case.
             value: a tree of arrays.
+            options: TensorFlow's `CommunicationOptions`; no effect, because the compiler plans the communication.
 
         Raises:
-            SettingError: the operation is not SUM or MEAN.
+            SettingError: the operation is not SUM or MEAN, or a value is a random key.
 
         Example:
             >>> strategy = TPUStrategy(TPUClusterResolver("virtual", cores=2))
@@ -72,21 +73,25 @@ class ReplicaContext:
               1: 1
             }
         """
+        del options
         op, replica = ReduceOp.of(reduce_op), self._replica
+        refuse_keys("all_reduce", value)
         check_not_summed(value, replica)
         divisor = replica.replicas if op is ReduceOp.MEAN else 1
         return jax.tree.map(lambda leaf: replica.sum(leaf) if divisor == 1 else replica.sum(leaf) / divisor, value)
 
-    def all_gather(self, value: Any, axis: int) -> Any:
+    def all_gather(self, value: Any, axis: int, options: Any = None) -> Any:
         """Return the replicas' values, concatenated along an axis, on every replica.
 
         Args:
             value: a tree of arrays. Only their lengths along the axis may differ between the replicas.
             axis: the axis to concatenate along.
+            options: as in `all_reduce`.
 
         Raises:
             SettingError: a value has no such axis.
         """
+        del options
         return jax.tree.map(lambda leaf: self._gather(leaf, axis), value)
 
     def merge_call(self, merge_fn: Callable, args: tuple = (), kwargs: dict | None = None) -> Any:

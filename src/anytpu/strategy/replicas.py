@@ -20,7 +20,7 @@ import keras
 import numpy as np
 from jax.extend.core import get_opaque_trace_state
 
-from anytpu import _keras
+from anytpu import _keras, _keras_layers
 from anytpu.errors import ReplicaError, SettingError, StrategyError
 from anytpu.program.program import REPLICA_AXIS
 
@@ -244,6 +244,38 @@ class ReplicaScope(keras.StatelessScope):
         if id(variable) not in self._known:
             self._known.add(id(variable))
             self.seen.append(variable)
+
+
+class MadeVariables(Exception):
+    """Ends a trace whose loss function has made variables, which the step may have looked for before."""
+
+
+class BuildScope(ReplicaScope):
+    """The scope of an abstract call of a step, in which layers and optimizers make their variables.
+
+    A step names the variables of a layer, and only then does its loss function call the layer. So in this scope
+    `value_and_grad` calls the loss function first. If that makes variables, the trace ends, and begins again with them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__([], makes_variables=True)
+        self._before = _keras_layers.uninitialized_count()
+
+    @property
+    def has_made_variables(self) -> bool:
+        """Whether variables were made since the scope was made; ask before it exits."""
+        return _keras_layers.uninitialized_count() > self._before
+
+    def build(self, call_loss: Callable[[], Any]) -> None:
+        """Call a loss function.
+
+        Raises:
+            MadeVariables: it has made variables.
+        """
+        before = _keras_layers.uninitialized_count()
+        call_loss()
+        if _keras_layers.uninitialized_count() > before:
+            raise MadeVariables
 
 
 def _nested_write_message(variable: Any) -> str:

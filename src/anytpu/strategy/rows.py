@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from anytpu._calls import explain_arguments
-from anytpu.errors import ReplicaError, StrategyError
+from anytpu.errors import ReplicaError, SettingTypeError, StrategyError
 from anytpu.strategy.loss_terms import mark_share
 from anytpu.strategy.replicas import current_replica
 
@@ -58,6 +59,7 @@ def compute_average_loss(per_example_loss: Any, sample_weight: Any = None, globa
 
     Raises:
         StrategyError: called outside a function that `strategy.run` runs.
+        SettingTypeError: `global_batch_size` is negative, or no integer.
         ReplicaError: the loss is a scalar, so it was averaged already; or there is not one weight for each row or loss.
 
     Example:
@@ -82,10 +84,22 @@ def compute_average_loss(per_example_loss: Any, sample_weight: Any = None, globa
     if sample_weight is not None:
         losses = losses * _like(losses, jnp.asarray(sample_weight, losses.dtype))
     rows = global_batch_size
-    if rows is None:
+    if rows is not None:
+        _check_global_rows(rows)
+    else:
         rows = sum(replica.each(losses.shape[0]))
     # An empty batch has a loss of zero, not of 0 / 0.
     return mark_share(jnp.sum(losses) / jnp.maximum(rows, 1))
+
+
+def _check_global_rows(rows: Any) -> None:
+    is_traced = isinstance(rows, jax.Array)
+    dtype = rows.dtype if is_traced else np.asarray(rows).dtype
+    if dtype.kind not in "iu" or (not is_traced and rows < 0):
+        raise SettingTypeError(
+            f"global_batch_size must be a number of rows, an integer of 0 or more, not {rows!r:.60}. Leave it out to "
+            "count the real rows of all replicas"
+        )
 
 
 def _like(losses: Any, weights: Any) -> Any:

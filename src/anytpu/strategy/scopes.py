@@ -21,13 +21,13 @@ from typing import Any
 import jax
 import keras
 
-from anytpu import _by_name, _keras, _keras_layers
+from anytpu import _by_name, _jax, _keras, _keras_layers
 from anytpu._calls import users_stacklevel
 from anytpu.errors import ProgramError, ReplicaError, StrategyError
 from anytpu.strategy import assignments, keras_distribution
 from anytpu.strategy.current import CURRENT, MAKES_TABLE
 from anytpu.strategy.per_replica import is_traced
-from anytpu.strategy.replicas import Replica, current_replica, inside, outside
+from anytpu.strategy.replicas import Replica, current_replica, inside, is_merging, outside
 from anytpu.strategy.summed import reduced
 
 _SYSTEM = "_anytpu_system"
@@ -74,11 +74,17 @@ def as_replica(strategy: Any, replica: Replica) -> Iterator[None]:
 
 
 def prepare(caller: str) -> None:
-    """Install the wrappers for a step, and reject it while `keras.distribution` is active.
+    """Install the wrappers for a step, and reject it in a trace of JAX and while `keras.distribution` is active.
 
     Args:
         caller: name of the called method, for the error.
     """
+    if _jax.is_tracing() and current_replica() is None and not is_merging():
+        raise StrategyError(
+            f"{caller} was called in a function that JAX traces, as for jax.jit, jax.grad, jax.vmap or jax.eval_shape: "
+            "it compiles its function by itself, and returns values. Call it outside, and transform the function that "
+            f"it runs: {caller}(jax.grad(fn), ...)"
+        )
     install()
     _UNUSED.clear()
     refuse_distribution(caller)
@@ -301,3 +307,19 @@ def _wrap_next_seed(next_seed: Callable) -> Callable:
         return seed if replica is None or replica.replicas == 1 else jax.random.fold_in(seed, replica.index)
 
     return wrapper
+
+
+def compiled_in_spite(what: str) -> contextlib.AbstractContextManager[Any]:
+    """Return a context that traces and compiles also under `jax.disable_jit`; there it warns.
+
+    Args:
+        what: what is compiled, for the warning.
+    """
+    if not jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
+        return contextlib.nullcontext()
+    warnings.warn(
+        f"jax.disable_jit() has no effect on {what}: a step of a strategy is always compiled. To see its values, print "
+        "them with jax.debug.print, or call the function itself, outside of strategy.run",
+        stacklevel=users_stacklevel(),
+    )
+    return jax.disable_jit(False)

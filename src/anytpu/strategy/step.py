@@ -26,7 +26,7 @@ from anytpu.errors import ReplicaError, StrategyError
 from anytpu.program.program import REPLICA_AXIS, REPLICATED, Program, Tree, leaf_names, spec_of
 from anytpu.program.refusals import check_result
 from anytpu.program.summed_products import with_summed_products
-from anytpu.strategy.arguments import ArgumentForm
+from anytpu.strategy.arguments import ArgumentForm, promoted_state, weak_spec_of, with_weak_types
 from anytpu.strategy.assignments import Merge, merge_of
 from anytpu.strategy.gradients import warn_of_large_sums
 from anytpu.strategy.modules import ModuleForm, ReplicaState, unwrap_static_leaves, wrap_static_leaves
@@ -47,11 +47,15 @@ class ReplicaStep:
         program: the Program. Its state is the pair (values of the Keras variables, state of a pure step or None).
         variables: the Keras variables, in the order of the state.
         uneven: the form of the step for a batch that does not fill all replicas; otherwise None.
+        own: specs of the state of a pure step or of the modules, in the dtypes of the step; None without either.
+        weak_outputs: for each leaf of the outputs, whether its type is weak; () for a whole-batch step.
     """
 
     program: Program
     variables: tuple[Any, ...]
     uneven: UnevenStep | None
+    own: Tree
+    weak_outputs: tuple[bool, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +70,7 @@ class Call:
         modules: the form of the NNX modules among its arguments, whose arrays are the state; None if there are none.
         shard: the replica's part of a batch that does not fill all replicas; otherwise None.
         verdicts: what the first trace shows of each loss, for the later ones (`loss_shares.py`).
+        own: specs of the state of a pure step or of the modules, of which some have weak types; None without either.
     """
 
     fn: Callable
@@ -75,6 +80,7 @@ class Call:
     modules: ModuleForm | None = None
     shard: ReplicaShard | None = None
     verdicts: dict[Any, bool] = dataclasses.field(default_factory=dict)
+    own: Tree = None
 
     @property
     def name(self) -> str:
@@ -83,6 +89,7 @@ class Call:
 
     def __call__(self, own: Tree, arrays: list[Any]) -> tuple[Tree, Tree]:
         """Run the function as one replica. Return the new state of a pure step, or None, and the outputs."""
+        arrays, own = self.form.typed(arrays), with_weak_types(own, self.own)
         args, kwargs = unwrap_static_leaves(self.form.rebuilt(arrays))
         with as_replica(self.strategy, self._replica(arrays)):
             if self.modules is not None:
@@ -110,12 +117,11 @@ class Call:
         return Replica(self.strategy.num_replicas_in_sync, shard=self.shard, shared=shared, verdicts=self.verdicts)
 
 
-def step_of(call: Call, own: Tree, check: TraceCheck | None = None) -> ReplicaStep:
+def step_of(call: Call, check: TraceCheck | None = None) -> ReplicaStep:
     """Return the step of a call; on a strategy with a layout a whole-batch step.
 
     Args:
         call: the function and the form of its arguments.
-        own: specs of the state of a pure step; None for a function without state.
         check: takes the function's trace, and raises if it reads a forbidden array; None allows all traces.
 
     Raises:
@@ -126,11 +132,12 @@ def step_of(call: Call, own: Tree, check: TraceCheck | None = None) -> ReplicaSt
     """
     if call.strategy.layout is not None:
         is_pure = call.is_pure and call.modules is None
-        program = whole_program(call.name, call.fn, call.form, own if is_pure else None, call.strategy.layout)
-        return ReplicaStep(call.strategy.place(program), (), None)
+        state = call.own if is_pure else None
+        program, own = whole_program(call.name, call.fn, call.form, state, call.strategy.layout)
+        return ReplicaStep(call.strategy.place(program), (), None, own)
     form, replicas = call.form, call.strategy.num_replicas_in_sync
     # 1. Trace abstractly to find the variables, and the merge function of each.
-    variables, merges, has_summed_products = _discover(call, own, check)
+    call, variables, merges, has_summed_products, weak = _discover(call, check)
     _check_system(variables, call.strategy)
 
     # 2. Define the pure step: values of the variables in, merged new values out.
@@ -145,19 +152,20 @@ def step_of(call: Call, own: Tree, check: TraceCheck | None = None) -> ReplicaSt
 
         return step
 
+    own_names = call.modules.names if call.modules else leaf_names(call.own, "state")
     # 3. Make the Program. A batch that does not fill the replicas needs a step for each number of rows.
     uneven = None if form.counts is None else _uneven(call, form.counts, step_with)
     program = Program(
         name=call.name,
         step=step_with(call) if uneven is None else uneven,
-        state=([jax.ShapeDtypeStruct(v.shape, v.dtype) for v in variables], own),
+        state=([jax.ShapeDtypeStruct(v.shape, v.dtype) for v in variables], spec_of(call.own)),
         batch=form.specs(),
         layout=form.layouts(),
         replicas=replicas,
-        state_names=(*(v.path for v in variables), *(call.modules.names if call.modules else leaf_names(own, "state"))),
+        state_names=(*(v.path for v in variables), *own_names),
         sums_products=has_summed_products,
     )
-    return ReplicaStep(program, tuple(variables), uneven)
+    return ReplicaStep(program, tuple(variables), uneven, call.own, weak)
 
 
 def _uneven(call: Call, counts: tuple[int, ...], step_with: Callable[[Call], Callable]) -> UnevenStep:
@@ -170,34 +178,44 @@ def _uneven(call: Call, counts: tuple[int, ...], step_with: Callable[[Call], Cal
     return UnevenStep(call.name, counts, step_for, call.form.has_rows())
 
 
-def _discover(call: Call, own: Tree, check: TraceCheck | None) -> tuple[list[Any], list[Merge | None], bool]:
+def _discover(
+    call: Call, check: TraceCheck | None
+) -> tuple[Call, list[Any], list[Merge | None], bool, tuple[bool, ...]]:
     """Trace the step abstractly.
 
     Returns:
-        The variables, the merge function of each one's new values, and whether products are summed over the replicas.
+        The call, in which numbers of the state have the dtypes of their new values. The variables, and the merge
+        function of each one's new values. Whether products are summed over the replicas. Whether each output has a weak
+        type.
     """
     seen: dict[int, Any] = {}
     overwritten: dict[int, bool] = {}
     differs: set[int] = set()
     written: set[int] = set()
     has_summed_products = False
+    results: list[tuple[Tree, Tree]] = []
     # Python code on the number of rows may use other variables for each number.
     for each, guard in _with_each_count(call):
         scope = ReplicaScope([], makes_variables=True)
 
         def run_replica(own: Tree, arrays: list[Any], call: Call = each, scope: ReplicaScope = scope) -> Any:
             scope.begins_here()
-            _, outputs = call(own, arrays)
+            new_own, outputs = call(own, arrays)
+            results.append(weak_spec_of((new_own, outputs)))
             written.update(id(variable) for variable, _ in scope.written())
             differs.update(id(variable) for variable, value in scope.written() if _jax.is_mapped(value))
             return outputs
 
         with guard, scope:
-            has_summed_products |= _trace_replicas(each, run_replica, own, check)
+            has_summed_products |= _trace_replicas(each, run_replica, check)
         seen |= {id(variable): variable for variable in scope.seen}
         overwritten |= {i: i in scope.overwritten and overwritten.get(i, True) for i in map(id, scope.seen)}
+    promoted = promoted_state(call.own, results[0][0])
+    if jax.tree.leaves(promoted) != jax.tree.leaves(call.own):
+        return _discover(dataclasses.replace(call, own=promoted), check)
     merges = [merge_of(v, overwritten[i], i in differs) if i in written else None for i, v in seen.items()]
-    return list(seen.values()), merges, has_summed_products
+    weak = tuple([_jax.is_weak(spec) for spec in jax.tree.leaves(results[0][1])])
+    return call, list(seen.values()), merges, has_summed_products, weak
 
 
 def _with_each_count(call: Call) -> list[tuple[Call, contextlib.AbstractContextManager[None]]]:
@@ -215,12 +233,12 @@ def _with_each_count(call: Call) -> list[tuple[Call, contextlib.AbstractContextM
     ]
 
 
-def _trace_replicas(call: Call, run_replica: Callable, own: Tree, check: TraceCheck | None) -> bool:
+def _trace_replicas(call: Call, run_replica: Callable, check: TraceCheck | None) -> bool:
     """Trace one replica's function abstractly over all replicas. Return whether it sums products over them."""
     axes = [layout.axis for layout in call.form.layouts()]
     replicas = call.strategy.num_replicas_in_sync
     run_all = jax.vmap(run_replica, in_axes=(None, axes), axis_name=REPLICA_AXIS, axis_size=replicas)
-    trace = jax.make_jaxpr(run_all)(own, call.form.specs())
+    trace = jax.make_jaxpr(run_all)(spec_of(call.own), call.form.specs())
     if check is not None:
         check(trace)
     # A sum that becomes a part of a product needs no array for each replica.

@@ -19,7 +19,7 @@ from typing import Any, final
 
 import jax
 
-from anytpu import _by_name
+from anytpu import _by_name, _jax
 from anytpu._calls import explain_arguments, explain_methods
 from anytpu.engine.backend import Backend, Executable, Loop, backend_of
 from anytpu.engine.hosts import Hosts
@@ -108,8 +108,10 @@ class TPUStrategy(Strategy):
         """The backend of the system.
 
         Raises:
-            StrategyError: the system was shut down.
+            StrategyError: the system was shut down, or this process was forked from one that used JAX.
         """
+        if _jax.has_lost_threads():
+            raise StrategyError(_FORKED)
         if not self._system.is_running:
             raise StrategyError(
                 f"the TPU system of {self!r} was shut down. Make a new strategy with tpu.connect() and compile the "
@@ -172,12 +174,12 @@ class TPUStrategy(Strategy):
         """
         return scopes.enter_scope(self)
 
-    def run(self, fn: Callable, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def run(self, fn: Callable, args: tuple = (), kwargs: dict | None = None, options: Any = None) -> Any:
         """Run a function once on each replica.
 
         The function is compiled on its first run, without a decorator. It is compiled again only if its code, its
-        closure, the globals that it reads, or the shapes of its arguments change. It may read and mutate Keras models,
-        optimizers and metrics. Global numbers and strings are compared by value, other objects by identity.
+        closure, the globals and attributes that it reads, or the shapes of its arguments change. It may read and mutate
+        Keras models, optimizers and metrics. Numbers and strings are compared by value, other objects by identity.
 
         Args:
             fn: the step function of one replica.
@@ -186,6 +188,7 @@ class TPUStrategy(Strategy):
                 static. Flax NNX modules and optimizers are updated in place. The arrays of an Equinox module are
                 passed.
             kwargs: its keyword arguments, likewise; None means none.
+            options: TensorFlow's `RunOptions`; no effect, because they are about its compiler.
 
         Returns:
             The outputs of the function, each array as a `PerReplica`; plain arrays for one replica.
@@ -194,7 +197,7 @@ class TPUStrategy(Strategy):
             ReplicaError: a variable without aggregation, or an NNX module, would differ between the replicas. Or the
                 function uses an NNX module that is not an argument, or a `PerReplica` does not fit.
             SettingError: an argument cannot be passed to a step.
-            StrategyError: the system was shut down, or this is inside a function that `run` runs.
+            StrategyError: the system was shut down, or this is inside a function that `run` runs or that JAX traces.
 
         Example:
             >>> strategy = TPUStrategy(TPUClusterResolver("virtual", cores=2))
@@ -204,6 +207,7 @@ class TPUStrategy(Strategy):
               1: 6.0
             }
         """
+        del options
         scopes.prepare("strategy.run")
         try:
             return self._steps.run(self, fn, args, kwargs)
@@ -319,7 +323,8 @@ class TPUStrategy(Strategy):
 
     def compile(self, program: Program, loop: Loop | None = None) -> Executable:
         """Compile a Program for the cores, placed by the layout, and increment `compilations`."""
-        executable = self.backend.compile(self.place(program), loop)
+        with scopes.compiled_in_spite(f"{program.name} on {self!r}"):
+            executable = self.backend.compile(self.place(program), loop)
         self.compilations += 1
         for listener in compile_listeners:
             listener(self.num_replicas_in_sync, program)
@@ -337,6 +342,13 @@ class TPUStrategy(Strategy):
         if self.layout is not None:
             name += f", layout {self.layout}"
         return f"<TPUStrategy: {name}>"
+
+
+_FORKED = (
+    "this process was forked from one in which JAX had started its devices. The threads of JAX do not exist here, so "
+    'the call would wait for ever. Start the process anew, with multiprocessing.get_context("spawn"), or fork before '
+    "tpu.connect()"
+)
 
 
 def _say(line: str) -> None:

@@ -17,14 +17,14 @@ import jax
 from anytpu.errors import DataError, ProgramError, SettingError
 from anytpu.program.makers import of
 from anytpu.program.placed import inside, placed_specs
-from anytpu.program.program import Placement, Program, Tree
+from anytpu.program.program import Placement, Program, Tree, spec_of
 from anytpu.program.step_shardings import CONSTRAINT, step_shardings
-from anytpu.strategy.arguments import ArgumentForm
+from anytpu.strategy.arguments import ArgumentForm, promoted_state, with_weak_types
 from anytpu.strategy.modules import unwrap_static_leaves, wrap_static_leaves
 
 
-def whole_program(name: str, fn: Any, form: ArgumentForm, own: Tree, layout: Any) -> Program:
-    """Return the Program of a whole-batch step, of the state `own` and the passed arrays of its arguments.
+def whole_program(name: str, fn: Any, form: ArgumentForm, own: Tree, layout: Any) -> tuple[Program, Tree]:
+    """Return the Program of a whole-batch step, and the specs of its state in the dtypes that the step gives to it.
 
     Args:
         name: name of the function.
@@ -51,14 +51,17 @@ def whole_program(name: str, fn: Any, form: ArgumentForm, own: Tree, layout: Any
         )
 
     def step(state: Tree, arrays: list[Any]) -> tuple[Tree, Tree]:
-        args, kwargs = unwrap_static_leaves(form.rebuilt(arrays))
-        return wrap_static_leaves(fn(unwrap_static_leaves(state), *args, **kwargs))
+        args, kwargs = unwrap_static_leaves(form.rebuilt(form.typed(arrays)))
+        return wrap_static_leaves(fn(unwrap_static_leaves(with_weak_types(state, own)), *args, **kwargs))
 
     step.__name__ = name
     # Constraints that only name mesh axes refer to the mesh of the layout.
     with inside(Placement(layout.axes, ())):
         try:
-            program = of(step, (own, form.specs()))
+            if any(spec.weak_type for spec in jax.tree.leaves(own)):
+                result = jax.eval_shape(step, spec_of(own), form.specs())
+                own = promoted_state(own, result[0]) if isinstance(result, tuple) else own
+            program = of(step, (spec_of(own), form.specs()))
         except ValueError as error:
             if "Explicit" not in str(error):
                 raise
@@ -69,7 +72,7 @@ def whole_program(name: str, fn: Any, form: ArgumentForm, own: Tree, layout: Any
                 "jax.lax.with_sharding_constraint in place of jax.sharding.reshard"
             ) from error
     # Without a placement, the strategy places the program by its layout.
-    return program if _names_shardings(program) else dataclasses.replace(program, placement=None)
+    return (program if _names_shardings(program) else dataclasses.replace(program, placement=None)), own
 
 
 def _names_shardings(program: Program) -> bool:

@@ -15,13 +15,13 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from anytpu.units import printable
+
 CLIENT_HEARTBEAT_S = 3600
 """Heartbeat limit of JAX's own service, in seconds. It ends a process with a stack trace, so it must be the later."""
 
 MAX_LINE_BYTES = 4096
 """Maximum length of a line that a host sends."""
-
-_MAX_TEXT = 500
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,16 +80,29 @@ def line_of(message: dict[str, Any] | None) -> bytes:
     return text.encode(errors="replace") + b"\n"
 
 
+def parse_line(line: bytes) -> dict[str, Any]:
+    """Return the message in a line, with printable texts; an empty one for a line of another form."""
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError):  # The second for 4,000 brackets.
+        return {}
+    if not isinstance(message, dict):
+        return {}
+    return {
+        key: printable(value, MAX_LINE_BYTES) if isinstance(value, str) and key != "token" else value
+        for key, value in message.items()
+    }
+
+
 def parse_greeting(line: bytes) -> Greeting | None:
     """Return the greeting in a line, or None for a line of another form."""
-    try:
-        fields = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(fields, dict) or fields.pop("anytpu", None) != 1:
+    fields = parse_line(line)
+    if fields.pop("anytpu", None) != 1:
         return None
     kinds: dict[str, Any] = {"index": int, "processes": int, "name": str, "versions": dict, "token": str | None}
     if fields.keys() != kinds.keys() or not all(isinstance(fields[key], kind) for key, kind in kinds.items()):
+        return None
+    if not all(isinstance(version, str) for version in fields["versions"].values()):
         return None
     return Greeting(**{**fields, "name": printable(fields["name"])})
 
@@ -152,8 +165,3 @@ def listed_hosts(indices: Iterable[int]) -> str:
     if len(texts) == 1:
         return f"host {texts[0]}"
     return f"hosts {', '.join(texts[:-1])} and {texts[-1]}"
-
-
-def printable(text: str) -> str:
-    """Return the start of a text, of printable characters only."""
-    return "".join(character if character.isprintable() else " " for character in text[:_MAX_TEXT])

@@ -21,7 +21,6 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any
 
 from anytpu import _env, _jax
 from anytpu._calls import explain_arguments
@@ -242,22 +241,12 @@ def _greet(connection: socket.socket, job: HostJob, greeting: Greeting, timeout_
     except OSError as error:
         raise HostsError(f"{failed}: {error.strerror}. {advice}") from None
     reply, _, rest = received.partition(b"\n")
-    message = _parsed(reply)
+    message = join_rules.parse_line(reply)
     if "error" in message:
         raise HostsError(f"the hosts at {job.address} cannot join: {message['error']}")
-    if "service" not in message:
-        raise HostsError(
-            f"{failed}: the reply is {join_rules.printable(reply[:40].decode(errors='replace'))!r}. {advice}"
-        )
-    return int(message["service"]), rest
-
-
-def _parsed(reply: bytes) -> dict[str, Any]:
-    try:
-        message = json.loads(reply)
-    except ValueError:
-        return {}
-    return message if isinstance(message, dict) else {}
+    if not isinstance(port := message.get("service"), int):
+        raise HostsError(f"{failed}: the reply is {reply[:40].decode(errors='replace')!r}. {advice}")
+    return port, rest
 
 
 def _versions() -> dict[str, str]:

@@ -38,6 +38,7 @@ from typing import Any
 from anytpu import _jax
 from anytpu.system import join_rules
 from anytpu.system.join_rules import CLIENT_HEARTBEAT_S, Greeting, Limits, listed_hosts
+from anytpu.units import printable
 
 _TICK_S = 0.1
 _MAX_UNAUTHENTICATED = 256
@@ -129,9 +130,10 @@ class Rendezvous:
             accepted, _ = self._listener.accept() if self._listener else (None, None)
             if accepted is None:
                 return
-            if sum(connection.greeting is None for connection in self._connections) >= _MAX_UNAUTHENTICATED:
-                accepted.close()
-                return
+            # A host greets at once, so the oldest of too many silent connections is none.
+            silent = [connection for connection in self._connections if connection.greeting is None]
+            if len(silent) >= _MAX_UNAUTHENTICATED:
+                self._close(silent[0])
             accepted.setblocking(False)
             connection = Connection(accepted, time.monotonic(), time.monotonic())
             self._connections.append(connection)
@@ -165,13 +167,11 @@ class Rendezvous:
             else:
                 self._admit(connection, greeting)
         elif line:
-            with contextlib.suppress(ValueError, AttributeError):
-                fields = json.loads(line)
-                if fields.get("goodbye"):
-                    connection.goodbye_s = connection.received_s
-                elif fields.get("exception"):
-                    connection.exception_text = join_rules.printable(str(fields["exception"]))
-                    connection.exception_s = connection.received_s
+            fields = join_rules.parse_line(line)
+            if fields.get("goodbye"):
+                connection.goodbye_s = connection.received_s
+            elif isinstance(text := fields.get("exception"), str) and text:
+                connection.exception_text, connection.exception_s = printable(text), connection.received_s
 
     def _admit(self, connection: Connection, greeting: Greeting) -> None:
         if not join_rules.has_token(greeting, self._first.token):

@@ -1,7 +1,7 @@
 """The connection of a host to the rendezvous, after it joined: heartbeats, an exception, the final error, a goodbye.
 
 Idea: a host whose peer died may hang in a collective for half an hour, where Python cannot interrupt it. So a thread
-listens. On a final error it prints one line and ends the process, with the status of a program that can be restarted.
+listens. On a final error it prints one line and ends the process, with the status of a host that lost the others.
 
 Rule: at most one error is printed for the failure of another host. A host whose own exception is the cause prints its
 own traceback.
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import os
 import socket
 import sys
@@ -21,10 +20,11 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from anytpu._restarts import STOPPED_STATUS
+from anytpu._restarts import LOST_STATUS
 from anytpu.system.exits import ScriptEnd
 from anytpu.system.job import HostJob
-from anytpu.system.join_rules import MAX_LINE_BYTES, Limits, line_of, printable
+from anytpu.system.join_rules import MAX_LINE_BYTES, Limits, line_of, parse_line
+from anytpu.units import printable
 
 ADVICE = "Start the job again; a fit with checkpoint_dir continues from its last checkpoint"
 """End of a message about a job that ended because of one host."""
@@ -98,7 +98,7 @@ class Watch:
     def _take(self, arrived: bytes) -> None:
         *lines, self._received = (self._received + arrived).split(b"\n")
         for line in filter(None, lines):
-            self._read(json.loads(line))
+            self._read(parse_line(line))
 
     def _read(self, message: dict[str, Any]) -> None:
         if "warning" in message:
@@ -107,7 +107,7 @@ class Watch:
             self._is_done.set()
         elif "final_error" in message:
             # Either this host is the cause, or its own exception is that of the first one. It prints its traceback.
-            is_own = self._exception_text is not None and message["exception"] == self._exception_text
+            is_own = self._exception_text is not None and message.get("exception") == self._exception_text
             if not is_own:
                 self._stop(message["final_error"])
             self._has_final_error.set()
@@ -123,7 +123,7 @@ class Watch:
         flush.join(_FLUSH_S)  # The main thread may hold the lock of a stream.
         with contextlib.suppress(OSError):
             os.write(2, text.encode(errors="replace"))
-        os._exit(STOPPED_STATUS)
+        os._exit(LOST_STATUS)
 
     def _report_exception(
         self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None

@@ -27,7 +27,6 @@ from anytpu.train.compiled_models import trainer_of
 from anytpu.train.epochs import Epochs
 from anytpu.train.fit_checkpoints import FitRun, checkpointed
 from anytpu.train.host_callbacks import set_for_host
-from anytpu.train.labels import warn_of_labels
 from anytpu.train.ragged import with_batches
 from anytpu.train.trainer import Trainer
 
@@ -105,10 +104,6 @@ def _loop(name: str, original: Callable) -> Callable:
             if name == "fit":
                 checks.check_callbacks(arguments.get("callbacks"))
                 warn_of_rate_callbacks(self, arguments.get("callbacks"))
-            warn_of_labels(self, arguments.get("y"))
-            validation = arguments.get("validation_data")
-            if isinstance(validation, tuple) and len(validation) > 1:
-                warn_of_labels(self, validation[1])
         hosts = trainer.backend.hosts
         if is_users and not hosts.is_alone:
             set_for_host(arguments, hosts, name == "fit", trainer.strategy.splits_weights)
@@ -149,6 +144,8 @@ def _on_batch(name: str, original: Callable) -> Callable:
         _check_forms(self, arguments)
         checks.check_call(arguments)
         arguments["x"] = checked_ids(self, arguments.get("x"))
+        if name != "predict_on_batch":
+            trainer.labels.check(tuple(map(arguments.get, ("x", "y", "sample_weight"))))
         trainer.backend.hosts.count_call()
         with deferred_interrupts(), _adopting(trainer, name), immediate_interrupts():
             if functions.can_run_batch(trainer, name, arguments):

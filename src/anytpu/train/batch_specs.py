@@ -53,7 +53,7 @@ def label_specs_of(model: Any, inputs: Tree) -> Tree:
         inputs: the specs of the model's inputs.
     """
     outputs = outputs_of(model, inputs)
-    losses = _losses(model, outputs)
+    losses = losses_of(model, outputs)
     labels = [_label_spec(spec, loss) for spec, loss in zip(jax.tree.leaves(outputs), losses, strict=True)]
     return jax.tree.unflatten(jax.tree.structure(outputs), labels)
 
@@ -155,7 +155,7 @@ def _lower_first(text: str) -> str:
     return text[0].lower() + text[1:]
 
 
-def _losses(model: Any, outputs: Tree) -> list[Any]:
+def losses_of(model: Any, outputs: Tree) -> list[Any]:
     """Return the loss of each output, in the order of `jax.tree.leaves(outputs)`; None where there is none."""
     loss, count = model.loss, len(jax.tree.leaves(outputs))
     names = getattr(model, "output_names", None)
@@ -170,9 +170,14 @@ def _losses(model: Any, outputs: Tree) -> list[Any]:
 
 
 def _label_spec(output: jax.ShapeDtypeStruct, loss: Any) -> jax.ShapeDtypeStruct:
-    if _is_member(loss, _SPARSE):
+    if is_sparse(loss):
         return jax.ShapeDtypeStruct(output.shape[:-1], "int32")
     return jax.ShapeDtypeStruct(output.shape, keras.config.floatx())
+
+
+def is_sparse(loss: Any) -> bool:
+    """Return whether a loss takes the index of a class as its label."""
+    return _is_member(loss, _SPARSE)
 
 
 def _is_known(loss: Any) -> bool:

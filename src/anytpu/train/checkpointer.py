@@ -89,8 +89,9 @@ class Checkpointer:
         Args:
             steps: number of steps, or a range: `range(0, 1000, 50)` for a body that runs 50 steps.
             **objects: everything that the body changes. Keras models, optimizers and metrics. Iterators with
-                `get_state` and `set_state`, such as those of `strategy.distribute_dataset`. Dicts and lists of arrays
-                and numbers; their entries are replaced.
+                `get_state` and `set_state`, such as those of `strategy.distribute_dataset`. Objects of Flax NNX. Dicts
+                and lists of arrays, numbers, random keys, and modules of Flax NNX and Equinox; their entries are
+                replaced.
 
         Yields:
             The index of the step.
@@ -99,7 +100,7 @@ class Checkpointer:
             SettingError: an object cannot be saved.
             FileError: another job writes to the folder, or the checkpoint does not fit the objects. Or the last step
                 could not be saved.
-            NaNLossError: a weight has a NaN or an infinity at a save.
+            NaNLossError: a weight, or another array on a device, has a NaN or an infinity at a save.
             DamageError: there are checkpoints, and none is whole.
         """
         from anytpu.train.tracked import Tracked
@@ -213,10 +214,12 @@ class Checkpointer:
             tracked.values(),
             trained=tracked.trained(),
             optimizer_state=tracked.optimizer_state(),
+            finite=tracked.finite(),
             host={
                 "positions": tracked.positions(),
                 "random": compact(random_states()),
                 "programs": programs.state(),
+                **tracked.host(),
             },
             metrics=metrics,
             about={METRICS: tracked.metrics()},

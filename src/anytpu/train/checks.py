@@ -107,6 +107,12 @@ def check_columns(trees: dict[str, Any]) -> list[tuple[str, Any]]:
     return columns
 
 
+def has_rows(batch: Any) -> bool:
+    """Return whether the arrays of a batch have a row."""
+    leaves = jax.tree.leaves(batch)
+    return not leaves or np.shape(leaves[0])[:1] != (0,)
+
+
 def warn_of_wide(names: list[str]) -> None:
     """Warn that the float64 columns with these names are cast, if Keras computes in a narrower type."""
     floatx = keras.config.floatx()

@@ -24,11 +24,10 @@ from anytpu import _keras
 from anytpu.embedding import checked_ids
 from anytpu.engine.feeds import BatchSource, FeedSource, ResidentArrays, RowSource, SingleSource, StepGroup, shapes_of
 from anytpu.engine.interrupts import raise_if_interrupted
-from anytpu.errors import DataExhaustedError
-from anytpu.program.program import Tree
+from anytpu.errors import DataError, DataExhaustedError
+from anytpu.program.program import Tree, spec_of
 from anytpu.train import checks
 from anytpu.train.input_clock import InputClock
-from anytpu.train.labels import warn_of_labels
 from anytpu.train.padding import Padded
 from anytpu.train.pass_place import FitReports, PassPlace
 
@@ -78,12 +77,16 @@ class Epochs(_KerasEpochIterator):
         self._clock = InputClock(lambda: trainer.newest_logs)
         # Once a batch has another sequence length than the first, all later batches are padded.
         self._is_varied = False
+        self.first_specs: Tree = None
+        """Specs of the first batch; None before it. Keras has taken one when it has built the model."""
         self.run: FitReports | None = None
         """The checkpoints of the fit whose data this is, or None."""
-        self._input = PassPlace(self.data_adapter)
         arrays = self._with_checked_ids(_keras.row_arrays(self.data_adapter))
-        # `checks.check_call` and `warn_of_labels` have seen arrays already.
+        self._input = PassPlace(self.data_adapter, arrays, arguments.get("shuffle"))
+        # `checks.check_call` has seen arrays already.
         self._is_checked = arrays is not None
+        self._labels = None if mode == "predict" else trainer.labels.of_pass()
+        self._whole = arrays
         if arrays is not None:
             for rows in _keras.batch_sizes(self.data_adapter):
                 checks.check_strict(trainer.strategy, rows)
@@ -97,6 +100,8 @@ class Epochs(_KerasEpochIterator):
         else:
             self._resident = None
         resident = self._resident
+        if resident is not None:
+            self.first_specs = resident.batch(self.data_adapter.batch_size)
         trainer.set_pace(mode, resident and shapes_of(resident.batch(self.data_adapter.batch_size)))
 
     def reset(self) -> None:
@@ -283,6 +288,9 @@ class Epochs(_KerasEpochIterator):
 
     def _begin_pass(self) -> None:
         self._steps_seen = 0
+        if self._whole is not None and self._labels is not None and not self._is_building:
+            self._labels.check(self._whole)
+            self._labels = None
         # Keras builds the model with a batch of a pass that is not counted.
         if self.run is not None and not self._is_building:
             self._input.begin_pass()
@@ -304,13 +312,21 @@ class Epochs(_KerasEpochIterator):
         return 1 if self._is_varied else self._trainer.stack_capacity(batch_bytes)
 
     def _narrowed(self, batch: Tree) -> Tree:
-        """Pad a batch and cast its 64-bit arrays on the host; check the columns of the first batch."""
+        """Pad a batch and cast its 64-bit arrays on the host; check its rows, and the columns of the first batch."""
+        has_rows = checks.has_rows(batch)
+        if not has_rows and self._mode != "predict":
+            raise DataError(_EMPTY_BATCH)
         batch = self._trainer.padding.padded(self._with_checked_ids(batch, is_batch=True), may_stay=not self._is_varied)
         self._is_varied |= isinstance(batch, Padded)
-        if not self._is_checked:
+        if not self._is_checked and has_rows:
             self._is_checked = True
             self._check_first(batch)
-        return jax.tree.map(narrow, batch)
+        if self._labels is not None and self._whole is None:
+            self._labels.check(batch)
+        batch = jax.tree.map(narrow, batch)
+        if self.first_specs is None:
+            self.first_specs = spec_of(batch)
+        return batch
 
     def _with_checked_ids(self, batch: Tree, is_batch: bool = False) -> Tree:
         """Return a batch, or arrays, whose ids are in the model's embedding tables."""
@@ -324,7 +340,6 @@ class Epochs(_KerasEpochIterator):
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         columns = checks.check_columns({"x": x, "y": y, "sample_weight": sample_weight})
         checks.warn_of_wide([name for name, array in columns if array.dtype == np.float64])
-        warn_of_labels(self._trainer.model, y)
 
     def _why_ended(self, steps_run: int, wanted: int | None) -> str | None:
         """Return why an epoch ended after `steps_run` steps; None for a first pass of unknown length."""
@@ -349,6 +364,12 @@ def narrow(leaf: Any) -> np.ndarray:
     """Return an array on the host with the dtype that JAX would use: of 32 bits, unless its 64-bit mode is on."""
     array = np.asarray(leaf)
     return array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
+
+
+_EMPTY_BATCH = (
+    "the data yielded a batch of 0 rows, and a step has no loss for it. Leave empty batches out, for example in the "
+    "generator: if len(x): yield x, y"
+)
 
 
 def _no_batch(epoch: int) -> str:

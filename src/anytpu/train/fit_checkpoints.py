@@ -32,8 +32,8 @@ from anytpu.train.checkpoint import Checkpoints, Restored, SavePolicy, Saver, Sn
 from anytpu.train.checkpointer import Checkpointer
 from anytpu.train.host_callbacks import original_of
 from anytpu.train.stopping import StopSignals
-from anytpu.train.variable_names import model_variables
-from anytpu.train.variable_values import HostMemory, assign, size_bytes
+from anytpu.train.variable_names import OUTSIDE, model_variables
+from anytpu.train.variable_values import HostMemory, assign, finite_names, size_bytes
 
 if TYPE_CHECKING:
     from anytpu.program.program import Program
@@ -104,8 +104,11 @@ class FitRun:
         self._from = self._resumed.where if self._resumed else ""
         self._has_batch_begin = any(map(_begins_batches, _users(self._callbacks)))
         self._epochs: dict[str, Epochs] = {}
+        # Values of variables outside of Keras's lists, by name, until a trace finds the variables.
+        self._unfound: dict[str, np.ndarray] = {}
         self._moment: Moment | None = None
         self._memory: HostMemory | None = None
+        self._finite: frozenset[str] = frozenset()
         self._has_run = False
         self.saver = Saver(checkpoints, policy, self._steps)
         self._stop = StopSignals(self._save_for_stop, lambda: self._moment is not None or not self._has_run)
@@ -133,9 +136,12 @@ class FitRun:
         self._callbacks.set_params({**self._callbacks.params, "steps": self._epochs["train"].num_batches})
         self._checkpoints.check_room(size_bytes(self._named()))
         self._memory = HostMemory(self._named())
+        self._finite = finite_names({n: v for n, v in self._named().items() if n.startswith("non_trainable/")})
 
     def begin_epoch(self, epoch: int) -> None:
         """Restore a state that was saved between two epochs, before the other callbacks are called."""
+        if not self._has_run:
+            self._states.begin()
         self._epoch, self._epoch_began = epoch, self._steps
         if self._resumed is not None and self._resumed.host["done"] is None:
             self.restore(self._resumed)
@@ -181,6 +187,12 @@ class FitRun:
                 now,
             )
 
+    def found_outside(self) -> None:
+        """Set the variables outside of Keras's lists that the trainer has found now to their saved values."""
+        named = {name: variable for name, variable in self._named().items() if name in self._unfound}
+        for name, variable in named.items():
+            variable.assign(self._unfound.pop(name))
+
     def begin_group(self) -> None:
         """Report that the next call begins; if it calls callbacks before its steps, the last moment ends here."""
         if self._has_batch_begin:
@@ -225,7 +237,7 @@ class FitRun:
             self.saver.save(lambda: self._snapshot(moment))
 
     def _named(self) -> dict[str, Any]:
-        return model_variables(self._trainer.model)
+        return model_variables(self._trainer.model, self._trainer.outside_variables())
 
     def _positions(self) -> dict[str, Any]:
         return {**self._saved_inputs, **{mode: epochs.position() for mode, epochs in self._epochs.items()}}
@@ -237,7 +249,7 @@ class FitRun:
         assert self._memory is not None
         values = self._memory.copies(named)
         # The evaluation after this moment has changed the metrics.
-        values |= moment.metrics or {}
+        values |= self._unfound | (moment.metrics or {})
         logs = self._trainer.newest_logs if moment.done else None
         host = {
             "epoch": moment.epoch,
@@ -255,6 +267,7 @@ class FitRun:
             values,
             trained=frozenset(name for name in named if name.startswith("trainable/")),
             optimizer_state=frozenset(name for name in named if name.startswith("optimizer/")),
+            finite=self._finite,
             host=host,
             metrics=moment.logs,
             about={"model": self._trainer.model.name, "epoch": moment.epoch, **self._facts()},
@@ -279,7 +292,16 @@ class FitRun:
         Raises:
             FileError: the checkpoint belongs to another model.
         """
-        assign(self._named(), resumed, f"the model {self._trainer.model.name!r}")
+        # A trace of the step finds the variables outside of Keras's lists. The training step comes first, whatever
+        # runs first: the names of these variables are numbered in the order in which they are found.
+        self._unfound = {name: value for name, value in resumed.values.items() if name.startswith(OUTSIDE)}
+        inside = {name: value for name, value in resumed.values.items() if name not in self._unfound}
+        named = {name: variable for name, variable in self._named().items() if not name.startswith(OUTSIDE)}
+        assign(named, dataclasses.replace(resumed, values=inside), f"the model {self._trainer.model.name!r}")
+        self.found_outside()
+        specs = self._epochs["train"].first_specs
+        if self._unfound and specs is not None:
+            self._trainer.trace("train", specs)
         unknown = self._states.set(resumed.host["callbacks"])
         if unknown:
             LOG.warning("%s is new: the checkpoint %s has no state of it", ", ".join(unknown), resumed.where)
@@ -296,6 +318,13 @@ class FitRun:
                 self.saver.wait()
                 raise
             self.saver.finish()
+        if self._unfound:
+            LOG.warning(
+                "The checkpoint %s has values of variables outside of the model, which no step has used since: %s. "
+                "They are kept in the next checkpoint, and the variables keep their values of now",
+                self._from,
+                ", ".join(self._unfound),
+            )
 
 
 class _FitCallback(keras.callbacks.Callback):

@@ -15,11 +15,13 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import keras
 import numpy as np
 
 from anytpu import _keras
 from anytpu.engine.feeds import one_batch
 from anytpu.train.epochs import PastSteps, narrow
+from anytpu.train.keras_program import PARTS
 from anytpu.train.padding import Predicted
 from anytpu.train.trainer import Trainer
 
@@ -37,6 +39,7 @@ def install(trainer_class: Any, trainer_of: TrainerOf) -> None:
         _keras.wrap(trainer_class, name, _maker(name.split("_")[1] + "_function", make, trainer_of))
     _keras.wrap(trainer_class, "_get_jax_state", _getter(trainer_of))
     _keras.wrap(trainer_class, "jax_state_sync", _syncer(trainer_of))
+    _keras.wrap(trainer_class, "_get_metrics_result_or_logs", _results(trainer_of))
 
 
 def _maker(attribute: str, make: Callable[[Trainer], Callable], trainer_of: TrainerOf) -> Callable:
@@ -64,7 +67,7 @@ def _logging(mode: str) -> Callable[[Trainer], Callable]:
             if isinstance(group, PastSteps):
                 trainer.newest_logs = group.logs
                 return group.logs, state
-            logs = trainer.later(trainer.run(mode, state, group)[-1].last)
+            logs = trainer.later(trainer.run(mode, group)[-1].last)
             if mode == "train":
                 trainer.newest_logs = logs
             return logs, state
@@ -76,7 +79,7 @@ def _logging(mode: str) -> Callable[[Trainer], Callable]:
 
 def _predict(trainer: Trainer) -> Callable:
     def predict_function(state: Any, group: Any) -> Any:
-        segments = trainer.run("predict", state, group)
+        segments = trainer.run("predict", group)
         parts = [_predictions(trainer.backend.get(segment.every), segment.count) for segment in segments]
         return jax.tree.map(_concatenate, *parts), state
 
@@ -116,8 +119,11 @@ def _getter(trainer_of: TrainerOf) -> Callable:
             if trainer is None:
                 return original(self, **wanted)
             if wanted.get("optimizer_variables"):
-                return trainer.state("train")
-            return trainer.state("test" if wanted.get("metrics_variables") else "predict")
+                mode = "train"
+            else:
+                mode = "test" if wanted.get("metrics_variables") else "predict"
+            # Keras unpacks its own lists.
+            return trainer.state(mode)[: len(PARTS[mode])]
 
         return wrapper
 
@@ -132,6 +138,27 @@ def _syncer(trainer_of: TrainerOf) -> Callable:
             # Each variable's value is fetched when it is read.
             self._jax_state_synced = True
             return None
+
+        return wrapper
+
+    return wrap
+
+
+def _results(trainer_of: TrainerOf) -> Callable:
+    """Wrap Keras's choice of the logs of an epoch: the results of the metrics, if these have the names of the logs.
+
+    A step may return a log with the name of a mean that it has not updated, such as "loss". The mean is 0 then, and the
+    log is what the step returned.
+    """
+
+    def wrap(original: Callable) -> Callable:
+        def wrapper(self: Any, logs: Any) -> Any:
+            results = original(self, logs)
+            if trainer_of(self) is None or results is logs:
+                return results
+            means = [metric for metric in self.metrics if isinstance(metric, keras.metrics.Mean)]
+            unused = [mean.name for mean in means if mean.name in logs and not np.asarray(mean.count.value)]
+            return {**results, **{name: logs[name] for name in unused}}
 
         return wrapper
 

@@ -15,10 +15,14 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 
+from anytpu import _keras
 from anytpu.embedding import slots_of_tables, tables_of
+from anytpu.errors import ProgramError
 from anytpu.program.program import ROWS, Program, Tree
 from anytpu.train.masking import masked
+from anytpu.train.outside import with_outside
 from anytpu.train.padding import LENGTHS, Padded, Padding, predicted
 from anytpu.train.time_axis import TimeAxis
 
@@ -42,20 +46,36 @@ class VariableList:
 
     Attributes:
         variables: the Keras variables, in Keras's order.
+        assigned: of a list of variables outside: the ids of those that a trace of the step has assigned.
     """
 
     variables: tuple[Any, ...]
+    assigned: set[int] = dataclasses.field(default_factory=set)
 
 
-def parts_of(model: Any, mode: str) -> tuple[VariableList, ...]:
-    """Return the lists of Keras variables that a step of this mode takes, in order."""
+def parts_of(model: Any, mode: str, outside: VariableList | None = None) -> tuple[VariableList, ...]:
+    """Return the lists of Keras variables that a step of this mode takes, in order.
+
+    Args:
+        model: a built and compiled model.
+        mode: "train", "test" or "predict".
+        outside: the variables that a step uses outside of Keras's lists; see `outside.py`. They are a further list, and
+            leave the lists of Keras that have them.
+    """
     lists = {
         "trainable": lambda: model.trainable_variables,
         "non_trainable": lambda: model.non_trainable_variables,
         "optimizer": lambda: model.optimizer.variables,
         "metrics": lambda: model.metrics_variables,
     }
-    return tuple(VariableList(tuple(lists[part]())) for part in PARTS[mode])
+    parts = tuple(VariableList(tuple(lists[part]())) for part in PARTS[mode])
+    if outside is None:
+        return parts
+    if not outside.variables:
+        return (*parts, outside)
+    ids = set(map(id, outside.variables))
+    rest = (VariableList(tuple(v for v in part.variables if id(v) not in ids)) for part in parts)
+    return (*rest, outside)
 
 
 def padding_of(model: Any) -> Padding:
@@ -72,13 +92,14 @@ def keras_program(
         model: a built and compiled model.
         mode: "train", "test" or "predict".
         batch: specs of the global batch, `(x, y, sample_weight)` as Keras's data adapters yield it.
-        parts: the variables, as `parts_of` lists them.
+        parts: the variables, as `parts_of` lists them. With a list of variables outside, a trace raises
+            `OutsideVariables` if the step uses others.
         padding: the `Padding` that made the batch, if the batch is `Padded`.
     """
     axis = padding.axis if padding is not None and isinstance(batch, Padded) else None
     return Program(
         name=f"{model.name}/{mode}",
-        step=_STEPS[mode](model, axis),
+        step=with_outside(_STEPS[mode](model, axis), tuple(part.variables for part in parts_of(model, mode)), parts),
         state=tuple([jax.ShapeDtypeStruct(v.shape, v.dtype) for v in part.variables] for part in parts),
         batch=batch,
         layout=jax.tree.map(lambda _: ROWS, batch),
@@ -92,9 +113,11 @@ def keras_program(
 def _state_kinds(model: Any, mode: str, parts: tuple[VariableList, ...]) -> tuple[str, ...]:
     """Return `Program.state_kinds`. The slots of an embedding table are variables of its layer."""
     slots = slots_of_tables(model)
+    named = zip(PARTS[mode], parts_of(model, mode), strict=True)
+    kinds = {id(variable): _KINDS[name] for name, part in named for variable in part.variables}
     return tuple(
-        "slots" if variable.path in slots else _KINDS[name]
-        for name, part in zip(PARTS[mode], parts, strict=True)
+        "slots" if variable.path in slots else kinds.get(id(variable), "other")
+        for part in parts
         for variable in part.variables
     )
 
@@ -107,11 +130,27 @@ def _logging(mode: str) -> Callable[[Any, TimeAxis | None], Callable]:
             keras_step = model.train_step if mode == "train" else model.test_step
             with _masked(model, axis, batch):
                 logs, state = keras_step(tuple(list(part) for part in state), batch)
-            return tuple(list(part) for part in state), logs
+            return tuple(list(part) for part in state), _logged(model, f"{mode}_step", logs)
 
         return step
 
     return make
+
+
+def _logged(model: Any, name: str, logs: Tree) -> Tree:
+    """Return the logs of a step, in which a variable is its value.
+
+    Raises:
+        ProgramError: a log is no number and no array of numbers.
+    """
+    logs = jax.tree.map(_keras.array_of, logs)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(logs):
+        if not isinstance(leaf, jax.Array | np.ndarray | np.generic | float | int | complex):
+            raise ProgramError(
+                f"{name} of {model.name!r} returns {leaf!r} as the log {jax.tree_util.keystr(path)}. A compiled step "
+                "returns numbers and arrays of numbers: leave the log out, or add it in a callback"
+            )
+    return logs
 
 
 def _predict(model: Any, axis: TimeAxis | None) -> Callable:

@@ -30,6 +30,7 @@ from anytpu.train.batch_specs import (
     label_specs_of,
     with_batch_size,
 )
+from anytpu.train.compiled_models import trainer_of
 from anytpu.train.keras_program import keras_program, parts_of
 
 
@@ -57,7 +58,10 @@ def program_of_model(
             shapes of its inputs. Or its step cannot be traced with the guessed labels. Or `keras.distribution` splits
             its variables, which a Program does not support.
     """
-    refuse_split_variables(model)
+    trainer = trainer_of(model)
+    # The layout of a strategy is given beside a Program.
+    if trainer is None or not trainer.strategy.splits_weights:
+        refuse_split_variables(model)
     host_layers.install()
     if input_specs is None and batch_size is None:
         raise ProgramError(

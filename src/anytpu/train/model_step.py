@@ -3,7 +3,7 @@
 Idea: on JAX, Keras passes a step its state as lists of arrays and takes the new lists back. TensorFlow's form assigns
 to variables instead. Here the step runs in a stateless scope, which collects the assignments.
 
-Rule: a first abstract call builds the model and its optimizers, and finds the variables that the step assigns. Those
+Rule: abstract calls of the step build the model and its optimizers, and find the variables that it assigns. Those
 outside of the model's lists (of a second optimizer, of a seed generator) join the variables of `model.optimizer`.
 """
 
@@ -18,7 +18,7 @@ import keras
 
 from anytpu import _keras
 from anytpu.program.program import spec_of
-from anytpu.strategy.replicas import ReplicaScope
+from anytpu.strategy.replicas import BuildScope, ReplicaScope
 
 _MARK = "_anytpu_model_step"
 _BUILT = "_anytpu_built_step"
@@ -64,8 +64,14 @@ def model_step(step: Callable) -> Callable:
         variables = [variable for each in lists for variable in each]
         values = [value for each in state for value in each]
         pairs = list(zip(variables, values, strict=True))
-        with ReplicaScope(pairs, outer=_keras.stateless_scope()) as scope:
+        outer = _keras.stateless_scope()
+        with ReplicaScope(pairs, outer=outer) as scope:
             result = _called(step, self, data)
+        if outer is not None:
+            listed = set(map(id, variables))
+            for update in scope.written():
+                if id(update[0]) not in listed:
+                    outer.add_update(update)
         new = tuple([scope.held(variable) for variable in each] for each in lists)
         # `predict` returns only the non-trainables.
         return result, (new if len(state) > 2 else new[1])
@@ -126,9 +132,6 @@ def _first_batch(iterator: Any) -> Any:
 
 def _build(model: Any, step: Callable, batch: Any) -> None:
     """Call the step abstractly, so that all parts make their variables, and find the variables that it assigns."""
-    if type(model).call is not keras.Model.call and not _keras.is_built(model):
-        # A step names `self.trainable_variables` before its first call of the model.
-        _trace(lambda data: model(keras.utils.unpack_x_y_sample_weight(data)[0]), batch)
     scope = _trace(lambda data: _called(step, model, data), batch)
     # Keras passes a step the variables of the model and of its optimizer. The others become variables of the
     # optimizer.
@@ -141,16 +144,24 @@ def _build(model: Any, step: Callable, batch: Any) -> None:
 
 
 def _trace(function: Callable, batch: Any) -> ReplicaScope:
-    """Trace a function of a batch; return the scope that saw its variables."""
-    scope = ReplicaScope([], makes_variables=True)
+    """Trace a function of a batch until it makes no more variables; return the scope that saw its variables."""
+    while True:
+        scope, is_repeated = BuildScope(), False
 
-    def traced(data: Any) -> None:
-        scope.begins_here()
-        function(data)
+        def traced(data: Any, scope: BuildScope = scope) -> None:
+            scope.begins_here()
+            function(data)
 
-    with scope:
-        jax.eval_shape(traced, spec_of(batch))
-    return scope
+        with scope:
+            try:
+                jax.eval_shape(traced, spec_of(batch))
+            except Exception:
+                # The step may have failed because it named variables that it made afterwards.
+                is_repeated = scope.has_made_variables
+                if not is_repeated:
+                    raise
+        if not is_repeated:
+            return scope
 
 
 def _compiled_loss(

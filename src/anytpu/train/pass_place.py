@@ -4,7 +4,8 @@ Idea: a `tpu.pipeline.Dataset` knows its position. Arrays are shuffled by NumPy'
 generator's state at that time and the number of batches give the rest of the pass. Other data are read again up to the
 position: a generator, a PyDataset, a loader.
 
-Rule: a position is exact for data sets and arrays. For other data a message says that it depends on them.
+Rule: a position is exact for data sets and arrays. For other data a message says that it depends on them. A position
+belongs to one input: within a pass, another number of rows, batch size or shuffling is refused.
 """
 
 from __future__ import annotations
@@ -14,15 +15,21 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
+import jax
+import numpy as np
+
 from anytpu import _keras
 from anytpu.engine.random_state import compact, random_states, restore_random_states
 from anytpu.errors import DataError
 from anytpu.train.checkpoint import Restored
+from anytpu.train.checkpoint.manifest import digest_of, is_number
 
 if TYPE_CHECKING:
     from anytpu.program.program import Program
 
 LOG = logging.getLogger("anytpu")
+
+_SAMPLED_ROWS = 64
 
 
 class FitReports(Protocol):
@@ -44,6 +51,10 @@ class FitReports(Protocol):
         """Record the program of the next steps."""
         ...
 
+    def found_outside(self) -> None:
+        """Report that the trainer has found variables outside of Keras's lists."""
+        ...
+
     def begin_group(self) -> None:
         """Report that the next call begins."""
         ...
@@ -58,14 +69,18 @@ class PassPlace:
 
     Args:
         adapter: Keras's data adapter.
+        arrays: its arrays, or None.
+        shuffle: the argument of `fit`.
 
     Attributes:
         has_ended: whether the epoch has no more steps.
         to_skip: number of batches to skip when the pass continues.
     """
 
-    def __init__(self, adapter: Any) -> None:
+    def __init__(self, adapter: Any, arrays: Any = None, shuffle: Any = None) -> None:
         self._adapter = adapter
+        self._text = _text(adapter, arrays, shuffle)
+        self._values = _sample(arrays)
         self._has_position = hasattr(adapter, "start_at")
         self._random: dict[str, Any] | None = None
         self._place = {"step": 0, "steps_run": 0, "seen": 0, "varied": False}
@@ -103,6 +118,8 @@ class PassPlace:
         """
         return {
             **self._place,
+            "input": self._text,
+            "values": self._values,
             "ended": self.has_ended,
             "open": is_open,
             "wanted": self._wanted,
@@ -132,7 +149,7 @@ class PassPlace:
             wanted: number of steps of the epoch, or None if it is not known.
 
         Raises:
-            DataError: the epoch has another number of steps than when the position was saved.
+            DataError: the epoch has another number of steps, or the input is another, than when the position was saved.
         """
         place, self._next = self._next, None
         self.has_ended = False
@@ -143,6 +160,16 @@ class PassPlace:
             raise DataError(
                 f"the checkpoint was saved at step {place['steps_run']} of an epoch of {before} steps, and this epoch "
                 f"has {wanted}. Pass the data and the batch_size of that run, or choose another checkpoint_dir"
+            )
+        if place.get("input", self._text) != self._text:
+            raise DataError(
+                f"the checkpoint was saved at step {place['steps_run']} of a pass over {place['input']}, and this is "
+                f"{self._text}. Pass the data, the batch_size and the shuffle of that run, or choose another "
+                "checkpoint_dir"
+            )
+        if place.get("values", self._values) != self._values:
+            LOG.warning(
+                "The arrays have other values than those of the checkpoint. The pass continues with those of now"
             )
         self.has_ended = place["ended"]
         self.to_skip = 0 if self._has_position else place["seen"]
@@ -167,3 +194,21 @@ class PassPlace:
         finally:
             restore_random_states(now)
             self._random = first
+
+
+def _text(adapter: Any, arrays: Any, shuffle: Any) -> str:
+    """Return the input as text, with what the order of its batches depends on."""
+    if hasattr(adapter, "start_at"):
+        return adapter.text()
+    leaves = jax.tree.leaves(arrays)
+    if leaves:
+        return f"arrays of {len(leaves[0])} rows with batch_size={adapter.batch_size} and shuffle={shuffle!r}"
+    if _keras.is_one_shot(adapter):
+        return "a generator"
+    return f"{type(getattr(adapter, 'py_dataset', adapter)).__name__} with shuffle={shuffle!r}"
+
+
+def _sample(arrays: Any) -> list[str]:
+    """Return a digest of some rows of each array, so that other values are noticed without reading all of them."""
+    leaves = [leaf for leaf in jax.tree.leaves(arrays) if is_number(leaf.dtype) and len(leaf)]
+    return [digest_of(leaf[np.linspace(0, len(leaf) - 1, _SAMPLED_ROWS).astype(int)]) for leaf in leaves]

@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -29,11 +30,13 @@ from anytpu.engine.feeds import BUFFER_BYTES, MAX_STEPS, FeedSegment, LayoutOf, 
 from anytpu.engine.interrupts import deferred_interrupts
 from anytpu.engine.measurements import Listener, listener_of
 from anytpu.engine.pace import CallPace, CallWatch
-from anytpu.program.program import Layout, Program, Tree
+from anytpu.program.program import Layout, Program, Tree, spec_of
 from anytpu.strategy import TPUStrategy
 from anytpu.strategy import variables as homes
 from anytpu.train import checks
-from anytpu.train.keras_program import VariableList, padding_of, parts_of
+from anytpu.train.keras_program import PARTS, VariableList, padding_of, parts_of
+from anytpu.train.labels import LabelCheck
+from anytpu.train.outside import OutsideVariables
 from anytpu.train.pass_place import FitReports
 from anytpu.train.placed_programs import PlacedPrograms
 from anytpu.train.skipped_steps import SkippedSteps
@@ -96,6 +99,8 @@ class Trainer:
         """For each epoch of the newest fit, the share of time that the device waited for batches, from 0 to 1."""
         self.notices: list[str] | None = None
         """Lines to print after Keras's own line of the epoch; None if the fit is silent."""
+        self.labels = LabelCheck(model)
+        """Checks the labels of calls on one batch."""
         self.padding = padding_of(model)
         """Pads sequences of many lengths to a few lengths."""
         self._programs = PlacedPrograms(model, strategy, self.padding)
@@ -103,6 +108,7 @@ class Trainer:
         """Records the thread that runs the model."""
         self._live: _Live | None = None
         self._parts: dict[str, tuple[VariableList, ...]] = {}
+        self._outside: dict[str, VariableList] = {}
         self._ready: dict[str, Any] = {}
         # Keras may run a callback in another thread, which reads variables while the next call runs.
         self._lock = threading.RLock()
@@ -142,8 +148,8 @@ class Trainer:
         return 1 if self.one_step_calls else max(1, min(MAX_STEPS, BUFFER_BYTES // max(batch_bytes, 1)))
 
     def state(self, mode: str) -> tuple[VariableList, ...]:
-        """Return the state as Keras passes it: the lists of variables that a step of this mode takes."""
-        parts = parts_of(self.model, mode)
+        """Return the lists of variables that a step of this mode takes: Keras's, and that of the ones outside."""
+        parts = parts_of(self.model, mode, self._outside.setdefault(mode, VariableList(())))
         if not _are_same(parts, self._parts.get(mode, ())):
             self._parts[mode] = parts
         return self._parts[mode]
@@ -152,12 +158,18 @@ class Trainer:
         """Return whether a step of this mode has run with the model's current optimizer, so everything is built."""
         return self._ready.get(mode, self) is self.model.optimizer
 
-    def run(self, mode: str, parts: tuple[VariableList, ...], group: Any) -> list[StepResults]:
+    def outside_variables(self) -> list[Any]:
+        """Return the variables outside of Keras's lists that steps of any mode have assigned so far."""
+        listed = {id(variable) for variable in _flat(parts_of(self.model, "train"))}
+        parts = [self._outside[mode] for mode in PARTS if mode in self._outside]
+        found = {id(v): v for part in parts for v in part.variables if id(v) in part.assigned}
+        return [variable for variable in found.values() if id(variable) not in listed]
+
+    def run(self, mode: str, group: Any) -> list[StepResults]:
         """Run one group of steps, or one batch, and keep the new state.
 
         Args:
-            mode: "train", "test" or "predict".
-            parts: the state as Keras passes it.
+            mode: "train", "test" or "predict", whose `state` Keras has asked for.
             group: a `StepGroup`, or an iterator over batches, of which one is taken.
 
         Returns:
@@ -167,13 +179,35 @@ class Trainer:
             batch = self.padding.padded(next(group), may_stay=True)
             group = one_batch(self.backend, batch, self.layout_of(mode))
         self.every = []
-        results = [self._run_segment(mode, parts, segment) for segment in self._segments(mode, parts, group)]
+        results = [self._run_segment(mode, segment) for segment in self._segments(mode, group)]
         self._ready[mode] = self.model.optimizer
         return results
 
+    def trace(self, mode: str, batch: Tree) -> Tree:
+        """Return the specs of the outputs of a step on a batch of these shapes, and find its variables outside."""
+
+        def outputs_of() -> Tree:
+            program = self._programs.program(mode, spec_of(batch), self.state(mode))
+            return jax.eval_shape(program.step, program.state, program.batch)[1]
+
+        return self._traced(mode, outputs_of)
+
     def layout_of(self, mode: str) -> LayoutOf:
         """Return the function that returns the layouts of a batch, of a mode; see `engine/feeds.py`."""
-        return lambda batch: self._programs.batch_layout(mode, batch, self.state(mode))
+        return lambda batch: self._traced(mode, lambda: self._programs.batch_layout(mode, batch, self.state(mode)))
+
+    def _traced(self, mode: str, make: Callable[[], Any]) -> Any:
+        """Return `make()`. If it traces a step that uses variables outside of its state, add them and trace again."""
+        while True:
+            try:
+                return make()
+            except OutsideVariables as found:
+                outside = self._outside[mode]
+                outside.assigned.update(found.assigned)
+                self._outside[mode] = VariableList((*outside.variables, *found.variables), outside.assigned)
+                self._parts[mode] = parts_of(self.model, mode, self._outside[mode])
+                if self.checkpoints is not None:
+                    self.checkpoints.found_outside()
 
     def give_back(self) -> None:
         """Write the newest values to the model's variables and release them."""
@@ -231,21 +265,21 @@ class Trainer:
         while self.notices:
             print(self.notices.pop(0), file=sys.stderr)
 
-    def _segments(self, mode: str, parts: tuple[VariableList, ...], group: StepGroup) -> Any:
+    def _segments(self, mode: str, group: StepGroup) -> Any:
         def loop_of(batch: Tree, loop: Loop) -> Loop:
             if self._runs_one_step() and loop.capacity > 1:
                 loop = dataclasses.replace(loop, capacity=1)
             if mode == "predict" and loop.capacity > 1:
-                loop = dataclasses.replace(loop, capacity=self._output_capacity(parts, batch, loop.capacity))
+                loop = dataclasses.replace(loop, capacity=self._output_capacity(batch, loop.capacity))
             if mode != "train" or self.on_nan is None:
                 return loop
             return dataclasses.replace(loop, guard="loss", skips=self.on_nan == "skip")
 
         return group.segments(loop_of)
 
-    def _run_segment(self, mode: str, parts: tuple[VariableList, ...], segment: FeedSegment) -> StepResults:
+    def _run_segment(self, mode: str, segment: FeedSegment) -> StepResults:
         # 1. Find or compile the executable.
-        executable, layouts = self._executable(mode, parts, segment)
+        executable, layouts = self._executable(mode, segment)
         checks.check_strict(self.strategy, jax.tree.leaves(segment.batch)[0].shape[0])
         # 2. Wait for the previous call, then start this one. The host has prepared its feed meanwhile.
         self._watch.wait(self.backend)
@@ -254,7 +288,7 @@ class Trainer:
         with deferred_interrupts(), self._lock:
             if mode == "train" and self.checkpoints is not None:
                 self.checkpoints.change()
-            live = self._take(parts, layouts)
+            live = self._take(self._parts[mode], layouts)
             results = executable.steps(live.handles, segment.feed, segment.start, segment.count)
             live.handles = results.state
         # 3. Keep what the host reads later: the logs of each step, and the number of bad ones.
@@ -278,10 +312,11 @@ class Trainer:
         assert self._live is not None
         return jax.tree.leaves(self._live.handles)[index]
 
-    def _executable(self, mode: str, parts: tuple[VariableList, ...], segment: FeedSegment) -> _Compiled:
-        call = (mode, parts, segment.batch, segment.loop)
+    def _executable(self, mode: str, segment: FeedSegment) -> _Compiled:
+        call = (mode, self._parts[mode], segment.batch, segment.loop)
         if self._last is None or self._last[0] != call:
-            self._last = (call, self._find_executable(mode, parts, segment))
+            found = self._traced(mode, lambda: self._find_executable(mode, self._parts[mode], segment))
+            self._last = ((mode, self._parts[mode], segment.batch, segment.loop), found)
         return self._last[1]
 
     def _find_executable(self, mode: str, parts: tuple[VariableList, ...], segment: FeedSegment) -> _Compiled:
@@ -307,13 +342,12 @@ class Trainer:
         shapes = ", ".join(str(leaf.shape) for leaf in jax.tree.leaves(program.batch))
         _LOG.info("compiled %s for %s and batches of %s: %.2f s", program.name, cores, shapes, duration_s)
 
-    def _output_capacity(self, parts: tuple[VariableList, ...], batch: Tree, capacity: int) -> int:
+    def _output_capacity(self, batch: Tree, capacity: int) -> int:
         """Return the largest capacity at which the predictions of a call fit the buffer."""
         specs, tree = jax.tree.flatten(batch)
         key = (tree, tuple((spec.shape, str(spec.dtype)) for spec in specs))
         if key not in self._output_bytes:
-            program = self._programs.program("predict", batch, parts)
-            _, outputs = jax.eval_shape(program.step, program.state, program.batch)
+            outputs = self.trace("predict", batch)
             size = sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(outputs))
             self._output_bytes[key] = size
         return max(1, min(capacity, BUFFER_BYTES // max(self._output_bytes[key], 1)))

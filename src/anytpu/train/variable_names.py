@@ -69,14 +69,24 @@ def renumbered(names: Iterable[str], owners: Iterable[Any]) -> list[str]:
     return list(map(_Renumbering(_automatic(owners)).path, names))
 
 
-def model_variables(model: Any) -> dict[str, Any]:
-    """Return all variables of a compiled and built model by name: weights, seeds, the optimizer's and the metrics'."""
+OUTSIDE = "outside/"
+"""The kind of the variables that a step assigns outside of Keras's lists, at the beginning of their names."""
+
+
+def model_variables(model: Any, outside: Sequence[Any] = ()) -> dict[str, Any]:
+    """Return all variables of a compiled and built model by name: weights, seeds, the optimizer's and the metrics'.
+
+    Args:
+        model: the model.
+        outside: the variables that its steps assign outside of Keras's lists.
+    """
     groups = {kind: part.variables for kind, part in zip(PARTS["train"], parts_of(model, "train"), strict=True)}
+    groups[OUTSIDE.rstrip("/")] = tuple(outside)
     return named_variables(groups, [*_keras.layers_of(model), model.optimizer, *model.metrics])
 
 
 def _automatic(owners: Iterable[Any]) -> set[str]:
-    return {_snake_case(type(owner).__name__) for owner in owners} | {"seed_generator"}
+    return {_snake_case(type(owner).__name__) for owner in owners} | {"seed_generator", "variable"}
 
 
 def _renamed(path: str, weights: dict[str, str]) -> str:

@@ -16,12 +16,17 @@ import numpy as np
 
 from anytpu.errors import FileError
 from anytpu.strategy.variables import newest
-from anytpu.train.checkpoint import ArrayForm, Purpose, Restored, difference
+from anytpu.train.checkpoint import ArrayForm, Purpose, Restored, difference, is_finite
 
 
 def size_bytes(named: Mapping[str, Any]) -> int:
     """Return the size of the values of all variables, in bytes."""
     return sum(int(np.prod(v.shape)) * np.dtype(v.dtype).itemsize for v in named.values())
+
+
+def finite_names(named: Mapping[str, Any]) -> frozenset[str]:
+    """Return the names of the variables without a NaN or an infinity. Some begin with one, such as a minimum."""
+    return frozenset(name for name, variable in named.items() if is_finite(np.asarray(newest(variable))))
 
 
 class HostMemory:

@@ -10,9 +10,14 @@ failed; later requests that use them fail with the same error.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import gc
 import importlib.metadata
 import os
 import queue
+import select
+import signal
 import socket
 import sys
 import threading
@@ -25,21 +30,27 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from anytpu.engine import Backend, Executable, backend_of
 from anytpu.engine.foreign import foreign_kernels
 from anytpu.errors import AnyTPUError, BackendError, DataError, ProgramError
-from anytpu.files.memory import available_memory_bytes
+from anytpu.files.memory import available_memory_bytes, resident_bytes
 from anytpu.program.file import decode
 from anytpu.program.program import Layout, Program
 from anytpu.system import TPUClusterResolver, running_system
-from anytpu.units import format_bytes
+from anytpu.units import GIB, format_bytes, printable
 from anytpu.worker.allowed import check_program
 from anytpu.worker.arrays import ArrayStore, bytes_apart, describe, from_wire, to_host
-from anytpu.worker.children import DEADLINE_STATUS
+from anytpu.worker.children import DEADLINE_STATUS, MEMORY_STATUS
 from anytpu.worker.chunk import ChunkWriter, read_head
 from anytpu.worker.frames import FrameSocket
 from anytpu.worker.link import HEAD
 from anytpu.worker.shared import map_shared, receive_shared
-from anytpu.worker.wire import messages
+from anytpu.worker.wire import MAX_ERROR, messages
 
 _MEMORY_SHARE = 0.8
+_ARRAY_BYTES = 3 * 2**10
+"""Memory of an array of one byte: the objects of JAX and of Python around it. Measured: 2.7 KiB."""
+_LIBRARIES_BYTES = 4 * GIB
+"""Host memory of the libraries of a GPU or a TPU, which are loaded by the first programs."""
+_MAX_EXCESS = 2
+"""Ratio of a session's host memory to its limit at which its process ends: an array may be there twice in a call."""
 
 
 @final
@@ -63,7 +74,10 @@ class ChildSession:
 
     def __init__(self, resolver: TPUClusterResolver, memory_bytes: int, deadline_s: float, sharers: int = 1) -> None:
         self.system = running_system(resolver.address)
-        self.memory_bytes = memory_bytes or _default_memory(backend_of(self.system)) // sharers
+        backend = backend_of(self.system)
+        self.memory_bytes = memory_bytes or _default_memory(backend) // sharers
+        self._host_memory_bytes = self.memory_bytes + (0 if backend.is_host else _LIBRARIES_BYTES)
+        self._begin_bytes = resident_bytes()
         self.store = ArrayStore(self.memory_bytes)
         self._values: dict[int, Any] = {}
         self._programs: dict[int, tuple[Program, Executable, Backend]] = {}
@@ -105,17 +119,18 @@ class ChildSession:
 
     def fail(self, operation: int, results: Any, error: Exception, control: FrameSocket) -> None:
         """Reply with an error, and mark the results of the request as failed."""
-        for handle in results:
-            self._values[handle] = _Failure(error)
+        self._values.update(dict.fromkeys(results, _Failure(error)))
         name = type(error).__name__ if isinstance(error, AnyTPUError) else "BackendError"
         text = str(error) if isinstance(error, AnyTPUError) else f"{type(error).__name__}: {error}"
-        failed = messages().Failed(kind=name, text=text[:4000])
+        failed = messages().Failed(kind=name, text=text[:MAX_ERROR])
         control.send(HEAD, messages().Reply(operation=operation, failed=failed).SerializeToString())
 
     def watch(self, awaited: _Awaited) -> None:
-        """End this process when a request, or a call that computes, has exceeded the deadline."""
+        """End this process when a request or a call has exceeded the deadline, or takes far too much memory."""
         while True:
             time.sleep(min(self._deadline_s / 10, 1.0))
+            if self._taken_bytes() > _MAX_EXCESS * self._host_memory_bytes:
+                os._exit(MEMORY_STATUS)
             for began_s in (self._began_s, awaited.began_s):
                 if began_s is not None and time.perf_counter() - began_s > self._deadline_s:
                     # The main thread may be inside XLA, where no exception reaches it.
@@ -127,18 +142,44 @@ class ChildSession:
             raise DataError(f"this worker has {count} cores, not {cores}")
         return backend_of(self.system, cores)
 
-    def _check_memory(self, needed_bytes: int, purpose: str) -> None:
+    def _check_memory(self, needed_bytes: int, purpose: str, count: int = 1) -> None:
+        """Check the memory for the arrays or the program of a request: the device's, and that of this process.
+
+        Args:
+            needed_bytes: size of their content.
+            purpose: their kind, for the error.
+            count: number of arrays.
+        """
         held_bytes = sum(getattr(value, "nbytes", 0) for value in self._values.values())
         if held_bytes + needed_bytes > self.memory_bytes:
-            raise BackendError(
-                f"out of memory on the worker: {purpose} needs {format_bytes(needed_bytes)}, the session holds "
-                f"{format_bytes(held_bytes)}, and it may have {format_bytes(self.memory_bytes)}. Make the batch or the "
-                "model smaller, or start the worker with a larger --memory-limit"
-            )
+            raise self._out_of_memory(purpose, needed_bytes, held_bytes)
+        needed_bytes += count * _ARRAY_BYTES
+        taken_bytes = self._least_taken_bytes(self._host_memory_bytes - needed_bytes)
+        if taken_bytes + needed_bytes > self._host_memory_bytes:
+            raise self._out_of_memory(purpose, needed_bytes, taken_bytes)
+
+    def _out_of_memory(self, purpose: str, needed_bytes: int, held_bytes: int) -> BackendError:
+        return BackendError(
+            f"out of memory on the worker: {purpose} needs {format_bytes(needed_bytes)}, the session holds "
+            f"{format_bytes(held_bytes)}, and it may have {format_bytes(self.memory_bytes)}. Make the batch or the "
+            "model smaller, or start the worker with a larger --memory-limit"
+        )
+
+    def _taken_bytes(self) -> int:
+        """Return the memory of this process beyond that at its begin: arrays, small objects and compiled programs."""
+        return max(0, resident_bytes() - self._begin_bytes)
+
+    def _least_taken_bytes(self, allowed_bytes: int) -> int:
+        """Return the memory of this process; if it is more than allowed, after freed memory went to the system."""
+        if self._taken_bytes() > allowed_bytes:
+            gc.collect()
+            with contextlib.suppress(AttributeError):  # Another C library than glibc.
+                ctypes.CDLL(None).malloc_trim(0)
+        return self._taken_bytes()
 
     def _put(self, request: Any) -> None:
         put = request.put
-        self._check_memory(sum(array.size_bytes for array in put.arrays), "an array")
+        self._check_memory(sum(array.size_bytes for array in put.arrays), "an array", len(put.arrays))
         backend, layout = self._backend(put.cores), Layout(put.axis if put.axis >= 0 else None)
         for index, (handle, array) in enumerate(zip(put.handles, put.arrays, strict=True)):
             value = self.store.take(request.operation, index, array)
@@ -154,7 +195,13 @@ class ChildSession:
         check_program(exported, self.memory_bytes)
         program = decode(described.manifest, code)
         backend = self._backend(described.cores)
-        self._programs[described.program] = program, backend.compile(program), backend
+        # The size of a compiled program shows when it is there.
+        held_bytes = self._least_taken_bytes(self._host_memory_bytes // 2)
+        executable = backend.compile(program)
+        taken_bytes = self._least_taken_bytes(self._host_memory_bytes)
+        if taken_bytes > self._host_memory_bytes:
+            raise self._out_of_memory("a program", taken_bytes - held_bytes, held_bytes)
+        self._programs[described.program] = program, executable, backend
 
     def _run(self, run: Any) -> list[Any]:
         # 1. Find the program, and compare the call with it.
@@ -167,9 +214,8 @@ class ChildSession:
         if len(arguments) != len(specs):
             raise DataError(f"{program.name!r} takes {len(specs)} arrays, not {len(arguments)}")
         # 2. Check the memory for the outputs. The new state has that of the old one.
-        self._check_memory(
-            sum(spec.size * spec.dtype.itemsize for spec in jax.tree.leaves(executable.outputs)), "a call"
-        )
+        outputs = jax.tree.leaves(executable.outputs)
+        self._check_memory(sum(spec.size * spec.dtype.itemsize for spec in outputs), "a call", len(run.results))
         # 3. Take the arguments.
         values = [
             self._argument(backend, argument, layout) for argument, layout in zip(arguments, layouts, strict=True)
@@ -306,6 +352,14 @@ def collect_arrays(connection: socket.socket, store: ArrayStore) -> None:
     store.close()
 
 
+def end_with_front(connection: socket.socket) -> None:
+    """Wait for the end of the front, also while the main thread is in XLA; then kill this process and its own."""
+    ends = select.poll()
+    ends.register(connection, 0)  # Its end is reported without a wish for it, also behind bytes that nobody has read.
+    ends.poll()
+    os.killpg(os.getpgid(0), signal.SIGKILL)
+
+
 def main(words: list[str]) -> None:
     """Serve one session.
 
@@ -313,6 +367,7 @@ def main(words: list[str]) -> None:
         words: the numbers of two sockets; then the fields of `ChildOptions`, of which 0 chooses.
     """
     control_socket, array_socket = (socket.socket(fileno=int(number)) for number in words[:2])
+    threading.Thread(target=end_with_front, args=(control_socket,), daemon=True).start()
     control, buffers = FrameSocket(control_socket), FrameSocket(array_socket)
     resolver = TPUClusterResolver(words[2], cores=int(words[3]) or None)
     session = ChildSession(resolver, int(words[4]), float(words[5]), int(words[6]))
@@ -324,7 +379,7 @@ def main(words: list[str]) -> None:
         except OSError:
             os._exit(0)  # The front has closed: the session is over.
         except Exception as error:
-            print(f"anytpu worker: {error}", file=sys.stderr)
+            print(f"anytpu worker: {printable(str(error))}", file=sys.stderr)
             os._exit(1)
 
     for serve in (lambda: collect_arrays(array_socket, session.store), awaited.serve, lambda: session.watch(awaited)):

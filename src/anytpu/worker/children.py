@@ -13,11 +13,12 @@ import socket
 import subprocess
 import sys
 import threading
-from pathlib import Path
 from typing import final
 
 from anytpu import _env
 from anytpu.errors import WorkerError
+from anytpu.files.memory import resident_bytes
+from anytpu.units import format_bytes
 from anytpu.worker.frames import FrameSocket
 from anytpu.worker.link import HEAD
 from anytpu.worker.shared import SharedArrays
@@ -25,6 +26,8 @@ from anytpu.worker.wire import messages
 
 DEADLINE_STATUS = 75
 """Exit status of a child that ran longer than its deadline."""
+MEMORY_STATUS = 76
+"""Exit status of a child that took far more memory than its session may have."""
 
 _GRACE_S = 10.0
 # Without it the first process takes three quarters of a GPU's memory.
@@ -103,11 +106,7 @@ class WorkerChild:
 
     def memory_bytes(self) -> int:
         """Return the memory that the process occupies; 0 after its end."""
-        try:
-            pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
-        except (OSError, IndexError):
-            return 0
-        return pages * os.sysconf("SC_PAGE_SIZE")
+        return resident_bytes(self._process.pid)
 
     def kill(self) -> None:
         """End the process; a second call does nothing."""
@@ -117,9 +116,10 @@ class WorkerChild:
         self._kill_group()
 
     def wait_for_end(self) -> str:
-        """Wait until the process has ended, and return its end: "signal SIGKILL", "deadline 600", "status 1".
+        """Wait until the process has ended, and return its end; kill it if it still runs after 10 seconds.
 
-        A process that still runs after 10 seconds is killed.
+        Returns:
+            "signal SIGKILL", "deadline 600", "memory 1 GiB" or "status 1".
         """
         with self._wait_lock:
             try:
@@ -129,6 +129,8 @@ class WorkerChild:
                 status = self._process.wait()
         if status == DEADLINE_STATUS:
             return f"deadline {self._options.deadline_s:g}"
+        if status == MEMORY_STATUS:
+            return f"memory {format_bytes(self.arrays.max_bytes)}"
         return f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
 
     def _kill_group(self) -> None:

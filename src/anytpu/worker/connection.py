@@ -12,8 +12,10 @@ import socket
 import ssl
 from typing import Any
 
+from anytpu import _env
 from anytpu.errors import WorkerError, WorkerLostError
 from anytpu.system.workers import WorkerAddress
+from anytpu.units import printable
 from anytpu.worker.wire import MAX_FRAME_BYTES, MAX_MESSAGE_BYTES, PROTOCOL
 
 CERTIFICATE_NAME = "anytpu-worker"
@@ -43,6 +45,7 @@ def open_channel(address: WorkerAddress) -> Any:
     Raises:
         WorkerError: grpcio is not installed, nothing listens, or the certificate is not the expected one.
     """
+    _env.silence_grpc()
     try:
         import grpc
     except ImportError as error:
@@ -74,7 +77,7 @@ def metadata_of(address: WorkerAddress, session: str) -> tuple[tuple[str, str], 
 
 def explained(address: WorkerAddress, error: Any) -> WorkerError:
     """Return our error for a `grpc.RpcError`."""
-    code, details = error.code().name, error.details() or ""
+    code, details = error.code().name, printable(error.details() or "")
     place = f"the worker at {address.target}"
     if code == "UNAUTHENTICATED":
         return WorkerError(
@@ -86,15 +89,18 @@ def explained(address: WorkerAddress, error: Any) -> WorkerError:
             f"{place} has another version of the wire: it needs {details}, and this anytpu has protocol {PROTOCOL}. "
             "Install the same release on both machines: pip install --upgrade anytpu"
         )
-    if code == "RESOURCE_EXHAUSTED" and details == "busy":
-        return WorkerError(
-            f"{place} is in use by another program, and serves one at a time. Wait for that program, end it, or start "
-            "a second worker on another port"
-        )
+    if code == "RESOURCE_EXHAUSTED" and details.startswith(("busy", "queue")):
+        return WorkerError(f"{place} {_fullness(details)}, or start a second worker on another port")
     if code == "ABORTED" and details.startswith("deadline"):
         return WorkerLostError(
             f"{place} ended the session: a call or a compilation took more than {details.split()[-1]} s. Run fewer "
             f"steps in a call, or start the worker with a larger --deadline. {_AGAIN}"
+        )
+    if code == "ABORTED" and details.startswith("memory"):
+        return WorkerLostError(
+            f"{place} ended the session: it took more than twice the memory that it may have, "
+            f"{details.removeprefix('memory ')}. Make the batch or the model smaller, or start the worker with a "
+            f"larger --memory-limit. {_AGAIN}"
         )
     if code == "ABORTED":
         return WorkerLostError(
@@ -107,6 +113,18 @@ def explained(address: WorkerAddress, error: Any) -> WorkerError:
             f"program needed its place, or the worker was started again. {_AGAIN}"
         )
     return WorkerLostError(f"the connection to {place} was lost: {code.lower()}, {details[:300]!r}. {_AGAIN}")
+
+
+def _fullness(details: str) -> str:
+    """Return how full a worker is, from its "busy 1" or "queue 32", and what to do about it."""
+    kind, _, count = details.partition(" ")
+    if kind == "queue":
+        return (
+            f"is in use, and {count} programs wait for their turn, which is the maximum. Wait until some of them ended"
+        )
+    if count == "1":
+        return "is in use by another program, and serves one at a time. Wait for that program, end it"
+    return f"is in use by {count} other programs, and serves {count} at a time. Wait for one of them, end it"
 
 
 _AGAIN = "The values on its cores are lost: make a new strategy with tpu.connect, load saved weights, and run again"
@@ -147,11 +165,12 @@ def _pinned_certificate(address: WorkerAddress) -> str:
     with _connect(address) as plain, context.wrap_socket(plain, server_hostname=CERTIFICATE_NAME) as encrypted:
         der = encrypted.getpeercert(binary_form=True) or b""
     fingerprint = hashlib.sha256(der).hexdigest()
-    if fingerprint != address.fingerprint:
+    if fingerprint != (expected := str(address.fingerprint)):
+        shown = 16 if fingerprint[:16] != expected[:16] else len(fingerprint)
         raise WorkerError(
-            f"the worker at {address.target} has another certificate than the address says: {fingerprint[:16]}..., not "
-            f"{str(address.fingerprint)[:16]}.... If its certificate was made anew, copy the line that `anytpu worker` "
-            "prints. Otherwise somebody answers in its place"
+            f"the worker at {address.target} has another certificate than the address says: {fingerprint[:shown]}..., "
+            f"not {expected[:shown]}.... If its certificate was made anew, copy the line that `anytpu worker` prints. "
+            "Otherwise somebody answers in its place"
         )
     # 2. Trust it alone, and connect again: this checks that it is valid.
     pem = ssl.DER_cert_to_PEM_cert(der)

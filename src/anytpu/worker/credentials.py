@@ -12,7 +12,9 @@ import datetime
 import hashlib
 import os
 import secrets
+import shlex
 import ssl
+import stat
 from pathlib import Path
 
 from anytpu.errors import WorkerError
@@ -31,7 +33,7 @@ def read_or_create_token(path: Path) -> tuple[str, bool]:
     """Return the token in a file, which is created if it is missing, and whether it was created.
 
     Raises:
-        WorkerError: the file cannot be read or written, or its token is too short.
+        WorkerError: the file cannot be read or written, other users can, or its token is too short.
     """
     try:
         if not path.exists():
@@ -46,6 +48,7 @@ def read_or_create_token(path: Path) -> tuple[str, bool]:
             f"the token in {str(path)!r} must have {_MIN_TOKEN_CHARACTERS} characters or more, not {len(token)}. "
             "Remove the file: the worker then makes a token"
         )
+    _check_private(path, "token")
     return token, False
 
 
@@ -53,7 +56,7 @@ def read_or_create_certificate(certificate: Path, key: Path) -> tuple[bytes, byt
     """Return (key, certificate) in PEM; both files are created if both are missing.
 
     Raises:
-        WorkerError: the files cannot be read or written, or they do not fit each other.
+        WorkerError: the files cannot be read or written, other users can read the key, or they do not fit each other.
     """
     try:
         if not certificate.exists() and not key.exists():
@@ -61,6 +64,7 @@ def read_or_create_certificate(certificate: Path, key: Path) -> tuple[bytes, byt
             _write(key, key_pem)
             _write(certificate, certificate_pem)
         ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
+        _check_private(key, "key")
         return key.read_bytes(), certificate.read_bytes()
     except (OSError, ssl.SSLError) as error:
         raise WorkerError(
@@ -103,6 +107,16 @@ def _made() -> tuple[bytes, bytes]:
     )
     pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
     return key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain), certificate.public_bytes(pem)
+
+
+def _check_private(path: Path, kind: str) -> None:
+    mode = path.stat().st_mode
+    if mode & 0o077:
+        raise WorkerError(
+            f"the {kind} file {str(path)!r} has the mode {stat.S_IMODE(mode):04o}: other users must neither read nor "
+            "write it. If somebody may have read it, make another one. Otherwise type: chmod 600 "
+            f"{shlex.quote(str(path))}"
+        )
 
 
 def _write(path: Path, content: bytes) -> None:

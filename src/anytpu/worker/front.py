@@ -236,8 +236,9 @@ class Front:
 
     def _begin(self, name: str, context: Any) -> WorkerSession | None:
         session = self.sessions.begin(name, context.peer(), context.is_active)
-        if session is None:
-            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "busy")
+        if isinstance(session, str):
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, session)
+            return None
         _LOG.info("session of %s begins", context.peer())
         return session
 

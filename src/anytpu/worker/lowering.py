@@ -20,10 +20,9 @@ import jax
 from anytpu.engine.backend import Loop
 from anytpu.engine.foreign import foreign_kernels, without_foreign_kernels
 from anytpu.engine.kernels import fast_kernels
-from anytpu.engine.loop import feed_specs, is_loop, make_loop, trace_step, with_checked_state
+from anytpu.engine.loop import feed_specs, make_loop, trace_step, with_checked_state
 from anytpu.engine.numerics import apply_numerics
 from anytpu.engine.shards import feed_layouts, for_one_device
-from anytpu.engine.small_loops import skip_next_loop
 from anytpu.errors import ProgramError
 from anytpu.program.file import encode
 from anytpu.program.lowering import one_device_step
@@ -102,8 +101,7 @@ def lower_call(program: Program, loop: Loop | None, target: WorkerTarget) -> Low
         call = dataclasses.replace(
             program, step=flat, state=tuple(state), batch=tuple(specs), layout=tuple(layouts), replicas=None
         )
-        with skip_next_loop(is_loop(loop)):
-            manifest, code = encode(call, (target.platform,), FOREIGN_CALLS if target.kernels else ())
+        manifest, code = encode(call, (target.platform,), FOREIGN_CALLS if target.kernels else ())
     return LoweredCall(manifest, code, results, outputs)
 
 

@@ -31,7 +31,7 @@ from anytpu.worker.arrays import ArrayStore, ChunkStore, bytes_apart
 from anytpu.worker.chunk import ChunkWriter
 from anytpu.worker.connection import explained, metadata_of, open_channel
 from anytpu.worker.link import Link
-from anytpu.worker.wire import SERVICE, messages
+from anytpu.worker.wire import SERVICE, messages, read_message
 
 _LOG = logging.getLogger("anytpu")
 _CALLS_AHEAD = 32
@@ -75,7 +75,7 @@ def read_status(content: bytes) -> Any:
 
 def _parsed(kind: str, content: bytes) -> Any:
     try:
-        return getattr(messages(), kind).FromString(content)
+        return read_message(kind, content)
     except DecodeError as error:
         raise WorkerError(
             f"the worker's answer is no {kind}: {error}. Install the same release on both machines: pip install "
@@ -310,7 +310,7 @@ class Session:
         self._lost_s = None
 
     def _read(self, message: bytes | memoryview) -> None:
-        reply = messages().Reply.FromString(message)
+        reply = read_message("Reply", message)
         operation = self._open.pop(reply.operation, None)
         if operation is None:
             return

@@ -144,30 +144,33 @@ class Sessions:
         with self._changed:
             return list(self._sessions.values())
 
-    def begin(self, name: str, peer: str, is_waiting: Callable[[], bool]) -> WorkerSession | None:
-        """Begin a session; None if the worker is full.
+    def begin(self, name: str, peer: str, is_waiting: Callable[[], bool]) -> WorkerSession | str:
+        """Begin a session, or return why not: "busy 1" or "queue 32", with the number of sessions or of those waiting.
 
         Args:
             name: name that the client chose.
             peer: address of the client.
             is_waiting: whether the client is still there.
         """
+        busy = f"busy {self.limits.count}"
         until_s = time.monotonic() + _BUSY_S
         with self._changed:
-            if not name or name in self._sessions or self._waiting >= _MAX_WAITING:
-                return None
+            if not name or name in self._sessions:
+                return "no name, or one that is taken"
+            if self._waiting >= _MAX_WAITING:
+                return f"queue {self._waiting}"
             self._waiting += 1
             try:
                 while not self._has_spare() and not self._is_closed:
                     is_full = len(self._sessions) >= self.limits.count
                     if not is_waiting() or (is_full and not self.limits.queues and time.monotonic() > until_s):
-                        return None
+                        return busy
                     self._changed.wait(0.2)
             finally:
                 self._waiting -= 1
             child, self._spare = self._spare, None
             if child is None:
-                return None
+                return "the worker ends"
             session = self._sessions[name] = WorkerSession(name, peer, child)
         self._keep_a_spare()
         return session

@@ -15,6 +15,8 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
+from anytpu.units import printable
+
 PROTOCOL = "3"
 """Version of the wire; client and worker must have the same one."""
 
@@ -24,6 +26,9 @@ MAX_MESSAGE_BYTES = 64 * 2**20
 """Maximum size of a message."""
 MAX_FRAME_BYTES = 4 * 2**20
 """Maximum size of a frame of HTTP/2. gRPC's default divides a chunk of 1 MiB into 64 frames."""
+
+MAX_ERROR = 4000
+"""Maximum length of an error's text, in characters."""
 
 PACKAGE = "anytpu.worker.v1"
 SERVICE = f"{PACKAGE}.Worker"
@@ -46,6 +51,26 @@ def messages() -> Any:
         for message in parsed.message_type
     }
     return type("Messages", (), classes)
+
+
+def read_message(kind: str, content: bytes | memoryview) -> Any:
+    """Return the message in bytes of another machine, with printable texts only (see `units.printable`).
+
+    Raises:
+        google.protobuf.message.DecodeError: it is none.
+    """
+    message = getattr(messages(), kind).FromString(content)
+    _escape_texts(message)
+    return message
+
+
+def _escape_texts(message: Any) -> None:
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for inner in value if field.is_repeated else [value]:
+                _escape_texts(inner)
+        elif field.type == field.TYPE_STRING:
+            setattr(message, field.name, printable(value, MAX_ERROR))
 
 
 def parse_proto(text: str) -> descriptor_pb2.FileDescriptorProto:

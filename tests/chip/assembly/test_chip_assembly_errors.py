@@ -497,8 +497,7 @@ Line 1, column 26: register SCALE must be a float32 number above 0, and {NINES} 
     "a description that is too deep": (
         f'.service "{"[" * 100_000}"',
         f"""\
-Line 1, column 10: the description is no JSON: maximum recursion depth exceeded while decoding a JSON array from a \
-unicode string.
+Line 1, column 10: the description is no JSON: it nests too deeply.
     .service "{"[" * 110} ...
              ^""",
     ),

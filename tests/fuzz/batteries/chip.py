@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import struct
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from anytpu.chip.assembly import disassemble
 from anytpu.chip.compiler import compile_image
 from anytpu.chip.file_parts import PARTS, join_parts
 from fuzz.battery import Battery
-from fuzz.damage import BYTES, JSON, TEXT
+from fuzz.damage import BYTES, JSON, TEXT, Damage, change_json
 from quantized_samples import SMALL, Sketch
 
 SAME = ((1, 1), (1, 1))
@@ -43,16 +44,36 @@ def texts() -> list[bytes]:
     return [disassemble(compile_image(_network(), batch=3, design=SMALL), weights=True).encode()]
 
 
-def resealed(content: bytes, draw: random.Random) -> bytes:
+def whole_files() -> list[bytes]:
+    """Return a file with a network of every kind of node."""
+    sketch = Sketch(8)
+    x = sketch.convolution(sketch.input(6, 5, 3), 12, (3, 3), padding=SAME)
+    added = sketch.elementwise("add", sketch.pool("max", x, (3, 3), padding=SAME), x)
+    negated = sketch.negate_on_host(sketch.pool("average", added, (2, 2), (2, 2), ((0, 0), (0, 1))))
+    both = sketch.concatenate([negated, sketch.cut(negated, 1, 0, 2)], 1)
+    network = sketch.network(sketch.table(sketch.reshape(both, 1, 1, 180)), added)
+    return [file.to_bytes(compile_image(network, batch=3, design=SMALL), network)]
+
+
+def _resealed(content: bytes, draw: random.Random, name: str, kinds: Sequence[Damage]) -> bytes:
     """Damage one part and record the checksums anew."""
     try:
         parts = {name: packed.unpack(2**30) for name, packed in file.split_parts(content, "some").items()}
     except Exception:
         return content
-    name = draw.choice((*PARTS, "header", "header"))
-    kinds = JSON if name in ("header", "network") else BYTES
     parts[name] = draw.choice(kinds)(parts[name], draw)
     return join_parts(parts)
+
+
+def resealed(content: bytes, draw: random.Random) -> bytes:
+    """Damage any part and record the checksums anew."""
+    name = draw.choice((*PARTS, "header", "header"))
+    return _resealed(content, draw, name, JSON if name in ("header", "network") else BYTES)
+
+
+def resealed_values(content: bytes, draw: random.Random) -> bytes:
+    """Change a value of the network, or of the header with its steps, and record the checksums anew."""
+    return _resealed(content, draw, draw.choice(("network", "network", "header")), (change_json,))
 
 
 def lying_sizes(content: bytes, draw: random.Random) -> bytes:
@@ -78,7 +99,11 @@ def lying_sizes(content: bytes, draw: random.Random) -> bytes:
 
 def _tpu(path: Path) -> Any:
     program = chip.load(path)
-    return _used(program)
+    found = _used(program)
+    # One row runs in an image of its own, compiled from the network of the file.
+    x = tuple(np.zeros((1, *port.shape), np.float32) for port in program.inputs)
+    program.run(x[0] if len(x) == 1 else x)
+    return found
 
 
 def _used(program: Any) -> Any:
@@ -98,5 +123,6 @@ def _assembly(path: Path) -> Any:
 
 BATTERIES = (
     Battery("tpu", tpu_files, _tpu, ".tpu", resealed=(*[resealed] * 9, lying_sizes), is_checked=True, names_file=False),
+    Battery("tpu network", whole_files, _tpu, ".tpu", damage=(resealed_values,), names_file=False),
     Battery("assembly", texts, _assembly, ".s", damage=TEXT, names_file=False),
 )

@@ -102,6 +102,7 @@ from anytpu.planning.compiler import cache
 
 # The limit on the size of files stands in for the disk: writing fails half way.
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+sys.dont_write_bytecode = True  # Or Python cuts off what it compiles.
 resource.setrlimit(resource.RLIMIT_FSIZE, (512, 512))
 with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")

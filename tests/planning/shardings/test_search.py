@@ -1,5 +1,6 @@
 """The search for layouts, with the real TPU compiler: one small network."""
 
+import dataclasses
 import json
 import re
 
@@ -13,6 +14,7 @@ import anytpu as tpu
 from anytpu.errors import ProgramError, SettingError
 from anytpu.planning.shardings import find_shardings
 from anytpu.planning.target import target_named
+from anytpu.program.placed import axes_text
 from anytpu.sharding import resolve
 
 
@@ -107,6 +109,22 @@ def test_jax_gets_a_sharding_for_each_array(found):
     up = shardings["net/up/kernel"]
     assert dict(up.mesh.shape) == dict(found.layout.axes)
     assert shardings["adam/net_up_kernel_momentum"].spec == up.spec
+
+
+def test_jax_puts_arrays_on_a_mesh_of_devices(found):
+    one = dataclasses.replace(found.layout, axes=(("data", 1),), specs={"w": (("data",),)})
+    of_one = dataclasses.replace(found, candidates=(dataclasses.replace(found.best, layout=one),))
+    mesh = jax.make_mesh((1,), ("data",), devices=jax.devices()[:1])
+    assert jax.device_put(jnp.ones(8), of_one.shardings(mesh)["w"]).sharding.mesh == mesh
+    with pytest.raises(SettingError) as error:
+        found.shardings(mesh)
+    assert str(error.value) == (
+        f"the layout is over the mesh {axes_text(found.layout.axes)}, not over data=1: make it with "
+        f"jax.make_mesh({tuple(size for _, size in found.layout.axes)}, {tuple(name for name, _ in found.layout.axes)})"
+    )
+    with pytest.raises(SettingError) as error:
+        found.shardings(8)
+    assert str(error.value) == "mesh must be a jax.sharding.Mesh, not int"
 
 
 def test_keras_gets_a_layout_map(found):

@@ -279,3 +279,18 @@ def test_a_state_that_depends_on_the_number_of_rows_is_refused():
 
     with pytest.raises(ReplicaError, match="returns a state that differs between its 2 replicas"):
         strategy.run(step, args=(next(iter(strategy.distribute_dataset([ROWS]))),))
+
+
+def test_a_collective_in_a_derivative_is_refused():
+    @jax.custom_vjp
+    def doubled(x):
+        return x * 2
+
+    doubled.defvjp(lambda x: (x * 2, None), lambda _, slope: (jax.lax.psum(slope, "replica"),))
+
+    def step(x):
+        return tpu.value_and_grad(lambda weight: jnp.sum(doubled(weight) * x), jnp.float32(1))()
+
+    assert (
+        refusal_of(step) == f"{BEGIN}a function with a derivative of its own runs a collective in the derivative{END}"
+    )

@@ -51,6 +51,16 @@ def test_a_whole_pair_moves_nothing():
     assert not [remark for remark in report.remarks if remark.startswith("the step moves ")]
 
 
+def test_rows_that_the_mesh_does_not_divide_in_the_layout_of_the_scope():
+    """The model is checked in the layout of its strategy; 5 rows are padded for 2 cores of the axis "data"."""
+    with tpu.connect("virtual", cores=4, layout={"up[0-9]/kernel": P(None, "model")}, mesh=MESH).scope():
+        model = deep()
+    report = tpu.check(model, cores=4, batch_size=5)
+    assert report.agrees
+    assert (report.rows, report.layout) == (5, "1 pattern over data=2, model=2")
+    assert tpu.check(model, cores=1, batch_size=5).layout == ""
+
+
 def test_every_fault_of_a_layout_is_listed():
     layout = {
         "upp": P(None, "model"),

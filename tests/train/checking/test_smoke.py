@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 import jax
@@ -133,6 +134,24 @@ def test_a_learning_rate_of_zero():
 def create_large(width: int = 2**18) -> Any:
     x = keras.Input((width,))
     return compiled(x, keras.layers.Dense(1)(keras.layers.Dense(width, name="wide")(x)), "mse", "large")
+
+
+def test_a_loss_that_grows_without_end_is_named():
+    def create_diverging() -> Any:
+        inputs = keras.Input((16,))
+        model = keras.Model(inputs, keras.layers.Dense(1, name="out")(inputs), name="diverging")
+        model.compile(keras.optimizers.SGD(2.0), "mse")
+        return model
+
+    with pytest.raises(SmokeTestError) as caught:
+        tpu.smoke(create_diverging, batch_size=64, tpu="v5e-1")
+    text = str(caught.value)
+    first, last = (float(number) for number in re.findall(r"from (\S+) to (\S+) in", text)[0])
+    assert last > 10 * max(1.0, first)
+    assert text == (
+        f"the loss of 'diverging/train' grows from {first:.4g} to {last:.4g} in 10 steps on one batch: the training "
+        "diverges. Lower the learning rate, or clip gradients: keras.optimizers.Adam(clipnorm=1.0)"
+    )
 
 
 def test_a_model_that_does_not_fit():

@@ -6,6 +6,7 @@ import logging
 import os
 import resource
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -127,6 +128,39 @@ def test_the_step_before_is_used(tmp_path, caplog):
         "written. That of step 1 is used",
         f"The checkpoint of step 3 in {tmp_path} is damaged and is not used: the digest of its array 'a' is not the "
         "recorded one. That of step 1 is used",
+    ]
+
+
+def make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as end:
+        end.bind(os.path.relpath(path))
+
+
+NO_FILES = {
+    "Is a named pipe": os.mkfifo,
+    "Is a socket": make_socket,
+    "Is a device": lambda path: path.symlink_to("/dev/zero"),
+    "Is a directory": os.mkdir,
+    "Is a link to 'nowhere', which does not exist": lambda path: path.symlink_to("nowhere"),
+}
+
+
+@pytest.mark.parametrize("reason", NO_FILES)
+@pytest.mark.parametrize("name", ["manifest.json", "arrays.bin"])
+def test_a_file_that_is_none_is_damage(tmp_path, caplog, name, reason, monkeypatch):
+    with three_steps(tmp_path) as checkpoints, caplog.at_level(logging.WARNING, logger="anytpu"):
+        monkeypatch.chdir(tmp_path / "3")
+        (tmp_path / "3" / name).unlink()
+        NO_FILES[reason](tmp_path / "3" / name)
+        found = checkpoints.load_newest()
+        assert found is not None
+        assert found.step == 2
+        assert [step for step, _ in checkpoints.hosts()] == [1, 2] if name == "manifest.json" else [1, 2, 3]
+        checkpoints.set_aside(after=2)
+    assert caplog.messages == [
+        f"The checkpoint of step 3 in {tmp_path} is damaged and is not used: its {name} cannot be read: {reason}. "
+        "That of step 2 is used",
+        f"The damaged checkpoint of step 3 is called {tmp_path / '3.damaged'} now",
     ]
 
 
@@ -293,6 +327,7 @@ def test_each_damage_is_noticed(tmp_path):
 
 def limited(verb: Any) -> Any:
     """Call something while no file may have more than 64 KiB, as on a full disk."""
+    sys.dont_write_bytecode = True  # Or Python cuts off what it compiles.
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, hard))
     try:

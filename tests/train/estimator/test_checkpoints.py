@@ -259,6 +259,7 @@ import resource, sys
 from estimator_samples import estimator, input_fn, model_fn
 one = estimator(sys.argv[1], model_fn, run={"save_checkpoints_steps": 4})
 one.train(input_fn, max_steps=4)
+sys.dont_write_bytecode = True  # Or Python cuts off what it compiles.
 resource.setrlimit(resource.RLIMIT_FSIZE, (700, 700))
 one.train(input_fn, max_steps=12)
 """

@@ -99,6 +99,19 @@ def test_a_position_goes_on_where_it_was_saved(strategy):
         assert labels(second, 4) == labels(first, 4)
 
 
+def test_a_position_in_arrays_belongs_to_their_rows(strategy):
+    first = batches(strategy, lambda params: (X, Y))
+    next(first)
+    position = first.position()
+    assert position["states"] == [{"batches": 1, "rows": len(X), "batch_size": 4}]
+    assert batches(strategy, lambda params: (X, Y)).go_to(position)
+    assert not batches(strategy, lambda params: (X[:-1], Y[:-1])).go_to(position)
+    dataset = tpu.pipeline.Dataset.from_arrays((X, Y)).batch(4)
+    other = batches(strategy, lambda params: dataset)
+    next(other)
+    assert not batches(strategy, lambda params: (X, Y)).go_to(other.position())
+
+
 def test_who_has_no_position_starts_again(strategy):
     def generator(params):
         yield from [(X[:4], Y[:4])] * 2

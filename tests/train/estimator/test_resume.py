@@ -66,9 +66,9 @@ def test_a_position_of_other_data_is_not_taken(tmp_path, caplog):
         by_replica(2).train(lambda params: arrays(), max_steps=12)
     assert caplog.messages == [
         "The data start from the beginning. The checkpoint of step 4 holds a position for another input_fn "
-        "('input_fn') or another number of replicas (4).",
+        "('input_fn'), other arrays or another number of replicas (4).",
         "The data start from the beginning. The checkpoint of step 8 holds a position for another input_fn "
-        "('input_fn') or another number of replicas (2).",
+        "('input_fn'), other arrays or another number of replicas (2).",
     ]
 
 

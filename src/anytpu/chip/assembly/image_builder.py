@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import dataclasses
-import json
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from anytpu.chip.image import Binding, Image, Resident, Tag
 from anytpu.chip.isa.instructions import Instruction
 from anytpu.chip.serialization import RecordDecoder
 from anytpu.errors import ChipError
+from anytpu.files import json_text
 
 
 @dataclasses.dataclass
@@ -86,8 +86,8 @@ def read_json(line: SourceLine, column: int, text: str) -> Any:
         AssemblyError: the text is not JSON.
     """
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return json_text.read_json(text)
+    except ValueError as error:
         raise line.error(column, f"the description is no JSON: {error}.") from error
 
 

@@ -5,6 +5,7 @@ Rule: NumPy computes the operations that are known by name. XLA computes the oth
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -43,6 +44,8 @@ def compute(
         owner: the `Operation`, which keeps the function that XLA compiles; None: there is none.
     """
     if name in elementwise.NAMES:
+        if name != "bitcast_convert" and np.broadcast_shapes(shape, *[x.shape for x in operands]) != shape:
+            raise ValueError(f"{name!r} of {[x.shape for x in operands]} makes no {shape}")
         return elementwise.compute(name, operands, attributes, shape, dtype)
     if name in _STRUCTURAL:
         return _STRUCTURAL[name](operands, attributes, shape, dtype)
@@ -81,7 +84,9 @@ def _reduce(operands: list[np.ndarray], attributes: Mapping[str, Any], *_: Any) 
     return np.asarray(ufunc(reduced, operands[1]))
 
 
-def _dot(operands: list[np.ndarray], attributes: Mapping[str, Any], _: Any, dtype: np.dtype) -> np.ndarray:
+def _dot(
+    operands: list[np.ndarray], attributes: Mapping[str, Any], shape: tuple[int, ...], dtype: np.dtype
+) -> np.ndarray:
     lhs, rhs = operands
     numbers = attributes["dot_dimension_numbers"]
     batch, contracted = numbers["lhs_batching"], numbers["lhs_contracting"]
@@ -91,6 +96,8 @@ def _dot(operands: list[np.ndarray], attributes: Mapping[str, Any], _: Any, dtyp
     left = lhs.transpose(*batch, *free, *contracted).reshape(
         *sizes[0], int(np.prod(sizes[1])), int(np.prod([lhs.shape[n] for n in contracted]))
     )
+    if math.prod([*sizes[0], *sizes[1], *sizes[2]]) != math.prod(shape):
+        raise ValueError(f"a product of {lhs.shape} and {rhs.shape} is not of {shape}")
     right = rhs.transpose(*numbers["rhs_batching"], *numbers["rhs_contracting"], *rhs_free).reshape(
         *sizes[0], left.shape[-1], int(np.prod(sizes[2]))
     )

@@ -16,12 +16,44 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.extend.mlir import ir
+from jax.interpreters import mlir
 
+from anytpu.chip.network import parsing
 from anytpu.program.remembered import Remembered
 from anytpu.program.stablehlo import parse
 
 _COMPILED: Remembered[Callable[..., Any]] = Remembered()
 _BY_TEXT: weakref.WeakValueDictionary[str, Callable[..., Any]] = weakref.WeakValueDictionary()
+
+_CONTROL = ("while", "if", "case", "composite")
+"""Operations that no host step has: loops and branches are resolved when a model is read."""
+
+_LIBRARY = "lapack_"
+"""Start of the names of library functions that a host step may call. Others may run any code, or take a pointer."""
+
+
+@functools.lru_cache(maxsize=1024)
+def check(text: str) -> None:
+    """Check that a text from a file is one operation that ends and calls no code of the machine.
+
+    Raises:
+        ValueError: the text is not a module with one function of one operation, or the operation is another.
+    """
+    with mlir.make_ir_context():
+        try:
+            functions = parsing.parse(ir.Module.parse(text))
+        except ir.MLIRError as error:
+            raise ValueError("an operation whose text is not StableHLO") from error
+    if list(functions) != ["main"] or len(functions["main"].operations) != 1:
+        raise ValueError("an operation whose text is not one operation")
+    waiting = list(functions["main"].operations)
+    for operation in waiting:
+        dialect, _, name = operation.name.partition(".")
+        target = str(operation.attributes.get("call_target_name")) if name == "custom_call" else _LIBRARY
+        if dialect not in ("stablehlo", "chlo") or name in _CONTROL or not target.startswith(_LIBRARY):
+            raise ValueError(f"an operation {operation.name!r:.100}, which no step of the host has")
+        waiting += [inner for block in operation.blocks for inner in block.operations]
 
 
 def call(text: str, operands: Sequence[np.ndarray], owner: Any = None) -> list[np.ndarray]:

@@ -13,9 +13,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
-from anytpu.chip.network import arrays
+from anytpu.chip.network import arrays, foreign
 from anytpu.chip.network.layout import BatchLayout
 from anytpu.chip.network.nodes import HostStep
 from anytpu.chip.network.shapes import canonical_shape
@@ -78,7 +79,15 @@ class Argument:
         return self.layout.example_shape(self.shape)
 
 
-_NONSENSE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
+_NONSENSE = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    MemoryError,
+    jax.errors.JaxRuntimeError,
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -136,12 +145,9 @@ def compute(step: HostStep, values: Sequence[np.ndarray]) -> np.ndarray:
 
 def _check_sizes(steps: HostOperations) -> None:
     """Check that the memory for the values of a piece is free; their sizes may come from a file."""
-    arguments = [
-        (argument.shape, np.dtype(argument.dtype).itemsize, argument.layout.rows)
-        for argument in (*steps.arguments, steps.result)
-    ]
-    made = [(operation.shape, operation.dtype.itemsize, 1) for operation in steps.operations]
-    check_memory(sum(max(rows, math.prod(shape)) * itemsize for shape, itemsize, rows in (*arguments, *made)))
+    arguments = [(argument.shape, np.dtype(argument.dtype)) for argument in (*steps.arguments, steps.result)]
+    made = [(operation.shape, operation.dtype) for operation in steps.operations]
+    check_memory(sum(math.prod(shape) * dtype.itemsize for shape, dtype in (*arguments, *made)))
 
 
 def _piece(steps: HostOperations, values: list[np.ndarray]) -> np.ndarray:
@@ -151,7 +157,9 @@ def _piece(steps: HostOperations, values: list[np.ndarray]) -> np.ndarray:
             value = np.concatenate([value, np.repeat(value[-1:], steps.rows - len(value), axis=0)])
         known[argument.name] = argument.layout.batched(value, argument.shape).astype(argument.dtype, copy=False)
     for operation in steps.operations:
-        known[operation.result] = operation.compute(known)
+        result = known[operation.result] = operation.compute(known)
+        if result.shape != operation.shape:  # A file may declare any: later operations and `_check_sizes` rely on it.
+            raise ValueError(f"{operation.name!r:.100} makes {list(result.shape)}, not {list(operation.shape)}")
     result = steps.result.layout.rows_first(known[steps.result.name])
     result = result.reshape(steps.rows, *canonical_shape(steps.result.example_shape))
     return result if result.dtype.kind in "iub" else result.astype(np.float32)
@@ -171,7 +179,7 @@ def to_json(steps: Sequence[HostOperations]) -> tuple[list[Any], list[np.ndarray
 
 def from_json(described: Sequence[Any], held: Sequence[np.ndarray]) -> list[HostOperations]:
     """Return the steps from the two results of `to_json`."""
-    return [
+    steps = [
         HostOperations(
             arguments=tuple(_argument(argument) for argument in record["arguments"]),
             operations=tuple(_operation(operation, held) for operation in record["operations"]),
@@ -179,6 +187,20 @@ def from_json(described: Sequence[Any], held: Sequence[np.ndarray]) -> list[Host
         )
         for record in described
     ]
+    for step in steps:
+        _check_names(step)
+    return steps
+
+
+def _check_names(steps: HostOperations) -> None:
+    """Check that each operation takes values that are made before it."""
+    known = {argument.name: argument.shape for argument in steps.arguments}
+    for operation in steps.operations:
+        if unknown := [name for name in operation.values if name not in known]:
+            raise ValueError(f"{operation.name!r:.100} of {unknown[0]!r:.100}, which is not made before it")
+        known[operation.result] = operation.shape
+    if known.get(steps.result.name) != steps.result.shape:
+        raise ValueError(f"the result {steps.result.name!r:.100} is not made")
 
 
 def _described(steps: HostOperations, held: list[np.ndarray]) -> dict[str, Any]:
@@ -206,8 +228,19 @@ def _described_operation(operation: Operation, held: list[np.ndarray]) -> dict[s
 
 
 def _argument(described: Mapping[str, Any]) -> Argument:
-    layout = BatchLayout(**described["lay"])
-    return Argument(described["name"], _shape(described["shape"]), np.dtype(described["dtype"]).name, layout)
+    name, shape, layout = _text(described["name"]), _shape(described["shape"]), BatchLayout(**described["lay"])
+    numbers = dataclasses.astuple(layout)
+    if not all(type(number) is int for number in numbers) or layout.axis < 0 or min(numbers[1:]) < 1:
+        raise ValueError(f"a batch of {described['lay']!r:.100}")
+    if layout.axis >= len(shape) or shape[layout.axis] != layout.before * layout.rows * layout.after:
+        raise ValueError(f"a batch of {described['lay']!r:.100} in a shape of {shape!r:.100}")
+    return Argument(name, shape, np.dtype(described["dtype"]).name, layout)
+
+
+def _text(described: Any) -> str:
+    if not isinstance(described, str):
+        raise TypeError(f"a name of {described!r:.100}")
+    return described
 
 
 def _shape(described: Sequence[Any]) -> tuple[int, ...]:
@@ -222,4 +255,10 @@ def _operation(described: Mapping[str, Any], held: Sequence[np.ndarray]) -> Oper
     )
     shape, dtype = _shape(described["shape"]), np.dtype(described["dtype"])
     attributes = dict(described["attributes"])
+    for field in ("name", "result", "layer"):
+        _text(described[field])
+    if type(described["number"]) is not int or described["number"] < 0:
+        raise ValueError(f"result {described['number']!r:.100} of an operation")
+    if not arrays.is_known(described["name"]):
+        foreign.check(_text(attributes["text"]))
     return Operation(**{**described, "operands": operands, "shape": shape, "dtype": dtype, "attributes": attributes})

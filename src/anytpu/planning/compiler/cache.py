@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from anytpu import _env
+from anytpu.files.json_text import read_json
 from anytpu.files.replacing import replaced
 
 MAX_BYTES = 2 * 2**30
@@ -66,7 +67,7 @@ def _unpack(content: bytes) -> tuple[dict[str, Any], bytes]:
     if content[: len(_MAGIC)] != _MAGIC or content[len(_MAGIC) : start] != hashlib.sha256(load).digest():
         raise ValueError("not an answer, or not a whole one")
     head, _, text = zlib.decompress(load).partition(b"\n")
-    return json.loads(head), text
+    return read_json(head), text
 
 
 def _make_room(folder: Path) -> None:

@@ -26,12 +26,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 from anytpu import _env, units
 from anytpu.errors import CompilerMissingError, NoAnswerError
 from anytpu.files import memory
+from anytpu.files.memory import resident_bytes
 
 Answer = tuple[dict[str, Any], bytes]
 """A child's answer: a header, and the text of the compiled program."""
@@ -45,7 +45,6 @@ _SHARE = 0.9  # Of the memory that is available, for all compilers together.
 _LOOKS_S = 0.1  # At 5 GB/s a compiler takes half a gigabyte between two looks.
 _TAIL_BYTES, _TAIL_LINES = 65536, 8
 _ENDS_S = 30.0  # A crash takes its time to report itself.
-_RESIDENT = re.compile(r"^VmRSS:\s+(\d+) kB$", re.MULTILINE)
 
 # After the standard library and before other packages, where this anytpu would not be found anyway.
 _START = """
@@ -237,15 +236,6 @@ def forget_children() -> None:
 def must_make_room(limit_bytes: int, pid: int, pids: Sequence[int]) -> bool:
     """Return whether the busy compilers `pids`, oldest first, take more than the limit, and `pid` is the youngest."""
     return pid == pids[-1] and sum(map(resident_bytes, pids)) > limit_bytes
-
-
-def resident_bytes(pid: int) -> int:
-    """Return the resident memory of a process, bytes; 0 if it has ended."""
-    try:
-        match = _RESIDENT.search(Path(f"/proc/{pid}/status").read_text())
-    except OSError:
-        return 0
-    return int(match[1]) * 1024 if match else 0
 
 
 def extract_last_words(printed: str) -> str:

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from anytpu.errors import SettingError
+from anytpu.files.json_text import read_json
 from anytpu.files.opening import read_text
 from anytpu.planning.quoting import quoted
 from anytpu.planning.records.prediction import Prediction
 from anytpu.planning.records.step import NO_LAYER, Buffer, OpTime
-from anytpu.planning.stored import MAX_TEXT, from_json, record_of
+from anytpu.planning.stored import MAX_TEXT, record_of
 from anytpu.units import MIB
 
 LOCK_FORMAT = 1
@@ -160,7 +161,7 @@ def read_lock(path: str | Path) -> PlanLock:
         SettingError: there is no such file, or it is damaged, of a newer anytpu, or another kind of file.
     """
     try:
-        return _parsed(from_json(read_text(Path(path))))
+        return _parsed(read_json(read_text(Path(path))))
     except FileNotFoundError as error:
         raise SettingError(f"there is no lock {str(path)!r}; write it: anytpu plan ... --lock {path}") from error
     except (OSError, ValueError) as error:

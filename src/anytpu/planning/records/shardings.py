@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import jax
-from jax.sharding import AbstractMesh, AxisType, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from anytpu import units
 from anytpu.errors import SettingError
@@ -182,15 +182,33 @@ class Shardings:
         """The layout of the best: `tpu.connect(..., layout=found)` uses it."""
         return self.best.layout
 
-    def shardings(self) -> dict[str, NamedSharding]:
-        """Return the sharding of each array of the state by its name, over an abstract mesh, for JAX code.
+    def shardings(self, mesh: Any = None) -> dict[str, NamedSharding]:
+        """Return the sharding of each array of the state by its name, for JAX code.
+
+        Args:
+            mesh: a `jax.sharding.Mesh` or `AbstractMesh` with the axes of the layout; None: an abstract one, which
+                names no devices.
+
+        Raises:
+            SettingError: `mesh` is no mesh, or has other axes.
 
         Example:
             >>> found.shardings()["dense/kernel"].spec  # doctest: +SKIP
             PartitionSpec(None, 'data')
+            >>> mesh = jax.make_mesh((8,), ("data",))  # doctest: +SKIP
+            >>> jax.device_put(kernel, found.shardings(mesh)["dense/kernel"])  # doctest: +SKIP
         """
         names, sizes = zip(*self.layout.axes, strict=True)
-        mesh = AbstractMesh(sizes, names, (AxisType.Auto,) * len(names))
+        if mesh is None:
+            mesh = AbstractMesh(sizes, names, (AxisType.Auto,) * len(names))
+        if not isinstance(mesh, AbstractMesh | Mesh):
+            raise SettingError(f"mesh must be a jax.sharding.Mesh, not {type(mesh).__name__}")
+        if dict(mesh.shape) != dict(self.layout.axes):
+            found = axes_text(list(mesh.shape.items()))
+            raise SettingError(
+                f"the layout is over the mesh {axes_text(self.layout.axes)}, not over {found}: make it with "
+                f"jax.make_mesh({sizes!r}, {names!r})"
+            )
         return {name: NamedSharding(mesh, partition_of(spec)) for name, spec in self.layout.specs.items()}
 
     def layout_map(self, device_mesh: Any = None) -> Any:

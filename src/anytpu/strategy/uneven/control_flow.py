@@ -1,8 +1,8 @@
 """Loops and branches of a step that have a collective in them, run by all groups of replicas together.
 
 Idea: the body of a loop is run in lockstep, as the step itself. A value that the loop carries is one array if it stays
-equal on all replicas, and else one for each group. Which it is shows when the body has run: the body is traced
-abstractly until no more values turn out to differ.
+equal on all replicas, and else one for each group. The body is traced abstractly until no more values turn out to
+differ.
 
 Rule: the number of steps of a loop is equal on all replicas. Replicas that choose different branches compute all of
 them, as under `vmap`.

@@ -4,8 +4,8 @@ Idea: replicas with different numbers of rows have different traces, and meet at
 each group computes its own operations. At a collective the operands of all groups are put together, the collective
 runs, and each group gets its part of the results. Nothing is masked, and nothing interpreted.
 
-Rule: all groups run the same collectives in the same order. A loop or a branch with a collective in it is itself run in
-lockstep (`control_flow.py`), so its number of steps must be equal on all replicas.
+Rule: all groups run the same collectives in the same order. A loop or a branch with a collective in it runs in lockstep
+itself (`control_flow.py`). So its number of steps must be equal on all replicas.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from collections.abc import Hashable
 from typing import Any, NoReturn
 
 import jax
-from jax.extend.core import JaxprEqn, Literal
+from jax.extend.core import JaxprEqn, Literal, jaxpr_as_fun
 
 from anytpu.errors import ReplicaError
 from anytpu.program.jaxprs import inner_jaxprs, shape_of
 from anytpu.strategy.uneven.control_flow import CONTROL_FLOW, Packing, with_index
-from anytpu.strategy.uneven.groups import Groups, PerGroup, Single, Task, Value, is_equal
+from anytpu.strategy.uneven.groups import Groups, Lanes, PerGroup, Single, Task, Value, is_equal
 from anytpu.strategy.uneven.nodes import (
     Node,
     NodeList,
@@ -207,7 +207,12 @@ class Lockstep:
             found[:] = self.beside().run([node_list(loss) for loss in losses], arguments)
             return self.groups.total([v[0] for v in found]), [[value.array for value in values] for values in found]
 
-        gradients, arrays = jax.grad(total, has_aux=True)(packing.arrays())
+        closed, shape = jax.make_jaxpr(jax.grad(total, has_aux=True), return_shape=True)(packing.arrays())
+        # The collectives of all replicas were run, so what is left would be run by one group alone.
+        if isinstance(self.groups, Lanes) and meets_in(closed):
+            self.refuse("a function with a derivative of its own runs a collective in the derivative")
+        results = jaxpr_as_fun(closed)(*jax.tree.leaves(packing.arrays()))
+        gradients, arrays = jax.tree.unflatten(jax.tree.structure(shape), results)
         meeting = self.meeting()
         results = [
             [Value(array, value.identity and (meeting, value.identity)) for array, value in zip(*pair, strict=True)]

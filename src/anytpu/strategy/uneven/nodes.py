@@ -1,7 +1,7 @@
 """The operations of one replica's trace as a flat list, and what they need of other replicas.
 
-Idea: a call of a function with a collective in it is replaced by the function's operations, so that collectives stand
-in the list itself, or in a loop or a branch of it.
+Idea: a call of a function with a collective in it is replaced by the function's operations. So a collective is in the
+list itself, or in a loop or a branch of it.
 
 Rule: an operation without use and without effect is left out.
 """

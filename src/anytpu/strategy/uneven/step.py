@@ -163,15 +163,7 @@ class UnevenStep:
         """Run the traces. Return the results over all replicas, and for each whether the replicas have their own."""
         arguments = self._arguments(groups, flat, batched)
         sources = [node_list(closed, closed.consts) for closed, _ in traces]
-        try:
-            found = Lockstep(self._name, groups).run(sources, arguments)
-        except NameError as error:
-            if "unbound axis name" not in str(error):
-                raise
-            raise ReplicaError(
-                f"{self._name} was given a batch that does not fill all replicas, and a function with a derivative of "
-                "its own runs a collective in it. Leave such a batch out: batch(rows, drop_remainder=True)"
-            ) from error
+        found = Lockstep(self._name, groups).run(sources, arguments)
         results, own = [], []
         for column, spec in zip(zip(*found, strict=True), self._transported(traces), strict=True):
             own.append(not is_equal(column))
@@ -190,9 +182,10 @@ class UnevenStep:
                 columns.append([Value(array, ("argument", index))] * len(self._groups))
                 continue
             parts = groups.cut(array)
-            axis = 1 if is_lanes else 0
-            cut = [jax.lax.slice_in_dim(p, 0, g.rows, axis=axis) for p, g in zip(parts, self._groups, strict=True)]
-            columns.append([Value(part, None) for part in (cut if has_rows else parts)])
+            if has_rows:
+                pairs = zip(parts, self._groups, strict=True)
+                parts = [jax.lax.slice_in_dim(part, 0, group.rows, axis=1 if is_lanes else 0) for part, group in pairs]
+            columns.append([Value(part, None) for part in parts])
         return [list(row) for row in zip(*columns, strict=True)]
 
     def _transported(self, traces: Sequence[tuple[ClosedJaxpr, Any]]) -> list[jax.ShapeDtypeStruct]:

@@ -70,7 +70,8 @@ def check(
         y: labels of the rows; None generates them.
         batch_size: maximum number of rows. It need not be divisible by the number of cores.
         cores: number of virtual cores, and number of devices.
-        layout: the layout over the cores, as `anytpu.connect` takes it; None: the batch is split, weights are whole.
+        layout: the layout over the cores, as `anytpu.connect` takes it. None: that of the strategy in whose scope the
+            model was compiled, if it is for so many cores. Without one the batch is split, and weights are whole.
         mesh: {name: size} of each mesh axis for the layout, or None.
         shrink: compare a smaller model, for one too large for this machine. It has two of the equal blocks, and the
             widths of its layers are divided by this number. 1 keeps the widths. The rules of the layout are checked on
@@ -96,7 +97,11 @@ def check(
     _check_arguments(model, batch_size, cores, shrink, timeout_s)
     if layout is None and mesh is not None:
         raise SettingError(f'mesh={mesh!r} is the mesh of a layout: give one too, such as layout="fsdp"')
+    trainer = trainer_of(model)
+    own = None if trainer is None else trainer.strategy.layout
     resolved = None if layout is None else resolve(layout, mesh, cores)
+    if layout is None and own is not None and not own.is_open and own.devices == cores:
+        resolved = own
     # 1. Trace the step of the whole model.
     with _home(model), _naming_layers(f"{model.name}/train", cores=1):
         batch, data = batch_of(model, x, y, batch_size)

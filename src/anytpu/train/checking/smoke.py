@@ -106,7 +106,7 @@ def smoke(
     The ten steps have one made batch of two rows a core, on as many virtual cores as the slice has, at most 8. They
     have the layout of the real model. The same steps run on one core. Checked are:
 
-    - each loss is finite, and the loss changes;
+    - each loss is finite, and the loss changes, and is in the end at most ten times the first;
     - each trainable weight changes, and stays finite;
     - the first three losses are those of one core, to the rounding of the layers' precision;
     - the real model fits on the slice, and is fast enough if `max_step_s` is given.

@@ -25,6 +25,9 @@ STEPS = 10
 COMPARED_STEPS = 3
 """Number of steps whose losses are compared: later ones amplify the rounding of the earlier."""
 
+MAX_GROWTH = 10.0
+"""Maximum ratio of the last loss to the first, of 1 at least: all steps have one batch, so a larger one diverges."""
+
 _TOLERANCE = 1e-4
 _HALF_TOLERANCE = 5e-2
 _SHOWN = 5
@@ -149,6 +152,12 @@ def _check_weights(program: Program, names: tuple[str, ...], before: Tree, train
         raise SmokeTestError(
             f"{STEPS} steps of {program.name!r} did not change {_listed(same, '')}: no gradient arrives there. Use the "
             "output of the layer in the loss, or set its trainable=False"
+        )
+    first, last = trained.losses[0], trained.losses[-1]
+    if last > MAX_GROWTH * max(1.0, abs(first)):
+        raise SmokeTestError(
+            f"the loss of {program.name!r} grows from {first:.4g} to {last:.4g} in {STEPS} steps on one batch: the "
+            "training diverges. Lower the learning rate, or clip gradients: keras.optimizers.Adam(clipnorm=1.0)"
         )
     if len(set(trained.losses)) == 1:
         raise SmokeTestError(

@@ -4,7 +4,7 @@ from anytpu.train.checkpoint.folder import Checkpoint, Checkpoints, checkpoint_a
 from anytpu.train.checkpoint.manifest import ArrayForm, Purpose, difference
 from anytpu.train.checkpoint.policy import SavePolicy
 from anytpu.train.checkpoint.saver import Saver
-from anytpu.train.checkpoint.snapshot import Restored, Snapshot, maker_of
+from anytpu.train.checkpoint.snapshot import Restored, Snapshot, is_finite, maker_of
 
 __all__ = [
     "ArrayForm",
@@ -17,5 +17,6 @@ __all__ = [
     "Snapshot",
     "checkpoint_at",
     "difference",
+    "is_finite",
     "maker_of",
 ]

@@ -24,6 +24,7 @@ import time
 from pathlib import Path
 
 from anytpu.errors import FileError
+from anytpu.files.json_text import read_json
 from anytpu.train.checkpoint.bucket import Bucket
 from anytpu.train.checkpoint.lock import Writer
 
@@ -159,7 +160,7 @@ def _named(content: bytes | None) -> str:
 def _is_dead_here(content: bytes) -> bool:
     """Return whether a writer of this machine's present boot, and of this container, has ended."""
     writer = Writer.of(content)
-    if writer is None or not writer.is_here() or json.loads(content).get("namespace") != _namespace():
+    if writer is None or not writer.is_here() or read_json(content).get("namespace") != _namespace():
         return False
     return not Path(f"/proc/{writer.process_id}").exists()
 

@@ -13,12 +13,12 @@ import contextlib
 import errno
 import fcntl
 import functools
-import io
 import itertools
 import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import IO
 
 from anytpu.train.checkpoint.read_ahead import AT_ONCE
 from anytpu.units import MIB
@@ -83,7 +83,7 @@ class DirectFile(contextlib.AbstractContextManager):
                 rest = rest[self._file.write(rest) :]
 
 
-def direct_pieces(files: Sequence[io.FileIO]) -> Iterator[Callable[[], memoryview]]:
+def direct_pieces(files: Sequence[IO[bytes]]) -> Iterator[Callable[[], memoryview]]:
     """Yield functions that read the pieces of files, in order, for `ReadAhead`.
 
     The pieces share `AT_ONCE` buffers: a piece is valid until the function after the next `AT_ONCE - 1` is called.
@@ -102,7 +102,7 @@ def direct_pieces(files: Sequence[io.FileIO]) -> Iterator[Callable[[], memoryvie
             yield functools.partial(_read, file, start, next(buffers))
 
 
-def _read(file: io.FileIO, start: int, buffer: memoryview) -> memoryview:
+def _read(file: IO[bytes], start: int, buffer: memoryview) -> memoryview:
     """Read the bytes from an offset on into a buffer, and return the part of it that is filled."""
     filled_bytes = 0
     while filled_bytes < len(buffer):
@@ -115,7 +115,7 @@ def _read(file: io.FileIO, start: int, buffer: memoryview) -> memoryview:
 
 
 @contextlib.contextmanager
-def _buffered_if_refused(file: io.FileIO) -> Iterator[None]:
+def _buffered_if_refused(file: IO[bytes]) -> Iterator[None]:
     """Switch direct access off if an attempt is refused for it, so that the next attempt is buffered."""
     before = fcntl.fcntl(file, fcntl.F_GETFL)
     try:
@@ -127,7 +127,7 @@ def _buffered_if_refused(file: io.FileIO) -> Iterator[None]:
         _set_flags(file, 0)
 
 
-def _set_flags(file: io.FileIO, direct: int) -> None:
+def _set_flags(file: IO[bytes], direct: int) -> None:
     """Switch direct access on or off."""
     flags = fcntl.fcntl(file, fcntl.F_GETFL)
     fcntl.fcntl(file, fcntl.F_SETFL, (flags & ~_DIRECT) | direct)

@@ -23,6 +23,7 @@ import numpy as np
 from anytpu._restarts import report_step
 from anytpu.engine.hosts import Hosts, current_hosts
 from anytpu.errors import DamageError, FileError
+from anytpu.pipeline.remote_file import is_url
 from anytpu.train.checkpoint.arrays import Sink, read_arrays, write_arrays
 from anytpu.train.checkpoint.bucket_store import BucketStore
 from anytpu.train.checkpoint.folder_store import FolderStore
@@ -367,6 +368,6 @@ def checkpoint_at(path: str | Path) -> Checkpoint:
 
 
 def _store_at(location: str | Path) -> Store:
-    if "://" in str(location):
+    if is_url(str(location)):
         return BucketStore(str(location))
     return FolderStore(Path(location).expanduser().absolute())

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from anytpu.errors import DamageError, FileError
+from anytpu.files.opening import open_file, read_file
 from anytpu.train.checkpoint.arrays import Sink, Source, write_all
 from anytpu.train.checkpoint.direct_file import DirectFile, direct_pieces
 from anytpu.train.checkpoint.lock import FolderLock
@@ -101,7 +102,7 @@ class FolderStore:
     def read_manifest(self, step: int) -> bytes:
         """Return the manifest of a checkpoint."""
         with _reported_damage(NAME):
-            return (self._folder(step) / NAME).read_bytes()
+            return read_file(self._folder(step) / NAME)
 
     @contextlib.contextmanager
     def arrays(self, step: int) -> Iterator[tuple[Source, int]]:
@@ -109,7 +110,7 @@ class FolderStore:
         folder = self._folder(step)
         with _reported_damage(ARRAYS), contextlib.ExitStack() as stack:
             names = parts_in(os.listdir(folder)) or [ARRAYS]
-            files = [stack.enter_context((folder / name).open("rb", buffering=0)) for name in names]
+            files = [stack.enter_context(open_file(folder / name)) for name in names]
             pieces = stack.enter_context(ReadAhead(direct_pieces(files)))
             yield pieces, sum(os.fstat(file.fileno()).st_size for file in files)
 
@@ -187,5 +188,7 @@ def _reported_damage(name: str) -> Iterator[None]:
             raise
         if error.errno == errno.ENOENT:
             raise DamageError(f"it has no {name}") from error
-        kind = DamageError if error.errno in _DAMAGED else FileError
+        # An open file's EINVAL has no name. With one, `open_file` has refused a named pipe, a socket or a device.
+        is_no_file = error.errno == errno.EINVAL and error.filename is not None
+        kind = DamageError if error.errno in _DAMAGED or is_no_file else FileError
         raise kind(f"its {name} cannot be read: {error.strerror or error}") from error

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from anytpu.errors import FileError
+from anytpu.files.json_text import read_json
 
 LOG = logging.getLogger("anytpu")
 
@@ -63,7 +64,7 @@ class Writer:
     def of(cls, content: bytes) -> Writer | None:
         """Return the writer named by a file's content; None if the content is empty or incomplete."""
         try:
-            fields: Any = json.loads(content)
+            fields: Any = read_json(content)
             return cls(int(fields["process_id"]), *(str(fields[name]) for name in ("host", "machine", "since")))
         except (ValueError, TypeError, KeyError):
             return None

@@ -25,6 +25,8 @@ import ml_dtypes  # noqa: F401 - makes the names of bfloat16 and the float8 kind
 import numpy as np
 
 from anytpu.errors import DamageError, FileError
+from anytpu.files.json_text import check_json, read_json
+from anytpu.units import MIB
 
 KIND = "anytpu checkpoint"
 """The value of the manifest's "kind" field."""
@@ -34,6 +36,9 @@ FORMAT = 1
 
 NAME = "manifest.json"
 """The file of the manifest, in the folder of a checkpoint."""
+
+MAX_BYTES = 64 * MIB
+"""Maximum size of a manifest: 250,000 arrays."""
 
 _PIECE_BYTES = 2**20
 """Bytes of one call of google_crc32c, which holds Python's lock: the training's thread waits for it."""
@@ -130,13 +135,25 @@ def is_number(dtype: np.dtype) -> bool:
 
 
 def to_json(manifest: CheckpointManifest) -> bytes:
-    """Return a manifest as JSON, with its own digest."""
+    """Return a manifest as JSON, with its own digest.
+
+    Raises:
+        FileError: `from_json` would refuse it: it is too large, or its host state nests too deeply.
+    """
     arrays = [
         {"name": a.name, **dataclasses.asdict(a.form), "offset_bytes": a.offset_bytes, "digest": a.digest}
         for a in manifest.arrays
     ]
     fields = {"kind": KIND, "format": FORMAT, "step": manifest.step, "host": manifest.host, "arrays": arrays}
-    return _to_bytes({**fields, "digest": digest_of(_to_bytes(fields))})
+    content = _to_bytes({**fields, "digest": digest_of(_to_bytes(fields))})
+    try:
+        check_json(content, MAX_BYTES)
+    except ValueError as error:
+        raise FileError(
+            f"the checkpoint of step {manifest.step} cannot be written, for its {NAME}: {error}. Keep less in the "
+            "states of the callbacks"
+        ) from error
+    return content
 
 
 def from_json(content: bytes) -> CheckpointManifest:
@@ -147,9 +164,9 @@ def from_json(content: bytes) -> CheckpointManifest:
         FileError: the manifest has a newer format.
     """
     try:
-        fields: dict[str, Any] = json.loads(content)
+        fields: dict[str, Any] = read_json(content, MAX_BYTES)
         version, is_ours, digest = fields.get("format"), fields.get("kind") == KIND, fields.pop("digest", None)
-    except (ValueError, AttributeError, RecursionError):
+    except (ValueError, AttributeError):
         raise DamageError(f"its {NAME} was changed or cut off after it was saved") from None
     # A newer format is not damage: a newer release reads it. But if the digest is correct with FORMAT in its place, the
     # "format" field itself was damaged.

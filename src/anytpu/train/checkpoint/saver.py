@@ -113,7 +113,7 @@ class Saver:
             make: copies the state to the host.
 
         Raises:
-            NaNLossError: a weight is not finite. Training on would not mend it.
+            NaNLossError: a weight or a slot is not finite. Training on would not mend it.
         """
         # One snapshot at a time: the next one is copied to the same memory.
         self.wait()
@@ -186,12 +186,12 @@ class Saver:
             )
 
     def _bad(self, snapshot: Snapshot) -> str | None:
-        """Return why a snapshot must not be saved, or None: a weight is not finite."""
+        """Return why a snapshot must not be saved, or None: a value is not finite."""
         bad = snapshot.first_bad()
         if bad is None:
             return None
         newest = f"The newest checkpoint is that of step {self.step}" if self.step else "There is no checkpoint"
-        return f"step {snapshot.step} is not saved: the weight {bad!r} has a NaN or an infinity. {newest}"
+        return f"step {snapshot.step} is not saved: {bad!r} has a NaN or an infinity. {newest}"
 
     def _accept(self, snapshot: Snapshot) -> None:
         self.step, self._saved_s = snapshot.step, self._now()
@@ -209,6 +209,10 @@ class Saver:
             self._has_reported, self._unsaved = False, None
         except FileError as error:
             self._failure = self._unsaved = error
+        # Whatever else ends this thread, the run must not look as if it had been saved.
+        except BaseException as error:
+            reason = f"{type(error).__name__}: {error}".rstrip(": ")
+            self._failure = self._unsaved = FileError(f"step {snapshot.step} cannot be saved: {reason}")
         # The training may need the core of this thread: all of it on two cores, the less the more there are.
         self._cost((time.thread_time() - began_s) / max((os.cpu_count() or 1) - 1, 1))
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from anytpu.errors import FileError
 from anytpu.train.checkpoint.folder import Checkpoint
-from anytpu.train.checkpoint.host_state import pack, unpack
+from anytpu.train.checkpoint.host_state import copied, pack, unpack
 from anytpu.train.checkpoint.manifest import Json
 
 LOG = logging.getLogger("anytpu")
@@ -44,7 +44,8 @@ class Snapshot:
         values: values of the variables by name, copies on the host.
         trained: names of the trainable weights.
         optimizer_state: names of the optimizer's variables.
-        host: state of the host by name; see `host_state.pack`.
+        finite: names of other values that must be finite too, such as the moving averages of BatchNormalization.
+        host: state of the host by name; see `host_state.pack`. It is copied.
         metrics: values to choose the best checkpoint by, by name.
         about: facts to show in a list of checkpoints, such as the epoch and the number of cores.
     """
@@ -54,13 +55,19 @@ class Snapshot:
     values: Mapping[str, np.ndarray]
     trained: frozenset[str] = frozenset()
     optimizer_state: frozenset[str] = frozenset()
+    finite: frozenset[str] = frozenset()
     host: dict[str, Any] = dataclasses.field(default_factory=dict)
     metrics: dict[str, float] = dataclasses.field(default_factory=dict)
     about: dict[str, Any] = dataclasses.field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        # A thread writes the snapshot while the training goes on and changes lists and arrays.
+        object.__setattr__(self, "host", copied(self.host))
+
     def first_bad(self) -> str | None:
-        """Return the name of the first trainable weight with a NaN or an infinity, or None."""
-        return next((name for name in self.values if name in self.trained and not _is_finite(self.values[name])), None)
+        """Return the name of the first weight, slot or other value of `finite` with a NaN or an infinity, or None."""
+        checked = self.trained | self.optimizer_state | self.finite
+        return next((name for name in self.values if name in checked and not is_finite(self.values[name])), None)
 
     def packed(self) -> tuple[dict[str, np.ndarray], Json]:
         """Return all arrays by name, and the rest as plain JSON."""
@@ -120,11 +127,13 @@ class Restored:
 def maker_of(host: Json) -> str:
     """Return the kind of run that made a checkpoint, from the state of its host."""
     made = host.get("made") if isinstance(host, dict) else None
-    return str(made["by"]) if isinstance(made, dict) else "TPUEstimator"
+    return _shown(made.get("by", "unknown")) if isinstance(made, dict) else "TPUEstimator"
 
 
 def _warn_of_changes(where: str, saved: dict[str, Any], now: dict[str, Any]) -> None:
-    changed = [f"{name} {saved[name]} then, {now[name]} now" for name in now if saved.get(name, now[name]) != now[name]]
+    changed = [
+        f"{name} {_shown(saved[name])} then, {now[name]} now" for name in now if saved.get(name, now[name]) != now[name]
+    ]
     if changed:
         LOG.warning(
             "The checkpoint %s was written by another system: %s. The run continues, perhaps with other rounding",
@@ -133,11 +142,17 @@ def _warn_of_changes(where: str, saved: dict[str, Any], now: dict[str, Any]) -> 
         )
 
 
+def _shown(value: Any) -> str:
+    """Return a value of a checkpoint as text without control characters: a terminal would obey them."""
+    return "".join(char if char.isprintable() else "?" for char in str(value))
+
+
 def _versions() -> dict[str, str]:
     return {name: importlib.metadata.version(name) for name in _PACKAGES}
 
 
-def _is_finite(value: np.ndarray) -> bool:
+def is_finite(value: np.ndarray) -> bool:
+    """Return whether an array has neither a NaN nor an infinity."""
     if value.dtype.kind not in "fcV":
         return True
     flat = value.reshape(-1)

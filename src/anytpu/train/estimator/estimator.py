@@ -204,7 +204,7 @@ class TPUEstimator:
         elif state.position is not None:
             LOG.warning(
                 "The data start from the beginning. The checkpoint of step %d holds a position for another input_fn "
-                "(%r) or another number of replicas (%d).",
+                "(%r), other arrays or another number of replicas (%d).",
                 state.step,
                 state.position["input_fn"],
                 len(state.position["states"]),

@@ -96,7 +96,10 @@ class HostBatches(Iterator[Batch]):
             return False
         if not all(isinstance(iterator, Positioned) for iterator in self._iterators):
             return False
-        for iterator, state in zip(self._iterators, position["states"], strict=True):
+        pairs = list(zip(self._iterators, position["states"], strict=True))
+        if any(isinstance(iterator, _Arrays) and not iterator.has(state) for iterator, state in pairs):
+            return False
+        for iterator, state in pairs:
             iterator.set_state(state)
         return True
 
@@ -160,8 +163,12 @@ class _Arrays(Iterator[Tree]):
         self._taken += 1
         return jax.tree.map(lambda array: array[start : start + self._rows], self._arrays)
 
+    def has(self, state: dict[str, int]) -> bool:
+        """Return whether a position is one in arrays of as many rows, in batches of this size."""
+        return {**state, "batches": 0} == {**self.get_state(), "batches": 0}
+
     def get_state(self) -> dict[str, int]:
-        return {"batches": self._taken}
+        return {"batches": self._taken, "rows": self._length, "batch_size": self._rows}
 
     def set_state(self, state: dict[str, int]) -> None:
         self._taken = state["batches"]

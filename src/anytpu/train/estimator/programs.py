@@ -18,6 +18,7 @@ import numpy as np
 
 from anytpu.engine.hosts import current_hosts
 from anytpu.errors import EstimatorError
+from anytpu.pipeline.remote_file import refuse_url
 from anytpu.program.file import SUFFIX, write
 from anytpu.program.program import ROWS, Program, Tree, spec_of
 from anytpu.strategy.arguments import split_arguments
@@ -88,13 +89,14 @@ def training(run: ModeRun, input_specs: Any, tensors: bool) -> Program:
     shards = jax.tree.map(lambda leaf: PerReplica.of_stack(split_rows(leaf, deployment.replicas)), zeros)
     run.make(zeros)
     form, _ = split_arguments((shards,), None, deployment.replicas)
-    step = step_of(Call(run.step, form, deployment.strategy, is_pure=False), None)
+    step = step_of(Call(run.step, form, deployment.strategy, is_pure=False))
     program = dataclasses.replace(step.program, name=f"{_name(run.step)}/train")
     return _with_values(program, list(step.variables)) if tensors else program
 
 
 def exported(program: Program, folder: str | Path, step: int, platforms: tuple[str, ...]) -> str:
     """Write a program with its values as `<folder>/<step>.anytpu`, and return the path."""
+    refuse_url(str(folder), "an exported program")
     path = Path(folder).expanduser() / f"{step}{SUFFIX}"
     path.parent.mkdir(parents=True, exist_ok=True)
     hosts = current_hosts()

@@ -15,7 +15,16 @@ from typing import Any
 import keras
 
 from anytpu.errors import EstimatorError, StrategyError
-from anytpu.train.checkpoint import Checkpoint, Checkpoints, Restored, SavePolicy, Saver, Snapshot, checkpoint_at
+from anytpu.train.checkpoint import (
+    Checkpoint,
+    Checkpoints,
+    Restored,
+    SavePolicy,
+    Saver,
+    Snapshot,
+    checkpoint_at,
+    is_finite,
+)
 from anytpu.train.estimator.run_config import RunConfig
 from anytpu.train.estimator.variable_store import VariableStore
 
@@ -147,6 +156,7 @@ class EstimatorSaver:
         self._listeners = list(listeners or ())
         newest = checkpoints.latest()
         self._is_new = newest is None
+        self._finite: frozenset[str] = frozenset()
         self._saver = Saver(
             checkpoints, SavePolicy(config.save_checkpoints_secs, config.save_checkpoints_steps), newest or 0
         )
@@ -159,10 +169,12 @@ class EstimatorSaver:
         """
         for listener in self._listeners:
             listener.begin()
+        values = self._store.values("train")
+        self._finite = frozenset(name for name, value in values.items() if is_finite(value))
         if self._is_new:
             self.save(step, None, self._saver.save_first)
         else:
-            self._checkpoints.check_room(sum(value.nbytes for value in self._store.values("train").values()))
+            self._checkpoints.check_room(sum(value.nbytes for value in values.values()))
 
     def is_due(self, step: int) -> bool:
         """Return whether a save is due at a step."""
@@ -219,6 +231,7 @@ class EstimatorSaver:
             self._store.values("train"),
             trained=frozenset(name for name, form in forms if form.is_trained),
             optimizer_state=frozenset(name for name, form in forms if form.is_optimizer_state),
+            finite=self._finite,
             host={POSITION: position},
         )
 
