@@ -317,8 +317,10 @@ def test_a_stateful_model_runs_on_one_core():
     ]
     assert repr(converted).endswith("on <TPUStrategy: 1 of v2-8, 8 virtual cores>>")
     x, y = X[:12].reshape(12, 3, 2), Y[:12]
-    settings = {"batch_size": 4, "shuffle": False, "verbose": 0}
-    close(converted.fit(x, y, **settings), model.fit(x, y, **settings))
+    # Keras's own fit on JAX begins each batch with zeros. A call outside of fit goes on, and so does TensorFlow's fit.
+    losses = [float(model.loss(y[start : start + 4], model(x[start : start + 4]))) for start in (0, 4, 8)]
+    found = converted.evaluate(x, y, batch_size=4, verbose=0, return_dict=True)["loss"]
+    assert found == pytest.approx(np.mean(losses), abs=1e-5)
 
 
 def test_strict_is_an_assertion():
