@@ -956,7 +956,7 @@ _LOW_LEVEL_ROWS = (
 
 _WORKERS: dict[str, str | None] = {"workers": None, "use_multiprocessing": None, "max_queue_size": None}
 _SAME_IN_BACKEND = _words(
-    "abs all any argmax argmin cos exp log max mean min prod relu round shape sigmoid sign sin softmax softplus sqrt "
+    "abs all any cos exp log max mean min prod relu round shape sigmoid sign sin softmax softplus sqrt "
     "square squeeze std sum tanh transpose var zeros_like ones_like"
 )
 _NOT_IN_NUMPY = _words("relu sigmoid softmax softplus stop_gradient")
@@ -1199,7 +1199,7 @@ _KERAS = (
             "rename",
             target=f"keras.ops.{new}",
             host="" if new in _NOT_IN_NUMPY else f"np.{_OTHERWISE_IN_NUMPY.get(new, new)}",
-            keywords={"name": None, "x": "x"},
+            keywords={"name": None},
         )
         for name, new, arguments in (
             *((name, name, "a") for name in _SAME_IN_BACKEND),
@@ -1217,7 +1217,9 @@ _KERAS = (
                     "minimum": ("minimum", "a, b"),
                     "not_equal": ("not_equal", "a, b"),
                     "pow": ("power", "a, 2"),
-                    "arange": ("arange", "3"),
+                    "arange": ("arange", "3, dtype='int32'"),
+                    "argmax": ("argmax", "a, axis=-1"),
+                    "argmin": ("argmin", "a, axis=-1"),
                     "cast": ("cast", "a, 'float32'"),
                     "clip": ("clip", "a, 0, 1"),
                     "ndim": ("ndim", "a"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import re
 from typing import Any
 
@@ -13,7 +12,7 @@ from libcst.helpers import get_full_name_for_node
 
 from anytpu._replaced import FOREIGN
 from anytpu.port import known
-from anytpu.port.arguments import argument_of, in_parentheses, keyword_of, with_argument, with_keyword
+from anytpu.port.arguments import argument_of, in_parentheses, keyword_of, with_argument
 from anytpu.port.control_flow import plan_range_loops
 from anytpu.port.edits import Edits
 from anytpu.port.filling import OWNER, drop_self_assignment, fill, rename_attribute
@@ -81,7 +80,6 @@ def plan_patterns(edits: Edits) -> None:
         elif isinstance(node, cst.Call):
             _plan_apply(edits, node)
             _plan_decay(edits, node)
-            _plan_weight(edits, node)
             _plan_compile(edits, node)
             _plan_steps(edits, node)
             _plan_cache(edits, node)
@@ -177,19 +175,6 @@ def _plan_specification(edits: Edits, method: cst.Attribute) -> None:
     else:
         edits.put(call, lambda updated: updated.func.value)
     edits.mark(method)
-
-
-def _plan_weight(edits: Edits, call: cst.Call) -> None:
-    """Give the arguments of `add_weight` their keywords: Keras 2 had the name first, Keras 3 has the shape first."""
-    is_method = isinstance(call.func, cst.Attribute) and call.func.attr.value in ("add_weight", "add_variable")
-    if not isinstance(call.func, cst.Attribute) or not is_method or any(argument.star for argument in call.args):
-        return
-    is_metric = edits.values.is_a(call.func.value, "keras.metrics.Metric")
-    if is_metric or edits.values.is_a(call.func.value, "keras.layers.Layer"):
-        positional = [argument for argument in call.args if argument.keyword is None]
-        names = ("name", "shape", "aggregation") if is_metric else ("name", "shape", "dtype", "initializer")
-        for argument, name in zip(positional, names, strict=False):
-            edits.put(argument, functools.partial(with_keyword, name=name))
 
 
 def _plan_compile(edits: Edits, call: cst.Call) -> None:

@@ -237,7 +237,7 @@ class Values:
 
     def _pass(self, call: cst.Call) -> None:
         """Pass the arguments of a call to the parameters of the functions that it calls, now or later."""
-        for function in self._called(call):
+        for function in self.called(call):
             self._bind(function.node, call.args)
             for functions in (self.host, self.traced):  # A function runs where its caller does.
                 if not functions.isdisjoint(self.tree.functions(call)):
@@ -278,8 +278,8 @@ class Values:
             kinds = item_of(self.of(arguments.value), index) if arguments is not None else UNKNOWN
             self._add(("variable", node, name), (kinds - ELEMENT) or ARRAY)
 
-    def _called(self, call: cst.Call) -> list[OwnFunction]:
-        """Return the program's functions that a call runs: a constructor counts as a function."""
+    def called(self, call: cst.Call) -> list[OwnFunction]:
+        """Return the program's functions that a call runs: a constructor and a layer's `call` count as functions."""
         functions = self.functions(call.func)
         for value in self.of(call.func):
             functions += self._method(value, "__init__") if isinstance(value, OwnClass) else []
@@ -370,6 +370,10 @@ class Values:
             return result | self._symbolic(node) if result & ARRAY else result
         if self.tree.code(node.func) in ("partial", "functools.partial") and node.args:
             return self.of(node.args[0].value)
+        if self.tree.code(node.func) == "super" and (around := self.tree.around(node, cst.ClassDef)) is not None:
+            above = [base for argument in around.bases for base in self.of(argument.value)]
+            own = frozenset(Instance(base) for base in above if isinstance(base, OwnClass))
+            return own | instances_of(*self._bases(OwnClass(around)))
         kinds = UNKNOWN
         for value in self.of(node.func):
             if isinstance(value, OwnFunction):
