@@ -973,11 +973,46 @@ _KERAS = (
     Replacement(
         ("keras.layers.Embedding",),
         "layer = tf.keras.layers.Embedding(100, 8, input_length=20)",
-        "layer = keras.layers.Embedding(100, 8)",
+        "layer = keras.layers.Embedding(100, 8, input_shape=(20,))",
         "rename",
         target="keras.layers.Embedding",
-        keywords={"input_length": None},
-        note="sequences of any length may come",
+        keywords={"input_length": "input_shape"},
+        note="as the first layer of keras.Sequential it makes the shapes of all known",
+    ),
+    *(
+        Replacement(
+            (f"keras.Sequential.{name}",),
+            f"tensor = model.{name}",
+            f"tensor = model.{name}s[0]",
+            "call",
+            target=f"{{self}}.{name}s[0]",
+        )
+        for name in ("input", "output")
+    ),
+    Replacement(
+        ("keras.Model.input_shape", "keras.Model.output_shape"),
+        "shape = model.output_shape",
+        "shape = model.output_shape",
+        "same",
+    ),
+    *(
+        Replacement(
+            (f"keras.layers.Layer.{name}_shape",),
+            f"shape = model.layers[-1].{name}_shape",
+            f"shape = keras.tree.map_structure(lambda tensor: tensor.shape, model.layers[-1].{name})",
+            "call",
+            target=f"keras.tree.map_structure(lambda tensor: tensor.shape, {{self}}.{name})",
+            line=f"shape = layer.{name}.shape",
+        )
+        for name in ("input", "output")
+    ),
+    Replacement(
+        ("Variable.name",),
+        "names = [variable.name for variable in model.trainable_variables]",
+        'names = [(variable.path + ":0") for variable in model.trainable_variables]',
+        "call",
+        target='({self}.path + ":0")',
+        note="a name in Keras 3 is that within the layer, such as kernel",
     ),
     _rename(("keras.layers.CuDNNLSTM",), "layer = tf.keras.layers.CuDNNLSTM(8)", "keras.layers.LSTM"),
     _rename(("keras.layers.CuDNNGRU",), "layer = tf.keras.layers.CuDNNGRU(8)", "keras.layers.GRU"),

@@ -71,7 +71,8 @@ def fit_arguments(
         elif keyword and target != keyword and argument.keyword is not None:
             rename_attribute(edits, argument.keyword, target)
         elif not keyword and before is not None and after is not None:
-            is_moved |= index >= len(new_positions) or new_positions[index] != target or target == by_keyword
+            is_same = new_positions[index] == target if index < len(new_positions) else after.vararg is not None
+            is_moved |= not is_same or target == by_keyword
             if is_moved:
                 edits.compose(argument, functools.partial(with_keyword, name=target))
     _write_defaults(edits, call, before, after, renamed)

@@ -40,7 +40,14 @@ class Items:
     items: tuple[frozenset[Any], ...]
 
 
-Value = OwnFunction | OwnClass | Instance | Items | str
+@dataclasses.dataclass(frozen=True)
+class Each:
+    """A list of any length, of which each item has these values: the layers or the weights of a model."""
+
+    kinds: frozenset[Any]
+
+
+Value = OwnFunction | OwnClass | Instance | Items | Each | str
 """A value's class. Strings: "array" (a tensor), "element" (of a data set), "sizes" (a shape, which is a tuple), "size"
 (a number or an array of NumPy that is computed from shapes alone), "symbolic" (beside "array": of a model that is made
 from inputs), "dataset options", "example", "schedule" (a rate that decays), and so on."""
@@ -54,6 +61,8 @@ TENSORS = ARRAY | ELEMENT | SYMBOLIC
 SHAPE: Kinds = frozenset({"sizes"})
 SIZE: Kinds = frozenset({"size"})
 
+OF_ANY_CLASS = "of any class"
+"""Beside an instance: its class may be one below, with more members."""
 DATASET = "anytpu.pipeline.Dataset"
 _RETURNS = {
     "keras.models.load_model": "keras.Model",
@@ -86,7 +95,18 @@ def item_of(kinds: Kinds, index: int) -> Kinds:
     for value in kinds:
         if isinstance(value, Items) and index < len(value.items):
             item_kinds |= value.items[index]
-    return item_kinds
+    return item_kinds | each_of(kinds)
+
+
+def each_of(kinds: Kinds) -> Kinds:
+    """Return the values of the items of a list of any length."""
+    return UNKNOWN.union(*(value.kinds for value in kinds if isinstance(value, Each)))
+
+
+def list_of(kinds: Kinds) -> Kinds:
+    """Return the value of a list of any length of instances; other items are not followed."""
+    held = frozenset(value for value in kinds if isinstance(value, Instance) or value == OF_ANY_CLASS)
+    return frozenset({Each(held)}) if held else UNKNOWN
 
 
 def result_of(old: str) -> Kinds:

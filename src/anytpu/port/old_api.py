@@ -19,7 +19,8 @@ _LINE = re.compile(r"([\w.]+)(.*)")
 @functools.cache
 def _lines() -> dict[str, str]:
     """Map each recorded name to the rest of its line: "(units, activation=None) keras.layers.Layer"."""
-    return dict(match.groups() for match in map(_LINE.match, _RECORD.read_text().splitlines()) if match is not None)
+    matches = map(_LINE.match, _RECORD.read_text(encoding="utf-8").splitlines())
+    return {match[1]: match[2] for match in matches if match is not None}
 
 
 def names() -> list[str]:

@@ -278,6 +278,8 @@ def _plan_keywords(edits: Edits, call: cst.Call) -> None:
     label = argument_of(call, -1, "name") if ".layers." in name or name in ("keras.Input", "keras.Model") else None
     if label is not None and isinstance(label.value, cst.SimpleString) and "/" in label.value.value:
         edits.put(label.value, lambda updated: updated.with_changes(value=updated.value.replace("/", "_")))
+    if name.endswith("layers.Embedding"):
+        _plan_length(edits, call)
     period = argument_of(call, -1, "period") if name.endswith("callbacks.ModelCheckpoint") else None
     if period is not None and edits.tree.code(period.value) == "1":
         edits.drop(period)
@@ -285,6 +287,31 @@ def _plan_keywords(edits: Edits, call: cst.Call) -> None:
         row = dataclasses.replace(rules()["io.TFRecordWriter"], parameters={"path": None, "options": None})
         fill(edits, call, row, "tpu.pipeline.RecordWriter({path}, {options})")
     _plan_mode(edits, call, name)
+
+
+def _plan_length(edits: Edits, call: cst.Call) -> None:
+    """Give an Embedding its `input_shape`: a Sequential of Keras 2 that started with one was built, of any length."""
+    length = argument_of(call, 7, "input_length")
+    has_shape = any(keyword_of(argument).endswith("input_shape") for argument in call.args)
+    if length is not None and not isinstance(length.value, cst.Tuple | cst.List):
+        edits.compose(length.value, lambda updated: edits.expression("({length},)", length=updated))
+    elif length is None and not has_shape and _is_first_layer(edits, call):
+        shape = cst.parse_expression("(None,)")
+        edits.compose(call, lambda updated: with_argument(updated, "input_shape", shape))
+
+
+def _is_first_layer(edits: Edits, call: cst.Call) -> bool:
+    """Return whether a layer is the first in the list of a Sequential, or the first that is added to one."""
+    tree, above = edits.tree, edits.tree.parent(call)
+    maker, parts = tree.around(call, cst.Call), tree.parent(above) if above is not None else None
+    if maker is None:
+        return False
+    if isinstance(parts, cst.List):
+        return parts.elements[0] is above and edits.values.is_a(maker, "keras.Sequential")
+    if not isinstance(maker.func, cst.Attribute) or not edits.values.is_a(maker.func.value, "keras.Sequential"):
+        return False
+    added = [other for other in tree.all(cst.Call) if tree.code(other.func) == tree.code(maker.func)]
+    return next(other for other in added if tree.function(other) is tree.function(call)) is maker
 
 
 def _plan_mode(edits: Edits, call: cst.Call, name: str) -> None:

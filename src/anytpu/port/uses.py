@@ -7,6 +7,7 @@ itself (`known.py`), so this check and the class cannot disagree.
 from __future__ import annotations
 
 import functools
+import re
 
 import libcst as cst
 
@@ -14,8 +15,9 @@ from anytpu._replaced import Replacement, advice_of
 from anytpu.port import known, old_api
 from anytpu.port.arguments import with_keyword
 from anytpu.port.edits import Edits
-from anytpu.port.filling import fill, rename_attribute
+from anytpu.port.filling import OWNER, fill, rename_attribute
 from anytpu.port.fitting import fit_arguments, old_class
+from anytpu.port.kinds import OF_ANY_CLASS
 from anytpu.port.known import Definition
 from anytpu.port.rules import rules
 from anytpu.port.values import parameter_names
@@ -24,6 +26,7 @@ OWNERS = {
     "anytpu.pipeline.Dataset": "data.Dataset",
     "anytpu.TPUClusterResolver": "distribute.cluster_resolver.TPUClusterResolver",
     "anytpu.strategy.base.Strategy": "distribute.Strategy",
+    "keras.Sequential": "keras.Sequential",
     "keras.Model": "keras.Model",
     "keras.layers.Layer": "keras.layers.Layer",
     "keras.optimizers.Optimizer": "keras.optimizers.Optimizer",
@@ -46,6 +49,10 @@ _ONLY_OF_MODELS = ("compile", "fit_generator", "evaluate_generator", "predict_ge
 _OF_BUILT_MODELS = frozenset(["inputs", "outputs", "input_names", "output_names", "input_shape", "output_shape"])
 """Members of a model that is made of its inputs and outputs; `keras.Model` makes one of a class of its own."""
 _MAX_LISTED = 24
+_NAME = (
+    "of a variable of Keras 3 this is the name within its layer, such as kernel: write variable.path for "
+    "'dense/kernel', and leave ':0' out"
+)
 
 
 def plan_uses(edits: Edits) -> None:
@@ -88,6 +95,8 @@ def _plan_member(edits: Edits, node: cst.Attribute) -> None:
     is_own = name in edits.values.own_members(node.value)
     if name == "__init__" and made is not None and owners and not is_own and (old := old_class(owners[0])) is not None:
         fit_arguments(edits, made, old, owners[0], keywords={}, shown=owners[0].name)
+    if not edits.values.of(node.value) and name == "name" and _is_compared_with_path(edits, node):
+        edits.say(node, _NAME)
     if not edits.values.of(node.value) and made is not None and name in _ONLY_OF_MODELS and len(made.args) > 2:
         owners = [definition for definition in [known.find("keras.Model")] if definition is not None]
     if "dataset options" in edits.values.of(node.value):
@@ -104,10 +113,24 @@ def _plan_member(edits: Edits, node: cst.Attribute) -> None:
     is_known |= name in _OF_BUILT_MODELS and any(known.is_below(owner, "keras.Model") for owner in owners)
     if row is not None:
         _apply(edits, node, row, has_member)
-    elif not is_known and not edits.tree.is_stored(node) and "model of any class" not in edits.values.of(node.value):
+    elif not is_known and not edits.tree.is_stored(node) and _is_gone(edits, node, owners):
         edits.say(made or node, _unknown(checked[0][0], name))
         return
     _fit(edits, node, owners, row)
+
+
+def _is_compared_with_path(edits: Edits, node: cst.Attribute) -> bool:
+    """Return whether a name is compared with a text such as "dense_1/kernel:0", which only a variable's can be."""
+    comparison = edits.tree.around(node, cst.Comparison)
+    texts = edits.tree.nodes(comparison) if comparison is not None else ()
+    return any(isinstance(text, cst.SimpleString) and re.search(r"\w/\w|:0", text.value) for text in texts)
+
+
+def _is_gone(edits: Edits, node: cst.Attribute, owners: list[Definition]) -> bool:
+    """Return whether a member that the new class lacks is missed: a class below may have it, if Keras 2's had not."""
+    old = old_class(owners[0])
+    is_old = old is not None and old_api.member(old, node.attr.value) is not None
+    return is_old or OF_ANY_CLASS not in edits.values.of(node.value)
 
 
 def _fit(edits: Edits, node: cst.Attribute, owners: list[Definition], row: Replacement | None) -> None:
@@ -142,9 +165,14 @@ def _apply(edits: Edits, node: cst.Attribute, row: Replacement, has_member: bool
         rename_attribute(edits, node.attr, row.target)
     elif row.how == "call" and call is not None and fill(edits, call, row):
         return
+    elif row.how == "call" and call is None and not edits.tree.is_stored(node):
+        quote = "'" if edits.tree.around(node, cst.FormattedString) is not None else '"'
+        template = row.target.replace('"', quote)
+        edits.put(node, lambda updated: edits.expression(template, **{OWNER: updated.value}))
+        edits.mark(node)
     elif row.how == "drop" and not has_member:
         edits.drop_statement(node)
-    elif not has_member:
+    elif not has_member and row.how != "same":
         edits.say(call or node, advice_of(row))
 
 
