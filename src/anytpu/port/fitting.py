@@ -68,10 +68,14 @@ def fit_arguments(
             is_moved = True
         elif is_gone:
             edits.say(argument, _REFUSED.format(shown=shown, name=name, taken=_taken(accepted)))
+            if not keyword:
+                edits.compose(argument, functools.partial(with_keyword, name=name))
+                is_moved = True
         elif keyword and target != keyword and argument.keyword is not None:
             rename_attribute(edits, argument.keyword, target)
         elif not keyword and before is not None and after is not None:
-            is_same = new_positions[index] == target if index < len(new_positions) else after.vararg is not None
+            is_forwarded = after.vararg is not None and target not in _defaults(after)
+            is_same = new_positions[index] == target if index < len(new_positions) else is_forwarded
             is_moved |= not is_same or target == by_keyword
             if is_moved:
                 edits.compose(argument, functools.partial(with_keyword, name=target))

@@ -63,6 +63,9 @@ SIZE: Kinds = frozenset({"size"})
 
 OF_ANY_CLASS = "of any class"
 """Beside an instance: its class may be one below, with more members."""
+IN_SEQUENTIAL, IN_MODEL = "in a Sequential", "in a model"
+"""Beside a variable: the model that it was taken from. Keras 3 puts the name of a Sequential before its path."""
+_MARKS = (OF_ANY_CLASS, IN_SEQUENTIAL, IN_MODEL)
 DATASET = "anytpu.pipeline.Dataset"
 _RETURNS = {
     "keras.models.load_model": "keras.Model",
@@ -105,7 +108,7 @@ def each_of(kinds: Kinds) -> Kinds:
 
 def list_of(kinds: Kinds) -> Kinds:
     """Return the value of a list of any length of instances; other items are not followed."""
-    held = frozenset(value for value in kinds if isinstance(value, Instance) or value == OF_ANY_CLASS)
+    held = frozenset(value for value in kinds if isinstance(value, Instance) or value in _MARKS)
     return frozenset({Each(held)}) if held else UNKNOWN
 
 
@@ -133,6 +136,8 @@ def result_of(old: str) -> Kinds:
         return frozenset({"optax"})
     if name == "tpu.keras_to_tpu_model":
         return instance_of("keras.Model") | instance_of("anytpu.train.tpu_model.TPUModel") | {"converted"}
+    if name == "keras.Variable":
+        return instance_of(name) | {IN_MODEL}
     if name in _RETURNS:
         return ARRAY | SYMBOLIC if _RETURNS[name] == "array" else instance_of(_RETURNS[name])
     definition = known.find(name)

@@ -20,7 +20,7 @@ from anytpu.port.resolvers import plan_resolvers
 from anytpu.port.rules import new_name, rule_of, rules
 from anytpu.port.seeds import functions_of_lambdas
 from anytpu.port.sessions import plan_sessions
-from anytpu.port.values import parameter_names
+from anytpu.port.tree import parameter_names
 
 _ORDERING = ("control_dependencies", "Graph", "get_default_graph")
 _SETS_RATE = re.compile(r"LearningRateScheduler|ReduceLROnPlateau|set_value\(|\.(lr|learning_rate)\s*=|keras_to_tpu")

@@ -17,10 +17,10 @@ from anytpu.port.arguments import with_keyword
 from anytpu.port.edits import Edits
 from anytpu.port.filling import OWNER, fill, rename_attribute
 from anytpu.port.fitting import fit_arguments, old_class
-from anytpu.port.kinds import OF_ANY_CLASS
+from anytpu.port.kinds import IN_MODEL, IN_SEQUENTIAL, OF_ANY_CLASS
 from anytpu.port.known import Definition
 from anytpu.port.rules import rules
-from anytpu.port.values import parameter_names
+from anytpu.port.tree import parameter_names
 
 OWNERS = {
     "anytpu.pipeline.Dataset": "data.Dataset",
@@ -48,6 +48,12 @@ _ONLY_OF_MODELS = ("compile", "fit_generator", "evaluate_generator", "predict_ge
 """Methods that no class but a model has with more than two arguments."""
 _OF_BUILT_MODELS = frozenset(["inputs", "outputs", "input_names", "output_names", "input_shape", "output_shape"])
 """Members of a model that is made of its inputs and outputs; `keras.Model` makes one of a class of its own."""
+_GIVES_SHAPE = re.compile(r"input_(shape|dim|length)\b|Input(Layer)?\(|Embedding\(")
+"""In a program with this, a Sequential of Keras 2 is built, and its name is in no name of a variable."""
+_TWO_PATHS = (
+    "the path of a variable in Keras 3 starts with the name of a keras.Sequential, and not with that of another model: "
+    "print variable.path, and compare with its parts"
+)
 _MAX_LISTED = 24
 _NAME = (
     "of a variable of Keras 3 this is the name within its layer, such as kernel: write variable.path for "
@@ -166,8 +172,14 @@ def _apply(edits: Edits, node: cst.Attribute, row: Replacement, has_member: bool
     elif row.how == "call" and call is not None and fill(edits, call, row):
         return
     elif row.how == "call" and call is None and not edits.tree.is_stored(node):
-        quote = "'" if edits.tree.around(node, cst.FormattedString) is not None else '"'
-        template = row.target.replace('"', quote)
+        text = edits.tree.around(node, cst.FormattedString)
+        template, kinds = row.target, edits.values.of(node.value)
+        if IN_SEQUENTIAL in kinds and _GIVES_SHAPE.search(edits.tree.module.code):
+            template = template.replace(".path", '.path.partition("/")[2]')
+            if IN_MODEL in kinds:
+                edits.say(node, _TWO_PATHS)
+        if text is not None and text.start[-1] == '"':
+            template = template.replace('"', "'")
         edits.put(node, lambda updated: edits.expression(template, **{OWNER: updated.value}))
         edits.mark(node)
     elif row.how == "drop" and not has_member:

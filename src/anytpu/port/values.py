@@ -20,6 +20,8 @@ from anytpu.port.kinds import (
     ARRAY,
     DATASET,
     ELEMENT,
+    IN_MODEL,
+    IN_SEQUENTIAL,
     OF_ANY_CLASS,
     SHAPE,
     SIZE,
@@ -42,11 +44,10 @@ from anytpu.port.kinds import (
 )
 from anytpu.port.known import Definition
 from anytpu.port.rules import new_name
-from anytpu.port.tree import Function, Tree
+from anytpu.port.tree import Function, Tree, parameter_names
 
 MAX_ROUNDS = 8
 """Maximum number of rounds; each follows values through one more assignment or call."""
-
 
 MODEL_FUNCTION = frozenset(["features", "labels", "mode"])
 """Parameters of a function that makes a model for an estimator."""
@@ -358,10 +359,15 @@ class Values:
         if name == "model" and self.is_a(node.value, "keras.callbacks.Callback"):
             kinds |= instance_of("keras.Model") | {OF_ANY_CLASS}
         if name == "layers" and self.is_a(node.value, "keras.Model"):
-            kinds |= list_of(instance_of("keras.layers.Layer") | {OF_ANY_CLASS})
+            kinds |= list_of(instance_of("keras.layers.Layer") | {OF_ANY_CLASS} | self._place(node.value))
         if name in _VARIABLES or (name in ("variables", "weights") and self.is_a(node.value, *_HAVE_VARIABLES)):
-            kinds |= list_of(instance_of("keras.Variable"))
+            kinds |= list_of(instance_of("keras.Variable") | self._place(node.value))
         return kinds | instances_of(*map(known.returned_class, properties))
+
+    def _place(self, owner: cst.CSTNode) -> Kinds:
+        """Return the mark of the layers and variables of a model, and of the variables of a layer of it."""
+        is_in = IN_SEQUENTIAL in self.of(owner) or self.is_a(owner, "keras.Sequential")
+        return frozenset({IN_SEQUENTIAL if is_in else IN_MODEL})
 
     def _subscript(self, node: cst.Subscript) -> Kinds:
         kinds = self.of(node.value)
@@ -434,7 +440,7 @@ class Values:
             if name not in _NOT_DATASETS and not name.startswith("output_"):
                 return instance_of(DATASET)
         if name == "get_layer":
-            return instance_of("keras.layers.Layer") | {OF_ANY_CLASS}
+            return instance_of("keras.layers.Layer") | {OF_ANY_CLASS} | self._place(owner)
         if name == "add_weight" and self.is_a(owner, "keras.layers.Layer"):
             return instance_of("keras.Variable")
         if name == "sync_to_cpu" and "converted" in self.of(owner):
@@ -486,11 +492,6 @@ class Values:
         names |= {n.value for n in self.tree.names(own.node.body) if self.tree.scopes_of(n) == {own.node}}
         attributes = (n for n in self.tree.nodes(own.node) if isinstance(n, cst.Attribute) and self.tree.is_stored(n))
         return names | {n.attr.value for n in attributes if self.tree.code(n.value) == "self"}
-
-
-def parameter_names(function: Function) -> list[str]:
-    """Return the names of a function's parameters that may be passed by position."""
-    return [parameter.name.value for parameter in function.params.params]
 
 
 def is_integer_type(tree: Tree, dtype: cst.BaseExpression) -> bool:
