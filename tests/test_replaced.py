@@ -25,7 +25,10 @@ import absl.app, absl.flags, absl.logging, fsspec, logging, os, jax, keras, opta
 from keras import backend as K
 """
 # Keras 3.15's own `Variable.__array__` has no copy keyword, which NumPy 2 warns of.
-pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword"),
+    pytest.mark.filterwarnings("ignore:Do not pass an `input_shape`"),  # as Keras 2 took it
+]
 
 IN_A_STEP = ("get_replica_context", "compute_average_loss", "scale_regularization_loss")
 """What only works where a replica runs."""

@@ -9,7 +9,9 @@ Rule: every `new` runs, and the porter turns every `old` into its `new`; the tes
 from __future__ import annotations
 
 import dataclasses
+import tomllib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 How = Literal["rename", "call", "drop", "pattern", "method", "same", "hand"]
@@ -83,6 +85,20 @@ def _rename(names: tuple[str, ...], old: str, target: str, **details: Any) -> Re
     shown = next(f"{prefix}{name}" for name in names for prefix in ("tf.compat.v1.", "tf.") if f"{prefix}{name}" in old)
     return Replacement(names, old, old.replace(shown, target), "rename", target=target, **details)
 
+
+def _calls() -> dict[str, list[Replacement]]:
+    """Return the rows of replaced_calls.toml by group: templates of calls, with the old parameters as one text."""
+    groups = tomllib.loads(Path(__file__).with_name("replaced_calls.toml").read_text(encoding="utf-8"))
+    return {name: [_call(**row) for row in rows] for name, rows in groups.items()}
+
+
+def _call(names: list[str], parameters: str, old: str, new: str, target: str, host: str = "") -> Replacement:
+    pairs = (part.partition("=") for part in parameters.split(", "))
+    defaults = {name: default if equal else None for name, equal, default in pairs}
+    return Replacement(tuple(names), old, new, "call", target, host, defaults)
+
+
+_CALLS = _calls()
 
 _FIND = (
     Replacement(
@@ -956,7 +972,7 @@ _LOW_LEVEL_ROWS = (
 
 _WORKERS: dict[str, str | None] = {"workers": None, "use_multiprocessing": None, "max_queue_size": None}
 _SAME_IN_BACKEND = _words(
-    "abs all any argmax argmin cos exp log max mean min prod relu round shape sigmoid sign sin softmax softplus sqrt "
+    "abs all any cos exp log max mean min prod relu round shape sigmoid sign sin softmax softplus sqrt "
     "square squeeze std sum tanh transpose var zeros_like ones_like"
 )
 _NOT_IN_NUMPY = _words("relu sigmoid softmax softplus stop_gradient")
@@ -973,11 +989,46 @@ _KERAS = (
     Replacement(
         ("keras.layers.Embedding",),
         "layer = tf.keras.layers.Embedding(100, 8, input_length=20)",
-        "layer = keras.layers.Embedding(100, 8)",
+        "layer = keras.layers.Embedding(100, 8, input_shape=(20,))",
         "rename",
         target="keras.layers.Embedding",
-        keywords={"input_length": None},
-        note="sequences of any length may come",
+        keywords={"input_length": "input_shape"},
+        note="as the first layer of keras.Sequential it makes the shapes of all known",
+    ),
+    *(
+        Replacement(
+            (f"keras.Sequential.{name}",),
+            f"tensor = model.{name}",
+            f"tensor = model.{name}s[0]",
+            "call",
+            target=f"{{self}}.{name}s[0]",
+        )
+        for name in ("input", "output")
+    ),
+    Replacement(
+        ("keras.Model.input_shape", "keras.Model.output_shape"),
+        "shape = model.output_shape",
+        "shape = model.output_shape",
+        "same",
+    ),
+    *(
+        Replacement(
+            (f"keras.layers.Layer.{name}_shape",),
+            f"shape = model.layers[-1].{name}_shape",
+            f"shape = keras.tree.map_structure(lambda tensor: tensor.shape, model.layers[-1].{name})",
+            "call",
+            target=f"keras.tree.map_structure(lambda tensor: tensor.shape, {{self}}.{name})",
+            line=f"shape = model.layers[-1].{name}.shape",
+        )
+        for name in ("input", "output")
+    ),
+    Replacement(
+        ("Variable.name",),
+        "names = [variable.name for variable in model.trainable_variables]",
+        'names = [(variable.path + ":0") for variable in model.trainable_variables]',
+        "call",
+        target='({self}.path + ":0")',
+        note="a name in Keras 3 is that within the layer, such as kernel",
     ),
     _rename(("keras.layers.CuDNNLSTM",), "layer = tf.keras.layers.CuDNNLSTM(8)", "keras.layers.LSTM"),
     _rename(("keras.layers.CuDNNGRU",), "layer = tf.keras.layers.CuDNNGRU(8)", "keras.layers.GRU"),
@@ -1199,7 +1250,7 @@ _KERAS = (
             "rename",
             target=f"keras.ops.{new}",
             host="" if new in _NOT_IN_NUMPY else f"np.{_OTHERWISE_IN_NUMPY.get(new, new)}",
-            keywords={"name": None, "x": "x"},
+            keywords={"name": None},
         )
         for name, new, arguments in (
             *((name, name, "a") for name in _SAME_IN_BACKEND),
@@ -1217,7 +1268,9 @@ _KERAS = (
                     "minimum": ("minimum", "a, b"),
                     "not_equal": ("not_equal", "a, b"),
                     "pow": ("power", "a, 2"),
-                    "arange": ("arange", "3"),
+                    "arange": ("arange", "3, dtype='int32'"),
+                    "argmax": ("argmax", "a, axis=-1"),
+                    "argmin": ("argmin", "a, axis=-1"),
                     "cast": ("cast", "a, 'float32'"),
                     "clip": ("clip", "a, 0, 1"),
                     "ndim": ("ndim", "a"),
@@ -1233,113 +1286,7 @@ _KERAS = (
             ),
         )
     ),
-    *(
-        Replacement((f"keras.backend.{name}",), old, new, "call", target=target, parameters=parameters)
-        for name, old, new, target, parameters in (
-            (
-                "int_shape",
-                "shape = tf.keras.backend.int_shape(a)",
-                "shape = tuple(a.shape)",
-                "tuple({x}.shape)",
-                {"x": None},
-            ),
-            (
-                "flatten",
-                "c = tf.keras.backend.flatten(a)",
-                "c = keras.ops.ravel(a)",
-                "keras.ops.ravel({x})",
-                {"x": None},
-            ),
-            (
-                "get_value",
-                "value = tf.keras.backend.get_value(variable)",
-                "value = keras.ops.convert_to_numpy(variable)",
-                "keras.ops.convert_to_numpy({x})",
-                {"x": None},
-            ),
-            (
-                "eval",
-                "value = tf.keras.backend.eval(variable)",
-                "value = keras.ops.convert_to_numpy(variable)",
-                "keras.ops.convert_to_numpy({x})",
-                {"x": None},
-            ),
-            (
-                "count_params",
-                "count = tf.keras.backend.count_params(a)",
-                "count = int(np.prod(a.shape))",
-                "int(np.prod({x}.shape))",
-                {"x": None},
-            ),
-            (
-                "batch_set_value",
-                "tf.keras.backend.batch_set_value([(variable, 2.0)])",
-                "[variable.assign(value) for variable, value in [(variable, 2.0)]]",
-                "[variable.assign(value) for variable, value in {tuples}]",
-                {"tuples": None},
-            ),
-            (
-                "set_value",
-                "tf.keras.backend.set_value(variable, 2.0)",
-                "variable.assign(2.0)",
-                "{x}.assign({value})",
-                {"x": None, "value": None},
-            ),
-            (
-                "variable",
-                "variable = tf.keras.backend.variable(1.0)",
-                "variable = keras.Variable(1.0)",
-                "keras.Variable({value})",
-                {"value": None},
-            ),
-            (
-                "switch",
-                "c = tf.keras.backend.switch(a > 0, a, b)",
-                "c = keras.ops.where(a > 0, a, b)",
-                "keras.ops.where({condition}, {then_expression}, {else_expression})",
-                {"condition": None, "then_expression": None, "else_expression": None},
-            ),
-            (
-                "ctc_batch_cost",
-                "c = tf.keras.backend.ctc_batch_cost(words, probabilities, [[4], [4]], [[2], [2]])",
-                "c = keras.ops.expand_dims(keras.ops.ctc_loss(words, keras.ops.log(probabilities + 1e-7), "
-                "keras.ops.squeeze([[2], [2]], -1), keras.ops.squeeze([[4], [4]], -1), "
-                "mask_index=probabilities.shape[-1] - 1), 1)",
-                "keras.ops.expand_dims(keras.ops.ctc_loss({y_true}, keras.ops.log({y_pred} + 1e-7), "
-                "keras.ops.squeeze({label_length}, -1), keras.ops.squeeze({input_length}, -1), "
-                "mask_index={y_pred}.shape[-1] - 1), 1)",
-                {"y_true": None, "y_pred": None, "input_length": None, "label_length": None},
-            ),
-            (
-                "binary_crossentropy",
-                "c = tf.keras.backend.binary_crossentropy(targets, a)",
-                "c = keras.ops.binary_crossentropy(targets, a, from_logits=False)",
-                "keras.ops.binary_crossentropy({target}, {output}, from_logits={from_logits})",
-                {"target": None, "output": None, "from_logits": "False"},
-            ),
-            (
-                "categorical_crossentropy",
-                "c = tf.keras.backend.categorical_crossentropy(targets, a)",
-                "c = keras.ops.categorical_crossentropy(targets, a, from_logits=False)",
-                "keras.ops.categorical_crossentropy({target}, {output}, from_logits={from_logits})",
-                {"target": None, "output": None, "from_logits": "False"},
-            ),
-            (
-                "random_normal",
-                "c = tf.keras.backend.random_normal((2, 3))",
-                "c = keras.random.normal((2, 3), mean=0.0, stddev=1.0)",
-                "keras.random.normal({shape}, mean={mean}, stddev={stddev})",
-                {"shape": None, "mean": "0.0", "stddev": "1.0", "dtype": "None", "seed": "None"},
-            ),
-            (
-                "random_uniform",
-                "c = tf.keras.backend.random_uniform((2, 3))",
-                "c = keras.random.uniform((2, 3), minval=0.0, maxval=1.0)",
-                "keras.random.uniform({shape}, minval={minval}, maxval={maxval})",
-                {"shape": None, "minval": "0.0", "maxval": "1.0", "dtype": "None", "seed": "None"},
-            ),
-        )
-    ),
+    *_CALLS["keras_backend"],
     Replacement(
         tuple(
             f"keras.backend.{name}"
@@ -1666,396 +1613,7 @@ _TENSORS = (
         )
         for name, (ours, numpy, arguments) in _NAMED_OTHERWISE.items()
     ),
-    *(
-        Replacement(names, f"c = tf.{old}", f"c = {new}", "call", target=target, host=host, parameters=parameters)
-        for names, old, new, target, host, parameters in (
-            (
-                ("matmul(transpose_b)", "linalg.matmul(transpose_b)"),
-                "matmul(a, b, transpose_b=True)",
-                "keras.ops.matmul(a, keras.ops.swapaxes(b, -1, -2))",
-                "keras.ops.matmul({a}, keras.ops.swapaxes({b}, -1, -2))",
-                "np.matmul({a}, np.swapaxes({b}, -1, -2))",
-                {"a": None, "b": None, "transpose_b": None, "name": "None"},
-            ),
-            (
-                ("constant(strings)", "convert_to_tensor(strings)"),
-                "constant(['one', 'two'])",
-                "np.asarray(['one', 'two'])",
-                "np.asarray({value})",
-                "",
-                {"value": None, "dtype": "None", "name": "None"},
-            ),
-            (
-                ("matmul(transpose_a)", "linalg.matmul(transpose_a)"),
-                "matmul(a, b, transpose_a=True)",
-                "keras.ops.matmul(keras.ops.swapaxes(a, -1, -2), b)",
-                "keras.ops.matmul(keras.ops.swapaxes({a}, -1, -2), {b})",
-                "np.matmul(np.swapaxes({a}, -1, -2), {b})",
-                {"a": None, "b": None, "transpose_a": None, "name": "None"},
-            ),
-            (
-                ("matmul(transpose_a, transpose_b)", "linalg.matmul(transpose_a, transpose_b)"),
-                "matmul(a, b, transpose_a=True, transpose_b=True)",
-                "keras.ops.swapaxes(keras.ops.matmul(b, a), -1, -2)",
-                "keras.ops.swapaxes(keras.ops.matmul({b}, {a}), -1, -2)",
-                "np.swapaxes(np.matmul({b}, {a}), -1, -2)",
-                {"a": None, "b": None, "transpose_a": None, "transpose_b": None, "name": "None"},
-            ),
-            (
-                ("constant(shape)",),
-                "constant([1.0, 2.0], shape=[2, 1])",
-                "keras.ops.convert_to_tensor(np.resize([1.0, 2.0], [2, 1]), dtype=None)",
-                "keras.ops.convert_to_tensor(np.resize({value}, {shape}), dtype={dtype})",
-                "np.asarray(np.resize({value}, {shape}), {dtype})",
-                {"value": None, "dtype": "None", "shape": None, "name": "None"},
-            ),
-            (
-                ("argsort",),
-                "argsort(a)",
-                "keras.ops.argsort(a, axis=-1)",
-                "keras.ops.argsort({values}, axis={axis})",
-                "np.argsort({values}, axis={axis})",
-                {"values": None, "axis": "-1"},
-            ),
-            (
-                ("sequence_mask",),
-                "sequence_mask([1, 2], 3)",
-                "keras.ops.arange(3) < keras.ops.expand_dims([1, 2], -1)",
-                "keras.ops.arange({maxlen}) < keras.ops.expand_dims({lengths}, -1)",
-                "np.arange({maxlen}) < np.expand_dims({lengths}, -1)",
-                {"lengths": None, "maxlen": None},
-            ),
-            (
-                ("one_hot(off_value, on_value)",),
-                "one_hot([0, 2], 3, on_value=0.9, off_value=0.1)",
-                "keras.ops.where(keras.ops.one_hot([0, 2], 3, dtype=bool), 0.9, 0.1)",
-                "keras.ops.where(keras.ops.one_hot({indices}, {depth}, dtype=bool), {on_value}, {off_value})",
-                "",
-                {"indices": None, "depth": None, "on_value": None, "off_value": None},
-            ),
-            (
-                ("linalg.band_part(-1, 0)", "matrix_band_part(-1, 0)"),
-                "linalg.band_part(a, -1, 0)",
-                "keras.ops.tril(a)",
-                "keras.ops.tril({input})",
-                "np.tril({input})",
-                {"input": None, "num_lower": None, "num_upper": None},
-            ),
-            (
-                ("linalg.band_part(0, -1)", "matrix_band_part(0, -1)"),
-                "linalg.band_part(a, 0, -1)",
-                "keras.ops.triu(a)",
-                "keras.ops.triu({input})",
-                "np.triu({input})",
-                {"input": None, "num_lower": None, "num_upper": None},
-            ),
-            (
-                ("math.squared_difference", "squared_difference"),
-                "math.squared_difference(a, b)",
-                "keras.ops.square(a - b)",
-                "keras.ops.square({x} - {y})",
-                "np.square({x} - {y})",
-                {"x": None, "y": None, "name": "None"},
-            ),
-            (
-                ("math.l2_normalize", "nn.l2_normalize", "linalg.l2_normalize"),
-                "math.l2_normalize(a, axis=1)",
-                "keras.ops.normalize(a, axis=1)",
-                "keras.ops.normalize({x}, axis={axis})",
-                "",
-                {"x": None, "axis": None, "epsilon": "1e-12", "name": "None"},
-            ),
-            (
-                ("add_n", "math.add_n"),
-                "add_n([a, b])",
-                "sum([a, b])",
-                "sum({inputs})",
-                "",
-                {"inputs": None, "name": "None"},
-            ),
-            *(
-                (
-                    (f"{name}('{order}')",),
-                    f"{name}(a, direction='{order}')",
-                    f"keras.ops.{name}({sign}a, axis=-1)",
-                    f"keras.ops.{name}({sign}{{values}}, axis={{axis}})",
-                    f"np.{name}({sign}{{values}}, axis={{axis}})",
-                    {"values": None, "axis": "-1", "direction": None, "stable": "False", "name": "None"},
-                )
-                for name, order, sign in (("argsort", "DESCENDING", "-"), ("argsort", "ASCENDING", ""))
-            ),
-            (
-                ("cast('float')", "keras.backend.cast('float')"),
-                "cast(a, 'float')",
-                'keras.ops.cast(a, "float32")',
-                'keras.ops.cast({x}, "float32")',
-                'np.asarray({x}, "float32")',
-                {"x": None, "dtype": None},
-            ),
-            (("identity",), "identity(a)", "a", "{input}", "{input}", {"input": None, "name": "None"}),
-            (
-                ("fill",),
-                "fill([2, 3], 1.0)",
-                "keras.ops.full([2, 3], 1.0)",
-                "keras.ops.full({dims}, {value})",
-                "np.full({dims}, {value})",
-                {"dims": None, "value": None, "name": "None"},
-            ),
-            (
-                ("pad",),
-                "pad(a, [[1, 1], [0, 0]], 'REFLECT')",
-                "keras.ops.pad(a, [[1, 1], [0, 0]], 'reflect')",
-                "keras.ops.pad({tensor}, {paddings}, {mode})",
-                "np.pad({tensor}, {paddings}, {mode})",
-                {"tensor": None, "paddings": None, "mode": '"constant"', "name": "None"},
-            ),
-            (
-                ("pad(constant_values)",),
-                "pad(a, [[1, 1], [0, 0]], constant_values=2.0)",
-                'keras.ops.pad(a, [[1, 1], [0, 0]], "constant", 2.0)',
-                'keras.ops.pad({tensor}, {paddings}, "constant", {constant_values})',
-                'np.pad({tensor}, {paddings}, "constant", constant_values={constant_values})',
-                {"tensor": None, "paddings": None, "mode": "None", "constant_values": None, "name": "None"},
-            ),
-            (
-                ("scatter_nd",),
-                "scatter_nd([[0], [2]], [1.0, 2.0], [3])",
-                "keras.ops.scatter(*map(keras.ops.convert_to_tensor, ([[0], [2]], [1.0, 2.0])), [3])",
-                "keras.ops.scatter(*map(keras.ops.convert_to_tensor, ({indices}, {updates})), {shape})",
-                "",
-                {"indices": None, "updates": None, "shape": None, "name": "None"},
-            ),
-            (
-                ("split",),
-                "split(a, 2, axis=0)",
-                "keras.ops.split(a, 2, axis=0)",
-                "keras.ops.split({value}, {num_or_size_splits}, axis={axis})",
-                "np.split({value}, {num_or_size_splits}, axis={axis})",
-                {"value": None, "num_or_size_splits": None, "axis": "0", "num": "None", "name": "None"},
-            ),
-            (
-                ("split(sizes)",),
-                "split(a, [1, 2], axis=0)",
-                "keras.ops.split(a, np.cumsum([1, 2])[:-1], axis=0)",
-                "keras.ops.split({value}, np.cumsum({num_or_size_splits})[:-1], axis={axis})",
-                "np.split({value}, np.cumsum({num_or_size_splits})[:-1], axis={axis})",
-                {"value": None, "num_or_size_splits": None, "axis": "0", "num": "None", "name": "None"},
-            ),
-            (
-                ("gather_nd",),
-                "gather_nd(a, [[0, 1]])",
-                "a[tuple(keras.ops.moveaxis(keras.ops.convert_to_tensor([[0, 1]]), -1, 0))]",
-                "{params}[tuple(keras.ops.moveaxis(keras.ops.convert_to_tensor({indices}), -1, 0))]",
-                "{params}[tuple(np.moveaxis({indices}, -1, 0))]",
-                {"params": None, "indices": None, "name": "None"},
-            ),
-            (
-                ("linalg.diag_part", "matrix_diag_part"),
-                "linalg.diag_part(a)",
-                "keras.ops.diagonal(a, axis1=-2, axis2=-1)",
-                "keras.ops.diagonal({input}, axis1=-2, axis2=-1)",
-                "np.diagonal({input}, axis1=-2, axis2=-1)",
-                {"input": None, "name": "None"},
-            ),
-            (
-                ("nn.batch_normalization",),
-                "nn.batch_normalization(a, a[0], a[1], a[0], a[1], 0.001)",
-                "keras.ops.batch_normalization(a, a[0], a[1], -1, a[0], a[1], 0.001)",
-                "keras.ops.batch_normalization({x}, {mean}, {variance}, -1, {offset}, {scale}, {variance_epsilon})",
-                "",
-                {
-                    "x": None,
-                    "mean": None,
-                    "variance": None,
-                    "offset": None,
-                    "scale": None,
-                    "variance_epsilon": None,
-                    "name": "None",
-                },
-            ),
-            (
-                ("to_float",),
-                "to_float(a)",
-                'keras.ops.cast(a, "float32")',
-                'keras.ops.cast({x}, "float32")',
-                'np.asarray({x}, "float32")',
-                {"x": None, "name": "None"},
-            ),
-            (
-                ("to_int32",),
-                "to_int32(a)",
-                'keras.ops.cast(a, "int32")',
-                'keras.ops.cast({x}, "int32")',
-                'np.asarray({x}, "int32")',
-                {"x": None, "name": "None"},
-            ),
-            (
-                ("map_fn",),
-                "map_fn(double, a)",
-                "keras.ops.map(double, a)",
-                "keras.ops.map({fn}, {elems})",
-                "",
-                {
-                    "fn": None,
-                    "elems": None,
-                    "dtype": "None",
-                    "parallel_iterations": "None",
-                    "fn_output_signature": "None",
-                },
-            ),
-            (
-                ("clip_by_norm",),
-                "clip_by_norm(a, 1.0)",
-                "a * keras.ops.minimum(1.0, 1.0 / keras.ops.norm(a))",
-                "{t} * keras.ops.minimum(1.0, {clip_norm} / keras.ops.norm({t}))",
-                "",
-                {"t": None, "clip_norm": None},
-            ),
-            (
-                ("clip_by_global_norm",),
-                "clip_by_global_norm([a, b], 1.0)",
-                "(lambda norm: ([part * keras.ops.minimum(1.0, 1.0 / norm) for part in [a, b]], norm))"
-                "(keras.ops.sqrt(sum(keras.ops.sum(keras.ops.square(part)) for part in [a, b])))",
-                "(lambda norm: ([part * keras.ops.minimum(1.0, {clip_norm} / norm) for part in {t_list}], norm))"
-                "(keras.ops.sqrt(sum(keras.ops.sum(keras.ops.square(part)) for part in {t_list})))",
-                "",
-                {"t_list": None, "clip_norm": None},
-            ),
-            (
-                ("linalg.global_norm", "global_norm"),
-                "linalg.global_norm([a, b])",
-                "keras.ops.sqrt(sum(keras.ops.sum(keras.ops.square(part)) for part in [a, b]))",
-                "keras.ops.sqrt(sum(keras.ops.sum(keras.ops.square(part)) for part in {t_list}))",
-                "",
-                {"t_list": None, "name": "None"},
-            ),
-            (
-                ("nn.l2_loss",),
-                "nn.l2_loss(a)",
-                "keras.ops.sum(keras.ops.square(a)) / 2",
-                "keras.ops.sum(keras.ops.square({t})) / 2",
-                "",
-                {"t": None, "name": "None"},
-            ),
-            (
-                ("nn.embedding_lookup",),
-                "nn.embedding_lookup(a, [0, 1])",
-                "keras.ops.take(a, [0, 1], axis=0)",
-                "keras.ops.take({params}, {ids}, axis=0)",
-                "",
-                {"params": None, "ids": None},
-            ),
-            (
-                ("nn.bias_add",),
-                "nn.bias_add(a, b)",
-                "keras.ops.add(a, b)",
-                "keras.ops.add({value}, {bias})",
-                "",
-                {"value": None, "bias": None, "name": "None"},
-            ),
-            (
-                ("nn.conv2d",),
-                "nn.conv2d(pictures, kernel, [1, 2, 2, 1], 'SAME')",
-                "keras.ops.conv(pictures, kernel, (2, 2), 'same')",
-                "keras.ops.conv({input}, {filters}, {strides}, {padding})",
-                "",
-                {"input": None, "filters": None, "strides": None, "padding": None, "name": "None"},
-            ),
-            *(
-                (
-                    (f"nn.{old}", f"nn.{old}2d"),
-                    f"nn.{old}(pictures, [1, 2, 2, 1], [1, 2, 2, 1], 'SAME')",
-                    f"keras.ops.{new}(pictures, (2, 2), (2, 2), 'same')",
-                    f"keras.ops.{new}({{input}}, {{ksize}}, {{strides}}, {{padding}})",
-                    "",
-                    {"input": None, "ksize": None, "strides": None, "padding": None, "name": "None"},
-                )
-                for old, new in (("max_pool", "max_pool"), ("avg_pool", "average_pool"))
-            ),
-            (
-                ("nn.dropout",),
-                "nn.dropout(a, rate=0.5)",
-                "keras.random.dropout(a, 0.5)",
-                "keras.random.dropout({x}, {rate})",
-                "",
-                {"x": None, "keep_prob": "None", "noise_shape": "None", "seed": "None", "name": "None", "rate": None},
-            ),
-            (
-                ("nn.dropout(keep_prob)",),
-                "nn.dropout(a, keep_prob=0.5)",
-                "keras.random.dropout(a, 1 - 0.5)",
-                "keras.random.dropout({x}, 1 - {keep_prob})",
-                "",
-                {"x": None, "keep_prob": None, "name": "None"},
-            ),
-            (
-                ("losses.mean_squared_error",),
-                "losses.mean_squared_error(targets, a)",
-                "keras.ops.mean(keras.ops.square(targets - a))",
-                "keras.ops.mean(keras.ops.square({labels} - {predictions}))",
-                "",
-                {"labels": None, "predictions": None},
-            ),
-            (
-                ("losses.softmax_cross_entropy",),
-                "losses.softmax_cross_entropy(targets, a, label_smoothing=0.1)",
-                "keras.ops.mean(keras.losses.categorical_crossentropy(targets, a, from_logits=True, "
-                "label_smoothing=0.1))",
-                "keras.ops.mean(keras.losses.categorical_crossentropy({onehot_labels}, {logits}, from_logits=True, "
-                "label_smoothing={label_smoothing}))",
-                "",
-                {"onehot_labels": None, "logits": None, "label_smoothing": "0.0"},
-            ),
-            (
-                ("losses.sigmoid_cross_entropy",),
-                "losses.sigmoid_cross_entropy(targets, a)",
-                "keras.ops.mean(keras.ops.binary_crossentropy(targets, a, from_logits=True))",
-                "keras.ops.mean(keras.ops.binary_crossentropy({multi_class_labels}, {logits}, from_logits=True))",
-                "",
-                {"multi_class_labels": None, "logits": None},
-            ),
-            (
-                ("metrics.accuracy",),
-                "metrics.accuracy(labels=classes, predictions=classes)",
-                "keras.ops.mean(keras.ops.equal(keras.ops.ravel(classes), keras.ops.ravel(classes)))",
-                "keras.ops.mean(keras.ops.equal(keras.ops.ravel({labels}), keras.ops.ravel({predictions})))",
-                "",
-                {"labels": None, "predictions": None, "name": "None"},
-            ),
-            (
-                ("metrics.mean",),
-                "metrics.mean(losses)",
-                "keras.ops.mean(losses)",
-                "keras.ops.mean({values})",
-                "",
-                {"values": None, "name": "None"},
-            ),
-            (
-                ("metrics.mean_squared_error",),
-                "metrics.mean_squared_error(targets, a)",
-                "keras.ops.mean(keras.ops.square(targets - a))",
-                "keras.ops.mean(keras.ops.square({labels} - {predictions}))",
-                "",
-                {"labels": None, "predictions": None, "name": "None"},
-            ),
-            (
-                ("metrics.root_mean_squared_error",),
-                "metrics.root_mean_squared_error(targets, a)",
-                "keras.ops.sqrt(keras.ops.mean(keras.ops.square(targets - a)))",
-                "keras.ops.sqrt(keras.ops.mean(keras.ops.square({labels} - {predictions})))",
-                "",
-                {"labels": None, "predictions": None, "name": "None"},
-            ),
-            (
-                ("metrics.mean_absolute_error", "losses.absolute_difference"),
-                "metrics.mean_absolute_error(targets, a)",
-                "keras.ops.mean(keras.ops.abs(targets - a))",
-                "keras.ops.mean(keras.ops.abs({labels} - {predictions}))",
-                "",
-                {"labels": None, "predictions": None, "name": "None"},
-            ),
-        )
-    ),
+    *_CALLS["tensors"],
     *(
         Replacement(
             (f"metrics.{old}",),

@@ -89,7 +89,7 @@ def test_a_line_that_is_left(old: str, said: str):
 def test_an_argument_that_is_needed_twice_is_evaluated_once():
     outcome = ported("import tensorflow as tf\nx = tf.clip_by_norm(slope(), 2.0)\n")
     scaled = "(lambda t: t * keras.ops.minimum(1.0, 2.0 / keras.ops.norm(t)))(slope())"
-    assert outcome.new == f"import keras\nx = {scaled}\n"
+    assert outcome.new == f"import anytpu as tpu\nimport keras\nx = {scaled}\n"
 
 
 def test_a_number_that_is_looked_up_with_stays_a_scalar():
@@ -98,7 +98,8 @@ def test_a_number_that_is_looked_up_with_stays_a_scalar():
         "mean = tf.reduce_mean(scores).numpy()\n"
     )
     assert ported(text).new == (
-        "import keras\nindex = keras.ops.convert_to_numpy(keras.ops.argmax(scores, axis=0))[()]\nprint(words[index])\n"
+        "import anytpu as tpu\nimport keras\n"
+        "index = keras.ops.convert_to_numpy(keras.ops.argmax(scores, axis=0))[()]\nprint(words[index])\n"
         "mean = keras.ops.convert_to_numpy(keras.ops.mean(scores))\n"
     )
 

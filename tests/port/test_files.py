@@ -132,7 +132,8 @@ def test_line_ends_and_encodings_stay(tmp_path: Path):
     path.write_bytes(text.encode("latin-1"))
     write([ported_file(path)])
     assert path.read_bytes().decode("latin-1") == (
-        "# -*- coding: latin-1 -*-\r\nimport keras\r\nname = 'Z\u00fcrich'\r\nkeras.utils.set_random_seed(1)\r\n"
+        "# -*- coding: latin-1 -*-\r\nimport anytpu as tpu\r\nimport keras\r\n"
+        "name = 'Z\u00fcrich'\r\nkeras.utils.set_random_seed(1)\r\n"
     )
     path.write_bytes(b"\xef\xbb\xbf" + OLD.encode())
     (tmp_path / "old.py.bak").unlink()

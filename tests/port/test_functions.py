@@ -106,6 +106,7 @@ def test_random_numbers_of_steps_and_layers_get_a_seed():
         def step(x):
             return x + tf.random.normal([2])
         """) == textwrap.dedent("""\
+        import anytpu as tpu
         import keras
         first = keras.random.normal([2])
         class Noise(keras.layers.Layer):
@@ -146,6 +147,7 @@ def test_a_constructor_on_one_line_gets_a_line_for_its_generator():
             def call(self, x):
                 return x + tf.random.normal(tf.shape(x))
         """) == textwrap.dedent("""\
+        import anytpu as tpu
         import keras
         class Noise(keras.layers.Layer):
             def __init__(self):

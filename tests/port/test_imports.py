@@ -95,12 +95,13 @@ def test_kerass_imports_keep_their_names():
         from __future__ import annotations
         import os
         # The model.
+        import anytpu as tpu
         import keras
         from keras import layers, backend as K
         from keras.layers import Dense, Embedding as E
         import keras.losses as losses
         from keras.models import *
-        model = keras.Sequential([layers.Input((3,)), Dense(1), E(3, 2)])
+        model = keras.Sequential([layers.Input((3,)), Dense(1), E(3, 2, input_shape=(4,))])
         print(keras.ops.mean(keras.losses.mean_squared_error), keras.Model)
         """)
 
@@ -144,7 +145,9 @@ def test_an_import_in_a_function_and_one_of_several():
 
 def test_tensorflow_stays_while_something_needs_it():
     outcome = ported("import tensorflow as tf\nx = tf.no.such.name(tf.exp(1.0))\n")
-    assert outcome.new == "import keras\nimport tensorflow as tf\nx = tf.no.such.name(keras.ops.exp(1.0))\n"
+    assert outcome.new == (
+        "import anytpu as tpu\nimport keras\nimport tensorflow as tf\nx = tf.no.such.name(keras.ops.exp(1.0))\n"
+    )
     (finding,) = outcome.findings
     assert (finding.line, finding.old, finding.advice, finding.kind) == (
         2,

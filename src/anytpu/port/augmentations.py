@@ -16,7 +16,7 @@ from anytpu.port.calls import row_of_call
 from anytpu.port.edits import Edits
 from anytpu.port.filling import fill, rename_attribute
 from anytpu.port.methods import takes_several
-from anytpu.port.values import parameter_names
+from anytpu.port.tree import parameter_names
 
 _NAMES = ("rng", "generator", "random_generator")
 

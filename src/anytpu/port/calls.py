@@ -14,13 +14,13 @@ import libcst as cst
 import libcst.matchers as m
 
 from anytpu._replaced import Replacement, advice_of
-from anytpu.port import known
+from anytpu.port import known, old_api
 from anytpu.port.arguments import argument_of, keyword_of
 from anytpu.port.edits import Edits
-from anytpu.port.filling import fill, fill_as_function, rename_keyword
+from anytpu.port.filling import fill, fill_as_function
+from anytpu.port.fitting import fit_arguments
 from anytpu.port.rules import new_name, rule_of, rules
 from anytpu.port.tree import Tree, head
-from anytpu.port.uses import check_keywords
 
 _SLOW = (
     "NumPy lacks it, so this function of a data set computes with keras.ops, which is slower there: map it behind "
@@ -153,10 +153,8 @@ def _rename(edits: Edits, node: cst.Name | cst.Attribute, name: str, row: Replac
     else:
         edits.put(node, lambda _: edits.expression(target), covers=node)
     if called is not None:
-        for argument in called.args:
-            rename_keyword(edits, argument, row.keywords)
-        definition = known.find(target)
-        check_keywords(edits, called, known.parameters(definition) if definition is not None else None, target)
+        old = old_api.public_name(name)
+        fit_arguments(edits, called, old, known.find(target), keywords=row.keywords, shown=target)
 
 
 def _gone(name: str) -> str:

@@ -17,8 +17,7 @@ from anytpu.port.edits import Edits
 from anytpu.port.kinds import TENSORS
 from anytpu.port.rules import new_name
 from anytpu.port.seeds import is_random
-from anytpu.port.tree import Tree
-from anytpu.port.values import parameter_names
+from anytpu.port.tree import Tree, parameter_names
 
 _BOTH = "a branch of a step cannot draw random numbers: draw them before keras.ops.cond"
 _PURE = ("keras.ops.", "keras.random.", "keras.activations.", "keras.losses.")

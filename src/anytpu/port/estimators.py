@@ -12,7 +12,8 @@ import libcst as cst
 
 from anytpu.port.arguments import argument_of, in_parentheses, with_argument
 from anytpu.port.edits import Edits
-from anytpu.port.values import MODEL_FUNCTION, Function, parameter_names
+from anytpu.port.tree import parameter_names
+from anytpu.port.values import MODEL_FUNCTION, Function
 
 _VERBS = ("train", "evaluate", "predict")
 _METRICS = (

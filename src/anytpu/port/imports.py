@@ -5,6 +5,7 @@ Rule: anytpu is imported before keras, since it chooses Keras's backend.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ from libcst.helpers import get_full_name_for_node
 from anytpu.port.edits import IMPORTS, Edits
 from anytpu.port.rules import new_name, rule_of
 from anytpu.port.tree import TENSORFLOW, Tree, bound_name, canonical, head
+
+_IMPORTS_KERAS = re.compile(r"^\s*(import|from) keras\b", re.MULTILINE)
 
 
 def name_for_anytpu(tree: Tree) -> str:
@@ -113,8 +116,13 @@ def _replace(edits: Edits, node: cst.CSTNode, lines: Sequence[str], is_same: boo
     edits.put(line, one_per_line)
 
 
-def plan_new_imports(edits: Edits) -> None:
-    """Import the packages that the inserted code uses, once, before the first import of TensorFlow or Keras."""
+def plan_new_imports(edits: Edits, new: str) -> None:
+    """Import the packages that the new code uses, once, before the first import of TensorFlow or Keras.
+
+    A program that imports Keras imports anytpu too: alone Keras runs on the backend that its settings name.
+    """
+    if "keras" in edits.roots or _IMPORTS_KERAS.search(new):
+        edits.roots.add("tpu")
     body, tpu = edits.tree.module.body, edits.tpu
     lines = {root: (f"import {root}", root.partition(".")[0]) for root in IMPORTS}
     lines["tpu"] = ("import anytpu" if tpu == "anytpu" else f"import anytpu as {tpu}", tpu)

@@ -13,7 +13,7 @@ from anytpu.port import known
 from anytpu.port.arguments import argument_of
 from anytpu.port.edits import Edits
 from anytpu.port.filling import rename_attribute
-from anytpu.port.values import parameter_names
+from anytpu.port.tree import parameter_names
 
 _STEPS = ("train_step", "test_step", "predict_step")
 _SUPER = (

@@ -40,7 +40,14 @@ class Items:
     items: tuple[frozenset[Any], ...]
 
 
-Value = OwnFunction | OwnClass | Instance | Items | str
+@dataclasses.dataclass(frozen=True)
+class Each:
+    """A list of any length, of which each item has these values: the layers or the weights of a model."""
+
+    kinds: frozenset[Any]
+
+
+Value = OwnFunction | OwnClass | Instance | Items | Each | str
 """A value's class. Strings: "array" (a tensor), "element" (of a data set), "sizes" (a shape, which is a tuple), "size"
 (a number or an array of NumPy that is computed from shapes alone), "symbolic" (beside "array": of a model that is made
 from inputs), "dataset options", "example", "schedule" (a rate that decays), and so on."""
@@ -54,6 +61,11 @@ TENSORS = ARRAY | ELEMENT | SYMBOLIC
 SHAPE: Kinds = frozenset({"sizes"})
 SIZE: Kinds = frozenset({"size"})
 
+OF_ANY_CLASS = "of any class"
+"""Beside an instance: its class may be one below, with more members."""
+IN_SEQUENTIAL, IN_MODEL = "in a Sequential", "in a model"
+"""Beside a variable: the model that it was taken from. Keras 3 puts the name of a Sequential before its path."""
+_MARKS = (OF_ANY_CLASS, IN_SEQUENTIAL, IN_MODEL)
 DATASET = "anytpu.pipeline.Dataset"
 _RETURNS = {
     "keras.models.load_model": "keras.Model",
@@ -86,7 +98,18 @@ def item_of(kinds: Kinds, index: int) -> Kinds:
     for value in kinds:
         if isinstance(value, Items) and index < len(value.items):
             item_kinds |= value.items[index]
-    return item_kinds
+    return item_kinds | each_of(kinds)
+
+
+def each_of(kinds: Kinds) -> Kinds:
+    """Return the values of the items of a list of any length."""
+    return UNKNOWN.union(*(value.kinds for value in kinds if isinstance(value, Each)))
+
+
+def list_of(kinds: Kinds) -> Kinds:
+    """Return the value of a list of any length of instances; other items are not followed."""
+    held = frozenset(value for value in kinds if isinstance(value, Instance) or value in _MARKS)
+    return frozenset({Each(held)}) if held else UNKNOWN
 
 
 def result_of(old: str) -> Kinds:
@@ -113,6 +136,8 @@ def result_of(old: str) -> Kinds:
         return frozenset({"optax"})
     if name == "tpu.keras_to_tpu_model":
         return instance_of("keras.Model") | instance_of("anytpu.train.tpu_model.TPUModel") | {"converted"}
+    if name == "keras.Variable":
+        return instance_of(name) | {IN_MODEL}
     if name in _RETURNS:
         return ARRAY | SYMBOLIC if _RETURNS[name] == "array" else instance_of(_RETURNS[name])
     definition = known.find(name)

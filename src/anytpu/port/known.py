@@ -163,6 +163,15 @@ def parameters(function: Definition) -> frozenset[str] | None:
 
 
 @functools.cache
+def declared(function: Definition) -> ast.arguments | None:
+    """Return the parameters of a function, or of the nearest constructor of a class; None if there is none."""
+    if isinstance(function.node, ast.FunctionDef):
+        return function.node.args
+    bodies = (statement for definition in ancestors(function) for statement in definition.node.body)
+    return next((s.args for s in bodies if isinstance(s, ast.FunctionDef) and s.name == "__init__"), None)
+
+
+@functools.cache
 def returned_class(function: Definition | None) -> Definition | None:
     """Return the class that a function's or property's annotation promises; None if it promises none."""
     returns = getattr(function.node, "returns", None) if function is not None else None

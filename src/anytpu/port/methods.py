@@ -8,7 +8,7 @@ import libcst as cst
 import libcst.matchers as m
 
 from anytpu._replaced import advice_of
-from anytpu.port.arguments import in_parentheses, keyword_of, with_keyword
+from anytpu.port.arguments import in_parentheses, keyword_of
 from anytpu.port.edits import Edits
 from anytpu.port.filling import fill, rename_attribute
 from anytpu.port.rules import rules
@@ -21,12 +21,6 @@ _ARGUMENTS_TO_DROP = {
     "batch": ("num_parallel_calls", "deterministic"),
     "padded_batch": ("num_parallel_calls", "deterministic"),
 }
-_OF_GENERATORS = {
-    "fit_generator": ("steps_per_epoch", "epochs", "verbose", "callbacks", "validation_data", "validation_steps"),
-    "evaluate_generator": ("steps",),
-    "predict_generator": ("steps",),
-}
-"""Arguments by position behind the generator: `fit` has others there."""
 _MOST_POSITIONS = {"map": 1, "interleave": 3}
 """Methods of tf.data with `num_parallel_calls` as the next argument by position, and the number of those before it."""
 _SERIALIZED = (
@@ -69,9 +63,6 @@ def plan_arguments(edits: Edits) -> None:
         for argument in call.args:
             if keyword_of(argument) in _ARGUMENTS_TO_DROP.get(method, ()):
                 edits.drop(argument)
-        for argument, name in zip(call.args[1:], _OF_GENERATORS.get(method, ()), strict=False):
-            if not keyword_of(argument) and not argument.star:
-                edits.compose(argument, functools.partial(with_keyword, name=name))
         if (
             isinstance(call.func, cst.Attribute)
             and method in _MOST_POSITIONS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import re
 from typing import Any
 
@@ -13,7 +12,7 @@ from libcst.helpers import get_full_name_for_node
 
 from anytpu._replaced import FOREIGN
 from anytpu.port import known
-from anytpu.port.arguments import argument_of, in_parentheses, keyword_of, with_argument, with_keyword
+from anytpu.port.arguments import argument_of, in_parentheses, keyword_of, with_argument
 from anytpu.port.control_flow import plan_range_loops
 from anytpu.port.edits import Edits
 from anytpu.port.filling import OWNER, drop_self_assignment, fill, rename_attribute
@@ -21,7 +20,7 @@ from anytpu.port.resolvers import plan_resolvers
 from anytpu.port.rules import new_name, rule_of, rules
 from anytpu.port.seeds import functions_of_lambdas
 from anytpu.port.sessions import plan_sessions
-from anytpu.port.values import parameter_names
+from anytpu.port.tree import parameter_names
 
 _ORDERING = ("control_dependencies", "Graph", "get_default_graph")
 _SETS_RATE = re.compile(r"LearningRateScheduler|ReduceLROnPlateau|set_value\(|\.(lr|learning_rate)\s*=|keras_to_tpu")
@@ -81,7 +80,6 @@ def plan_patterns(edits: Edits) -> None:
         elif isinstance(node, cst.Call):
             _plan_apply(edits, node)
             _plan_decay(edits, node)
-            _plan_weight(edits, node)
             _plan_compile(edits, node)
             _plan_steps(edits, node)
             _plan_cache(edits, node)
@@ -177,19 +175,6 @@ def _plan_specification(edits: Edits, method: cst.Attribute) -> None:
     else:
         edits.put(call, lambda updated: updated.func.value)
     edits.mark(method)
-
-
-def _plan_weight(edits: Edits, call: cst.Call) -> None:
-    """Give the arguments of `add_weight` their keywords: Keras 2 had the name first, Keras 3 has the shape first."""
-    is_method = isinstance(call.func, cst.Attribute) and call.func.attr.value in ("add_weight", "add_variable")
-    if not isinstance(call.func, cst.Attribute) or not is_method or any(argument.star for argument in call.args):
-        return
-    is_metric = edits.values.is_a(call.func.value, "keras.metrics.Metric")
-    if is_metric or edits.values.is_a(call.func.value, "keras.layers.Layer"):
-        positional = [argument for argument in call.args if argument.keyword is None]
-        names = ("name", "shape", "aggregation") if is_metric else ("name", "shape", "dtype", "initializer")
-        for argument, name in zip(positional, names, strict=False):
-            edits.put(argument, functools.partial(with_keyword, name=name))
 
 
 def _plan_compile(edits: Edits, call: cst.Call) -> None:
@@ -293,6 +278,8 @@ def _plan_keywords(edits: Edits, call: cst.Call) -> None:
     label = argument_of(call, -1, "name") if ".layers." in name or name in ("keras.Input", "keras.Model") else None
     if label is not None and isinstance(label.value, cst.SimpleString) and "/" in label.value.value:
         edits.put(label.value, lambda updated: updated.with_changes(value=updated.value.replace("/", "_")))
+    if name.endswith("layers.Embedding"):
+        _plan_length(edits, call)
     period = argument_of(call, -1, "period") if name.endswith("callbacks.ModelCheckpoint") else None
     if period is not None and edits.tree.code(period.value) == "1":
         edits.drop(period)
@@ -300,6 +287,31 @@ def _plan_keywords(edits: Edits, call: cst.Call) -> None:
         row = dataclasses.replace(rules()["io.TFRecordWriter"], parameters={"path": None, "options": None})
         fill(edits, call, row, "tpu.pipeline.RecordWriter({path}, {options})")
     _plan_mode(edits, call, name)
+
+
+def _plan_length(edits: Edits, call: cst.Call) -> None:
+    """Give an Embedding its `input_shape`: a Sequential of Keras 2 that started with one was built, of any length."""
+    length = argument_of(call, 7, "input_length")
+    has_shape = any(keyword_of(argument).endswith("input_shape") for argument in call.args)
+    if length is not None and not isinstance(length.value, cst.Tuple | cst.List):
+        edits.compose(length.value, lambda updated: edits.expression("({length},)", length=updated))
+    elif length is None and not has_shape and _is_first_layer(edits, call):
+        shape = cst.parse_expression("(None,)")
+        edits.compose(call, lambda updated: with_argument(updated, "input_shape", shape))
+
+
+def _is_first_layer(edits: Edits, call: cst.Call) -> bool:
+    """Return whether a layer is the first in the list of a Sequential, or the first that is added to one."""
+    tree, above = edits.tree, edits.tree.parent(call)
+    maker, parts = tree.around(call, cst.Call), tree.parent(above) if above is not None else None
+    if maker is None:
+        return False
+    if isinstance(parts, cst.List):
+        return parts.elements[0] is above and edits.values.is_a(maker, "keras.Sequential")
+    if not isinstance(maker.func, cst.Attribute) or not edits.values.is_a(maker.func.value, "keras.Sequential"):
+        return False
+    added = [other for other in tree.all(cst.Call) if tree.code(other.func) == tree.code(maker.func)]
+    return next(other for other in added if tree.function(other) is tree.function(call)) is maker
 
 
 def _plan_mode(edits: Edits, call: cst.Call, name: str) -> None:

@@ -82,8 +82,8 @@ def _ported(text: str, name: str) -> Ported:
     edits = Edits(tree, name_for_anytpu(tree))
     for plan in PLANS:
         plan(edits)
-    edits.apply()  # a first pass: applying the edits records the packages that they use
-    plan_new_imports(edits)
+    new = edits.apply()  # a first pass: applying the edits records the packages that they use
+    plan_new_imports(edits, new.code if new.code != text else "")
     return Ported(text, edits.apply().code, tuple(sorted(edits.findings)))
 
 

@@ -13,7 +13,8 @@ import libcst as cst
 from anytpu.port.arguments import argument_of, with_argument
 from anytpu.port.edits import Edits
 from anytpu.port.rules import new_name, rule_of
-from anytpu.port.values import MODEL_FUNCTION, parameter_names
+from anytpu.port.tree import parameter_names
+from anytpu.port.values import MODEL_FUNCTION
 
 _GENERATOR = "keras.random.SeedGenerator()"
 _NAMES = ("seed_generator", "step_seeds", "seeds_of_steps")

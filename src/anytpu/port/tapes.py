@@ -23,8 +23,7 @@ from anytpu.port.arguments import argument_of
 from anytpu.port.edits import Edits
 from anytpu.port.keras_classes import is_model_step
 from anytpu.port.rules import rules
-from anytpu.port.tree import Tree
-from anytpu.port.values import parameter_names
+from anytpu.port.tree import Tree, parameter_names
 from anytpu.port.variables import certain_writes, reads, reads_before_it_writes, writes
 
 _LOSS_NAMES = ("compute_loss", "loss_of_batch", "loss_to_differentiate")

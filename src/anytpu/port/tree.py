@@ -251,3 +251,8 @@ def bound_name(alias: cst.ImportAlias) -> str:
     """Return the variable that an import binds: `tf` for `tensorflow as tf`, `os` for `os.path`."""
     name: Any = alias.asname.name if alias.asname is not None else head(alias.name)
     return name.value
+
+
+def parameter_names(function: Function) -> list[str]:
+    """Return the names of a function's parameters that may be passed by position."""
+    return [parameter.name.value for parameter in function.params.params]

@@ -20,29 +20,34 @@ from anytpu.port.kinds import (
     ARRAY,
     DATASET,
     ELEMENT,
+    IN_MODEL,
+    IN_SEQUENTIAL,
+    OF_ANY_CLASS,
     SHAPE,
     SIZE,
     SYMBOLIC,
     TENSORS,
     UNKNOWN,
+    Each,
     Instance,
     Items,
     Kinds,
     OwnClass,
     OwnFunction,
     Value,
+    each_of,
     instance_of,
     instances_of,
     item_of,
+    list_of,
     result_of,
 )
 from anytpu.port.known import Definition
 from anytpu.port.rules import new_name
-from anytpu.port.tree import Function, Tree
+from anytpu.port.tree import Function, Tree, parameter_names
 
 MAX_ROUNDS = 8
 """Maximum number of rounds; each follows values through one more assignment or call."""
-
 
 MODEL_FUNCTION = frozenset(["features", "labels", "mode"])
 """Parameters of a function that makes a model for an estimator."""
@@ -68,6 +73,10 @@ _OF_SIZES = re.compile(
 )
 """Functions that NumPy computes where all arguments are sizes."""
 _NO_OPERANDS = ("axis", "name", "keepdims", "keep_dims", "dtype")
+_VARIABLES = ("trainable_variables", "trainable_weights", "non_trainable_variables", "non_trainable_weights")
+"""Attributes that hold variables of Keras, whatever their owner is."""
+_HAVE_VARIABLES = ("keras.layers.Layer", "keras.optimizers.Optimizer", "keras.metrics.Metric")
+_SAME_ITEMS = ("list", "tuple", "reversed", "sorted", "set")
 _ITERATORS = frozenset(["as_numpy_iterator", "make_one_shot_iterator", "make_initializable_iterator"])
 
 
@@ -237,11 +246,12 @@ class Values:
 
     def _pass(self, call: cst.Call) -> None:
         """Pass the arguments of a call to the parameters of the functions that it calls, now or later."""
-        for function in self._called(call):
+        for function in self.called(call):
             self._bind(function.node, call.args)
             for functions in (self.host, self.traced):  # A function runs where its caller does.
                 if not functions.isdisjoint(self.tree.functions(call)):
                     functions.add(function.node)
+        self._pass_items(call)
         if (self.tree.old_name(call.func) or "").endswith(_MAPPERS):
             self._mark_host(call)
         if not isinstance(call.func, cst.Attribute):
@@ -253,6 +263,15 @@ class Values:
             for function in self._passed_functions(call):
                 self.traced.add(function.node)
                 self._bind_tuple(function.node, argument_of(call, 1, "args"))
+
+    def _pass_items(self, call: cst.Call) -> None:
+        """Pass the items of a list to the function that `map` or `filter` calls, or to a `key`."""
+        mapped = self.tree.code(call.func) in ("filter", "map") and len(call.args) == 2
+        function = call.args[0] if mapped else argument_of(call, -1, "key")
+        if function is not None:
+            for found in self.functions(function.value):
+                for name in parameter_names(found.node)[:1]:
+                    self._add(("variable", found.node, name), each_of(self.of(call.args[mapped].value)))
 
     def _passed_functions(self, call: cst.Call) -> list[OwnFunction]:
         return self.functions(call.args[0].value) if call.args else []
@@ -278,8 +297,8 @@ class Values:
             kinds = item_of(self.of(arguments.value), index) if arguments is not None else UNKNOWN
             self._add(("variable", node, name), (kinds - ELEMENT) or ARRAY)
 
-    def _called(self, call: cst.Call) -> list[OwnFunction]:
-        """Return the program's functions that a call runs: a constructor counts as a function."""
+    def called(self, call: cst.Call) -> list[OwnFunction]:
+        """Return the program's functions that a call runs: a constructor and a layer's `call` count as functions."""
         functions = self.functions(call.func)
         for value in self.of(call.func):
             functions += self._method(value, "__init__") if isinstance(value, OwnClass) else []
@@ -299,6 +318,8 @@ class Values:
             return frozenset({OwnFunction(node)})
         if isinstance(node, cst.Tuple | cst.List):
             return frozenset({Items(tuple(self.of(element.value) for element in node.elements))})
+        if isinstance(node, cst.ListComp | cst.GeneratorExp | cst.SetComp):
+            return list_of(self.of(node.elt))
         if isinstance(node, cst.Subscript):
             return self._subscript(node)
         if isinstance(node, cst.IfExp):
@@ -308,6 +329,8 @@ class Values:
         operands = frozenset().union(*map(self.of, node.children)) if isinstance(node, _OPERATIONS) else UNKNOWN
         if isinstance(node, cst.BooleanOperation | cst.NamedExpr | cst.Await):
             return operands
+        if lists := frozenset(value for value in operands if isinstance(value, Each)):
+            return lists
         return operands & TENSORS or (SIZE if operands & (SHAPE | SIZE) else UNKNOWN)
 
     def _name(self, node: cst.Name) -> Kinds:
@@ -334,8 +357,17 @@ class Values:
         if name == "optimizer" and self.is_a(node.value, "keras.Model"):
             kinds |= instance_of("keras.optimizers.Optimizer")
         if name == "model" and self.is_a(node.value, "keras.callbacks.Callback"):
-            kinds |= instance_of("keras.Model") | {"model of any class"}
+            kinds |= instance_of("keras.Model") | {OF_ANY_CLASS}
+        if name == "layers" and self.is_a(node.value, "keras.Model"):
+            kinds |= list_of(instance_of("keras.layers.Layer") | {OF_ANY_CLASS} | self._place(node.value))
+        if name in _VARIABLES or (name in ("variables", "weights") and self.is_a(node.value, *_HAVE_VARIABLES)):
+            kinds |= list_of(instance_of("keras.Variable") | self._place(node.value))
         return kinds | instances_of(*map(known.returned_class, properties))
+
+    def _place(self, owner: cst.CSTNode) -> Kinds:
+        """Return the mark of the layers and variables of a model, and of the variables of a layer of it."""
+        is_in = IN_SEQUENTIAL in self.of(owner) or self.is_a(owner, "keras.Sequential")
+        return frozenset({IN_SEQUENTIAL if is_in else IN_MODEL})
 
     def _subscript(self, node: cst.Subscript) -> Kinds:
         kinds = self.of(node.value)
@@ -345,7 +377,8 @@ class Values:
         sizes = (kinds & SIZE) | (size if kinds & SHAPE else UNKNOWN)
         if isinstance(position, str) and position.isdigit():
             return item_of(kinds, int(position)) | sizes
-        return (kinds & TENSORS) | sizes
+        items = each_of(kinds) if index is None or isinstance(index, cst.Index) else list_of(each_of(kinds))
+        return (kinds & TENSORS) | sizes | items
 
     def _element(self, node: cst.BaseExpression) -> Kinds:
         """Return the values of the elements of an iterable."""
@@ -356,7 +389,7 @@ class Values:
             return frozenset({Items((UNKNOWN, self._element(node.args[0].value)))})
         if isinstance(node, cst.Call) and self.tree.code(node.func) == "zip":
             return frozenset({Items(tuple(self._element(argument.value) for argument in node.args))})
-        return kinds & TENSORS
+        return (kinds & TENSORS) | each_of(kinds)
 
     # Values of calls.
 
@@ -370,6 +403,10 @@ class Values:
             return result | self._symbolic(node) if result & ARRAY else result
         if self.tree.code(node.func) in ("partial", "functools.partial") and node.args:
             return self.of(node.args[0].value)
+        if self.tree.code(node.func) == "super" and (around := self.tree.around(node, cst.ClassDef)) is not None:
+            above = [base for argument in around.bases for base in self.of(argument.value)]
+            own = frozenset(Instance(base) for base in above if isinstance(base, OwnClass))
+            return own | instances_of(*self._bases(OwnClass(around)))
         kinds = UNKNOWN
         for value in self.of(node.func):
             if isinstance(value, OwnFunction):
@@ -381,7 +418,8 @@ class Values:
         if isinstance(node.func, cst.Attribute):
             kinds |= self._method_result(node.func.attr.value, node.func.value)
         elif isinstance(node.func, cst.Name) and node.args:
-            kinds |= self._builtin_result(node.func.value, node.args[0].value)
+            at = 1 if node.func.value == "filter" and len(node.args) > 1 else 0
+            kinds |= self._builtin_result(node.func.value, node.args[at].value)
         return kinds
 
     def _symbolic(self, call: cst.Call) -> Kinds:
@@ -393,7 +431,7 @@ class Values:
             return frozenset({"iterator"}) if self.is_dataset(argument) else self.of(argument) & {"iterator"}
         if function == "next":
             return ELEMENT if "iterator" in self.of(argument) else UNKNOWN
-        return UNKNOWN
+        return list_of(each_of(self.of(argument))) if function in (*_SAME_ITEMS, "filter") else UNKNOWN
 
     def _method_result(self, name: str, owner: cst.BaseExpression) -> Kinds:
         if self.is_dataset(owner):
@@ -401,6 +439,10 @@ class Values:
                 return frozenset({"iterator"})
             if name not in _NOT_DATASETS and not name.startswith("output_"):
                 return instance_of(DATASET)
+        if name == "get_layer":
+            return instance_of("keras.layers.Layer") | {OF_ANY_CLASS} | self._place(owner)
+        if name == "add_weight" and self.is_a(owner, "keras.layers.Layer"):
+            return instance_of("keras.Variable")
         if name == "sync_to_cpu" and "converted" in self.of(owner):
             return instance_of("keras.Model")
         if name in ("get_next", "__next__") and "iterator" in self.of(owner):
@@ -450,11 +492,6 @@ class Values:
         names |= {n.value for n in self.tree.names(own.node.body) if self.tree.scopes_of(n) == {own.node}}
         attributes = (n for n in self.tree.nodes(own.node) if isinstance(n, cst.Attribute) and self.tree.is_stored(n))
         return names | {n.attr.value for n in attributes if self.tree.code(n.value) == "self"}
-
-
-def parameter_names(function: Function) -> list[str]:
-    """Return the names of a function's parameters that may be passed by position."""
-    return [parameter.name.value for parameter in function.params.params]
 
 
 def is_integer_type(tree: Tree, dtype: cst.BaseExpression) -> bool:
