@@ -142,6 +142,8 @@ def test_replicas_without_rows_add_nothing():
     losses = run(lambda x: jax.lax.psum(jnp.sum((x @ weight) ** 2) / 64, "replica"), ROWS[1:2], cores=8)
     assert losses == [1.0] * 8
     assert run(lambda x: jax.lax.pmax(jnp.max(x), "replica"), ROWS[1:2], cores=4) == [3.0] * 4
+    gather = lambda x: tpu.get_replica_context().all_gather(x, 0)  # noqa: E731
+    assert run(lambda x: (gather(x) - gather(2 * x)).sum() + gather(x[:, :1]).sum(), ROWS[:3], cores=4) == [-9.0] * 4
     gathered = run(lambda x: tpu.get_replica_context().all_gather(x, 0), ROWS[1:2], cores=4)
     assert gathered == [[[2.0, 3.0]]] * 4
 

@@ -26,38 +26,48 @@ from anytpu.program.program import REPLICA_AXIS
 class Agreement:
     """The values that each group of replicas tells in one pass of traces, and those of the pass before.
 
+    Numbers that JAX sums are counted apart from values that the step exchanges. A collective of JAX may sum a number in
+    some of the passes only.
+
     Attributes:
         replicas: number of replicas of each group.
-        before: for each group, the values of the pass before; none in the first pass.
-        told: for each group, the values of this pass.
+        before: for each group, the values of the pass before by their kind; none in the first pass.
+        told: for each group, the values of this pass by their kind.
     """
 
     replicas: tuple[int, ...]
-    before: list[list[Any]] = dataclasses.field(default_factory=list)
-    told: list[list[Any]] = dataclasses.field(init=False)
+    before: list[dict[str, list[Any]]] = dataclasses.field(default_factory=list)
+    told: list[dict[str, list[Any]]] = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
-        self.told = [[] for _ in self.replicas]
-        self.before = self.before or [[] for _ in self.replicas]
+        self.told = [{} for _ in self.replicas]
+        self.before = self.before or [{} for _ in self.replicas]
 
-    def exchange(self, group: int, value: Any) -> list[Any]:
+    def exchange(self, group: int, value: Any, kind: str = "value") -> list[Any]:
         """Tell a group's value, and return that of each group.
 
         It is the one of the pass before, else of this pass if the group was traced already, else the given one.
         """
-        position = len(self.told[group])
-        self.told[group].append(value)
-        known = [before[position:] or told[position:] for before, told in zip(self.before, self.told, strict=True)]
-        others = [values[0] if values else value for values in known]
+        own = self.told[group].setdefault(kind, [])
+        position = len(own)
+        own.append(value)
+        known = [
+            (before.get(kind, []), told.get(kind, [])) for before, told in zip(self.before, self.told, strict=True)
+        ]
+        others = [[*before[position:], *told[position:], value][0] for before, told in known]
         others[group] = value
         return others
 
     def is_settled(self) -> bool:
         """Return whether each group was given what the others tell now."""
-        first = [list(map(_comparable, told)) for told in self.told]
-        if all(told == first[0] for told in first):
+        told = list(map(_comparable_values, self.told))
+        if all(values == told[0] for values in told):
             return True  # Equal values were given to all, also in the first pass.
-        return first == [list(map(_comparable, told)) for told in self.before]
+        return told == list(map(_comparable_values, self.before))
+
+
+def _comparable_values(values: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    return {kind: list(map(_comparable, each)) for kind, each in values.items()}
 
 
 def _comparable(value: Any) -> Any:
@@ -79,7 +89,7 @@ def numbers_of(agreement: Agreement, group: int) -> Iterator[None]:
     """Sum the Python numbers of all groups where JAX multiplies one by the number of replicas."""
 
     def total(value: Any) -> Any | None:
-        values = agreement.exchange(group, value)
+        values = agreement.exchange(group, value, "number")
         if len({_comparable(each) for each in values}) == 1:
             return None
         return sum(map(operator.mul, values, agreement.replicas))

@@ -125,7 +125,7 @@ class UnevenStep:
     def _traces(self, state: Any, arrays: list[Any]) -> list[tuple[ClosedJaxpr, Any]]:
         """Return the trace of each group, and the specs of its results."""
         kinds = kinds_of(self._counts)
-        before: list[list[Any]] = []
+        before: list[dict[str, list[Any]]] = []
         for _ in range(_MAX_PASSES):
             agreement = Agreement(tuple(kinds.values()), before)
             traced = [self._trace(kind, rows, agreement, state, arrays) for kind, rows in enumerate(kinds)]
