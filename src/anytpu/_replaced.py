@@ -396,7 +396,11 @@ _STRATEGY = (
 
 _CONVERSION = (
     Replacement(
-        ("contrib.tpu.keras_to_tpu_model",),
+        (
+            "contrib.tpu.keras_to_tpu_model",
+            "contrib.tpu.python.tpu.keras_support.tpu_model",
+            "python.tpu.keras_support.tpu_model",
+        ),
         "tpu_model = tf.contrib.tpu.keras_to_tpu_model(model, strategy=tf.contrib.tpu.TPUDistributionStrategy(\n"
         "    tf.contrib.cluster_resolver.TPUClusterResolver(tpu_address)))",
         "tpu_model = tpu.keras_to_tpu_model(model, strategy=tpu.TPUDistributionStrategy(\n"

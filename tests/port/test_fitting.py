@@ -84,6 +84,34 @@ def test_an_argument_that_is_gone_is_listed_unless_it_asks_for_nothing():
     )
 
 
+@pytest.mark.parametrize("argument", ["period=5", "'val_loss', 0, True, False, 'auto', 5"])
+def test_a_period_of_epochs_is_listed(argument: str):
+    assert last_line("c = keras.callbacks.ModelCheckpoint(p, 'loss', 0, True, False, 'auto', 1)").endswith(
+        "False, 'auto')"
+    )
+    assert listed(f"c = keras.callbacks.ModelCheckpoint(p, {argument})") == [
+        "Keras 3 counts batches, not epochs: write save_freq=, the number of epochs times the batches of one"
+    ]
+
+
+def test_the_first_name_of_a_conversion_and_loops_over_generators():
+    text = (
+        "import tensorflow as tf\nfrom tensorflow.contrib.tpu.python.tpu import keras_support\n"
+        "model = keras_support.tpu_model(small)\nh = model.fit_generator(rows, 9, 3, 1, None, others)\n"
+        "s = unknown.evaluate_generator(others, 5, workers=4)\n"
+    )
+    outcome = ported(text)
+    assert (outcome.by_hand, outcome.new.splitlines()) == (
+        (),
+        [
+            "import anytpu as tpu",
+            "model = tpu.keras_to_tpu_model(small)",
+            "h = model.fit(rows, steps_per_epoch=9, epochs=3, verbose=1, callbacks=None, validation_data=others)",
+            "s = unknown.evaluate(others, steps=5)",
+        ],
+    )
+
+
 def test_other_compilers_keep_their_arguments():
     assert last_line("import re\nb = re.compile(p, f)") == "b = re.compile(p, f)"
 

@@ -22,6 +22,7 @@ from anytpu.port.known import Definition
 _MAX_LISTED = 24
 _SAME_DEFAULTS = ("data_format", "ema_overwrite_frequency", "reduction", "step", "verbose")
 """Parameters whose defaults differ in their text, or only in what they print."""
+_REFUSED = "{shown} has no argument {name!r}: leave it out, or use one of its own: {taken}"
 _UNKNOWN = object()
 
 
@@ -67,7 +68,8 @@ def fit_arguments(
             edits.drop(argument)
             is_moved = True
         elif is_gone:
-            edits.say(argument, _REFUSED.format(shown=shown, name=name, taken=_taken(accepted)))
+            taken = ", ".join(sorted((accepted or frozenset()) - {""})[:_MAX_LISTED])
+            edits.say(argument, _REFUSED.format(shown=shown, name=name, taken=taken))
             if not keyword:
                 edits.compose(argument, functools.partial(with_keyword, name=name))
                 is_moved = True
@@ -80,13 +82,6 @@ def fit_arguments(
             if is_moved:
                 edits.compose(argument, functools.partial(with_keyword, name=target))
     _write_defaults(edits, call, before, after, renamed)
-
-
-_REFUSED = "{shown} has no argument {name!r}: leave it out, or use one of its own: {taken}"
-
-
-def _taken(accepted: frozenset[str] | None) -> str:
-    return ", ".join(sorted((accepted or frozenset()) - {""})[:_MAX_LISTED])
 
 
 def names_by_position(arguments: ast.arguments | None) -> list[str]:

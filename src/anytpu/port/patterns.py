@@ -62,6 +62,7 @@ _MONITORS = ("callbacks.EarlyStopping", "callbacks.ModelCheckpoint", "callbacks.
 _MODES = 'the versions of Keras 2 took different modes for {metric!r}: write mode="max" or mode="min"'
 _MODE = "Keras 2 took mode={mode} for {metric!r}; check that it is meant"
 _PARTS = "tpu.pipeline.windows makes whole windows: write the size of this batch there, and leave this flat_map out"
+_PERIOD = "Keras 3 counts batches, not epochs: write save_freq=, the number of epochs times the batches of one"
 _METRIC_NAMES = "{model}._flatten_metrics_in_order(dict((name, name) for name in {model}.get_metrics_result()))"
 _LOOSE = cst.BinaryOperation | cst.IfExp | cst.Comparison | cst.BooleanOperation
 
@@ -280,9 +281,12 @@ def _plan_keywords(edits: Edits, call: cst.Call) -> None:
         edits.put(label.value, lambda updated: updated.with_changes(value=updated.value.replace("/", "_")))
     if name.endswith("layers.Embedding"):
         _plan_length(edits, call)
-    period = argument_of(call, -1, "period") if name.endswith("callbacks.ModelCheckpoint") else None
+    period = argument_of(call, 6, "period") if name.endswith("callbacks.ModelCheckpoint") else None
     if period is not None and edits.tree.code(period.value) == "1":
         edits.drop(period)
+    elif period is not None and (keyword_of(period) or isinstance(period.value, cst.Integer)):
+        edits.say(period, _PERIOD)
+        edits.cover(period)
     if name.endswith("TFRecordWriter") and len(call.args) == 2:
         row = dataclasses.replace(rules()["io.TFRecordWriter"], parameters={"path": None, "options": None})
         fill(edits, call, row, "tpu.pipeline.RecordWriter({path}, {options})")
@@ -426,7 +430,8 @@ def _list_foreign(edits: Edits, node: cst.ImportFrom | cst.Import) -> None:
 
 def _plan_registration(edits: Edits) -> None:
     """Register the functions and layers of a model that is converted: a conversion makes its layers again by name."""
-    if not any(name.endswith("keras_to_tpu_model") for _, name in edits.tree.chains()):
+    names = [new_name(name) for _, name in edits.tree.chains()]
+    if "tpu.keras_to_tpu_model" not in names:
         return
 
     def registered(updated: Any) -> Any:

@@ -45,7 +45,7 @@ _ADDED = {
 }
 """Members that anytpu adds to classes of Keras."""
 _ONLY_OF_MODELS = ("compile", "fit_generator", "evaluate_generator", "predict_generator")
-"""Methods that no class but a model has with more than two arguments."""
+"""Methods that no class but a model has; `compile` of others has two arguments at most."""
 _OF_BUILT_MODELS = frozenset(["inputs", "outputs", "input_names", "output_names", "input_shape", "output_shape"])
 """Members of a model that is made of its inputs and outputs; `keras.Model` makes one of a class of its own."""
 _GIVES_SHAPE = re.compile(r"input_(shape|dim|length)\b|Input(Layer)?\(|Embedding\(")
@@ -101,10 +101,8 @@ def _plan_member(edits: Edits, node: cst.Attribute) -> None:
     is_own = name in edits.values.own_members(node.value)
     if name == "__init__" and made is not None and owners and not is_own and (old := old_class(owners[0])) is not None:
         fit_arguments(edits, made, old, owners[0], keywords={}, shown=owners[0].name)
-    if not edits.values.of(node.value) and name == "name" and _is_compared_with_path(edits, node):
-        edits.say(node, _NAME)
-    if not edits.values.of(node.value) and made is not None and name in _ONLY_OF_MODELS and len(made.args) > 2:
-        owners = [definition for definition in [known.find("keras.Model")] if definition is not None]
+    if not edits.values.of(node.value):
+        owners = _owners_by_member(edits, node, made)
     if "dataset options" in edits.values.of(node.value):
         edits.drop_statement(node)
         return
@@ -123,6 +121,15 @@ def _plan_member(edits: Edits, node: cst.Attribute) -> None:
         edits.say(made or node, _unknown(checked[0][0], name))
         return
     _fit(edits, node, owners, row)
+
+
+def _owners_by_member(edits: Edits, node: cst.Attribute, call: cst.Call | None) -> list[Definition]:
+    """Return the class of a value that is not known, if its member says it; list a name of a variable."""
+    name, model = node.attr.value, known.find("keras.Model")
+    if name == "name" and _is_compared_with_path(edits, node):
+        edits.say(node, _NAME)
+    is_model = call is not None and name in _ONLY_OF_MODELS and (name != "compile" or len(call.args) > 2)
+    return [model] if is_model and model is not None else []
 
 
 def _is_compared_with_path(edits: Edits, node: cst.Attribute) -> bool:
