@@ -24,6 +24,7 @@ from anytpu.chip.network.nodes import HostStep, Node, Port, Shape
 from anytpu.chip.quantized import nodes
 from anytpu.chip.quantized.nodes import QHostStep, Quantization, QuantizedNetwork
 from anytpu.errors import ChipError
+from anytpu.files.npy import named_dtype
 
 _Kind = typing.TypeVar("_Kind")
 
@@ -237,8 +238,8 @@ def _split(listed: Sequence[Any], content: bytes) -> list[np.ndarray]:
 
 def _kind_and_shape(listed: Any) -> tuple[np.dtype, list[int]]:
     name, shape = listed
-    dtype = np.dtype(name if isinstance(name, str) else None)
-    if not isinstance(name, str) or dtype.kind not in "biuf":
+    dtype = named_dtype(name)
+    if dtype.kind not in "biuf":
         raise TypeError(f"arrays of {name}")
     if not all(isinstance(size, int) and size >= 0 for size in shape):
         raise ValueError(f"an array of shape {shape}")

@@ -11,8 +11,9 @@ from __future__ import annotations
 import ast
 import dataclasses
 import math
+import re
 import struct
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -23,11 +24,29 @@ from anytpu.units import MIB
 MAX_HEADER_BYTES = 10_000
 """Maximum length of a header: NumPy's own limit."""
 
+_DTYPE_NAME = re.compile(r"[A-Za-z]\w{0,29}")
 _MAGIC = b"\x93NUMPY"
 _LENGTHS = {(1, 0): "<H", (2, 0): "<I", (3, 0): "<I"}
 _PARSE_ERRORS = (ValueError, TypeError, SyntaxError, LookupError, AttributeError, MemoryError, RecursionError)
 _MAX_AXES = 32
 _MAX_SIZE = 2**48
+
+
+def named_dtype(name: Any) -> np.dtype:
+    """Return the dtype of a name in a file, as `dtype.name` gives it: one word.
+
+    NumPy also parses lists, shapes and numbers of any length in a text, and raises errors of many kinds.
+
+    Raises:
+        TypeError: there is no such dtype.
+
+    Example:
+        >>> named_dtype("float32")
+        dtype('float32')
+    """
+    if not isinstance(name, str) or not _DTYPE_NAME.fullmatch(name):
+        raise TypeError(f"there is no dtype {name!r:.60}")
+    return np.dtype(name)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,7 @@ import numpy as np
 
 from anytpu.engine.feeds import empty_aligned
 from anytpu.errors import DataError
+from anytpu.files.npy import named_dtype
 from anytpu.worker.chunk import ChunkReader
 from anytpu.worker.wire import INLINE_BYTES, messages
 
@@ -56,7 +57,7 @@ def checked_size(described: Any) -> int:
         DataError: its dtype is unknown, or its shape and bytes differ.
     """
     try:
-        dtype = jnp.dtype(described.dtype)
+        dtype = named_dtype(described.dtype)
     except TypeError as error:
         raise DataError(f"there is no dtype {described.dtype[:80]!r}") from error
     size_bytes = math.prod(described.shape) * dtype.itemsize

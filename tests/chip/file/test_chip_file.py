@@ -335,11 +335,11 @@ HOSTILE = {
     ),
     "an array of several kinds": (
         lambda: crafted(with_header(arrays=[["i1,i1", [1]]])),
-        USELESS.format("Its description is invalid (TypeError: arrays of i1,i1)."),
+        USELESS.format("Its description is invalid (TypeError: there is no dtype 'i1,i1')."),
     ),
     "an array of no kind": (
         lambda: crafted(with_header(arrays=[[None, [1]]])),
-        USELESS.format("Its description is invalid (TypeError: arrays of None)."),
+        USELESS.format("Its description is invalid (TypeError: there is no dtype None)."),
     ),
     "more weights than the header says": (
         lambda: crafted({"weights": bytes(2**20)}),

@@ -84,9 +84,17 @@ NETWORKS: dict[str, tuple[Sequence[tuple[Sequence[Any], Any]], str]] = {
         [(("inputs", 0, "shape"), [5, 6])],
         "The input 'x' of its network is invalid: its shape is [5, 6], and [5, 6, 2].",
     ),
+    "an input of many axes": (
+        [(("inputs", 0, "shape"), [5, 6, 2, *[1] * 99])],
+        "The input 'x' of its network is invalid: it has 102 axes.",
+    ),
     "an input of no dtype": (
         [(("inputs", 0, "dtype"), "object")],
         "The input 'x' of its network is invalid: its dtype is 'object'.",
+    ),
+    "a dtype of many digits": (
+        [(("inputs", 0, "dtype"), "9" * 5000)],
+        f"The input 'x' of its network is invalid: its dtype is '{'9' * 99}.",
     ),
     "no output": ([(("outputs",), [])], "Its network has no input or no output."),
     "an output that is not made": (

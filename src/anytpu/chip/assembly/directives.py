@@ -19,6 +19,7 @@ from anytpu.chip.image import MAX_BATCH, MAX_HOST_BYTES, Binding, Resident, Tag,
 from anytpu.chip.quantized.nodes import Quantization, fault_in_quantization
 from anytpu.errors import SettingError
 from anytpu.files.memory import check_memory, check_ratio
+from anytpu.files.npy import named_dtype
 
 _ZEROS_BYTES = 2**24
 
@@ -159,7 +160,7 @@ def _steps(builder: ImageBuilder, line: SourceLine, operands: Operands) -> None:
 def _array(builder: ImageBuilder, line: SourceLine, operands: Operands) -> None:
     content = read_base64(line, operands.value("content").column, operands.text("content"))
     try:
-        dtype = np.dtype(operands.text("dtype"))
+        dtype = named_dtype(operands.text("dtype"))
         if dtype.kind not in "biuf":
             raise TypeError(f"{dtype} is no kind of numbers")
         array = np.frombuffer(content, dtype.newbyteorder("<"))

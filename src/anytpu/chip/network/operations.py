@@ -22,6 +22,7 @@ from anytpu.chip.network.nodes import HostStep
 from anytpu.chip.network.shapes import canonical_shape
 from anytpu.errors import ChipError
 from anytpu.files.memory import check_memory
+from anytpu.files.npy import named_dtype
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -234,7 +235,7 @@ def _argument(described: Mapping[str, Any]) -> Argument:
         raise ValueError(f"a batch of {described['lay']!r:.100}")
     if layout.axis >= len(shape) or shape[layout.axis] != layout.before * layout.rows * layout.after:
         raise ValueError(f"a batch of {described['lay']!r:.100} in a shape of {shape!r:.100}")
-    return Argument(name, shape, np.dtype(described["dtype"]).name, layout)
+    return Argument(name, shape, named_dtype(described["dtype"]).name, layout)
 
 
 def _text(described: Any) -> str:
@@ -253,7 +254,7 @@ def _operation(described: Mapping[str, Any], held: Sequence[np.ndarray]) -> Oper
     operands = tuple(
         operand if isinstance(operand, str) else held[operand["array"]] for operand in described["operands"]
     )
-    shape, dtype = _shape(described["shape"]), np.dtype(described["dtype"])
+    shape, dtype = _shape(described["shape"]), named_dtype(described["dtype"])
     attributes = dict(described["attributes"])
     for field in ("name", "result", "layer"):
         _text(described[field])

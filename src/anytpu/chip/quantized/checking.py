@@ -31,16 +31,21 @@ from anytpu.chip.quantized.nodes import (
     QuantizedNetwork,
 )
 from anytpu.errors import ChipError
+from anytpu.files.npy import named_dtype
 
 MAX_WINDOW = 65535
 """Maximum size, stride and dilation of a window: their registers have 16 bits."""
 
 _MAX_PAD = 32767
+_MAX_AXES = 64
+"""Maximum number of axes of an array of NumPy, of which the batch takes one."""
 _MAX_POOLED = 2**30
 """Maximum number of windows of a pool times the positions of one."""
 _MAX_PARTS = 2**17
 """Maximum number of positions or lines that a reshape or a concatenation moves one by one: twice those of a picture of
 256 x 256."""
+_MAX_SPLIT = 2**24
+"""Maximum number of positions before times those after a reshape that splits channels."""
 _MAX_BUFFERS = 4
 """Maximum size of a tensor of the chip, in Unified Buffers: one that does not fit is refused by name by the compiler,
 and a larger one would keep the compiler busy for minutes before."""
@@ -95,11 +100,12 @@ class _Check:
 
     def _port(self, port: Port, known: Any) -> None:
         _require(port.tensor in known and port.tensor in self._shapes, "there is no such tensor")
+        _require(len(port.shape) < _MAX_AXES, f"it has {len(port.shape)} axes")
         _require(min(port.shape, default=1) >= 0, f"its shape is {list(port.shape)}")
         shape = self._shapes[port.tensor]
         _require(math.prod(port.shape) == math.prod(shape), f"its shape is {list(port.shape)}, and {list(shape)}")
         try:
-            kind = np.dtype(port.dtype).kind
+            kind = named_dtype(port.dtype).kind
         except TypeError:
             kind = ""
         _require(kind != "" and kind in "biuf", f"its dtype is {port.dtype!r:.100}")
@@ -195,8 +201,12 @@ def _reshape(
     node: QReshape, inputs: list[Shape], output: Shape, given: list[Quantization], target: Quantization
 ) -> None:
     _require(math.prod(inputs[0]) == math.prod(output), f"it makes {list(output)} of {_listed(inputs)}")
-    positions = max(math.prod(shape[:2]) for shape in (*inputs, output))
-    _require(inputs[0][2] == output[2] or positions <= _MAX_PARTS, f"it moves {positions:,} positions")
+    before, after = math.prod(inputs[0][:2]), math.prod(output[:2])
+    # One position is gathered from all planes before it, if positions are neither kept nor merged.
+    is_split = after > 1 and output[2] % inputs[0][2]
+    moved = before * after if is_split else max(before, after)
+    maximum = _MAX_SPLIT if is_split else _MAX_PARTS
+    _require(inputs[0][2] == output[2] or moved <= maximum, f"it moves {moved:,} positions")
     _same(given, target)
 
 

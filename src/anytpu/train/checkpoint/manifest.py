@@ -26,6 +26,7 @@ import numpy as np
 
 from anytpu.errors import DamageError, FileError
 from anytpu.files.json_text import check_json, read_json
+from anytpu.files.npy import named_dtype
 from anytpu.units import MIB
 
 KIND = "anytpu checkpoint"
@@ -195,7 +196,7 @@ def _array(fields: dict[str, Any]) -> StoredArray:
     shape, offset_bytes = tuple(fields["shape"]), fields["offset_bytes"]
     if any(type(size) is not int or not 0 <= size < 2**63 for size in (*shape, offset_bytes)):
         raise ValueError(f"an array of shape {shape!r} at the offset {offset_bytes!r}")
-    if not is_number(np.dtype(fields["dtype"])):
+    if not is_number(named_dtype(fields["dtype"])):
         raise ValueError(f"an array of {fields['dtype']!r}")
     form = ArrayForm(shape, str(fields["dtype"]), bool(fields["is_trained"]), bool(fields["is_optimizer_state"]))
     return StoredArray(str(fields["name"]), form, offset_bytes, str(fields["digest"]))
