@@ -50,6 +50,8 @@ def listed(old: str) -> list[str]:
          "o = keras.optimizers.Adam(0.1, 0.9, 0.99, 1e-7, False, name='a')"),
         ("y = layers.MultiHeadAttention(2, 2)(q, v, k, mask)",
          "y = layers.MultiHeadAttention(2, 2)(q, v, k, attention_mask=mask)"),
+        ("o = keras.optimizers.Adam(*rates, lr=0.1)", "o = keras.optimizers.Adam(*rates, learning_rate=0.1)"),
+        ("r = keras.regularizers.l1_l2(**factors)", "r = keras.regularizers.l1_l2(**factors)"),
         ("y = model(x, True)", "y = model(x, training=True)"),
     ],
 )  # fmt: skip

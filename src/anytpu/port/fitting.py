@@ -58,7 +58,7 @@ def fit_arguments(
     for index, argument in enumerate(call.args):
         keyword = keyword_of(argument)
         if argument.star:
-            return
+            positions = []  # of what follows `*args`
         name = keyword or (positions[index] if index < len(positions) else "")
         if not name or edits.is_done(argument) or (argument.keyword is not None and edits.is_done(argument.keyword)):
             continue
@@ -81,7 +81,8 @@ def fit_arguments(
             is_moved |= not is_same or target == by_keyword
             if is_moved:
                 edits.compose(argument, functools.partial(with_keyword, name=target))
-    _write_defaults(edits, call, before, after, renamed)
+    if not any(argument.star for argument in call.args):
+        _write_defaults(edits, call, before, after, renamed)
 
 
 def names_by_position(arguments: ast.arguments | None) -> list[str]:
