@@ -117,7 +117,7 @@ def test_a_sum_of_python_numbers_can_be_replaced():
             return trace().jaxpr.outvars[0].val
 
     numbers = [2, 2.0, np.int32(2), np.float32(2)]
-    for total, expected in ((lambda number: None, 8), (lambda number: None if number == 1 else number + 9, 11)):
+    for total, expected in ((lambda number, _: None, 8), (lambda number, _: None if number == 1 else number + 9, 11)):
         sums = [folded(lambda axis, number=number: lax.psum(number, axis), total) for number in numbers]
         assert [*sums, 4 * folded(lambda axis: lax.pmean(2, axis), total)] == pytest.approx([expected] * 5), (
             f"JAX {jax.__version__} sums numbers elsewhere than in lax.parallel._psum, by which a step knows the sum "

@@ -249,14 +249,15 @@ def cluster(name: str, port: str | None, timeout_s: int) -> tuple[str, int, int,
 
 
 @contextlib.contextmanager
-def numbers_summed(axis: str, total: Callable[[Any], Any]) -> Iterator[None]:
+def numbers_summed(axis: str, total: Callable[[Any, bool], Any]) -> Iterator[None]:
     """In a block, replace the sum over an axis of values that are not traced: JAX multiplies them by the axis size.
 
     JAX has no public hook for this (as of 0.12). Other threads keep JAX's own sum.
 
     Args:
         axis: name of the axis.
-        total: takes a number or an array, and returns its sum over the axis, or None for JAX's own product.
+        total: takes a number or an array, and whether it is summed over the whole axis and no other. Returns the sum,
+            or None for JAX's own product.
     """
     from jax._src.lax import parallel
 
@@ -278,7 +279,7 @@ def extremes_of_nothing() -> Iterator[None]:
         yield
 
 
-_NUMBER_SUM: contextvars.ContextVar[tuple[str, Callable[[Any], Any]] | None] = contextvars.ContextVar(
+_NUMBER_SUM: contextvars.ContextVar[tuple[str, Callable[[Any, bool], Any]] | None] = contextvars.ContextVar(
     "sum of a number", default=None
 )
 _HAS_EXTREMES: contextvars.ContextVar[bool] = contextvars.ContextVar("extremes of nothing", default=False)
@@ -317,9 +318,11 @@ def _sum_with_hook(original: Callable) -> Callable:
         axis, total = _NUMBER_SUM.get() or (None, None)
         leaves, tree = jax.tree.flatten(x)
         is_traced = any(isinstance(leaf, Tracer) for leaf in leaves)
-        if total is None or is_traced or axis_name not in (axis, (axis,)) or options.get("axis_index_groups"):
+        names = axis_name if isinstance(axis_name, tuple | list) else (axis_name,)
+        if total is None or is_traced or axis not in names:
             return original(x, axis_name, **options)
-        sums = [total(leaf) for leaf in leaves]
+        is_whole = len(names) == 1 and not options.get("axis_index_groups")
+        sums = [total(leaf, is_whole) for leaf in leaves]
         pairs = zip(leaves, sums, strict=True)
         return tree.unflatten([original(leaf, axis_name, **options) if s is None else s for leaf, s in pairs])
 

@@ -264,3 +264,20 @@ def test_gradients_that_psum_adds_are_told_of(strategy):
 
     with pytest.warns(UserWarning, match="^step adds 4 MiB of each of 2 replicas"):
         strategy.run(step, args=(tpu.PerReplica([1.0, 2.0]),))
+
+
+def test_an_ensemble_in_vmap_has_the_gradients_of_each_member():
+    strategy = tpu.connect("virtual", cores=4)
+    rows = np.arange(16.0, dtype="float32")
+    batch = next(iter(strategy.distribute_dataset([rows])))
+
+    def step(x):
+        def slope(weight):
+            loss = lambda w: tpu.compute_average_loss((w - x) ** 2)  # noqa: E731
+            return tpu.value_and_grad(loss, weight)()[1]
+
+        return jax.vmap(slope)(jnp.arange(3.0))
+
+    expected = [2 * (w - rows.mean()) for w in range(3)]
+    for value in strategy.run(step, args=(batch,)).values:
+        np.testing.assert_allclose(value, expected, rtol=1e-6)

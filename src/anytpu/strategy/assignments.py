@@ -187,6 +187,8 @@ def _first(value: Any) -> Any:
 def _is_shared(value: Any, replica: Replica) -> bool:
     """Return whether a value is the same on all replicas: a constant, or an argument that goes to all replicas."""
     leaves = jax.tree.leaves(value)
+    if replica.shard is not None and isinstance(value, int | float):
+        return len(set(replica.each(value))) == 1
     return not any(is_traced(leaf) for leaf in leaves) or any(value is argument for argument in replica.shared)
 
 

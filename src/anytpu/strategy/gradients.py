@@ -282,7 +282,7 @@ def summed_value_and_grad(loss_of: Callable, values: list[Any]) -> tuple[Any, li
         The result of `loss_of`, and one gradient for each array.
     """
     replica = current_replica()
-    if replica is not None and replica.shard is not None and replica.shard.exchange is not None:
+    if replica is not None and replica.shard is not None and replica.shard.is_recorded:
         return record_gradients(loss_of, values)
     return (_on_mesh if is_on_mesh() else _over_lanes)(loss_of, values)
 
@@ -422,6 +422,9 @@ def _of_summed_losses(loss: Callable) -> Callable:
     @differentiate.def_vmap
     def over_lanes(axis_size: int, in_batched: Any, values: list[Any], rest: list[Any]) -> Any:
         axes = jax.tree.map(lambda batched: 0 if batched else None, in_batched)
+        if not in_batched[1][0]:
+            # The index of the replica is the same in all lanes, so this is a `vmap` of the user.
+            return _in_vmap(loss, axis_size, in_batched, values, rest)
         # Inside a lane, `is_mapped` shows which outputs differ between the lanes. Outside, `vmap` has stacked all of
         # them.
         mapped: list[bool] = []
@@ -447,6 +450,19 @@ def _of_summed_losses(loss: Callable) -> Callable:
         return (tree.unflatten(leaves), gradients), (tree.unflatten(mapped), [False] * len(gradients))
 
     return differentiate
+
+
+def _in_vmap(loss: Callable, size: int, in_batched: Any, values: list[Any], rest: list[Any]) -> Any:
+    """Differentiate the losses of the lanes of a user's `vmap`, each by its own values, and sum over the replicas."""
+    own = [v if b else jnp.broadcast_to(v, (size, *v.shape)) for v, b in zip(values, in_batched[0], strict=True)]
+    axes = [0 if batched else None for batched in in_batched[1]]
+
+    def sum_of_lanes(values: list[Any], rest: list[Any]) -> Any:
+        out = jax.vmap(loss, in_axes=(0, axes), axis_size=size)(values, rest)
+        return out[0].sum(), out
+
+    (_, out), gradients = _of_summed_losses(sum_of_lanes)(own, rest)
+    return (out, gradients), jax.tree.map(lambda _: True, (out, gradients))
 
 
 def warn_of_large_sums(name: str, trace: ClosedJaxpr, replicas: int) -> None:

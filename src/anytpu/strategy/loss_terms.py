@@ -28,7 +28,7 @@ from anytpu.program.program import REPLICA_AXIS
 
 _SHARE = "anytpu: share of a loss"
 _VALUES, _OWN, _REDUCED = "values", "own", "reduced"
-_EQUAL = frozenset({"psum", "psum_invariant", "pmax", "pmin", "all_gather", "all_gather_invariant", "gathered_rows"})
+_EQUAL = frozenset({"psum", "psum_invariant", "pmax", "pmin", "all_gather", "all_gather_invariant"})
 """Collectives whose result is equal on all replicas."""
 _ONE_OPERAND = frozenset({"convert_element_type", "copy", "copy_p", "name", "neg", "reduce_precision", "squeeze"})
 _OF_A_NUMBER = frozenset(
@@ -404,9 +404,7 @@ def _is_collective(equation: JaxprEqn) -> bool:
     params = equation.params
     axes = params.get("axes", params.get("axis_name", ()))
     names = axes if isinstance(axes, tuple | list | frozenset) else (axes,)
-    return (REPLICA_AXIS in names and params.get("axis_index_groups") is None) or equation.primitive.name == (
-        "gathered_rows"
-    )
+    return REPLICA_AXIS in names and params.get("axis_index_groups") is None
 
 
 def _labels_below(equation: JaxprEqn, labels: tuple[frozenset[int], ...]) -> list[frozenset[int]]:

@@ -23,7 +23,6 @@ from anytpu.strategy.current import CURRENT
 from anytpu.strategy.per_replica import PerReplica, is_per_replica, refuse_keys
 from anytpu.strategy.replicas import Replica, current_replica, is_merging, outside
 from anytpu.strategy.summed import check_not_summed
-from anytpu.strategy.uneven.recorded import record_gather
 
 
 @explain_methods
@@ -122,21 +121,20 @@ class ReplicaContext:
         return self._concatenated(leaf, axis % leaf.ndim)
 
     def _concatenated(self, leaf: Any, axis: int) -> Any:
+        return jnp.concatenate(self._parts(leaf, axis), axis)
+
+    def _parts(self, leaf: Any, axis: int) -> list[Any]:
+        """Return the value of every replica; their lengths along the axis may differ."""
         lengths = self._replica.each(leaf.shape[axis])
-        if len(set(lengths)) > 1:
-            return record_gather(leaf, tuple(lengths), axis)
-        stack = self._stack(leaf)
-        return jnp.concatenate([stack[replica] for replica in range(self._replica.replicas)], axis)
+        widths = [(0, max(lengths) - size if index == axis else 0) for index, size in enumerate(leaf.shape)]
+        stack = self._stack(jnp.pad(leaf, widths) if len(set(lengths)) > 1 else leaf)
+        return [jax.lax.slice_in_dim(part, 0, length, axis=axis) for part, length in zip(stack, lengths, strict=True)]
 
     def _gather_parts(self, leaf: Any) -> Any:
         if not isinstance(leaf, jax.Array | np.ndarray):
             return leaf
-        rows = self._replica.each(np.shape(leaf)[:1])
-        if len(set(rows)) > 1:
-            ends = np.cumsum([count for (count,) in rows])[:-1]
-            return PerReplica(jnp.split(self._concatenated(jnp.asarray(leaf), 0), ends))
-        stack = self._stack(leaf)
-        parts = [stack[replica] for replica in range(self._replica.replicas)]
+        leaf = jnp.asarray(leaf)
+        parts = self._parts(leaf, 0) if leaf.ndim else list(self._stack(leaf))
         return parts[0] if len(parts) == 1 else PerReplica(parts)
 
     def _own_part(self, leaf: Any) -> Any:

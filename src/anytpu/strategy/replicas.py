@@ -35,13 +35,14 @@ class ReplicaShard:
     Attributes:
         rows: number of rows of this replica, 0 for one without rows.
         counts: number of rows of every replica.
-        exchange: takes a Python value of this replica, and returns that of every replica; None in a trace that only
-            finds the variables of a step.
+        exchange: takes a Python value of this replica, and returns that of every replica.
+        is_recorded: False in a trace that only finds the variables of a step.
     """
 
     rows: int
     counts: tuple[int, ...]
-    exchange: Callable[[Any], list[Any]] | None = None
+    exchange: Callable[[Any], list[Any]]
+    is_recorded: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,8 +86,7 @@ class Replica:
 
     def each(self, value: Any) -> list[Any]:
         """Return a Python value, such as a number of rows, of every replica."""
-        exchange = None if self.shard is None else self.shard.exchange
-        return [value] * self.replicas if exchange is None else exchange(value)
+        return [value] * self.replicas if self.shard is None else self.shard.exchange(value)
 
     def sum(self, value: Any) -> Any:
         """Return the sum of the replicas' values."""

@@ -10,7 +10,6 @@ variables in the first, abstract trace; later traces must not make variables.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -33,7 +32,7 @@ from anytpu.strategy.modules import ModuleForm, ReplicaState, unwrap_static_leav
 from anytpu.strategy.replicas import Replica, ReplicaScope, ReplicaShard
 from anytpu.strategy.scopes import as_replica, system_of
 from anytpu.strategy.uneven.agreement import Agreement
-from anytpu.strategy.uneven.step import UnevenStep, kinds_of, tracing
+from anytpu.strategy.uneven.step import UnevenStep, agreed, exchange_of
 from anytpu.strategy.whole_step import whole_program
 
 TraceCheck = Callable[[ClosedJaxpr], None]
@@ -188,49 +187,77 @@ def _discover(
         function of each one's new values. Whether products are summed over the replicas. Whether each output has a weak
         type.
     """
-    seen: dict[int, Any] = {}
-    overwritten: dict[int, bool] = {}
-    differs: set[int] = set()
-    written: set[int] = set()
-    has_summed_products = False
-    results: list[tuple[Tree, Tree]] = []
-    # Python code on the number of rows may use other variables for each number.
-    for each, guard in _with_each_count(call):
-        scope = ReplicaScope([], makes_variables=True)
-
-        def run_replica(own: Tree, arrays: list[Any], call: Call = each, scope: ReplicaScope = scope) -> Any:
-            scope.begins_here()
-            new_own, outputs = call(own, arrays)
-            results.append(weak_spec_of((new_own, outputs)))
-            written.update(id(variable) for variable, _ in scope.written())
-            differs.update(id(variable) for variable, value in scope.written() if _jax.is_mapped(value))
-            return outputs
-
-        with guard, scope:
-            has_summed_products |= _trace_replicas(each, run_replica, check)
-        seen |= {id(variable): variable for variable in scope.seen}
-        overwritten |= {i: i in scope.overwritten and overwritten.get(i, True) for i in map(id, scope.seen)}
-    promoted = promoted_state(call.own, results[0][0])
+    counts = call.form.counts
+    if counts is None:
+        found = [_discover_once(call, check)]
+    else:
+        # Python code on the number of rows may use other variables for each number.
+        found = agreed(
+            call.name, counts, lambda agreement, rows: _discover_once(_with_rows(call, agreement, rows), check)
+        )
+    results = found[0].results
+    promoted = promoted_state(call.own, results[0])
     if jax.tree.leaves(promoted) != jax.tree.leaves(call.own):
         return _discover(dataclasses.replace(call, own=promoted), check)
+    seen = {id(variable): variable for each in found for variable in each.seen}
+    overwritten = {i: all(i in each.overwritten for each in found if i in each.ids) for i in seen}
+    written, differs = set().union(*(e.written for e in found)), set().union(*(e.differs for e in found))
     merges = [merge_of(v, overwritten[i], i in differs) if i in written else None for i, v in seen.items()]
-    weak = tuple([_jax.is_weak(spec) for spec in jax.tree.leaves(results[0][1])])
+    has_summed_products = any(each.sums_products for each in found)
+    weak = tuple([_jax.is_weak(spec) for spec in jax.tree.leaves(results[1])])
     return call, list(seen.values()), merges, has_summed_products, weak
 
 
-def _with_each_count(call: Call) -> list[tuple[Call, contextlib.AbstractContextManager[None]]]:
-    """Return the call for each number of rows that a replica has, and the context of its trace."""
+@dataclasses.dataclass(frozen=True)
+class _Discovery:
+    """The variables and results that an abstract trace of a step shows.
+
+    Attributes:
+        seen: the variables that it uses.
+        overwritten: ids of those that it writes without reading.
+        written: ids of those that it writes.
+        differs: ids of those whose new values differ between the replicas.
+        results: specs of the new state and of the outputs, with weak types.
+        sums_products: whether it sums products over the replicas.
+    """
+
+    seen: list[Any]
+    overwritten: set[int]
+    written: set[int]
+    differs: set[int]
+    results: tuple[Tree, Tree]
+    sums_products: bool
+
+    @property
+    def ids(self) -> set[int]:
+        """Ids of the variables."""
+        return set(map(id, self.seen))
+
+
+def _with_rows(call: Call, agreement: Agreement, rows: int) -> Call:
+    """Return the call on replicas with a number of rows, for an abstract trace."""
     counts = call.form.counts
-    if counts is None:
-        return [(call, contextlib.nullcontext())]
-    agreement = Agreement(tuple(kinds_of(counts).values()))
-    return [
-        (
-            dataclasses.replace(call, form=call.form.with_rows(rows), shard=ReplicaShard(rows, counts)),
-            tracing(call.name, counts, rows, agreement),
-        )
-        for rows in kinds_of(counts)
-    ]
+    assert counts is not None
+    shard = ReplicaShard(rows, counts, exchange_of(agreement, counts, rows), is_recorded=False)
+    return dataclasses.replace(call, form=call.form.with_rows(rows), shard=shard)
+
+
+def _discover_once(call: Call, check: TraceCheck | None) -> _Discovery:
+    """Trace the step abstractly for one number of rows."""
+    scope = ReplicaScope([], makes_variables=True)
+    differs, written, results = set[int](), set[int](), list[tuple[Tree, Tree]]()
+
+    def run_replica(own: Tree, arrays: list[Any]) -> Any:
+        scope.begins_here()
+        new_own, outputs = call(own, arrays)
+        results.append(weak_spec_of((new_own, outputs)))
+        written.update(id(variable) for variable, _ in scope.written())
+        differs.update(id(variable) for variable, value in scope.written() if _jax.is_mapped(value))
+        return outputs
+
+    with scope:
+        sums_products = _trace_replicas(call, run_replica, check)
+    return _Discovery(scope.seen, scope.overwritten, written, differs, results[0], sums_products)
 
 
 def _trace_replicas(call: Call, run_replica: Callable, check: TraceCheck | None) -> bool:

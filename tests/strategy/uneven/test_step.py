@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -296,3 +297,106 @@ def test_a_collective_in_a_derivative_is_refused():
     assert (
         refusal_of(step) == f"{BEGIN}a function with a derivative of its own runs a collective in the derivative{END}"
     )
+
+
+def test_dropout_and_constants_of_numpy_in_a_state():
+    strategy = tpu.connect("virtual", cores=4)
+    with strategy.scope():
+        dropout = keras.layers.Dropout(0.5, seed=3)
+        counts = keras.Variable(np.zeros(2, "float32"))
+    batch = next(iter(strategy.distribute_dataset([np.ones((14, 3), "float32")])))
+
+    def step(x):
+        counts.assign(counts + np.array([1.0, 2.0], "float32"))
+        return dropout(x, training=True)
+
+    rows = strategy.run(step, args=(batch,)).values
+    assert [len(part) for part in rows] == [4, 4, 4, 2]
+    assert not np.array_equal(rows[0][:2], rows[1][:2])
+    assert np.asarray(counts.value).tolist() == [1.0, 2.0]
+
+
+def test_callbacks_and_derivatives_of_each_number_of_rows():
+    def called(x):
+        rows = len(x)
+        shape = jax.ShapeDtypeStruct((), "float32")
+        return jax.jit(lambda w: jax.pure_callback(lambda a: np.float32(a * rows), shape, w))(jnp.float32(3))
+
+    assert run(called) == [9.0, 6.0]
+
+    @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+    def scaled(weight, rows):
+        return weight
+
+    scaled.defvjp(lambda weight, rows: (weight, None), lambda rows, _, slope: (slope * rows,))
+    slopes = run(lambda x: tpu.value_and_grad(lambda w: jnp.sum(scaled(w, len(x)) * x), jnp.float32(1))()[1])
+    assert slopes == [3 * 15.0 + 2 * 30.0] * 2
+
+
+def test_a_loss_with_other_captures_on_each_replica():
+    def step(x):
+        loss = lambda w: 0.0 * w if len(x) == 0 else jnp.sum((w - x) ** 2) / 5  # noqa: E731
+        return tpu.value_and_grad(loss, jnp.float32(3))()[1]
+
+    rows = np.arange(5.0, dtype="float32")
+    expected = float(np.sum(2 * (3 - rows)) / 5)
+    np.testing.assert_allclose(run(step, rows, cores=4), [expected] * 4, rtol=1e-6)
+
+
+def test_an_index_in_a_function_with_its_own_derivative_is_refused():
+    @jax.custom_vjp
+    def noisy(x):
+        return x + jax.lax.axis_index("replica")
+
+    noisy.defvjp(lambda x: (noisy(x), None), lambda _, slope: (slope,))
+
+    def step(x):
+        return tpu.value_and_grad(lambda w: jnp.sum(noisy(w * x)), jnp.float32(1))()
+
+    text = "a function with a derivative of its own has a collective in it, or reads the replica's index"
+    assert refusal_of(step) == f"{BEGIN}{text}{END}"
+
+
+def test_merge_call_and_gradients_of_gathered_rows():
+    context = tpu.get_replica_context
+    total = lambda x: context().merge_call(lambda s, v: s.reduce("SUM", v, axis=0), args=(x[:, 0],))  # noqa: E731
+    assert run(total) == [20.0, 20.0]
+    slope = jax.grad(lambda c, x: jnp.sum(context().all_gather(x * c, 0)))
+    assert run(lambda x: slope(1.0, x)) == [2 * 15.0, 2 * 30.0]
+    assert run(lambda x: jax.vmap(lambda c: jnp.sum(context().all_gather(x * c, 0)))(jnp.arange(2.0))) == [[0, 45]] * 2
+
+
+def test_python_that_checks_a_sum_and_keys_of_each_row():
+    def step(x):
+        rows = jax.lax.psum(len(x), "replica")
+        assert rows == 5
+        return jax.random.key_data(jax.random.split(jax.random.key(0), len(x))).shape[0] + jnp.zeros(rows)[0]
+
+    assert run(step) == [3.0, 2.0]
+    strategy = tpu.connect("virtual", cores=2)
+    batch = next(iter(strategy.distribute_dataset([ROWS])))
+    keys = strategy.run(lambda x: jax.random.split(jax.random.key(0), len(x)), args=(batch,))
+    assert [part.shape for part in keys.values] == [(3,), (2,)]
+
+
+def test_numbers_over_groups_are_refused():
+    def step(x):
+        return jax.lax.psum(len(x), "replica", axis_index_groups=[[0, 1], [2, 3]])
+
+    assert refusal_of(step, ROWS, cores=4) == (
+        "a Python number is summed over groups of replicas or over several axes, on a batch that does not fill all "
+        "replicas. Sum an array, jnp.asarray(number), or use tpu.cross_replica_sum(number, groups)"
+    )
+
+
+def test_a_variable_aggregates_a_number_of_rows():
+    strategy = tpu.connect("virtual", cores=2)
+    with strategy.scope():
+        mean, first = keras.Variable(0.0, aggregation="mean"), keras.Variable(0.0, aggregation="only_first_replica")
+
+    def step(x):
+        mean.assign(float(len(x)))
+        first.assign(float(len(x)))
+
+    strategy.run(step, args=(next(iter(strategy.distribute_dataset([ROWS]))),))
+    assert (float(mean.value), float(first.value)) == (2.5, 3.0)

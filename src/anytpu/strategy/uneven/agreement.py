@@ -19,6 +19,7 @@ import jax
 import numpy as np
 
 from anytpu import _jax
+from anytpu.errors import ReplicaError
 from anytpu.program.program import REPLICA_AXIS
 
 
@@ -88,8 +89,13 @@ class AxisSize(int):
 def numbers_of(agreement: Agreement, group: int) -> Iterator[None]:
     """Sum the Python numbers of all groups where JAX multiplies one by the number of replicas."""
 
-    def total(value: Any) -> Any | None:
+    def total(value: Any, is_whole: bool) -> Any | None:
         values = agreement.exchange(group, value, "number")
+        if not is_whole:
+            raise ReplicaError(
+                "a Python number is summed over groups of replicas or over several axes, on a batch that does not fill "
+                "all replicas. Sum an array, jnp.asarray(number), or use tpu.cross_replica_sum(number, groups)"
+            )
         if len({_comparable(each) for each in values}) == 1:
             return None
         return sum(map(operator.mul, values, agreement.replicas))

@@ -118,10 +118,6 @@ class Groups(abc.ABC):
         """Return each group's part of an array over all replicas."""
 
     @abc.abstractmethod
-    def gathered(self, values: Sequence[Value], lengths: tuple[int, ...], axis: int) -> Any:
-        """Return the arrays of all replicas, whose lengths along an axis may differ, as one concatenated array."""
-
-    @abc.abstractmethod
     def own(self, value: Value, group: Group) -> Any:
         """Return a value as one that each replica of its group has for itself."""
 
@@ -178,11 +174,6 @@ class Lanes(Groups):
     def cut(self, joined: Any) -> list[Any]:
         """Cut the lanes of each group."""
         return [joined[group.start : group.start + group.replicas] for group in self.groups]
-
-    def gathered(self, values: Sequence[Value], lengths: tuple[int, ...], axis: int) -> Any:
-        """Concatenate the arrays of all lanes."""
-        parts = [self.own(*pair) for pair in zip(values, self.groups, strict=True)]
-        return jnp.concatenate([lane for part in parts for lane in part], axis)
 
     def own(self, value: Value, group: Group) -> Any:
         """Repeat a value that the lanes share."""
@@ -270,14 +261,6 @@ class Devices(_WithoutLanes):
             return first
         return jax.lax.select_n(self._branch, *[jnp.asarray(value.array) for value in values])
 
-    def gathered(self, values: Sequence[Value], lengths: tuple[int, ...], axis: int) -> Any:
-        """Gather the arrays, padded to one length, and cut the pads."""
-        longest = max(lengths)
-        padded = [Value(_padded_along(value.array, longest, axis), None) for value in values]
-        stack = jax.lax.all_gather(self.joined(padded), REPLICA_AXIS)
-        parts = [jax.lax.slice_in_dim(stack[i], 0, length, axis=axis) for i, length in enumerate(lengths)]
-        return jnp.concatenate(parts, axis)
-
     def total(self, losses: Sequence[Value]) -> Any:
         """Return the loss of this device: the gradients are summed afterwards."""
         return self.joined(losses)
@@ -310,7 +293,7 @@ class Single(_WithoutLanes):
         """Return the value."""
         return values[0].array
 
-    gathered = total = summed = _WithoutLanes.refuse
+    total = summed = _WithoutLanes.refuse
 
 
 def blank(spec: Any) -> Any:
@@ -318,8 +301,3 @@ def blank(spec: Any) -> Any:
     if jnp.issubdtype(spec.dtype, jax.dtypes.prng_key):
         return jnp.broadcast_to(jax.random.key(0, impl=spec.dtype._impl), spec.shape)
     return jnp.zeros(spec.shape, spec.dtype)
-
-
-def _padded_along(array: Any, length: int, axis: int) -> Any:
-    widths = [(0, length - size if index == axis else 0) for index, size in enumerate(array.shape)]
-    return jnp.pad(array, widths)

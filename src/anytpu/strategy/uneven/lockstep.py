@@ -29,14 +29,16 @@ from anytpu.strategy.uneven.nodes import (
     bind,
     described,
     has_index,
+    has_own_derivative,
     identity_of,
+    identity_of_constant,
     identity_of_literal,
     meets,
     meets_in,
     node_list,
     spec_of_result,
 )
-from anytpu.strategy.uneven.recorded import GATHER, GRADIENTS
+from anytpu.strategy.uneven.recorded import GRADIENTS
 
 _EQUAL_RESULTS = ("psum", "psum_invariant", "pmax", "pmin", "all_gather")
 """Collectives whose result is equal on all replicas."""
@@ -75,10 +77,11 @@ class Lockstep:
     Args:
         name: name of the step, for errors.
         groups: the groups of replicas.
+        is_differentiated: JAX differentiates the run. Values with other derivatives are not equal then.
     """
 
-    def __init__(self, name: str, groups: Groups) -> None:
-        self.name, self.groups = name, groups
+    def __init__(self, name: str, groups: Groups, is_differentiated: bool = False) -> None:
+        self.name, self.groups, self._is_differentiated = name, groups, is_differentiated
         self._results: dict[Hashable, list[Any]] = {}
         self._meetings = itertools.count()
 
@@ -91,7 +94,7 @@ class Lockstep:
         tracks = []
         for source, values in zip(sources, arguments, strict=True):
             known: dict[int, Value | None] = dict(zip(source.inputs, values, strict=True))
-            known |= {index: Value(array, ("constant", id(array))) for index, array in source.constants.items()}
+            known |= {index: Value(array, identity_of_constant(array)) for index, array in source.constants.items()}
             tracks.append(_Track(source, known))
         while True:
             nodes = [self._advance(track) for track in tracks]
@@ -107,7 +110,7 @@ class Lockstep:
 
     def beside(self) -> Lockstep:
         """Return a lockstep of the same groups, for a function that JAX traces by itself."""
-        return Lockstep(self.name, self.groups)
+        return Lockstep(self.name, self.groups, self._is_differentiated)
 
     def meeting(self) -> Hashable:
         """Return a new identity, which no other operation has."""
@@ -134,7 +137,8 @@ class Lockstep:
                 track.values.update(dict.fromkeys(node.results))
                 continue
             # Another group may have computed the same.
-            identity = identity_of(node.equation, [value.identity for value in operands if value])
+            identities = [value.identity for value in operands if value]
+            identity = identity_of(node.equation, identities, with_derivative=self._is_differentiated)
             if identity not in self._results:
                 self._results[identity] = bind(node.equation, [value.array for value in operands if value])
             for index, (ref, array) in enumerate(zip(node.results, self._results[identity], strict=True)):
@@ -164,9 +168,6 @@ class Lockstep:
         primitive = equations[0].primitive
         if primitive is GRADIENTS:
             return self._gradients(equations, operands)
-        if primitive is GATHER:
-            params = equations[0].params
-            return self._shared([self.groups.gathered([v[0] for v in operands], params["lengths"], params["axis"])])
         if primitive.name in CONTROL_FLOW:
             return CONTROL_FLOW[primitive.name](self, equations, operands)
         if any(map(meets_in, inner_jaxprs(equations[0]))):
@@ -198,13 +199,16 @@ class Lockstep:
         """Differentiate the sum of the losses of all replicas."""
         count = equations[0].params["values"]
         losses = [equation.params["loss"] for equation in equations]
+        if any(map(has_own_derivative, losses)):
+            self.refuse("a function with a derivative of its own has a collective in it, or reads the replica's index")
         packing = Packing(self.groups, list(zip(*(values[:count] for values in operands), strict=True)))
         found: PerGroup = []
 
         def total(arrays: list[Any]) -> tuple[Any, Any]:
             captured = [values[count:] for values in operands]
             arguments = [[*rest, *own] for rest, own in zip(captured, packing.values(arrays), strict=True)]
-            found[:] = self.beside().run([node_list(loss) for loss in losses], arguments)
+            beside = Lockstep(self.name, self.groups, is_differentiated=True)
+            found[:] = beside.run([node_list(loss) for loss in losses], arguments)
             return self.groups.total([v[0] for v in found]), [[value.array for value in values] for values in found]
 
         closed, shape = jax.make_jaxpr(jax.grad(total, has_aux=True), return_shape=True)(packing.arrays())
@@ -230,7 +234,7 @@ class Lockstep:
         Raises:
             ReplicaError: they differ.
         """
-        kinds = [node and (node.equation.primitive, len(node.operands), len(node.results)) for node in nodes]
+        kinds = [node and (node.equation.primitive, len(node.results)) for node in nodes]
         if len(set(kinds)) > 1:
             pairs = zip(self.groups.groups, nodes, strict=True)
             told = {group.rows: described(node.equation) if node else "no other" for group, node in pairs}

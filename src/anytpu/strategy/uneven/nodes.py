@@ -11,19 +11,20 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-import re
 import sysconfig
 from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 from anytpu.program.jaxprs import called_jaxpr, inner_jaxprs, level_of
 from anytpu.program.program import REPLICA_AXIS
-from anytpu.strategy.uneven.recorded import GATHER, GRADIENTS
+from anytpu.strategy.uneven.recorded import GRADIENTS
 
 Ref = int | Literal
 """An operand: the index of a value, or a literal."""
@@ -122,7 +123,7 @@ def _used(nodes: list[Node], outputs: list[Ref]) -> list[Node]:
 
 def meets(equation: JaxprEqn) -> bool:
     """Return whether an operation needs values of other replicas."""
-    if equation.primitive in (GATHER, GRADIENTS):
+    if equation.primitive is GRADIENTS:
         return True
     if equation.primitive.name != "axis_index" and _names_axis(equation):
         return True
@@ -149,11 +150,35 @@ def _names_axis(equation: JaxprEqn) -> bool:
 _OF_DERIVATIVES = ("jvp_jaxpr_fun", "fwd_jaxpr_thunk", "bwd", "out_trees")
 """Parameters of an operation that only say how it is differentiated."""
 
+_MAX_COMPARED_BYTES = 2**16
+"""Maximum size of a constant that is compared by its content; a larger one is compared by its identity."""
 
-def identity_of(equation: JaxprEqn, operands: Sequence[Hashable]) -> Hashable:
-    """Return the identity of an operation's results: equal operations on equal operands have equal results."""
-    params = {name: value for name, value in equation.params.items() if name not in _OF_DERIVATIVES}
-    return equation.primitive.name, tuple((name, _key(value)) for name, value in params.items()), tuple(operands)
+
+def identity_of(equation: JaxprEqn, operands: Sequence[Hashable], with_derivative: bool = False) -> Hashable:
+    """Return the identity of an operation's results: equal operations on equal operands have equal results.
+
+    Args:
+        equation: the operation.
+        operands: the identities of its operands.
+        with_derivative: equal results also have equal derivatives.
+    """
+    params = _params_key(equation, with_derivative)
+    return equation.primitive.name, params, tuple(operands)
+
+
+def _params_key(equation: JaxprEqn, with_derivative: bool) -> Hashable:
+    left_out = () if with_derivative else _OF_DERIVATIVES
+    params = equation.params.items()
+    return tuple((name, _key(value, with_derivative)) for name, value in params if name not in left_out)
+
+
+def identity_of_constant(value: Any) -> Hashable:
+    """Return the identity of an array that a trace captured."""
+    is_small = isinstance(value, np.ndarray | np.generic | jax.Array) and not isinstance(value, Tracer)
+    if not is_small or value.nbytes > _MAX_COMPARED_BYTES or jnp.issubdtype(value.dtype, jax.dtypes.extended):
+        return "constant", id(value)
+    array = np.asarray(value)
+    return "constant", str(array.dtype), array.shape, array.tobytes()
 
 
 def identity_of_literal(literal: Literal) -> Hashable:
@@ -162,19 +187,45 @@ def identity_of_literal(literal: Literal) -> Hashable:
     return "literal", str(literal.aval), value.tobytes()
 
 
-def _key(value: Any) -> Hashable:
+def _key(value: Any, with_derivative: bool) -> Hashable:
     if isinstance(value, Jaxpr | ClosedJaxpr):
-        text = re.sub(r"0x[0-9a-f]+", "", str(value))
-        return text, tuple(id(constant) for constant in getattr(value, "consts", ()))
+        return _jaxpr_key(value, with_derivative)
     if isinstance(value, tuple | list):
-        return tuple(map(_key, value))
+        return tuple(_key(item, with_derivative) for item in value)
     if isinstance(value, dict):
-        return tuple((name, _key(item)) for name, item in value.items())
+        return tuple((name, _key(item, with_derivative)) for name, item in value.items())
     try:
         hash(value)
     except TypeError:
         return id(value)
     return value
+
+
+def _jaxpr_key(jaxpr: ClosedJaxpr | Jaxpr, with_derivative: bool) -> Hashable:
+    """Return what a jaxpr computes: its operations on numbered variables."""
+    level, numbers = level_of(jaxpr), dict[Any, int]()
+
+    def key(atom: Any) -> Hashable:
+        return identity_of_literal(atom) if isinstance(atom, Literal) else numbers.setdefault(atom, len(numbers))
+
+    given = tuple((key(variable), str(variable.aval)) for variable in [*level.constvars, *level.invars])
+    operations = tuple(
+        (e.primitive.name, _params_key(e, with_derivative), tuple(map(key, e.invars)), tuple(map(key, e.outvars)))
+        for e in level.eqns
+    )
+    constants = tuple(map(identity_of_constant, getattr(jaxpr, "consts", ())))
+    return given, operations, constants, tuple(map(key, level.outvars))
+
+
+def has_own_derivative(jaxpr: ClosedJaxpr | Jaxpr) -> bool:
+    """Return whether a function with its own derivative meets other replicas, or reads the index of its replica."""
+    for equation in level_of(jaxpr).eqns:
+        if "num_consts" in equation.params and equation.primitive.name.startswith("custom_"):
+            if meets(equation) or has_index(equation):
+                return True
+        elif any(map(has_own_derivative, inner_jaxprs(equation))):
+            return True
+    return False
 
 
 def bind(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:

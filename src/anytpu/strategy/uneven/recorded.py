@@ -1,9 +1,9 @@
-"""Placeholder primitives in the trace of a step for a batch that does not fill all replicas.
+"""A placeholder primitive in the trace of a step for a batch that does not fill all replicas.
 
-Idea: the gradients summed over the replicas, and the rows of all of them, need the values of all groups of replicas at
-once. So the trace of one group contains them as primitives of this module, and the lockstep computes them.
+Idea: the gradients summed over the replicas need the losses of all groups of replicas at once. So the trace of one
+group contains them as a primitive, and the lockstep computes it.
 
-Rule: these primitives have no lowering.
+Rule: the primitive has no lowering.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax.core import ShapedArray
 from jax.extend.core import Primitive
+from jax.interpreters import batching
+
+from anytpu.errors import ReplicaError
 
 GRADIENTS = Primitive("summed_value_and_grad")
 GRADIENTS.multiple_results = True
-
-GATHER = Primitive("gathered_rows")
 
 
 @GRADIENTS.def_abstract_eval
@@ -26,10 +26,14 @@ def _(*operands: Any, loss: Any, values: int, shape: Any) -> Any:
     return [*loss.out_avals, *operands[:values]]
 
 
-@GATHER.def_abstract_eval
-def _(array: Any, *, lengths: tuple[int, ...], axis: int) -> Any:
-    shape = (*array.shape[:axis], sum(lengths), *array.shape[axis + 1 :])
-    return ShapedArray(shape, array.dtype)
+def _refuse_vmap(*_: Any, **__: Any) -> Any:
+    raise ReplicaError(
+        "tpu.value_and_grad was called in jax.vmap on a batch that does not fill all replicas: call jax.vmap in the "
+        "loss, or leave such a batch out: batch(rows, drop_remainder=True)"
+    )
+
+
+batching.primitive_batchers[GRADIENTS] = _refuse_vmap
 
 
 def record_gradients(loss_of: Callable, values: list[Any]) -> tuple[Any, list[Any]]:
@@ -39,14 +43,3 @@ def record_gradients(loss_of: Callable, values: list[Any]) -> tuple[Any, list[An
     # The operands are the values, then the arrays that the loss captures.
     results = GRADIENTS.bind(*values, *loss.consts, loss=loss, values=len(values), shape=tree)
     return tree.unflatten(results[: tree.num_leaves]), list(results[tree.num_leaves :])
-
-
-def record_gather(array: Any, lengths: tuple[int, ...], axis: int) -> Any:
-    """Return the arrays of all replicas, concatenated.
-
-    Args:
-        array: this replica's array.
-        lengths: length of each replica's array along the axis.
-        axis: the axis, not negative.
-    """
-    return GATHER.bind(array, lengths=lengths, axis=axis)

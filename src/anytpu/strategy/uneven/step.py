@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,8 @@ from anytpu.strategy.uneven.nodes import node_list
 
 Step = Callable[[Any, list[Any]], tuple[Any, Any]]
 """`step(state, arrays) -> (state, outputs)` of one replica."""
+
+_T = TypeVar("_T")
 
 _MAX_PASSES = 8
 """Number of passes of traces after which the replicas' Python numbers are taken not to settle."""
@@ -65,6 +67,53 @@ def tracing(name: str, counts: Sequence[int], rows: int, agreement: Agreement) -
             f"where others have {max(counts)} ({type(error).__name__}: {str(error).splitlines()[0].rstrip('.')}). "
             "Write it for any number of rows, or leave such a batch out: batch(rows, drop_remainder=True)"
         ) from error
+
+
+def agreed(name: str, counts: Sequence[int], trace_rows: Callable[[Agreement, int], _T]) -> list[_T]:
+    """Trace a step for each number of rows, again and again until the replicas agree on their Python values.
+
+    Args:
+        name: name of the step.
+        counts: number of rows of each replica.
+        trace_rows: traces the step for a number of rows.
+
+    Returns:
+        The results for each number of rows, in the order of `kinds_of`.
+
+    Raises:
+        ReplicaError: they do not agree, or a trace failed for fewer rows than other replicas have.
+    """
+    kinds = kinds_of(counts)
+    before: list[dict[str, list[Any]]] = []
+    for _ in range(_MAX_PASSES):
+        agreement, results, errors = Agreement(tuple(kinds.values()), before), list[_T](), list[Exception]()
+        for rows in kinds:
+            # A trace may fail by a value that the others have not told yet.
+            try:
+                with tracing(name, counts, rows, agreement):
+                    results.append(trace_rows(agreement, rows))
+            except Exception as error:
+                errors.append(error)
+        if agreement.is_settled():
+            if errors:
+                raise errors[0]
+            return results
+        before = agreement.told
+    raise ReplicaError(
+        f"{name} was given a batch that does not fill all replicas, and the Python numbers that its replicas sum "
+        f'depend on these sums without end. Sum arrays: jax.lax.psum(jnp.asarray(number), "{REPLICA_AXIS}")'
+    )
+
+
+def exchange_of(agreement: Agreement, counts: Sequence[int], rows: int) -> Callable[[Any], list[Any]]:
+    """Return the function that tells a Python value of the replicas with so many rows, and returns that of each."""
+    kinds = list(kinds_of(counts))
+
+    def exchange(value: Any) -> list[Any]:
+        by_kind = dict(zip(kinds, agreement.exchange(kinds.index(rows), value), strict=True))
+        return [by_kind[count] for count in counts]
+
+    return exchange
 
 
 def kinds_of(counts: Sequence[int]) -> dict[int, int]:
@@ -125,37 +174,21 @@ class UnevenStep:
     def _traces(self, state: Any, arrays: list[Any]) -> list[tuple[ClosedJaxpr, Any]]:
         """Return the trace of each group, and the specs of its results."""
         kinds = kinds_of(self._counts)
-        before: list[dict[str, list[Any]]] = []
-        for _ in range(_MAX_PASSES):
-            agreement = Agreement(tuple(kinds.values()), before)
-            traced = [self._trace(kind, rows, agreement, state, arrays) for kind, rows in enumerate(kinds)]
-            if agreement.is_settled():
-                break
-            before = agreement.told
-        else:
-            raise ReplicaError(
-                f"{self._name} was given a batch that does not fill all replicas, and the Python numbers that its "
-                "replicas sum depend on these sums without end. Sum arrays: jax.lax.psum(jnp.asarray(number), "
-                f'"{REPLICA_AXIS}")'
-            )
+        traced = agreed(self._name, self._counts, lambda agreement, rows: self._trace(agreement, rows, state, arrays))
         by_rows = dict(zip(kinds, traced, strict=True))
         traces = [by_rows[group.rows] for group in self._groups]
         self._check_trees([shape for _, shape in traces])
         self.shapes = self._output_shapes([shape for _, shape in traces])
         return traces
 
-    def _trace(self, kind: int, rows: int, agreement: Agreement, state: Any, arrays: list[Any]) -> Any:
-        def exchange(value: Any) -> list[Any]:
-            by_kind = dict(zip(kinds_of(self._counts), agreement.exchange(kind, value), strict=True))
-            return [by_kind[count] for count in self._counts]
-
+    def _trace(self, agreement: Agreement, rows: int, state: Any, arrays: list[Any]) -> Any:
+        exchange = exchange_of(agreement, self._counts, rows)
         specs = [
             jax.ShapeDtypeStruct((rows, *array.shape[1:]) if has_rows else array.shape, array.dtype)
             for array, has_rows in zip(arrays, self._have_rows, strict=True)
         ]
         states = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
-        with tracing(self._name, self._counts, rows, agreement):
-            return trace(self._step_for(rows, exchange), (states, specs), len(self._counts))
+        return trace(self._step_for(rows, exchange), (states, specs), len(self._counts))
 
     def _run(
         self, groups: Groups, traces: list[tuple[ClosedJaxpr, Any]], flat: list[Any], batched: list[bool]
@@ -232,4 +265,10 @@ def _padded(array: Any, spec: jax.ShapeDtypeStruct) -> Any:
     array = array if array.dtype == spec.dtype else array.astype(spec.dtype)
     lanes = array.ndim - len(spec.shape)
     widths = [(0, 0)] * lanes + [(0, a - b) for a, b in zip(spec.shape, array.shape[lanes:], strict=True)]
-    return jnp.pad(array, widths) if any(width for _, width in widths) else array
+    if not any(width for _, width in widths):
+        return array
+    if jnp.issubdtype(spec.dtype, jax.dtypes.prng_key):
+        numbers = jax.random.key_data(array)
+        numbers = jnp.pad(numbers, [*widths, *[(0, 0)] * (numbers.ndim - array.ndim)])
+        return jax.random.wrap_key_data(numbers, impl=jax.random.key_impl(array))
+    return jnp.pad(array, widths)
