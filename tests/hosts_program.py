@@ -150,7 +150,7 @@ def low_level(strategy: tpu.TPUStrategy, folder: Path) -> np.ndarray:
     def step(rows: Any) -> Any:
         def loss() -> Any:
             predictions: Any = keras.ops.matmul(rows, weight)
-            return keras.ops.mean((predictions - 1.0) ** 2)
+            return tpu.compute_average_loss((predictions - 1.0) ** 2)
 
         value, gradients = tpu.value_and_grad(loss, [weight])()
         optimizer.apply_gradients(zip(gradients, [weight], strict=True))

@@ -338,14 +338,6 @@ def power(x, y, w):
     return jnp.sum(x) ** len(x)
 
 
-def all_gathered(x, y, w):
-    return jax.lax.all_gather(x, "replica").sum()
-
-
-def summed_rows(x, y, w):
-    return jax.lax.psum(x, "replica").sum()
-
-
 def backwards(x, y, w):
     return jnp.sum(y * np.arange(len(x), 0.0, -1))
 
@@ -392,8 +384,8 @@ STEPS: dict[str, Callable[..., Any]] = {
         per_row, in_masks, constants,
         neighbours, neighbours_taken, zeros_over_zeros, zeros_times_infinity,
         reversed_rows, rolled, first_row, last_row, half, half_the_rows, some_rows, up_to_a_limit,
-        other_code, limited_rows, every_other, largest, sample_variance, logarithm, power, all_gathered,
-        backwards, clipped_writes, summed_rows, transposed, table, twice, spectrum, window, triangle, called_back,
+        other_code, limited_rows, every_other, largest, sample_variance, logarithm, power,
+        backwards, clipped_writes, transposed, table, twice, spectrum, window, triangle, called_back,
     )
 }  # fmt: skip
 """Steps `(x, y, w) -> tree`, for `x` of shape `(rows, 3)`, `y` of shape `(rows,)` and weights `(3,)`."""

@@ -154,7 +154,8 @@ class Lanes(Groups):
         for group, task, values in zip(self.groups, tasks, operands, strict=True):
             axes = [None if value.identity is not None else 0 for value in values]
             run = jax.vmap(task, in_axes=(0, axes), axis_size=group.replicas)
-            results.append(run(jnp.arange(group.start, group.start + group.replicas), [v.array for v in values]))
+            indices = jnp.arange(group.start, group.start + group.replicas, dtype="int32")
+            results.append(run(indices, [value.array for value in values]))
         return results
 
     def joined(self, values: Sequence[Value]) -> Any:
