@@ -32,7 +32,14 @@ def check(step: Any, count: int, cores: int, seed: int = 0) -> None:
     x, y, w = rows_of(count, seed)
     strategy = tpu.connect("virtual", cores=cores)
     batch = next(iter(strategy.distribute_dataset([(x, y)])))
-    outputs = strategy.run(step, args=(*batch, w))
+    try:
+        outputs = strategy.run(step, args=(*batch, w))
+    except ReplicaError as error:
+        # A step that fails on no rows is refused.
+        assert "it fails on a replica with 0 rows" in str(error)
+        with pytest.raises((IndexError, ValueError, ZeroDivisionError)):
+            step(jnp.asarray(x[:0]), jnp.asarray(y[:0]), jnp.asarray(w))
+        return
     leaves = jax.tree.leaves(outputs, is_leaf=lambda leaf: isinstance(leaf, tpu.PerReplica))
     each = -(-count // cores)
     for replica in range(cores):
