@@ -23,9 +23,9 @@ from anytpu.program.jaxprs import inner_jaxprs, shape_of
 from anytpu.strategy.uneven.control_flow import CONTROL_FLOW, Packing, with_index
 from anytpu.strategy.uneven.groups import Groups, Lanes, PerGroup, Single, Task, Value, is_equal
 from anytpu.strategy.uneven.nodes import (
-    Node,
     NodeList,
     Ref,
+    StepNode,
     bind,
     described,
     has_index,
@@ -58,7 +58,7 @@ class _Track:
     source: NodeList
     values: dict[int, Value | None]
     position: int = 0
-    waiting: list[Node] = dataclasses.field(default_factory=list)
+    waiting: list[StepNode] = dataclasses.field(default_factory=list)
 
     def read(self, ref: Ref) -> Value | None:
         """Return a value; None if a waiting operation computes it."""
@@ -124,7 +124,7 @@ class Lockstep:
             "batch(rows, drop_remainder=True)"
         )
 
-    def _advance(self, track: _Track) -> Node | None:
+    def _advance(self, track: _Track) -> StepNode | None:
         """Compute what is equal on all replicas of a group, and collect the rest, up to the next collective."""
         while track.position < len(track.source.nodes):
             node = track.source.nodes[track.position]
@@ -228,7 +228,7 @@ class Lockstep:
                 values.append(Value(part, (meeting, index, 0 if part is parts[0] else group)))
         return results
 
-    def _matching(self, nodes: list[Node | None]) -> list[JaxprEqn]:
+    def _matching(self, nodes: list[StepNode | None]) -> list[JaxprEqn]:
         """Return the operations at which the groups stand.
 
         Raises:
@@ -243,7 +243,7 @@ class Lockstep:
         return [node.equation for node in nodes if node is not None]
 
 
-def _task(name: str, nodes: list[Node], given: list[int], needed: list[int]) -> Task:
+def _task(name: str, nodes: list[StepNode], given: list[int], needed: list[int]) -> Task:
     """Return the work of one replica: these operations on the given values."""
 
     def task(index: Any, arrays: list[Any]) -> list[Any]:

@@ -32,7 +32,7 @@ Ref = int | Literal
 CONTROL_FLOW = ("scan", "while", "cond")
 
 
-class Node(NamedTuple):
+class StepNode(NamedTuple):
     """One operation.
 
     Attributes:
@@ -58,7 +58,7 @@ class NodeList:
         last_use: index of the last operation that reads a value; the number of operations for a result of the trace.
     """
 
-    nodes: list[Node]
+    nodes: list[StepNode]
     inputs: list[int]
     outputs: list[Ref]
     constants: dict[int, Any]
@@ -73,7 +73,7 @@ def node_list(jaxpr: ClosedJaxpr | Jaxpr, constants: Sequence[Any] | None = None
         constants: the arrays that it captured; None makes them the first arguments.
     """
     level, counter, captured = level_of(jaxpr), itertools.count(), dict[int, Any]()
-    nodes: list[Node] = []
+    nodes: list[StepNode] = []
     names: list[int] = [next(counter) for _ in level.constvars]
     inputs = [next(counter) for _ in level.invars]
     if constants is None:
@@ -88,7 +88,9 @@ def node_list(jaxpr: ClosedJaxpr | Jaxpr, constants: Sequence[Any] | None = None
     return NodeList(nodes, arguments, outputs, captured, last_use)
 
 
-def _flatten(level: Jaxpr, given: list[Ref], nodes: list[Node], captured: dict[int, Any], counter: Any) -> list[Ref]:
+def _flatten(
+    level: Jaxpr, given: list[Ref], nodes: list[StepNode], captured: dict[int, Any], counter: Any
+) -> list[Ref]:
     """Append the operations of a jaxpr, given the refs of its constants and arguments. Return those of its results."""
     refs: dict[Any, Ref] = dict(zip([*level.constvars, *level.invars], given, strict=True))
 
@@ -105,13 +107,13 @@ def _flatten(level: Jaxpr, given: list[Ref], nodes: list[Node], captured: dict[i
             results: list[Ref] = _flatten(called, [*constants, *operands], nodes, captured, counter)
         else:
             own = [next(counter) for _ in equation.outvars]
-            nodes.append(Node(equation, operands, own))
+            nodes.append(StepNode(equation, operands, own))
             results = list(own)
         refs.update(zip(equation.outvars, results, strict=True))
     return [ref(atom) for atom in level.outvars]
 
 
-def _used(nodes: list[Node], outputs: list[Ref]) -> list[Node]:
+def _used(nodes: list[StepNode], outputs: list[Ref]) -> list[StepNode]:
     needed = {ref for ref in outputs if isinstance(ref, int)}
     kept = []
     for node in reversed(nodes):
