@@ -297,7 +297,10 @@ def test_every_nth_is_kept_for_good(tmp_path: Path):
     assert Checkpoints(tmp_path).steps() == [12, 21, 30, 34]
 
 
-def test_saves_that_stop_the_training_for_too_long_are_postponed(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_saves_that_stop_the_training_for_too_long_are_postponed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr("anytpu.train.checkpoint.saver._FREE_S", 1.0)
     now_s = [0.0]
     saver = Saver(Checkpoints(tmp_path), SavePolicy(every_steps=1), now=lambda: now_s[0])
 
@@ -339,6 +342,7 @@ def test_the_time_of_a_writer_that_ends_while_the_training_waits_is_counted(
         save(*arguments, **options)
 
     thread_times_s = iter([0.0, 40.0])
+    monkeypatch.setattr("anytpu.train.checkpoint.saver._FREE_S", 1.0)
     monkeypatch.setattr(checkpoints, "save", save_later)
     monkeypatch.setattr("time.thread_time", lambda: next(thread_times_s))
     monkeypatch.setattr("os.cpu_count", lambda: 2)

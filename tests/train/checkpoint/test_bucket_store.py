@@ -18,7 +18,7 @@ import pytest
 
 import anytpu as tpu
 from anytpu.errors import DamageError, FileError
-from anytpu.train.checkpoint import Checkpoints, bucket, bucket_lock, bucket_store, checkpoint_at, saver
+from anytpu.train.checkpoint import Checkpoints, bucket, bucket_lock, bucket_store, checkpoint_at
 from anytpu.train.checkpoint.bucket import Bucket
 from object_servers import Proxy, server, settings
 from safetensors_reader import read
@@ -180,7 +180,6 @@ def test_a_store_that_fails_or_hangs_does_not_stop_a_training(url, proxy, monkey
         plain(store, name, content)
 
     monkeypatch.setattr(Bucket, "write", write)
-    monkeypatch.setattr(saver, "_FREE_S", 60.0)  # Saves wait for those that hang, and are not postponed.
     state = {"a": np.zeros(500)}
     for step in tpu.Checkpointer(url, every_steps=1, keep=9).steps(9, state=state):
         # The save after a step is in progress while the next step runs.
