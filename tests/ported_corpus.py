@@ -36,7 +36,7 @@ class Outcome:
 
 def port_and_try(path: Path, folder: Path) -> Outcome:
     """Port a program in a folder of its own, make the changes by hand that stand beside it, and try it."""
-    from anytpu.port import ported_file, tried
+    from anytpu.migrate.port import ported_file, tried
 
     make_data(folder)
     shutil.copy(path, folder / path.name)

@@ -19,12 +19,43 @@ if TYPE_CHECKING:
     from anytpu import chip, embedding, errors, layers, pipeline, program, system
     from anytpu.bench import compare
     from anytpu.engine import device
-    from anytpu.planning.kernel_check import check_kernel
-    from anytpu.planning.language_models import language_model
-    from anytpu.planning.planner import max_batch_size, plan, scaling
-    from anytpu.planning.serving import plan_serving
-    from anytpu.planning.shapes_only import shapes_only
-    from anytpu.planning.ways import ways_to_fit
+    from anytpu.migrate.estimator import (
+        InputPipelineConfig,
+        ModeKeys,
+        RunConfig,
+        SessionRunHook,
+        TPUConfig,
+        TPUEstimator,
+        TPUEstimatorSpec,
+        get_global_step,
+    )
+    from anytpu.migrate.low_level import (
+        CrossShardOptimizer,
+        DeviceAttributes,
+        Evidence,
+        TPUContext,
+        batch_parallel,
+        bfloat16_scope,
+        core,
+        cross_replica_sum,
+        evidence,
+        get_tpu_context,
+        initialize_system,
+        list_devices,
+        outside_compilation,
+        repeat,
+        replicate,
+        rewrite,
+        shard,
+        shutdown_system,
+        while_loop,
+    )
+    from anytpu.planning.kernels.kernel_check import check_kernel
+    from anytpu.planning.plans.planner import max_batch_size, plan, scaling
+    from anytpu.planning.serving.language_models import language_model
+    from anytpu.planning.serving.serving import plan_serving
+    from anytpu.planning.ways.ways import ways_to_fit
+    from anytpu.program.shapes_only import shapes_only
     from anytpu.strategy import (
         InputContext,
         PerReplica,
@@ -58,37 +89,6 @@ if TYPE_CHECKING:
         model_step,
         smoke,
         step_logs,
-    )
-    from anytpu.train.estimator import (
-        InputPipelineConfig,
-        ModeKeys,
-        RunConfig,
-        SessionRunHook,
-        TPUConfig,
-        TPUEstimator,
-        TPUEstimatorSpec,
-        get_global_step,
-    )
-    from anytpu.train.low_level import (
-        CrossShardOptimizer,
-        DeviceAttributes,
-        Evidence,
-        TPUContext,
-        batch_parallel,
-        bfloat16_scope,
-        core,
-        cross_replica_sum,
-        evidence,
-        get_tpu_context,
-        initialize_system,
-        list_devices,
-        outside_compilation,
-        repeat,
-        replicate,
-        rewrite,
-        shard,
-        shutdown_system,
-        while_loop,
     )
 
 __all__ = [
@@ -241,7 +241,7 @@ def __dir__() -> list[str]:
 
 
 def _unknown_name_message(name: str) -> str:
-    replaced = importlib.import_module("anytpu._replaced").advice_for(name)
+    replaced = importlib.import_module("anytpu.migrate.replaced").advice_for(name)
     if replaced:
         return replaced
     matches = importlib.import_module("difflib").get_close_matches(name, __all__, n=1, cutoff=0.5)

@@ -18,12 +18,12 @@ OBJECTS = {
     "layout chooser": "anytpu.planning.shardings.automatic:choose_layout",
     "run recorder": "anytpu.planning.run_log:start",
     "worker topology": "anytpu.worker.remote:topology_at",
-    "plan report": "anytpu.report.plan.report:PLAN_REPORT",
-    "chip report": "anytpu.report.chip.report:CHIP_REPORT",
-    "kernel report": "anytpu.report.kernel:KERNEL_REPORT",
-    "serving report": "anytpu.report.serving:SERVING_REPORT",
-    "shardings report": "anytpu.report.shardings:SHARDINGS_REPORT",
-    "changes report": "anytpu.report.changes:CHANGES_REPORT",
+    "plan report": "anytpu.planning.page.report:PLAN_REPORT",
+    "chip report": "anytpu.chip.page.report:CHIP_REPORT",
+    "kernel report": "anytpu.planning.page.kernel:KERNEL_REPORT",
+    "serving report": "anytpu.planning.page.serving:SERVING_REPORT",
+    "shardings report": "anytpu.planning.page.shardings:SHARDINGS_REPORT",
+    "changes report": "anytpu.planning.page.changes:CHANGES_REPORT",
 }
 """Module and attribute of each object: the changes of a scope to Keras and to keras-rs, the chooser of layouts, the
 recorder of step times, the system of a worker, and the reports."""

@@ -1,4 +1,4 @@
-"""Where a command is asked to write; tests/cli/test_questions.py has what is told of folders and rights."""
+"""Where a command is asked to write; tests/planning/commands/test_questions.py has what is told of folders and rights."""
 
 from __future__ import annotations
 

@@ -12,10 +12,10 @@ import pytest
 from anytpu.errors import SettingError
 from anytpu.planning import runs
 from anytpu.planning.calibration import LocalCalibration, LocalFactor, calibrate, correct, record_and_correct, save
+from anytpu.planning.jobs.settings import PlanSettings
 from anytpu.planning.records import OpTime, StepTime
+from anytpu.planning.records.target import target_named
 from anytpu.planning.runs import MeasuredRun
-from anytpu.planning.settings import PlanSettings
-from anytpu.planning.target import target_named
 from anytpu.program.program import ROWS, Program
 
 V3 = target_named("v3-8")

@@ -14,9 +14,9 @@ import pytest
 
 from anytpu.planning import runs
 from anytpu.planning.records import OpTime, StepTime
+from anytpu.planning.records.target import target_named
 from anytpu.planning.run_log import FIRST_CALLS, RunLog, start
 from anytpu.planning.runs import MeasuredRun
-from anytpu.planning.target import target_named
 from anytpu.program.program import REPLICA_AXIS, ROWS, Program
 from anytpu.system.cores import Core
 

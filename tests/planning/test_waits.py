@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 
 from anytpu.planning.advice import Facts, advice_for
+from anytpu.planning.costs.waits import add_host_wait, add_waits
+from anytpu.planning.jobs.settings import PlanSettings
 from anytpu.planning.records import OpTime, StepTime
-from anytpu.planning.settings import PlanSettings
-from anytpu.planning.waits import add_host_wait, add_waits
 from planning.predictions import prediction
 
 TIME = StepTime((OpTime("f", "fusion", "matmul", 70e-6),), 70e-6, (60e-6, 80e-6))

@@ -18,25 +18,13 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from anytpu import _env
-from anytpu.cli import (
-    check,
-    checkpoints,
-    chip,
-    compare,
-    demo,
-    devices,
-    docs,
-    doctor,
-    env,
-    launch,
-    plan,
-    port,
-    run,
-    shard,
-    worker,
-)
+from anytpu.chip import command as chip
+from anytpu.cli import checkpoints, compare, demo, devices, docs, doctor, env, launch, run
 from anytpu.cli.command import Command
 from anytpu.errors import AnyTPUError, SettingError
+from anytpu.migrate.port import command as port
+from anytpu.planning.commands import check, plan, shard
+from anytpu.worker import command as worker
 
 USAGE_STATUS = 2
 INTERRUPTED_STATUS = 130

@@ -28,13 +28,13 @@ from anytpu.errors import SettingError
 from anytpu.files.json_text import read_json
 from anytpu.files.opening import read_text
 from anytpu.files.replacing import write_text
-from anytpu.planning.job import batch_rows
+from anytpu.planning.costs.waits import add_waits
+from anytpu.planning.jobs.job import batch_rows
+from anytpu.planning.jobs.settings import PlanSettings
 from anytpu.planning.records import StepTime
+from anytpu.planning.records.stored import check_positive, record_of
+from anytpu.planning.records.target import Target
 from anytpu.planning.runs import MeasuredRun, read_runs, remember
-from anytpu.planning.settings import PlanSettings
-from anytpu.planning.stored import check_positive, record_of
-from anytpu.planning.target import Target
-from anytpu.planning.waits import add_waits
 from anytpu.program.program import Program
 
 PRIOR_PROGRAMS = 2

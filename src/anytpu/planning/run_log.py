@@ -21,7 +21,7 @@ from collections import deque
 import jax
 
 from anytpu.planning import runs
-from anytpu.planning.job import batch_rows
+from anytpu.planning.jobs.job import batch_rows
 from anytpu.planning.runs import MeasuredRun
 from anytpu.program.program import Program
 from anytpu.system.chips import CHIPS, chip_of_kind

@@ -30,8 +30,8 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 from anytpu import _env
 from anytpu.files.json_text import read_json
 from anytpu.planning.records import StepTime
-from anytpu.planning.stored import check_positive, record_of
-from anytpu.planning.target import Target
+from anytpu.planning.records.stored import check_positive, record_of
+from anytpu.planning.records.target import Target
 from anytpu.program.jaxprs import inner_jaxprs, level_of
 from anytpu.program.lowering import TRACING, one_device_step
 from anytpu.program.placed import inside, placed_specs

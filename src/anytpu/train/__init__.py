@@ -6,11 +6,11 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from anytpu.train.checking.check import check
-    from anytpu.train.checking.smoke import smoke
+    from anytpu.checking.check import check
+    from anytpu.migrate.keras_to_tpu.conversion import TPUDistributionStrategy, keras_to_tpu_model
+    from anytpu.planning.smoke.smoke import smoke
     from anytpu.train.checkpointer import Checkpointer
     from anytpu.train.compiled_models import input_shares, step_logs
-    from anytpu.train.conversion import TPUDistributionStrategy, keras_to_tpu_model
     from anytpu.train.model_step import model_step
 
 # Each name is imported at first use, so that `program.of` can read the makers in this folder without loading Keras.

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from anytpu.port.files import ported_file
+from anytpu.migrate.port.files import ported_file
 from fuzz.battery import Battery
 from fuzz.damage import JSON, TEXT
 

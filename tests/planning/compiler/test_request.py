@@ -17,7 +17,7 @@ from anytpu.errors import PlanError
 from anytpu.planning import runs
 from anytpu.planning.compiler import export
 from anytpu.planning.compiler.request import request_of
-from anytpu.planning.target import target_named
+from anytpu.planning.records.target import target_named
 from anytpu.program import Program, of
 from anytpu.program.placed import tpu_kind
 from compiler_samples import SQUARE, program_of, train

@@ -18,7 +18,7 @@ import jax
 
 from anytpu.errors import PlanError
 from anytpu.planning.compiler.export import Code, export_over_devices, export_program
-from anytpu.planning.target import Target
+from anytpu.planning.records.target import Target
 from anytpu.program.placed import tpu_kind
 from anytpu.program.program import REPLICA_AXIS, Layout, Program
 
