@@ -20,10 +20,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from anytpu import _env
+from anytpu import _by_name, _env
 from anytpu.checking.outcome import MODULE, PLAIN, Outcome, arrays_to_outcome, outcome_of
 from anytpu.errors import BackendError
-from anytpu.planning.advice.exchanges import exchanges
 from anytpu.program import REPLICATED, Program, write
 from anytpu.program.program import Tree
 from anytpu.strategy.current import CURRENT
@@ -96,6 +95,7 @@ def on_devices(
             outcome = arrays_to_outcome(dict(arrays))
         if plain is None:
             return outcome
+        exchanges = _by_name.load("exchanges")
         return dataclasses.replace(outcome, exchanged=tuple(exchanges((folder / MODULE).read_text(), plain)))
 
 

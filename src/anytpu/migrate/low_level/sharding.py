@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from anytpu import _by_name
 from anytpu._calls import check_arguments, explain_arguments
 from anytpu.errors import SettingError
 from anytpu.migrate.low_level.arguments import (
@@ -80,10 +81,7 @@ def shard(
     """
     if search:
         check_arguments("shard", inspect.signature(shard), () if "tpu" in search else search, ("tpu",))
-        # Most programs that shard a computation plan nothing.
-        from anytpu.planning.shardings import find_shardings
-
-        return find_shardings(computation, **search)
+        return _by_name.load("layout search")(computation, **search)
     refuse_nested("shard")
     listed = checked_inputs(inputs, "shard")
     strategy = cores_of(num_shards)

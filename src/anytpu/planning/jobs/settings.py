@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Callable, Mapping
 
 from anytpu.errors import SettingError
-from anytpu.planning.compiler.request import Stage
 from anytpu.planning.records import Price
+from anytpu.planning.records.target import Stage
 
 
 def _silent(line: str) -> None:

@@ -22,7 +22,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from anytpu.errors import PlanError, SettingError, UnknownTPUError
 from anytpu.system.chips import CHIPS, Chip
@@ -48,6 +48,13 @@ _LIMITS_BYTES = {
     "v6e": 31995 * MIB,  # 31.25G
     "v7x": 97019 * MIB,  # 94.75G, of a core
 }
+
+Stage = Literal["schedule", "code"]
+"""The last stage of a compilation.
+
+"schedule": fusions, collectives, their order and the memory are final. "code": machine code too, with the cycles of
+each operation; it takes nine tenths of the time.
+"""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,11 +19,10 @@ from anytpu import units
 from anytpu.errors import AnyTPUError, CompilerMissingError, NoAnswerError
 from anytpu.planning.advice.remat import how_to_rematerialise
 from anytpu.planning.advice.residuals import residuals_of
-from anytpu.planning.compiler.request import Stage
 from anytpu.planning.jobs.settings import PlanSettings
 from anytpu.planning.records import Prediction
 from anytpu.planning.records.shardings import Sharding, missing_memory
-from anytpu.planning.records.target import Target, limit_bytes
+from anytpu.planning.records.target import Stage, Target, limit_bytes
 from anytpu.planning.shardings.by_schedule import calibrated
 from anytpu.planning.shardings.candidates import batch_rows_divide, candidates
 from anytpu.planning.shardings.depth import SearchedJob
