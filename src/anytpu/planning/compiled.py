@@ -6,7 +6,6 @@ import collections
 import dataclasses
 
 from anytpu.errors import NoAnswerError
-from anytpu.planning.calibration import record_and_correct
 from anytpu.planning.compiler import CompiledProgram, compile_program
 from anytpu.planning.compiler.export import left_out_note
 from anytpu.planning.hlo import Module, flops_of, parse
@@ -17,13 +16,14 @@ from anytpu.planning.settings import PlanSettings
 from anytpu.planning.target import Target
 from anytpu.planning.timing import step_time
 from anytpu.planning.timing.uncertainty import compiler_note
+from anytpu.planning.waits import add_waits
 from anytpu.program.program import Program
 
 _BY = {"code": "TPU compiler", "schedule": "schedule of the TPU compiler"}
 
 
 def predict_compiled(program: Program, target: Target, settings: PlanSettings) -> Prediction:
-    """Compile a program for a system and price the module, with the time corrected by this user's own runs.
+    """Compile a program for a system and price the module.
 
     A schedule has no cycles, so each of its operations takes the time of its products or of its bytes.
 
@@ -48,7 +48,7 @@ def predict_compiled(program: Program, target: Target, settings: PlanSettings) -
     if module is not None and memory.fits:
         time = step_time(module, target, steps_per_execution=settings.steps_per_execution)
         time = dataclasses.replace(time, evidence=(*time.evidence, *compiler_note(answer.compiler)))
-        time = record_and_correct(program, time, target, settings)
+        time = add_waits(time, settings, batch_rows(program))
     return Prediction(
         program=program.name,
         mode=program.mode,
