@@ -16,7 +16,6 @@ OBJECTS = {
     "keras scope": "anytpu.train.adopt:install",
     "keras-rs scope": "anytpu.embedding.keras_rs_tables:install",
     "layout chooser": "anytpu.planning.shardings.automatic:choose_layout",
-    "run recorder": "anytpu.planning.run_log:start",
     "worker topology": "anytpu.worker.remote:topology_at",
     "plan report": "anytpu.planning.page.report:PLAN_REPORT",
     "chip report": "anytpu.chip.page.report:CHIP_REPORT",
@@ -26,7 +25,7 @@ OBJECTS = {
     "changes report": "anytpu.planning.page.changes:CHANGES_REPORT",
 }
 """Module and attribute of each object: the changes of a scope to Keras and to keras-rs, the chooser of layouts, the
-recorder of step times, the system of a worker, and the reports."""
+system of a worker, and the reports."""
 
 
 def load(name: str) -> Any:
