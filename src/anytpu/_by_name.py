@@ -17,7 +17,6 @@ OBJECTS = {
     "keras scope": "anytpu.train.adopt:install",
     "keras-rs scope": "anytpu.embedding.keras_rs_tables:install",
     "layout chooser": "anytpu.planning.shardings.automatic:choose_layout",
-    "run recorder": "anytpu.planning.run_log:start",
     "worker topology": "anytpu.worker.remote:topology_at",
     "plan report": "anytpu.planning.page.report:PLAN_REPORT",
     "chip report": "anytpu.chip.page.report:CHIP_REPORT",

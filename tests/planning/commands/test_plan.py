@@ -363,13 +363,6 @@ def test_a_check_whose_job_comes_last(folder: Path, calls: list):
     assert [name for name, _, _ in calls] == ["check"]
 
 
-def test_calibrate_without_runs(folder: Path):
-    run = command("plan", "--calibrate", folder=folder, XDG_DATA_HOME=str(folder / "data"))
-    assert (run.returncode, run.stderr) == (0, "")
-    assert run.stdout.startswith("No run of yours is recorded yet.")
-    assert not (folder / "data").exists()
-
-
 def test_what_is_nothing_to_plan(folder: Path, capsys: pytest.CaptureFixture[str]):
     assert error_of(capsys) == (
         "name the job to plan: a function in a file, like train.py:create_model, a program file, .anytpu or .mlir, or "

@@ -137,9 +137,6 @@ def _add_questions(group: Any) -> None:
         help="growth that --check FILE allows, in percent: of the step time, then of memory and collectives (default: "
         "5,2)",
     )
-    group.add_argument(
-        "--calibrate", action="store_true", help="compare predictions with your own runs, and correct later plans"
-    )
 
 
 def add_compiler(group: Any) -> None:
@@ -168,14 +165,11 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.job is None and isinstance(arguments.check, Path):
         arguments.job, arguments.check = str(arguments.check), True  # as in `--check train.py:create_model`
-    if not arguments.calibrate:
-        questions.check_question(arguments, names(SYSTEMS))
-        questions.check_typed(arguments)
+    questions.check_question(arguments, names(SYSTEMS))
+    questions.check_typed(arguments)
     # This import loads JAX, so the arguments are checked first.
     from anytpu.planning.commands import planning
 
-    if arguments.calibrate:
-        return planning.calibrate()
     request = planning.load_request(arguments)
     if arguments.check is True:
         return DIFFERS_STATUS if planning.check(request) else 0

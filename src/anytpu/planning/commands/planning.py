@@ -208,18 +208,6 @@ def check(request: PlanRequest) -> bool:
     return not comparison.agrees
 
 
-def calibrate() -> int:
-    """Print predictions beside this user's own runs, and save the correction factors."""
-    from anytpu.planning import calibration
-    from anytpu.report.calibration import print_calibration
-
-    result = calibration.calibrate()
-    print_calibration(open_console(), result)
-    if result.factors:
-        calibration.save(result)
-    return 0
-
-
 def check_batch(job: Any, specs: Any, batch_size: int | None) -> None:
     """Check that a Keras model comes with a batch.
 

@@ -3,7 +3,7 @@
 Idea: `fit` starts the next call, and the input pipeline reads the next batch, while the devices compute. So a step
 takes the longest of the three times.
 
-Rule: the devices' time, with its correction by measured runs, is settled before. The rate of the input is the user's.
+Rule: the devices' time is settled before. The rate of the input is the user's.
 The host's time was measured on another machine than the TPU's, and may be off by a factor of two.
 
 Source: benchmarks/results/host_call.json, CPU time of a call of `fit` with a progress bar, its arrays on the device:
@@ -47,9 +47,7 @@ def add_waits(time: StepTime, settings: PlanSettings, batch_size: int | None) ->
         batch_size: examples of a step over all devices, or None.
     """
     hosted = add_host_wait(time, settings.host_call_s, settings.steps_per_execution)
-    waited = add_input_wait(hosted, settings.input_examples_per_s, batch_size)
-    # The longest wait is the step, and the devices' correction is no part of it.
-    return waited if waited.step_s == time.step_s else dataclasses.replace(waited, correction=1.0)
+    return add_input_wait(hosted, settings.input_examples_per_s, batch_size)
 
 
 def add_host_wait(time: StepTime, call_s: float, steps_per_execution: int) -> StepTime:

@@ -52,7 +52,7 @@ class DeviceWork:
 
 
 def by_floor(program: Program, target: Target, settings: PlanSettings, why: str) -> Prediction:
-    """Return the minimum time and memory of a step on a system; neither stored for correction nor corrected by runs.
+    """Return the minimum time and memory of a step on a system.
 
     Args:
         program: the program; nothing of it is run.

@@ -6,9 +6,9 @@ import collections
 import dataclasses
 
 from anytpu.errors import NoAnswerError
-from anytpu.planning.calibration import record_and_correct
 from anytpu.planning.compiler import CompiledProgram, compile_program
 from anytpu.planning.compiler.export import left_out_note
+from anytpu.planning.costs.waits import add_waits
 from anytpu.planning.hlo import Module, flops_of, parse
 from anytpu.planning.jobs.job import batch_rows
 from anytpu.planning.jobs.settings import PlanSettings
@@ -23,7 +23,7 @@ _BY = {"code": "TPU compiler", "schedule": "schedule of the TPU compiler"}
 
 
 def predict_compiled(program: Program, target: Target, settings: PlanSettings) -> Prediction:
-    """Compile a program for a system and price the module, with the time corrected by this user's own runs.
+    """Compile a program for a system and price the module.
 
     A schedule has no cycles, so each of its operations takes the time of its products or of its bytes.
 
@@ -48,7 +48,7 @@ def predict_compiled(program: Program, target: Target, settings: PlanSettings) -
     if module is not None and memory.fits:
         time = step_time(module, target, steps_per_execution=settings.steps_per_execution)
         time = dataclasses.replace(time, evidence=(*time.evidence, *compiler_note(answer.compiler)))
-        time = record_and_correct(program, time, target, settings)
+        time = add_waits(time, settings, batch_rows(program))
     return Prediction(
         program=program.name,
         mode=program.mode,

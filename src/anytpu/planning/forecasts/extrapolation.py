@@ -5,7 +5,7 @@ n. The memory lies on a line too. The schedule of the whole program bounds it, b
 repeats computations.
 
 Rule: the prediction says that it is extrapolated, and from which compilations. Its interval is wider, and never starts
-below the floor. It is not stored for correction by runs, because the whole program was never compiled.
+below the floor.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 Idea: CI has no TPU, but the TPU's compiler runs there. So a file beside the program holds the predicted memory, time,
 collectives and layers, and a later plan is compared with it.
 
-Rule: the same plan writes the same file: its keys are sorted, its numbers rounded. A correction by a user's
-own runs is left out, because other machines do not have it.
+Rule: the same plan writes the same file: its keys are sorted, its numbers rounded.
 """
 
 from __future__ import annotations
@@ -116,8 +115,7 @@ def lock_of(job: str, predictions: Iterable[Prediction]) -> PlanLock:
 def locked(prediction: Prediction) -> LockedStep:
     """Return a prediction as a lock holds it."""
     memory, time = prediction.memory, prediction.time
-    # Without the correction by this user's runs, which other machines do not have.
-    times_s = [bound_s / time.correction for bound_s in (time.step_s, *time.interval_s)] if time else [math.inf] * 3
+    times_s = (time.step_s, *time.interval_s) if time else (math.inf,) * 3
     step_ms, from_ms, to_ms = (_rounded(1e3 * time_s) if math.isfinite(time_s) else None for time_s in times_s)
     collectives = [op for op in time.ops if op.kind == "collective"] if time else []
     return LockedStep(

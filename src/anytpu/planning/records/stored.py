@@ -1,7 +1,7 @@
 """`record_of`: read a record from JSON, and check that it is valid.
 
-Idea: a log is appended by processes that may be killed, and a file of corrections may be edited by hand. A number of
-another type, or an infinite one, would end a plan long after it was read. So each field is checked against its type.
+Idea: a lock may be edited by hand, and merged by git. A number of another type, or an infinite one, would end a plan
+long after it was read. So each field is checked against its type.
 
 Rule: integers are positive, numbers are finite and not negative, text is printable. Unknown fields are ignored: a later
 release may have written them.
@@ -29,7 +29,6 @@ _IS = {
     int: "a positive integer",
     float: "a number of 0 or more",
     str: "a text of one line",
-    dict[str, str]: "names and versions",
     dict[str, float]: "names and numbers",
     types.NoneType: "null",
 }
@@ -39,7 +38,7 @@ def record_of(kind: type[Kind], value: Any) -> Kind:
     """Return a record of a kind.
 
     Args:
-        kind: a dataclass whose fields are `str`, `int`, `float`, `dict[str, str]`, `dict[str, float]`, or one of these
+        kind: a dataclass whose fields are `str`, `int`, `float`, `dict[str, float]`, or one of these
             or None.
         value: the parsed JSON.
 
@@ -60,16 +59,6 @@ def record_of(kind: type[Kind], value: Any) -> Kind:
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise ValueError(f"{field.name!r} is missing")
     return kind(**known)
-
-
-def check_positive(name: str, value: float) -> None:
-    """Check that a number of a record is more than 0.
-
-    Raises:
-        ValueError: it is not.
-    """
-    if value <= 0:
-        raise ValueError(f"{name!r} is {value!r}, not a positive number")
 
 
 @functools.lru_cache(maxsize=16)

@@ -59,7 +59,6 @@ def step_time(
 
 
 def _dispatch(rates: Rates, steps_per_execution: int) -> OpTime:
-    # `runs.HOST_CALL` is this name: stored predictions keep the call apart by it.
     return OpTime(
         "host dispatch", "host", "host", rates.dispatch_s / steps_per_execution, priced_by="published measurements"
     )
