@@ -31,7 +31,7 @@ OBJECTS = {
     "shard command": "anytpu.planning.commands.shard:COMMAND",
     "check command": "anytpu.planning.commands.check:COMMAND",
     "chip command": "anytpu.chip.command:COMMAND",
-    "port command": "anytpu.migrate.port.command:COMMAND",
+    "port command": "anytpu.migrate.port_command:COMMAND",
     "worker command": "anytpu.worker.command:COMMAND",
 }
 """Module and attribute of each object: the changes of a scope to Keras and to keras-rs, what the core takes of the

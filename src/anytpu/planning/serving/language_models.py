@@ -88,7 +88,9 @@ def nearest_language_model(name: str) -> str | None:
 @functools.cache
 def language_models() -> dict[str, Any]:
     """Return family, number of parameters and arguments of the backbone for each preset."""
-    return json.loads(resources.files("anytpu.planning").joinpath("language_models.json").read_text(encoding="utf-8"))
+    return json.loads(
+        resources.files("anytpu.planning.serving").joinpath("language_models.json").read_text(encoding="utf-8")
+    )
 
 
 def _sizes_name(name: str) -> str:
