@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-FOLDER = Path(__file__).parent / "port" / "programs"
+FOLDER = Path(__file__).parent / "migrate" / "port" / "programs"
 PROGRAMS = sorted(path for path in FOLDER.iterdir() if path.suffix in (".py", ".ipynb"))
 
 

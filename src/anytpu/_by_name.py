@@ -26,12 +26,12 @@ OBJECTS = {
     "changes report": "anytpu.planning.page.changes:CHANGES_REPORT",
     "exchanges": "anytpu.planning.advice.exchanges:exchanges",
     "layout search": "anytpu.planning.shardings:find_shardings",
-    "replaced names": "anytpu.migrate.replaced:advice_for",
+    "replaced names": "anytpu.migrate.replaced.table:advice_for",
     "plan command": "anytpu.planning.commands.plan:COMMAND",
     "shard command": "anytpu.planning.commands.shard:COMMAND",
     "check command": "anytpu.planning.commands.check:COMMAND",
     "chip command": "anytpu.chip.command:COMMAND",
-    "port command": "anytpu.migrate.port_command:COMMAND",
+    "port command": "anytpu.migrate.commands.port:COMMAND",
     "worker command": "anytpu.worker.command:COMMAND",
 }
 """Module and attribute of each object: the changes of a scope to Keras and to keras-rs, what the core takes of the

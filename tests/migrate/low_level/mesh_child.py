@@ -9,11 +9,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import keras
-from train.low_level.shard_checks import CHECKS
 
 import anytpu as tpu
 from anytpu.system.cores import Address
 from mesh_checks import failures_of
+from migrate.low_level.shard_checks import CHECKS
 
 keras.config.set_floatx("float64")
 tpu.initialize_system(tpu.TPUClusterResolver.from_address(Address("local", 8)))

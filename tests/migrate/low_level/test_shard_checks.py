@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from train.low_level.shard_checks import CHECKS
 
 import anytpu as tpu
 from mesh_checks import failures_of_child
+from migrate.low_level.shard_checks import CHECKS
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from anytpu.migrate.port import ported
-from anytpu.migrate.replaced import REPLACEMENTS, Replacement
+from anytpu.migrate.replaced.table import REPLACEMENTS, Replacement
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -20,7 +20,7 @@ from anytpu.migrate.port.filling import fill, fill_as_function
 from anytpu.migrate.port.fitting import fit_arguments
 from anytpu.migrate.port.rules import new_name, rule_of, rules
 from anytpu.migrate.port.tree import Tree, head
-from anytpu.migrate.replaced import Replacement, advice_of
+from anytpu.migrate.replaced.table import Replacement, advice_of
 
 _SLOW = (
     "NumPy lacks it, so this function of a data set computes with keras.ops, which is slower there: map it behind "

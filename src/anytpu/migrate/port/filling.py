@@ -10,7 +10,7 @@ import libcst as cst
 
 from anytpu.migrate.port.arguments import in_parentheses, keyword_of
 from anytpu.migrate.port.edits import Edits
-from anytpu.migrate.replaced import Replacement
+from anytpu.migrate.replaced.table import Replacement
 
 _LOWER = ("mode", "padding", "compression_type", "options")
 _WINDOWS = ("strides", "ksize")

@@ -11,7 +11,7 @@ from anytpu.migrate.port.arguments import in_parentheses, keyword_of
 from anytpu.migrate.port.edits import Edits
 from anytpu.migrate.port.filling import fill, rename_attribute
 from anytpu.migrate.port.rules import rules
-from anytpu.migrate.replaced import advice_of
+from anytpu.migrate.replaced.table import advice_of
 
 _ARGUMENTS_TO_DROP = {
     "minimize": ("global_step",),

@@ -20,7 +20,7 @@ from anytpu.migrate.port.rules import new_name, rule_of, rules
 from anytpu.migrate.port.seeds import functions_of_lambdas
 from anytpu.migrate.port.sessions import plan_sessions
 from anytpu.migrate.port.tree import parameter_names
-from anytpu.migrate.replaced import FOREIGN
+from anytpu.migrate.replaced.table import FOREIGN
 
 _ORDERING = ("control_dependencies", "Graph", "get_default_graph")
 _SETS_RATE = re.compile(r"LearningRateScheduler|ReduceLROnPlateau|set_value\(|\.(lr|learning_rate)\s*=|keras_to_tpu")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from anytpu.migrate.port.known import exists
-from anytpu.migrate.replaced import REPLACEMENTS, Replacement
+from anytpu.migrate.replaced.table import REPLACEMENTS, Replacement
 
 _MOVED = {
     "engine": ("models", "layers"),

@@ -12,7 +12,7 @@ import libcst as cst
 from anytpu.migrate.port.edits import Edits
 from anytpu.migrate.port.rules import rules
 from anytpu.migrate.port.tree import Tree
-from anytpu.migrate.replaced import advice_of
+from anytpu.migrate.replaced.table import advice_of
 
 _SESSIONS = ("Session", "InteractiveSession", "train.MonitoredTrainingSession")
 _GRAPH = ("placeholder", "placeholder_with_default", "Variable", "get_variable")

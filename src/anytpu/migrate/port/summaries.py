@@ -11,7 +11,7 @@ import libcst.matchers as m
 from anytpu.migrate.port.arguments import argument_of
 from anytpu.migrate.port.edits import Edits
 from anytpu.migrate.port.rules import rules
-from anytpu.migrate.replaced import advice_of
+from anytpu.migrate.replaced.table import advice_of
 
 _MAKERS = ("summary.create_file_writer", "contrib.summary.create_file_writer")
 _ENDS = ("flush", "close", "init")

@@ -24,7 +24,7 @@ from anytpu.migrate.port.keras_classes import is_model_step
 from anytpu.migrate.port.rules import rules
 from anytpu.migrate.port.tree import Tree, parameter_names
 from anytpu.migrate.port.variables import certain_writes, reads, reads_before_it_writes, writes
-from anytpu.migrate.replaced import advice_of
+from anytpu.migrate.replaced.table import advice_of
 
 _LOSS_NAMES = ("compute_loss", "loss_of_batch", "loss_to_differentiate")
 _LOSSES_NAMES = ("compute_losses", "losses_of_batch", "losses_to_differentiate")

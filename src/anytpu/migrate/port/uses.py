@@ -20,7 +20,7 @@ from anytpu.migrate.port.kinds import IN_MODEL, IN_SEQUENTIAL, OF_ANY_CLASS
 from anytpu.migrate.port.known import Definition
 from anytpu.migrate.port.rules import rules
 from anytpu.migrate.port.tree import parameter_names
-from anytpu.migrate.replaced import Replacement, advice_of
+from anytpu.migrate.replaced.table import Replacement, advice_of
 
 OWNERS = {
     "anytpu.pipeline.Dataset": "data.Dataset",

@@ -87,8 +87,8 @@ def _rename(names: tuple[str, ...], old: str, target: str, **details: Any) -> Re
 
 
 def _calls() -> dict[str, list[Replacement]]:
-    """Return the rows of replaced_calls.toml by group: templates of calls, with the old parameters as one text."""
-    groups = tomllib.loads(Path(__file__).with_name("replaced_calls.toml").read_text(encoding="utf-8"))
+    """Return the rows of calls.toml by group: templates of calls, with the old parameters as one text."""
+    groups = tomllib.loads(Path(__file__).with_name("calls.toml").read_text(encoding="utf-8"))
     return {name: [_call(**row) for row in rows] for name, rows in groups.items()}
 
 

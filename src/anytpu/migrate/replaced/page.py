@@ -1,10 +1,10 @@
-"""Generate docs/migrate.md from the porter's table: `python -m anytpu.migrate.page > docs/migrate.md`."""
+"""Generate docs/migrate.md from the porter's table: `python -m anytpu.migrate.replaced.page > docs/migrate.md`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from anytpu.migrate.replaced import REPLACEMENTS, Replacement
+from anytpu.migrate.replaced.table import REPLACEMENTS, Replacement
 
 _OPENING = """\
 # Coming from TensorFlow
@@ -16,7 +16,7 @@ unchanged. Nothing of `tf.*` is emulated: a ported program imports `anytpu` and 
     import anytpu as tpu  # before keras: it makes Keras run on JAX
     import keras
 
-This page is generated from the table: `python -m anytpu.migrate.page > docs/migrate.md`
+This page is generated from the table: `python -m anytpu.migrate.replaced.page > docs/migrate.md`
 """
 
 

@@ -16,7 +16,7 @@ import pytest
 import anytpu as tpu  # isort: skip
 import keras
 
-from anytpu.migrate.replaced import REPLACEMENTS, Replacement
+from anytpu.migrate.replaced.table import REPLACEMENTS, Replacement
 
 # What shuts the system down comes last: the strategy that the others share does not survive it.
 ROWS = sorted((row for rows in REPLACEMENTS.values() for row in rows), key=lambda row: "shutdown" in row.new)

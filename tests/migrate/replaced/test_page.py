@@ -4,18 +4,20 @@ import subprocess
 import sys
 from pathlib import Path
 
-from anytpu.migrate.page import page
-from anytpu.migrate.replaced import REPLACEMENTS
+from anytpu.migrate.replaced.page import page
+from anytpu.migrate.replaced.table import REPLACEMENTS
 
-DOCS = Path(__file__).parents[2] / "docs" / "migrate.md"
+DOCS = Path(__file__).parents[3] / "docs" / "migrate.md"
 
 
 def test_the_page_is_current():
-    assert DOCS.read_text(encoding="utf-8") == page(), "type: python -m anytpu.migrate.page > docs/migrate.md"
+    assert DOCS.read_text(encoding="utf-8") == page(), "type: python -m anytpu.migrate.replaced.page > docs/migrate.md"
 
 
 def test_the_module_prints_the_page():
-    run = subprocess.run([sys.executable, "-W", "error", "-m", "anytpu.migrate.page"], capture_output=True, text=True)
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "anytpu.migrate.replaced.page"], capture_output=True, text=True
+    )
     assert (run.stdout, run.stderr) == (page(), "")
 
 
