@@ -7,7 +7,7 @@ import dataclasses
 
 import numpy as np
 
-from anytpu.chip.image import Image, Resident, Tag
+from anytpu.chip.image.image import Image, Resident, Tag
 from anytpu.chip.isa.instructions import (
     Activate,
     Convolve,
@@ -25,12 +25,12 @@ from anytpu.chip.isa.instructions import (
 from anytpu.chip.isa.registers import Register
 from anytpu.chip.isa.units import Unit
 from anytpu.chip.network.nodes import HostStep, Port
+from anytpu.chip.page.first_tile import FirstTile
+from anytpu.chip.page.layers import layers
+from anytpu.chip.page.record import ChipPage
 from anytpu.chip.quantized.nodes import QConvolution, QHostStep, QPool, Quantization, QuantizedNetwork
 from anytpu.chip.quantized.summary import LayerSummary, Summary
 from anytpu.chip.timing.record import Event, PartTiming, Span, Timing
-from anytpu.report.chip.first_tile import FirstTile
-from anytpu.report.chip.layers import layers
-from anytpu.report.chip.record import ChipPage
 
 BATCH = 8
 MACS = (28 * 28 * 9 * 32 * BATCH, 0, 14 * 14 * 288 * 64 * BATCH, 14 * 14 * 64 * 10 * BATCH, 0)
@@ -174,7 +174,7 @@ def timing(name: str = "digits", conv: str = "conv1", repeats: int = 1) -> Timin
 
 
 def _design():
-    from anytpu.chip.design import TPU_V1
+    from anytpu.chip.isa.design import TPU_V1
 
     return TPU_V1
 

@@ -14,9 +14,9 @@ import jax
 import pytest
 
 import anytpu as tpu
-from anytpu.cli.planning import job_named, precision_of
 from anytpu.errors import SettingError
-from anytpu.planning.language_models import language_models, nearest_language_model
+from anytpu.planning.commands.planning import job_named, precision_of
+from anytpu.planning.serving.language_models import language_models, nearest_language_model
 from forked import python
 from source_tree import ROOT
 

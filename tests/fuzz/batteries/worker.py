@@ -21,12 +21,12 @@ from google.protobuf.message import DecodeError
 from anytpu.errors import AnyTPUError
 from anytpu.program import ROWS, Program
 from anytpu.program.file import encode
-from anytpu.report.workers import status_lines
 from anytpu.system import TPUClusterResolver
 from anytpu.worker.arrays import MessageReader, arrays_of, chunks, describe
 from anytpu.worker.child import ChildSession
 from anytpu.worker.frames import FrameSocket
 from anytpu.worker.link import Link
+from anytpu.worker.report import status_lines
 from anytpu.worker.session import read_status
 from anytpu.worker.wire import INLINE_BYTES, messages
 from fuzz.battery import Battery

@@ -1,0 +1,48 @@
+"""docs/chip_isa.md is what the definitions say, and its example does what the page says."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from anytpu.chip.assembly import assemble
+from anytpu.chip.assembly.directives import DIRECTIVES, NUMBERS
+from anytpu.chip.checking import check
+from anytpu.chip.isa.forms import FORMS
+from anytpu.chip.isa.registers import MEANINGS
+from anytpu.chip.machine import run
+from anytpu.chip.manual.docs import page
+from anytpu.chip.manual.example import EXAMPLE, EXAMPLE_INPUTS, EXAMPLE_OUTPUTS
+from source_tree import ROOT
+
+PAGE = ROOT / "docs" / "chip_isa.md"
+
+
+def test_the_page_is_made_of_the_definitions():
+    text = PAGE.read_text(encoding="utf-8")
+    assert text == page(), "type: python -m anytpu.chip.manual.docs > docs/chip_isa.md"
+
+
+def test_the_page_names_everything():
+    text = page()
+    assert "<!--" not in text
+    names = [f"### {form.mnemonic}\n" for form in FORMS]
+    names += [f"| {register.value} | `{register.name}` |" for register in MEANINGS]
+    names += [f"`{name}`" for name in (*DIRECTIVES, *NUMBERS)]
+    assert not [name for name in names if name not in text]
+
+
+def test_the_example_runs():
+    image = assemble(EXAMPLE)
+    check(image)
+    made = run(image, {"x": np.array(EXAMPLE_INPUTS, np.int8).reshape(2, 1, 1, 3)})
+    assert np.array_equal(made["y"].reshape(2, 2), EXAMPLE_OUTPUTS)
+    for rows in (EXAMPLE_INPUTS, EXAMPLE_OUTPUTS):
+        assert " and ".join(f"({', '.join(map(str, row))})" for row in rows) in page()
+
+
+def test_the_lines_of_the_page_are_assembly():
+    section = page().partition("## Assembly")[2].partition("## An example")[0]
+    lines = re.findall(r"^ {4}(.*)$", section, re.MULTILINE)
+    assert len(assemble("\n".join(lines)).instructions) == len(lines) == 6
