@@ -297,11 +297,9 @@ def _error(failed: Any) -> Exception:
 
 
 def content_of(operation: Operation) -> list[Any]:
-    """Return the arrays in the reply to a `Get`, as NumPy arrays, or JAX arrays of random keys."""
+    """Return the arrays in the reply to a `Get`, as read-only NumPy arrays, or JAX arrays of random keys."""
     values = arrays_of(*operation.result())
-    return [value if not isinstance(value, np.ndarray) else _readable(value) for value in values]
-
-
-def _readable(array: np.ndarray) -> np.ndarray:
-    array.flags.writeable = False
-    return array
+    for value in values:
+        if isinstance(value, np.ndarray):
+            value.flags.writeable = False
+    return values
