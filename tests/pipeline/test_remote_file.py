@@ -205,7 +205,7 @@ def test_a_url_without_two_slashes_is_never_a_folder(path, meant, tmp_path, monk
 @pytest.mark.parametrize("path", ["gs://b/run", "s3:/b"])
 def test_a_url_where_only_a_folder_can_be_used(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert error_of(samples.make_mnist, path) == (
+    assert error_of(samples.make_flowers, path) == (
         f"{path!r} looks like a URL, and a sample is written to a folder of this machine. Pass the path of a folder, "
         "and copy it from there"
     )

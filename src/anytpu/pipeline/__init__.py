@@ -18,7 +18,6 @@ if TYPE_CHECKING:
         resize,
         standardize,
     )
-    from anytpu.pipeline.cifar_files import cifar10
     from anytpu.pipeline.dataset import Dataset
     from anytpu.pipeline.example import (
         encode_example,
@@ -30,9 +29,8 @@ if TYPE_CHECKING:
     from anytpu.pipeline.features import FixedLenFeature, VarLenFeature
     from anytpu.pipeline.flower_records import flowers
     from anytpu.pipeline.images import decode_image, decode_images, encode_jpeg, encode_png
-    from anytpu.pipeline.keras_files import imdb, mnist
     from anytpu.pipeline.named import digits, iris
-    from anytpu.pipeline.samples import make_cifar10, make_flowers, make_imdb, make_mnist
+    from anytpu.pipeline.samples import make_flowers
     from anytpu.pipeline.sources import RecordSource, RecordStream
     from anytpu.pipeline.tfrecord import RecordWriter, records, write_records
     from anytpu.pipeline.time_windows import timeseries_dataset_from_array, windows
@@ -54,7 +52,6 @@ _NAMES = {
         "resize",
         "standardize",
     ),
-    "cifar_files": ("cifar10",),
     "dataset": ("Dataset",),
     "example": (
         "encode_example",
@@ -66,9 +63,8 @@ _NAMES = {
     "features": ("FixedLenFeature", "VarLenFeature"),
     "flower_records": ("flowers",),
     "images": ("decode_image", "decode_images", "encode_jpeg", "encode_png"),
-    "keras_files": ("imdb", "mnist"),
     "named": ("digits", "iris"),
-    "samples": ("make_cifar10", "make_flowers", "make_imdb", "make_mnist"),
+    "samples": ("make_flowers",),
     "sources": ("RecordSource", "RecordStream"),
     "tfrecord": ("RecordWriter", "records", "write_records"),
     "unframed": ("fixed_records", "lines"),
@@ -86,7 +82,6 @@ __all__ = [
     "VarLenFeature",
     "Vocabulary",
     "array_records",
-    "cifar10",
     "decode_image",
     "decode_images",
     "digits",
@@ -97,14 +92,9 @@ __all__ = [
     "fixed_records",
     "flowers",
     "hash_ids",
-    "imdb",
     "iris",
     "lines",
-    "make_cifar10",
     "make_flowers",
-    "make_imdb",
-    "make_mnist",
-    "mnist",
     "normalize",
     "parse_example",
     "parse_examples",
