@@ -18,7 +18,7 @@ from fsspec.registry import _registry as loaded
 
 import anytpu as tpu
 from anytpu.errors import FileError
-from anytpu.pipeline import lines, records, remote_file, samples, write_records
+from anytpu.pipeline import lines, records, remote_file, write_records
 from anytpu.pipeline.storage import expand, stored
 from anytpu.pipeline.tfrecord import frame
 from object_servers import free_port, settings, skip_without
@@ -201,13 +201,11 @@ def test_a_url_without_two_slashes_is_never_a_folder(path, meant, tmp_path, monk
 
 
 @pytest.mark.parametrize("path", ["gs://b/run", "s3:/b"])
-def test_a_url_where_only_a_folder_can_be_used(path, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert error_of(samples.make_flowers, path) == (
-        f"{path!r} looks like a URL, and a sample is written to a folder of this machine. Pass the path of a folder, "
+def test_a_url_where_only_a_folder_can_be_used(path):
+    assert error_of(remote_file.refuse_url, path, "a program") == (
+        f"{path!r} looks like a URL, and a program is written to a folder of this machine. Pass the path of a folder, "
         "and copy it from there"
     )
-    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("protocol", ["gs", "s3"])

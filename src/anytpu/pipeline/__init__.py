@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from anytpu.pipeline.flower_records import flowers
     from anytpu.pipeline.images import decode_image, decode_images, encode_jpeg, encode_png
     from anytpu.pipeline.named import digits, iris
-    from anytpu.pipeline.samples import make_flowers
     from anytpu.pipeline.sources import RecordSource, RecordStream
     from anytpu.pipeline.tfrecord import RecordWriter, records, write_records
     from anytpu.pipeline.time_windows import timeseries_dataset_from_array, windows
@@ -64,7 +63,6 @@ _NAMES = {
     "flower_records": ("flowers",),
     "images": ("decode_image", "decode_images", "encode_jpeg", "encode_png"),
     "named": ("digits", "iris"),
-    "samples": ("make_flowers",),
     "sources": ("RecordSource", "RecordStream"),
     "tfrecord": ("RecordWriter", "records", "write_records"),
     "unframed": ("fixed_records", "lines"),
@@ -94,7 +92,6 @@ __all__ = [
     "hash_ids",
     "iris",
     "lines",
-    "make_flowers",
     "normalize",
     "parse_example",
     "parse_examples",

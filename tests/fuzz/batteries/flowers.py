@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from anytpu.pipeline import flowers, make_flowers
+import numpy as np
+
+from anytpu.pipeline import encode_example, encode_jpeg, flowers
+from anytpu.pipeline.tfrecord import frame
 from fuzz.battery import Battery
 
 
 def _made() -> list[bytes]:
-    with tempfile.TemporaryDirectory() as folder:
-        make_flowers(folder, train=4, size=32)
-        return [next(Path(folder).rglob("train/00-*.tfrec")).read_bytes()]
+    """Return a file of two flowers."""
+    image = np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)
+    rows = [{"image": encode_jpeg(image), "class": kind, "id": f"{kind}"} for kind in range(2)]
+    return [b"".join(frame(encode_example(row)) for row in rows)]
 
 
 def _flowers(path: Path) -> Any:
