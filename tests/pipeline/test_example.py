@@ -21,7 +21,7 @@ from anytpu.pipeline import (
     parse_sequence_example,
     records,
 )
-from anytpu.pipeline.sources import Origin, Record
+from anytpu.pipeline.record import Origin, Record
 from error_texts import error_text
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -16,7 +16,7 @@ from PIL import Image
 from anytpu.errors import RecordError, SettingError
 from anytpu.pipeline import decode_image, decode_images, encode_jpeg, encode_png, images
 from anytpu.pipeline.images import batch_array
-from anytpu.pipeline.sources import Origin, Record
+from anytpu.pipeline.record import Origin, Record
 from anytpu.units import MIB
 from error_texts import error_text
 

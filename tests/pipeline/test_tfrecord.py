@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from anytpu.errors import FileError, RecordError, SettingError
 from anytpu.files import memory
 from anytpu.pipeline import RecordSource, RecordStream, records, write_records
-from anytpu.pipeline.sources import Origin
+from anytpu.pipeline.record import Origin
 from anytpu.pipeline.tfrecord import frame, masked_crc32c
 from anytpu.units import MIB, format_bytes
 

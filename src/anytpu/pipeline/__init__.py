@@ -6,7 +6,6 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from anytpu.pipeline.array_record import array_records, to_array_records
     from anytpu.pipeline.augment import (
         normalize,
         random_brightness,
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from anytpu.pipeline.flower_records import flowers
     from anytpu.pipeline.images import decode_image, decode_images, encode_jpeg, encode_png
     from anytpu.pipeline.named import digits, iris
-    from anytpu.pipeline.sources import RecordSource, RecordStream
+    from anytpu.pipeline.shards import RecordSource, RecordStream
     from anytpu.pipeline.tfrecord import RecordWriter, records, write_records
     from anytpu.pipeline.time_windows import timeseries_dataset_from_array, windows
     from anytpu.pipeline.unframed import fixed_records, lines
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
 # A name's module is imported on first use, since protobuf, grain and Pillow are slow to import and not always needed.
 # No module here may share its name with a function here: importing the module would overwrite the function.
 _NAMES = {
-    "array_record": ("array_records", "to_array_records"),
     "augment": (
         "normalize",
         "random_brightness",
@@ -63,7 +61,7 @@ _NAMES = {
     "flower_records": ("flowers",),
     "images": ("decode_image", "decode_images", "encode_jpeg", "encode_png"),
     "named": ("digits", "iris"),
-    "sources": ("RecordSource", "RecordStream"),
+    "shards": ("RecordSource", "RecordStream"),
     "tfrecord": ("RecordWriter", "records", "write_records"),
     "unframed": ("fixed_records", "lines"),
     "time_windows": ("timeseries_dataset_from_array", "windows"),
@@ -79,7 +77,6 @@ __all__ = [
     "RecordWriter",
     "VarLenFeature",
     "Vocabulary",
-    "array_records",
     "decode_image",
     "decode_images",
     "digits",
@@ -106,7 +103,6 @@ __all__ = [
     "resize",
     "standardize",
     "timeseries_dataset_from_array",
-    "to_array_records",
     "windows",
     "write_records",
 ]

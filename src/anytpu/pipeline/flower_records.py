@@ -23,7 +23,8 @@ from anytpu.pipeline.dataset import Dataset
 from anytpu.pipeline.example import parse_example
 from anytpu.pipeline.features import FixedLenFeature
 from anytpu.pipeline.images import decode_image
-from anytpu.pipeline.sources import Record, RecordSource
+from anytpu.pipeline.record import Record
+from anytpu.pipeline.shards import RecordSource
 from anytpu.pipeline.tfrecord import records
 
 SPLITS = ("train", "val", "test")
