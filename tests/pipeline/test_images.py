@@ -103,10 +103,7 @@ def test_a_batch(threads):
     images = [picture(8, 8) + np.uint8(i) for i in range(7)]
     found = decode_images([encode_png(image) for image in images], threads=threads)
     assert np.array_equal(found, images)
-
-
-def test_a_batch_of_one_and_of_grey():
-    assert decode_images([JPEG], channels=1).shape == (1, 24, 16, 1)
+    assert decode_images([JPEG], channels=1, threads=threads).shape == (1, 24, 16, 1)
 
 
 def test_a_batch_of_different_sizes():

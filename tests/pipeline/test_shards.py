@@ -77,12 +77,6 @@ def test_array_records_of_grain_in_a_dataset(tmp_path):
     assert [batch.tolist() for batch in dataset] == [[b"0", b"1", b"2"], [b"3", b"4"]]
 
 
-def test_compressed_records_in_a_dataset(tmp_path):
-    write(tmp_path / "x.gz", [b"%d" % i for i in range(5)], compression="gzip")
-    dataset = Dataset.from_source(records(tmp_path / "x.gz", compression="gzip"))
-    assert list(dataset) == list(dataset) == [b"0", b"1", b"2", b"3", b"4"]
-
-
 def test_the_import_is_light():
     program = (
         "import sys; from anytpu.pipeline import records, FixedLenFeature, lines, parse_example\n"
