@@ -17,8 +17,10 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import grain
+from absl import flags
 
 from anytpu.pipeline.columns import row_of
+from anytpu.pipeline.nodes import unshared
 
 Tree = Any
 Length = float | None
@@ -118,6 +120,10 @@ class Recipe:
             DatasetStep("", lambda before, pass_index: read_ahead(recipe, before(pass_index)), kind="stream")
         )
 
+    def indexed_or_in_order(self, has_index: bool) -> Recipe:
+        """Return the recipe with its elements by index if they have one, else as a stream."""
+        return self.by_element() if has_index else self.in_order()
+
     @functools.cached_property
     def text(self) -> str:
         """The calls of the recipe with their integers and seeds, without functions."""
@@ -188,7 +194,16 @@ def read_ahead(recipe: Recipe, node: Any, buffer: int | None = None, threads: in
     return node.to_iter_dataset(grain.ReadOptions(num_threads=min(threads, buffer), prefetch_buffer_size=buffer))
 
 
-def watch_parent(index: int, count: int) -> None:
+def in_workers(node: grain.IterDataset, workers: int, buffer: int) -> grain.IterDataset:
+    """Compute a node's elements ahead in worker processes, `buffer` in each."""
+    # grain reads absl's flags to start workers, and most programs do not use absl.
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS.mark_as_parsed()
+    options = grain.MultiprocessingOptions(workers, per_worker_buffer_size=buffer)
+    return node.mp_prefetch(options, worker_init_fn=_watch_parent).map(unshared)
+
+
+def _watch_parent(index: int, count: int) -> None:
     """Start a thread that ends this worker process as soon as its parent has ended for any reason.
 
     A killed process (kill -9, out of memory) cannot notify its workers, which would keep memory and files for ever.

@@ -18,8 +18,8 @@ import numpy as np
 
 from anytpu._calls import explain_arguments
 from anytpu.errors import SettingError
-from anytpu.pipeline.shards import Format, RecordLayout, ShardContent, open_shards
-from anytpu.pipeline.sources import Fault, Origin, Record, RecordSource, RecordStream
+from anytpu.pipeline.record import Fault, Origin, Record
+from anytpu.pipeline.shards import Format, RecordLayout, RecordSource, RecordStream, ShardContent, open_shards
 from anytpu.pipeline.storage import AnyPath, StoredFile
 from anytpu.units import MIB
 

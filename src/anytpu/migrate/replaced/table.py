@@ -2471,11 +2471,11 @@ _INPUT = (
     Replacement(
         ("tensorflow_datasets",),
         "dataset, info = tfds.load(name='mnist', split=split, with_info=True, as_supervised=True, try_gcs=True)",
-        "(x_train, y_train), (x_test, y_test) = tpu.pipeline.mnist()\n"
+        "(x_train, y_train), (x_test, y_test) = keras.datasets.mnist.load_data()\n"
         "dataset = tpu.pipeline.Dataset.from_arrays((x_train, y_train))",
         "hand",
-        line="(x_train, y_train), (x_test, y_test) = tpu.pipeline.mnist()",
-        note="the named data sets are digits, iris, mnist, cifar10, imdb and flowers",
+        line="(x_train, y_train), (x_test, y_test) = keras.datasets.mnist.load_data()",
+        note="keras.datasets has mnist, cifar10, imdb and others; tpu.pipeline has digits, iris and flowers",
         also=("load",),
     ),
 )
