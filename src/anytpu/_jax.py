@@ -27,17 +27,13 @@ def has_started() -> bool:
     return bridge is not None and bridge.backends_are_initialized()
 
 
-_has_lost_threads = False
-
-
-def has_lost_threads() -> bool:
-    """Return whether this process was forked after JAX had started its devices: the threads of JAX are missing here."""
-    return _has_lost_threads
+has_lost_threads = False
+"""Whether this process was forked after JAX had started its devices: the threads of JAX are missing here."""
 
 
 def _note_fork() -> None:
-    global _has_lost_threads
-    _has_lost_threads = has_started()
+    global has_lost_threads
+    has_lost_threads = has_started()
 
 
 if hasattr(os, "register_at_fork"):
@@ -57,11 +53,12 @@ def is_tracing() -> bool:
 
     JAX has no public function for this (as of 0.12).
     """
-    return not _trace_state_clean()()
+    return not trace_state_clean()()
 
 
 @functools.cache
-def _trace_state_clean() -> Any:
+def trace_state_clean() -> Callable[[], bool]:
+    """Return the function of JAX that returns whether no trace runs, for callers that ask in each call."""
     from jax._src import core
 
     return core.trace_state_clean

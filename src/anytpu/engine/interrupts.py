@@ -130,6 +130,8 @@ class _UnraisableGate:
 
 
 _pending = _PendingSignal()
+_gates: dict[int, _Gate] = {}
+"""The newest gate of each signal. The next call with the same previous handler installs it again."""
 
 
 class _SignalBlock:
@@ -296,7 +298,10 @@ def _install() -> None:
         handler = _signal.getsignal(number)
         # None: a handler that was not installed from Python, which Python cannot restore.
         if not isinstance(handler, _Gate) and handler is not None and handler != signal.SIG_IGN:
-            _signal.signal(number, _Gate(handler))
+            gate = _gates.get(number)
+            if gate is None or gate.previous is not handler:
+                gate = _gates[number] = _Gate(handler)
+            _signal.signal(number, gate)
 
 
 def _restore() -> None:

@@ -31,6 +31,7 @@ from anytpu.strategy.replicas import Replica, current_replica, inside, is_mergin
 from anytpu.strategy.summed import reduced
 
 _SYSTEM = "_anytpu_system"
+_IS_UNTRACED = _jax.trace_state_clean()
 _UNUSED: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -79,7 +80,7 @@ def prepare(caller: str) -> None:
     Args:
         caller: name of the called method, for the error.
     """
-    if _jax.is_tracing() and current_replica() is None and not is_merging():
+    if not _IS_UNTRACED() and current_replica() is None and not is_merging():
         raise StrategyError(
             f"{caller} was called in a function that JAX traces, as for jax.jit, jax.grad, jax.vmap or jax.eval_shape: "
             "it compiles its function by itself, and returns values. Call it outside, and transform the function that "

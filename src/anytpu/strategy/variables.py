@@ -263,8 +263,11 @@ def _hide(variable: Any, home: _Home) -> None:
 
 
 def _holder_of(variables: Iterable[Any]) -> Holder | None:
-    homes = (vars(variable).get(_HOME) for variable in variables)
-    return next((home.holder for home in homes if home is not None and home.holder is not None), None)
+    for variable in variables:
+        home = vars(variable).get(_HOME)
+        if home is not None and home.holder is not None:
+            return home.holder
+    return None
 
 
 def _hold(variables: Iterable[Any], holder: Holder | None) -> None:
