@@ -19,7 +19,6 @@ from typing import Any
 
 from anytpu import _keras
 from anytpu._calls import check_arguments
-from anytpu.embedding import check_forms, checked_ids, warn_of_rate_callbacks
 from anytpu.engine.interrupts import deferred_interrupts, immediate_interrupts
 from anytpu.strategy.scopes import claim, prepare, warn_of_unused
 from anytpu.train import checks, compiled_models, functions, host_files
@@ -93,17 +92,19 @@ def _loop(name: str, original: Callable) -> Callable:
             with _active(None):
                 return original(self, *args, **kwargs)
         # 3. Check and complete the arguments. Keras's `fit` calls `evaluate` with arguments that are checked already.
+        trainer.resolve()
         is_users = "_use_cached_eval_dataset" not in kwargs
         if is_users:
             check_arguments(name, users_signature, kwargs)
-            _check_forms(self, signature.bind(self, *args, **kwargs).arguments)
+            _check_forms(trainer, signature.bind(self, *args, **kwargs).arguments)
         bound = signature.bind(self, *args, **kwargs)
         arguments = bound.arguments = checks.with_integer_steps(with_batches(self, bound.arguments))
         if is_users:
             checks.check_call(arguments)
             if name == "fit":
                 checks.check_callbacks(arguments.get("callbacks"))
-                warn_of_rate_callbacks(self, arguments.get("callbacks"))
+                if trainer.extension is not None:
+                    trainer.extension.check_callbacks(arguments.get("callbacks"))
         hosts = trainer.backend.hosts
         if is_users and not hosts.is_alone:
             set_for_host(arguments, hosts, name == "fit", trainer.strategy.splits_weights)
@@ -122,12 +123,14 @@ def _loop(name: str, original: Callable) -> Callable:
     return wrapper
 
 
-def _check_forms(model: Any, arguments: dict[str, Any]) -> None:
-    """Check the ids of embedding tables before other checks, whose advice is for other arrays."""
+def _check_forms(trainer: Trainer, arguments: dict[str, Any]) -> None:
+    """Check the inputs of layers with a state of their own before other checks, whose advice is for other arrays."""
+    if trainer.extension is None:
+        return
     validation = arguments.get("validation_data")
-    check_forms(model, arguments.get("x"))
+    trainer.extension.check_forms(arguments.get("x"))
     if isinstance(validation, tuple | list) and len(validation) > 1:
-        check_forms(model, validation[0])
+        trainer.extension.check_forms(validation[0])
 
 
 def _on_batch(name: str, original: Callable) -> Callable:
@@ -141,9 +144,11 @@ def _on_batch(name: str, original: Callable) -> Callable:
         check_arguments(name, signature, kwargs)
         bound = signature.bind(self, *args, **kwargs)
         arguments = bound.arguments
-        _check_forms(self, arguments)
+        trainer.resolve()
+        _check_forms(trainer, arguments)
         checks.check_call(arguments)
-        arguments["x"] = checked_ids(self, arguments.get("x"))
+        if trainer.extension is not None:
+            arguments["x"] = trainer.extension.checked(arguments.get("x"))
         if name != "predict_on_batch":
             trainer.labels.check(tuple(map(arguments.get, ("x", "y", "sample_weight"))))
         trainer.backend.hosts.count_call()
@@ -196,8 +201,7 @@ def _running(trainer: Trainer, name: str, arguments: dict[str, Any], run: FitRun
         finally:
             trainer.one_step_calls = previous
             if mode == "train":
-                trainer.on_nan = trainer.checkpoints = None
-                trainer.print_notices()
+                trainer.end_fit()
 
 
 @contextlib.contextmanager

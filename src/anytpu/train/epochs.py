@@ -21,7 +21,6 @@ import keras
 import numpy as np
 
 from anytpu import _keras
-from anytpu.embedding import checked_ids
 from anytpu.engine.feeds import BatchSource, FeedSource, ResidentArrays, RowSource, SingleSource, StepGroup, shapes_of
 from anytpu.engine.interrupts import raise_if_interrupted
 from anytpu.errors import DataError, DataExhaustedError
@@ -81,7 +80,7 @@ class Epochs(_KerasEpochIterator):
         """Specs of the first batch; None before it. Keras has taken one when it has built the model."""
         self.run: FitReports | None = None
         """The checkpoints of the fit whose data this is, or None."""
-        arrays = self._with_checked_ids(_keras.row_arrays(self.data_adapter))
+        arrays = self._extended(_keras.row_arrays(self.data_adapter))
         self._input = PassPlace(self.data_adapter, arrays, arguments.get("shuffle"))
         # `checks.check_call` has seen arrays already.
         self._is_checked = arrays is not None
@@ -316,7 +315,7 @@ class Epochs(_KerasEpochIterator):
         has_rows = checks.has_rows(batch)
         if not has_rows and self._mode != "predict":
             raise DataError(_EMPTY_BATCH)
-        batch = self._trainer.padding.padded(self._with_checked_ids(batch, is_batch=True), may_stay=not self._is_varied)
+        batch = self._trainer.padding.padded(self._extended(batch, is_batch=True), may_stay=not self._is_varied)
         self._is_varied |= isinstance(batch, Padded)
         if not self._is_checked and has_rows:
             self._is_checked = True
@@ -328,13 +327,14 @@ class Epochs(_KerasEpochIterator):
             self.first_specs = spec_of(batch)
         return batch
 
-    def _with_checked_ids(self, batch: Tree, is_batch: bool = False) -> Tree:
-        """Return a batch, or arrays, whose ids are in the model's embedding tables."""
-        if batch is None:
-            return None
+    def _extended(self, batch: Tree, is_batch: bool = False) -> Tree:
+        """Return a batch, or arrays, as the model's layers with a state of their own take it."""
+        extension = self._trainer.extension
+        if batch is None or extension is None:
+            return batch
         if not isinstance(batch, tuple):
-            return checked_ids(self._trainer.model, batch, is_batch)
-        return (checked_ids(self._trainer.model, batch[0], is_batch), *batch[1:])
+            return extension.checked(batch, is_batch)
+        return (extension.checked(batch[0], is_batch), *batch[1:])
 
     def _check_first(self, batch: Tree) -> None:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)

@@ -18,9 +18,9 @@ import jax
 import numpy as np
 
 from anytpu import _keras
-from anytpu.embedding import slots_of_tables, tables_of
 from anytpu.errors import ProgramError
 from anytpu.program.program import ROWS, Program, Tree
+from anytpu.strategy.state_extension import extension_of
 from anytpu.train.masking import masked
 from anytpu.train.outside import with_outside
 from anytpu.train.padding import LENGTHS, Padded, Padding, predicted
@@ -97,6 +97,7 @@ def keras_program(
         padding: the `Padding` that made the batch, if the batch is `Padded`.
     """
     axis = padding.axis if padding is not None and isinstance(batch, Padded) else None
+    extension = extension_of(model)
     return Program(
         name=f"{model.name}/{mode}",
         step=with_outside(_STEPS[mode](model, axis), tuple(part.variables for part in parts_of(model, mode)), parts),
@@ -105,14 +106,13 @@ def keras_program(
         layout=jax.tree.map(lambda _: ROWS, batch),
         mode="train" if mode == "train" else "infer",
         state_names=tuple(v.path for part in parts for v in part.variables),
-        tables=tables_of(model),
-        state_kinds=_state_kinds(model, mode, parts),
+        tables=() if extension is None else extension.tables,
+        state_kinds=_state_kinds(model, mode, parts, frozenset() if extension is None else extension.slots),
     )
 
 
-def _state_kinds(model: Any, mode: str, parts: tuple[VariableList, ...]) -> tuple[str, ...]:
-    """Return `Program.state_kinds`. The slots of an embedding table are variables of its layer."""
-    slots = slots_of_tables(model)
+def _state_kinds(model: Any, mode: str, parts: tuple[VariableList, ...], slots: frozenset[str]) -> tuple[str, ...]:
+    """Return `Program.state_kinds`; the paths in `slots` are slots that are variables of a layer."""
     named = zip(PARTS[mode], parts_of(model, mode), strict=True)
     kinds = {id(variable): _KINDS[name] for name, part in named for variable in part.variables}
     return tuple(

@@ -24,7 +24,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from anytpu.embedding import nan_hint
 from anytpu.engine.backend import Backend, Executable, Loop, StepResults
 from anytpu.engine.feeds import BUFFER_BYTES, MAX_STEPS, FeedSegment, LayoutOf, StepGroup, one_batch
 from anytpu.engine.interrupts import deferred_interrupts
@@ -33,6 +32,7 @@ from anytpu.engine.pace import CallPace, CallWatch
 from anytpu.program.program import Layout, Program, Tree, spec_of
 from anytpu.strategy import TPUStrategy
 from anytpu.strategy import variables as homes
+from anytpu.strategy.state_extension import extension_of
 from anytpu.train import checks
 from anytpu.train.keras_program import PARTS, VariableList, padding_of, parts_of
 from anytpu.train.labels import LabelCheck
@@ -104,6 +104,7 @@ class Trainer:
         self.padding = padding_of(model)
         """Pads sequences of many lengths to a few lengths."""
         self._programs = PlacedPrograms(model, strategy, self.padding)
+        self.resolve()
         self.occupancy = homes.occupancy_of(model)
         """Records the thread that runs the model."""
         self._live: _Live | None = None
@@ -117,10 +118,14 @@ class Trainer:
         self._output_bytes: dict[tuple, int] = {}
         self._last: tuple[tuple, _Compiled] | None = None
         self._watch = CallWatch()
-        self._skips: SkippedSteps
+        self._skips: SkippedSteps | None = None
         self._initial_epoch = 0
         self._epoch = 1
         self._step = 0
+
+    def resolve(self) -> None:
+        """Find the model's layers with a state of their own. A loop resolves it, as layers may have been made since."""
+        self.extension = self._programs.extension = extension_of(self.model)
 
     @property
     def backend(self) -> Backend:
@@ -230,9 +235,14 @@ class Trainer:
     def begin_fit(self, initial_epoch: int, on_nan: str | None, is_silent: bool = False) -> None:
         """Start a fit: epochs count from `initial_epoch`, and `on_nan` treats steps that are not finite."""
         self._initial_epoch, self.on_nan = initial_epoch, on_nan
-        self._skips = SkippedSteps(self.backend, nan_hint(self.model))
+        self._skips = SkippedSteps(self.backend, self._nan_hint) if on_nan == "skip" else None
         self.input_shares, self.notices = [], None if is_silent else []
         self._last = None
+
+    def end_fit(self) -> None:
+        """End a fit, and print what it has to say on stderr."""
+        self.on_nan = self.checkpoints = self._skips = None
+        self.print_notices()
 
     def begin_epoch(self, number: int) -> None:
         """Start the epoch of this number, from 1, of the fit that runs."""
@@ -240,7 +250,8 @@ class Trainer:
 
     def end_epoch(self, input_share: float, notice: str | None) -> None:
         """End an epoch of training: record its input share, and its notice unless it is None."""
-        self._skips.end_epoch(self._epoch)
+        if self._skips is not None:
+            self._skips.end_epoch(self._epoch)
         self.input_shares.append(input_share)
         if notice and self.notices is not None:
             self.notices.append(f"anytpu: {notice.format(epoch=self._epoch)}")
@@ -384,11 +395,15 @@ class Trainer:
         if mode != "train":
             return
         first, self._step = self._step, self._step + segment.count
-        if self.on_nan == "skip":
+        if self._skips is not None:
             self._skips.add(results.bad_steps, segment.count, self._epoch)
         elif results.bad_steps is not None and (bad := int(self.backend.get(results.bad_steps))):
             # After the first bad step every later one counts as bad, so the first bad step follows from their number.
-            checks.refuse_nan(first + segment.count - bad + 1, self._epoch, nan_hint(self.model))
+            checks.refuse_nan(first + segment.count - bad + 1, self._epoch, self._nan_hint)
+
+    @property
+    def _nan_hint(self) -> str:
+        return "" if self.extension is None else self.extension.nan_hint
 
 
 def _renew(backend: Backend, live: _Live) -> None:
