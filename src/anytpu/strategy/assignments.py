@@ -115,6 +115,8 @@ def install() -> None:
 
 def _wrap_assign(assign: Callable) -> Callable:
     def wrapper(self: Any, value: Any) -> Any:
+        if current_replica() is None:
+            return assign(self, value)
         if (summed := _held_sum(self, value)) is not None:
             return assign(self, summed)
         replica = _aggregating_replica(self)

@@ -17,6 +17,8 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
 from anytpu import _keras
 from anytpu._calls import check_arguments
 from anytpu.engine.interrupts import deferred_interrupts, immediate_interrupts
@@ -72,6 +74,7 @@ def _loop(name: str, original: Callable) -> Callable:
     # Keras's `evaluate` has a `**` argument, for its own calls; a user's unknown argument gets the nearest name.
     named = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
     users_signature = signature.replace(parameters=named)
+    known = frozenset(users_signature.parameters)
 
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
         # 1. Take the arguments that only our `fit` has.
@@ -95,10 +98,14 @@ def _loop(name: str, original: Callable) -> Callable:
         trainer.resolve()
         is_users = "_use_cached_eval_dataset" not in kwargs
         if is_users:
-            check_arguments(name, users_signature, kwargs)
+            if not known.issuperset(kwargs):
+                check_arguments(name, users_signature, kwargs)
             _check_forms(trainer, signature.bind(self, *args, **kwargs).arguments)
         bound = signature.bind(self, *args, **kwargs)
-        arguments = bound.arguments = checks.with_integer_steps(with_batches(self, bound.arguments))
+        arguments = checks.with_integer_steps(bound.arguments)
+        if not _is_rectangular(arguments):
+            arguments = with_batches(self, arguments)
+        bound.arguments = arguments
         if is_users:
             checks.check_call(arguments)
             if name == "fit":
@@ -112,7 +119,9 @@ def _loop(name: str, original: Callable) -> Callable:
             arguments["callbacks"] = _keras.no_callbacks()
         # 4. Run Keras's loop. It makes its epoch iterators by the wrapper of `_epochs`.
         with (
-            checkpointed(trainer, checkpoint_dir, arguments) as run,
+            contextlib.nullcontext()
+            if checkpoint_dir is None
+            else checkpointed(trainer, checkpoint_dir, arguments) as run,
             _running(trainer, name, arguments, run),
         ):
             if name == "fit":
@@ -121,6 +130,12 @@ def _loop(name: str, original: Callable) -> Callable:
             return original(*bound.args, **bound.kwargs)
 
     return wrapper
+
+
+def _is_rectangular(arguments: dict[str, Any]) -> bool:
+    """Return whether the inputs are arrays of numbers, whose rows have one length."""
+    x, validation = arguments.get("x"), arguments.get("validation_data")
+    return validation is None and isinstance(x, np.ndarray) and x.dtype != object
 
 
 def _check_forms(trainer: Trainer, arguments: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import threading
 import warnings
 from collections.abc import Iterator
@@ -73,7 +74,7 @@ class Epochs(_KerasEpochIterator):
         self._has_ended = False
         self._is_within = False
         self._epoch = 0
-        self._clock = InputClock(lambda: trainer.newest_logs)
+        self._clock: InputClock | None = None
         # Once a batch has another sequence length than the first, all later batches are padded.
         self._is_varied = False
         self.first_specs: Tree = None
@@ -81,13 +82,13 @@ class Epochs(_KerasEpochIterator):
         self.run: FitReports | None = None
         """The checkpoints of the fit whose data this is, or None."""
         arrays = self._extended(_keras.row_arrays(self.data_adapter))
-        self._input = PassPlace(self.data_adapter, arrays, arguments.get("shuffle"))
+        self._shuffle = arguments.get("shuffle")
         # `checks.check_call` has seen arrays already.
         self._is_checked = arrays is not None
         self._labels = None if mode == "predict" else trainer.labels.of_pass()
         self._whole = arrays
         if arrays is not None:
-            for rows in _keras.batch_sizes(self.data_adapter):
+            for rows in _keras.batch_sizes(self.data_adapter) if trainer.strategy.strict else ():
                 checks.check_strict(trainer.strategy, rows)
         # Keeping arrays resident on the device does not pay off for a single batch.
         self._single = arrays if arrays is not None and self._is_single() else None
@@ -99,9 +100,16 @@ class Epochs(_KerasEpochIterator):
         else:
             self._resident = None
         resident = self._resident
+        if resident is None and mode == "train":
+            self._clock = InputClock(lambda: trainer.newest_logs)
         if resident is not None:
             self.first_specs = resident.batch(self.data_adapter.batch_size)
         trainer.set_pace(mode, resident and shapes_of(resident.batch(self.data_adapter.batch_size)))
+
+    @functools.cached_property
+    def _input(self) -> PassPlace:
+        """The position in the data, for the checkpoints of a fit."""
+        return PassPlace(self.data_adapter, self._whole, self._shuffle)
 
     def reset(self) -> None:
         """Start again at the first epoch."""
@@ -253,12 +261,15 @@ class Epochs(_KerasEpochIterator):
             yield
             return
         self._trainer.print_notices()
-        self._clock.begin_epoch()
+        clock = self._clock
+        if clock is not None:
+            clock.begin_epoch()
         try:
             yield
         finally:
-            share = self._clock.end_epoch()
-            self._trainer.end_epoch(share, self._clock.notice)
+            # Nobody waits for arrays that are on the device.
+            share = 0.0 if clock is None else clock.end_epoch()
+            self._trainer.end_epoch(share, None if clock is None else clock.notice)
 
     def __next__(self) -> Any:
         """Reject `next`: an epoch is iterated over with `for`."""
@@ -301,7 +312,7 @@ class Epochs(_KerasEpochIterator):
             self._source = RowSource(self._resident, lambda: _keras.row_indices(self.data_adapter))
             return
         batches: Iterator[Tree] = (self._narrowed(batch) for batch in self.data_adapter.get_jax_iterator())
-        if self._mode == "train":
+        if self._clock is not None:
             batches = self._clock.timed(batches)
         layout_of = self._trainer.layout_of(self._mode)
         self._source = BatchSource(self._trainer.backend, batches, self._capacity, layout_of)

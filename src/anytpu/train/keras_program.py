@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +33,14 @@ PARTS = {
     "predict": ("trainable", "non_trainable"),
 }
 """The lists of variables that each step of Keras takes and returns, in order."""
+
+_LISTS = {
+    "trainable": operator.attrgetter("trainable_variables"),
+    "non_trainable": operator.attrgetter("non_trainable_variables"),
+    "optimizer": operator.attrgetter("optimizer.variables"),
+    "metrics": operator.attrgetter("metrics_variables"),
+}
+"""The variables of a model in each list."""
 
 _KINDS = {"trainable": "weights", "non_trainable": "frozen", "optimizer": "slots", "metrics": "other"}
 """`Program.state_kinds` of the variables of each list."""
@@ -62,13 +71,7 @@ def parts_of(model: Any, mode: str, outside: VariableList | None = None) -> tupl
         outside: the variables that a step uses outside of Keras's lists; see `outside.py`. They are a further list, and
             leave the lists of Keras that have them.
     """
-    lists = {
-        "trainable": lambda: model.trainable_variables,
-        "non_trainable": lambda: model.non_trainable_variables,
-        "optimizer": lambda: model.optimizer.variables,
-        "metrics": lambda: model.metrics_variables,
-    }
-    parts = tuple(VariableList(tuple(lists[part]())) for part in PARTS[mode])
+    parts = tuple([VariableList(tuple(_LISTS[part](model))) for part in PARTS[mode]])
     if outside is None:
         return parts
     if not outside.variables:

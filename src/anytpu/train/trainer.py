@@ -82,6 +82,8 @@ class Trainer:
         self.steps_per_execution = steps_per_execution
         self.place = f"{strategy!r}, in whose scope {model.name!r} was compiled,"
         """Description of the strategy and the model, for errors."""
+        self.has_functions = True
+        """Whether the trainer makes the functions that Keras's loops call, not the model's class itself."""
         self.compilations = 0
         """Number of programs compiled so far."""
         self.one_step_calls = False
@@ -124,13 +126,13 @@ class Trainer:
         self._step = 0
 
     def resolve(self) -> None:
-        """Find the model's layers with a state of their own. A loop resolves it, as layers may have been made since."""
-        self.extension = self._programs.extension = extension_of(self.model)
+        """Find the backend, and the model's layers with a state of their own: layers may have been made since.
 
-    @property
-    def backend(self) -> Backend:
-        """The backend of the strategy."""
-        return self.strategy.backend
+        Raises:
+            StrategyError: the system was shut down.
+        """
+        self.backend: Backend = self.strategy.backend
+        self.extension = self._programs.extension = extension_of(self.model)
 
     def fits(self, arrays: Tree) -> bool:
         """Return whether a data set may be resident on every core: it takes at most a quarter of a core's memory."""
@@ -237,7 +239,8 @@ class Trainer:
         self._initial_epoch, self.on_nan = initial_epoch, on_nan
         self._skips = SkippedSteps(self.backend, self._nan_hint) if on_nan == "skip" else None
         self.input_shares, self.notices = [], None if is_silent else []
-        self._last = None
+        if self.checkpoints is not None:
+            self._last = None  # The checkpoints record the program.
 
     def end_fit(self) -> None:
         """End a fit, and print what it has to say on stderr."""
@@ -291,7 +294,8 @@ class Trainer:
     def _run_segment(self, mode: str, segment: FeedSegment) -> StepResults:
         # 1. Find or compile the executable.
         executable, layouts = self._executable(mode, segment)
-        checks.check_strict(self.strategy, jax.tree.leaves(segment.batch)[0].shape[0])
+        if self.strategy.strict:
+            checks.check_strict(self.strategy, jax.tree.leaves(segment.batch)[0].shape[0])
         # 2. Wait for the previous call, then start this one. The host has prepared its feed meanwhile.
         self._watch.wait(self.backend)
         began_s = time.perf_counter()
@@ -417,11 +421,12 @@ def _renew(backend: Backend, live: _Live) -> None:
 
 def _are_same(parts: tuple[VariableList, ...], previous: tuple[VariableList, ...]) -> bool:
     """Return whether these are lists of the same variables."""
-    pairs = zip(parts, previous, strict=False)
-    return len(parts) == len(previous) and all(
-        len(new.variables) == len(old.variables) and all(map(operator.is_, new.variables, old.variables))
-        for new, old in pairs
-    )
+    if len(parts) != len(previous):
+        return False
+    for new, old in zip(parts, previous, strict=True):
+        if len(new.variables) != len(old.variables) or not all(map(operator.is_, new.variables, old.variables)):
+            return False
+    return True
 
 
 def _flat(parts: tuple[VariableList, ...]) -> list[Any]:
