@@ -1,7 +1,6 @@
 """Embedding tables larger than a core: split by row, of which a step updates the rows it uses."""
 
-from anytpu.embedding.configs import FeatureConfig, TableConfig
-from anytpu.embedding.estimator_tables import EmbeddingConfigSpec, EstimatorTables
+from anytpu.embedding.configs import EmbeddingConfigSpec, FeatureConfig, TableConfig
 from anytpu.embedding.layer import ShardedEmbedding
 from anytpu.embedding.model_tables import ModelTables
 from anytpu.embedding.padded_ids import pad_ids
@@ -9,7 +8,6 @@ from anytpu.embedding.tpu_embedding import TPUEmbedding
 
 __all__ = [
     "EmbeddingConfigSpec",
-    "EstimatorTables",
     "FeatureConfig",
     "ModelTables",
     "ShardedEmbedding",

@@ -77,6 +77,11 @@ class ModelTables:
         return frozenset(variable.path for layer in self._built for variable in layer.table_variables[1:])
 
     @property
+    def id_counts(self) -> list[int]:
+        """The number of ids of each layer."""
+        return [layer.rows for layer in self._layers]
+
+    @property
     def _built(self) -> list[TableLayer]:
         return [layer for layer in self._layers if layer.built]
 

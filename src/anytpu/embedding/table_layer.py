@@ -65,7 +65,8 @@ class TableLayer(keras.layers.Layer):
         self.table_optimizer = as_optimizer(optimizer)
         self.row_optimizer = row_optimizer(self.table_optimizer)
         """The formulas of the optimizer."""
-        self._rows, self._width = rows, width
+        self.rows, self._width = rows, width
+        """Number of rows that ids may name."""
         self._learning_rate: Any = None
         self._first_rate: float | None = None
         self.has_own_rate = False
@@ -85,7 +86,7 @@ class TableLayer(keras.layers.Layer):
             SettingError: the table is larger than the memory of its cores.
         """
         self._check_whole_batch()
-        shape = stored_rows(self._rows, self._width), self._width
+        shape = stored_rows(self.rows, self._width), self._width
         if _keras.stateless_scope() is None:
             self._check_memory(shape)
         common: dict[str, Any] = {"shape": shape, "autocast": False, "overwrite_with_gradient": True}

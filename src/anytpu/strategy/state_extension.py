@@ -28,6 +28,11 @@ class StateExtension(Protocol):
         ...
 
     @property
+    def id_counts(self) -> list[int]:
+        """For each layer, the number of ids that it takes: inputs that are generated are below it."""
+        ...
+
+    @property
     def nan_hint(self) -> str:
         """A sentence for an error about a loss that is not finite, or ""."""
         ...

@@ -19,7 +19,6 @@ import jax
 import jax.numpy as jnp
 import keras
 
-from anytpu.embedding import EstimatorTables
 from anytpu.errors import EstimatorError
 from anytpu.program.program import REPLICA_AXIS, Tree
 from anytpu.strategy import scopes
@@ -29,6 +28,7 @@ from anytpu.strategy.replicas import Replica, ReplicaScope, inside
 from anytpu.strategy.summed import SummedGradient
 from anytpu.train.estimator import optimization
 from anytpu.train.estimator.spec import TPUEstimatorSpec, check_batch_axis, name_of
+from anytpu.train.estimator.tables import EstimatorTables
 from anytpu.train.estimator.variable_store import ModelCall, VariableStore
 
 EMBEDDING_GRADIENTS = "embedding_gradients"
@@ -196,7 +196,7 @@ class TrainStep(ModelStep):
 
     def _embeddings(self, features: Tree) -> dict[str, Any]:
         """Return the features that are embeddings."""
-        return {} if self.tables is None else {name: features[name] for name in self.tables.spec.feature_to_config_dict}
+        return {} if self.tables is None else {name: features[name] for name in self.tables.names}
 
     def _variables(self, call: ModelCall, spec: TPUEstimatorSpec | None) -> list[Any]:
         """Return the variables to train: the spec's var_list, or else all trainable variables."""
