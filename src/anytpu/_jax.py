@@ -17,6 +17,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from anytpu._contexts import value_within
+
 PARSE_FLAGS = "from jaxlib import _jax; _jax.CompileOptions()"
 """Program of a child process. The first use of XLA parses XLA_FLAGS; no device is started."""
 
@@ -259,7 +261,7 @@ def numbers_summed(axis: str, total: Callable[[Any, bool], Any]) -> Iterator[Non
     from jax._src.lax import parallel
 
     _wrap_once(parallel, "_psum", _sum_with_hook)
-    with _set(_NUMBER_SUM, (axis, total)):
+    with value_within(_NUMBER_SUM, (axis, total)):
         yield
 
 
@@ -272,7 +274,7 @@ def extremes_of_nothing() -> Iterator[None]:
     from jax._src.numpy import reductions
 
     _wrap_once(reductions, "_reduction", _reduction_with_identity)
-    with _set(_HAS_EXTREMES, True):
+    with value_within(_HAS_EXTREMES, True):
         yield
 
 
@@ -285,15 +287,6 @@ _HAS_EXTREMES: contextvars.ContextVar[bool] = contextvars.ContextVar("extremes o
 def _wrap_once(module: Any, name: str, make: Callable[[Callable], Callable]) -> None:
     if not hasattr(getattr(module, name), "__wrapped__"):
         setattr(module, name, make(getattr(module, name)))
-
-
-@contextlib.contextmanager
-def _set(variable: contextvars.ContextVar, value: Any) -> Iterator[None]:
-    token = variable.set(value)
-    try:
-        yield
-    finally:
-        variable.reset(token)
 
 
 def _reduction_with_identity(original: Callable) -> Callable:

@@ -20,6 +20,7 @@ import keras
 import numpy as np
 
 from anytpu import _jax, _keras, units
+from anytpu._contexts import value_within
 from anytpu.embedding.assigned_tables import BackwardPasses, watch
 from anytpu.embedding.first_rows import TableInitializer, filled, in_blocks
 from anytpu.embedding.row_optimizers import as_optimizer, learning_rate_of, row_optimizer
@@ -92,19 +93,17 @@ class TableLayer(keras.layers.Layer):
         common: dict[str, Any] = {"shape": shape, "autocast": False, "overwrite_with_gradient": True}
         # A step reads rows all over the table: with huge pages the processor finds them in half the time.
         prepare_memory(4 * math.prod(shape))
-        strategy, token = CURRENT.get(), MAKES_TABLE.set(True)
+        strategy = CURRENT.get()
         if strategy is None or strategy.system.topology.is_virtual or strategy.num_replicas_in_sync == 1:
             initializer = in_blocks(initializer)
         if not isinstance(initializer, keras.initializers.Initializer):
             initializer = TableInitializer(initializer)
-        try:
+        with value_within(MAKES_TABLE, True):
             self._table = self.add_weight(name="embeddings", initializer=initializer, **common)
             self._slots = [
                 self.add_weight(name=f"embeddings_{name}", initializer=TableInitializer(filled(value)), **common)
                 for name, value in self.row_optimizer.slots
             ]
-        finally:
-            MAKES_TABLE.reset(token)
         single: dict[str, Any] = {"shape": (), "autocast": False}
         # Of the floating type, since the backward pass makes it too.
         self.steps = self.add_weight(name="steps", initializer="zeros", overwrite_with_gradient=True, **single)

@@ -23,6 +23,7 @@ import keras
 
 from anytpu import _by_name, _jax, _keras, _keras_layers
 from anytpu._calls import users_stacklevel
+from anytpu._contexts import value_within
 from anytpu.errors import ProgramError, ReplicaError, StrategyError
 from anytpu.strategy import assignments, keras_distribution
 from anytpu.strategy.current import CURRENT, MAKES_TABLE
@@ -56,22 +57,15 @@ def enter_scope(strategy: Any) -> Iterator[Any]:
         _by_name.load("keras-rs scope")()
     keras_distribution.read_distribution(strategy)
     _UNUSED.clear()
-    token = CURRENT.set(strategy)
-    try:
+    with value_within(CURRENT, strategy):
         yield strategy
-    finally:
-        CURRENT.reset(token)
 
 
 @contextlib.contextmanager
 def as_replica(strategy: Any, replica: Replica) -> Iterator[None]:
     """Run as one replica of a strategy, in its scope."""
-    token = CURRENT.set(strategy)
-    try:
-        with inside(replica):
-            yield
-    finally:
-        CURRENT.reset(token)
+    with value_within(CURRENT, strategy), inside(replica):
+        yield
 
 
 def prepare(caller: str) -> None:

@@ -21,6 +21,7 @@ import numpy as np
 
 from anytpu import _keras
 from anytpu._calls import check_arguments
+from anytpu._contexts import value_within
 from anytpu.engine.interrupts import deferred_interrupts, immediate_interrupts
 from anytpu.strategy.scopes import claim, prepare, warn_of_unused
 from anytpu.train import checks, compiled_models, functions, host_files
@@ -92,7 +93,7 @@ def _loop(name: str, original: Callable) -> Callable:
                 compiled_models.refuse_checkpoints(self, checkpoint_dir)
             if name == "fit":
                 warn_of_unused(self)
-            with _active(None):
+            with value_within(_ACTIVE, None):
                 return original(self, *args, **kwargs)
         # 3. Check and complete the arguments. Keras's `fit` calls `evaluate` with arguments that are checked already.
         trainer.resolve()
@@ -205,7 +206,7 @@ def _running(trainer: Trainer, name: str, arguments: dict[str, Any], run: FitRun
     mode, callbacks = _MODES[name], arguments.get("callbacks")
     is_single_pass = name != "fit" or arguments.get("epochs", 1) - arguments.get("initial_epoch", 0) <= 1
     running = _Running(trainer, mode, contextlib.ExitStack(), run, is_single_pass)
-    with _active(running), deferred_interrupts(), _adopting(trainer, name):
+    with value_within(_ACTIVE, running), deferred_interrupts(), _adopting(trainer, name):
         previous, trainer.one_step_calls = trainer.one_step_calls, checks.wants_every_step(callbacks, mode)
         if mode == "train":
             trainer.checkpoints = run
@@ -217,15 +218,6 @@ def _running(trainer: Trainer, name: str, arguments: dict[str, Any], run: FitRun
             trainer.one_step_calls = previous
             if mode == "train":
                 trainer.end_fit()
-
-
-@contextlib.contextmanager
-def _active(running: _Running | None) -> Iterator[None]:
-    token = _ACTIVE.set(running)
-    try:
-        yield
-    finally:
-        _ACTIVE.reset(token)
 
 
 def _epochs(original: Any) -> Callable:

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import keras
 
+from anytpu._contexts import value_within
 from anytpu.errors import EstimatorError
 from anytpu.program.program import REPLICA_AXIS, Tree
 from anytpu.strategy import scopes
@@ -86,13 +87,9 @@ class ModelStep(abc.ABC):
             scope.begins_here()
             return self._make_replica(batch)
 
-        token = CURRENT.set(strategy)
-        try:
-            with scope, inside(Replica(replicas)):
-                all_replicas = jax.vmap(make_replica, axis_name=REPLICA_AXIS, axis_size=replicas)
-                outputs = jax.eval_shape(all_replicas, batch)
-        finally:
-            CURRENT.reset(token)
+        with value_within(CURRENT, strategy), scope, inside(Replica(replicas)):
+            all_replicas = jax.vmap(make_replica, axis_name=REPLICA_AXIS, axis_size=replicas)
+            outputs = jax.eval_shape(all_replicas, batch)
         self.store.settle(self._mode, self._made, scope.seen, self._optimizer_state)
         return outputs
 
