@@ -97,7 +97,7 @@ class Contender:
     """A process that trains in turns."""
 
     def __init__(self, kind: str, rows: int, python: str = sys.executable, **environment: str) -> None:
-        settings = {"JAX_PLATFORMS": "cpu", "KERAS_BACKEND": "jax", "ANYTPU_RECORD_RUNS": "0"} | environment
+        settings = {"JAX_PLATFORMS": "cpu", "KERAS_BACKEND": "jax"} | environment
         self._process = subprocess.Popen(
             [python, "-W", "ignore", __file__, "--contend", kind, "--rows", str(rows)],
             env=os.environ | settings,

@@ -62,7 +62,7 @@ def run_check(name: str, tpu: str, timeout_s: float) -> dict[str, Any]:
     began_s = time.perf_counter()
     command = [sys.executable, __file__, "--check", name, "--tpu", tpu]
     # Several processes share the memory of the device.
-    environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "ANYTPU_RECORD_RUNS": "0"}
+    environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     try:
         done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired:

@@ -19,7 +19,6 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 # Before anything imports JAX. Tests of real accelerators run in a process of their own.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Plans and runs of the tests are not this user's.
-os.environ["ANYTPU_RECORD_RUNS"] = "0"
 
 import jax
 import pytest

@@ -231,20 +231,6 @@ def test_an_installed_libtpu_stays_quiet(tmp_path: Path):
     assert (run.stdout.splitlines()[-1], run.stderr) == ("True", "")
 
 
-@pytest.mark.parametrize(("value", "recorded"), [("", "real"), ("1", "real"), ("0", "none"), (" All ", "all")])
-def test_which_runs_are_recorded(monkeypatch: pytest.MonkeyPatch, value: str, recorded: str):
-    monkeypatch.setenv("ANYTPU_RECORD_RUNS", value)
-    assert _env.recorded_runs() == recorded
-
-
-def test_where_runs_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    assert _env.own_folder() == tmp_path / "anytpu"
-    monkeypatch.delenv("XDG_DATA_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert _env.own_folder() == tmp_path / ".local/share/anytpu"
-
-
 def test_the_environment_of_forced_devices(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false")
     monkeypatch.setenv("TPU_LIBRARY_PATH", "/nowhere/libtpu.so")
@@ -307,12 +293,12 @@ def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch):
         raise KeyError(uid)
 
     monkeypatch.setattr("pwd.getpwuid", unknown)
-    for name in ("HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "KERAS_HOME"):
+    for name in ("HOME", "XDG_CACHE_HOME", "KERAS_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("ANYTPU_CACHE_DIR", "~/mine")
     own = _env.cache_folder()
     monkeypatch.delenv("ANYTPU_CACHE_DIR")
-    for folder in (own, _env.cache_folder(), _env.own_folder(), _env.keras_datasets()):
+    for folder in (own, _env.cache_folder(), _env.keras_datasets()):
         with pytest.raises(NotADirectoryError):
             folder.mkdir(parents=True, exist_ok=True)
 

@@ -42,7 +42,6 @@ _REPORTED_VARIABLES = (
     "TPU_VISIBLE_CHIPS",
     "TPU_LIBRARY_PATH",
     "LD_LIBRARY_PATH",
-    "ANYTPU_RECORD_RUNS",
     "ANYTPU_CACHE_DIR",
     "ANYTPU_KERNELS",
 )
@@ -406,22 +405,6 @@ def other_plugins() -> tuple[str, ...]:
     return tuple(sorted(name for name in names if "cuda" not in name and "tpu" not in name))
 
 
-def recorded_runs() -> str:
-    """Return the runs that store their step times: "real" (on a TPU or GPU), "all", or "none".
-
-    Raises:
-        SettingError: ANYTPU_RECORD_RUNS is not 0, 1 or all.
-    """
-    value = os.environ.get("ANYTPU_RECORD_RUNS", "").strip().lower()
-    chosen = {"": "real", "1": "real", "0": "none", "all": "all"}.get(value)
-    if chosen is None:
-        raise SettingError(
-            f"ANYTPU_RECORD_RUNS must be 1 (runs on a TPU or GPU store their step time, the default), 0 (none does) or "
-            f"all (those on virtual cores too), not {value!r}"
-        )
-    return chosen
-
-
 def kernels() -> str:
     """Return the library that computes convolutions on virtual cores: "onednn", if it is installed, or "xla".
 
@@ -434,12 +417,6 @@ def kernels() -> str:
             f"ANYTPU_KERNELS must be onednn (where anytpu-kernels is installed, the default) or xla, not {value!r}"
         )
     return value
-
-
-def own_folder() -> Path:
-    """Return the folder of this user's recorded step times: below XDG_DATA_HOME or ~/.local/share."""
-    home = os.environ.get("XDG_DATA_HOME", "").strip()
-    return (Path(home) if home else _expanded("~/.local/share")) / "anytpu"
 
 
 def _with_our_sources() -> str:

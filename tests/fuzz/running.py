@@ -173,7 +173,6 @@ class _Child:
         settings = {
             "PYTHONPATH": os.pathsep.join(paths),
             "JAX_PLATFORMS": "cpu",
-            "ANYTPU_RECORD_RUNS": "0",
             "MALLOC_ARENA_MAX": "2",
             "TF_CPP_MIN_LOG_LEVEL": "3",
         }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,10 +11,9 @@ import pytest
 
 import anytpu as tpu
 from anytpu.errors import CompilerMissingError, NoAnswerError, PlanError
-from anytpu.planning import runs
 from anytpu.planning.floor.floor import NOTE, PREDICTED_BY, least_of, rate_of
 from anytpu.planning.floor.work import work_of
-from anytpu.planning.target import target_named
+from anytpu.planning.records.target import target_named
 from compiler_samples import foreign, slow
 
 MISSING = "The TPU compiler, libtpu, is not installed: pip install 'anytpu[plan]'"
@@ -23,10 +21,8 @@ SQUARE = jax.ShapeDtypeStruct((64, 64), "float32")
 
 
 @pytest.fixture
-def no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No libtpu, and a home of its own."""
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    monkeypatch.setenv("ANYTPU_RECORD_RUNS", "1")
+def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No libtpu."""
     monkeypatch.setattr("anytpu._env.libtpu_version", lambda: None)
 
 
@@ -61,12 +57,6 @@ def test_without_a_compiler_there_is_a_floor():
     assert plan["v5e-8"].flops == 2 * rows * (2 * into * width + 3 * width * out)
     assert (plan.fastest, plan.cheapest) == (None, None)
     assert json.loads(json.dumps(plan.to_record(), allow_nan=False))["predictions"][0]["is_floor"]
-
-
-@pytest.mark.usefixtures("no_compiler")
-def test_a_floor_is_neither_kept_nor_corrected():
-    tpu.plan(step, tpu="v3-8", input_specs=SPECS)
-    assert not runs.forecasts_file().exists()
 
 
 @pytest.mark.usefixtures("no_compiler")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from anytpu.planning.advice import Facts, advice_for
+from anytpu.planning.costs.waits import add_host_wait
 from anytpu.planning.records import OpTime, StepTime
-from anytpu.planning.settings import PlanSettings
-from anytpu.planning.waits import add_host_wait, add_waits
 from planning.predictions import prediction
 
 TIME = StepTime((OpTime("f", "fusion", "matmul", 70e-6),), 70e-6, (60e-6, 80e-6))
@@ -33,12 +30,6 @@ def test_a_host_that_is_fast_enough_costs_nothing():
 def test_a_host_that_may_be_too_slow_widens_the_interval():
     near = add_host_wait(TIME, 560e-6, 10)
     assert (near.step_s, near.interval_s) == (70e-6, pytest.approx((60e-6, 112e-6)))
-
-
-def test_a_wait_longer_than_the_devices_has_no_correction_of_theirs():
-    corrected = dataclasses.replace(TIME, correction=1.2)
-    assert add_waits(corrected, PlanSettings(host_call_s=560e-6), 8).correction == 1.0
-    assert add_waits(corrected, PlanSettings(), 8).correction == 1.2
 
 
 def test_what_is_told_of_it():

@@ -14,7 +14,7 @@ import pytest
 
 import anytpu as tpu
 from anytpu.errors import ProgramError, ReplicaError, StrategyError
-from anytpu.planning.runs import digest
+from anytpu.program.trace_digest import program_digest
 from anytpu.strategy.scopes import system_of
 from error_texts import error_text
 
@@ -145,7 +145,7 @@ def test_a_program_under_data_parallelism_is_the_same(distributed):
     before = tpu.program.of(compiled(), batch_size=8)
     distributed()
     after = tpu.program.of(compiled(), batch_size=8)
-    assert (digest(after), after.layout, after.placement) == (digest(before), before.layout, None)
+    assert (program_digest(after), after.layout, after.placement) == (program_digest(before), before.layout, None)
 
 
 def test_a_program_under_model_parallelism():

@@ -22,7 +22,6 @@ from typing import Any, Literal
 
 from anytpu import _env
 from anytpu.engine.hosts import ONE_HOST, Hosts
-from anytpu.engine.measurements import Listener
 from anytpu.errors import BackendError
 from anytpu.program.program import Layout, Program, Tree
 from anytpu.system.cores import Address, Core
@@ -77,13 +76,7 @@ class StepResults:
 
 
 class Executable(abc.ABC):
-    """A compiled Program on one backend.
-
-    Attributes:
-        listener: receiver of the durations of its calls, or None.
-    """
-
-    listener: Listener | None = None
+    """A compiled Program on one backend."""
 
     @property
     @abc.abstractmethod

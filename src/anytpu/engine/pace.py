@@ -14,7 +14,6 @@ import dataclasses
 import time
 
 from anytpu.engine.backend import Backend
-from anytpu.engine.measurements import Listener
 from anytpu.program.program import Tree
 
 _TARGET_S = 0.25
@@ -72,11 +71,9 @@ class CallWatch:
     """
 
     def __init__(self) -> None:
-        self._call: tuple[CallPace, int, float, Tree, Listener | None] | None = None
+        self._call: tuple[CallPace, int, float, Tree] | None = None
 
-    def started(
-        self, pace: CallPace, steps: int, began_s: float, results: Tree, listener: Listener | None = None
-    ) -> None:
+    def started(self, pace: CallPace, steps: int, began_s: float, results: Tree) -> None:
         """Record the start of a call.
 
         Args:
@@ -84,15 +81,14 @@ class CallWatch:
             steps: number of steps in the call.
             began_s: start time in seconds, from `time.perf_counter`.
             results: handles of the results.
-            listener: further receiver of the measured duration, or None.
         """
-        self._call = pace, steps, began_s, results, listener
+        self._call = pace, steps, began_s, results
 
     def wait(self, backend: Backend) -> None:
         """Wait for the last started call and report its duration, unless `wait` has already done so."""
         if self._call is None:
             return
-        pace, steps, began_s, results, listener = self._call
+        pace, steps, began_s, results = self._call
         self._call = None
         # A call that ended before this point took less time than the clock shows: the duration is an upper bound.
         waits = not backend.is_ready(results)
@@ -101,5 +97,3 @@ class CallWatch:
         if pace.fixed is None:
             agreed = backend.hosts.agree_on_duration(duration_s, waits)
             pace.measured(steps, agreed.duration_s, is_exact=agreed.is_exact)
-        if listener is not None and waits:
-            listener(steps, duration_s)

@@ -25,7 +25,6 @@ import numpy as np
 
 from anytpu.engine.backend import Backend, Executable, Loop
 from anytpu.engine.interrupts import deferred_interrupts
-from anytpu.engine.measurements import listener_of
 from anytpu.engine.pace import CallPace
 from anytpu.program.program import REPLICATED, ROWS, Tree, array_layouts
 from anytpu.strategy import modules
@@ -275,7 +274,6 @@ class CompiledSteps:
             # A loop returns one output per replica, so only single steps share outputs.
             program = dataclasses.replace(step.program, shares_outputs=loop is None)
             executable = strategy.compile(program, loop)
-        executable.listener = None if loop is None else listener_of(step.program, strategy.backend.cores)
         compiled = CompiledStep.of(executable, step)
         # 3. Store it. An entry may be dead, also since the compilation: its objects have been collected.
         if entry is None or entry.is_dead:

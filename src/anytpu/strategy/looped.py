@@ -203,7 +203,7 @@ class LoopRun:
         self._result = result.last, [*self._result[1], (result.every, result.count)] if self._keeps_every else []
         self._steps_run += result.count
         awaited = result.last if jax.tree.leaves(result.last) else result.state
-        self._watch.started(step.pace, result.count, began_s, awaited, step.executable.listener)
+        self._watch.started(step.pace, result.count, began_s, awaited)
         if step.pace.is_measuring:
             self._watch.wait(self._backend)
 

@@ -25,7 +25,7 @@ import numpy as np
 from anytpu import _keras
 from anytpu.engine.random_state import compact, random_states, restore_random_states
 from anytpu.errors import SettingError
-from anytpu.planning.runs import digest
+from anytpu.program.trace_digest import program_digest
 from anytpu.strategy.variables import host_copy
 from anytpu.train.callback_states import CallbackStates
 from anytpu.train.checkpoint import Checkpoints, Restored, SavePolicy, Saver, Snapshot
@@ -176,7 +176,7 @@ class FitRun:
     def compiled(self, program: Program) -> None:
         """Record the program of the next steps, and warn if the checkpoint's was another on the same cores."""
         key = f"{program.replicas} cores, {', '.join(str(leaf.shape) for leaf in jax.tree.leaves(program.batch))}"
-        now = self._programs[key] = digest(program)
+        now = self._programs[key] = program_digest(program)
         then = self._saved_programs.pop(key, now)
         if then != now:
             LOG.warning(

@@ -13,8 +13,8 @@ from typing import Any, Self
 
 import jax
 
-from anytpu.planning.runs import digest
 from anytpu.program.program import Program
+from anytpu.program.trace_digest import program_digest
 from anytpu.strategy.strategy import compile_listeners
 
 LOG = logging.getLogger("anytpu")
@@ -66,7 +66,10 @@ class LoopPrograms:
 
     def _add(self, cores: int, program: Program) -> None:
         if program.mode == "train":
-            self._found[digest(program)] = [cores, [list(leaf.shape) for leaf in jax.tree.leaves(program.batch)]]
+            self._found[program_digest(program)] = [
+                cores,
+                [list(leaf.shape) for leaf in jax.tree.leaves(program.batch)],
+            ]
 
 
 def _text(programs: dict[str, Any]) -> str:

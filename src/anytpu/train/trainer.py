@@ -27,7 +27,6 @@ import numpy as np
 from anytpu.engine.backend import Backend, Executable, Loop, StepResults
 from anytpu.engine.feeds import BUFFER_BYTES, MAX_STEPS, FeedSegment, LayoutOf, StepGroup, one_batch
 from anytpu.engine.interrupts import deferred_interrupts
-from anytpu.engine.measurements import Listener, listener_of
 from anytpu.engine.pace import CallPace, CallWatch
 from anytpu.program.program import Layout, Program, Tree, spec_of
 from anytpu.strategy import TPUStrategy
@@ -310,7 +309,7 @@ class Trainer:
         if mode != "predict":
             self.every.append((results.every, segment.count))
         self._check(mode, results, segment)
-        self._measure(mode, results, segment, began_s, executable.listener)
+        self._measure(mode, results, segment, began_s)
         return results
 
     def _take(self, parts: tuple[VariableList, ...], layouts: list[Layout] | None) -> _Live:
@@ -342,7 +341,6 @@ class Trainer:
             program = self._programs.program(mode, segment.batch, parts)
             began_s = time.perf_counter()
             executable = self.strategy.compile(program, segment.loop)
-            executable.listener = listener_of(program, self.backend.cores)
             self._executables[key] = executable, self._programs.state_layouts(mode, segment.batch, parts)
             self.compilations += 1
             self._log_compilation(program, time.perf_counter() - began_s)
@@ -382,16 +380,12 @@ class Trainer:
             self.set_pace(mode, None)
         return self._paces[mode][1]
 
-    def _measure(
-        self, mode: str, results: StepResults, segment: FeedSegment, began_s: float, listener: Listener | None
-    ) -> None:
+    def _measure(self, mode: str, results: StepResults, segment: FeedSegment, began_s: float) -> None:
         pace = self._pace(mode)
         if pace.fixed is not None or segment.loop.capacity == 1:
-            if listener is None or listener.is_satisfied:
-                return
-            pace = CallPace(fixed=1)  # The number of steps is fixed: only the listener uses the measurement.
+            return
         outputs = results.last if jax.tree.leaves(results.last) else results.state
-        self._watch.started(pace, segment.count, began_s, outputs, listener)
+        self._watch.started(pace, segment.count, began_s, outputs)
         if pace.is_measuring:
             self._watch.wait(self.backend)
 

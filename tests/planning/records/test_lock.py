@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import os
@@ -94,18 +93,6 @@ def test_every_plan_is_read_as_it_was_written(name: str, tmp_path: Path):
     assert read_lock(path) == lock_module.lock_of(sample.job, (*sample.predictions, *sample.sweep))
     assert "Infinity" not in path.read_text()
     assert sample.check_lock(path, step_percent=0, memory_percent=0).holds
-
-
-def test_a_correction_by_own_runs_is_left_out(tmp_path: Path):
-    own = plan().predictions[0]
-    assert own.time is not None
-    low_s, high_s = own.time.interval_s
-    time = dataclasses.replace(
-        own.time, step_s=1.25 * own.time.step_s, interval_s=(1.25 * low_s, 1.25 * high_s), correction=1.25
-    )
-    corrected = Plan("net", (dataclasses.replace(own, time=time),))
-    path = corrected.lock(tmp_path / "plan.lock")
-    assert path.read_text() == plan().lock(tmp_path / "other.lock").read_text()
 
 
 def test_what_has_no_upper_bound(tmp_path: Path):

@@ -6,15 +6,14 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from anytpu.planning.calibration import LocalCalibration, LocalFactor, save
-from anytpu.planning.job import PlanJob
+from anytpu.planning.jobs.job import PlanJob
+from anytpu.planning.jobs.settings import PlanSettings
 from anytpu.planning.records import Price
-from anytpu.planning.settings import PlanSettings
+from anytpu.planning.records.target import target_named
 from anytpu.planning.shardings import known
+from anytpu.planning.shardings.candidates import candidates
 from anytpu.planning.shardings.depth import SearchedJob
 from anytpu.planning.shardings.search import traced_job
-from anytpu.planning.target import target_named
-from anytpu.sharding.candidates import candidates
 
 SPEC = jax.ShapeDtypeStruct
 V5E = target_named("v5e-8")
@@ -63,8 +62,7 @@ def test_another_step_has_another_digest(changes):
     assert searched(**changes).digest != searched().digest
 
 
-def test_the_key_has_the_layout_the_system_the_settings_and_the_versions(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+def test_the_key_has_the_layout_the_system_the_settings_and_the_versions(monkeypatch):
     monkeypatch.delenv("LIBTPU_INIT_ARGS", raising=False)
     job = searched()
     first, other = layouts(job)[:2]
@@ -90,8 +88,6 @@ def test_the_key_has_the_layout_the_system_the_settings_and_the_versions(tmp_pat
     monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_tpu_enable_async_collective_fusion=false")
     keys.append(key())
     monkeypatch.setattr(known._env, "libtpu_version", lambda: "9.9")
-    keys.append(key())
-    save(LocalCalibration((), (LocalFactor("v5e", 1.2, 0.1, 1, 1),)))
     keys.append(key())
     monkeypatch.setattr(known, "_package_digest", lambda: "another release")
     keys.append(key())

@@ -177,8 +177,7 @@ def _digest(exported: jax.export.Exported, jaxpr: ClosedJaxpr) -> bytes:
     # The answer quotes the user's layers and lines, so they are part of the identity. Other locations are not.
     digest = hashlib.sha256(_LOCATION.sub("", exported.mlir_module()).encode())
     for operation in operations(jaxpr):
-        place = operation.place
-        digest.update(f"\n{place.layer} {place.line if place.is_users else ''}".encode())
+        digest.update(f"\n{operation.place.identity}".encode())
     return digest.digest()
 
 

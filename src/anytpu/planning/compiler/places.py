@@ -38,6 +38,11 @@ class OperationPlace:
     line: str
     is_users: bool = True
 
+    @property
+    def identity(self) -> str:
+        """Its layer and the user's line: the part that an answer quotes, and that is the same from run to run."""
+        return f"{self.layer} {self.line if self.is_users else ''}"
+
     def __str__(self) -> str:
         layer = f" of the layer {self.layer!r}" if self.layer else ""
         return f"the operation {self.operation!r}{layer}" + (f", at {self.line}" if self.line else "")

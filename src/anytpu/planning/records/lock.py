@@ -3,8 +3,7 @@
 Idea: CI has no TPU, but the TPU's compiler runs there. So a file beside the program holds the predicted memory, time,
 collectives and layers, and a later plan is compared with it.
 
-Rule: the same plan writes the same file: its keys are sorted, its numbers rounded. A correction by a user's
-own runs is left out, because other machines do not have it.
+Rule: the same plan writes the same file: its keys are sorted, its numbers rounded.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from typing import Any, TypeVar
 from anytpu.errors import SettingError
 from anytpu.files.json_text import read_json
 from anytpu.files.opening import read_text
-from anytpu.planning.quoting import quoted
 from anytpu.planning.records.prediction import Prediction
+from anytpu.planning.records.quoting import quoted
 from anytpu.planning.records.step import NO_LAYER, Buffer, OpTime
-from anytpu.planning.stored import MAX_TEXT, record_of
+from anytpu.planning.records.stored import MAX_TEXT, record_of
 from anytpu.units import MIB
 
 LOCK_FORMAT = 1
@@ -116,8 +115,7 @@ def lock_of(job: str, predictions: Iterable[Prediction]) -> PlanLock:
 def locked(prediction: Prediction) -> LockedStep:
     """Return a prediction as a lock holds it."""
     memory, time = prediction.memory, prediction.time
-    # Without the correction by this user's runs, which other machines do not have.
-    times_s = [bound_s / time.correction for bound_s in (time.step_s, *time.interval_s)] if time else [math.inf] * 3
+    times_s = (time.step_s, *time.interval_s) if time else (math.inf,) * 3
     step_ms, from_ms, to_ms = (_rounded(1e3 * time_s) if math.isfinite(time_s) else None for time_s in times_s)
     collectives = [op for op in time.ops if op.kind == "collective"] if time else []
     return LockedStep(

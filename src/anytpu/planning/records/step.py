@@ -116,7 +116,6 @@ class StepTime:
             cost_estimate".
         evidence: basis of the numbers, in sentences: the published measurements of this chip and the error of the
             prediction of each.
-        correction: factor of this user's own runs that `step_s` and `interval_s` contain; 1.0: none.
     """
 
     ops: tuple[OpTime, ...] = dataclasses.field(repr=False)
@@ -124,7 +123,6 @@ class StepTime:
     interval_s: tuple[float, float]
     unpriced: tuple[str, ...] = dataclasses.field(default=(), repr=False)
     evidence: tuple[str, ...] = dataclasses.field(default=(), repr=False)
-    correction: float = 1.0
 
     def by(self, key: Callable[[OpTime], str]) -> dict[str, float]:
         """Return seconds by the result of `key` for each operation, the longest first: `time.by(lambda op:

@@ -4,7 +4,7 @@ Idea: a search places each candidate, lowers it and prices its HLO, even if the 
 of these follow from the step without a placement, the layout, the system and the settings. So the key of a prediction
 needs one trace, and no lowering.
 
-Rule: the compiler, JAX, anytpu's own files and the corrections by the user's runs are part of the key. A prediction is
+Rule: the compiler, JAX and anytpu's own files are part of the key. A prediction is
 stored only if it can be read back as an equal one.
 """
 
@@ -23,12 +23,11 @@ from typing import Any
 import jax
 
 from anytpu import _env, _jax
-from anytpu.planning.calibration import local_factor
 from anytpu.planning.compiler import cache
 from anytpu.planning.compiler.places import operations
+from anytpu.planning.jobs.settings import PlanSettings
 from anytpu.planning.records import Prediction
-from anytpu.planning.settings import PlanSettings
-from anytpu.planning.target import Target
+from anytpu.planning.records.target import Target
 from anytpu.program.trace_digest import trace_digest
 from anytpu.sharding import ModelLayout, TracedStep
 from anytpu.sharding.searched import to_record
@@ -51,13 +50,9 @@ def _step_digest(traced: TracedStep) -> str | None:
     # The names of the arrays are in the paths of the trees.
     trees = [str(jax.tree_util.tree_flatten_with_path(tree)) for tree in (program.state, program.batch)]
     said = [program.name, program.mode, *program.state_names, *program.notes, str(program.layout), *trees]
-    places = [f"{place.layer} {place.line if place.is_users else ''}" for place in _places(traced)]
+    places = [operation.place.identity for operation in operations(traced.trace)]
     text = json.dumps([trace, said, str(traced.structure), places])
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _places(traced: TracedStep) -> Any:
-    return (operation.place for operation in operations(traced.trace))
 
 
 def key_of(digest: str, layout: ModelLayout, target: Target, settings: PlanSettings) -> str:
@@ -68,9 +63,6 @@ def key_of(digest: str, layout: ModelLayout, target: Target, settings: PlanSetti
         layout: the layout.
         target: the system.
         settings: settings of the prediction.
-
-    Raises:
-        SettingError: the file of the corrections cannot be read.
     """
     fields = [field.name for field in dataclasses.fields(settings) if field.name not in _NOT_IN_KEY]
     parts = [
@@ -79,7 +71,6 @@ def key_of(digest: str, layout: ModelLayout, target: Target, settings: PlanSetti
         layout.row_axes,
         repr(target),
         {name: repr(getattr(settings, name)) for name in fields},
-        repr(local_factor(target)),
         {
             "jax": jax.__version__,
             "jaxlib": importlib.metadata.version("jaxlib"),

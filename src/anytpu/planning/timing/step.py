@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from anytpu.planning.hlo import Module
 from anytpu.planning.records import OpTime, StepTime
-from anytpu.planning.target import Target
+from anytpu.planning.records.target import Target
 from anytpu.planning.timing.clock import Clock
 from anytpu.planning.timing.pricing import OpPricer
 from anytpu.planning.timing.rates import Rates, rates_of
@@ -59,7 +59,6 @@ def step_time(
 
 
 def _dispatch(rates: Rates, steps_per_execution: int) -> OpTime:
-    # `runs.HOST_CALL` is this name: stored predictions keep the call apart by it.
     return OpTime(
         "host dispatch", "host", "host", rates.dispatch_s / steps_per_execution, priced_by="published measurements"
     )

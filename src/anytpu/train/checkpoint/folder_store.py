@@ -14,16 +14,16 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import IO
 
 from anytpu.errors import DamageError, FileError
 from anytpu.files.opening import open_file, read_file
 from anytpu.train.checkpoint.arrays import Sink, Source, write_all
-from anytpu.train.checkpoint.direct_file import DirectFile, direct_pieces
 from anytpu.train.checkpoint.lock import FolderLock
 from anytpu.train.checkpoint.manifest import NAME
-from anytpu.train.checkpoint.read_ahead import ReadAhead
 from anytpu.train.checkpoint.store import ARRAYS, number_of, parts_in
 
 UNFINISHED, DISCARDED = ".unfinished-", ".discarded-"
@@ -82,11 +82,11 @@ class FolderStore:
         temporary = self._path / f"{UNFINISHED}{step}-{os.getpid()}"
         temporary.mkdir()
         try:
-            with DirectFile(temporary / ARRAYS) as arrays:
+            # Unbuffered: with a buffer, closing a file after an error would write again, and fail again.
+            with (temporary / ARRAYS).open("xb", buffering=0) as arrays:
                 manifest = write(arrays)
-                arrays.finish()
+                os.fsync(arrays.fileno())
             # 2. The manifest comes last, under a temporary name until it is on the disk.
-            # Unbuffered: with a buffer, closing the file after an error would write again, and fail again.
             with (temporary / f"{NAME}.unfinished").open("xb", buffering=0) as file:
                 write_all(file, memoryview(manifest))
                 os.fsync(file.fileno())
@@ -111,8 +111,7 @@ class FolderStore:
         with _reported_damage(ARRAYS), contextlib.ExitStack() as stack:
             names = parts_in(os.listdir(folder)) or [ARRAYS]
             files = [stack.enter_context(open_file(folder / name)) for name in names]
-            pieces = stack.enter_context(ReadAhead(direct_pieces(files)))
-            yield pieces, sum(os.fstat(file.fileno()).st_size for file in files)
+            yield _JoinedFiles(files), sum(os.fstat(file.fileno()).st_size for file in files)
 
     def set_aside(self, step: int) -> str:
         """Rename the folder of a checkpoint."""
@@ -167,6 +166,29 @@ class FolderStore:
             # A folder that cannot be listed may be a checkpoint; reading it later reports the reason.
             is_checkpoint = True
         return step if is_checkpoint else None
+
+
+class _JoinedFiles:
+    """The bytes of some files, one after the other. It is a `Source`.
+
+    Args:
+        files: the open files.
+    """
+
+    def __init__(self, files: Iterable[IO[bytes]]) -> None:
+        self._files = deque(files)
+
+    def readinto(self, buffer: memoryview, /) -> int:
+        """Fill the beginning of a buffer, at most to the end of a file; return 0 at the end.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
+        while self._files:
+            if count := self._files[0].readinto(buffer):  # type: ignore[attr-defined]
+                return count
+            self._files.popleft()
+        return 0
 
 
 def _flush_folder(folder: Path) -> None:

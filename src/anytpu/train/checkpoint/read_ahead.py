@@ -1,7 +1,6 @@
 """`ReadAhead`: a stream of pieces, of which the next are read in threads while the last is used.
 
-Idea: a disk and a bucket answer several requests at once faster than one after the other. Meanwhile the reader checks
-digests, and waits for the system to hand out memory.
+Idea: a bucket answers several requests at once faster than one after the other. Meanwhile the reader checks digests.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ class ReadAhead:
         pieces: functions that read the pieces, in order.
     """
 
-    def __init__(self, pieces: Iterable[Callable[[], bytes | memoryview]]) -> None:
+    def __init__(self, pieces: Iterable[Callable[[], bytes]]) -> None:
         self._pieces = iter(pieces)
         self._pool = ThreadPoolExecutor(AT_ONCE)
-        self._ahead: deque[Future[bytes | memoryview]] = deque()
+        self._ahead: deque[Future[bytes]] = deque()
         self._piece = memoryview(b"")
 
     def __enter__(self) -> ReadAhead:
