@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from anytpu._contexts import value_within
 from anytpu._keras import keras_backend, wrap
 
 
@@ -97,11 +98,8 @@ def _of_no_rows(original: Callable) -> Callable:
 
 def _recording_zero_output(original: Callable) -> Callable:
     def inner_loop(layer: Any, *args: Any, **kwargs: Any) -> Any:
-        before = _ZEROES_OUTPUT.set(bool(layer.zero_output_for_mask))
-        try:
+        with value_within(_ZEROES_OUTPUT, bool(layer.zero_output_for_mask)):
             return original(layer, *args, **kwargs)
-        finally:
-            _ZEROES_OUTPUT.reset(before)
 
     return inner_loop
 

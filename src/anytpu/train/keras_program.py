@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -18,9 +19,9 @@ import jax
 import numpy as np
 
 from anytpu import _keras
-from anytpu.embedding import slots_of_tables, tables_of
 from anytpu.errors import ProgramError
 from anytpu.program.program import ROWS, Program, Tree
+from anytpu.strategy.state_extension import extension_of
 from anytpu.train.masking import masked
 from anytpu.train.outside import with_outside
 from anytpu.train.padding import LENGTHS, Padded, Padding, predicted
@@ -32,6 +33,14 @@ PARTS = {
     "predict": ("trainable", "non_trainable"),
 }
 """The lists of variables that each step of Keras takes and returns, in order."""
+
+_LISTS = {
+    "trainable": operator.attrgetter("trainable_variables"),
+    "non_trainable": operator.attrgetter("non_trainable_variables"),
+    "optimizer": operator.attrgetter("optimizer.variables"),
+    "metrics": operator.attrgetter("metrics_variables"),
+}
+"""The variables of a model in each list."""
 
 _KINDS = {"trainable": "weights", "non_trainable": "frozen", "optimizer": "slots", "metrics": "other"}
 """`Program.state_kinds` of the variables of each list."""
@@ -62,13 +71,7 @@ def parts_of(model: Any, mode: str, outside: VariableList | None = None) -> tupl
         outside: the variables that a step uses outside of Keras's lists; see `outside.py`. They are a further list, and
             leave the lists of Keras that have them.
     """
-    lists = {
-        "trainable": lambda: model.trainable_variables,
-        "non_trainable": lambda: model.non_trainable_variables,
-        "optimizer": lambda: model.optimizer.variables,
-        "metrics": lambda: model.metrics_variables,
-    }
-    parts = tuple(VariableList(tuple(lists[part]())) for part in PARTS[mode])
+    parts = tuple([VariableList(tuple(_LISTS[part](model))) for part in PARTS[mode]])
     if outside is None:
         return parts
     if not outside.variables:
@@ -97,6 +100,7 @@ def keras_program(
         padding: the `Padding` that made the batch, if the batch is `Padded`.
     """
     axis = padding.axis if padding is not None and isinstance(batch, Padded) else None
+    extension = extension_of(model)
     return Program(
         name=f"{model.name}/{mode}",
         step=with_outside(_STEPS[mode](model, axis), tuple(part.variables for part in parts_of(model, mode)), parts),
@@ -105,14 +109,13 @@ def keras_program(
         layout=jax.tree.map(lambda _: ROWS, batch),
         mode="train" if mode == "train" else "infer",
         state_names=tuple(v.path for part in parts for v in part.variables),
-        tables=tables_of(model),
-        state_kinds=_state_kinds(model, mode, parts),
+        tables=() if extension is None else extension.tables,
+        state_kinds=_state_kinds(model, mode, parts, frozenset() if extension is None else extension.slots),
     )
 
 
-def _state_kinds(model: Any, mode: str, parts: tuple[VariableList, ...]) -> tuple[str, ...]:
-    """Return `Program.state_kinds`. The slots of an embedding table are variables of its layer."""
-    slots = slots_of_tables(model)
+def _state_kinds(model: Any, mode: str, parts: tuple[VariableList, ...], slots: frozenset[str]) -> tuple[str, ...]:
+    """Return `Program.state_kinds`; the paths in `slots` are slots that are variables of a layer."""
     named = zip(PARTS[mode], parts_of(model, mode), strict=True)
     kinds = {id(variable): _KINDS[name] for name, part in named for variable in part.variables}
     return tuple(
