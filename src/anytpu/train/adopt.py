@@ -27,7 +27,6 @@ from anytpu.train.compiled_models import trainer_of
 from anytpu.train.epochs import Epochs
 from anytpu.train.fit_checkpoints import FitRun, checkpointed
 from anytpu.train.host_callbacks import set_for_host
-from anytpu.train.ragged import with_batches
 from anytpu.train.trainer import Trainer
 
 _ACTIVE: contextvars.ContextVar[_Running | None] = contextvars.ContextVar("trainer", default=None)
@@ -98,7 +97,7 @@ def _loop(name: str, original: Callable) -> Callable:
             check_arguments(name, users_signature, kwargs)
             _check_forms(self, signature.bind(self, *args, **kwargs).arguments)
         bound = signature.bind(self, *args, **kwargs)
-        arguments = bound.arguments = checks.with_integer_steps(with_batches(self, bound.arguments))
+        arguments = bound.arguments = checks.with_integer_steps(trainer.padding.with_filled_rows(bound.arguments))
         if is_users:
             checks.check_call(arguments)
             if name == "fit":
