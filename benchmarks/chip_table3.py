@@ -46,10 +46,10 @@ from anytpu.chip.design import TPU_V1, UNIT_BYTES
 from anytpu.chip.image import Image
 from anytpu.chip.isa.instructions import ArrayInstruction, DebugTag, InterruptHost, ReadHostMemory, ReadWeights, Sync
 from anytpu.chip.isa.units import Unit
+from anytpu.chip.page.levels import peak_units
 from anytpu.chip.quantized.nodes import QuantizedNetwork
 from anytpu.chip.timing import Latencies, Timing, time
 from anytpu.errors import CapacityError
-from anytpu.report.chip.levels import peak_units
 from chip_table1 import CONTRADICTING, SKETCHES, TABLE_1
 
 SYNC_CYCLES = 1000

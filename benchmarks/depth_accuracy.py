@@ -22,12 +22,12 @@ os.environ.setdefault("KERAS_BACKEND", "jax")
 import keras
 
 import anytpu as tpu
-from anytpu.planning.compiled import predict_scheduled
-from anytpu.planning.extrapolation import extrapolate_job
-from anytpu.planning.forecast import predict
-from anytpu.planning.job import PlanJob, jobs_of
-from anytpu.planning.settings import PlanSettings
-from anytpu.planning.target import target_named
+from anytpu.planning.forecasts.compiled import predict_scheduled
+from anytpu.planning.forecasts.extrapolation import extrapolate_job
+from anytpu.planning.forecasts.forecast import predict
+from anytpu.planning.jobs.job import PlanJob, jobs_of
+from anytpu.planning.jobs.settings import PlanSettings
+from anytpu.planning.records.target import target_named
 from machine import cpu_name
 
 layers = keras.layers

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from anytpu.planning import hlo
 from anytpu.planning.compiler import CompiledProgram, compile_program
 from anytpu.planning.memory.liveness import peak_of
-from anytpu.planning.target import target_named
+from anytpu.planning.records.target import target_named
 from plan_speed import network
 
 SIZE_BYTES = 50_000_000

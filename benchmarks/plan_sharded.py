@@ -22,10 +22,10 @@ import anytpu as tpu  # noqa: E402  # isort: skip
 
 import plan_cases  # noqa: E402
 from anytpu import program as programs  # noqa: E402
-from anytpu.planning.compiled import predict_compiled  # noqa: E402
-from anytpu.planning.job import PlanJob, jobs_of  # noqa: E402
-from anytpu.planning.settings import PlanSettings  # noqa: E402
-from anytpu.planning.target import target_named  # noqa: E402
+from anytpu.planning.forecasts.compiled import predict_compiled  # noqa: E402
+from anytpu.planning.jobs.job import PlanJob, jobs_of  # noqa: E402
+from anytpu.planning.jobs.settings import PlanSettings  # noqa: E402
+from anytpu.planning.records.target import target_named  # noqa: E402
 from plan_cases.sharded import CASES, ShardedCase  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "plan_sharded.json"

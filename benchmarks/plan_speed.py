@@ -55,7 +55,7 @@ def bare() -> None:
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
     import anytpu as tpu
-    from anytpu.planning.target import target_named
+    from anytpu.planning.records.target import target_named
 
     program = tpu.program.of(network(), batch_size=BATCH)
     for name in SYSTEMS:

@@ -23,12 +23,12 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "benchmarks")]
 import anytpu as tpu  # noqa: E402  # isort: skip
 
-from anytpu.planning.job import PlanJob  # noqa: E402
-from anytpu.planning.settings import PlanSettings  # noqa: E402
+from anytpu.planning.jobs.job import PlanJob  # noqa: E402
+from anytpu.planning.jobs.settings import PlanSettings  # noqa: E402
+from anytpu.planning.records.target import target_named  # noqa: E402
 from anytpu.planning.shardings.depth import SearchedJob  # noqa: E402
 from anytpu.planning.shardings.search import traced_job  # noqa: E402
 from anytpu.planning.shardings.slice_search import SliceSearch  # noqa: E402
-from anytpu.planning.target import target_named  # noqa: E402
 from shard_pairs import PAIRS, Pair  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "shard_accuracy.json"

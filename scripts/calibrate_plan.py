@@ -38,7 +38,7 @@ from anytpu import _env  # noqa: E402
 from anytpu.errors import AnyTPUError  # noqa: E402
 from anytpu.planning import compiler, hlo, timing  # noqa: E402
 from anytpu.planning.compiler.answer import CompiledProgram  # noqa: E402
-from anytpu.planning.target import Target, target_named  # noqa: E402
+from anytpu.planning.records.target import Target, target_named  # noqa: E402
 from anytpu.planning.timing import uncertainty  # noqa: E402
 from anytpu.planning.timing.rates import rates_from  # noqa: E402
 from anytpu.planning.timing.uncertainty import StepKind, step_kind, steps_record  # noqa: E402

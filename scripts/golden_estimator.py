@@ -3,7 +3,7 @@
     python -m venv tf && tf/bin/pip install tensorflow-cpu==2.15.1
     tf/bin/python scripts/golden_estimator.py > tests/golden/estimator.json
 
-It needs Python 3.11 or older, and not anytpu. tests/train/estimator/test_golden.py compares with the file.
+It needs Python 3.11 or older, and not anytpu. tests/migrate/estimator/test_golden.py compares with the file.
 """
 
 from __future__ import annotations

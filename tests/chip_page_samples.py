@@ -25,12 +25,12 @@ from anytpu.chip.isa.instructions import (
 from anytpu.chip.isa.registers import Register
 from anytpu.chip.isa.units import Unit
 from anytpu.chip.network.nodes import HostStep, Port
+from anytpu.chip.page.first_tile import FirstTile
+from anytpu.chip.page.layers import layers
+from anytpu.chip.page.record import ChipPage
 from anytpu.chip.quantized.nodes import QConvolution, QHostStep, QPool, Quantization, QuantizedNetwork
 from anytpu.chip.quantized.summary import LayerSummary, Summary
 from anytpu.chip.timing.record import Event, PartTiming, Span, Timing
-from anytpu.report.chip.first_tile import FirstTile
-from anytpu.report.chip.layers import layers
-from anytpu.report.chip.record import ChipPage
 
 BATCH = 8
 MACS = (28 * 28 * 9 * 32 * BATCH, 0, 14 * 14 * 288 * 64 * BATCH, 14 * 14 * 64 * 10 * BATCH, 0)

@@ -19,7 +19,7 @@ from anytpu.planning.records import (
     StepTime,
 )
 from anytpu.planning.records.shardings import Sharding, Shardings
-from anytpu.planning.target import target_named
+from anytpu.planning.records.target import target_named
 from anytpu.sharding import resolve
 from anytpu.units import GIB, MIB
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-FOLDER = Path(__file__).parent / "port" / "programs"
+FOLDER = Path(__file__).parent / "migrate" / "port" / "programs"
 PROGRAMS = sorted(path for path in FOLDER.iterdir() if path.suffix in (".py", ".ipynb"))
 
 
@@ -36,7 +36,7 @@ class Outcome:
 
 def port_and_try(path: Path, folder: Path) -> Outcome:
     """Port a program in a folder of its own, make the changes by hand that stand beside it, and try it."""
-    from anytpu.port import ported_file, tried
+    from anytpu.migrate.port import ported_file, tried
 
     make_data(folder)
     shutil.copy(path, folder / path.name)

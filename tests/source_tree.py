@@ -62,6 +62,17 @@ def imports_of(module: Module) -> list[Import]:
     return sorted({i for i in found if i.module != module.name}, key=lambda i: (i.line, i.module))
 
 
+def folder_of(name: str) -> str:
+    """Return the folder that holds a module, at any depth: "anytpu.planning.hlo" for "anytpu.planning.hlo.shapes"."""
+    return name if modules()[name].is_package else name.rpartition(".")[0]
+
+
+def folder_pairs() -> list[tuple[str, str]]:
+    """Return the pairs of folders, at any depth, that import each other; the files beside the folders are left out."""
+    edges = {(folder_of(name), folder_of(i.module)) for name, m in modules().items() for i in imports_of(m)}
+    return sorted((a, b) for a, b in edges if a < b and (b, a) in edges and a != "anytpu")
+
+
 def definitions(tree: ast.AST) -> Iterator[Definition]:
     """Yield every class and function, nested ones too."""
     return (node for node in ast.walk(tree) if isinstance(node, Definition))

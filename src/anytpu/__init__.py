@@ -13,18 +13,52 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from anytpu import _env
+from anytpu import _by_name, _env
 
 if TYPE_CHECKING:
     from anytpu import chip, embedding, errors, layers, pipeline, program, system
     from anytpu.bench import compare
+    from anytpu.checking.check import check
     from anytpu.engine import device
-    from anytpu.planning.kernel_check import check_kernel
-    from anytpu.planning.language_models import language_model
-    from anytpu.planning.planner import max_batch_size, plan, scaling
-    from anytpu.planning.serving import plan_serving
-    from anytpu.planning.shapes_only import shapes_only
-    from anytpu.planning.ways import ways_to_fit
+    from anytpu.migrate.estimator import (
+        InputPipelineConfig,
+        ModeKeys,
+        RunConfig,
+        SessionRunHook,
+        TPUConfig,
+        TPUEstimator,
+        TPUEstimatorSpec,
+        get_global_step,
+    )
+    from anytpu.migrate.keras_to_tpu.conversion import TPUDistributionStrategy, keras_to_tpu_model
+    from anytpu.migrate.low_level import (
+        CrossShardOptimizer,
+        DeviceAttributes,
+        Evidence,
+        TPUContext,
+        batch_parallel,
+        bfloat16_scope,
+        core,
+        cross_replica_sum,
+        evidence,
+        get_tpu_context,
+        initialize_system,
+        list_devices,
+        outside_compilation,
+        repeat,
+        replicate,
+        rewrite,
+        shard,
+        shutdown_system,
+        while_loop,
+    )
+    from anytpu.planning.kernels.kernel_check import check_kernel
+    from anytpu.planning.plans.planner import max_batch_size, plan, scaling
+    from anytpu.planning.serving.language_models import language_model
+    from anytpu.planning.serving.serving import plan_serving
+    from anytpu.planning.smoke.smoke import smoke
+    from anytpu.planning.ways.ways import ways_to_fit
+    from anytpu.program.shapes_only import shapes_only
     from anytpu.strategy import (
         InputContext,
         PerReplica,
@@ -49,47 +83,7 @@ if TYPE_CHECKING:
         list_logical_devices,
         shutdown_tpu_system,
     )
-    from anytpu.train import (
-        Checkpointer,
-        TPUDistributionStrategy,
-        check,
-        input_shares,
-        keras_to_tpu_model,
-        model_step,
-        smoke,
-        step_logs,
-    )
-    from anytpu.train.estimator import (
-        InputPipelineConfig,
-        ModeKeys,
-        RunConfig,
-        SessionRunHook,
-        TPUConfig,
-        TPUEstimator,
-        TPUEstimatorSpec,
-        get_global_step,
-    )
-    from anytpu.train.low_level import (
-        CrossShardOptimizer,
-        DeviceAttributes,
-        Evidence,
-        TPUContext,
-        batch_parallel,
-        bfloat16_scope,
-        core,
-        cross_replica_sum,
-        evidence,
-        get_tpu_context,
-        initialize_system,
-        list_devices,
-        outside_compilation,
-        repeat,
-        replicate,
-        rewrite,
-        shard,
-        shutdown_system,
-        while_loop,
-    )
+    from anytpu.train import Checkpointer, input_shares, model_step, step_logs
 
 __all__ = [
     "Checkpointer",
@@ -173,22 +167,22 @@ _NAMES = {
     "engine": """
         device
     """,
-    "planning.planner": """
+    "planning.plans.planner": """
         max_batch_size plan scaling
     """,
-    "planning.kernel_check": """
+    "planning.kernels.kernel_check": """
         check_kernel
     """,
-    "planning.language_models": """
+    "planning.serving.language_models": """
         language_model
     """,
-    "planning.serving": """
+    "planning.serving.serving": """
         plan_serving
     """,
-    "planning.ways": """
+    "planning.ways.ways": """
         ways_to_fit
     """,
-    "planning.shapes_only": """
+    "program.shapes_only": """
         shapes_only
     """,
     "strategy": """
@@ -200,13 +194,22 @@ _NAMES = {
         shutdown_tpu_system
     """,
     "train": """
-        Checkpointer TPUDistributionStrategy check input_shares keras_to_tpu_model model_step smoke step_logs
+        Checkpointer input_shares model_step step_logs
     """,
-    "train.estimator": """
+    "checking.check": """
+        check
+    """,
+    "planning.smoke.smoke": """
+        smoke
+    """,
+    "migrate.keras_to_tpu.conversion": """
+        TPUDistributionStrategy keras_to_tpu_model
+    """,
+    "migrate.estimator": """
         InputPipelineConfig ModeKeys RunConfig SessionRunHook TPUConfig TPUEstimator TPUEstimatorSpec
         get_global_step
     """,
-    "train.low_level": """
+    "migrate.low_level": """
         CrossShardOptimizer DeviceAttributes Evidence TPUContext batch_parallel bfloat16_scope core
         cross_replica_sum evidence get_tpu_context initialize_system list_devices outside_compilation repeat
         replicate rewrite shard shutdown_system while_loop
@@ -241,7 +244,7 @@ def __dir__() -> list[str]:
 
 
 def _unknown_name_message(name: str) -> str:
-    replaced = importlib.import_module("anytpu._replaced").advice_for(name)
+    replaced = _by_name.load("replaced names")(name)
     if replaced:
         return replaced
     matches = importlib.import_module("difflib").get_close_matches(name, __all__, n=1, cutoff=0.5)

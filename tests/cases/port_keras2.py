@@ -10,7 +10,7 @@ from pathlib import Path
 
 from case import check_equal, finish
 
-from anytpu.port import ported
+from anytpu.migrate.port import ported
 
 HEAD = """
 import numpy as np

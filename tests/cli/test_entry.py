@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from anytpu import _env
-from anytpu.cli.entry import COMMANDS, main
+from anytpu.cli.entry import commands, main
 from cli.commands import anytpu
 
 
@@ -28,7 +28,7 @@ def test_no_command_shows_the_help():
     assert anytpu().stdout == anytpu("--help").stdout
 
 
-@pytest.mark.parametrize("command", [command.name for command in COMMANDS])
+@pytest.mark.parametrize("command", [command.name for command in commands()])
 def test_each_command_has_help_that_fits(command: str):
     run = anytpu(command, "--help", COLUMNS="200")
     assert run.returncode == 0

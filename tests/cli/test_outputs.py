@@ -1,4 +1,4 @@
-"""Where a command is asked to write; tests/cli/test_questions.py has what is told of folders and rights."""
+"""The folder that a command writes to; tests/planning/commands/test_questions.py has the messages about rights."""
 
 from __future__ import annotations
 

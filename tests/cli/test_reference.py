@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from anytpu.cli.entry import COMMANDS
+from anytpu.cli.entry import commands
 from anytpu.cli.reference import page
 
 DOCS = Path(__file__).parents[2] / "docs" / "cli.md"
@@ -23,4 +23,4 @@ def test_the_module_prints_the_page():
 
 
 def test_every_command_is_on_it():
-    assert [command.name for command in COMMANDS if f"## anytpu {command.name}\n" not in page()] == []
+    assert [command.name for command in commands() if f"## anytpu {command.name}\n" not in page()] == []

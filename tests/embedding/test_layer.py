@@ -16,7 +16,7 @@ import pytest
 import anytpu as tpu
 from anytpu.embedding import ShardedEmbedding
 from anytpu.errors import DataError, NaNLossError, ProgramError, ReplicaError, SettingError
-from anytpu.program.changed_steps import with_narrow_slots
+from anytpu.planning.ways.changed_steps import with_narrow_slots
 from error_texts import error_text
 
 pytestmark = [

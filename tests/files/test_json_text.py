@@ -15,8 +15,8 @@ from anytpu.cli.machine import _saved_backend
 from anytpu.errors import AnyTPUError, DamageError, FileError, PortError, ProgramError, SettingError
 from anytpu.files import json_text
 from anytpu.files.json_text import MAX_DEPTH, check_json, read_json
+from anytpu.migrate.port.notebook import ported_notebook
 from anytpu.planning.records.lock import read_lock
-from anytpu.port.notebook import ported_notebook
 from anytpu.program import manifest as program_manifest
 from anytpu.sharding.searched import read_layout
 from anytpu.train.checkpoint import manifest as checkpoint_manifest
@@ -28,10 +28,10 @@ OWN_TEXT = {
     "anytpu.engine.random_state": "sent by a host of the same job",
     "anytpu.files.json_text": "the reader",
     "anytpu.pipeline.walk": "made in the same expression",
-    "anytpu.planning.language_models": "a file of the package",
+    "anytpu.planning.serving.language_models": "a file of the package",
     "anytpu.planning.shardings.known": "made in the same expression",
     "anytpu.planning.timing.rates": "a file of the package",
-    "anytpu.port.trial": "written by a child of this process",
+    "anytpu.migrate.port.trial": "written by a child of this process",
     "anytpu.system.join_rules": "a line of a connection, at most `MAX_LINE_BYTES`",
     "anytpu.system.joining": "a line of a connection, at most `MAX_LINE_BYTES`",
     "anytpu.system.rendezvous": "a line of a connection, at most `MAX_LINE_BYTES`",

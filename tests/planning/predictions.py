@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from anytpu.planning.records import Buffer, MemoryUse, OpTime, Prediction, StepTime
-from anytpu.planning.target import target_named
+from anytpu.planning.records.target import target_named
 
 MIB = 1024**2
 

@@ -13,7 +13,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 import plan_cases
-from anytpu.planning.target import target_named
+from anytpu.planning.records.target import target_named
 from anytpu.program.program import leaf_names
 from anytpu.sharding import resolve
 from anytpu.sharding.placing import check_spec

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from anytpu.planning.cost import ASSUMED_PREEMPTIONS_PER_HOUR, SpotRun, best_interval_s, cost_of, spot_run
-from anytpu.planning.prices import read_prices
+from anytpu.planning.costs.cost import ASSUMED_PREEMPTIONS_PER_HOUR, SpotRun, best_interval_s, cost_of, spot_run
+from anytpu.planning.costs.prices import read_prices
 from anytpu.planning.records.cost import Price
-from anytpu.planning.target import target_named
+from anytpu.planning.records.target import target_named
 
 MINUTE_S = 60.0
 PRICES = read_prices()

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from anytpu.planning.prices import read_prices
-from anytpu.planning.settings import PlanSettings
-from anytpu.planning.target import target_named
+from anytpu.planning.costs.prices import read_prices
+from anytpu.planning.jobs.settings import PlanSettings
+from anytpu.planning.records.target import target_named
 from anytpu.program.program import ROWS, Layout, Placement, Program
 
 

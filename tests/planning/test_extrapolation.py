@@ -11,9 +11,9 @@ import pytest
 
 import anytpu as tpu
 from anytpu.errors import NoAnswerError, PlanError
-from anytpu.planning.compiled import SCHEDULED
 from anytpu.planning.compiler import compilation
-from anytpu.planning.extrapolation import BOUNDED, MEMORY_ERROR, OFF, choose_depths, extrapolate
+from anytpu.planning.forecasts.compiled import SCHEDULED
+from anytpu.planning.forecasts.extrapolation import BOUNDED, MEMORY_ERROR, OFF, choose_depths, extrapolate
 from anytpu.planning.records import MemoryPart, MemoryUse, OpTime, Prediction, StepTime
 from planning.predictions import prediction
 

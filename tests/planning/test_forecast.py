@@ -13,7 +13,7 @@ import anytpu as tpu
 from anytpu.errors import CompilerMissingError, NoAnswerError, PlanError
 from anytpu.planning.floor.floor import NOTE, PREDICTED_BY, least_of, rate_of
 from anytpu.planning.floor.work import work_of
-from anytpu.planning.target import target_named
+from anytpu.planning.records.target import target_named
 from compiler_samples import foreign, slow
 
 MISSING = "The TPU compiler, libtpu, is not installed: pip install 'anytpu[plan]'"

@@ -6,8 +6,8 @@ import jax
 import pytest
 
 import anytpu as tpu
-from anytpu.planning.hosts import host_load
-from anytpu.planning.job import PlanJob
+from anytpu.planning.forecasts.hosts import host_load
+from anytpu.planning.jobs.job import PlanJob
 from anytpu.planning.records import HostLoad, OpTime, Prediction
 from anytpu.planning.timing.network import BETWEEN_SLICES
 from anytpu.program.program import ROWS, Layout, Program

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from anytpu.errors import ProgramError
-from anytpu.planning.job import PlanJob, batch_parts, batch_rows, for_devices, jobs_of, weights_of
+from anytpu.planning.jobs.job import PlanJob, batch_parts, batch_rows, for_devices, jobs_of, weights_of
 from anytpu.program import REPLICATED, ROWS, Program
 
 spec = jax.ShapeDtypeStruct

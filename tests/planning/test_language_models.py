@@ -15,9 +15,9 @@ import jax
 import pytest
 
 import anytpu as tpu
-from anytpu.cli.planning import job_named, precision_of
 from anytpu.errors import SettingError
-from anytpu.planning.language_models import language_models, nearest_language_model
+from anytpu.planning.commands.planning import job_named, precision_of
+from anytpu.planning.serving.language_models import language_models, nearest_language_model
 from source_tree import ROOT
 
 # `Variable.numpy()` of Keras 3.15 does this with NumPy 2; its `__array__` takes no `copy`.

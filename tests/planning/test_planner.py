@@ -16,10 +16,10 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 import anytpu as tpu
 from anytpu.errors import ProgramError, SettingError, UnknownTPUError
 from anytpu.planning.compiler import children
-from anytpu.planning.forecast import layout_notes, table_notes
-from anytpu.planning.planner import run_together
-from anytpu.planning.target import target_named
-from anytpu.planning.waits import FIT_CALL_S
+from anytpu.planning.costs.waits import FIT_CALL_S
+from anytpu.planning.forecasts.forecast import layout_notes, table_notes
+from anytpu.planning.plans.planner import run_together
+from anytpu.planning.records.target import target_named
 from anytpu.program import ROWS, Placement, Program
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from anytpu.errors import SettingError
-from anytpu.planning.prices import COLUMNS, read_prices
+from anytpu.planning.costs.prices import COLUMNS, read_prices
 from anytpu.planning.records.cost import Price
 from anytpu.system.chips import CHIPS
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import doctest
 
-from anytpu.planning import quoting
-from anytpu.planning.quoting import quoted
+from anytpu.planning.records import quoting
+from anytpu.planning.records.quoting import quoted
 
 
 def test_what_is_long_is_cut():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from anytpu.errors import SettingError
-from anytpu.planning.settings import PlanSettings, check_positive_integer
+from anytpu.planning.jobs.settings import PlanSettings, check_positive_integer
 
 
 @pytest.mark.parametrize(

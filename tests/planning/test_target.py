@@ -8,7 +8,7 @@ import pytest
 
 from anytpu.errors import PlanError, UnknownTPUError
 from anytpu.planning.compiler import CompiledProgram, compile_program
-from anytpu.planning.target import limit_bytes, target_named
+from anytpu.planning.records.target import limit_bytes, target_named
 from anytpu.system import chips
 from anytpu.system.topologies import slice_sizes
 from anytpu.units import GIB

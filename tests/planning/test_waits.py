@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from anytpu.planning.advice import Facts, advice_for
+from anytpu.planning.costs.waits import add_host_wait
 from anytpu.planning.records import OpTime, StepTime
-from anytpu.planning.waits import add_host_wait
 from planning.predictions import prediction
 
 TIME = StepTime((OpTime("f", "fusion", "matmul", 70e-6),), 70e-6, (60e-6, 80e-6))

@@ -5,8 +5,8 @@ import pytest
 
 from anytpu import program as programs
 from anytpu.errors import SettingError
+from anytpu.planning.shardings.candidates import candidates
 from anytpu.sharding import place, trace_step
-from anytpu.sharding.candidates import candidates
 
 
 def program_of(*names, width=512):

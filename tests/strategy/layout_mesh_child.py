@@ -16,8 +16,8 @@ import numpy as np
 
 import anytpu as tpu
 from anytpu import program as programs
+from anytpu.planning.shardings.candidates import candidates
 from anytpu.sharding import ModelLayout, resolve, trace_step
-from anytpu.sharding.candidates import candidates
 from anytpu.system.cores import Address
 
 ROWS = 70  # The last batch of 32 is partial.

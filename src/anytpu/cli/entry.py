@@ -17,24 +17,8 @@ import traceback
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from anytpu import _env
-from anytpu.cli import (
-    check,
-    checkpoints,
-    chip,
-    compare,
-    demo,
-    devices,
-    docs,
-    doctor,
-    env,
-    launch,
-    plan,
-    port,
-    run,
-    shard,
-    worker,
-)
+from anytpu import _by_name, _env
+from anytpu.cli import checkpoints, compare, demo, devices, docs, doctor, env, launch, run
 from anytpu.cli.command import Command
 from anytpu.errors import AnyTPUError, SettingError
 
@@ -48,31 +32,34 @@ _WITHOUT_JAX = ("docs", "doctor", "env", "launch", "port", "run", "worker")
 """Commands that need no JAX, or that report its settings themselves."""
 _WITHOUT_KERAS = (*_WITHOUT_JAX, "devices", "worker")
 
-COMMANDS: tuple[Command, ...] = (
-    demo.COMMAND,
-    devices.COMMAND,
-    doctor.COMMAND,
-    env.COMMAND,
-    compare.COMMAND,
-    plan.COMMAND,
-    shard.COMMAND,
-    check.COMMAND,
-    chip.COMMAND,
-    run.COMMAND,
-    launch.COMMAND,
-    checkpoints.COMMAND,
-    port.COMMAND,
-    worker.COMMAND,
-    docs.COMMAND,
-)
-"""Every command, in the order of the help."""
-
 HELP_COLUMNS = 80
 
 _DESCRIPTION = """\
 The TPU programming system for any machine. It finds a TPU or a GPU, or makes a
 virtual TPU from the CPU, and trains on all of its cores.
 """
+
+
+@functools.cache
+def commands() -> tuple[Command, ...]:
+    """Return every command, in the order of the help."""
+    return (
+        demo.COMMAND,
+        devices.COMMAND,
+        doctor.COMMAND,
+        env.COMMAND,
+        compare.COMMAND,
+        _by_name.load("plan command"),
+        _by_name.load("shard command"),
+        _by_name.load("check command"),
+        _by_name.load("chip command"),
+        run.COMMAND,
+        launch.COMMAND,
+        checkpoints.COMMAND,
+        _by_name.load("port command"),
+        _by_name.load("worker command"),
+        docs.COMMAND,
+    )
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -195,10 +182,10 @@ def _parsers() -> dict[str, Parser]:
     )
     parser.add_argument("--version", action="store_true", help="print the version of anytpu and exit")
     _add_traceback(parser, default=False)
-    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
+    choices = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
     parsers = {"": parser}
-    for command in COMMANDS:
-        command_parser = _add_command(commands, command)
+    for command in commands():
+        command_parser = _add_command(choices, command)
         parsers[command.name] = command_parser
         if command.actions:
             actions = command_parser.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True)
@@ -206,8 +193,8 @@ def _parsers() -> dict[str, Parser]:
     return parsers
 
 
-def _add_command(commands: Any, command: Command) -> Parser:
-    command_parser = commands.add_parser(command.name, help=command.summary, description=command.description)
+def _add_command(choices: Any, command: Command) -> Parser:
+    command_parser = choices.add_parser(command.name, help=command.summary, description=command.description)
     if command.add_arguments is not None:
         command.add_arguments(command_parser)
     _add_traceback(command_parser, default=argparse.SUPPRESS)
@@ -221,7 +208,7 @@ def check_command(words: Sequence[str]) -> None:
     Raises:
         SettingError: the first word that is not an option is not a command.
     """
-    names = [command.name for command in COMMANDS]
+    names = [command.name for command in commands()]
     word = next((word for word in words if not word.startswith("-")), None)
     if word is None or word in names:
         return

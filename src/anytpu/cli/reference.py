@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anytpu.cli.entry import COMMANDS, help_of
+from anytpu.cli.entry import commands, help_of
 
 _INTRODUCTION = """\
 # The command line
@@ -17,7 +17,7 @@ This page is generated from the help texts: `python -m anytpu.cli.reference > do
 def page() -> str:
     """Return the text of docs/cli.md."""
     sections = [_INTRODUCTION, _block(help_of(""))]
-    for command in COMMANDS:
+    for command in commands():
         sections.append(_section("##", command.name))
         sections += [_section("###", f"{command.name} {action.name}") for action in command.actions]
     return "\n".join(sections)

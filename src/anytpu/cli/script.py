@@ -79,7 +79,7 @@ def _of_shapes(make_job: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(make_job)
     def make(*args: Any, **kwargs: Any) -> Any:
-        from anytpu.planning.shapes_only import is_missing_value, shapes_only
+        from anytpu.program.shapes_only import is_missing_value, shapes_only
 
         try:
             with shapes_only():

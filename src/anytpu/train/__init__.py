@@ -6,33 +6,22 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from anytpu.train.checking.check import check
-    from anytpu.train.checking.smoke import smoke
     from anytpu.train.checkpointer import Checkpointer
     from anytpu.train.compiled_models import input_shares, step_logs
-    from anytpu.train.conversion import TPUDistributionStrategy, keras_to_tpu_model
     from anytpu.train.model_step import model_step
 
 # Each name is imported at first use, so that `program.of` can read the makers in this folder without loading Keras.
 _HOMES = {
     "Checkpointer": "checkpointer",
-    "TPUDistributionStrategy": "conversion",
-    "check": "checking.check",
     "input_shares": "compiled_models",
-    "keras_to_tpu_model": "conversion",
     "model_step": "model_step",
-    "smoke": "checking.smoke",
     "step_logs": "compiled_models",
 }
 
 __all__ = [
     "Checkpointer",
-    "TPUDistributionStrategy",
-    "check",
     "input_shares",
-    "keras_to_tpu_model",
     "model_step",
-    "smoke",
     "step_logs",
 ]
 

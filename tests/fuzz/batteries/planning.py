@@ -8,11 +8,11 @@ from typing import Any
 
 import plan_samples
 from anytpu.planning import hlo
-from anytpu.planning.compiled import peak_flops_per_s
+from anytpu.planning.costs.prices import read_prices
+from anytpu.planning.forecasts.compiled import peak_flops_per_s
 from anytpu.planning.memory.liveness import peak_of
-from anytpu.planning.prices import read_prices
 from anytpu.planning.records.lock import lock_of, read_lock
-from anytpu.planning.target import target_named
+from anytpu.planning.records.target import target_named
 from anytpu.planning.timing import step_time
 from fuzz.battery import Battery
 from fuzz.damage import JSON, TEXT

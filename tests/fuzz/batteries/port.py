@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from anytpu.port.files import ported_file
+from anytpu.migrate.port.files import ported_file
 from fuzz.battery import Battery
 from fuzz.damage import JSON, TEXT
 
-PROGRAMS = Path(__file__).parents[2] / "port/programs"
+PROGRAMS = Path(__file__).parents[2] / "migrate/port/programs"
 
 
 def programs() -> list[bytes]:

@@ -21,13 +21,13 @@ from google.protobuf.message import DecodeError
 from anytpu.errors import AnyTPUError
 from anytpu.program import ROWS, Program
 from anytpu.program.file import encode
-from anytpu.report.workers import status_lines
 from anytpu.system import TPUClusterResolver
 from anytpu.worker.arrays import ArrayStore, ChunkStore, bytes_apart, describe
 from anytpu.worker.child import ChildSession, collect_arrays
 from anytpu.worker.chunk import ChunkWriter
 from anytpu.worker.frames import FrameSocket
 from anytpu.worker.link import HEAD, Link
+from anytpu.worker.report import status_lines
 from anytpu.worker.session import RemoteOperation, content_of, read_status
 from anytpu.worker.shared import SharedArrays
 from anytpu.worker.wire import INLINE_BYTES, messages

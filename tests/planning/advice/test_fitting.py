@@ -12,10 +12,10 @@ from anytpu.planning.advice.findings import findings
 from anytpu.planning.advice.fitting import larger_slices
 from anytpu.planning.advice.residuals import Residuals
 from anytpu.planning.advice.slices import slices_that_hold
+from anytpu.planning.costs.prices import read_prices
 from anytpu.planning.memory.batches import MemoryLine, fit_line
-from anytpu.planning.prices import read_prices
 from anytpu.planning.records import Holding, MemoryUse
-from anytpu.planning.target import Target
+from anytpu.planning.records.target import Target
 from anytpu.units import GIB, MIB
 from planning.predictions import prediction
 

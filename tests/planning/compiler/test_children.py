@@ -19,7 +19,7 @@ from anytpu import _env
 from anytpu.errors import CompilerMissingError, PlanError
 from anytpu.planning.compiler import children, compile_program, parent
 from anytpu.planning.compiler.parent import Child
-from anytpu.planning.target import target_named
+from anytpu.planning.records.target import target_named
 from compiler_samples import program_of, slow, train
 
 V3 = target_named("v3-8")
@@ -158,7 +158,7 @@ def test_compilations_that_are_ended():
 PARENT = """
 import signal, sys, threading
 from anytpu.planning.compiler import children, compile_program, parent
-from anytpu.planning.target import target_named
+from anytpu.planning.records.target import target_named
 from compiler_samples import program_of, slow
 
 def tell():

@@ -15,7 +15,7 @@ from anytpu.errors import CompilerMissingError, PlanError
 from anytpu.planning.compiler import CompiledProgram, OutOfMemory, compile_program
 from anytpu.planning.compiler.compilation import key_of
 from anytpu.planning.compiler.request import request_of
-from anytpu.planning.target import target_named
+from anytpu.planning.records.target import target_named
 from anytpu.program import of
 from compiler_samples import (
     SQUARE,

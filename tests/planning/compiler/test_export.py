@@ -8,7 +8,7 @@ import pytest
 
 from anytpu.errors import PlanError
 from anytpu.planning.compiler.request import request_of
-from anytpu.planning.target import target_named
+from anytpu.planning.records.target import target_named
 from compiler_samples import SQUARE, line_of, program_of, train
 
 

@@ -14,7 +14,7 @@ from anytpu.planning.compiler import parent
 from anytpu.planning.compiler.children import ask_child, describe_end
 from anytpu.planning.compiler.parent import EndedError, memory_limit_bytes, must_make_room, resident_bytes
 from anytpu.planning.compiler.request import request_of
-from anytpu.planning.target import target_named
+from anytpu.planning.records.target import target_named
 from compiler_samples import program_of, train
 
 V3 = target_named("v3-8")

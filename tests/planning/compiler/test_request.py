@@ -16,7 +16,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from anytpu.errors import PlanError
 from anytpu.planning.compiler import export
 from anytpu.planning.compiler.request import request_of
-from anytpu.planning.target import target_named
+from anytpu.planning.records.target import target_named
 from anytpu.program import Program, of, trace_digest
 from anytpu.program.placed import tpu_kind
 from compiler_samples import SQUARE, program_of, train

@@ -12,8 +12,8 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from anytpu.planning.floor.floor import NOTE, PREDICTED_BY, by_floor, least_of, rate_of
 from anytpu.planning.floor.work import work_of
-from anytpu.planning.settings import PlanSettings
-from anytpu.planning.target import target_named
+from anytpu.planning.jobs.settings import PlanSettings
+from anytpu.planning.records.target import target_named
 from anytpu.program import of
 from anytpu.program.program import REPLICA_AXIS, REPLICATED, ROWS, Program
 from anytpu.units import GIB

@@ -11,8 +11,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
 
 import plan_cases
 from anytpu.planning.floor.floor import by_floor
-from anytpu.planning.settings import PlanSettings
-from anytpu.planning.target import target_named
+from anytpu.planning.jobs.settings import PlanSettings
+from anytpu.planning.records.target import target_named
 from anytpu.program import of
 
 CASES = {case.name: case for case in plan_cases.CASES}

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from anytpu.errors import PlanError
 from anytpu.planning.hlo.shapes import bits_of, padded_count, shapes_of
-from anytpu.planning.quoting import quoted
+from anytpu.planning.records.quoting import quoted
 
 
 @pytest.mark.parametrize(

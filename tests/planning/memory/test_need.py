@@ -9,7 +9,7 @@ from anytpu.planning import hlo
 from anytpu.planning.compiler.answer import CompiledProgram, OutOfMemory
 from anytpu.planning.memory import memory_of, need_bytes, with_next_batch
 from anytpu.planning.records import Buffer, MemoryUse
-from anytpu.planning.target import target_named
+from anytpu.planning.records.target import target_named
 from anytpu.program.program import REPLICATED, ROWS, Program
 from anytpu.units import GIB, MIB
 from planning.hlo.saved import module

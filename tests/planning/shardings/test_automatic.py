@@ -7,8 +7,8 @@ import pytest
 
 from anytpu import program as programs
 from anytpu.errors import SettingError
+from anytpu.planning.records.target import target_named
 from anytpu.planning.shardings.automatic import by_estimate, choose_layout
-from anytpu.planning.target import target_named
 
 
 def network(width: int, rows: int):

@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import pytest
 
 from anytpu import program as programs
+from anytpu.planning.records.target import target_named
+from anytpu.planning.shardings.candidates import candidates
 from anytpu.planning.shardings.estimate import estimate
-from anytpu.planning.target import target_named
 from anytpu.planning.timing.irregular import ROW_S, UPDATE_S
 from anytpu.sharding import resolve, trace_step
-from anytpu.sharding.candidates import candidates
 
 TARGET = target_named("v5e-8")
 WIDTH, ROWS = 8192, 4096

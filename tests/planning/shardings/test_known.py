@@ -6,14 +6,14 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from anytpu.planning.job import PlanJob
+from anytpu.planning.jobs.job import PlanJob
+from anytpu.planning.jobs.settings import PlanSettings
 from anytpu.planning.records import Price
-from anytpu.planning.settings import PlanSettings
+from anytpu.planning.records.target import target_named
 from anytpu.planning.shardings import known
+from anytpu.planning.shardings.candidates import candidates
 from anytpu.planning.shardings.depth import SearchedJob
 from anytpu.planning.shardings.search import traced_job
-from anytpu.planning.target import target_named
-from anytpu.sharding.candidates import candidates
 
 SPEC = jax.ShapeDtypeStruct
 V5E = target_named("v5e-8")

@@ -6,11 +6,11 @@ import pytest
 
 import anytpu as tpu
 from anytpu import program as programs
-from anytpu.planning.job import PlanJob
+from anytpu.planning.jobs.job import PlanJob
 from anytpu.planning.shardings import depth
+from anytpu.planning.shardings.candidates import candidates
 from anytpu.planning.shardings.search import traced_job
 from anytpu.sharding import trace_step
-from anytpu.sharding.candidates import candidates
 from exact import models
 
 # `Variable.numpy()` of Keras 3.15 does this with NumPy 2; its `__array__` takes no `copy`.

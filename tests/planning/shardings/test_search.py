@@ -12,8 +12,8 @@ import pytest
 
 import anytpu as tpu
 from anytpu.errors import ProgramError, SettingError
+from anytpu.planning.records.target import target_named
 from anytpu.planning.shardings import find_shardings
-from anytpu.planning.target import target_named
 from anytpu.program.placed import axes_text
 from anytpu.sharding import resolve
 

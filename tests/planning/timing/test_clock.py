@@ -8,7 +8,7 @@ from tests.planning.hlo import saved
 from tests.planning.timing.modules import REGION, computation, cycles, module_of
 
 import anytpu as tpu
-from anytpu.planning.target import target_named
+from anytpu.planning.records.target import target_named
 from anytpu.planning.timing import step_time
 from anytpu.planning.timing.clock import Clock, user_name
 from anytpu.planning.timing.pricing import SCALAR_CYCLES, TRIP_CYCLES, OpPricer

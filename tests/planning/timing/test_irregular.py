@@ -2,7 +2,7 @@ import pytest
 from tests.planning.timing.modules import computation
 from tests.planning.timing.test_pricing import price
 
-from anytpu.planning.target import target_named
+from anytpu.planning.records.target import target_named
 
 V5E, V2 = target_named("v5e-1"), target_named("v2-8")
 LESS = """%less (a: f32[], b: f32[], c: s32[], d: s32[]) -> pred[] {

@@ -11,7 +11,7 @@ from tests.planning.timing.test_pricing import V6E, price
 
 import anytpu as tpu
 from anytpu.planning.hlo import parse
-from anytpu.planning.target import target_named
+from anytpu.planning.records.target import target_named
 from anytpu.planning.timing import step_time
 from anytpu.planning.timing.kernels import attention_of
 from anytpu.planning.timing.rates import rates_of

@@ -5,7 +5,7 @@ import pytest
 from tests.planning.timing.modules import REGION, cycles, module_of
 
 from anytpu.planning.hlo import collective_of
-from anytpu.planning.target import target_named
+from anytpu.planning.records.target import target_named
 from anytpu.planning.timing import network, step_time
 from anytpu.planning.timing.network import TorusSide, block_of, collective_price
 from anytpu.planning.timing.rates import rates_of

@@ -5,7 +5,7 @@ from tests.planning.hlo import saved
 from tests.planning.timing.test_pricing import price, product
 
 from anytpu.planning import hlo
-from anytpu.planning.target import target_named
+from anytpu.planning.records.target import target_named
 from anytpu.planning.timing import step_time
 from anytpu.planning.timing.network import collective_price
 from anytpu.planning.timing.rates import calibration, rates_of

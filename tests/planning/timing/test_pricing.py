@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 from tests.planning.timing.modules import REGION, computation, cycles, module_of
 
-from anytpu.planning.target import target_named
+from anytpu.planning.records.target import target_named
 from anytpu.planning.timing.irregular import LATENCY_S
 from anytpu.planning.timing.pricing import OpPricer
 from anytpu.planning.timing.rates import rates_of

@@ -3,11 +3,11 @@ import doctest
 import pytest
 from tests.planning.timing.modules import cycles, module_of
 
+from anytpu.planning.costs.waits import add_input_wait
 from anytpu.planning.hlo import parse
-from anytpu.planning.target import target_named
+from anytpu.planning.records.target import target_named
 from anytpu.planning.timing import step, step_time
 from anytpu.planning.timing.rates import rates_of
-from anytpu.planning.waits import add_input_wait
 
 MODULE = module_of(
     f"""%x = bf16[16384,1024]{{1,0:T(8,128)(2,1)}} parameter(0)

@@ -4,7 +4,7 @@ import math
 import pytest
 
 from anytpu.planning.records import OpTime
-from anytpu.planning.target import target_named
+from anytpu.planning.records.target import target_named
 from anytpu.planning.timing import uncertainty
 from anytpu.planning.timing.rates import calibration, rates_from, rates_of
 from anytpu.planning.timing.uncertainty import (

@@ -20,7 +20,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 from anytpu.errors import AnyTPUError
 from anytpu.planning.advice.residuals import Residuals, residuals_of
 from anytpu.planning.compiler.export import traced_jaxpr
-from anytpu.planning.job import batch_parts, weights_of
+from anytpu.planning.jobs.job import batch_parts, weights_of
 from anytpu.program.jaxprs import inner_jaxprs, level_of, shape_of
 from anytpu.program.program import Program, leaf_names
 

@@ -13,9 +13,9 @@ from anytpu.planning.advice.facts import Facts, ProposedChange
 from anytpu.planning.advice.features import LANES, find_odd_features
 from anytpu.planning.advice.fitting import Shortage, larger_slices, ways_to_fit
 from anytpu.planning.advice.reshards import find_reshards
+from anytpu.planning.costs.waits import HOST_WAIT
 from anytpu.planning.memory.batches import MemoryLine
 from anytpu.planning.records import Buffer, Prediction
-from anytpu.planning.waits import HOST_WAIT
 
 WORTH_SHARE = 0.05
 """A part of the step below this share is not worth a change."""

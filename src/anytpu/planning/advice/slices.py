@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from anytpu.planning.memory.batches import MemoryLine
 from anytpu.planning.records import Holding, Prediction
 from anytpu.planning.records.cost import Price
-from anytpu.planning.target import Target, every_target, limit_bytes
+from anytpu.planning.records.target import Target, every_target, limit_bytes
 
 
 def slices_that_hold(

@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 from anytpu.planning.advice.facts import Facts, ProposedChange
 from anytpu.planning.advice.findings import call_of, findings
+from anytpu.planning.costs.waits import HOST_WAIT
 from anytpu.planning.memory.batches import MemoryLine
 from anytpu.planning.records import Advice, Prediction
-from anytpu.planning.waits import HOST_WAIT
 
 WORTH_GAIN = 1.02
 """A tried change with a smaller gain is left out."""

@@ -21,7 +21,7 @@ from anytpu.planning.compiler.answer import CompiledProgram, OutOfMemory, answer
 from anytpu.planning.compiler.children import ask_child
 from anytpu.planning.compiler.refusal import refusal_of
 from anytpu.planning.compiler.request import Request, Stage, request_of
-from anytpu.planning.target import Target
+from anytpu.planning.records.target import Target
 from anytpu.program.program import Program
 
 

@@ -12,25 +12,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import jax
 
 from anytpu.errors import PlanError
 from anytpu.planning.compiler.export import Code, export_over_devices, export_program
-from anytpu.planning.target import Target
+from anytpu.planning.records.target import Stage, Target
 from anytpu.program.placed import tpu_kind
 from anytpu.program.program import REPLICA_AXIS, Layout, Program
 
 Spec = tuple[Any, ...]
 """A `PartitionSpec` as JSON has it: for each dimension None or the names of axes."""
-
-Stage = Literal["schedule", "code"]
-"""The last stage of a compilation.
-
-"schedule": fusions, collectives, their order and the memory are final. "code": machine code too, with the cycles of
-each operation; it takes nine tenths of the time.
-"""
 
 
 @dataclasses.dataclass(frozen=True)

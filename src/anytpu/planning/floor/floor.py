@@ -17,13 +17,13 @@ from collections.abc import Sequence
 import jax
 
 from anytpu import units
+from anytpu.planning.costs.waits import add_input_wait
 from anytpu.planning.floor.work import Flops, RequiredWork, work_of
-from anytpu.planning.job import batch_rows
+from anytpu.planning.jobs.job import batch_rows
+from anytpu.planning.jobs.settings import PlanSettings
 from anytpu.planning.memory.arguments import arguments_of, buffer_of
 from anytpu.planning.records import Buffer, MemoryUse, OpTime, Prediction, StepTime
-from anytpu.planning.settings import PlanSettings
-from anytpu.planning.target import Target, limit_bytes
-from anytpu.planning.waits import add_input_wait
+from anytpu.planning.records.target import Target, limit_bytes
 from anytpu.program.program import Program
 
 PREDICTED_BY = "a floor from FLOPs and bytes, not the TPU compiler"

@@ -24,7 +24,7 @@ import numpy as np
 from anytpu.errors import PlanError
 from anytpu.planning.hlo.instruction import Computation, HloInstruction
 from anytpu.planning.hlo.shapes import Shape
-from anytpu.planning.quoting import quoted
+from anytpu.planning.records.quoting import quoted
 
 KINDS = (
     "all-reduce",

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from anytpu.errors import PlanError
 from anytpu.planning.hlo.instruction import HloInstruction
 from anytpu.planning.hlo.shapes import Shape, bits_of
-from anytpu.planning.quoting import quoted
+from anytpu.planning.records.quoting import quoted
 
 _DIM_LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 _WINDOW = re.compile(r"window=\{([^}]*)\}")

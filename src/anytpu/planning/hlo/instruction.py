@@ -17,7 +17,7 @@ from collections.abc import Mapping
 
 from anytpu.errors import PlanError
 from anytpu.planning.hlo.shapes import Shape
-from anytpu.planning.quoting import quoted
+from anytpu.planning.records.quoting import quoted
 
 _PARAMETER = re.compile(r"parameter\((\d{1,9})\)")
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from anytpu.errors import PlanError
 from anytpu.planning.hlo.instruction import Computation, HloInstruction
 from anytpu.planning.hlo.origin import Frames
-from anytpu.planning.quoting import quoted
+from anytpu.planning.records.quoting import quoted
 
 _STEPPED_INTO = ("while", "call", "conditional", "async-start")
 _DONATED = re.compile(r"\{([\d, ]*)\}: \((\d+), \{[\d, ]*\}")

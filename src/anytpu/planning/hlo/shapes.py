@@ -17,7 +17,7 @@ import math
 import re
 
 from anytpu.errors import PlanError
-from anytpu.planning.quoting import quoted
+from anytpu.planning.records.quoting import quoted
 
 _SHAPE = re.compile(r"(?:/\*index=\d+\*/)?([a-z][a-z0-9]*)\[([^\]]*)\](?:\{([^}]*)\})?")
 _TILE = r"\((?:(?:\d{1,18}|\*)(?:,(?:\d{1,18}|\*))*)?\)"

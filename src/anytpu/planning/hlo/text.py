@@ -18,7 +18,7 @@ from anytpu.planning.hlo.instruction import Computation, HloInstruction, element
 from anytpu.planning.hlo.module import Module
 from anytpu.planning.hlo.origin import Frames
 from anytpu.planning.hlo.shapes import shapes_of
-from anytpu.planning.quoting import quoted
+from anytpu.planning.records.quoting import quoted
 
 _FIRST = re.compile(r"^(?:ENTRY |%\S+ \()", re.MULTILINE)
 _BLANK = re.compile(r"[\n\r ]*")

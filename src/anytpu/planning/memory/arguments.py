@@ -16,7 +16,7 @@ import jax
 from jax.tree_util import keystr, tree_flatten_with_path
 
 from anytpu.planning.records import Buffer
-from anytpu.planning.target import Target
+from anytpu.planning.records.target import Target
 from anytpu.program.program import Program
 
 _POSITION = re.compile(r"^\w+\[(\d+)\]$")

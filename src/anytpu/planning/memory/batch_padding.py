@@ -14,9 +14,9 @@ import collections
 from collections.abc import Collection, Iterator
 
 from anytpu.planning.hlo import Computation, HloInstruction, Module, Shape
-from anytpu.planning.job import batch_parts, batch_rows, weights_of
+from anytpu.planning.jobs.job import batch_parts, batch_rows, weights_of
 from anytpu.planning.records import BatchPadding
-from anytpu.planning.target import Target
+from anytpu.planning.records.target import Target
 from anytpu.program.program import Program
 
 _NAMES = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call", "after-all")

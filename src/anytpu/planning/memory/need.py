@@ -24,7 +24,7 @@ from anytpu.planning.memory.arguments import arguments_of, position_of
 from anytpu.planning.memory.liveness import Held, Peak, in_main_memory, peak_of
 from anytpu.planning.memory.parts import parts_of
 from anytpu.planning.records import Buffer, MemoryPart, MemoryUse
-from anytpu.planning.target import Target, limit_bytes
+from anytpu.planning.records.target import Target, limit_bytes
 from anytpu.program.program import Program
 
 ARGUMENTS = "(The compiler lists no buffers. Those shown are the arguments of the step, without padding.)"

@@ -14,7 +14,7 @@ from anytpu.planning.memory.arguments import arguments_of, position_of
 from anytpu.planning.memory.liveness import Held
 from anytpu.planning.records import MemoryPart
 from anytpu.planning.records.step import PartKind
-from anytpu.planning.target import Target
+from anytpu.planning.records.target import Target
 from anytpu.program.program import Program
 
 _ORDER: tuple[PartKind, ...] = (

@@ -11,7 +11,7 @@ from anytpu.errors import SettingError
 from anytpu.planning.records.cost import Holding
 from anytpu.planning.records.json_files import write_record
 from anytpu.planning.records.prediction import Prediction
-from anytpu.planning.target import Target
+from anytpu.planning.records.target import Target
 from anytpu.showing import report
 
 

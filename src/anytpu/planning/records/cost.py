@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from anytpu.planning.target import Target
+from anytpu.planning.records.target import Target
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from anytpu.errors import SettingError
 from anytpu.planning.records.json_files import write_record
-from anytpu.planning.target import Target
+from anytpu.planning.records.target import Target
 from anytpu.showing import report
 
 

@@ -19,10 +19,10 @@ from typing import Any, TypeVar
 from anytpu.errors import SettingError
 from anytpu.files.json_text import read_json
 from anytpu.files.opening import read_text
-from anytpu.planning.quoting import quoted
 from anytpu.planning.records.prediction import Prediction
+from anytpu.planning.records.quoting import quoted
 from anytpu.planning.records.step import NO_LAYER, Buffer, OpTime
-from anytpu.planning.stored import MAX_TEXT, record_of
+from anytpu.planning.records.stored import MAX_TEXT, record_of
 from anytpu.units import MIB
 
 LOCK_FORMAT = 1

@@ -13,7 +13,7 @@ from anytpu import units
 from anytpu.planning.records.cost import Cost, Holding
 from anytpu.planning.records.host import HostLoad
 from anytpu.planning.records.step import BatchPadding, MemoryUse, OpTime, StepTime
-from anytpu.planning.target import Target
+from anytpu.planning.records.target import Target
 
 Basis = Literal["compiled", "extrapolated", "floor"]
 """The basis of a prediction.

@@ -14,10 +14,9 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from anytpu import units
 from anytpu.errors import SettingError
-from anytpu.planning.compiler.request import Stage
 from anytpu.planning.records.json_files import write_record
 from anytpu.planning.records.prediction import Prediction, memory_text, step_text
-from anytpu.planning.target import Target
+from anytpu.planning.records.target import Stage, Target
 from anytpu.program.placed import axes_text, partition_of
 from anytpu.sharding import ModelLayout
 from anytpu.sharding.searched import to_record

@@ -13,18 +13,18 @@ from collections.abc import Callable, Sequence
 
 from anytpu import _env, units
 from anytpu.errors import AnyTPUError, SettingError
-from anytpu.planning.job import PlanJob
+from anytpu.planning.jobs.job import PlanJob
+from anytpu.planning.jobs.settings import PlanSettings
 from anytpu.planning.records.shardings import Sharding
-from anytpu.planning.settings import PlanSettings
+from anytpu.planning.records.target import Target, limit_bytes, target_named
+from anytpu.planning.shardings.candidates import candidates
 from anytpu.planning.shardings.depth import SearchedJob
 from anytpu.planning.shardings.estimate import estimate
 from anytpu.planning.shardings.search import run_searches, traced_job
 from anytpu.planning.shardings.slice_search import SliceSearch
-from anytpu.planning.target import Target, limit_bytes, target_named
 from anytpu.program.batch_axes import with_rows
 from anytpu.program.program import Program
 from anytpu.sharding import ModelLayout, trace_step
-from anytpu.sharding.candidates import candidates
 
 COMPILED = 3
 """Number of layouts that are compiled: data parallelism, the smallest state and the shortest estimate."""

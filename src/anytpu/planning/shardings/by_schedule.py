@@ -13,9 +13,9 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from anytpu.planning.cost import cost_of
+from anytpu.planning.costs.cost import cost_of
+from anytpu.planning.jobs.settings import PlanSettings
 from anytpu.planning.records import Prediction
-from anytpu.planning.settings import PlanSettings
 
 OFF = 0.1
 """Assumed error of the ratio for another layout, as a logarithm: the five layouts above are within it."""

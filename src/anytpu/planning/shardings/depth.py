@@ -14,13 +14,13 @@ import dataclasses
 import functools
 
 from anytpu.errors import ProgramError
-from anytpu.planning.extrapolation import extrapolate_programs
-from anytpu.planning.forecast import completed, predict
-from anytpu.planning.job import PlanJob
+from anytpu.planning.forecasts.extrapolation import extrapolate_programs
+from anytpu.planning.forecasts.forecast import completed, predict
+from anytpu.planning.jobs.job import PlanJob
+from anytpu.planning.jobs.settings import PlanSettings
 from anytpu.planning.records import Prediction
-from anytpu.planning.settings import PlanSettings
+from anytpu.planning.records.target import Target
 from anytpu.planning.shardings import known
-from anytpu.planning.target import Target
 from anytpu.program.lowering import TRACING
 from anytpu.program.program import Placement, Program, state_names
 from anytpu.sharding import ModelLayout, TracedStep, place, trace_step

@@ -25,14 +25,14 @@ import jax
 from jax.extend.core import JaxprEqn
 
 from anytpu.planning.hlo.collectives import Collective
-from anytpu.planning.target import Target
+from anytpu.planning.records.target import Target
+from anytpu.planning.shardings.candidates import weights_of
 from anytpu.planning.timing.irregular import ROW_S, UPDATE_S
 from anytpu.planning.timing.network import collective_price
 from anytpu.planning.timing.rates import rates_of
 from anytpu.program.jaxprs import aval_of
 from anytpu.program.rematerialising import Remat, live_bytes
 from anytpu.sharding import ModelLayout, TracedStep
-from anytpu.sharding.candidates import weights_of
 from anytpu.sharding.layouts import Spec
 from anytpu.sharding.logical_axes import Axes, AxisLevel
 from anytpu.sharding.placing import axis_parts, specs_of

@@ -25,9 +25,9 @@ import jax
 from anytpu import _env, _jax
 from anytpu.planning.compiler import cache
 from anytpu.planning.compiler.places import operations
+from anytpu.planning.jobs.settings import PlanSettings
 from anytpu.planning.records import Prediction
-from anytpu.planning.settings import PlanSettings
-from anytpu.planning.target import Target
+from anytpu.planning.records.target import Target
 from anytpu.program.trace_digest import trace_digest
 from anytpu.sharding import ModelLayout, TracedStep
 from anytpu.sharding.searched import to_record

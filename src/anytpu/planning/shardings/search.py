@@ -17,15 +17,15 @@ from anytpu._calls import explain_arguments
 from anytpu.engine.slices import smallest_slice
 from anytpu.errors import ProgramError, SettingError
 from anytpu.planning.advice import slices_that_hold
-from anytpu.planning.job import PlanJob, jobs_of
-from anytpu.planning.planner import run_together
+from anytpu.planning.costs.waits import settings_of
+from anytpu.planning.jobs.job import PlanJob, jobs_of
+from anytpu.planning.jobs.settings import PlanSettings, check_positive_integer
+from anytpu.planning.plans.planner import run_together
 from anytpu.planning.records.shardings import Rank, Sharding, Shardings
-from anytpu.planning.settings import PlanSettings, check_positive_integer
+from anytpu.planning.records.target import targets_named
 from anytpu.planning.shardings.depth import SearchedJob
 from anytpu.planning.shardings.slice_search import SliceSearch
 from anytpu.planning.shardings.smaller_batch import largest_part
-from anytpu.planning.target import targets_named
-from anytpu.planning.waits import settings_of
 from anytpu.sharding import TracedStep, place, trace_step
 
 STOPPED = "The search was stopped: layouts that were not compiled yet are only estimated."

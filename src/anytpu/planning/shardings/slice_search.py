@@ -19,17 +19,16 @@ from anytpu import units
 from anytpu.errors import AnyTPUError, CompilerMissingError, NoAnswerError
 from anytpu.planning.advice.remat import how_to_rematerialise
 from anytpu.planning.advice.residuals import residuals_of
-from anytpu.planning.compiler.request import Stage
+from anytpu.planning.jobs.settings import PlanSettings
 from anytpu.planning.records import Prediction
 from anytpu.planning.records.shardings import Sharding, missing_memory
-from anytpu.planning.settings import PlanSettings
+from anytpu.planning.records.target import Stage, Target, limit_bytes
 from anytpu.planning.shardings.by_schedule import calibrated
+from anytpu.planning.shardings.candidates import batch_rows_divide, candidates
 from anytpu.planning.shardings.depth import SearchedJob
 from anytpu.planning.shardings.estimate import estimate, live_bytes_of
-from anytpu.planning.target import Target, limit_bytes
 from anytpu.program.rematerialising import REMATS, Remat
 from anytpu.sharding import ModelLayout
-from anytpu.sharding.candidates import batch_rows_divide, candidates
 
 FUSED = 0.35
 """Share of the activations that the compiler keeps, at least: fusions never write the rest."""

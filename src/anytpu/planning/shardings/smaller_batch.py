@@ -16,14 +16,14 @@ import jax
 
 from anytpu import units
 from anytpu.errors import AnyTPUError
+from anytpu.planning.jobs.settings import PlanSettings
 from anytpu.planning.records.shardings import Sharding
-from anytpu.planning.settings import PlanSettings
+from anytpu.planning.records.target import Target, limit_bytes
+from anytpu.planning.shardings.candidates import weights_of
 from anytpu.planning.shardings.depth import SearchedJob
 from anytpu.planning.shardings.estimate import estimate, live_bytes_of
-from anytpu.planning.target import Target, limit_bytes
 from anytpu.program.rematerialising import REMATS
 from anytpu.sharding import trace_step
-from anytpu.sharding.candidates import weights_of
 from anytpu.sharding.placing import specs_of
 
 MAX_TRIES = 3

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from anytpu.planning.hlo import HloInstruction, Shape
 from anytpu.planning.hlo.flops import window_of
-from anytpu.planning.target import Target
+from anytpu.planning.records.target import Target
 
 VECTOR = 8 * 128
 """Number of elements that one vector instruction handles."""

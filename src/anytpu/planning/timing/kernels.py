@@ -26,7 +26,7 @@ from typing import Literal, NamedTuple
 
 from anytpu.planning.hlo import HloInstruction, result_aliases
 from anytpu.planning.records import OpPrice
-from anytpu.planning.target import Target
+from anytpu.planning.records.target import Target
 from anytpu.planning.timing.irregular import VECTOR, vector_alus
 from anytpu.planning.timing.mosaic import KernelCode, code_of
 from anytpu.planning.timing.rates import NARROW, Rates, fast_flops_per_s

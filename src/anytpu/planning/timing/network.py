@@ -34,7 +34,7 @@ from typing import Literal, NamedTuple
 
 from anytpu.planning.hlo import Collective, HloInstruction
 from anytpu.planning.records import OpPrice
-from anytpu.planning.target import Target
+from anytpu.planning.records.target import Target
 from anytpu.planning.timing.rates import Rates
 
 ACHIEVED_SHARE = 0.33
@@ -165,7 +165,7 @@ def block_of(target: Target, devices: tuple[int, ...]) -> TorusBlock:
         devices: indices of the group's devices; () for all of the slice.
 
     Example:
-        >>> from anytpu.planning.target import target_named
+        >>> from anytpu.planning.records.target import target_named
         >>> block = block_of(target_named("v5e-16"), tuple(range(16)))
         >>> block.chips, block.links, block.hops
         (16, 2.0, 6)
@@ -261,7 +261,7 @@ def dcn_bytes_per_s(target: Target) -> float:
     """Return the rate of a device over the data center's network, one way, bytes per second.
 
     Example:
-        >>> from anytpu.planning.target import target_named
+        >>> from anytpu.planning.records.target import target_named
         >>> round(dcn_bytes_per_s(target_named("2xv6e-256")) / 1e9, 1)
         4.1
     """

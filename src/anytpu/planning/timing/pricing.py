@@ -17,7 +17,7 @@ from typing import Literal
 
 from anytpu.planning.hlo import Collective, HloInstruction, Shape, flops_of
 from anytpu.planning.records import Kind, OpPrice
-from anytpu.planning.target import Target
+from anytpu.planning.records.target import Target
 from anytpu.planning.timing.irregular import LATENCY_S, VECTOR, counted_time
 from anytpu.planning.timing.kernels import kernel_price
 from anytpu.planning.timing.network import collective_price

@@ -16,7 +16,7 @@ import json
 from importlib import resources
 from typing import Any
 
-from anytpu.planning.target import Target
+from anytpu.planning.records.target import Target
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +99,7 @@ def rates_of(target: Target) -> Rates:
     """Return the rates of one device of a target.
 
     Example:
-        >>> from anytpu.planning.target import target_named
+        >>> from anytpu.planning.records.target import target_named
         >>> rates_of(target_named("v3-8")).clock_hz
         940000000.0
     """

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from anytpu.planning.hlo import Module
 from anytpu.planning.records import OpTime, StepTime
-from anytpu.planning.target import Target
+from anytpu.planning.records.target import Target
 from anytpu.planning.timing.clock import Clock
 from anytpu.planning.timing.pricing import OpPricer
 from anytpu.planning.timing.rates import Rates, rates_of

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from anytpu.planning.records import Kind, OpTime
-from anytpu.planning.target import Target
+from anytpu.planning.records.target import Target
 from anytpu.planning.timing.rates import calibration
 
 NINE_OF_TEN = 1.645

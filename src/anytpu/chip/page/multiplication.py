@@ -1,0 +1,233 @@
+"""The sections of a page on multiplication: three kinds of units compared, and the systolic wave.
+
+Idea: 256 by 256 cells are too many to show. A `SystolicArray` of 8 by 8 multiplies the upper left corner of the first
+tile with the activations of the same lanes. Every number shown is one of its registers.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from anytpu import units as written
+from anytpu.chip.machine.systolic import ArraySnapshot, SystolicArray
+from anytpu.chip.page.first_tile import FirstTile
+from anytpu.chip.page.record import ChipPage
+from anytpu.report.html import Markup, element, joined, remark, section, table
+
+SIZE = 8
+"""Maximum number of rows, columns and vectors shown."""
+
+_UNITS = (
+    ("scalar", "Scalar unit", "One multiply-add an operation, both of its numbers read from registers each time."),
+    ("vector", "Vector unit", "A row of 8 multiply-adds an operation, all with the same number from the left."),
+    (
+        "matrix",
+        "Matrix unit",
+        "A whole row of the result begins every cycle; the weights stay in their cells, and each number that comes in "
+        "is handed on from cell to cell.",
+    ),
+)
+
+
+def units(page: ChipPage) -> Markup:
+    """Return the same product on a scalar, a vector and a matrix unit, and the operation counts of this program."""
+    panels = [
+        element(
+            "div",
+            element("h3", title),
+            element("svg", class_="unit", role="img", aria_label=f"{title}: progress of the 64 results"),
+            element("p", class_="said-of", role="status", aria_live="off"),
+            remark(text),
+            class_="panel",
+            data_unit=name,
+        )
+        for name, title, text in _UNITS
+    ]
+    return section(
+        "units",
+        "Scalar, vector, matrix",
+        "the same 8 x 8 by 8 x 8 product, one operation a step",
+        element("div", *panels, class_="panels"),
+        _player("units", "step"),
+        _for_this_program(page),
+    )
+
+
+def _for_this_program(page: ChipPage) -> Markup:
+    macs, array = page.timing.macs, page.timing.design.array
+    if not macs:
+        return joined()
+    rows = [
+        ("scalar unit", "1", written.format_count(macs)),
+        (f"vector unit of {array} lanes", f"{array:,}", written.format_count(-(-macs // array))),
+        (f"matrix unit of {array} x {array}", f"{array * array:,}", written.format_count(page.timing.active_cycles)),
+    ]
+    name = f"operations for a batch of {page.timing.batch:,}"
+    said = (
+        f"This program's {written.format_count(macs)} multiply-adds. The matrix unit's are the cycles in which it is "
+        "active: also cells without a weight of the model's work in them."
+    )
+    shown = table(("unit", "multiply-adds an operation", name), rows, "counters", numbers=(1, 2))
+    return joined(element("h3", "For this program"), shown, remark(said))
+
+
+def wave(tile: FirstTile | None) -> Markup:
+    """Return the systolic wave over the corner of the first tile."""
+    if tile is None:
+        return joined()
+    shown = wave_of(tile)
+    size = len(shown.weights)
+    stage = element("svg", class_="stage", role="img", aria_label=f"A systolic array of {size} by {size} cells at work")
+    return section(
+        "wave",
+        "Systolic wave",
+        f"the first tile of {tile.layer or 'the program'}",
+        remark(_introduction(tile, shown)),
+        element("div", stage, class_="sideways", tabindex=0, role="region", aria_label="Systolic array"),
+        _player("wave", "cycle"),
+        element("p", class_="readout", role="status"),
+        _check(shown),
+        _whole_tile(tile, size),
+        element("noscript", _sums(shown)),
+    )
+
+
+def _introduction(tile: FirstTile, shown: Wave) -> str:
+    size = len(shown.weights)
+    numbers = (
+        "the numbers that come in are those of your first examples"
+        if tile.is_example
+        else "the numbers that come in are drawn at random, as the program keeps no example"
+    )
+    numbers += " (of their 16 bits, the low bytes)" if tile.is_half else ""
+    return (
+        f"The upper left {size} x {size} cells of the {len(tile.weights)} x {len(tile.weights)}, rows "
+        f"{shown.first_row} to {shown.first_row + len(shown.numbers) - 1} of the pass. The weights are the program's "
+        f"own, {numbers}. The tile uses {tile.depth} of the array's rows; sums go on down through all of them."
+    )
+
+
+def _check(shown: Wave) -> Markup:
+    equal, all_of_them = int((shown.sums == shown.expected).sum()), shown.sums.size
+    text = f"Checked: {equal} of {all_of_them} sums that left the array are those of the int32 matrix product."
+    return element("p", text, class_="checked" if shown.is_right else "warning")
+
+
+def _whole_tile(tile: FirstTile, size: int) -> Markup:
+    used = int(np.count_nonzero(tile.weights))
+    text = (
+        f"The whole tile: {used:,} of its {tile.weights.size:,} weights are not 0. Blue is above 0, red below; the "
+        f"corner above is its upper left {size} x {size}."
+    )
+    canvas = element("canvas", class_="tile", role="img", aria_label=text)
+    return element("figure", canvas, element("figcaption", text, class_="plain"), class_="whole")
+
+
+def _sums(shown: Wave) -> Markup:
+    titles = ["row", *(f"column {n}" for n in range(shown.sums.shape[1]))]
+    rows = [(f"{shown.first_row + n}", *map(str, line)) for n, line in enumerate(shown.sums.tolist())]
+    return table(titles, rows, numbers=range(1, len(titles)))
+
+
+def _player(name: str, noun: str) -> Markup:
+    """Return buttons and a slider, to which the script attaches."""
+    buttons = [("first", "|<", "To the start"), ("back", "<", f"One {noun} back"), ("play", "Play", None),
+               ("next", ">", f"One {noun} on"), ("last", ">|", "To the end")]  # fmt: skip
+    return element(
+        "div",
+        *(element("button", text, type="button", data_do=do, aria_label=said) for do, text, said in buttons),
+        element("input", type="range", min=0, max=1, step=1, value=0, aria_label=noun),
+        class_="player",
+        data_player=name,
+    )
+
+
+def wave_scene(tile: FirstTile | None) -> dict[str, Any] | None:
+    """Return the script's data on the first tile."""
+    if tile is None:
+        return None
+    whole = {"size": len(tile.weights), "weights": base64.b64encode(tile.weights.astype(np.int8).tobytes()).decode()}
+    return {**scene(wave_of(tile)), "tile": whole}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Wave:
+    """A run of a small array.
+
+    Attributes:
+        first_row: index of the first shown row of the pass, chosen for varied values.
+        weights: corner of the tile; int32 `(rows, columns)`.
+        numbers: activations; int32 `(vectors, rows)`.
+        snapshots: registers after each cycle.
+        sums: sums that left the array; int32 `(vectors, columns)`.
+        expected: the matrix product for comparison; int32 `(vectors, columns)`.
+    """
+
+    first_row: int
+    weights: np.ndarray
+    numbers: np.ndarray
+    snapshots: tuple[ArraySnapshot, ...]
+    sums: np.ndarray
+    expected: np.ndarray
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the sums that left the array equal the matrix product."""
+        return bool((self.sums == self.expected).all())
+
+
+def wave_of(tile: FirstTile) -> Wave:
+    """Return the wave over the corner of a tile."""
+    size = min(SIZE, len(tile.weights))
+    weights = tile.weights[:size, :size].astype(np.int32)
+    first = _first_row(tile.numbers[:, :size], size)
+    numbers = tile.numbers[first : first + size, :size]
+    snapshots = tuple(SystolicArray(size, size).snapshots(weights, numbers))
+    sums = np.zeros((len(numbers), size), np.int32)
+    for snapshot in snapshots:
+        for vector, column, value in snapshot.leaving:
+            sums[vector, column] = value
+    return Wave(first, weights, numbers, snapshots, sums, (numbers @ weights).astype(np.int32))
+
+
+def _first_row(numbers: np.ndarray, size: int) -> int:
+    """Return the start of the rows with the most distinct values; the border of an image has few."""
+    starts = range(0, max(len(numbers) - size, 0) + 1, size)[:512]
+    return max(starts, key=lambda start: (len(np.unique(numbers[start : start + size])), -start), default=0)
+
+
+def scene(wave: Wave) -> dict[str, Any]:
+    """Return a wave as the script's data."""
+    left_at = {}
+    for snapshot in wave.snapshots:
+        for vector, column, _ in snapshot.leaving:
+            left_at[vector, column] = snapshot.cycle
+    vectors, columns = wave.sums.shape
+    return {
+        "lanes": len(wave.weights),
+        "columns": columns,
+        "rows": vectors,
+        "first_row": wave.first_row,
+        "weights": wave.weights.tolist(),
+        "inputs": wave.numbers.tolist(),
+        "steps": [_step(snapshot) for snapshot in wave.snapshots],
+        "results": [
+            [{"sum": int(wave.sums[vector, column]), "cycle": left_at[vector, column]} for column in range(columns)]
+            for vector in range(vectors)
+        ],
+    }
+
+
+def _step(snapshot: ArraySnapshot) -> dict[str, Any]:
+    weights = snapshot.next_weights if snapshot.shifting else snapshot.weights
+    return {
+        "shifting": snapshot.shifting,
+        "weight": weights.ravel().tolist(),
+        "row": [None if vector < 0 else vector for vector in snapshot.vectors.ravel().tolist()],
+        "input": snapshot.numbers.ravel().tolist(),
+        "sum": snapshot.sums.ravel().tolist(),
+    }

@@ -1,0 +1,96 @@
+"""`anytpu port`: rewrite the TPU calls of TensorFlow programs to anytpu."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from anytpu.cli.command import Command
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from anytpu.migrate.port import PortedFile
+
+LEFT_STATUS = 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the paths, --write and --try."""
+    parser.add_argument(
+        "paths", metavar="PATH", type=Path, nargs="+", help="a program, a notebook, or a folder of them"
+    )
+    parser.add_argument(
+        "--write", action="store_true", help="change the files; each old file is kept as NAME.bak in its folder"
+    )
+
+    parser.add_argument(
+        "--try",
+        action="store_true",
+        dest="try_them",
+        help="run each ported program, cut to a few steps, in a copy of its folder, and show the first failure",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the diffs, the findings and the trials; the status is 1 if a line must be changed by hand or has failed."""
+    from anytpu.migrate.port import ported_file, program_files, write
+    from anytpu.migrate.port.report import summary
+    from anytpu.report.terminal import open_console, say
+
+    console = open_console()
+    files = [ported_file(path) for path in program_files(arguments.paths)]
+    for file in files:
+        _show(console, file)
+    failed = sum([_try(console, file) for file in files]) if arguments.try_them else 0
+    if arguments.write:
+        for backup in write(files):
+            say(console, f"The old file is kept as {backup}")
+    changed = sum(file.program.is_changed for file in files)
+    left = sum(len(file.program.by_hand) for file in files)
+    say(console, summary(len(files), changed, left, arguments.write), style="bold")
+    if changed and not arguments.write:
+        say(console, f"To change {'it' if len(files) == 1 else 'them'}: the same command with --write")
+    return LEFT_STATUS if left or failed else 0
+
+
+def _try(console: Console, file: PortedFile) -> bool:
+    """Run a ported program for a few steps; return whether it failed."""
+    from anytpu.migrate.port import tried
+    from anytpu.migrate.port.report import trial_lines
+    from anytpu.report.terminal import say
+
+    trial = tried(file.program, file.path)
+    say(console, f"{file.path}: the trial of the ported program")
+    console.print("\n".join(trial_lines(trial, console.width)), soft_wrap=True, markup=False, highlight=False)
+    console.print()
+    return bool(trial.error)
+
+
+def _show(console: Console, file: PortedFile) -> None:
+    from anytpu.migrate.port.report import diff_lines, finding_lines, print_diff
+
+    print_diff(console, diff_lines(file.program.old, file.program.new, str(file.path)))
+    for kind, title in (("by hand", "to port by hand"), ("note", "worth a look")):
+        findings = [finding for finding in file.program.findings if finding.kind == kind]
+        if findings:
+            console.print(f"\n{file.path}: {title}", soft_wrap=True)
+            console.print("\n".join(finding_lines(findings, console.width)), soft_wrap=True)
+    if file.program.is_changed or file.program.findings:
+        console.print()
+
+
+COMMAND = Command(
+    name="port",
+    summary="rewrite the TPU calls of a TensorFlow program to anytpu's",
+    description="""\
+Find the TPU calls of TensorFlow 1 and 2 in programs, under any import name, and show
+the rewritten program as a diff; --write changes the files. Lines to change by hand
+are listed with the code to type. --try runs the result for a few steps and shows
+the first failure. `anytpu docs migrate` has the whole table. The exit status is 1 if a
+line must be changed by hand, or if a trial failed.
+""",
+    add_arguments=add_arguments,
+    run=run,
+)

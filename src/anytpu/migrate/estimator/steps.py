@@ -1,0 +1,276 @@
+"""The steps of one replica: training, evaluation and prediction.
+
+Idea: a step calls the model_fn with the replica's rows and returns the outputs that the host needs. The strategy
+compiles it, alone or in a loop.
+
+Rule: before a step is compiled it is traced once (`make`), to make the variables of the model and the optimizer. The
+spec of that call has the hooks and host functions.
+"""
+
+from __future__ import annotations
+
+import abc
+import copy
+import inspect
+from collections.abc import Callable
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+import keras
+
+from anytpu.embedding import EstimatorTables
+from anytpu.errors import EstimatorError
+from anytpu.migrate.estimator import optimization
+from anytpu.migrate.estimator.spec import TPUEstimatorSpec, check_batch_axis, name_of
+from anytpu.migrate.estimator.variable_store import ModelCall, VariableStore
+from anytpu.program.program import REPLICA_AXIS, Tree
+from anytpu.strategy import scopes
+from anytpu.strategy.current import CURRENT
+from anytpu.strategy.gradients import grads_of_rows
+from anytpu.strategy.replicas import Replica, ReplicaScope, inside
+from anytpu.strategy.summed import SummedGradient
+
+EMBEDDING_GRADIENTS = "embedding_gradients"
+"""The output of a training step with the gradients of its embeddings, by feature."""
+
+
+class ModelStep(abc.ABC):
+    """One step of a model_fn in one mode.
+
+    Args:
+        model_fn: takes `features`, and those of `labels`, `mode`, `params` and `config` that its signature names.
+        mode: one of `ModeKeys`.
+        params: the user's params, with "batch_size" (of one replica) and "use_tpu".
+        config: the `RunConfig`.
+        store: the model's variables.
+
+    Attributes:
+        tables: the estimator's embedding tables, or None.
+        looks_up: whether the step gets ids, and looks them up itself, not embeddings.
+        spec: result of the model_fn's first call, used for its functions and hooks; its tensors are traced and must not
+            be used. None before that call.
+    """
+
+    def __init__(
+        self, model_fn: Callable, mode: str, params: dict[str, Any], config: Any, store: VariableStore
+    ) -> None:
+        self.model_fn, self._mode, self._params, self._config = model_fn, mode, params, config
+        self.store = store
+        self.tables: EstimatorTables | None = None
+        self.looks_up = False
+        self.spec: TPUEstimatorSpec | None = None
+        self._made: list[str] = []
+        self._optimizer_state: list[Any] = []
+
+    def __call__(self, batch: tuple[Tree, Tree]) -> Tree:
+        """Run one replica's step on (features, labels)."""
+        with self.store.call(makes=False) as call:
+            return self._run(call, *batch)
+
+    def make(self, strategy: Any, batch: tuple[Tree, Tree]) -> Tree:
+        """Make the variables, by tracing the model_fn.
+
+        Args:
+            strategy: the strategy that will run the step.
+            batch: specs of the batches of all replicas, `(replicas, rows, ...)` each.
+
+        Returns:
+            Specs of the outputs, `(replicas, ...)` each.
+        """
+        replicas = strategy.num_replicas_in_sync
+        scopes.install()
+        scope = ReplicaScope([], makes_variables=True)
+
+        def make_replica(batch: tuple[Tree, Tree]) -> Tree:
+            scope.begins_here()
+            return self._make_replica(batch)
+
+        token = CURRENT.set(strategy)
+        try:
+            with scope, inside(Replica(replicas)):
+                all_replicas = jax.vmap(make_replica, axis_name=REPLICA_AXIS, axis_size=replicas)
+                outputs = jax.eval_shape(all_replicas, batch)
+        finally:
+            CURRENT.reset(token)
+        self.store.settle(self._mode, self._made, scope.seen, self._optimizer_state)
+        return outputs
+
+    def _make_replica(self, batch: tuple[Tree, Tree]) -> Tree:
+        with self.store.call(makes=True) as call:
+            outputs = self._make(call, *batch)
+        self._made = call.names
+        return outputs
+
+    def _spec(self, features: Tree, labels: Tree) -> TPUEstimatorSpec:
+        """Call the model_fn with one replica's batch; the caller is in the scope of the call.
+
+        Raises:
+            EstimatorError: there are labels and model_fn takes none. Or it does not return a `TPUEstimatorSpec` of the
+                mode.
+        """
+        parameters = parameters_of(self.model_fn)
+        available: dict[str, Any] = {"mode": self._mode, "params": copy.copy(self._params), "config": self._config}
+        arguments = {name: value for name, value in available.items() if name in parameters}
+        if "labels" in parameters:
+            arguments["labels"] = labels
+        elif labels is not None:
+            raise EstimatorError(
+                "model_fn does not take labels, but input_fn returns labels. Write "
+                "def model_fn(features, labels, mode, params)"
+            )
+        if self.tables is not None and self.looks_up:
+            features = self.tables.embedded_in_trace(features)
+        spec = self.model_fn(features, **arguments)
+        if not isinstance(spec, TPUEstimatorSpec):
+            raise EstimatorError(
+                f"estimator_spec used by TPU {_ACTIVITIES[self._mode]} must have type `TPUEstimatorSpec`. Got "
+                f"{type(spec).__name__}: return tpu.TPUEstimatorSpec(mode, ...)"
+            )
+        if spec.mode != self._mode:
+            raise EstimatorError(
+                f"model_fn was called for mode {self._mode!r} and returned a TPUEstimatorSpec for {spec.mode!r}: "
+                "pass on its argument mode"
+            )
+        if self.spec is None:
+            self.spec = spec
+        return spec
+
+    @abc.abstractmethod
+    def _run(self, call: ModelCall, features: Tree, labels: Tree) -> Tree:
+        """Run the step."""
+
+    def _make(self, call: ModelCall, features: Tree, labels: Tree) -> Tree:
+        """Call the model_fn so that it makes its variables."""
+        return self._run(call, features, labels)
+
+
+@final
+class TrainStep(ModelStep):
+    """A training step. Its outputs are the replica's loss, the host_call's tensors, and gradients of embeddings."""
+
+    def _run(self, call: ModelCall, features: Tree, labels: Tree) -> Tree:
+        # 1. Call the model_fn inside the loss, so that its forward pass is differentiated.
+        specs: list[TPUEstimatorSpec] = []
+
+        def loss_fn(embeddings: Tree) -> tuple[Any, Tree]:
+            with call.scope():
+                spec = self._spec({**features, **embeddings} if embeddings else features, labels)
+                train_op = optimization.checked_train_op(spec.train_op, self._params["use_tpu"])
+                specs.append(spec)
+                loss = _scalar(train_op.loss) * optimization.scale_of(train_op.optimizer)
+                return loss, {"loss": _scalar(spec.loss), "host_call": _tensors("host_call", spec.host_call)}
+
+        # 2. Differentiate by all trainable variables: the var_list of the spec is known only after the call.
+        variables = self._variables(call, None)
+        embeddings = self._embeddings(features)
+        if embeddings:
+            outputs, gradients, outputs_of_rows = grads_of_rows(loss_fn, variables, embeddings)
+            outputs = {**outputs, EMBEDDING_GRADIENTS: outputs_of_rows}
+        else:
+            outputs, gradients = optimization.differentiated(lambda: loss_fn({}), variables)
+        # 3. Update the variables of the var_list.
+        wanted = {id(variable) for variable in self._variables(call, specs[-1])}
+        pairs = [(g, v) for g, v in zip(gradients, variables, strict=True) if id(v) in wanted]
+        self._apply(call, specs[-1], [g for g, _ in pairs], [v for _, v in pairs])
+        return outputs
+
+    def _make(self, call: ModelCall, features: Tree, labels: Tree) -> Tree:
+        with call.scope():
+            spec = self._spec(features, labels)
+            optimization.checked_train_op(spec.train_op, self._params["use_tpu"])
+            outputs = {"loss": _scalar(spec.loss), "host_call": _tensors("host_call", spec.host_call)}
+        if embeddings := self._embeddings(features):
+            outputs[EMBEDDING_GRADIENTS] = embeddings
+        variables = self._variables(call, spec)
+        if not variables:
+            raise EstimatorError(
+                "No variables to optimize: model_fn makes no trainable variable, and none is in the var_list of "
+                "optimizer.minimize"
+            )
+        # An update by zeros makes the variables of the optimizer.
+        zeros = [SummedGradient(jnp.zeros(variable.shape, variable.dtype)) for variable in variables]
+        self._optimizer_state = [call.original(v) for v in self._apply(call, spec, zeros, variables)]
+        self.store.is_trained = True
+        return outputs
+
+    def _embeddings(self, features: Tree) -> dict[str, Any]:
+        """Return the features that are embeddings."""
+        return {} if self.tables is None else {name: features[name] for name in self.tables.spec.feature_to_config_dict}
+
+    def _variables(self, call: ModelCall, spec: TPUEstimatorSpec | None) -> list[Any]:
+        """Return the variables to train: the spec's var_list, or else all trainable variables."""
+        chosen = None if spec is None else spec.train_op.variables
+        return self.store.trainable() if chosen is None else [call.original(variable) for variable in chosen]
+
+    def _apply(self, call: ModelCall, spec: TPUEstimatorSpec, gradients: list[Any], variables: list[Any]) -> list[Any]:
+        """Update variables with the optimizer. Return the variables of the optimizer's state."""
+        with call.scope():
+            state = optimization.apply(spec.train_op, gradients, variables)
+            self.store.global_step.assign_add(1)
+        return state
+
+
+@final
+class EvalStep(ModelStep):
+    """An evaluation step. Its outputs are the replica's loss and the tensors of the eval_metrics."""
+
+    def _run(self, call: ModelCall, features: Tree, labels: Tree) -> Tree:
+        with call.scope():
+            spec = self._spec(features, labels)
+            return {"loss": _scalar(spec.loss), "eval_metrics": _tensors("eval_metrics", spec.eval_metrics)}
+
+
+@final
+class PredictStep(ModelStep):
+    """A prediction step. Its outputs are the predictions."""
+
+    def _run(self, call: ModelCall, features: Tree, labels: Tree) -> Tree:
+        with call.scope():
+            predictions = self._spec(features, None).predictions
+            assert predictions is not None
+            check_batch_axis("predictions", predictions)
+            return {name: _array(tensor) for name, tensor in predictions.items()}
+
+
+def _tensors(name: str, pair: Any) -> Tree:
+    if pair is None:
+        return None
+    check_batch_axis(name, pair[1])
+    if isinstance(pair[1], dict):
+        return {key: _array(tensor) for key, tensor in pair[1].items()}
+    return [_array(tensor) for tensor in pair[1]]
+
+
+def _array(tensor: Any) -> jax.Array:
+    return jnp.asarray(tensor.value if isinstance(tensor, keras.Variable) else tensor)
+
+
+def _scalar(loss: Any) -> jax.Array:
+    return _array(loss).reshape(())
+
+
+_ACTIVITIES = {"train": "training", "eval": "evaluation", "infer": "prediction"}
+
+
+def parameters_of(function: Callable) -> frozenset[str]:
+    """Return the names of a function's parameters, without those bound by `functools.partial`."""
+    return frozenset(inspect.signature(function).parameters)
+
+
+def check_model_fn(model_fn: Any) -> None:
+    """Reject an invalid model_fn.
+
+    Raises:
+        EstimatorError: `model_fn` is not callable, or does not take `features` and `params`.
+    """
+    if not callable(model_fn):
+        raise EstimatorError(f"model_fn must be a function (features, labels, mode, params), not {model_fn!r}")
+    parameters = parameters_of(model_fn)
+    if "features" not in parameters:
+        raise EstimatorError(f"model_fn ({name_of(model_fn)}) must include features argument")
+    if "params" not in parameters:
+        raise EstimatorError(
+            f"model_fn ({name_of(model_fn)}) does not include params argument, required by TPUEstimator to pass batch "
+            'size as params["batch_size"]: write def model_fn(features, labels, mode, params)'
+        )

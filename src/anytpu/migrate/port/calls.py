@@ -1,0 +1,191 @@
+"""Replace TensorFlow's names by the table's rules, one name at a time.
+
+Rule: a name of Keras or anytpu passes only if the installed package has it, and a keyword only if its function takes
+it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import re
+
+import libcst as cst
+import libcst.matchers as m
+
+from anytpu.migrate.port import known, old_api
+from anytpu.migrate.port.arguments import argument_of, keyword_of
+from anytpu.migrate.port.edits import Edits
+from anytpu.migrate.port.filling import fill, fill_as_function
+from anytpu.migrate.port.fitting import fit_arguments
+from anytpu.migrate.port.rules import new_name, rule_of, rules
+from anytpu.migrate.port.tree import Tree, head
+from anytpu.migrate.replaced.table import Replacement, advice_of
+
+_SLOW = (
+    "NumPy lacks it, so this function of a data set computes with keras.ops, which is slower there: map it behind "
+    "batch, once for many rows, or write it with NumPy"
+)
+_RATE = (
+    "this rate is a tensor that a step computes: pass a schedule, a function of the step that optax calls, such as "
+    "optax.exponential_decay(0.1, 100, 0.9)"
+)
+_UNKNOWN = "no counterpart is known: write it with keras.ops, or with NumPy in a function of a data set"
+_PART = m.Element(~m.UnaryOperation())
+_PARTS = [m.ZeroOrMore(_PART), m.Element()]
+_SIZES = m.List(_PARTS) | m.Tuple(_PARTS)
+"""`[1, 2, -1]`: only the last size of a split may be -1, which is the rest."""
+_REPEATED = m.BinaryOperation(left=m.List(), operator=m.Multiply() | m.Add()) | m.BinaryOperation(
+    right=m.List(), operator=m.Multiply() | m.Add()
+)
+_DIRECTION = re.compile(r"""['"](ASCENDING|DESCENDING)['"]$""")
+_INTEGERS = re.compile(r"(^|\.|['\"])int(32|64)\b")
+
+
+def plan_calls(edits: Edits) -> None:
+    """Plan an edit or a finding for each name of TensorFlow or of Keras 2 that no pattern has handled."""
+    tree = edits.tree
+    for node, name in [*tree.chains(), *_names_of_keras(tree)]:
+        if edits.is_done(node) or edits.is_left(node):
+            continue
+        rule = row_of_call(tree, name, tree.parent_call(node))
+        if rule is not None:
+            _plan(edits, node, name, *rule)
+        elif not name.startswith("keras"):
+            edits.say(tree.parent_call(node) or node, _UNKNOWN, old=tree.code(node))
+
+
+def _names_of_keras(tree: Tree) -> list[tuple[cst.Name | cst.Attribute, str]]:
+    """Return the names that the program imports from the package keras itself, as programs for Keras 2 did."""
+    chains = [n for n in tree.all(cst.Name, cst.Attribute) if not isinstance(tree.parent(n), cst.Attribute)]
+    return [(node, name) for node in chains if (name := tree.keras_name(node)) not in (None, "keras")]
+
+
+def row_of_call(tree: Tree, name: str, call: cst.Call | None) -> tuple[str, Replacement] | None:
+    """Return the old name and the row for a name that is called; None if there is none.
+
+    A row "matmul(transpose_b)" is for calls with `transpose_b=True`, and "one_hot(off_value, on_value)" for calls with
+    both. A row "split(sizes)" is for calls with a list as the second argument. A row "linalg.band_part(-1, 0)" is for
+    calls whose arguments after the first are these, and "argsort('ASCENDING')" for those with this direction. A row
+    "random.uniform(integers)" is for calls with an integer type. A row "constant(strings)" is for calls with a string
+    in the first argument, and "random.shuffle(files)" for those with a list of files.
+    """
+    codes = [(keyword_of(argument), tree.code(argument.value)) for argument in call.args] if call is not None else []
+    keywords = [keyword for keyword, code in codes if keyword and code != "False"]
+    # The first variant with a row decides, so pairs of keywords come before single ones.
+    variants = [*(f"{first}, {second}" for first, second in itertools.combinations(sorted(keywords), 2)), *keywords]
+    variants += ["sizes"] if call is not None and _has_sizes(tree, call) else []
+    variants += [f"'{match[1]}'" for _, code in codes if (match := _DIRECTION.match(code))]
+    variants += ["files"] if call is not None and _has_files(tree, call) else []
+    variants += ["integers"] if any(_INTEGERS.search(code) for _, code in codes) else []
+    variants += ["strings"] if call is not None and call.args and m.findall(call.args[0], m.SimpleString()) else []
+    variants += [", ".join(code for _, code in codes[1:])] if call is not None else []
+    rows = (rules().get(f"{name}({variant})") for variant in variants)
+    special = next((row for row in rows if row is not None), None)
+    return (name, special) if special is not None else rule_of(name)
+
+
+def _has_files(tree: Tree, call: cst.Call) -> bool:
+    """Return whether the first argument is a list of names of files."""
+    value = call.args[0].value if call.args else None
+    values = tree.values_assigned_to(value.value) if isinstance(value, cst.Name) else [value]
+    functions = [tree.code(part.func) for part in values if isinstance(part, cst.Call)]
+    return any(function.rpartition(".")[2] in ("glob", "listdir", "Glob", "ListDirectory") for function in functions)
+
+
+def _has_sizes(tree: Tree, call: cst.Call) -> bool:
+    """Return whether a call splits into parts of given sizes, not into a number of equal parts."""
+    argument = argument_of(call, 1, "num_or_size_splits")
+    value = argument.value if argument is not None else None
+    values = tree.values_assigned_to(value.value) if isinstance(value, cst.Name) else [value]
+    return any(m.matches(part, _SIZES) or m.matches(part, _REPEATED) for part in values if part is not None)
+
+
+def _plan(edits: Edits, node: cst.Name | cst.Attribute, name: str, key: str, row: Replacement) -> None:
+    tree, called = edits.tree, edits.tree.parent_call(node)
+    is_in_numpy = edits.values.is_host(node) or (called is not None and edits.values.is_of_sizes(called))
+    # In code of the host the row's form for NumPy is used, unless it draws random numbers.
+    host = row.host if is_in_numpy and "{rng}" not in row.host else ""
+    if row.how == "drop" and _drop(edits, node, called):
+        return
+    if not host and row.target.startswith("keras.ops.") and edits.values.is_host(node):
+        edits.say(node, _SLOW, "note")
+    if name.startswith("train.") and name.endswith("Optimizer"):
+        for argument in called.args if called is not None else ():
+            if "array" in edits.values.of(argument.value):
+                edits.say(argument, _RATE)
+    call = called if row.how == "call" and key == name else None
+    if call is not None and ((host and fill(edits, call, row, host)) or fill(edits, call, row)):
+        return
+    is_passed = called is None and row.how == "call" and key == name
+    if is_passed and fill_as_function(edits, node, row, host or row.target):
+        return
+    if row.how == "rename":
+        _rename(edits, node, name, row, host)
+    elif not edits.is_done(node):
+        edits.say(node, advice_of(row))
+        if called is not None:
+            _list_once(edits, called, row)
+        if tree.around(node, cst.WithItem) is not None and (block := tree.around(node, cst.With)) is not None:
+            _list_once(edits, block, row)
+
+
+def _list_once(edits: Edits, block: cst.With | cst.Call, row: Replacement) -> None:
+    """Let one finding stand for all names of a row in a block or a call that is listed: it goes as a whole."""
+    inside = set(edits.tree.nodes(block))
+    for node, name in edits.tree.chains():
+        rule = rule_of(name)
+        if node in inside and rule is not None and rule[1] is row:
+            edits.leave(node)
+
+
+def _rename(edits: Edits, node: cst.Name | cst.Attribute, name: str, row: Replacement, host: str) -> None:
+    """Replace a dotted name by its new full name; one that starts at an import that is made right stays."""
+    target, called = new_name(name), edits.tree.parent_call(node)
+    if target is None:
+        edits.say(node, _gone(name))
+        return
+    target = host.replace("*", name.rpartition(".")[2]) or target
+    head_old = edits.tree.library_name(head(node)) or ""
+    head_new = new_name(head_old)
+    if head_new is not None and head_new.startswith("keras") and target == head_new + name.removeprefix(head_old):
+        edits.cover(node)
+    else:
+        edits.put(node, lambda _: edits.expression(target), covers=node)
+    if called is not None:
+        old = old_api.public_name(name)
+        fit_arguments(edits, called, old, known.find(target), keywords=row.keywords, shown=target)
+
+
+def _gone(name: str) -> str:
+    """Return the advice for a name of Keras or of a data set that the installed packages lack."""
+    home, _, last = name.rpartition(".")
+    new_home = new_name(home) if home else None
+    if new_home is None:
+        return _UNKNOWN
+    near = difflib.get_close_matches(last, known.public_names(new_home), n=3, cutoff=0.6)
+    hint = f"its nearest names are {', '.join(near)}" if near else "`anytpu docs migrate` has what replaces what"
+    return f"{new_home} has no {last}; {hint}"
+
+
+def _drop(edits: Edits, node: cst.CSTNode, called: cst.Call | None) -> bool:
+    """Remove a decorator or a statement, or turn `tf.function(f)` into `f`; return False where none applies."""
+    tree, whole = edits.tree, called or node
+    above = tree.parent(whole)
+    if isinstance(above, cst.Decorator):
+        edits.drop(above)
+    elif isinstance(above, cst.Expr) or (isinstance(above, cst.Attribute) and tree.is_statement(above)):
+        edits.drop_statement(whole)
+    elif called is not None and called.args and not called.args[0].keyword and not called.args[0].star:
+        edits.put(called, lambda updated: updated.args[0].value, covers=node)
+    elif isinstance(above, cst.Assign) and not _is_read(tree, above):
+        edits.drop_statement(whole)
+    else:
+        return False
+    return True
+
+
+def _is_read(tree: Tree, assign: cst.Assign) -> bool:
+    """Return whether a variable that a statement sets is read anywhere in the program."""
+    names = [target.target for target in assign.targets if isinstance(target.target, cst.Name)]
+    return len(names) < len(assign.targets) or any(tree.reads_of(name) for name in names)

@@ -1,0 +1,212 @@
+"""Rewrite the control flow that TensorFlow compiled: `tf.cond`, `tf.while_loop` and loops over `tf.range`.
+
+Rule: a loop over `tf.range` that only runs a step becomes `strategy.run_steps`, and any other one Python's own. So does
+a condition on the host. In a step that draws random numbers both branches run.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import libcst as cst
+import libcst.matchers as m
+
+from anytpu.migrate.port.arguments import argument_of, in_parentheses
+from anytpu.migrate.port.edits import Edits
+from anytpu.migrate.port.kinds import TENSORS
+from anytpu.migrate.port.rules import new_name
+from anytpu.migrate.port.seeds import is_random
+from anytpu.migrate.port.tree import Tree, parameter_names
+
+_BOTH = "a branch of a step cannot draw random numbers: draw them before keras.ops.cond"
+_PURE = ("keras.ops.", "keras.random.", "keras.activations.", "keras.losses.")
+_RUN_OTHERS = re.compile(r"(associative_scan|cond|fori_loop|map|scan|switch|vectorized_map|while_loop)$")
+"""Functions of `keras.ops` that run functions of the program."""
+_RETURN_SEVERAL = re.compile(
+    r"(array_split|divmod|eigh?|i?rfft|i?fft2?|frexp|histogram|lu_factor|meshgrid|modf|moments|nonzero|qr|shape|slogdet|"
+    r"i?stft|split|svd|top_k|unstack)$"
+)
+"""Functions of `keras.ops` that may return several arrays."""
+_ONE = cst.Name | cst.Call | cst.Subscript | cst.BinaryOperation | cst.UnaryOperation | cst.BaseNumber
+_LOOSE = cst.IfExp | cst.Lambda | cst.Tuple | cst.NamedExpr
+_NEXT_ITEM = m.Element(m.Call(m.Name("next"), [m.Arg(m.SaveMatchedNode(m.DoNotCare(), "iterator"))]))
+_NEXT_ITEMS = m.OneOf(m.Tuple([_NEXT_ITEM]), m.List([_NEXT_ITEM]))
+_RUN = m.SaveMatchedNode(
+    m.Call(
+        m.Attribute(attr=m.OneOf(m.Name("run"), m.Name("experimental_run_v2"))),
+        [m.Arg(keyword=None, star=""), m.Arg(_NEXT_ITEMS, star="")],
+    ),
+    "run",
+)
+"""`strategy.run(fn, args=(next(iterator),))`."""
+_RUN_LINE = m.SaveMatchedNode(m.SimpleStatementLine([m.OneOf(m.Expr(_RUN), m.Assign(value=_RUN))]), "line")
+_RUN_LOOP = m.For(body=m.IndentedBlock([_RUN_LINE]), orelse=None)
+
+
+def plan_branches(edits: Edits) -> None:
+    """Plan each `tf.cond` that Keras's `cond` does not replace, and arrays of NumPy indexed in a loop."""
+    for call in edits.tree.all(cst.Call):
+        name = edits.tree.old_name(call.func)
+        if name == "cond":
+            _plan_condition(edits, call)
+        elif name == "while_loop":
+            _plan_while_loop(edits, call)
+
+
+def _plan_condition(edits: Edits, call: cst.Call) -> None:
+    """Make a condition on the host Python's own; draw in both branches of a step, and choose.
+
+    A generator of seeds cannot change inside a branch that JAX traces.
+    """
+    test = argument_of(call, 0, "pred")
+    branches = [argument_of(call, 1, "true_fn", "fn1"), argument_of(call, 2, "false_fn", "fn2")]
+    if test is None or None in branches:
+        return
+    passed = [branch.value for branch in branches]
+    if edits.values.is_host(call):
+        template = "{true} if {test} else {false}"
+    elif any(_draws(edits, branch) for branch in passed):
+        template = "keras.ops.where({test}, {true}, {false})"
+        if not all(_is_one_array(edits, branch) for branch in passed):  # `where` runs both.
+            edits.say(call, _BOTH)
+            return
+    else:
+        return
+
+    def chosen(_: cst.Call) -> cst.BaseExpression:
+        true, false = (_value_of(edits, branch) for branch in passed)
+        new = edits.expression(template, test=_tight(edits.rebuilt(test.value)), true=true, false=false)
+        is_alone = isinstance(edits.tree.parent(call), cst.Assign | cst.Return | cst.Arg)
+        is_alone &= "\n" not in edits.tree.code(new)
+        return new if is_alone or isinstance(new, cst.Call) else in_parentheses(new)
+
+    edits.put(call, chosen, covers=call.func)
+
+
+def _value_of(edits: Edits, branch: cst.BaseExpression) -> cst.BaseExpression:
+    """Return the result of a branch: the body of a lambda, or a call of a function."""
+    if not isinstance(branch, cst.Lambda):
+        return cst.Call(_tight(edits.rebuilt(branch)))
+    return _tight(edits.rebuilt(branch.body))
+
+
+def _tight(part: cst.BaseExpression) -> cst.BaseExpression:
+    return in_parentheses(part) if isinstance(part, _LOOSE) and not part.lpar else part
+
+
+def _is_one_array(edits: Edits, branch: cst.BaseExpression) -> bool:
+    """Return whether a branch is a function that only returns one array: it changes nothing, whoever runs it."""
+    functions = [function.node for function in edits.values.functions(branch)]
+    for function in functions:  # It grows meanwhile.
+        result = _only_result(function)
+        if result is None or not _is_array(edits, result):
+            return False
+        for node in edits.tree.nodes(result):
+            if isinstance(node, cst.NamedExpr | cst.Await | cst.Yield | cst.Lambda):
+                return False
+            if isinstance(node, cst.Call) and not _library_function(edits, node):
+                called = [own.node for own in edits.values.functions(node.func)]
+                if not called:
+                    return False
+                functions += [own for own in called if own not in functions]
+    return bool(functions)
+
+
+def _only_result(function: cst.FunctionDef | cst.Lambda) -> cst.BaseExpression | None:
+    """Return what a function returns that does nothing else; None for another function."""
+    if isinstance(function, cst.Lambda):
+        return function.body
+    parts = [line.body if isinstance(line, cst.SimpleStatementLine) else [line] for line in function.body.body]
+    lines = [line for part in parts for line in part]
+    last = lines[-1] if lines else None
+    is_text = all(m.matches(line, m.Expr(m.SimpleString())) for line in lines[:-1])
+    return last.value if is_text and isinstance(last, cst.Return) else None
+
+
+def _library_function(edits: Edits, call: cst.Call) -> str:
+    """Return the new last name of a function that only computes; "" for another one."""
+    new = new_name(edits.tree.library_name(call.func) or "") or ""
+    last = new.rpartition(".")[2]
+    return last if new.startswith(_PURE) and not _RUN_OTHERS.match(last) else ""
+
+
+def _is_array(edits: Edits, value: cst.BaseExpression) -> bool:
+    """Return whether a value is one array or a number; False if it is not known."""
+    assigned = edits.tree.values_assigned_to(value.value) if isinstance(value, cst.Name) else [value]
+    calls = [call for call in assigned if isinstance(call, cst.Call) and edits.tree.library_name(call.func)]
+    names = [_library_function(edits, call) for call in calls]
+    kinds = edits.values.of(value)
+    is_known = isinstance(value, cst.BaseNumber) or (bool(kinds) and kinds <= TENSORS)
+    return is_known and isinstance(value, _ONE) and all(name and not _RETURN_SEVERAL.match(name) for name in names)
+
+
+def _draws(edits: Edits, branch: cst.CSTNode) -> bool:
+    """Return whether a branch draws random numbers, also in the functions of the program that it calls."""
+    seen = [function.node for function in edits.values.functions(branch)]
+    for function in seen:  # It grows meanwhile.
+        for node in edits.tree.nodes(function):
+            call = edits.tree.parent_call(node)
+            if call is not None and is_random(edits, node):
+                return True
+            seen += [own.node for own in edits.values.functions(node) if own.node not in seen] if call else []
+    return False
+
+
+def _plan_while_loop(edits: Edits, call: cst.Call) -> None:
+    """Make tensors of the arrays of NumPy that a loop indexes by its variables: JAX traces the loop."""
+    passed = [argument_of(call, 0, "cond"), argument_of(call, 1, "body")]
+    for function in (f.node for part in passed if part is not None for f in edits.values.functions(part.value)):
+        variables = set(parameter_names(function))
+        for item in (node for node in edits.tree.nodes(function) if isinstance(node, cst.Subscript)):
+            index = {name.value for part in item.slice for name in edits.tree.names(part)}
+            if index & variables and edits.tree.is_numpy(item.value) and not edits.has_edit(item.value):
+                edits.put(
+                    item.value,
+                    lambda updated: edits.expression("keras.ops.convert_to_tensor({array})", array=updated),
+                )
+
+
+def plan_range_loops(edits: Edits) -> None:
+    """Turn a loop that only runs a step into `strategy.run_steps`; any other `tf.range` loop gets `range`."""
+    tree = edits.tree
+    for loop in tree.all(cst.For):
+        call = loop.iter
+        if not isinstance(call, cst.Call) or tree.old_name(call.func) != "range" or edits.is_done(call):
+            continue
+        match: Any = m.extract(loop, _RUN_LOOP)
+        is_count = len(call.args) == 1 and not call.args[0].keyword and not call.args[0].star
+        if match is None or not is_count or _is_counted(tree, loop):
+            edits.put(call.func, lambda _: cst.Name("range"), covers=call.func)
+        else:
+            _put_run_steps(edits, loop, call, **match)
+
+
+def _is_counted(tree: Tree, loop: cst.For) -> bool:
+    """Return whether a loop's variable is read in the loop or after it, where it still has its last value."""
+    reads = [read for name in tree.names(loop.target) for read in tree.reads_of(name)]
+    return any(tree.line(read) >= tree.line(loop) for read in reads)
+
+
+def _put_run_steps(
+    edits: Edits, loop: cst.For, count: cst.Call, run: cst.Call, line: Any, iterator: cst.BaseExpression
+) -> None:
+    def all_steps(updated: Any) -> cst.BaseExpression:
+        steps = edits.rebuilt(count.args[0].value)
+        integer = steps if isinstance(steps, cst.Integer) else cst.Call(cst.Name("int"), [cst.Arg(steps)])
+        return edits.expression(
+            "{strategy}.run_steps({function}, {iterator}, {steps})",
+            strategy=updated.func.value,
+            function=updated.args[0].value,
+            iterator=edits.rebuilt(iterator),
+            steps=integer,
+        )
+
+    def only_line(_: cst.For) -> cst.BaseStatement:
+        # Keep the comments of the `for` line and those above the step: both go above the new line.
+        beside = loop.body.header.comment  # pyright: ignore[reportAttributeAccessIssue]
+        above = [cst.EmptyLine(comment=beside)] if beside else []
+        return edits.rebuilt(line).with_changes(leading_lines=[*loop.leading_lines, *above, *line.leading_lines])
+
+    edits.put(run, all_steps, covers=run.func)
+    edits.put(loop, only_line, covers=count.func)

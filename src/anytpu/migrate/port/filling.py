@@ -1,0 +1,151 @@
+"""Apply a row of the table to a call: fill its template, rename or drop its keywords, or remove its statement."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import libcst as cst
+
+from anytpu.migrate.port.arguments import in_parentheses, keyword_of
+from anytpu.migrate.port.edits import Edits
+from anytpu.migrate.replaced.table import Replacement
+
+_LOWER = ("mode", "padding", "compression_type", "options")
+_WINDOWS = ("strides", "ksize")
+_ONLY_NUMBERS = ("num_or_size_splits",)
+"""Arguments of which a list means something else in Keras."""
+OWNER = "self"
+"""The template's name for the object whose method is called."""
+
+
+def rename_attribute(edits: Edits, name: cst.Name, target: str) -> None:
+    """Give an attribute or a keyword another name."""
+    edits.put(name, lambda updated: updated.with_changes(value=target))
+
+
+def rename_keyword(edits: Edits, argument: cst.Arg, keywords: Mapping[str, str | None]) -> None:
+    """Rename or drop a keyword argument by a row's keywords."""
+    new = keywords.get(keyword_of(argument), "")
+    if new is None:
+        edits.drop(argument)
+    elif new and argument.keyword is not None:
+        rename_attribute(edits, argument.keyword, new)
+
+
+def fill(edits: Edits, call: cst.Call, row: Replacement, target: str = "", **more: cst.BaseExpression) -> bool:
+    """Put the arguments of a call into the row's template; return False if an argument does not fit.
+
+    Args:
+        edits: the planned edits.
+        call: the call to replace.
+        row: the row with the template.
+        target: another template with the same parameters; "" for the row's own.
+        more: further parts of the template, by name.
+    """
+    template = target or row.target
+    # 1. The arguments by the names in the template. If one does not fit, nothing is planned.
+    sorted_arguments = _sort(edits, call, row)
+    if sorted_arguments is None:
+        return False
+    arguments, kept_keywords = sorted_arguments
+    if any(row.keywords[keyword_of(a)] is not None for a in kept_keywords) and not template.endswith(")"):
+        return False
+    for argument in kept_keywords:
+        rename_keyword(edits, argument, row.keywords)
+
+    # 2. The new code is made when the edits are applied, because its arguments have edits of their own.
+    def filled(_: cst.Call) -> cst.BaseExpression:
+        values: dict[str, Any] = {n: edits.rebuilt(argument.value) for n, argument in arguments.items()}
+        if isinstance(call.func, cst.Attribute) and f"{{{OWNER}}}" in template:
+            values[OWNER] = edits.rebuilt(call.func.value)
+        missing = {n: default for n, default in row.parameters.items() if n not in arguments and default is not None}
+        defaults = {n: cst.parse_expression(default) for n, default in missing.items()}
+        others = {n: edits.rebuilt(part) for n, part in more.items()}
+        used = {n: part for n, part in (defaults | values | others).items() if f"{{{n}}}" in template}
+        used = {n: _operand(_adapted(part, n), n, template) for n, part in used.items()}
+        return _with_keywords(edits.expression(template, **used), [edits.rebuilt(a) for a in kept_keywords])
+
+    # 3. Plan it. What the template leaves out is handled by it; the parts that it keeps follow their own rules.
+    if template == f"{{{OWNER}}}" and drop_self_assignment(edits, call):
+        return True
+    edits.put(call, filled)
+    if f"{{{OWNER}}}" in template:
+        edits.mark(call.func)
+    else:
+        edits.cover(call.func)
+    for name, argument in arguments.items():
+        if f"{{{name}}}" not in template:
+            edits.cover(argument)
+    return True
+
+
+def fill_as_function(edits: Edits, node: cst.Name | cst.Attribute, row: Replacement, template: str) -> bool:
+    """Put a lambda in place of a function that is passed on, not called; return False if a lambda cannot replace it."""
+    required = [name for name, default in row.parameters.items() if default is None]
+    if not required or f"{{{OWNER}}}" in template:
+        return False
+    code = template
+    for name, default in row.parameters.items():
+        code = code.replace(f"{{{name}}}", name if default is None else default)
+    edits.put(node, lambda _: in_parentheses(edits.expression(f"lambda {', '.join(required)}: {code}")), covers=node)
+    return True
+
+
+def drop_self_assignment(edits: Edits, call: cst.Call) -> bool:
+    """Remove a statement that would become `dataset = dataset`; return False for any other."""
+    owner = edits.tree.code(call.func.value) if isinstance(call.func, cst.Attribute) else ""
+    is_same = edits.tree.target_code(edits.tree.parent(call)) == owner
+    if is_same:
+        edits.drop_statement(call)
+    return is_same
+
+
+def _sort(edits: Edits, call: cst.Call, row: Replacement) -> tuple[dict[str, cst.Arg], list[cst.Arg]] | None:
+    """Return the arguments of the template's parameters and the other keywords; None if one does not fit."""
+    arguments: dict[str, cst.Arg] = {}
+    kept_keywords: list[cst.Arg] = []
+    names = [*row.parameters, *([""] * len(call.args))]
+    for positional_name, argument in zip(names, call.args, strict=False):
+        name = argument.keyword.value if argument.keyword else positional_name
+        if argument.star or name not in {*row.parameters, *row.keywords}:
+            return None
+        is_list = isinstance(argument.value, cst.List | cst.Tuple)
+        if name in _ONLY_NUMBERS and is_list and f"cumsum({{{name}}})" not in row.target:
+            return None
+        if name in row.parameters:
+            arguments[name] = argument
+        else:
+            kept_keywords.append(argument)
+    if any(default is None and name not in arguments for name, default in row.parameters.items()):
+        return None
+    return arguments, kept_keywords
+
+
+_TIGHT = cst.Name | cst.Attribute | cst.Call | cst.Subscript | cst.SimpleString | cst.List | cst.Dict | cst.BaseNumber
+
+
+def _operand(part: Any, name: str, template: str) -> Any:
+    """Return an argument, in parentheses if an operator next to it in the template could take it apart."""
+    is_alone = re.search(rf"[(\[,=]\s?\{{{name}\}}[,)\]]", template)
+    return part if is_alone or isinstance(part, _TIGHT) or part.lpar else in_parentheses(part)
+
+
+def _adapted(part: Any, name: str) -> Any:
+    """Return an argument as Keras and NumPy write it: "same" in lower case, windows without batch and channels."""
+    if name in _LOWER and isinstance(part, cst.SimpleString):
+        return part.with_changes(value=part.value.lower())
+    if name in _WINDOWS and isinstance(part, cst.List | cst.Tuple) and len(part.elements) == 4:
+        return cst.Tuple([cst.Element(element.value) for element in part.elements[1:3]])
+    return part
+
+
+def _with_keywords(new_call: Any, keywords: list[Any]) -> Any:
+    """Return a call with more keyword arguments: on the class that is made, if the template calls what it makes."""
+    kept = [a.with_changes(comma=cst.MaybeSentinel.DEFAULT) for a in keywords if isinstance(a, cst.Arg)]
+    if kept and isinstance(new_call.func, cst.Lambda):
+        return new_call.with_changes(func=new_call.func.with_changes(body=_with_keywords(new_call.func.body, kept)))
+    if kept and isinstance(new_call.func, cst.Call):
+        return new_call.with_changes(func=_with_keywords(new_call.func, kept))
+    return new_call.with_changes(args=[*new_call.args, *kept]) if kept else new_call

@@ -1,0 +1,172 @@
+"""Fit the arguments of a call to a function of Keras 3: keywords, positions and defaults that differ from Keras 2.
+
+Rule: an argument passes only if the new function takes it. One whose position differs is passed by keyword, and a
+default that differs is written out. An argument that is gone is dropped if it asked for nothing, and else listed.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import libcst as cst
+
+from anytpu.migrate.port import known, old_api
+from anytpu.migrate.port.arguments import keyword_of, with_argument, with_keyword
+from anytpu.migrate.port.edits import Edits
+from anytpu.migrate.port.filling import rename_attribute
+from anytpu.migrate.port.known import Definition
+
+_MAX_LISTED = 24
+_SAME_DEFAULTS = ("data_format", "ema_overwrite_frequency", "reduction", "step", "verbose")
+"""Parameters whose defaults differ in their text, or only in what they print."""
+_REFUSED = "{shown} has no argument {name!r}: leave it out, or use one of its own: {taken}"
+_UNKNOWN = object()
+
+
+def fit_arguments(
+    edits: Edits,
+    call: cst.Call,
+    old: str | None,
+    new: Definition | None,
+    *,
+    keywords: Mapping[str, str | None],
+    shown: str,
+    accepted: frozenset[str] | None = None,
+    by_keyword: str = "",
+) -> None:
+    """Plan the arguments of a call, or list those that its new function does not take.
+
+    Args:
+        edits: the planned edits.
+        call: the call.
+        old: the recorded name of the old function; None if its positions are not known.
+        new: the new function or class; None checks nothing but `keywords`.
+        keywords: keyword arguments that the table renames, or drops (None).
+        shown: the new function's name in findings.
+        accepted: keywords of the new function; None for those of its definition.
+        by_keyword: a parameter that is passed by keyword from now on, and all behind it.
+    """
+    before = old_api.parameters(old) if old is not None else None
+    after = known.declared(new) if new is not None else None
+    accepted = accepted or (known.parameters(new) if new is not None else None)
+    positions, new_positions = names_by_position(before), names_by_position(after)
+    renamed = {**_renamed(before, after), **keywords}
+    is_moved = before is None
+    for index, argument in enumerate(call.args):
+        keyword = keyword_of(argument)
+        if argument.star:
+            positions = []  # of what follows `*args`
+        name = keyword or (positions[index] if index < len(positions) else "")
+        if not name or edits.is_done(argument) or (argument.keyword is not None and edits.is_done(argument.keyword)):
+            continue
+        target = renamed.get(name, name)
+        is_gone = target is None or (accepted is not None and target not in accepted)
+        if target is None or (is_gone and _asks_for_nothing(edits, argument, before, name)):
+            edits.drop(argument)
+            is_moved = True
+        elif is_gone:
+            taken = ", ".join(sorted((accepted or frozenset()) - {""})[:_MAX_LISTED])
+            edits.say(argument, _REFUSED.format(shown=shown, name=name, taken=taken))
+            if not keyword:
+                edits.compose(argument, functools.partial(with_keyword, name=name))
+                is_moved = True
+        elif keyword and target != keyword and argument.keyword is not None:
+            rename_attribute(edits, argument.keyword, target)
+        elif not keyword and before is not None and after is not None:
+            is_forwarded = after.vararg is not None and target not in _defaults(after)
+            is_same = new_positions[index] == target if index < len(new_positions) else is_forwarded
+            is_moved |= not is_same or target == by_keyword
+            if is_moved:
+                edits.compose(argument, functools.partial(with_keyword, name=target))
+    if not any(argument.star for argument in call.args):
+        _write_defaults(edits, call, before, after, renamed)
+
+
+def names_by_position(arguments: ast.arguments | None) -> list[str]:
+    """Return the parameters that may be passed by position, without `self`."""
+    names = [part.arg for part in (*arguments.posonlyargs, *arguments.args)] if arguments is not None else []
+    return names[names[:1] in (["self"], ["cls"]) :]
+
+
+def _renamed(before: ast.arguments | None, after: ast.arguments | None) -> dict[str, str | None]:
+    """Map each parameter that only the old function has to the one in its position that only the new one has."""
+    olds, news = _defaults(before), _defaults(after)
+    pairs = zip(names_by_position(before), names_by_position(after), strict=False)
+    same = ((old, new) for old, new in pairs if olds[old] in (_UNKNOWN, news[new]))
+    return {old: new for old, new in same if old not in news and new not in olds}
+
+
+def _defaults(arguments: ast.arguments | None) -> dict[str, Any]:
+    """Map each parameter to the value of its default; `_UNKNOWN` for one that is no literal, or for none."""
+    if arguments is None:
+        return {}
+    names = [part.arg for part in (*arguments.posonlyargs, *arguments.args)]
+    values = dict(zip(reversed(names), reversed(arguments.defaults), strict=False))
+    only = [part.arg for part in arguments.kwonlyargs]
+    values |= dict(zip(only, arguments.kw_defaults, strict=True))
+    return {name: _value(values.get(name)) for name in (*names, *only)}
+
+
+def _value(node: ast.AST | str | None) -> Any:
+    try:
+        return ast.literal_eval(node) if node is not None else _UNKNOWN  # pyright: ignore[reportArgumentType]
+    except (ValueError, SyntaxError):
+        return _UNKNOWN
+
+
+def _asks_for_nothing(edits: Edits, argument: cst.Arg, before: ast.arguments | None, name: str) -> bool:
+    """Return whether an argument is None or has the value of its old default."""
+    value = _value(edits.tree.code(argument.value))
+    return value is None or (value is not _UNKNOWN and value == _defaults(before).get(name, _UNKNOWN))
+
+
+def _write_defaults(
+    edits: Edits,
+    call: cst.Call,
+    before: ast.arguments | None,
+    after: ast.arguments | None,
+    renamed: Mapping[str, str | None],
+) -> None:
+    """Write out the old default of each argument that is not passed, where the new default is another value."""
+    news = _defaults(after)
+    keywords = {keyword_of(argument) for argument in call.args}
+    passed = keywords | set(names_by_position(before)[: sum(argument.keyword is None for argument in call.args)])
+    for name, old in _defaults(before).items():
+        new = renamed.get(name, name)
+        if {name, new} & passed or new not in news or old in (None, _UNKNOWN, ...) or name in _SAME_DEFAULTS:
+            continue
+        is_label = name == "name" and news[new] is None
+        is_required = news[new] is _UNKNOWN and new in _required(after)
+        if is_required or (news[new] is not _UNKNOWN and not is_label and _parts(old) != _parts(news[new])):
+            value = cst.parse_expression(repr(old))
+            edits.compose(call, lambda updated, new=new, value=value: with_argument(updated, new, value))
+
+
+def _required(arguments: ast.arguments | None) -> list[str]:
+    names = names_by_position(arguments)
+    return names[: len(names) - len(arguments.defaults)] if arguments is not None else []
+
+
+def _parts(value: Any) -> set[Any]:
+    """Return the numbers and texts in a default: Keras takes 1 for (1, 1), and "Zeros" for "zeros"."""
+    if isinstance(value, tuple | list):
+        return {part for item in value for part in _parts(item)}
+    return {value.lower() if isinstance(value, str) else value}
+
+
+@functools.cache
+def old_class(owner: Definition) -> str | None:
+    """Return the recorded name of a class of Keras 3, or of the nearest class above it; None if there is none.
+
+    Example:
+        >>> old_class(known.find("keras.layers.Dense")), old_class(known.find("anytpu.pipeline.Dataset"))
+        ('keras.layers.Dense', None)
+    """
+    for definition in known.ancestors(owner):
+        for name in old_api.names_ending(definition.name):
+            if known.find(name) == definition:
+                return name
+    return None

@@ -1,0 +1,78 @@
+"""Rewrite classes of the program that derive from Keras's: models with steps of their own, and optimizers.
+
+Rule: `train_step`, `test_step` and `predict_step` get a decorator, since JAX's form passes the state of the step. An
+optimizer that is written for Keras 2 is listed as a whole: Keras 3 would not call its methods.
+"""
+
+from __future__ import annotations
+
+import libcst as cst
+import libcst.matchers as m
+
+from anytpu.migrate.port import known
+from anytpu.migrate.port.arguments import argument_of
+from anytpu.migrate.port.edits import Edits
+from anytpu.migrate.port.filling import rename_attribute
+from anytpu.migrate.port.tree import parameter_names
+
+_STEPS = ("train_step", "test_step", "predict_step")
+_SUPER = (
+    "Keras's own step takes the state on JAX: write the forward pass, tpu.value_and_grad and "
+    "self.optimizer.apply_gradients here"
+)
+_OLD_METHODS = ("_resource_apply_dense", "_resource_apply_sparse", "_create_slots", "_prepare_local", "get_updates")
+_NEW_METHODS = (
+    "Keras 3 calls build(variables) and update_step(gradient, variable, learning_rate) of an optimizer, and none of "
+    "{method}: for decoupled weight decay write keras.optimizers.AdamW(rate, weight_decay=0.01) and "
+    "optimizer.exclude_from_weight_decay(var_names=['bias'])"
+)
+
+
+def is_model_step(edits: Edits, function: cst.CSTNode | None) -> bool:
+    """Return whether a function is a method `train_step(self, data)` of a Keras model."""
+    if not isinstance(function, cst.FunctionDef) or function.name.value not in _STEPS:
+        return False
+    owner = edits.tree.class_of_method(function)
+    bases = edits.values.bases_of(owner) if owner is not None else []
+    return len(parameter_names(function)) == 2 and any(known.is_below(base, "keras.Model") for base in bases)
+
+
+def plan_model_steps(edits: Edits) -> None:
+    """Plan the decorator `tpu.model_step`, and the loss of `compile` in such a step."""
+    for function in edits.tree.all(cst.FunctionDef):
+        if not is_model_step(edits, function):
+            continue
+        decorator = cst.Decorator(edits.expression("tpu.model_step"))
+        edits.compose(
+            function, lambda updated, new=decorator: updated.with_changes(decorators=[new, *updated.decorators])
+        )
+        for call in (node for node in edits.tree.nodes(function) if isinstance(node, cst.Call)):
+            _plan_call(edits, call)
+
+
+def _plan_call(edits: Edits, call: cst.Call) -> None:
+    if m.matches(call.func, m.Attribute(m.Call(m.Name("super")), m.OneOf(*map(m.Name, _STEPS)))):
+        edits.say(call, _SUPER)
+    elif m.matches(call.func, m.Attribute(m.Name("self"), m.Name("compute_loss"))) and not _has_own_loss(edits):
+        # TensorFlow's compute_loss updates the metric "loss" too, and takes x first.
+        assert isinstance(call.func, cst.Attribute)
+        rename_attribute(edits, call.func.attr, "compiled_loss")
+        x = argument_of(call, 0, "x")
+        if x is not None:
+            edits.drop(x)
+
+
+def _has_own_loss(edits: Edits) -> bool:
+    """Return whether a class of the program defines `compute_loss`, whose arguments are its own."""
+    return any(function.name.value == "compute_loss" for function in edits.tree.all(cst.FunctionDef))
+
+
+def plan_optimizers(edits: Edits) -> None:
+    """List each class derived from an optimizer that overrides a method of Keras 2's, as a whole."""
+    for owner in edits.tree.all(cst.ClassDef):
+        methods = [part.name.value for part in owner.body.body if isinstance(part, cst.FunctionDef)]
+        old = next((name for name in methods if name in _OLD_METHODS), None)
+        bases = edits.values.bases_of(owner)
+        if old is not None and any(known.is_below(base, "keras.optimizers.Optimizer") for base in bases):
+            edits.say(owner, _NEW_METHODS.format(method=old), old=f"class {owner.name.value}")
+            edits.list_whole(owner)

@@ -1,0 +1,124 @@
+"""Rename the methods that only TensorFlow has, on any object, and drop the arguments that only its methods have."""
+
+from __future__ import annotations
+
+import functools
+
+import libcst as cst
+import libcst.matchers as m
+
+from anytpu.migrate.port.arguments import in_parentheses, keyword_of
+from anytpu.migrate.port.edits import Edits
+from anytpu.migrate.port.filling import fill, rename_attribute
+from anytpu.migrate.port.rules import rules
+from anytpu.migrate.replaced.table import advice_of
+
+_ARGUMENTS_TO_DROP = {
+    "minimize": ("global_step",),
+    "map": ("num_parallel_calls", "deterministic"),
+    "interleave": ("num_parallel_calls", "deterministic"),
+    "shuffle": ("reshuffle_each_iteration",),
+    "batch": ("num_parallel_calls", "deterministic"),
+    "padded_batch": ("num_parallel_calls", "deterministic"),
+}
+_MOST_POSITIONS = {"map": 1, "interleave": 3}
+"""Methods of tf.data with `num_parallel_calls` as the next argument by position, and the number of those before it."""
+_SERIALIZED = (
+    "tpu.pipeline.encode_example returns the bytes of a tf.train.Example: leave .SerializeToString() out for one"
+)
+_UNPACKED = ("map", "filter", "flat_map", "interleave")
+"""Methods of tf.data that unpack a tuple element into the parameters of their function."""
+
+
+def plan_methods(edits: Edits) -> None:
+    """Rename the methods that only TensorFlow has, on any object: their owner's type is not known here."""
+    for node in edits.tree.all(cst.Attribute):
+        if edits.is_done(node) or edits.tree.old_name(node) is not None:
+            continue
+        row = rules().get(f".{node.attr.value}")
+        call = edits.tree.parent_call(node)
+        if row is not None and row.how == "method" and call is not None:
+            rename_attribute(edits, node.attr, row.target)
+        elif row is not None and node.attr.value == "numpy":
+            _plan_numpy(edits, node)
+        elif row is not None and node.attr.value == "SerializeToString" and not _is_example(edits, node.value):
+            if any(name == "train.Example" for _, name in edits.tree.chains()):
+                edits.say(call or node, _SERIALIZED)
+        elif row is not None and row.how == "call" and call is not None:
+            fill(edits, call, row)
+        elif row is not None and row.how == "hand":
+            edits.say(call or node, advice_of(row))
+        elif row is not None and row.how == "drop" and isinstance(edits.tree.parent(call or node), cst.Expr):
+            edits.drop_statement(node)
+        elif node.attr.value == "minimize" and _is_old_optimizer(edits, node.value):
+            # optax optimizers have no `minimize`; `tpu.CrossShardOptimizer` adds it.
+            inner = node.value
+            edits.compose(inner, lambda updated: edits.expression("tpu.CrossShardOptimizer({inner})", inner=updated))
+
+
+def plan_arguments(edits: Edits) -> None:
+    """Drop arguments that only TensorFlow's methods have, such as `global_step` and `num_parallel_calls`."""
+    for call in edits.tree.all(cst.Call):
+        method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+        for argument in call.args:
+            if keyword_of(argument) in _ARGUMENTS_TO_DROP.get(method, ()):
+                edits.drop(argument)
+        if (
+            isinstance(call.func, cst.Attribute)
+            and method in _MOST_POSITIONS
+            and edits.values.is_dataset(call.func.value)
+        ):
+            for argument in call.args[_MOST_POSITIONS[method] :]:
+                edits.drop(argument)
+        passed = call.args[0].value if call.args and method in _UNPACKED else None
+        if passed is not None and not edits.has_edit(passed) and takes_several(edits, passed):
+            edits.put(passed, functools.partial(_spread, edits))
+
+
+def takes_several(edits: Edits, passed: cst.BaseExpression) -> bool:
+    """Return whether a mapped function has several parameters; tf.data unpacks a tuple element into them."""
+    functions = edits.values.functions(passed)
+    if not functions:
+        return False
+    node = functions[-1].node
+    names = [parameter.name.value for parameter in node.params.params if parameter.default is None]
+    names = names[edits.tree.class_of_method(node) is not None :]
+    if isinstance(passed, cst.Call):  # functools.partial
+        bound = [keyword_of(argument) for argument in passed.args[1:]]
+        names = [name for name in names[bound.count("") :] if name not in bound]
+    return len(names) > 1
+
+
+def _spread(edits: Edits, function: cst.BaseExpression) -> cst.BaseExpression:
+    function = in_parentheses(function) if isinstance(function, cst.Lambda) else function
+    return edits.expression("lambda row: {function}(*row)", function=function)
+
+
+def _is_example(edits: Edits, value: cst.BaseExpression) -> bool:
+    return "example" in edits.values.of(value)
+
+
+def _is_old_optimizer(edits: Edits, value: cst.BaseExpression) -> bool:
+    return edits.values.of(value) == {"optax"}
+
+
+def _plan_numpy(edits: Edits, method: cst.Attribute) -> None:
+    call = edits.tree.parent_call(method)
+    is_variable = isinstance(method.value, cst.Attribute) and method.value.attr.value == "iterations"
+    if call is not None and not call.args and not is_variable:
+        is_host = bool(edits.values.of(method.value) & {"element"})
+        convert = "np.asarray({value})" if is_host else "keras.ops.convert_to_numpy({value})"
+        parent = edits.tree.parent(call)
+        if is_host and parent is not None and m.matches(parent, m.Attribute(attr=m.Name("decode"))):
+            convert = "bytes({value})"
+        # TensorFlow returns a NumPy scalar for a tensor without axes, which a dictionary takes as a key.
+        convert += "[()]" if _is_key(edits, call) else ""
+        edits.put(call, lambda updated: edits.expression(convert, value=updated.func.value))
+
+
+def _is_key(edits: Edits, call: cst.Call) -> bool:
+    """Return whether a value is used as an index, itself or through a variable that it is assigned to."""
+    statement = edits.tree.parent(call)
+    targets = [target.target for target in statement.targets] if isinstance(statement, cst.Assign) else []
+    reads = [read for target in targets if isinstance(target, cst.Name) for read in edits.tree.reads_of(target)]
+    return any(isinstance(edits.tree.parent(use), cst.Index) for use in (call, *reads))

@@ -1,0 +1,108 @@
+"""Keep the names of Keras 2's logs: "lr", "acc" where the metric is "accuracy", and "auc" of the metric "AUC"."""
+
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+import libcst.matchers as m
+
+from anytpu.migrate.port import known
+from anytpu.migrate.port.arguments import argument_of, keyword_of
+from anytpu.migrate.port.edits import Edits
+
+_ACCURACY = ("acc", "val_acc")
+_MIXED = "one model here has the metric 'acc' and one 'accuracy': the log has the name that compile was given"
+
+
+def plan_metric_names(edits: Edits) -> None:
+    """Plan the names of logs: keys of a History and of a callback's logs, and the `monitor` of callbacks."""
+    tree = edits.tree
+    texts = _metric_texts(edits)
+    metrics = {text.value[1:-1] for text in texts}
+    for text in texts:
+        _plan_class(edits, text)
+    for text in tree.all(cst.SimpleString):
+        old = text.value[1:-1]
+        if old not in ("lr", *_ACCURACY) or not _names_log(edits, text):
+            continue
+        if old == "lr":
+            _rename(edits, text, "learning_rate")
+        elif "accuracy" in metrics and "acc" not in metrics:
+            _rename(edits, text, old.replace("acc", "accuracy"))
+        elif {"acc", "accuracy"} <= metrics:
+            _plan_mixed(edits, text)
+
+
+def _metric_texts(edits: Edits) -> list[cst.SimpleString]:
+    """Return the strings that name metrics in calls of `compile`, also through a variable."""
+    compiled = [call for call in edits.tree.all(cst.Call) if _is_compile(call)]
+    passed = [argument_of(call, at, key) for call in compiled for at, key in ((2, "metrics"), (-1, "weighted_metrics"))]
+    values = [argument.value for argument in passed if argument is not None]
+    for value in values:  # It grows meanwhile.
+        held = edits.tree.values_assigned_to(value.value) if isinstance(value, cst.Name) else []
+        values += [other for other in held if other not in values]
+    strings = [text for value in values for text in edits.tree.nodes(value) if isinstance(text, cst.SimpleString)]
+    return [text for text in strings if _is_metric(edits, text)]
+
+
+def _is_metric(edits: Edits, text: cst.SimpleString) -> bool:
+    """Return whether a string is a metric itself: not a key of a dictionary or an argument of a metric's call."""
+    above = edits.tree.parent(text)
+    is_key = isinstance(above, cst.DictElement) and above.key is text
+    call = edits.tree.around(text, cst.Call, cst.Assign)
+    return not is_key and (not isinstance(call, cst.Call) or _is_compile(call))
+
+
+def _plan_class(edits: Edits, text: cst.SimpleString) -> None:
+    """Name the metric of a class: Keras 2 logged "AUC" as "auc", Keras 3 logs it as "AUC"."""
+    name = text.value[1:-1]
+    if name[:1].isupper() and known.is_below(known.find(f"keras.metrics.{name}"), "keras.metrics.Metric"):
+        words = re.sub("([a-z])([A-Z])", r"\1_\2", re.sub("(.)([A-Z][a-z0-9]+)", r"\1_\2", name))
+        edits.put(text, lambda _: edits.expression(f'keras.metrics.{name}(name="{words.lower()}")'))
+
+
+def _plan_mixed(edits: Edits, text: cst.SimpleString) -> None:
+    """Look a log up under both names, where a program has both; list another use."""
+    item = edits.tree.around(text, cst.Subscript) if isinstance(edits.tree.parent(text), cst.Index) else None
+    other = text.value.replace("acc", "accuracy")
+    if item is None or edits.tree.is_stored(item):
+        edits.say(text, _MIXED, "note")
+        return
+    edits.put(
+        item,
+        lambda updated: edits.expression(
+            f"{{logs}}[{text.value} if {text.value} in {{logs}} else {other}]", logs=updated.value
+        ),
+    )
+
+
+def _is_compile(call: cst.Call) -> bool:
+    return isinstance(call.func, cst.Attribute) and call.func.attr.value == "compile"
+
+
+def _rename(edits: Edits, text: cst.SimpleString, new: str) -> None:
+    quote = text.value[0]
+    edits.put(text, lambda updated: updated.with_changes(value=f"{quote}{new}{quote}"))
+
+
+def _names_log(edits: Edits, text: cst.SimpleString) -> bool:
+    """Return whether a string is the name of a log: a key of `history.history` or `logs`, or a `monitor`."""
+    tree, above = edits.tree, edits.tree.parent(text)
+    if isinstance(above, cst.Arg):
+        call = tree.parent(above)
+        is_get = isinstance(call, cst.Call) and m.matches(call.func, m.Attribute(attr=m.Name("get")))
+        if is_get and isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute):
+            return _holds_logs(edits, call.func.value)
+        return keyword_of(above) == "monitor"
+    item = tree.around(text, cst.Subscript) if isinstance(above, cst.Index) else None
+    return item is not None and _holds_logs(edits, item.value)
+
+
+def _holds_logs(edits: Edits, value: cst.BaseExpression) -> bool:
+    if isinstance(value, cst.Attribute):
+        return value.attr.value == "history" and "history" not in edits.values.own_members(value.value)
+    if not isinstance(value, cst.Name):
+        return False
+    assigned = edits.tree.values_assigned_to(value.value)
+    return value.value == "logs" or any(m.matches(node, m.Attribute(attr=m.Name("history"))) for node in assigned)

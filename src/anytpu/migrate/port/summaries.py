@@ -1,0 +1,80 @@
+"""Print what TensorFlow 2's summaries wrote for TensorBoard, where the value is known when the line runs.
+
+Rule: in a function that JAX traces the value is not known yet. One finding stands for all summaries of such a function.
+"""
+
+from __future__ import annotations
+
+import libcst as cst
+import libcst.matchers as m
+
+from anytpu.migrate.port.arguments import argument_of
+from anytpu.migrate.port.edits import Edits
+from anytpu.migrate.port.rules import rules
+from anytpu.migrate.replaced.table import advice_of
+
+_MAKERS = ("summary.create_file_writer", "contrib.summary.create_file_writer")
+_ENDS = ("flush", "close", "init")
+_NOTE = "printed instead of written to a TensorBoard event file"
+
+
+def plan_summaries(edits: Edits) -> None:
+    """Plan the writers, the blocks `with writer.as_default()` and the scalars in them."""
+    # 1. Print the scalars. Other summaries stay, and so do all in traced code, with one finding for each function.
+    tree = edits.tree
+    writers = {code for node, name in tree.chains() if name in _MAKERS and (code := _target(edits, node)) is not None}
+    traced: set[cst.CSTNode | None] = set()
+    needs_writer = False
+    for node, name in tree.chains():
+        if not name.startswith(("summary.", "contrib.summary.")) or name in _MAKERS:
+            continue
+        function = tree.function(node)
+        if edits.values.is_traced(node):
+            if function not in traced:
+                edits.say(tree.parent_call(node) or node, advice_of(rules()["summary"]))
+            traced.add(function)
+            edits.leave(node)
+        elif name == "summary.scalar" and (call := tree.parent_call(node)) is not None:
+            _print(edits, call)
+        needs_writer = needs_writer or not edits.is_done(node)
+    # 2. Remove the writers, their blocks and their last calls, unless a summary stays.
+    if needs_writer or not writers:
+        return
+    for block in tree.all(cst.With):
+        is_writer = len(block.items) == 1 and any(
+            m.matches(block.items[0].item, m.Call(m.Attribute(attr=m.Name("as_default"))))
+            and tree.code(block.items[0].item).startswith(f"{writer}.")
+            for writer in writers
+        )
+        if is_writer and isinstance(block.body, cst.IndentedBlock) and not edits.is_done(block.items[0]):
+            edits.put_body(block, block.items[0])
+    for call in tree.all(cst.Call):
+        is_end = isinstance(call.func, cst.Attribute) and call.func.attr.value in _ENDS and tree.is_statement(call)
+        if is_end and isinstance(call.func, cst.Attribute) and tree.code(call.func.value) in writers:
+            edits.drop_statement(call)
+    _drop_writers(edits)
+
+
+def _target(edits: Edits, maker: cst.CSTNode) -> str | None:
+    return edits.tree.target_code(edits.tree.small_statement(maker))
+
+
+def _drop_writers(edits: Edits) -> None:
+    for node, name in edits.tree.chains():
+        if name in _MAKERS and _target(edits, node) is not None:
+            edits.drop_statement(node)
+            edits.say(node, _NOTE, "note")
+
+
+def _print(edits: Edits, call: cst.Call) -> None:
+    """Turn `tf.summary.scalar(name, value, step=step)` into a `print` of the three."""
+    name, value = argument_of(call, 0, "name"), argument_of(call, 1, "data", "tensor")
+    step = argument_of(call, 2, "step")
+    if name is None or value is None:
+        return
+    parts = {"name": name, "value": value} | ({"step": step} if step is not None else {})
+    code = (
+        "print({name}, float({value}), 'at step', int({step}))" if step is not None else "print({name}, float({value}))"
+    )
+    edits.put(call, lambda _: edits.expression(code, **{key: edits.rebuilt(part.value) for key, part in parts.items()}))
+    edits.cover(call.func)

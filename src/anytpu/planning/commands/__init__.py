@@ -1,0 +1,1 @@
+"""The commands `anytpu plan`, `anytpu shard` and `anytpu check`."""

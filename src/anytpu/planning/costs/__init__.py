@@ -1,0 +1,1 @@
+"""Prices, the cost of a run, and the limits of time of a plan."""

@@ -1,0 +1,166 @@
+"""`predict`: one batch of a job on one system.
+
+Rule: the program is never run. The compiler may have no answer: it is not installed, or took too much time or memory.
+Then there is an extrapolation, a schedule or a floor, which say so. A program that is only tried has no floor, and none
+of these after a compilation without an answer.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+
+import jax
+
+from anytpu import units
+from anytpu.errors import CompilerMissingError, NoAnswerError
+from anytpu.planning.costs.cost import cost_of
+from anytpu.planning.floor import by_floor
+from anytpu.planning.forecasts.compiled import predict_compiled, predict_scheduled
+from anytpu.planning.forecasts.extrapolation import extrapolate_job, why_too_long
+from anytpu.planning.forecasts.hosts import host_load
+from anytpu.planning.jobs.job import PlanJob, batch_rows, for_devices
+from anytpu.planning.jobs.settings import PlanSettings
+from anytpu.planning.records import Prediction, StepTime
+from anytpu.planning.records.target import Target
+from anytpu.program.program import Placement, Program, state_names
+
+
+def predict(job: PlanJob, batch_size: int | None, target: Target, settings: PlanSettings) -> Prediction:
+    """Predict one batch of a job on one system.
+
+    `settings.progress` gets a line before each compilation, because one may take a minute.
+
+    Args:
+        job: the job.
+        batch_size: examples of a step over all devices, or None for the job's own.
+        target: the system.
+        settings: settings of every prediction of the plan.
+
+    Raises:
+        PlanError: the compiler refused the program or crashed. For a trial also: it had no answer.
+    """
+    # 1. The program for these devices.
+    program = job.program(batch_size)
+    rows = batch_rows(program)
+    settings = settings.of_fit(rows)
+    batch = f", {rows:,} examples a step" if rows else ""
+    settings.progress(f"{settings.name or program.name} on {target.name} ({target.compiler_name}){batch}")
+    program = for_devices(program, target.devices)
+    # 2. A compilation that would pass the time limit is not begun.
+    # A schedule takes a tenth of the time of the code, so it is made of all blocks.
+    why = why_too_long(job, program, settings) if settings.stage == "code" else ""
+    prediction = _approximate(job, batch_size, program, target, settings, why) if why else None
+    # 3. The compiler's prediction, or the best that there is without: an extrapolation, a schedule, a floor.
+    try:
+        prediction = prediction or predict_compiled(program, target, settings)
+    except (CompilerMissingError, NoAnswerError) as error:
+        if settings.is_trial:
+            raise
+        if isinstance(error, NoAnswerError) and not why:
+            prediction = _approximate(job, batch_size, program, target, settings, str(error))
+        prediction = prediction or by_floor(program, target, settings, str(error))
+    return dataclasses.replace(
+        completed(prediction, program, target, settings), layout_name=job.layout.name if job.layout else ""
+    )
+
+
+def _approximate(
+    job: PlanJob, batch_size: int | None, program: Program, target: Target, settings: PlanSettings, why: str
+) -> Prediction | None:
+    """Return the prediction of a program without its code, with the reason; None if the compiler has no answer at all.
+
+    A schedule that does not fit is the answer. Else, if blocks repeat, time and memory are extrapolated from two
+    programs with fewer blocks, within the bounds of the schedule.
+    """
+    scheduled = predict_scheduled(program, target, settings, why)
+    if scheduled is not None and not scheduled.fits:
+        return scheduled
+    return extrapolate_job(job, batch_size, program, target, settings, why, scheduled) or scheduled
+
+
+def completed(prediction: Prediction, program: Program, target: Target, settings: PlanSettings) -> Prediction:
+    """Return a prediction with its FLOPs, its cost, its host's load, and the layout of its program."""
+    time = prediction.time
+    step_s, examples, epochs = prediction.step_s, settings.examples, settings.epochs
+    return dataclasses.replace(
+        prediction,
+        flops=sum(op.flops for op in time.ops if not op.is_recomputed) if time else None,
+        cost=cost_of(target, step_s, prediction.batch_size, examples, epochs, settings.prices),
+        notes=(*prediction.notes, *layout_notes(program, target), *table_notes(program, target, time)),
+        layout=layout_text(program.placement) if program.placement else "",
+        host=host_load(program, prediction),
+    )
+
+
+def layout_text(placement: Placement) -> str:
+    """Return a mesh and the number of arrays of state and batch with each partition.
+
+    Example:
+        >>> layout_text(Placement((("data", 4), ("model", 2)), (((), ("model",)), (), ((), ("model",)))))
+        'mesh data=4, model=2; 2 x (-, model), 1 x whole'
+    """
+    mesh = ", ".join(f"{name}={size}" for name, size in placement.axes)
+    texts = (f"({', '.join('+'.join(names) or '-' for names in spec)})" for spec in placement.specs if any(spec))
+    counts = collections.Counter(sorted(texts))
+    counts["whole"] = sum(not any(spec) for spec in placement.specs)
+    return "; ".join([f"mesh {mesh}", ", ".join(f"{count} x {text}" for text, count in counts.items() if count)])
+
+
+_WITH_SPARSE_CORES = ("v5p", "v6e", "v7x")
+"""The chips whose SparseCores keras-rs uses through jax-tpu-embedding, or that have them (Google's datasheets)."""
+
+
+def table_notes(program: Program, target: Target, time: StepTime | None = None) -> list[str]:
+    """Return the notes on the embedding tables of a program on a system; `time` is that of its step."""
+    if not program.tables:
+        return []
+    names, leaves = state_names(program), jax.tree.leaves(program.state)
+    arrays = {name: leaf for name, leaf in zip(names, leaves, strict=True) if name in program.tables}
+    sizes = {name: leaf.size * leaf.dtype.itemsize for name, leaf in arrays.items()}
+    specs = program.placement.specs if program.placement else ()
+    split = [name for name, spec in zip(names, specs, strict=False) if name in arrays and any(spec)]
+    share_bytes = sum(size / (target.devices if name in split else 1) for name, size in sizes.items())
+    count = "1 array" if len(arrays) == 1 else f"{len(arrays)} arrays"
+    note = (
+        f"The embedding tables and their slots ({count}, {units.format_bytes(sum(sizes.values()))}) take "
+        f"{units.format_bytes(share_bytes)} on a device; a step updates the rows of its batch."
+    )
+    notes = [note, *_copied_tables(time, max(sizes.values()) / (target.devices if split else 1))]
+    if target.chip.name not in _WITH_SPARSE_CORES:
+        return notes
+    return [*notes, f"Lookups are planned on the TensorCores: the SparseCores of {target.chip.name} are not used."]
+
+
+def _copied_tables(time: StepTime | None, table_bytes: float) -> list[str]:
+    """Return a note if a step copies whole tables: the compiler stores some widths by columns, and rows are updated."""
+    copies = [op for op in time.ops if op.opcode == "copy" and op.bytes >= table_bytes] if time else []
+    if not copies:
+        return []
+    seconds = units.format_seconds(sum(op.time_s for op in copies))
+    count = "a whole table" if len(copies) == 1 else f"{len(copies)} whole tables or slots"
+    return [
+        f"A step copies {count} ({seconds}), because of their width. Give the tables a width that is a multiple of "
+        "128, or 48 at most."
+    ]
+
+
+def layout_notes(program: Program, target: Target) -> list[str]:
+    """Return the notes on the layout of a program over a system."""
+    if program.placement is not None:
+        return [*program.notes]
+    rows = program.rows
+    if rows is None and program.replicas is None and target.devices > 1:
+        return [
+            *program.notes,
+            f"Nothing of this program is split: each of the {target.devices} devices computes all of it. Of a "
+            "StableHLO file, say whose rows are split: input_specs={0: anytpu.program.ROWS}, or --split 0.",
+        ]
+    if rows is None or rows % target.devices == 0:
+        return [*program.notes]
+    share = -(-rows // target.devices)
+    return [
+        *program.notes,
+        f"{target.devices} devices do not divide a batch of {rows:,}: each takes {share:,} rows, the last ones fewer, "
+        "as fit runs it.",
+    ]

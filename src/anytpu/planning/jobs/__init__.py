@@ -1,0 +1,1 @@
+"""The program to plan, and the settings of a plan, read once."""

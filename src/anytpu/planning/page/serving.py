@@ -1,0 +1,107 @@
+"""The report of the answers of a language model: a table with a row for each slice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from anytpu import units
+from anytpu.planning.records.prediction import memory_text
+from anytpu.planning.serving.serving import Serving, ServingPlan
+from anytpu.report.tables import TableReport
+from anytpu.report.terminal import compact_table, hang, open_console, say
+
+_TITLES = ("system", "prefill", "a token", "tokens/s", "between", "memory", "batch", "$ a M")
+_MEANING = (
+    "Predicted, not measured. prefill: time to the first token of all prompts; a token: time of a decode step with a "
+    "full cache; tokens/s: new tokens of all sequences, prefill included; memory: of the decode step, on a device; "
+    "batch: sequences of this length that fit, computed; $ a M: price of a million new tokens."
+)
+
+
+class ServingReport(TableReport):
+    """The renderer of `ServingPlan`."""
+
+    no_page = "a plan of answers has no page; print it: plan.show()"
+    no_plots = "a plan of answers has no plots; print it: plan.show()"
+
+    def show(self, record: ServingPlan) -> None:
+        """Print the table and the notes."""
+        console = open_console()
+        say(console, _title(record), style="bold")
+        table = compact_table(_TITLES, left=("system",))
+        for serving in record:
+            table.add_row(*_cells(serving))
+        console.print(table)
+        for line in hang("", _MEANING, console.width):
+            console.print(Text(line, "dim"), soft_wrap=True)
+        for serving in record:
+            text = f"{_memory(serving)}{_layout(serving)}"
+            for line in hang(f"{serving.target.name}  ", text, console.width):
+                console.print(Text(line), soft_wrap=True)
+
+    def caption(self, record: ServingPlan) -> str:
+        """Return the title of the table."""
+        return _title(record)
+
+    def titles(self, record: ServingPlan) -> Sequence[str]:
+        """Return the titles of the columns."""
+        return _TITLES
+
+    def rows(self, record: ServingPlan) -> list[list[str]]:
+        """Return the cells of each slice."""
+        return [_cells(serving) for serving in record]
+
+
+SERVING_REPORT = ServingReport()
+"""The renderer that `showing.report("serving")` returns."""
+
+
+def _title(record: ServingPlan) -> str:
+    first = record.servings[0]
+    return (
+        f"Answers of {record.job}: {first.batch_size:,} sequences at once, prompts of {first.prompt_tokens:,} tokens, "
+        f"{first.new_tokens:,} new tokens"
+    )
+
+
+def _cells(serving: Serving) -> list[str]:
+    memory = serving.decode.memory
+    cost, largest = serving.usd_per_million_tokens, serving.largest_batch
+    return [
+        serving.target.name,
+        _time(serving.prefill.step_s) if serving.prefill.fits else "does not fit",
+        _time(serving.decode.step_s) if serving.decode.fits else "does not fit",
+        f"{serving.tokens_per_s:,.0f}" if serving.tokens_per_s else "-",
+        _between(serving),
+        units.format_bytes(memory.peak_bytes) if memory else "-",
+        f"{largest:,}" if largest is not None else "-",
+        f"${cost:,.2f}" if cost is not None else "-",
+    ]
+
+
+def _memory(serving: Serving) -> str:
+    memory = serving.decode.memory
+    return f"{memory_text(memory)}, of which the cache {units.format_bytes(serving.cache_bytes)}; " if memory else ""
+
+
+def _between(serving: Serving) -> str:
+    """Return the bounds of the tokens a second."""
+    bounds = serving.answer_interval_s
+    if bounds is None:
+        return "-"
+    most, least = (serving.batch_size * serving.new_tokens / bound_s for bound_s in bounds)
+    return f"{least:,.0f}-{most:,.0f}" if math.isfinite(bounds[1]) else f"at most {most:,.0f}"
+
+
+def _time(time_s: float | None) -> str:
+    return "-" if time_s is None else units.format_seconds(time_s)
+
+
+def _layout(serving: Serving) -> str:
+    layout = serving.decode.layout or "one device"
+    floors = [name for name, step in (("prefill", serving.prefill), ("decode", serving.decode)) if step.is_floor]
+    floor = f" A floor, not a forecast: {' and '.join(floors)}." if floors else ""
+    return f"layout: {layout}.{floor}"

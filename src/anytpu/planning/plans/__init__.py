@@ -1,0 +1,1 @@
+"""`tpu.plan`, `tpu.scaling` and `tpu.max_batch_size`."""

@@ -1,0 +1,1 @@
+"""Language models before renting: presets, the step of one token, and the plan of serving."""

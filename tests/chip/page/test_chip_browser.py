@@ -1,0 +1,306 @@
+"""A program's page in a browser, headless: it moves as it should, fits its window, asks for nothing, complains of
+nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import chip_page_samples
+from anytpu.chip.page import page
+from anytpu.chip.page.multiplication import wave_of
+from browser import BROWSER, Seen, browse, look_at
+
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium here: apt-get install chromium")
+
+WIDTHS = (1400, 400)
+NAMES = ["digits", "hostile", "many", "bare"]
+# The outer page looks into frames, one after another, and plays with what it finds there as a reader would.
+HARNESS = """<!doctype html><body><script>
+const seen = {}, sleep = ms => new Promise(done => setTimeout(done, ms));
+const words = (page, where) => [...page.querySelectorAll(where)].map(one => one.textContent);
+
+function layout(page, frame) {
+  const root = page.documentElement;
+  const scrolls = one => one.closest(".sideways, .scroll, pre") && !one.matches(".sideways, .scroll, pre");
+  const wide = [...page.querySelectorAll("body *")]
+    .filter(one => one.getBoundingClientRect().right > root.clientWidth + 1 && !scrolls(one));
+  return { width: root.clientWidth, needs: root.scrollWidth, ready: page.querySelector("main").dataset.ready,
+    wide: wide.slice(0, 5).map(one => one.outerHTML.slice(0, 120)), alerted: !!frame.contentWindow.alerted,
+    title: page.title, images: page.images.length,
+    paper: getComputedStyle(page.querySelector("main")).backgroundColor };
+}
+
+async function timeline(page, window_) {
+  const canvas = page.querySelector("#timeline canvas");
+  if (!canvas) return null;
+  const view = () => [+canvas.dataset.from, +canvas.dataset.to], found = {};
+  const draw = async () => { await sleep(60); return view(); };
+  const press = key => canvas.dispatchEvent(new window_.KeyboardEvent("keydown", { key, bubbles: true }));
+  const click = what => page.querySelector(`#timeline [data-zoom=${what}]`).click();
+  const box = canvas.getBoundingClientRect();
+  const point = (type, x, y) => canvas.dispatchEvent(
+    new window_.PointerEvent(type, { clientX: box.left + x, clientY: box.top + y, pointerId: 1, bubbles: true }));
+  found.whole = await draw();
+  const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+  found.colours = new Set(new Uint32Array(pixels.buffer)).size;
+  found.size = [canvas.width, canvas.height];
+  click("in"); found.in = await draw();
+  click("right"); found.right = await draw();
+  click("out"); click("all"); found.all = await draw();
+  press("+"); found.key = await draw();
+  press("0"); await draw();
+  const wheel = ctrlKey => canvas.dispatchEvent(new window_.WheelEvent("wheel",
+    { deltaY: -120, ctrlKey, clientX: box.left + box.width / 2, clientY: box.top + 40, bubbles: true,
+      cancelable: true }));
+  found.plainWheelIsThePages = wheel(false);
+  found.plain = await draw();
+  found.wheelIsTaken = !wheel(true);
+  found.wheel = await draw();
+  const layers = page.querySelector("#timeline select");
+  layers.value = layers.options[Math.min(3, layers.options.length - 1)].value;
+  layers.dispatchEvent(new window_.Event("change"));
+  found.layer = await draw();
+  press("0"); await draw();
+  point("pointermove", box.width * 0.35, 26 + 30 * 3 + 15);
+  found.tip = page.querySelector(".tip").hidden ? "" : words(page, ".tip > *");
+  press("ArrowRight"); press("ArrowRight");
+  found.readout = words(page, "#timeline .readout")[0];
+  press("ArrowDown");
+  found.lower = words(page, "#timeline .readout")[0];
+  press("+"); press("+"); const before = await draw();
+  canvas.setPointerCapture = () => {};
+  point("pointerdown", 300, 60); point("pointermove", 250, 60); point("pointerup", 250, 60);
+  found.dragged = [before, await draw()];
+  return found;
+}
+
+async function wave(page) {
+  const root = page.querySelector("#wave .player");
+  if (!root) return null;
+  const slider = root.querySelector("input"), click = what => root.querySelector(`[data-do=${what}]`).click();
+  const shown = () => ({ at: +root.dataset.at, said: words(page, "#wave .readout")[0], value: +slider.value,
+    sums: words(page, "#wave .wave-sum"), weights: words(page, "#wave .wave-weight") });
+  const found = { start: shown(), steps: [], last: +slider.max };
+  click("first"); found.first = shown();
+  for (let at = 0; at <= found.last; at++) { found.steps.push(shown()); click("next"); }
+  click("back"); found.back = shown();
+  slider.value = 12; slider.dispatchEvent(new page.defaultView.Event("input")); found.slid = shown();
+  click("first"); click("play"); await sleep(1700); found.playing = shown();
+  click("play"); await sleep(1000); found.paused = shown();
+  found.aria = slider.getAttribute("aria-valuetext");
+  found.checked = words(page, "#wave .checked")[0];
+  return found;
+}
+
+function units(page) {
+  const root = page.querySelector("#units .player"), found = {};
+  for (const at of [0, 22, 64, 512]) {
+    root.querySelector("input").value = at;
+    root.querySelector("input").dispatchEvent(new page.defaultView.Event("input"));
+    found[at] = words(page, "#units .said-of");
+  }
+  return found;
+}
+
+function listing(page) {
+  const search = page.querySelector("#listing input"), found = {};
+  for (const wanted of ["", "sync", "no such thing"]) {
+    search.value = wanted;
+    search.dispatchEvent(new page.defaultView.Event("input"));
+    found[wanted] = [words(page, "#listing .count")[0], words(page, "#listing pre")[0].split("\\n").length];
+  }
+  return found;
+}
+
+function weights(page) {
+  const choice = page.querySelector("#weights select");
+  if (!choice) return null;
+  const shown = () => [...page.querySelectorAll("[data-histogram]")].map(one => one.getBoundingClientRect().height > 0);
+  const before = shown();
+  choice.value = "1";
+  choice.dispatchEvent(new page.defaultView.Event("change"));
+  return [before, shown()];
+}
+
+async function run() {
+  for (const [name, address, width] of PAGES) {
+    const frame = document.createElement("iframe");
+    Object.assign(frame, { width, height: 900, src: address });
+    await new Promise(done => { frame.onload = done; document.body.append(frame); });
+    const page = frame.contentDocument;
+    seen[name] = layout(page, frame);
+    if (PLAYS.includes(name)) Object.assign(seen[name], { timeline: await timeline(page, frame.contentWindow),
+      wave: await wave(page), units: units(page), listing: listing(page), weights: weights(page) },
+      { after: layout(page, frame) });
+  }
+  const out = document.createElement("pre");
+  out.id = "seen";
+  out.textContent = JSON.stringify(seen);
+  document.body.append(out);
+}
+console.log("the harness speaks");
+run();
+</script>"""
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
+    folder = tmp_path_factory.mktemp("pages")
+    for name in NAMES:
+        page.write_page(getattr(chip_page_samples, name)(), folder / f"{name}.html")
+    frames = [(f"{name} {width}", f"{name}.html", width) for name in NAMES for width in WIDTHS]
+    plays = ["digits 1400", "digits 400", "many 1400"]
+    text = HARNESS.replace("PAGES", json.dumps(frames)).replace("PLAYS", json.dumps(plays))
+    return look_at(folder, text, time_ms=60000)
+
+
+def test_no_page_is_wider_than_its_window(seen: Seen):
+    assert len(seen.pages) == len(NAMES) * len(WIDTHS)
+    assert {
+        name: page["wide"] for name, page in seen.pages.items() if page["wide"] or page["needs"] > page["width"]
+    } == {}
+    assert {page["width"] for page in seen.pages.values()} == set(WIDTHS)
+    after = [page["after"] for page in seen.pages.values() if "after" in page]
+    assert len(after) == 3 and all(page["needs"] <= page["width"] and not page["wide"] for page in after)
+
+
+def test_every_page_starts_without_a_complaint(seen: Seen):
+    assert {page["ready"] for page in seen.pages.values()} == {"yes"}
+    assert len(seen.said) == 1 and "the harness speaks" in seen.said[0]
+
+
+def test_no_page_asks_for_anything(seen: Seen):
+    assert set(seen.asked) == {("pages.test", f"/{name}.html") for name in NAMES}
+    assert {page["images"] for page in seen.pages.values()} == {0}
+
+
+def test_it_is_light_where_its_reader_is(seen: Seen):
+    assert {page["paper"] for page in seen.pages.values()} == {"rgb(255, 255, 255)"}
+
+
+def test_hostile_names_run_nothing(seen: Seen):
+    hostile = seen.pages["hostile 1400"]
+    assert not hostile["alerted"]
+    assert hostile["title"] == f"{chip_page_samples.EVIL} on the first TPU".replace("\x07", "\ufffd")
+
+
+@pytest.mark.parametrize("name", ["digits 1400", "digits 400", "many 1400"])
+def test_the_timeline_zooms_and_moves(seen: Seen, name: str):
+    found = seen.pages[name]["timeline"]
+    cycles = found["whole"][1]
+    assert found["whole"][0] == 0 and cycles > 30_000
+    assert found["size"][0] > 300 and found["colours"] > 20
+    span = {key: found[key][1] - found[key][0] for key in ("in", "right", "all", "key", "plain", "wheel", "layer")}
+    assert span["in"] == pytest.approx(cycles / 2)
+    assert found["in"] == pytest.approx([cycles / 4, 3 * cycles / 4])
+    assert found["right"] == pytest.approx([cycles / 2, cycles])
+    assert span["all"] == span["plain"] == pytest.approx(cycles)
+    assert span["key"] == pytest.approx(cycles / 2)
+    assert found["plainWheelIsThePages"] and found["wheelIsTaken"] and cycles / 4 < span["wheel"] < cycles
+    # The layers of "many" come again until its end.
+    assert 0 < span["layer"] <= cycles if name.startswith("many") else 0 < span["layer"] < cycles
+    before, after = found["dragged"]
+    assert after[0] > before[0] and after[1] - after[0] == pytest.approx(before[1] - before[0])
+
+
+def test_the_timeline_says_what_is_pointed_at_and_chosen(seen: Seen):
+    found = seen.pages["digits 1400"]["timeline"]
+    assert found["tip"] == [
+        "Convolve",
+        "layer conv1",
+        "6,272 cycles (8.96 µs), from 3,256",
+        "instruction 4: convolve address=0, accumulator=0, rows=2048",
+    ]
+    assert found["readout"].startswith("matrix unit: Convolve, layer conv2, 1,568 cycles (2.24 µs), from ")
+    assert found["readout"].endswith("instruction 14: convolve address=0, accumulator=0, rows=1568, repeat=9")
+    assert found["lower"].startswith("activation unit: Activate, layer conv2, ")
+
+
+def test_many_events_are_all_there(seen: Seen):
+    found = seen.pages["many 1400"]["timeline"]
+    assert found["whole"][1] == pytest.approx(chip_page_samples.many().timing.cycles)
+
+
+def expected(cycle: int) -> tuple[list[str], list[str]]:
+    """Return the sums in the cells and in the accumulators at the end of a cycle, by the definition of the array."""
+    wave = wave_of(chip_page_samples.digits().first_tile)  # type: ignore[arg-type]
+    size, stream = len(wave.weights), cycle - len(wave.weights)
+    cells, done = [], []
+    for k in range(size):
+        for m in range(size):
+            vector = stream - k - m
+            inside = 0 <= vector < size
+            cells.append(str(int(wave.numbers[vector, : k + 1] @ wave.weights[: k + 1, m])) if inside else "")
+    for vector in range(size):
+        for m in range(size):
+            is_done = vector + size - 1 + m <= stream
+            done.append(str(int(wave.numbers[vector] @ wave.weights[:, m])) if is_done else "")
+    return cells, done
+
+
+@pytest.mark.parametrize("name", ["digits 1400", "digits 400"])
+def test_the_wave_steps_to_the_right_numbers(seen: Seen, name: str):
+    found = seen.pages[name]["wave"]
+    assert found["last"] == 8 + 8 + 8 + 8 - 2 - 1
+    for cycle, step in enumerate(found["steps"]):
+        cells, done = expected(cycle)
+        assert (step["at"], step["value"]) == (cycle, cycle)
+        assert step["sums"] == cells + done, cycle
+    wave = wave_of(chip_page_samples.digits().first_tile)  # type: ignore[arg-type]
+    assert found["steps"][7]["weights"] == [str(weight) for weight in wave.weights.ravel()]
+    assert found["steps"][-1]["sums"][64:] == [str(number) for number in (wave.numbers @ wave.weights).ravel()]
+    assert found["checked"] == "Checked: 64 of 64 sums that left the array are those of the int32 matrix product."
+    assert found["steps"][0]["said"] == (
+        "Cycle 1 of 30: the tile is shifted in, row by row from above (1 of 8); 0 of 64 sums are done."
+    )
+    assert found["steps"][-1]["said"] == "Cycle 30 of 30: 1 of 64 cells multiply and add; 64 of 64 sums are done."
+
+
+def test_the_wave_plays_and_pauses(seen: Seen):
+    found = seen.pages["digits 1400"]["wave"]
+    assert found["start"]["at"] == 16 and found["first"]["at"] == 0
+    assert found["back"]["at"] == 28 and found["slid"]["at"] == 12
+    assert 3 <= found["playing"]["at"] <= 5
+    assert found["paused"]["at"] == found["playing"]["at"]
+    assert found["aria"] == found["paused"]["said"]
+
+
+def test_three_units_do_the_same_product(seen: Seen):
+    found = seen.pages["digits 1400"]["units"]
+    assert found["0"] == ["0 operations, 0 of 512 multiply-adds, 0 numbers read"] * 3
+    assert found["22"][2] == "22 operations, 512 of 512 multiply-adds, 64 numbers read"
+    assert found["64"][1] == "64 operations, 512 of 512 multiply-adds, 576 numbers read"
+    assert found["512"] == [
+        "512 operations, 512 of 512 multiply-adds, 1,024 numbers read",
+        "64 operations, 512 of 512 multiply-adds, 576 numbers read",
+        "22 operations, 512 of 512 multiply-adds, 64 numbers read",
+    ]
+
+
+def test_the_listing_is_searched(seen: Seen):
+    assert seen.pages["digits 1400"]["listing"] == {
+        "": ["25 lines", 25],
+        "sync": ["3 of 25 lines", 3],
+        "no such thing": ["0 of 25 lines", 1],
+    }
+
+
+def test_the_weights_of_another_layer_are_shown(seen: Seen):
+    assert seen.pages["digits 400"]["weights"] == [[True, False, False], [False, True, False]]
+
+
+def test_it_is_dark_where_its_reader_is(tmp_path: Path):
+    path = page.write_page(chip_page_samples.digits(), tmp_path / "chip.html")
+    picture = tmp_path / "chip.png"
+    flags = ("--blink-settings=preferredColorScheme=0", "--window-size=1000,1700", "--virtual-time-budget=2000")
+    browse(tmp_path, *flags, f"--screenshot={picture}", path.as_uri())
+    with Image.open(picture) as shot:
+        pixels = np.asarray(shot.convert("RGB"))
+    colours, counts = np.unique(pixels.reshape(-1, 3), axis=0, return_counts=True)
+    assert tuple(colours[counts.argmax()]) == (20, 25, 31)
+    assert 0.1 < 1 - counts.max() / counts.sum() < 0.5 and len(colours) > 500

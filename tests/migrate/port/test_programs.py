@@ -1,0 +1,102 @@
+"""Whole programs: what they become, what is left of them to do, and that what they become trains.
+
+`programs/NAME.py` is a program for TensorFlow, `NAME.ported` what the porter makes of it, `NAME.findings` what it says.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from anytpu.migrate.port import ported
+from anytpu.migrate.replaced.table import REPLACEMENTS, Replacement
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+FOLDER = Path(__file__).parent / "programs"
+PROGRAMS = sorted(path.stem for path in FOLDER.glob("*.ported"))
+IMPORTS = """\
+import os
+import tensorflow as tf
+import tensorflow_datasets as tfds
+from tensorflow.contrib.tpu.python.tpu import tpu_function
+from tensorflow.keras import backend as K
+"""
+GIVEN = """resolver = tf.distribute.cluster_resolver.TPUClusterResolver()
+strategy = tf.distribute.TPUStrategy(resolver)
+model = tf.keras.Sequential()
+optimizer = tf.keras.optimizers.Adam()
+pairs = tf.data.Dataset.from_tensor_slices((x, y))
+the_row = "begins"
+"""
+"""Values whose classes the porter knows."""
+ROWS = [row for rows in REPLACEMENTS.values() for row in rows if row.how != "hand" and "import " not in row.old]
+
+
+def unbound(code: str) -> set[str]:
+    """Return the packages that a program names and does not import."""
+    tree = ast.parse(code)
+    named = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    aliases = [
+        alias for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom) for alias in node.names
+    ]
+    imported = {alias.asname or alias.name.partition(".")[0] for alias in aliases}
+    return named & {"tf", "tfds", "tpu", "anytpu", "keras", "optax", "logging", "K"} - imported
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_becomes(name: str):
+    outcome = ported((FOLDER / f"{name}.py").read_text())
+    findings = "".join(
+        f"{finding.line}: {finding.kind}: {finding.old}: {finding.advice}\n" for finding in outcome.findings
+    )
+    assert outcome.new == (FOLDER / f"{name}.ported").read_text()
+    assert findings == (FOLDER / f"{name}.findings").read_text()
+    compile(outcome.new, name, "exec")
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_porting_twice_changes_nothing(name: str):
+    text = (FOLDER / f"{name}.ported").read_text()
+    again = ported(text)
+    assert again.new == text
+    assert bool(again.by_hand) == ("tensorflow" in text)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row.old.partition("\n")[0] for row in ROWS])
+def test_every_old_line_becomes_its_new_one(row: Replacement):
+    outcome = ported(IMPORTS + GIVEN + row.old + "\n")
+    _, _, body = outcome.new.partition('the_row = "begins"\n')
+    assert body.strip("\n") == row.new
+    assert outcome.by_hand == ()
+    assert "tensorflow" not in outcome.new
+    assert not ported(outcome.new).is_changed
+    assert unbound(outcome.new) == set()
+
+
+@pytest.mark.parametrize("name", ["tf1_estimator", "tf1_sentiment", "tf2_detection", "tf2_loops"])
+def test_what_a_program_becomes_trains(name: str, tmp_path: Path):
+    (tmp_path / f"{name}.py").write_text((FOLDER / f"{name}.ported").read_text())
+    run = subprocess.run([sys.executable, f"{name}.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    lines = run.stdout.splitlines()
+    if name == "tf1_estimator":
+        assert float(lines[-1].removeprefix("right: ")) > 0.9
+    elif name == "tf1_sentiment":
+        assert float(next(line for line in lines if line.startswith("accuracy ")).split()[1]) > 0.9
+        assert (tmp_path / "tpu_model.h5").is_file()
+    elif name == "tf2_detection":
+        first, last = ast.literal_eval(lines[-1].removeprefix("losses: "))
+        assert last < first
+    else:
+        assert "PerReplica:{" in lines
+        steps = [line for line in lines if line.startswith("Current step: ")]
+        assert [line.split(",")[0] for line in steps] == ["Current step: 20", "Current step: 40"]
+        first, last = (float(re.search(r"loss: ([\d.]+)", line)[1]) for line in steps)  # pyright: ignore
+        assert last < first
+        assert lines[-1] == "sum of the replicas' numbers: 28.0"

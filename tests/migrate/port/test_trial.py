@@ -1,0 +1,113 @@
+"""Trials: a ported program runs for a few steps, and its first failure is shown beside the old line."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+
+import ported_corpus as corpus
+from anytpu.migrate.port import Trial, ported_file, tried
+from anytpu.migrate.port.trial_run import cut_program, run_program
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+SAMPLE = [
+    "autograph_steps.py",
+    "colab_bert.ipynb",
+    "estimator_mnist.py",
+    pytest.param("kaggle_flowers.ipynb", marks=pytest.mark.battery),
+    "tf_module.py",
+]
+"""A fixed part of the corpus; `scripts/port_corpus` runs all of it."""
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_program_of_the_corpus(name: str, tmp_path: Path):
+    outcome = corpus.port_and_try(corpus.FOLDER / name, tmp_path)
+    assert not outcome.is_unlisted, outcome
+    assert outcome.by_hand == (name == "autograph_steps.py")
+    assert outcome.result == ("listed" if outcome.by_hand else "ran")
+
+
+def trial_of(folder: Path, text: str, name: str = "old.py") -> Trial:
+    path = folder / name
+    path.write_text(text)
+    return tried(ported_file(path).program, path, 60)
+
+
+def test_the_first_failure_is_shown_beside_the_old_line(tmp_path: Path):
+    text = "import tensorflow as tf\nx = 3\n\n\ndef f(y):\n    return {}[y]\n\n\nf(tf.newaxis)\n"
+    assert trial_of(tmp_path, text) == Trial("KeyError: None", 6, 0, "return {}[y]", "return {}[y]")
+
+
+def test_a_failure_in_a_cell(tmp_path: Path):
+    cells = [{"cell_type": "code", "source": source} for source in ("%magic\nx = 1", "import os\ny = x / 0")]
+    trial = trial_of(tmp_path, json.dumps({"cells": cells}), "old.ipynb")
+    assert trial == Trial("ZeroDivisionError: division by zero", 2, 2, "y = x / 0", "y = x / 0")
+
+
+def test_a_listed_line(tmp_path: Path):
+    trial = trial_of(tmp_path, "import tensorflow as tf\nx = tf.placeholder('float')\n")
+    assert (trial.line, trial.is_listed) == (2, True)
+    assert trial.error == "NotPortedError: tensorflow.placeholder is TensorFlow's"
+
+
+def test_a_trial_works_in_a_copy_of_the_folder(tmp_path: Path):
+    (tmp_path / "weights").write_text("mine")
+    text = "print(open('weights').read(), file=open('weights', 'w')); open('new', 'w'); raise SystemExit(0)\n"
+    assert trial_of(tmp_path, text) == Trial()
+    assert (tmp_path / "weights").read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["old.py", "weights"]
+
+
+def test_a_trial_that_takes_too_long_has_not_failed(tmp_path: Path):
+    path = tmp_path / "old.py"
+    path.write_text("while True:\n    pass\n")
+    assert tried(ported_file(path).program, path, 2) == Trial(seconds=2)
+
+
+def test_a_process_that_dies(tmp_path: Path):
+    trial = trial_of(tmp_path, "import os\nos._exit(3)\n")
+    assert trial.error.startswith("the process ended with status 3")
+
+
+def test_loops_that_train_are_cut():
+    text = (
+        "def step(x):\n    optimizer.apply_gradients(x)\n"
+        "def train():\n    strategy.run(step)\n"
+        "def predict():\n    return strategy.run(lambda: model(x))\n"
+        "for i in range(9):\n    train()\n"
+        "while count < 9:\n    train()\n"
+        "for i in range(9):\n    print(i, predict())\n"
+        "for i in range(9):\n    strategy.run(steps[i])\n"
+        "model.fit(x, epochs=3)\n"
+    )
+    cut = (
+        "def step(x):\n    optimizer.apply_gradients(x)\n"
+        "def train():\n    strategy.run(step)\n"
+        "def predict():\n    return strategy.run(lambda: model(x))\n"
+        "for i in __cut__(range(9)):\n    train()\n"
+        "for __round__ in __while__(lambda: count < 9):\n    train()\n"
+        "for i in range(9):\n    print(i, predict())\n"
+        "for i in __cut__(range(9)):\n    strategy.run(steps[i])\n"
+        "__short__(model.fit, x, epochs=3)"
+    )
+    assert ast.unparse(cut_program(ast.parse(text))) == ast.unparse(ast.parse(cut))
+
+
+def test_fit_gets_fewer_rows_and_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("sys.argv", ["x"])
+    monkeypatch.setattr("sys.path", ["x", *__import__("sys").path])
+    monkeypatch.setitem(__import__("sys").modules, "__main__", __import__("sys").modules["__main__"])
+    code = (
+        "import numpy as np\n"
+        "class M:\n"
+        "    def fit(self, x=None, y=None, batch_size=None, epochs=1, steps_per_epoch=None, validation_data=None):\n"
+        "        raise ValueError((len(x), batch_size, epochs, steps_per_epoch, len(validation_data[0])))\n"
+        "x = np.zeros((500, 2))\n"
+        "M().fit(x, x, batch_size=10, epochs=90, validation_data=(x, x))\n"
+    )
+    assert run_program(code, str(tmp_path / "p.py"))["error"] == "ValueError: (20, 10, 10, None, 20)"
