@@ -272,13 +272,6 @@ def is_one_shot(adapter: Any) -> bool:
     return isinstance(adapter, GeneratorDataAdapter)
 
 
-def array_adapter(array: Any, batch_size: int, shuffle: bool) -> Any:
-    """Return Keras's adapter of an array."""
-    from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
-
-    return ArrayDataAdapter(array, batch_size=batch_size, shuffle=shuffle)
-
-
 def data_adapter_class() -> Any:
     """Return the base class of objects that Keras accepts in place of data, and that yield the batches of each pass."""
     from keras.src.trainers.data_adapters.data_adapter import DataAdapter
@@ -477,24 +470,6 @@ def set_mask(tensor: Any, mask: Any) -> None:
     from keras.src.backend.common import masking
 
     masking.set_keras_mask(tensor, mask)
-
-
-def metrics_of(model: Any) -> list[Any]:
-    """Return the metrics that a model was compiled with; an empty list before its first batch builds them."""
-    compiled = model._compile_metrics
-    return [] if compiled is None or not compiled.built else list(compiled.metrics)
-
-
-def mask_by(compute_mask: Callable) -> dict[str, Any]:
-    """Return the attributes of a layer whose outputs get their mask from `compute_mask`."""
-    return {"_supports_masking": True, "compute_mask": compute_mask}
-
-
-def draw_key(generator: Any) -> Any:
-    """Return the next random key of a layer's seed generator, as dropout draws it."""
-    from keras.src.backend.jax.random import jax_draw_seed
-
-    return jax_draw_seed(generator)
 
 
 def keras_backend() -> Any:

@@ -29,7 +29,6 @@ from anytpu.train.compiled_models import trainer_of
 from anytpu.train.epochs import Epochs
 from anytpu.train.fit_checkpoints import FitRun, checkpointed
 from anytpu.train.host_callbacks import set_for_host
-from anytpu.train.ragged import with_batches
 from anytpu.train.trainer import Trainer
 
 _ACTIVE: contextvars.ContextVar[_Running | None] = contextvars.ContextVar("trainer", default=None)
@@ -105,7 +104,7 @@ def _loop(name: str, original: Callable) -> Callable:
         bound = signature.bind(self, *args, **kwargs)
         arguments = checks.with_integer_steps(bound.arguments)
         if not _is_rectangular(arguments):
-            arguments = with_batches(self, arguments)
+            arguments = trainer.padding.with_filled_rows(arguments)
         bound.arguments = arguments
         if is_users:
             checks.check_call(arguments)

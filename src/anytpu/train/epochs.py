@@ -28,7 +28,6 @@ from anytpu.errors import DataError, DataExhaustedError
 from anytpu.program.program import Tree, spec_of
 from anytpu.train import checks
 from anytpu.train.input_clock import InputClock
-from anytpu.train.padding import Padded
 from anytpu.train.pass_place import FitReports, PassPlace
 
 if TYPE_CHECKING:
@@ -75,8 +74,6 @@ class Epochs(_KerasEpochIterator):
         self._is_within = False
         self._epoch = 0
         self._clock: InputClock | None = None
-        # Once a batch has another sequence length than the first, all later batches are padded.
-        self._is_varied = False
         self.first_specs: Tree = None
         """Specs of the first batch; None before it. Keras has taken one when it has built the model."""
         self.run: FitReports | None = None
@@ -95,7 +92,7 @@ class Epochs(_KerasEpochIterator):
         # Over a network, the first steps run while later rows are on their way.
         is_streamed = is_single_pass and trainer.backend.is_far
         if arrays is not None and self._single is None and not is_streamed and trainer.fits(arrays):
-            padded = trainer.padding.padded(arrays, may_stay=True)
+            padded = trainer.padding.padded(arrays)
             self._resident = ResidentArrays(trainer.backend, padded, trainer.layout_of(mode))
         else:
             self._resident = None
@@ -200,7 +197,8 @@ class Epochs(_KerasEpochIterator):
 
     def position(self) -> dict[str, Any]:
         """Return the position in the data, for a checkpoint."""
-        return self._input.position(is_open=self._source is not None and self.steps_per_epoch is not None)
+        place = self._input.position(is_open=self._source is not None and self.steps_per_epoch is not None)
+        return {**place, "lengths": self._trainer.padding.first}
 
     def end_epoch(self) -> None:
         """Report that the epoch is over, with its evaluation and callbacks."""
@@ -210,6 +208,7 @@ class Epochs(_KerasEpochIterator):
 
     def continue_at(self, position: dict[str, Any]) -> None:
         """Continue at a position that `position` returned, perhaps in another process."""
+        self._trainer.padding.first = position.get("lengths")
         self._input.continue_at(position, is_validation=self._mode == "test")
 
     def _begin_epoch(self, wanted: int | None) -> tuple[int, int, Restored | None]:
@@ -226,7 +225,7 @@ class Epochs(_KerasEpochIterator):
                 self._begin_pass()
                 assert self._source is not None
                 self._source.skip(self._input.to_skip)
-            self._steps_seen, self._is_varied, self._has_started = place["seen"], place["varied"], place["seen"] > 0
+            self._steps_seen, self._has_started = place["seen"], place["seen"] > 0
             return place["step"], place["steps_run"], resumed
         if self._source is None or self.steps_per_epoch is None:
             self._begin_pass()
@@ -235,7 +234,7 @@ class Epochs(_KerasEpochIterator):
     def _report(self, step: int, steps_run: int, has_ended: bool = False) -> None:
         """Report to the fit's checkpoints a place between two groups of steps."""
         if self.run is not None and self._mode == "train" and not self._is_building:
-            self._input.at(step, steps_run, self._steps_seen, has_ended, self._is_varied)
+            self._input.at(step, steps_run, self._steps_seen, has_ended)
             self.run.reach(steps_run, has_ended)
 
     def _report_group(self) -> None:
@@ -245,7 +244,7 @@ class Epochs(_KerasEpochIterator):
     def _counted(self, group: StepGroup) -> int:
         """Return the number of steps that a group counts as: as in Keras, those of a full call even if fewer ran."""
         fixed = self._trainer.steps_per_execution
-        return group.steps if fixed is None or self._is_varied or self._is_building else fixed
+        return group.steps if fixed is None or self._is_building else fixed
 
     def _interrupted_warning(self) -> None:
         """Warn why an epoch ended early, if a reason is known."""
@@ -315,19 +314,14 @@ class Epochs(_KerasEpochIterator):
         if self._clock is not None:
             batches = self._clock.timed(batches)
         layout_of = self._trainer.layout_of(self._mode)
-        self._source = BatchSource(self._trainer.backend, batches, self._capacity, layout_of)
-
-    def _capacity(self, batch_bytes: int) -> int:
-        # Batches of different sequence lengths cannot be stacked.
-        return 1 if self._is_varied else self._trainer.stack_capacity(batch_bytes)
+        self._source = BatchSource(self._trainer.backend, batches, self._trainer.stack_capacity, layout_of)
 
     def _narrowed(self, batch: Tree) -> Tree:
         """Pad a batch and cast its 64-bit arrays on the host; check its rows, and the columns of the first batch."""
         has_rows = checks.has_rows(batch)
         if not has_rows and self._mode != "predict":
             raise DataError(_EMPTY_BATCH)
-        batch = self._trainer.padding.padded(self._extended(batch, is_batch=True), may_stay=not self._is_varied)
-        self._is_varied |= isinstance(batch, Padded)
+        batch = self._trainer.padding.padded(self._extended(batch, is_batch=True))
         if not self._is_checked and has_rows:
             self._is_checked = True
             self._check_first(batch)

@@ -9,7 +9,6 @@ are computed over the whole batch, as on one device.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import operator
 from collections.abc import Callable
@@ -22,10 +21,7 @@ from anytpu import _keras
 from anytpu.errors import ProgramError
 from anytpu.program.program import ROWS, Program, Tree
 from anytpu.strategy.state_extension import extension_of
-from anytpu.train.masking import masked
 from anytpu.train.outside import with_outside
-from anytpu.train.padding import LENGTHS, Padded, Padding, predicted
-from anytpu.train.time_axis import TimeAxis
 
 PARTS = {
     "train": ("trainable", "non_trainable", "optimizer", "metrics"),
@@ -81,14 +77,7 @@ def parts_of(model: Any, mode: str, outside: VariableList | None = None) -> tupl
     return (*rest, outside)
 
 
-def padding_of(model: Any) -> Padding:
-    """Return the `Padding` of a model, with the numbers of steps passed as `lengths` when the model was converted."""
-    return Padding(model, vars(model).get(LENGTHS, ()))
-
-
-def keras_program(
-    model: Any, mode: str, batch: Tree, parts: tuple[VariableList, ...], padding: Padding | None = None
-) -> Program:
+def keras_program(model: Any, mode: str, batch: Tree, parts: tuple[VariableList, ...]) -> Program:
     """Return the Program of one step of a built and compiled Keras model.
 
     Args:
@@ -97,13 +86,11 @@ def keras_program(
         batch: specs of the global batch, `(x, y, sample_weight)` as Keras's data adapters yield it.
         parts: the variables, as `parts_of` lists them. With a list of variables outside, a trace raises
             `OutsideVariables` if the step uses others.
-        padding: the `Padding` that made the batch, if the batch is `Padded`.
     """
-    axis = padding.axis if padding is not None and isinstance(batch, Padded) else None
     extension = extension_of(model)
     return Program(
         name=f"{model.name}/{mode}",
-        step=with_outside(_STEPS[mode](model, axis), tuple(part.variables for part in parts_of(model, mode)), parts),
+        step=with_outside(_STEPS[mode](model), tuple(part.variables for part in parts_of(model, mode)), parts),
         state=tuple([jax.ShapeDtypeStruct(v.shape, v.dtype) for v in part.variables] for part in parts),
         batch=batch,
         layout=jax.tree.map(lambda _: ROWS, batch),
@@ -125,14 +112,13 @@ def _state_kinds(model: Any, mode: str, parts: tuple[VariableList, ...], slots: 
     )
 
 
-def _logging(mode: str) -> Callable[[Any, TimeAxis | None], Callable]:
+def _logging(mode: str) -> Callable[[Any], Callable]:
     """Return the maker of the train or the test step, whose outputs are the logs."""
 
-    def make(model: Any, axis: TimeAxis | None) -> Callable:
+    def make(model: Any) -> Callable:
         def step(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
             keras_step = model.train_step if mode == "train" else model.test_step
-            with _masked(model, axis, batch):
-                logs, state = keras_step(tuple(list(part) for part in state), batch)
+            logs, state = keras_step(tuple(list(part) for part in state), batch)
             return tuple(list(part) for part in state), _logged(model, f"{mode}_step", logs)
 
         return step
@@ -156,21 +142,12 @@ def _logged(model: Any, name: str, logs: Tree) -> Tree:
     return logs
 
 
-def _predict(model: Any, axis: TimeAxis | None) -> Callable:
+def _predict(model: Any) -> Callable:
     def step(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
-        with _masked(model, axis, batch):
-            outputs, non_trainable = model.predict_step(tuple(list(part) for part in state), batch)
-        if isinstance(batch, Padded) and axis is not None:
-            outputs = predicted(outputs, axis, batch.lengths)
+        outputs, non_trainable = model.predict_step(tuple(list(part) for part in state), batch)
         return (state[0], list(non_trainable)), outputs
 
     return step
-
-
-def _masked(model: Any, axis: TimeAxis | None, batch: Tree) -> contextlib.AbstractContextManager[None]:
-    if isinstance(batch, Padded) and axis is not None:
-        return masked(model, axis, batch[0], batch.lengths)
-    return contextlib.nullcontext()
 
 
 _STEPS = {"train": _logging("train"), "test": _logging("test"), "predict": _predict}

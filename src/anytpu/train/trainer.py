@@ -33,9 +33,10 @@ from anytpu.strategy import TPUStrategy
 from anytpu.strategy import variables as homes
 from anytpu.strategy.state_extension import extension_of
 from anytpu.train import checks
-from anytpu.train.keras_program import PARTS, VariableList, padding_of, parts_of
+from anytpu.train.keras_program import PARTS, VariableList, parts_of
 from anytpu.train.labels import LabelCheck
 from anytpu.train.outside import OutsideVariables
+from anytpu.train.padding import LENGTHS, Padding
 from anytpu.train.pass_place import FitReports
 from anytpu.train.placed_programs import PlacedPrograms
 from anytpu.train.skipped_steps import SkippedSteps
@@ -102,9 +103,9 @@ class Trainer:
         """Lines to print after Keras's own line of the epoch; None if the fit is silent."""
         self.labels = LabelCheck(model)
         """Checks the labels of calls on one batch."""
-        self.padding = padding_of(model)
+        self.padding = Padding(model, vars(model).get(LENGTHS, ()))
         """Pads sequences of many lengths to a few lengths."""
-        self._programs = PlacedPrograms(model, strategy, self.padding)
+        self._programs = PlacedPrograms(model, strategy)
         self.resolve()
         self.occupancy = homes.occupancy_of(model)
         """Records the thread that runs the model."""
@@ -182,7 +183,7 @@ class Trainer:
             The results of each segment of the group.
         """
         if not isinstance(group, StepGroup):
-            batch = self.padding.padded(next(group), may_stay=True)
+            batch = self.padding.padded(next(group))
             group = one_batch(self.backend, batch, self.layout_of(mode))
         self.every = []
         results = [self._run_segment(mode, segment) for segment in self._segments(mode, group)]

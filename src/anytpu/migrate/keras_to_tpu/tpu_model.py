@@ -23,10 +23,10 @@ import keras
 from anytpu._contexts import value_within
 from anytpu.errors import SettingError
 from anytpu.files.replacing import replaced
+from anytpu.migrate.keras_to_tpu.restarted_batches import RestartedBatches
 from anytpu.strategy import TPUStrategy
 from anytpu.strategy.current import CURRENT
 from anytpu.train import clones
-from anytpu.train.ragged import passes_of
 
 _CONVERSION = "_anytpu_conversion"
 _HDF5 = (".h5", ".hdf5")
@@ -188,7 +188,7 @@ class TPUModel:
             )
         self._warn_of_global_batches()
         dataset = function()
-        return passes_of(function) if isinstance(dataset, Iterator) else dataset
+        return RestartedBatches(function) if isinstance(dataset, Iterator) else dataset
 
     def _warn_of_global_batches(self) -> None:
         conversion = conversion_of(self)
