@@ -173,17 +173,6 @@ def fresh_names() -> Iterator[None]:
         _set_global("object_name_uids", before)
 
 
-def forget_uninitialized(variable: Any) -> None:
-    """Cancel the initialisation of a variable that was made while Keras traced."""
-    pending = _global("uninitialized_variables") or []
-    pending[:] = [other for other in pending if other is not variable]
-
-
-def forget_all_uninitialized() -> None:
-    """Cancel all pending initialisations: an initializer that raises would raise again at the next trace."""
-    _set_global("uninitialized_variables", [])
-
-
 def global_seed_state() -> Any | None:
     """Return the state of Keras's global seed generator, `(2,)`; None before its first use."""
     return None if (generator := _global("global_seed_generator")) is None else generator.state.value

@@ -121,8 +121,24 @@ def is_keras(frame: Any) -> bool:
     return frame.f_globals.get("__name__", "").startswith("keras.src.")
 
 
-def uninitialized_count() -> int:
-    """Return the number of variables that layers made in a stateless scope and that have no value yet."""
+def uninitialized() -> list[Any]:
+    """Return the variables that layers made in a stateless scope and that have no value yet."""
     from keras.src.backend.common import global_state
 
-    return len(global_state.get_global_attribute("uninitialized_variables") or [])
+    return global_state.get_global_attribute("uninitialized_variables") or []
+
+
+def uninitialized_count() -> int:
+    """Return the number of `uninitialized` variables."""
+    return len(uninitialized())
+
+
+def forget_uninitialized(variable: Any) -> None:
+    """Cancel the initialisation of a variable that was made while Keras traced."""
+    pending = uninitialized()
+    pending[:] = [other for other in pending if other is not variable]
+
+
+def forget_all_uninitialized() -> None:
+    """Cancel all pending initialisations: an initializer that raises would raise again at the next trace."""
+    uninitialized().clear()

@@ -1,7 +1,7 @@
 """`FeatureTables`: the tables of some features, looked up and updated outside of the steps of replicas.
 
 Idea: a step of replicas gets embeddings as it gets any other input, and returns their gradients. The lookup before it
-and the update after it are Programs like training steps: their state is the variables of the tables, split by row, and
+and the update after it are Programs like training steps. Their state is the variables of the tables, split by row, and
 their batch is ids. So they run on every backend, and the tables are updated in place.
 
 Rule: an update is made with the ids of one lookup, and the gradients of all its rows.

@@ -83,7 +83,7 @@ def _looked_up(layer: Any, inputs: dict[str, Any], weights: Any) -> dict[str, An
     for stack in getattr(layer, _STACKS, ()):
         members = [path for path in inputs if stack.has(tables[path])]
         bags = [_bags(stack, tables[path], inputs[path], weights and weights[path]) for path in members]
-        results.update(zip(members, stack.embeddings_of(bags) if members else [], strict=True))
+        results.update(zip(members, stack.look_up(bags, True) if members else [], strict=True))
     return results
 
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from anytpu import _keras
 from anytpu._calls import users_stacklevel
-from anytpu.embedding.id_forms import check_range, refuse_forms
+from anytpu.embedding.id_forms import check_range, refuse_forms, without_bad_ids
 from anytpu.embedding.layer import ShardedEmbedding
 from anytpu.embedding.table_layer import TableLayer
 from anytpu.errors import DataError
@@ -67,19 +67,9 @@ class ModelTables:
         return found if found._layers else None
 
     @property
-    def tables(self) -> tuple[str, ...]:
-        """The paths of the tables, and of their slots."""
-        return tuple(variable.path for layer in self._built for variable in layer.table_variables)
-
-    @property
-    def slots(self) -> frozenset[str]:
-        """The paths of the optimizer slots of the tables."""
-        return frozenset(variable.path for layer in self._built for variable in layer.table_variables[1:])
-
-    @property
-    def id_counts(self) -> list[int]:
-        """The number of ids of each layer."""
-        return [layer.rows for layer in self._layers]
+    def tables(self) -> dict[str, bool]:
+        """The paths of the tables and of their slots, and whether each is a slot."""
+        return {v.path: index > 0 for layer in self._built for index, v in enumerate(layer.table_variables)}
 
     @property
     def _built(self) -> list[TableLayer]:
@@ -147,7 +137,11 @@ class ModelTables:
                 if reader.is_weight:
                     _check_weights(name, array, of_batch)
                 else:
-                    leaves[place] = array = checked_array(f"x[{name!r}]", array, reader.layer, of_batch)
+                    layer, shown = reader.layer, f"x[{name!r}]"
+                    refuse_forms(shown, array, layer.name)
+                    drops = layer.on_bad_id == "drop"
+                    array = without_bad_ids(shown, array, layer.input_dim, layer.name, drops, of_batch=of_batch)
+                    leaves[place] = array
         return jax.tree.unflatten(form, leaves)
 
     def check_forms(self, x: Any) -> None:
@@ -196,50 +190,6 @@ class ModelTables:
                 ", ".join(names),
                 self._model.name,
             )
-
-
-def checked_array(name: str, ids: Any, layer: ShardedEmbedding, of_batch: str = "") -> Any:
-    """Return an array of ids for a layer, checked.
-
-    Args:
-        name: name of the array for errors.
-        ids: the ids.
-        layer: the layer that looks them up.
-        of_batch: text after the number of a row, for errors.
-
-    Raises:
-        DataError: an id is outside of the table, or no integer; or the ids are no rectangular array of numbers.
-    """
-    refuse_forms(name, ids, layer.name)
-    array = np.asarray(ids)
-    if not array.size:
-        return ids
-    if array.dtype.kind == "f":
-        # NaN is bad too: each comparison with it is false.
-        is_bad = ~((array >= -1) & (array < layer.input_dim) & (array == np.floor(array)))
-    elif array.min() >= -1 and array.max() < layer.input_dim:
-        return ids
-    else:
-        is_bad = (array < -1) | (array >= layer.input_dim)
-    if not is_bad.any():
-        return ids
-    if layer.on_bad_id == "drop":
-        return np.where(is_bad, -1, array)
-    first = first_true(is_bad)
-    count, value = int(is_bad.sum()), array[first].item()
-    more = f" ({count:,} such ids)" if count > 1 else ""
-    raise DataError(
-        f"{name}, row {first[0]:,}{of_batch}, has the id {value:,}{more}, and the table {layer.name!r} has the ids 0 "
-        f"to {layer.input_dim - 1:,}; -1 stands for no id. {_advice(value, layer.input_dim)}, or pass "
-        'on_bad_id="drop" to leave such ids out'
-    )
-
-
-def _advice(value: float, input_dim: int) -> str:
-    """Return what to do about a bad id."""
-    if not np.isfinite(value) or value != np.floor(value):
-        return "Ids are integers: check that this column holds ids"
-    return "Enlarge input_dim" if value >= input_dim else "Check how negative ids are made"
 
 
 def _check_weights(name: str, weights: Any, of_batch: str) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from anytpu.embedding.bags import FeatureBags
 from anytpu.embedding.configs import TableConfig
 from anytpu.embedding.row_optimizers import as_optimizer, learning_rate_of, row_optimizer
 from anytpu.embedding.table_layer import MAX_ROWS, TableLayer, stored_rows
@@ -42,7 +41,7 @@ class StackedTables(TableLayer):
         self.built = True
 
     def _initial_rows(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        rest = np.zeros((shape[0] - self.rows, shape[1]), dtype)
+        rest = np.zeros((shape[0] - self.input_dim, shape[1]), dtype)
         return jnp.concatenate([*(table.first_rows(dtype) for table in self._tables), rest])
 
     def has(self, table: TableConfig) -> bool:
@@ -69,15 +68,6 @@ class StackedTables(TableLayer):
             raise SettingError(f"the table {table.name!r} has the shape {shape}, not {array.shape}")
         offset = self.offset(table)
         self._table.assign(self._table.value.at[offset : offset + len(array)].set(array))
-
-    def embeddings_of(self, features: Sequence[FeatureBags]) -> list[Any]:
-        """Return the embeddings of each feature; a bag with a bad id is NaN.
-
-        Args:
-            features: bags of each feature, with the offset of its table.
-        """
-        sums = self.look_up([feature.bags for feature in features])
-        return [feature.result(result, is_marked=True) for feature, result in zip(features, sums, strict=True)]
 
 
 @dataclasses.dataclass(frozen=True)

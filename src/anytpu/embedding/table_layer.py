@@ -22,9 +22,10 @@ import numpy as np
 from anytpu import _jax, _keras, units
 from anytpu._contexts import value_within
 from anytpu.embedding.assigned_tables import BackwardPasses, watch
+from anytpu.embedding.bags import FeatureBags
 from anytpu.embedding.first_rows import TableInitializer, filled, in_blocks
 from anytpu.embedding.row_optimizers import as_optimizer, learning_rate_of, row_optimizer
-from anytpu.embedding.rows import Bags, Table, look_up_to_train
+from anytpu.embedding.rows import Table, look_up_to_train
 from anytpu.engine.kernels import prepare_memory
 from anytpu.errors import ProgramError, ReplicaError, SettingError
 from anytpu.strategy.current import CURRENT, MAKES_TABLE
@@ -66,8 +67,7 @@ class TableLayer(keras.layers.Layer):
         self.table_optimizer = as_optimizer(optimizer)
         self.row_optimizer = row_optimizer(self.table_optimizer)
         """The formulas of the optimizer."""
-        self.rows, self._width = rows, width
-        """Number of rows that ids may name."""
+        self.input_dim, self._width = rows, width
         self._learning_rate: Any = None
         self._first_rate: float | None = None
         self.has_own_rate = False
@@ -87,7 +87,7 @@ class TableLayer(keras.layers.Layer):
             SettingError: the table is larger than the memory of its cores.
         """
         self._check_whole_batch()
-        shape = stored_rows(self.rows, self._width), self._width
+        shape = stored_rows(self.input_dim, self._width), self._width
         if _keras.stateless_scope() is None:
             self._check_memory(shape)
         common: dict[str, Any] = {"shape": shape, "autocast": False, "overwrite_with_gradient": True}
@@ -211,25 +211,28 @@ class TableLayer(keras.layers.Layer):
         else:
             self._learning_rate.assign(value)
 
-    def look_up(self, features: list[Bags]) -> list[jax.Array]:
-        """Return the weighted sums of the rows of each feature, `(bags, width)` each, in the layer's compute dtype.
+    def look_up(self, features: list[FeatureBags], is_marked: bool) -> list[jax.Array]:
+        """Return the embeddings of each feature in the layer's compute dtype.
 
         Args:
             features: the bags of each feature.
+            is_marked: whether bags with a bad id become NaN.
 
         Raises:
             ReplicaError: code of one replica would train the table.
             ProgramError: the ids are those of `jax.vmap`.
         """
         self._check_whole_batch()
-        if any(_jax.is_mapped(array) for array in jax.tree.leaves(features)):
+        bags = [feature.bags for feature in features]
+        if any(_jax.is_mapped(array) for array in jax.tree.leaves(bags)):
             raise ProgramError(
                 f"{self.name!r} is called inside jax.vmap, where each call would make a table of its own: call it with "
                 "all ids at once"
             )
         table = self.table_of([variable.value for variable in self.step_variables])
-        sums: Any = look_up_to_train(self.row_optimizer, self.passes, table, features)
-        return [result.astype(self.compute_dtype) for result in sums]
+        sums: Any = look_up_to_train(self.row_optimizer, self.passes, table, bags)
+        pairs = zip(features, sums, strict=True)
+        return [feature.result(total.astype(self.compute_dtype), is_marked) for feature, total in pairs]
 
     def read_rows(self) -> jax.Array:
         """Return the rows of the table now. Their gradient is refused: it would be added to the new table."""

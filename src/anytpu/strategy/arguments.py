@@ -92,15 +92,11 @@ class ArgumentForm:
     @property
     def key(self) -> tuple:
         """Cache key of the form, the same for equal forms. It does not hold the objects of `objects`."""
-        if StaticLeaf not in map(type, self.leaves):
-            return self.tree, self.leaves, self.counts
         return self.tree, tuple([leaf.key if type(leaf) is StaticLeaf else leaf for leaf in self.leaves]), self.counts
 
     @property
     def objects(self) -> list[Any]:
         """The static leaves that are compared by identity, such as a model."""
-        if StaticLeaf not in map(type, self.leaves):
-            return []
         return [leaf.value for leaf in self.leaves if type(leaf) is StaticLeaf and not leaf.is_by_value]
 
     def rebuilt(self, arrays: list[Any]) -> tuple[tuple, dict]:

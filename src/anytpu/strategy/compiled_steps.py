@@ -209,15 +209,11 @@ class CompiledSteps:
         check_step(fn, "run", "call the function itself", "strategy.run(fn, args=(x,))")
         backend = strategy.backend
         # 1. Separate the arguments: arrays of NNX modules, static leaves of Equinox modules, and passed arrays.
-        replicas = strategy.num_replicas_in_sync
-        if not modules.are_possible():
-            form, arrays = split_arguments(args, kwargs, replicas)
-            return self.find(strategy, fn, form).run(backend, arrays)[1]
         extracted = modules.extract_modules(args, kwargs)
         if extracted is not None:
             args, kwargs = extracted.args, extracted.kwargs
         args, kwargs = modules.wrap_static_leaves((args, kwargs))
-        form, arrays = split_arguments(args, kwargs, replicas)
+        form, arrays = split_arguments(args, kwargs, strategy.num_replicas_in_sync)
         # 2. Find the compiled step, run it, and write new arrays back to the NNX modules.
         if extracted is None:
             return modules.unwrap_static_leaves(self.find(strategy, fn, form).run(backend, arrays)[1])

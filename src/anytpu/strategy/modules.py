@@ -57,11 +57,6 @@ for _static_kind in (StaticLeaf, _WeakStaticLeaf):
     jax.tree_util.register_pytree_node(_static_kind, lambda leaf: ((), leaf), lambda leaf, _: leaf)
 
 
-def are_possible() -> bool:
-    """Return whether the program has imported one of the frameworks, so that arguments may hold its modules."""
-    return "equinox" in sys.modules or "flax.nnx" in sys.modules
-
-
 def wrap_static_leaves(tree: Tree, static_arguments: Iterable[Any] = ()) -> Tree:
     """Return a tree in which the non-array leaves of Equinox modules are part of the structure.
 

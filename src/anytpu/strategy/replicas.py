@@ -20,7 +20,7 @@ import keras
 import numpy as np
 from jax.extend.core import get_opaque_trace_state
 
-from anytpu import _keras, _keras_layers
+from anytpu import _keras_layers
 from anytpu._contexts import value_within
 from anytpu.errors import ReplicaError, SettingError, StrategyError
 from anytpu.program.program import REPLICA_AXIS
@@ -192,7 +192,7 @@ class ReplicaScope(keras.StatelessScope):
         try:
             super().__exit__(*args)
         except BaseException:
-            _keras.forget_all_uninitialized()
+            _keras_layers.forget_all_uninitialized()
             raise
 
     def begins_here(self) -> None:

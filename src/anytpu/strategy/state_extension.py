@@ -18,18 +18,8 @@ class StateExtension(Protocol):
     """The layers of one model that have a state of their own."""
 
     @property
-    def tables(self) -> tuple[str, ...]:
-        """Paths of the variables whose rows are split over the cores in each layout; () before they are made."""
-        ...
-
-    @property
-    def slots(self) -> frozenset[str]:
-        """Paths of those among the tables that belong to an optimizer."""
-        ...
-
-    @property
-    def id_counts(self) -> list[int]:
-        """For each layer, the number of ids that it takes: inputs that are generated are below it."""
+    def tables(self) -> dict[str, bool]:
+        """Whether it is an optimizer's slot, by path, for each variable whose rows are split in each layout."""
         ...
 
     @property
@@ -51,7 +41,7 @@ class StateExtension(Protocol):
 
 
 LAYERS: weakref.WeakSet[Any] = weakref.WeakSet()
-"""The layers of this process that have a state of their own."""
+"""The layers of this process that have a state of their own: they take ids below their `input_dim`."""
 
 _FINDERS: list[Callable[[Any], StateExtension | None]] = []
 

@@ -17,8 +17,6 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
-
 from anytpu import _keras
 from anytpu._calls import check_arguments
 from anytpu._contexts import value_within
@@ -102,10 +100,7 @@ def _loop(name: str, original: Callable) -> Callable:
                 check_arguments(name, users_signature, kwargs)
             _check_forms(trainer, signature.bind(self, *args, **kwargs).arguments)
         bound = signature.bind(self, *args, **kwargs)
-        arguments = checks.with_integer_steps(bound.arguments)
-        if not _is_rectangular(arguments):
-            arguments = trainer.padding.with_filled_rows(arguments)
-        bound.arguments = arguments
+        arguments = bound.arguments = checks.with_integer_steps(trainer.padding.with_filled_rows(bound.arguments))
         if is_users:
             checks.check_call(arguments)
             if name == "fit":
@@ -130,12 +125,6 @@ def _loop(name: str, original: Callable) -> Callable:
             return original(*bound.args, **bound.kwargs)
 
     return wrapper
-
-
-def _is_rectangular(arguments: dict[str, Any]) -> bool:
-    """Return whether the inputs are arrays of numbers, whose rows have one length."""
-    x, validation = arguments.get("x"), arguments.get("validation_data")
-    return validation is None and isinstance(x, np.ndarray) and x.dtype != object
 
 
 def _check_forms(trainer: Trainer, arguments: dict[str, Any]) -> None:

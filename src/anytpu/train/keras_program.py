@@ -88,6 +88,7 @@ def keras_program(model: Any, mode: str, batch: Tree, parts: tuple[VariableList,
             `OutsideVariables` if the step uses others.
     """
     extension = extension_of(model)
+    tables = {} if extension is None else extension.tables
     return Program(
         name=f"{model.name}/{mode}",
         step=with_outside(_STEPS[mode](model), tuple(part.variables for part in parts_of(model, mode)), parts),
@@ -96,17 +97,17 @@ def keras_program(model: Any, mode: str, batch: Tree, parts: tuple[VariableList,
         layout=jax.tree.map(lambda _: ROWS, batch),
         mode="train" if mode == "train" else "infer",
         state_names=tuple(v.path for part in parts for v in part.variables),
-        tables=() if extension is None else extension.tables,
-        state_kinds=_state_kinds(model, mode, parts, frozenset() if extension is None else extension.slots),
+        tables=tuple(tables),
+        state_kinds=_state_kinds(model, mode, parts, tables),
     )
 
 
-def _state_kinds(model: Any, mode: str, parts: tuple[VariableList, ...], slots: frozenset[str]) -> tuple[str, ...]:
-    """Return `Program.state_kinds`; the paths in `slots` are slots that are variables of a layer."""
+def _state_kinds(model: Any, mode: str, parts: tuple[VariableList, ...], tables: dict[str, bool]) -> tuple[str, ...]:
+    """Return `Program.state_kinds`. The slots of a table are variables of its layer."""
     named = zip(PARTS[mode], parts_of(model, mode), strict=True)
     kinds = {id(variable): _KINDS[name] for name, part in named for variable in part.variables}
     return tuple(
-        "slots" if variable.path in slots else kinds.get(id(variable), "other")
+        "slots" if tables.get(variable.path) else kinds.get(id(variable), "other")
         for part in parts
         for variable in part.variables
     )

@@ -24,7 +24,7 @@ import jax
 import keras
 import numpy as np
 
-from anytpu import _keras
+from anytpu import _keras, _keras_layers
 from anytpu._contexts import value_within
 from anytpu.errors import EstimatorError
 from anytpu.strategy import scopes
@@ -288,7 +288,7 @@ class ModelCall:
                 "in every mode; give a layer that only one mode has a name of its own"
             )
         self._stands_for[id(variable)] = (variable, known)
-        _keras.forget_uninitialized(variable)
+        _keras_layers.forget_uninitialized(variable)
 
     def _check_may_make(self, name: str, variable: Any) -> None:
         if self._makes and not (self.store.is_trained and variable.trainable):
