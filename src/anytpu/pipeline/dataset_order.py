@@ -24,7 +24,7 @@ from anytpu.errors import SettingError
 from anytpu.pipeline import checks
 from anytpu.pipeline.checks import takes_tensorflow_names
 from anytpu.pipeline.nodes import Node, Shuffled
-from anytpu.pipeline.recipe import SEED_LIMIT, DatasetStep, ElementSource, Length, Make, Recipe
+from anytpu.pipeline.recipe import SEED_LIMIT, Length, Recipe
 from anytpu.pipeline.streams import Chained, ShuffledWindows, Stream, Strided
 
 Tree = Any
@@ -70,8 +70,8 @@ class OrderSteps(abc.ABC):
             )
         recipe, is_fixed = self._recipe, reshuffle_each_iteration is False
 
-        def make(before: Make, pass_index: int) -> Node:
-            node, order = before(pass_index), 0 if is_fixed else pass_index
+        def make(pass_index: int) -> Node:
+            node, order = recipe.make(pass_index), 0 if is_fixed else pass_index
             if recipe.kind == "stream":
                 return Stream(ShuffledWindows, buffer or 1, (seed, order), parent=node)
             if recipe.is_endless:
@@ -81,7 +81,7 @@ class OrderSteps(abc.ABC):
         is_whole = recipe.kind != "stream" and not recipe.is_endless
         arguments = f"seed={seed}" if is_whole else f"{buffer}, seed={seed}"
         fixed = ", reshuffle_each_iteration=False" if is_fixed else ""
-        return self._with(recipe.then(DatasetStep(f"shuffle({arguments}{fixed})", make)))
+        return self._with(recipe.then(f"shuffle({arguments}{fixed})", make))
 
     @takes_tensorflow_names(name=None)
     def repeat(self, count: int | None = None) -> Self:
@@ -100,17 +100,17 @@ class OrderSteps(abc.ABC):
         if recipe.is_endless:
             return self._with(recipe)
 
-        def make(before: Make, pass_index: int) -> Node:
+        def make(pass_index: int) -> Node:
             first = pass_index * (count or 0)
             if recipe.kind == "stream":
-                return Stream(Chained, lambda completed: before(first + completed), count)
-            return before(first).repeat(count)
+                return Stream(Chained, lambda completed: recipe.make(first + completed), count)
+            return recipe.make(first).repeat(count)
 
         def length(before: Length) -> Length:
             return before and before * (count or math.inf)
 
         text = "repeat()" if count is None else f"repeat({count})"
-        return self._with(recipe.then(DatasetStep(text, make, length, is_endless=True if count is None else None)))
+        return self._with(recipe.then(text, make, length, is_endless=count is None))
 
     @takes_tensorflow_names(name=None)
     def take(self, count: int) -> Self:
@@ -125,7 +125,7 @@ class OrderSteps(abc.ABC):
         checks.check_size(count)
         if count < 0:
             return self._with(self._recipe)
-        return self._sliced(f"take({count})", slice(count), is_endless=False)
+        return self._sliced(f"take({count})", slice(count))
 
     @takes_tensorflow_names(name=None)
     def skip(self, count: int) -> Self:
@@ -177,12 +177,12 @@ class OrderSteps(abc.ABC):
         has_index = self._recipe.has_index and other._recipe.has_index
         first, second = (part.indexed_or_in_order(has_index) for part in (self._recipe, other._recipe))
 
-        def make(before: Make, pass_index: int) -> Node:
+        def make(pass_index: int) -> Node:
             if has_index:
-                return grain.MapDataset.concatenate([before(pass_index), second.node(pass_index)])
-            return Stream(Chained, lambda index: (before, second.node)[index](pass_index), 2)
+                return grain.MapDataset.concatenate([first.make(pass_index), second.make(pass_index)])
+            return Stream(Chained, lambda index: (first, second)[index].make(pass_index), 2)
 
-        step = DatasetStep(
+        recipe = first.then(
             f"concatenate({second.text})",
             make,
             lambda before: None if before is None or second.length is None else before + second.length,
@@ -190,54 +190,50 @@ class OrderSteps(abc.ABC):
             is_endless=first.is_endless or second.is_endless,
             is_batched=first.is_batched if first.is_batched == second.is_batched else None,
         )
-        return self._with(first.then(step))
+        return self._with(recipe)
 
     @takes_tensorflow_names(name=None)
     def enumerate(self, start: int = 0) -> Self:
         """Make pairs `(index, element)`; the index is an int64 that begins with `start` in each pass."""
         checks.check_integer("start", start)
+        recipe = self._recipe.indexed_or_in_order(self._recipe.kind in ("rows", "list"))
 
-        def make(before: Make, pass_index: int) -> Node:
-            node = before(pass_index)
+        def make(pass_index: int) -> Node:
+            node = recipe.make(pass_index)
             # An index beyond the end belongs to a following pass.
             count = len(node) if isinstance(node, grain.MapDataset) else sys.maxsize
             return node.map_with_index(lambda index, element: (np.int64(start + index % count), element))
 
-        recipe = self._recipe.indexed_or_in_order(self._recipe.kind in ("rows", "list"))
-        return self._with(recipe.then(DatasetStep("enumerate()" if not start else f"enumerate({start})", make)))
+        return self._with(recipe.then("enumerate()" if not start else f"enumerate({start})", make))
 
-    def _sliced(self, text: str, part: slice, *, keeps_endless: bool = False, is_endless: bool | None = None) -> Self:
+    def _sliced(self, text: str, part: slice, *, keeps_endless: bool = False) -> Self:
         """Keep a part of the elements.
 
         Args:
             text: the step's call.
             part: the elements to keep, by index.
             keeps_endless: whether elements of an endless data set keep their index.
-            is_endless: as of `DatasetStep`.
         """
+        recipe = self._recipe
+        if not (recipe.kind != "sparse" if keeps_endless else recipe.has_index):
+            recipe = recipe.in_order()
 
-        def make(before: Make, pass_index: int) -> Node:
-            node = before(pass_index)
+        def make(pass_index: int) -> Node:
+            node = recipe.make(pass_index)
             if isinstance(node, grain.MapDataset):
                 return node.slice(part)
             if part.stop is None:
                 return Stream(Strided, part.start, part.step or 1, parent=node)
-            return (
-                grain.experimental.LimitIterDataset(node, part.stop)
-                if part.stop
-                else Stream(Chained, lambda _: node, 0)
-            )
+            if not part.stop:
+                return Stream(Chained, lambda _: node, 0)
+            return grain.experimental.LimitIterDataset(node, part.stop)
 
         def length(before: Length) -> Length:
             if part.stop is not None:
                 return None if before is None and part.stop else min(before or 0, part.stop)
             return before if before in (None, math.inf) else len(range(int(before))[part])
 
-        recipe = self._recipe
-        has_index = recipe.kind != "sparse" if keeps_endless else recipe.has_index
-        return self._with(
-            (recipe if has_index else recipe.in_order()).then(DatasetStep(text, make, length, is_endless=is_endless))
-        )
+        return self._with(recipe.then(text, make, length, is_endless=recipe.is_endless and part.stop is None))
 
 
 def zipped(recipes: Sequence[Recipe], arrange: Callable[[tuple[Tree, ...]], Tree] | None) -> Recipe:
@@ -251,7 +247,7 @@ def zipped(recipes: Sequence[Recipe], arrange: Callable[[tuple[Tree, ...]], Tree
     parts = [recipe.indexed_or_in_order(has_index) for recipe in recipes]
 
     def make(pass_index: int) -> Node:
-        nodes = [part.node(pass_index) for part in parts]
+        nodes = [part.make(pass_index) for part in parts]
         if has_index:
             # grain zips only nodes of the same length.
             rows = min(map(len, nodes))
@@ -266,12 +262,12 @@ def zipped(recipes: Sequence[Recipe], arrange: Callable[[tuple[Tree, ...]], Tree
         return None if None in lengths else min(length for length in lengths if length is not None)
 
     batched = {recipe.is_batched for recipe in recipes}
-    source = ElementSource(
+    return Recipe(
         f"zip({', '.join(recipe.text for recipe in recipes)})",
         make,
         length,
+        "list" if has_index else "stream",
         computes=any(recipe.computes for recipe in recipes),
         is_endless=all(recipe.is_endless for recipe in recipes),
         is_batched=batched.pop() if len(batched) == 1 else None,
     )
-    return Recipe(source, "list" if has_index else "stream")

@@ -23,7 +23,7 @@ from anytpu.pipeline.columns import PaddedStack, stack, unstack
 from anytpu.pipeline.dataset_order import OrderSteps
 from anytpu.pipeline.functions import BatchFunction, ElementFunction
 from anytpu.pipeline.nodes import Cached, Node, RowBatches
-from anytpu.pipeline.recipe import SEED_LIMIT, STREAM_BUFFER, DatasetStep, Length, Make, in_workers, read_ahead
+from anytpu.pipeline.recipe import SEED_LIMIT, STREAM_BUFFER, Length, in_workers, read_ahead
 from anytpu.pipeline.streams import Interleaved, Recorded, Stream
 
 Tree = Any
@@ -55,8 +55,8 @@ class DatasetSteps(OrderSteps):
         """
         checked = ElementFunction("map", function)
         called = BatchFunction(checked) if self._recipe.is_batched else checked
-        step = DatasetStep("map()", lambda before, pass_index: before(pass_index).map(called), computes=True)
-        return self._with(self._recipe.by_element().then(step))
+        recipe = self._recipe.by_element()
+        return self._with(recipe.then("map()", lambda index: recipe.make(index).map(called), computes=True))
 
     def random_map(self, function: Callable[..., Tree], *, seed: int = 0) -> Self:
         """Apply a function to each element and a random generator.
@@ -75,25 +75,23 @@ class DatasetSteps(OrderSteps):
             True
         """
         checks.check_seed(seed, SEED_LIMIT)
-        checked = ElementFunction("random_map", function)
+        checked, recipe = ElementFunction("random_map", function), self._recipe.by_element()
 
-        def make(before: Make, pass_index: int) -> Node:
-            return before(pass_index).random_map(checked, seed=(seed + pass_index) % SEED_LIMIT)
+        def make(pass_index: int) -> Node:
+            return recipe.make(pass_index).random_map(checked, seed=(seed + pass_index) % SEED_LIMIT)
 
-        return self._with(self._recipe.by_element().then(DatasetStep(f"random_map(seed={seed})", make, computes=True)))
+        return self._with(recipe.then(f"random_map(seed={seed})", make, computes=True))
 
     @takes_tensorflow_names(name=None)
     def filter(self, predicate: Callable[..., bool]) -> Self:
         """Keep the elements for which a predicate returns True. Their number is not known before they are read."""
-        checked = ElementFunction("filter", predicate, returns_element=False)
-        step = DatasetStep(
-            "filter()",
-            lambda before, pass_index: before(pass_index).filter(checked),
-            _unless_finite,
-            "stream" if self._recipe.kind == "stream" else "sparse",
-            computes=True,
-        )
-        return self._with(self._recipe.by_element().then(step))
+        checked, recipe = ElementFunction("filter", predicate, returns_element=False), self._recipe.by_element()
+
+        def make(pass_index: int) -> Node:
+            return recipe.make(pass_index).filter(checked)
+
+        kind = "stream" if recipe.kind == "stream" else "sparse"
+        return self._with(recipe.then("filter()", make, _unless_finite, kind=kind, computes=True))
 
     @takes_tensorflow_names(map_func="function", num_parallel_calls=None, deterministic=None, name=None)
     def interleave(
@@ -126,18 +124,18 @@ class DatasetSteps(OrderSteps):
         return self._interleaved("flat_map", function, 1, 1)
 
     def _interleaved(self, name: str, function: Callable[..., Any], cycle_length: int, block_length: int) -> Self:
-        checked = ElementFunction(name, function, returns_element=False)
+        checked, recipe = ElementFunction(name, function, returns_element=False), self._recipe.in_order()
 
-        def make(before: Make, pass_index: int) -> Node:
+        def make(pass_index: int) -> Node:
             def open_stream(element: Tree) -> grain.IterDataset:
                 inner = checked(element)
                 checks.check_result(name, inner, DatasetSteps, "for arrays, Dataset.from_tensor_slices(arrays)")
                 return inner._recipe.stream(pass_index)
 
-            return Stream(Interleaved, open_stream, cycle_length, block_length, parent=before(pass_index))
+            return Stream(Interleaved, open_stream, cycle_length, block_length, parent=recipe.make(pass_index))
 
         text = "flat_map()" if name == "flat_map" else f"interleave({cycle_length}, {block_length})"
-        return self._with(self._recipe.in_order().then(DatasetStep(text, make, _unless_finite, computes=True)))
+        return self._with(recipe.then(text, make, _unless_finite, computes=True))
 
     def apply(self, function: Callable[[Any], Any]) -> Self:
         """Return the result of a function of this data set, which makes chains of steps reusable.
@@ -201,10 +199,10 @@ class DatasetSteps(OrderSteps):
         if not gathers:
             recipe = recipe.in_order() if recipe.kind == "sparse" else recipe.by_element()
 
-        def make(before: Make, pass_index: int) -> Node:
-            node = before(pass_index)
+        def make(pass_index: int) -> Node:
+            node = recipe.make(pass_index)
             if gathers:
-                return RowBatches(node, recipe.source.arrays, rows, drop_remainder)
+                return RowBatches(node, recipe.arrays, rows, drop_remainder)
             return node.batch(rows, drop_remainder=drop_remainder, batch_fn=stack_rows)
 
         def length(before: Length) -> Length:
@@ -213,18 +211,17 @@ class DatasetSteps(OrderSteps):
             return before // rows if drop_remainder else -(-before // rows)
 
         text = f"{name}({rows}, drop_remainder=True)" if drop_remainder else f"{name}({rows})"
-        return self._with(recipe.then(DatasetStep(text, make, length, "list" if gathers else None, is_batched=True)))
+        return self._with(recipe.then(text, make, length, kind="list" if gathers else None, is_batched=True))
 
     @takes_tensorflow_names(name=None)
     def unbatch(self) -> Self:
         """Make the rows of batches elements. Iteration raises DataError if columns have different numbers of rows."""
-        step = DatasetStep(
-            "unbatch()",
-            lambda before, pass_index: grain.experimental.FlatMapIterDataset(before(pass_index), _UnstackedRows()),
-            _unless_finite,
-            is_batched=False,
-        )
-        return self._with(self._recipe.in_order().then(step))
+        recipe = self._recipe.in_order()
+
+        def make(pass_index: int) -> Node:
+            return grain.experimental.FlatMapIterDataset(recipe.make(pass_index), _UnstackedRows())
+
+        return self._with(recipe.then("unbatch()", make, _unless_finite, is_batched=False))
 
     # Speed.
 
@@ -250,10 +247,10 @@ class DatasetSteps(OrderSteps):
         computed: dict[int, Tree] = {}
         store = FileCache(file, recipe.text) if file else MemoryCache()
 
-        def make(before: Make, pass_index: int) -> Node:
-            return Cached(before(0), computed) if has_index else Stream(Recorded, before(0), store)
+        def make(pass_index: int) -> Node:
+            return Cached(recipe.make(0), computed) if has_index else Stream(Recorded, recipe.make(0), store)
 
-        return self._with(recipe.then(DatasetStep("cache(file)" if file else "cache()", make, computes=bool(file))))
+        return self._with(recipe.then("cache(file)" if file else "cache()", make, computes=bool(file)))
 
     @takes_tensorflow_names(buffer_size="buffer", name=None)
     def prefetch(self, buffer: int | None = None, *, threads: int | None = None, workers: int = 0) -> Self:
@@ -280,8 +277,8 @@ class DatasetSteps(OrderSteps):
                 "filter, on a source that can be indexed, or omit workers"
             )
 
-        def make(before: Make, pass_index: int) -> Node:
-            node = before(pass_index)
+        def make(pass_index: int) -> Node:
+            node = recipe.make(pass_index)
             if recipe.kind == "stream":
                 size = STREAM_BUFFER if buffer is None else buffer
                 return grain.experimental.ThreadPrefetchIterDataset(node, prefetch_buffer_size=size) if size else node
@@ -290,7 +287,7 @@ class DatasetSteps(OrderSteps):
             return in_workers(read_ahead(recipe, node, 0), workers, buffer or STREAM_BUFFER)
 
         text = f"prefetch(workers={workers})" if workers else ""
-        return self._with(recipe.then(DatasetStep(text, make, kind="stream", reads_ahead=True)))
+        return self._with(recipe.then(text, make, kind="stream", reads_ahead=True))
 
     def with_options(self, options: Any) -> Self:
         """Accept the options of a tf.data program; none of them changes the elements.
