@@ -78,6 +78,9 @@ def quick_compilation() -> Iterator[None]:
 
 
 BATTERY = Path(__file__).parent / "battery.txt"
+READS_KERAS_VARIABLES = [Path(__file__).parent / folder for folder in ("train", "migrate/keras_to_tpu")]
+# `Variable.numpy()` of Keras 3.15 does this with NumPy 2; its `__array__` takes no `copy`.
+KERAS_NUMPY = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
 
 
 @pytest.hookimpl(tryfirst=True)  # Before pytest deselects by marks.
@@ -87,6 +90,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.nodeid in named:
             item.add_marker(pytest.mark.battery)
+        if item.path.parent in READS_KERAS_VARIABLES:
+            item.add_marker(KERAS_NUMPY)
     # Files given as arguments are collected whole, except single tests of them.
     if any("::" in argument for argument in config.args):
         return
