@@ -8,13 +8,13 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from anytpu.migrate.port import ported
 from anytpu.migrate.replaced.table import REPLACEMENTS, Replacement
+from forked import python
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -82,7 +82,7 @@ def test_every_old_line_becomes_its_new_one(row: Replacement):
 @pytest.mark.parametrize("name", ["tf1_estimator", "tf1_sentiment", "tf2_detection", "tf2_loops"])
 def test_what_a_program_becomes_trains(name: str, tmp_path: Path):
     (tmp_path / f"{name}.py").write_text((FOLDER / f"{name}.ported").read_text())
-    run = subprocess.run([sys.executable, f"{name}.py"], cwd=tmp_path, capture_output=True, text=True)
+    run = subprocess.run([*python(), f"{name}.py"], cwd=tmp_path, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     lines = run.stdout.splitlines()
     if name == "tf1_estimator":
