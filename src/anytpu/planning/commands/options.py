@@ -1,6 +1,6 @@
 """The options of the commands of planning: their table, the values that they take, and the check of what was typed.
 
-Rule: an option is parsed under the name of the public function's keyword argument, so a command passes what was typed
+Rule: an option is parsed under the name of the public function's keyword argument. So a command passes what was typed
 on as it is (`settings_of`). Each command has the options of its function only, so none is ever ignored. This file loads
 neither JAX nor Keras.
 """
