@@ -2,9 +2,9 @@
 
 Idea: one pass from the results back to the arguments says what is certain to be computed and read. A product counts if
 all of its result is needed, two FLOPs for each multiplication, as in XLA's cost analysis. Between two steps, arguments
-and results are in the main memory: an argument that is needed is read once, and a computed result is written once.
+and results are in the main memory. So an argument that is needed is read once, and a computed result is written once.
 
-Rule: the bound is simple. What a compiler may leave out does not count at all:
+Rule: the bound is simple. Work that a compiler may leave out does not count at all:
 
 1. Dead code, and a common subexpression after its first time.
 2. A product of which only a part is used.
