@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from anytpu.planning.plans.planner import max_batch_size, plan, scaling
     from anytpu.planning.serving.language_models import language_model
     from anytpu.planning.serving.serving import plan_serving
+    from anytpu.planning.shardings import find_layouts
     from anytpu.planning.smoke.smoke import smoke
     from anytpu.planning.ways.ways import ways_to_fit
     from anytpu.program.shapes_only import shapes_only
@@ -120,6 +121,7 @@ __all__ = [
     "errors",
     "evidence",
     "experimental_connect_to_cluster",
+    "find_layouts",
     "get_global_step",
     "get_replica_context",
     "get_strategy",
@@ -178,6 +180,9 @@ _NAMES = {
     """,
     "planning.serving.serving": """
         plan_serving
+    """,
+    "planning.shardings": """
+        find_layouts
     """,
     "planning.ways.ways": """
         ways_to_fit

@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     job, specs = job_named(arguments)
     check_batch(job, specs, arguments.batch)
     with StepProgress() as progress:
-        shardings = anytpu.shard(
+        shardings = anytpu.find_layouts(
             job,
             tpu=arguments.tpu,
             batch_size=arguments.batch,
