@@ -34,13 +34,11 @@ if TYPE_CHECKING:
     from anytpu.migrate.low_level import (
         CrossShardOptimizer,
         DeviceAttributes,
-        Evidence,
         TPUContext,
         batch_parallel,
         bfloat16_scope,
         core,
         cross_replica_sum,
-        evidence,
         get_tpu_context,
         initialize_system,
         list_devices,
@@ -90,7 +88,6 @@ __all__ = [
     "Checkpointer",
     "CrossShardOptimizer",
     "DeviceAttributes",
-    "Evidence",
     "InputContext",
     "InputPipelineConfig",
     "ModeKeys",
@@ -119,7 +116,6 @@ __all__ = [
     "device",
     "embedding",
     "errors",
-    "evidence",
     "experimental_connect_to_cluster",
     "find_layouts",
     "get_global_step",
@@ -215,8 +211,8 @@ _NAMES = {
         get_global_step
     """,
     "migrate.low_level": """
-        CrossShardOptimizer DeviceAttributes Evidence TPUContext batch_parallel bfloat16_scope core
-        cross_replica_sum evidence get_tpu_context initialize_system list_devices outside_compilation repeat
+        CrossShardOptimizer DeviceAttributes TPUContext batch_parallel bfloat16_scope core
+        cross_replica_sum get_tpu_context initialize_system list_devices outside_compilation repeat
         replicate rewrite shard shutdown_system while_loop
     """,
 }
