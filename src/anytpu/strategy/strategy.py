@@ -293,7 +293,7 @@ class TPUStrategy(Strategy):
         if not self.hosts.is_alone:
             raise SettingError(
                 f'layout="auto" chooses on one host, and this job has {self.hosts.count}: choose before, '
-                "found = tpu.shard(model, tpu=..., batch_size=...), and pass layout=found"
+                "found = tpu.find_layouts(model, tpu=..., batch_size=...), and pass layout=found"
             )
         name = self._system.topology.name
         chosen = _by_name.load("layout chooser")(program, name, _say)

@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     job, settings = job_and_settings(arguments)
     with StepProgress() as progress:
-        shardings = anytpu.shard(job, progress=progress, **settings)
+        shardings = anytpu.find_layouts(job, progress=progress, **settings)
     shardings.show()
     if arguments.json:
         say(open_console(), f"Wrote {shardings.to_json(arguments.json)}")

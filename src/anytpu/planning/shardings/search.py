@@ -1,4 +1,4 @@
-"""`find_shardings`: the best layouts of a job over a slice, found without one.
+"""`find_layouts`: the best layouts of a job over a slice, found without one.
 
 Idea: the candidates of the trace are ranked by an estimate in seconds. The best of them are compiled by the TPU
 compiler, and ranked by its prediction.
@@ -34,7 +34,7 @@ STOPPED = "The search was stopped: layouts that were not compiled yet are only e
 
 
 @functools.partial(explain_arguments, also=SpecOptions.__annotations__)
-def find_shardings(
+def find_layouts(
     job: Any,
     tpu: str | Sequence[str] = "v5e-8",
     batch_size: int | None = None,
