@@ -29,7 +29,7 @@ OBJECTS = {
     "replaced names": "anytpu.migrate.replaced.table:advice_for",
     "plan command": "anytpu.planning.commands.plan:COMMAND",
     "shard command": "anytpu.planning.commands.shard:COMMAND",
-    "check command": "anytpu.planning.commands.check:COMMAND",
+    "kernel command": "anytpu.planning.commands.kernel:COMMAND",
     "chip command": "anytpu.chip.command:COMMAND",
     "port command": "anytpu.migrate.commands.port:COMMAND",
     "worker command": "anytpu.worker.command:COMMAND",

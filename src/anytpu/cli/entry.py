@@ -32,6 +32,9 @@ _WITHOUT_JAX = ("docs", "doctor", "env", "launch", "port", "run", "worker")
 """Commands that need no JAX, or that report its settings themselves."""
 _WITHOUT_KERAS = (*_WITHOUT_JAX, "devices", "worker")
 
+_OLD_COMMANDS = {"check": "kernel"}
+"""Commands that have another name now; the old one works in this version."""
+
 HELP_COLUMNS = 80
 
 _DESCRIPTION = """\
@@ -51,7 +54,7 @@ def commands() -> tuple[Command, ...]:
         compare.COMMAND,
         _by_name.load("plan command"),
         _by_name.load("shard command"),
-        _by_name.load("check command"),
+        _by_name.load("kernel command"),
         _by_name.load("chip command"),
         run.COMMAND,
         launch.COMMAND,
@@ -99,6 +102,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
+    words = _with_new_name(words)
     check_command(words)
     parser = build_parser()
     arguments, unknown = parser.parse_known_args(_with_action(words))
@@ -198,6 +202,17 @@ def _parsers() -> dict[str, Parser]:
 def _named_actions(command: Command) -> list[tuple[str, Command]]:
     """Return the actions of a command that also runs alone, by their names as a command: "plan ways"."""
     return [(f"{command.name} {action.name}", action) for action in command.actions if command.run is not None]
+
+
+def _with_new_name(words: list[str]) -> list[str]:
+    """Return the words with the new name of an old command, and say it."""
+    place = next((index for index, word in enumerate(words) if not word.startswith("-")), len(words))
+    old = "".join(words[place : place + 1])
+    if old not in _OLD_COMMANDS:
+        return words
+    new = _OLD_COMMANDS[old]
+    print(f"anytpu: `anytpu {old}` goes with the next version; type: anytpu {new}", file=sys.stderr)
+    return [*words[:place], new, *words[place + 1 :]]
 
 
 def _with_action(words: list[str]) -> list[str]:

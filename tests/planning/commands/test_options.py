@@ -46,8 +46,8 @@ from anytpu.planning.commands.options import check_typed
             "the following arguments are required: --batch; see `anytpu plan answers --help`",
         ),
         (
-            "plan check-cores net.mlir --json a.json",
-            "anytpu plan check-cores does not take --json a.json; see `anytpu plan check-cores --help`",
+            "plan compare-cores net.mlir --json a.json",
+            "anytpu plan compare-cores does not take --json a.json; see `anytpu plan compare-cores --help`",
         ),
         (
             "plan net.mlir --check old.lock --lock new.lock",

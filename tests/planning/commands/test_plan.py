@@ -326,7 +326,7 @@ def test_a_mesh_that_means_nothing(folder: Path, mesh: str, message: str, capsys
 
 
 def test_the_cores_are_compared(folder: Path, calls: list, capsys: pytest.CaptureFixture[str]):
-    words = ["plan", "check-cores", "train.py:create_model"]
+    words = ["plan", "compare-cores", "train.py:create_model"]
     assert main([*words, "--batch", "48"]) == 1
     ((name, (model,), settings),) = calls
     assert (name, model.name, settings) == ("check", "tiny", {"batch_size": 48})
@@ -342,8 +342,8 @@ def test_the_cores_are_compared(folder: Path, calls: list, capsys: pytest.Captur
         ("JOB --max-batch --tpu v2-8", "batch JOB --tpu v2-8", "max_batch_size"),
         ("JOB --batch 8 --scaling=8,32", "scaling JOB --batch 8 --cores 8,32", "scaling"),
         ("JOB --batch 8 --tpu v2-8 --answer 9", "answers JOB --batch 8 --tpu v2-8 --new-tokens 9", "plan_serving"),
-        ("JOB --check --batch 48", "check-cores JOB --batch 48", "check"),
-        ("--batch 48 --check JOB", "check-cores --batch 48 JOB", "check"),
+        ("JOB --check --batch 48", "compare-cores JOB --batch 48", "check"),
+        ("--batch 48 --check JOB", "compare-cores --batch 48 JOB", "check"),
     ],
 )
 def test_an_older_spelling_says_the_new_one(

@@ -148,7 +148,7 @@ def renewed(words: Sequence[str]) -> list[str]:
         place = typed.index(old)
         new = [_OLD[old], *typed[:place], *([_RENAMED[old]] if old in _RENAMED else []), *typed[place + 1 :]]
     elif "--check" in typed and _is_job((*typed, "")[typed.index("--check") + 1]):
-        old, new = "--check", ["check-cores", *(word for word in typed if word != "--check")]
+        old, new = "--check", ["compare-cores", *(word for word in typed if word != "--check")]
     else:
         return list(words)
     now = f"anytpu plan {shlex.join(new)}"
@@ -197,14 +197,14 @@ token, the largest batch, the price of a million tokens.
         run=_run("answers"),
     ),
     Command(
-        name="check-cores",
+        name="compare-cores",
         summary="the results of 1 core and of 8, layer by layer",
         description="""\
 Run one training step on 1 core and on 8 virtual cores, and compare the results layer by
 layer. The exit status is 1 if they differ.
 """,
         add_arguments=_add_cores,
-        run=_run("check-cores"),
+        run=_run("compare-cores"),
     ),
 )
 

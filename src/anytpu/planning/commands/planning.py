@@ -90,7 +90,7 @@ RUNS: dict[str, Callable[[argparse.Namespace], int]] = {
     "batch": largest,
     "ways": ways,
     "answers": answers,
-    "check-cores": check_cores,
+    "compare-cores": check_cores,
 }
 """Command -> the function that runs it."""
 

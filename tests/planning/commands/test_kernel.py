@@ -1,4 +1,4 @@
-"""`anytpu check` with real kernels."""
+"""`anytpu kernel` with real kernels."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def file(tmp_path: Path) -> str:
 
 
 def test_a_sound_kernel(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert main(["check", f"{file}:create_kernel", "--tpu", "v5e-1", "--json", str(tmp_path / "a.json")]) == 0
+    assert main(["kernel", f"{file}:create_kernel", "--tpu", "v5e-1", "--json", str(tmp_path / "a.json")]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("double, float32[8,128]\n") and shown.endswith("a.json\n")
     assert json.loads((tmp_path / "a.json").read_text())["passed"]
 
 
 def test_a_wrong_kernel(file: str, capsys: pytest.CaptureFixture[str]):
-    assert main(["check", f"{file}:create_wrong", "--tpu", "v5e-1"]) == 1
+    assert main(["kernel", f"{file}:create_wrong", "--tpu", "v5e-1"]) == 1
     assert capsys.readouterr().out.startswith("create_wrong, float32[8,128]\n")
 
 
@@ -71,5 +71,5 @@ def test_a_wrong_kernel(file: str, capsys: pytest.CaptureFixture[str]):
     ],
 )
 def test_bad_input(words: list[str], message: str, file: str, capsys: pytest.CaptureFixture[str]):
-    assert main(["check", *(word.format(file=file) for word in words)]) == 2
+    assert main(["kernel", *(word.format(file=file) for word in words)]) == 2
     assert capsys.readouterr().err.strip() == f"anytpu: {message.format(file=file)}"

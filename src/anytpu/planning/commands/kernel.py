@@ -1,4 +1,4 @@
-"""`anytpu check`: a Pallas kernel, checked without a TPU."""
+"""`anytpu kernel`: a Pallas kernel, checked without a TPU."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 COMMAND = Command(
-    name="check",
+    name="kernel",
     summary="check a Pallas kernel: its results, and whether each TPU's compiler takes it",
     description="""\
 Run a Pallas kernel in JAX's TPU interpret mode beside a reference, compile it for
