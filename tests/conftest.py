@@ -22,7 +22,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # Before any test module imports keras: it chooses the backend.
 import anytpu  # noqa: F401
@@ -32,7 +32,7 @@ from anytpu import _keras_layers
 _keras_layers.draw_flat()
 
 # No deadline: a first call compiles. Derandomized: CI fails on a fault, not on luck.
-settings.register_profile("anytpu", deadline=None, derandomize=True)
+settings.register_profile("anytpu", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("anytpu")
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+from forked import python
 
 EIGHT_DEVICES = {
     "JAX_PLATFORMS": "cpu",
@@ -29,7 +30,7 @@ def failures_of_child(child: Path, **settings: str) -> dict[str, str]:
     """
     forced = {**EIGHT_DEVICES, "KERAS_BACKEND": "jax", "JAX_ENABLE_X64": "1"}
     ran = subprocess.run(
-        [sys.executable, str(child)],
+        [*python(), str(child)],
         env={**os.environ, **forced, **settings},
         capture_output=True,
         text=True,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
+from forked import python
 from source_tree import ROOT
 
 
@@ -21,6 +21,6 @@ def check_page(name: str, blocks: int, folder: Path) -> None:
     page = (ROOT / f"docs/{name}.md").read_text(encoding="utf-8")
     programs, outputs = (re.findall(rf"^```{kind}\n(.*?)^```$", page, re.M | re.S) for kind in ("python", "text"))
     assert len(programs) == len(outputs) == blocks
-    run = subprocess.run([sys.executable, "-c", "\n".join(programs)], cwd=folder, capture_output=True, text=True)
+    run = subprocess.run([*python(), "-c", "\n".join(programs)], cwd=folder, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert run.stdout == "".join(outputs), run.stderr

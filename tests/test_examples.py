@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from forked import python
 from source_tree import ROOT
 
 # The text that an example prints is tested, not the speed of its code.
@@ -65,7 +65,7 @@ def test_it_runs(name: str, tmp_path: Path):
         environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "0"
     smoke = [] if name.startswith("03") else ["--smoke"]
     ran = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / f"{name}.py"), *smoke],
+        [*python(), str(ROOT / "examples" / f"{name}.py"), *smoke],
         env=environment,
         cwd=tmp_path,
         capture_output=True,

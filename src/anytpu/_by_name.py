@@ -25,7 +25,7 @@ OBJECTS = {
     "shardings report": "anytpu.planning.page.shardings:SHARDINGS_REPORT",
     "changes report": "anytpu.planning.page.changes:CHANGES_REPORT",
     "exchanges": "anytpu.planning.advice.exchanges:exchanges",
-    "layout search": "anytpu.planning.shardings:find_shardings",
+    "layout search": "anytpu.planning.shardings:find_layouts",
     "replaced names": "anytpu.migrate.replaced.table:advice_for",
     "plan command": "anytpu.planning.commands.plan:COMMAND",
     "shard command": "anytpu.planning.commands.shard:COMMAND",

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 _WRAPPED = "_anytpu_wrapped"
@@ -100,6 +100,11 @@ def value_of(variable: Any) -> Any:
     return vars(variable).get("_value")
 
 
+def values_of(variables: Iterable[Any]) -> list[Any]:
+    """Return `value_of` of each variable."""
+    return [vars(variable).get("_value") for variable in variables]
+
+
 def attach(variable: Any, array: Any) -> None:
     """Store an array or a placeholder in a variable, without a cast or a copy."""
     vars(variable)["_value"] = array
@@ -168,17 +173,6 @@ def fresh_names() -> Iterator[None]:
         _set_global("object_name_uids", before)
 
 
-def forget_uninitialized(variable: Any) -> None:
-    """Cancel the initialisation of a variable that was made while Keras traced."""
-    pending = _global("uninitialized_variables") or []
-    pending[:] = [other for other in pending if other is not variable]
-
-
-def forget_all_uninitialized() -> None:
-    """Cancel all pending initialisations: an initializer that raises would raise again at the next trace."""
-    _set_global("uninitialized_variables", [])
-
-
 def global_seed_state() -> Any | None:
     """Return the state of Keras's global seed generator, `(2,)`; None before its first use."""
     return None if (generator := _global("global_seed_generator")) is None else generator.state.value
@@ -217,8 +211,8 @@ def row_arrays(adapter: Any) -> Any | None:
     return tree.map_structure(lambda rows: rows.convert_to_numpy(rows.array), sliceable, none_is_leaf=False)
 
 
-def row_indices(adapter: Any) -> Any:
-    """Yield the row indices of each batch of an epoch, drawn as the adapter's own iterator draws them.
+def row_indices(adapter: Any) -> list[Any]:
+    """Return the row indices of each batch of an epoch, drawn as the adapter's own iterator draws them.
 
     The iterator of Keras takes 4 us for each batch. Here it draws one batch of all rows, which is then split.
     """
@@ -226,12 +220,11 @@ def row_indices(adapter: Any) -> Any:
 
     rows, size = np.arange(adapter._num_samples, dtype=np.int32), adapter.batch_size
     if adapter._shuffle == "batch":  # Each batch is a permutation of its own.
-        yield from (indices for (indices,) in adapter._get_iterator(lambda rows, indices: rows[indices], (rows,)))
-        return
+        return [indices for (indices,) in adapter._get_iterator(lambda rows, indices: rows[indices], (rows,))]
     whole = copy.copy(adapter)
     whole._size, whole._batch_size = 1, len(rows)
     ((drawn,),) = whole._get_iterator(lambda rows, indices: rows[indices], (rows,))
-    yield from (drawn[start : start + size] for start in range(0, len(rows), size))
+    return [drawn[start : start + size] for start in range(0, len(rows), size)]
 
 
 def batch_sizes(adapter: Any) -> list[int]:

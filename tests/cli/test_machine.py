@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-import socket
 import tomllib
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 
 from anytpu import units
 from anytpu.cli import machine as cli_machine
-from anytpu.cli.machine import WORKER_PORTS, Machine, is_taken, look_at_machine, versions
+from anytpu.cli.machine import WORKER_PORTS, Machine, look_at_machine, versions
 from anytpu.report.checks import SystemCheck
 from anytpu.system.probes import Reason
 from source_tree import ROOT
@@ -150,13 +149,6 @@ def test_an_extra_is_never_more_than_a_hint():
     assert {check.status for check in checks.values()} <= {"ok", "optional"}
     assert checks["extra plan"].status == "ok"
     assert checks["extra plan"].finding == "installed, for planning without a TPU"
-
-
-def test_a_port_is_taken_while_something_listens():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        assert is_taken(port)
-    assert not is_taken(port)
 
 
 def test_versions_of_what_is_installed():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from anytpu.embedding import ShardedEmbedding
 from anytpu.errors import DataError, NaNLossError, ProgramError, ReplicaError, SettingError
 from anytpu.planning.ways.changed_steps import with_narrow_slots
 from error_texts import error_text
+from forked import python
 
 pytestmark = [
     pytest.mark.usefixtures("quick_compilation", "float64"),
@@ -496,7 +496,7 @@ def test_loaded_by_another_process(tmp_path: Path):
         "import keras\nfrom anytpu.layers import ShardedEmbedding\n"
         f"print(isinstance(keras.models.load_model({str(path)!r}).layers[1], ShardedEmbedding))\n"
     )
-    done = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True)
+    done = subprocess.run([*python(), program], capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"
 
 

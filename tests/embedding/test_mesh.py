@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from forked import python
 from mesh_checks import EIGHT_DEVICES
 
 
@@ -17,7 +17,7 @@ from mesh_checks import EIGHT_DEVICES
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict:
     program = Path(__file__).with_name("mesh_program.py")
     done = subprocess.run(
-        [sys.executable, str(program), str(tmp_path_factory.mktemp("runs"))],
+        [*python(), str(program), str(tmp_path_factory.mktemp("runs"))],
         env={**os.environ, **EIGHT_DEVICES, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},
         capture_output=True,
         text=True,

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -22,6 +21,7 @@ from anytpu.program import REPLICATED, lower, write
 from anytpu.program.lowering import PLATFORMS
 from anytpu.system.topologies import row_of_cores
 from engine import battery, samples
+from forked import python
 from mesh_checks import EIGHT_DEVICES
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -65,7 +65,7 @@ def test_backend(backend: Backend, name: str):
 @pytest.fixture(scope="module")
 def local_failures() -> dict[str, dict[str, str | None]]:
     """What became of each case on the local backend, by the number of devices."""
-    script = [sys.executable, str(TESTS / "engine" / "battery.py"), "8", "1"]
+    script = [*python(), str(TESTS / "engine" / "battery.py"), "8", "1"]
     done = subprocess.run(
         script, env={**os.environ, **EIGHT_DEVICES, "PYTHONPATH": str(TESTS)}, capture_output=True, text=True
     )
@@ -104,7 +104,7 @@ def test_from_files_in_a_process_without_the_code(tmp_path: Path):
         result = backend.compile(sample.program).step(backend.put(sample.state, REPLICATED), batch)
         expected[name] = b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(backend.get(result)))
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": ""}
-    script = [sys.executable, "-c", RUN_FILES, str(tmp_path)]
+    script = [*python(), "-c", RUN_FILES, str(tmp_path)]
     done = subprocess.run(script, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert {name: (tmp_path / f"{name}.bytes").read_bytes() for name in expected} == expected

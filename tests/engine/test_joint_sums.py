@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from jax.sharding import Mesh
 
 from anytpu.engine.joint_sums import RowAxes, with_joint_sums
 from anytpu.program.passes import inlined
+from forked import python
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def results() -> dict[str, Any]:
     """The results of a program on four CPU devices."""
     program = Path(__file__).with_name("joint_sums_program.py")
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
-    ran = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True, check=True)
+    ran = subprocess.run([*python(), program], env=environment, capture_output=True, text=True, check=True)
     return json.loads(ran.stdout)
 
 

@@ -7,7 +7,6 @@ import argparse
 import importlib.util
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import anytpu as tpu
 from anytpu.errors import SettingError
 from anytpu.planning.commands.planning import job_named, precision_of
 from anytpu.planning.serving.language_models import language_models, nearest_language_model
+from forked import python
 from source_tree import ROOT
 
 # `Variable.numpy()` of Keras 3.15 does this with NumPy 2; its `__array__` takes no `copy`.
@@ -99,7 +99,7 @@ def test_the_page_fine_tunes_a_small_model(tmp_path: Path):
     page = (ROOT / "docs/language_models.md").read_text(encoding="utf-8")
     (program,), (output,) = (re.findall(rf"```{form}\n(.*?)```", page, re.DOTALL) for form in ("python", "text"))
     (tmp_path / "tune.py").write_text(program)
-    done = subprocess.run([sys.executable, "tune.py"], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run([*python(), "tune.py"], cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout == output, done.stderr
     assert (tmp_path / "adapters.lora.h5").stat().st_size > 10_000
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
+from forked import python
 from source_tree import ROOT
 
 PAGE = (ROOT / "docs/plan.md").read_text(encoding="utf-8")
@@ -15,7 +15,7 @@ PAGE = (ROOT / "docs/plan.md").read_text(encoding="utf-8")
 def test_the_program_prints_what_the_page_says(tmp_path: Path):
     programs, outputs = (re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL) for language in ("python", "text"))
     assert len(programs) == len(outputs) == 9
-    done = subprocess.run([sys.executable, "-c", "\n".join(programs)], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run([*python(), "-c", "\n".join(programs)], cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout == "".join(outputs), done.stderr
 
 

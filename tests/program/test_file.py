@@ -7,7 +7,6 @@ import io
 import json
 import os
 import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from anytpu.program import REPLICATED, ROWS, of, read, write
 from anytpu.program.archive import write_parts
 from anytpu.program.lowering import one_device_step
 from error_texts import error_text
+from forked import python
 from program_samples import SAMPLES, assert_same_bits, linear, many_types, nested, per_replica, plain
 
 RUN_ELSEWHERE = """
@@ -81,7 +81,7 @@ def run_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write(sample.program, folder / f"{name}.anytpu", tensors=sample.state)
         np.savez(folder / f"{name}.npz", **{f"{i:03d}": x for i, x in enumerate(jax.tree.leaves(sample.batch))})
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": ""}
-    command = [sys.executable, "-c", RUN_ELSEWHERE, str(folder)]
+    command = [*python(), "-c", RUN_ELSEWHERE, str(folder)]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return folder

@@ -15,6 +15,7 @@ from anytpu.errors import ProgramError, SettingError
 from anytpu.program import of, write
 from anytpu.program.makers import is_job
 from error_texts import error_text
+from forked import python
 from program_samples import assert_same_bits, linear
 
 GIVE = (
@@ -151,7 +152,7 @@ def test_makers_are_found_by_entry_points(tmp_path: Path):
         "[anytpu.programs]\nplug_in = plug_in:MAKER\nbroken = plug_in:NOBODY\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", USE_PLUG_IN], env=environment, capture_output=True, text=True)
+    done = subprocess.run([*python(), "-c", USE_PLUG_IN], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     name, error, older = done.stdout.splitlines()
     assert name == "<lambda>/infer"

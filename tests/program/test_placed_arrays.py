@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 
 import pytest
 
+from forked import python
 from mesh_checks import EIGHT_DEVICES
 
 CHILD = """
@@ -89,9 +89,7 @@ PLACED = [[["data", 4], ["model", 2]], [[[], ["model"]], [["data"]]], 16, 8]
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, object]:
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD], env={**os.environ, **EIGHT_DEVICES}, capture_output=True, text=True
-    )
+    done = subprocess.run([*python(), "-c", CHILD], env={**os.environ, **EIGHT_DEVICES}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

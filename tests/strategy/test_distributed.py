@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import subprocess
-import sys
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +11,7 @@ import pytest
 
 import anytpu as tpu
 from anytpu.errors import DataError, SettingError, StrategyError
+from forked import python
 
 
 def connected(cores: int, **settings: bool) -> tpu.TPUStrategy:
@@ -195,7 +195,7 @@ dataset = tpu.pipeline.Dataset.from_arrays(np.ones(8)).repeat().batch(4)
 batches = iter(tpu.connect("virtual", cores=2).distribute_dataset(dataset))
 next(batches)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = subprocess.run([*python(), "-c", program], capture_output=True, text=True)
     said = "anytpu: the 2 cores are virtual: simulated on this machine's CPU (2 virtual cores).\n"
     assert (done.returncode, done.stderr) == (0, said)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import subprocess
-import sys
 
 import jax
 import keras
@@ -17,6 +16,7 @@ from anytpu.errors import ProgramError, ReplicaError, StrategyError
 from anytpu.program.trace_digest import program_digest
 from anytpu.strategy.scopes import system_of
 from error_texts import error_text
+from forked import python
 
 
 def test_a_variable_knows_the_system_it_was_made_for(strategy):
@@ -192,7 +192,7 @@ except tpu.errors.ProgramError as error:
 def test_a_model_that_was_made_under_model_parallelism():
     eight = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=8", "PJRT_NPROC": "16"}
     done = subprocess.run(
-        [sys.executable, "-c", SPLIT], env={**os.environ, **eight}, capture_output=True, text=True, check=False
+        [*python(), "-c", SPLIT], env={**os.environ, **eight}, capture_output=True, text=True, check=False
     )
     assert done.stdout == (
         "the variable 'small/dense/kernel' of 'small' is split over 8 devices, and a Program would not follow that. "

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -23,6 +22,7 @@ from anytpu.program import REPLICATED, ROWS, Layout, Program
 from anytpu.strategy import variables
 from anytpu.strategy.arguments import split_arguments
 from anytpu.strategy.whole_step import whole_program
+from forked import python
 
 
 def message(function, *args, **kwargs) -> str:
@@ -206,7 +206,7 @@ print("moved")
 def test_variables_move_into_their_shards():
     """As `layout="auto"` needs it: it is chosen after the model is made."""
     environment = _env.forced_devices(8)
-    done = subprocess.run([sys.executable, "-c", MOVED], env=environment, capture_output=True, text=True)
+    done = subprocess.run([*python(), "-c", MOVED], env=environment, capture_output=True, text=True)
     assert done.stdout.splitlines()[-1:] == ["moved"], done.stderr
 
 
@@ -243,14 +243,14 @@ print("made in shards")
 
 def test_variables_are_made_in_their_shards():
     environment = _env.forced_devices(8)
-    done = subprocess.run([sys.executable, "-c", MADE_IN_SHARDS], env=environment, capture_output=True, text=True)
+    done = subprocess.run([*python(), "-c", MADE_IN_SHARDS], env=environment, capture_output=True, text=True)
     assert done.stdout.splitlines()[-1:] == ["made in shards"], done.stderr
 
 
 def test_a_mesh_rematerialises_and_takes_a_layout_that_is_chosen_later():
     """In a process of its own, 9 s: JAX has its number of host devices from its start."""
     child = Path(__file__).with_name("layout_mesh_child.py")
-    command, environment = [sys.executable, str(child)], {**os.environ, **_env.forced_devices(8)}
+    command, environment = [*python(), str(child)], {**os.environ, **_env.forced_devices(8)}
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0, ran.stderr
     found = json.loads(ran.stdout.splitlines()[-1])

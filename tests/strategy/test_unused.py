@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import subprocess
-import sys
+
+from forked import python
 
 MODEL = """
 import warnings
@@ -21,7 +22,7 @@ strategy = tpu.connect("v2-8")
 
 
 def printed(program: str) -> list[str]:
-    run = subprocess.run([sys.executable, "-c", MODEL + program], capture_output=True, text=True)
+    run = subprocess.run([*python(), "-c", MODEL + program], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     return run.stdout.splitlines()
 

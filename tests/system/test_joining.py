@@ -7,7 +7,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from anytpu.errors import HostsError, SettingError
 from anytpu.system import joining
 from anytpu.system.job import HostJob, current_job, gather
 from anytpu.system.joining import join_hosts
+from forked import python
 
 HOST = """
 import os, signal, sys
@@ -30,6 +30,7 @@ address, processes, index, mode = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]
 limits = Limits(join_s=200.0, beat_s=0.5, silence_s=12.0, final_error_s=4.0)
 assert join(job.HostJob(address, processes, index, "arguments"), limits) == job.current_job()
 print("joined", flush=True)
+job.gather("all have printed it", b"")
 if mode == "exchange":
     for turn in (b"1", b"2"):
         print(job.gather("place", turn + str(index).encode()))
@@ -77,7 +78,7 @@ class Hosts:
         self.address = free_address()
         self.children = [
             subprocess.Popen(
-                [sys.executable, str(script), self.address, str(processes), str(index), mode],
+                [*python(), str(script), self.address, str(processes), str(index), mode],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -143,7 +144,7 @@ def test_the_resolver_joins_launched_processes(tmp_path: Path):
     address = free_address()
     children = [
         subprocess.Popen(
-            [sys.executable, str(script)],
+            [*python(), str(script)],
             env=_env.with_launched_process(LaunchedProcess(address, 2, index), cpu_devices=2),
             stdout=subprocess.PIPE,
             text=True,

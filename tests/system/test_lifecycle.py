@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import threading
 
 import pytest
@@ -19,6 +18,7 @@ from anytpu.system.lifecycle import (
     shutdown_tpu_system,
 )
 from anytpu.system.resolver import TPUClusterResolver
+from forked import python
 
 V2_8 = Address("virtual", 8, shape="v2-8")
 CPU = LogicalDevice("/job:localhost/replica:0/task:0/device:CPU:0", "CPU")
@@ -33,7 +33,7 @@ def test_initialize_returns_the_topology():
 
 @pytest.mark.skipif(_env.tpu_chips() > 0, reason="this machine has a TPU")
 def test_a_tpu_that_jax_is_told_to_use_and_that_is_not_there():
-    command = [sys.executable, "-c", "import anytpu; anytpu.connect()"]
+    command = [*python(), "-c", "import anytpu; anytpu.connect()"]
     environment = {**os.environ, "JAX_PLATFORMS": "tpu"}
     run = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert run.stderr.splitlines()[-1] == (
@@ -160,7 +160,7 @@ def test_it_says_once_that_the_cores_are_virtual(capsys: pytest.CaptureFixture[s
 
 def test_the_line_of_the_default_system():
     program = "import anytpu.system as s; [s.initialize_tpu_system(s.TPUClusterResolver('virtual')) for _ in range(3)]"
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    run = subprocess.run([*python(), "-c", program], capture_output=True, text=True)
     assert run.returncode == 0
     assert run.stderr == "anytpu: the 8 cores are virtual: simulated on this machine's CPU (v2-8).\n"
 

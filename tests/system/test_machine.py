@@ -3,10 +3,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 
 from anytpu.system.cores import Address
 from anytpu.system.machine import topology_at, topology_of_devices
+from forked import python
 from system.fake_devices import GPU, TPU, Client
 
 V3_8 = [
@@ -54,7 +54,7 @@ cores = [(c.platform, c.virtual, c.device_id, c.memory_bytes) for c in topology.
 print(json.dumps([topology.name, topology.mesh_shape, cores]))
 """
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=os.environ | flags)
+    run = subprocess.run([*python(), "-c", program], capture_output=True, text=True, env=os.environ | flags)
     assert run.returncode == 0, run.stderr
     name, shape, cores = json.loads(run.stdout)
     assert (name, shape) == ("6 x cpu", [6, 1, 1, 1])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
-import sys
 import threading
 from pathlib import Path
 from subprocess import PIPE
@@ -20,6 +19,7 @@ import pytest
 import anytpu as tpu
 from anytpu.errors import DataError, FileError, SettingError
 from anytpu.train.checkpoint import Checkpoints, SavePolicy, Saver, Snapshot
+from forked import python
 
 X = np.random.default_rng(0).normal(size=(24, 3)).astype("float32")
 Y = X.sum(axis=1, keepdims=True)
@@ -182,7 +182,7 @@ def test_a_state_that_cannot_be_written_is_an_error(tmp_path: Path, capsys: pyte
 
 def terminated_in_a_step(program: str, folder: Path) -> subprocess.Popen[str]:
     """Start a program that prints "waiting" in a step, send it SIGTERM there, and return its process."""
-    command = [sys.executable, "-c", program, str(folder)]
+    command = [*python(), "-c", program, str(folder)]
     process = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True)
     assert process.stdout is not None
     assert process.stderr is not None
@@ -271,7 +271,7 @@ for step in tpu.Checkpointer(sys.argv[1]).steps(9, state={"a": 0}):
     print("waiting", flush=True)
     threading.Event().wait()
 """
-    process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=PIPE, stderr=PIPE, text=True)
+    process = subprocess.Popen([*python(), "-c", program, str(tmp_path)], stdout=PIPE, stderr=PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "waiting\n"
     process.send_signal(signal.SIGTERM)

@@ -27,6 +27,7 @@ from anytpu.train.checkpoint.manifest import from_json, to_json
 from anytpu.train.variable_names import model_variables
 from checkpointed_fit import Ended
 from cli.commands import anytpu
+from forked import python
 
 PROGRAM = Path(checkpointed_fit.__file__)
 VARIANTS = ("arrays", "dataset", "stream", "spanning", "fsdp", "generator", "sequences", "outside")
@@ -75,7 +76,7 @@ def test_a_longer_run_continues_a_complete_one(tmp_path: Path):
 
 def child(folder: Path, *words: str) -> subprocess.Popen:
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONUNBUFFERED": "1"}
-    command = [sys.executable, str(PROGRAM), str(folder), *words]
+    command = [*python(), str(PROGRAM), str(folder), *words]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True)
 
 
@@ -377,7 +378,7 @@ model.fit(np.ones((8, 2)), np.ones(8), batch_size=4, epochs=4, verbose=0, callba
 print(Checkpoints(sys.argv[1]).steps())
 """
     done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=110, check=True
+        [*python(), "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=110, check=True
     )
     assert done.stdout == "[7, 8]\n"
     said = [line for line in done.stderr.splitlines() if "cannot be written" in line]

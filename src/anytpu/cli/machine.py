@@ -14,13 +14,13 @@ import os
 import platform
 import re
 import shutil
-import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from anytpu import _env, units
 from anytpu.files.json_text import read_json
 from anytpu.files.memory import available_memory_bytes
+from anytpu.launch.ports import is_taken
 from anytpu.report.checks import SystemCheck
 from anytpu.system.probes import Reason
 
@@ -105,17 +105,6 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             installed[name] = importlib.metadata.version(name)
     return installed
-
-
-def is_taken(port: int) -> bool:
-    """Return whether a program on this machine uses a TCP port."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return True
-    return False
 
 
 def memory_text(machine: Machine) -> str:

@@ -130,6 +130,8 @@ class _UnraisableGate:
 
 
 _pending = _PendingSignal()
+_gates: dict[int, _Gate] = {}
+"""The newest gate of each signal. The next call with the same previous handler installs it again."""
 
 
 class _SignalBlock:
@@ -145,7 +147,8 @@ class _SignalBlock:
     def __enter__(self) -> Self:
         # The block has no effect outside the main thread, and an "act" block has none outside all "hold" blocks.
         is_effective = self._mode == "hold" or _pending.mode is not None
-        self._mine = _pending if is_effective and _is_main() else None
+        is_mine = is_effective and threading.current_thread() is threading.main_thread()
+        self._mine = _pending if is_mine else None
         if self._mine is None:
             return self
         self._before: _Mode = self._mine.mode
@@ -296,7 +299,10 @@ def _install() -> None:
         handler = _signal.getsignal(number)
         # None: a handler that was not installed from Python, which Python cannot restore.
         if not isinstance(handler, _Gate) and handler is not None and handler != signal.SIG_IGN:
-            _signal.signal(number, _Gate(handler))
+            gate = _gates.get(number)
+            if gate is None or gate.previous is not handler:
+                gate = _gates[number] = _Gate(handler)
+            _signal.signal(number, gate)
 
 
 def _restore() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from anytpu import units
 from anytpu.report.terminal import hang
+from anytpu.report.wording import aligned
 from anytpu.system.cores import Core, LogicalDevice
 from anytpu.system.probes import Reason
 from anytpu.system.topologies import Topology
@@ -48,10 +49,7 @@ def device_lines(devices: Sequence[LogicalDevice], cores: Sequence[Core]) -> lis
         devices: the logical device of each core.
         cores: the cores, in the same order.
     """
-    rows = [("name", "kind", "chip", "core", "memory"), *map(_row, devices, cores)]
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-    return [line.rstrip() for line in lines]
+    return aligned([("name", "kind", "chip", "core", "memory"), *map(_row, devices, cores)])
 
 
 def numerics_lines(cores: Sequence[Core], width: int = 80) -> list[str]:

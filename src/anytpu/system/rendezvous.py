@@ -13,8 +13,8 @@ A job is in one of five phases:
 4. Failing: there is a final error. Each host gets it, and the rendezvous ends soon after.
 5. Finished: all hosts said goodbye, and are notified that they may end.
 
-Rule: one thread, and no blocking call but `select`. An unauthenticated connection changes nothing: at most it is
-closed. The process ends when all connections are closed, and soon after a refusal or a final error in any case.
+Rule: an unauthenticated connection changes nothing: at most it is closed. The process ends when all hosts have ended,
+and soon after a refusal or a final error in any case.
 
 Lines of a host: a `Greeting`; then empty lines (heartbeats), `{"exception": text}` (its uncaught exception),
 `{"goodbye": true}`.
@@ -24,15 +24,14 @@ Lines to a host while it joins: `{"error": text}` or `{"service": port}`. Later:
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import json
 import os
-import selectors
 import socket
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 from anytpu import _jax
@@ -46,317 +45,239 @@ _MAX_PORTS = 64
 
 
 @dataclasses.dataclass(eq=False)
-class Connection:
-    """A connection: of a host, or unauthenticated.
+class Host:
+    """A host, and its connection.
 
     Attributes:
-        socket: the connection.
-        start_s: time of its start.
-        received_s: time of the last received bytes.
-        received: bytes of the incomplete line.
-        greeting: greeting of the host; None for an unauthenticated connection.
+        greeting: its greeting.
+        writer: its connection.
+        received_s: time of the last received line.
         exception_text: the exception that ended the host, as text; None before it.
         exception_s: time of the exception.
         goodbye_s: time of its goodbye.
     """
 
-    socket: socket.socket
-    start_s: float
+    greeting: Greeting
+    writer: asyncio.StreamWriter
     received_s: float
-    received: bytes = b""
-    greeting: Greeting | None = None
     exception_text: str | None = None
     exception_s: float | None = None
     goodbye_s: float | None = None
 
     def send(self, message: dict[str, Any] | None) -> None:
-        """Send a line, or a heartbeat. A host that does not read gets nothing."""
-        with contextlib.suppress(OSError):
-            self.socket.send(join_rules.line_of(message))
+        """Send a line, or a heartbeat."""
+        self.writer.write(join_rules.line_of(message))
+
+    def __str__(self) -> str:
+        return f"host {self.greeting.index} of {self.greeting.processes} ({self.greeting.name})"
 
 
 class Rendezvous:
-    """The connections of a job, and its state.
+    """The hosts of a job, and its state.
 
     Args:
-        listener: the listening socket.
         first: the greeting that host 0 will send.
         limits: the time limits.
-        start_service: starts JAX's service for a number of clients, and returns its port.
+        address: host and port at which the hosts join; JAX's service gets the next free port.
     """
 
-    def __init__(
-        self, listener: socket.socket, first: Greeting, limits: Limits, start_service: Callable[[int], int]
-    ) -> None:
-        self._listener: socket.socket | None = listener
-        self._first = first
-        self._limits = limits
-        self._start_service = start_service
-        self._connections: list[Connection] = []
-        self._start_s = self._heartbeat_s = time.monotonic()
+    def __init__(self, first: Greeting, limits: Limits, address: tuple[str, int]) -> None:
+        self._first, self._limits, self._address = first, limits, address
+        self._hosts: dict[int, Host] = {}
+        self._unauthenticated: dict[asyncio.StreamWriter, None] = {}
         self._refusal: str | None = None
         self._notified: set[int] = set()
-        self._is_joined = self._is_warned = self._is_closed = False
+        self._is_decided, self._all_are_notified = asyncio.Event(), asyncio.Event()
+        self._service: Any = None
+        self._is_warned = False
+        self._heartbeat_s = 0.0
         self._ended_s: float | None = None
         self._final_error: dict[str, Any] | None = None
-        self._selector = selectors.DefaultSelector()
-        listener.setblocking(False)
-        self._selector.register(listener, selectors.EVENT_READ)
 
-    def run(self) -> None:
+    async def run(self, listener: socket.socket) -> None:
         """Serve the job until its end."""
-        while not self._is_over():
-            for key, _ in self._selector.select(_TICK_S):
-                if key.data is None:
-                    self._accept()
-                # An earlier event may have closed this connection.
-                elif key.data in self._connections:
-                    self._receive(key.data)
-            self._tick(time.monotonic())
-
-    def _hosts(self) -> dict[int, Connection]:
-        return {connection.greeting.index: connection for connection in self._connections if connection.greeting}
-
-    def _is_over(self) -> bool:
-        if self._is_closed:
-            return True
-        if self._is_joined:
-            return not self._hosts()
-        # A refused host may have an index out of range. Then it does not count as one of the hosts to notify.
-        return self._refusal is not None and self._notified.issuperset(range(self._first.processes))
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            accepted, _ = self._listener.accept() if self._listener else (None, None)
-            if accepted is None:
-                return
-            # A host greets at once, so the oldest of too many silent connections is none.
-            silent = [connection for connection in self._connections if connection.greeting is None]
-            if len(silent) >= _MAX_UNAUTHENTICATED:
-                self._close(silent[0])
-            accepted.setblocking(False)
-            connection = Connection(accepted, time.monotonic(), time.monotonic())
-            self._connections.append(connection)
-            self._selector.register(accepted, selectors.EVENT_READ, connection)
-
-    def _receive(self, connection: Connection) -> None:
+        limits = self._limits
+        self._server = await asyncio.start_server(self._serve, sock=listener, limit=join_rules.MAX_LINE_BYTES)
+        # Phase 1: joining.
         try:
-            received = connection.socket.recv(join_rules.MAX_LINE_BYTES)
-        except BlockingIOError:
+            await asyncio.wait_for(self._is_decided.wait(), limits.join_s)
+        except TimeoutError:
+            missing = set(range(self._first.processes)) - self._hosts.keys()
+            self._refuse(join_rules.missing_text(missing, self._first.processes, limits.join_s))
+        # Phase 2: refused.
+        if self._refusal is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._all_are_notified.wait(), limits.final_error_s)
             return
-        except OSError:
-            received = b""
-        if not received:
-            self._take_end(connection)
-            return
-        connection.received_s = time.monotonic()
-        *lines, connection.received = (connection.received + received).split(b"\n")
-        for line in lines:
-            # A line may end the connection. Its further lines are not read then.
-            if connection in self._connections:
-                self._take_line(connection, line)
-        if len(connection.received) > join_rules.MAX_LINE_BYTES:
-            self._take_end(connection)
+        # Phases 3 to 5: running, failing, finished.
+        while self._hosts and (self._ended_s is None or time.monotonic() < self._ended_s + limits.final_error_s):
+            self._tick(time.monotonic())
+            await asyncio.sleep(_TICK_S)
 
-    def _take_line(self, connection: Connection, line: bytes) -> None:
-        """Act on one line."""
-        if connection.greeting is None:
-            greeting = join_rules.parse_greeting(line)
-            if greeting is None:
-                self._close(connection)
-            else:
-                self._admit(connection, greeting)
-        elif line:
-            fields = join_rules.parse_line(line)
-            if fields.get("goodbye"):
-                connection.goodbye_s = connection.received_s
-            elif isinstance(text := fields.get("exception"), str) and text:
-                connection.exception_text, connection.exception_s = printable(text), connection.received_s
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection."""
+        # A host greets at once, so the oldest of too many silent connections is none.
+        self._unauthenticated[writer] = None
+        if len(self._unauthenticated) > _MAX_UNAUTHENTICATED:
+            next(iter(self._unauthenticated)).transport.abort()
+        host = None
+        try:
+            greeting = await asyncio.wait_for(reader.readline(), self._limits.greeting_s)
+            host = self._admitted(join_rules.parse_greeting(greeting), writer)
+            del self._unauthenticated[writer]
+            while host is not None and (line := await reader.readline()):
+                self._take_line(host, line.strip())
+        except (TimeoutError, OSError, ValueError):  # The last for a line that is too long.
+            pass
+        self._unauthenticated.pop(writer, None)
+        writer.close()
+        if host is not None and self._hosts.get(host.greeting.index) is host:
+            self._take_end(host)
 
-    def _admit(self, connection: Connection, greeting: Greeting) -> None:
+    def _admitted(self, greeting: Greeting | None, writer: asyncio.StreamWriter) -> Host | None:
+        """Return the host that sent a greeting; None for one that may not join, which is told why."""
+        if greeting is None:
+            return None
+        host = Host(greeting, writer, time.monotonic())
         if not join_rules.has_token(greeting, self._first.token):
-            connection.send({"error": "this host has another ANYTPU_JOB_TOKEN than host 0, or none"})
-            self._close(connection)
-            return
-        taken = {index: host.greeting.name for index, host in self._hosts().items() if host.greeting}
+            host.send({"error": "this host has another ANYTPU_JOB_TOKEN than host 0, or none"})
+            return None
+        taken = {index: other.greeting.name for index, other in self._hosts.items()}
         reason = self._refusal or join_rules.refusal(greeting, self._first, taken)
-        if self._is_joined:
-            connection.send(
-                {"error": f"a job of {self._first.processes} hosts runs there already: {reason or 'it ends'}"}
-            )
-            self._close(connection)
-            return
-        connection.greeting = greeting
-        if reason:
-            self._refuse(reason)
-        elif len(self._hosts()) == self._first.processes:
+        if self._service is not None:
+            host.send({"error": f"a job of {self._first.processes} hosts runs there already: {reason or 'it ends'}"})
+            return None
+        if reason is not None:
+            self._refuse(reason, host)
+            return None
+        self._hosts[greeting.index] = host
+        if len(self._hosts) == self._first.processes:
             self._join()
+        return host
 
     def _join(self) -> None:
-        port = self._start_service(self._first.processes)
-        self._is_joined = True
-        for connection in self._hosts().values():
-            connection.received_s = time.monotonic()
-            connection.send({"service": port})
+        """Start JAX's service, and tell its port to all hosts."""
+        host, port = self._address
+        free, name = _next_free_port(host, port), f"[{host}]" if ":" in host else host
+        self._service = _jax.coordination_service(f"{name}:{free}", self._first.processes, CLIENT_HEARTBEAT_S)
+        for each in self._hosts.values():
+            each.received_s = time.monotonic()
+            each.send({"service": free})
+        self._is_decided.set()
 
-    def _refuse(self, reason: str) -> None:
-        """Notify all hosts of the reason why the job cannot start: the connected ones now, others when they connect."""
-        if self._refusal is None:
-            self._refusal, self._ended_s = reason, time.monotonic()
-        for connection in list(self._connections):
-            if connection.greeting:
-                connection.send({"error": self._refusal})
-                self._notified.add(connection.greeting.index)
-                self._close(connection)
+    def _refuse(self, reason: str, *late: Host) -> None:
+        """Notify hosts of the reason why the job cannot start: those that have joined, and a late one."""
+        self._refusal = self._refusal or reason
+        hosts, self._hosts = [*self._hosts.values(), *late], {}
+        for host in hosts:
+            host.send({"error": self._refusal})
+            host.writer.close()
+            self._notified.add(host.greeting.index)
+        self._is_decided.set()
+        # A refused host may have an index out of range. Then it does not count as one of the hosts to notify.
+        if self._notified.issuperset(range(self._first.processes)):
+            self._all_are_notified.set()
 
-    def _take_end(self, connection: Connection) -> None:
-        """Act on a connection that was closed by the other side, or sent a line that is too long."""
-        self._close(connection)
-        greeting = connection.greeting
-        if greeting is None or connection.goodbye_s is not None:
+    def _take_line(self, host: Host, line: bytes) -> None:
+        host.received_s = time.monotonic()
+        fields = join_rules.parse_line(line) if line else {}
+        if fields.get("goodbye"):
+            host.goodbye_s = host.received_s
+        elif isinstance(text := fields.get("exception"), str) and text:
+            host.exception_text, host.exception_s = printable(text), host.received_s
+
+    def _take_end(self, host: Host) -> None:
+        """Act on a connection that the host has closed, or on which it sent a line that is too long."""
+        del self._hosts[host.greeting.index]
+        if host.goodbye_s is not None:
             return
-        if not self._is_joined:
-            self._notified.add(greeting.index)
-            self._refuse(f"{self._named(connection)} ended while the hosts were joining")
+        if self._service is None:
+            self._notified.add(host.greeting.index)
+            self._refuse(f"{host} ended while the hosts were joining")
         else:
-            reason = connection.exception_text or "it was killed, or crashed, or its machine failed"
-            self._fail_by_host(connection, reason)
+            self._fail_by_host(host, host.exception_text or "it was killed, or crashed, or its machine failed")
             self._send_final_error()
 
-    def _fail_by_host(self, cause: Connection, reason: str) -> None:
+    def _fail_by_host(self, cause: Host, reason: str) -> None:
         """End the job because a host ended."""
-        self._fail(f"{self._named(cause)} ended: {reason}", cause.exception_text)
+        self._fail(f"{cause} ended: {reason}", cause.exception_text)
 
-    def _fail(self, text: str, exception_text: str | None) -> None:
+    def _fail(self, text: str, exception_text: str | None = None) -> None:
         """Make the final error, unless there is one; the hosts with the same exception as its cause get it first."""
-        if self._ended_s is None:
-            self._ended_s = time.monotonic()
-            self._stop_listening()
-            self._final_error = {"final_error": text, "exception": exception_text}
-            # Hosts with the same exception as the cause end by themselves. The others get the final error when the
-            # cause has ended.
-            for connection in self._hosts().values():
-                if exception_text is not None and connection.exception_text == exception_text:
-                    connection.send(self._final_error)
-            if exception_text is None:
-                self._send_final_error()
+        if self._ended_s is not None:
+            return
+        self._end()
+        self._final_error = {"final_error": text, "exception": exception_text}
+        # Hosts with the same exception as the cause end by themselves. The others get the final error when the cause
+        # has ended.
+        for host in self._hosts.values():
+            if exception_text is not None and host.exception_text == exception_text:
+                host.send(self._final_error)
+        if exception_text is None:
+            self._send_final_error()
 
     def _send_final_error(self) -> None:
         """Send the final error to all hosts that did not get it. The cause has printed its traceback, and has ended."""
         final_error, self._final_error = self._final_error, None
         if final_error is not None:
-            for connection in self._hosts().values():
-                if final_error["exception"] is None or connection.exception_text != final_error["exception"]:
-                    connection.send(final_error)
+            for host in self._hosts.values():
+                if final_error["exception"] is None or host.exception_text != final_error["exception"]:
+                    host.send(final_error)
+
+    def _end(self) -> None:
+        """Stop listening, so that the next job can have the address."""
+        self._ended_s = time.monotonic()
+        self._server.close()
 
     def _tick(self, now_s: float) -> None:
         """Act on the clock."""
-        limits = self._limits
-        for connection in [connection for connection in self._connections if connection.greeting is None]:
-            if now_s - connection.start_s > limits.greeting_s:
-                self._close(connection)
-        # Phases 2, 4 and 5: refused, failing or finished.
-        if self._ended_s is not None and now_s - self._ended_s > limits.final_error_s:
-            self._end()
-        elif self._final_error is not None and self._ended_s is not None and now_s - self._ended_s > limits.exit_s:
-            self._send_final_error()
-        # Phase 1: joining.
-        elif not self._is_joined:
-            if self._refusal is None and now_s - self._start_s > limits.join_s:
-                missing = set(range(self._first.processes)) - self._hosts().keys()
-                self._refuse(join_rules.missing_text(missing, self._first.processes, limits.join_s))
-        # Phase 3: running.
-        elif self._ended_s is None:
+        if self._ended_s is None:
             self._watch(now_s)
-        if now_s - self._heartbeat_s > limits.beat_s:
+        elif now_s - self._ended_s > self._limits.exit_s:
+            self._send_final_error()
+        if now_s - self._heartbeat_s > self._limits.beat_s:
             self._heartbeat_s = now_s
-            for connection in self._hosts().values():
-                connection.send(None)
+            for host in self._hosts.values():
+                host.send(None)
 
     def _watch(self, now_s: float) -> None:
-        present, limits = self._hosts(), self._limits
-        failed = [
-            (connection.exception_s, index)
-            for index, connection in present.items()
-            if connection.exception_s is not None
-        ]
+        hosts, limits = list(self._hosts.values()), self._limits
+        failed = [(host.exception_s, host.greeting.index) for host in hosts if host.exception_s is not None]
         if failed and now_s - min(failed)[0] > limits.exception_s:
-            first = present[min(failed)[1]]
+            first = self._hosts[min(failed)[1]]
             self._fail_by_host(first, first.exception_text or "")
             return
-        for connection in present.values():
-            if (silent_s := now_s - connection.received_s) > limits.silence_s:
-                self._fail(f"{self._named(connection)} is frozen: it has sent nothing for {silent_s:.0f} s", None)
+        for host in hosts:
+            if (silent_s := now_s - host.received_s) > limits.silence_s:
+                self._fail(f"{host} is frozen: it has sent nothing for {silent_s:.0f} s")
                 return
-        leaving = {
-            index: connection.goodbye_s for index, connection in present.items() if connection.goodbye_s is not None
-        }
-        if leaving and len(leaving) == len(present):
-            self._ended_s = now_s
-            self._stop_listening()
-            for connection in present.values():
-                connection.send({"done": True})
+        leaving = {index: host.goodbye_s for index, host in self._hosts.items() if host.goodbye_s is not None}
+        if len(leaving) == len(hosts):
+            self._end()
+            for host in hosts:
+                host.send({"done": True})
         elif leaving:
-            self._warn_about_late_hosts(present, leaving, now_s)
+            self._warn_about_late_hosts(leaving, now_s)
 
-    def _warn_about_late_hosts(self, present: dict[int, Connection], leaving: dict[int, float], now_s: float) -> None:
+    def _warn_about_late_hosts(self, leaving: dict[int, float], now_s: float) -> None:
         """Warn the hosts that still run that others wait for them, and end the job if they run for too long."""
         waited_s = now_s - min(leaving.values())
-        staying = sorted(present.keys() - leaving.keys())
+        staying = sorted(self._hosts.keys() - leaving.keys())
         text = (
             f"{listed_hosts(leaving)} of {self._first.processes} came to the end of the program {waited_s:.0f} s ago, "
             f"and {listed_hosts(staying)} still {'runs' if len(staying) == 1 else 'run'}. Do all hosts run the same "
             "script with the same arguments?"
         )
         if waited_s > self._limits.goodbye_s:
-            self._fail(text, None)
+            self._fail(text)
         elif waited_s > self._limits.warning_s and not self._is_warned:
             self._is_warned = True
             for index in staying:
-                present[index].send({"warning": text})
-
-    def _named(self, connection: Connection) -> str:
-        assert connection.greeting is not None
-        return f"host {connection.greeting.index} of {self._first.processes} ({connection.greeting.name})"
-
-    def _close(self, connection: Connection) -> None:
-        self._connections.remove(connection)
-        self._selector.unregister(connection.socket)
-        connection.socket.close()
-
-    def _stop_listening(self) -> None:
-        if self._listener is not None:
-            self._selector.unregister(self._listener)
-            self._listener.close()
-            self._listener = None
-
-    def _end(self) -> None:
-        """Close everything, so that `run` returns."""
-        self._is_closed = True
-        for connection in list(self._connections):
-            self._close(connection)
-
-
-def start_service(host: str, port: int) -> Callable[[int], int]:
-    """Return a function that starts JAX's coordination service for a number of clients, and returns its port.
-
-    Args:
-        host: address to listen at.
-        port: the port is the next free one after this.
-    """
-    services = []
-
-    def start(processes: int) -> int:
-        free = _next_free_port(host, port)
-        name = f"[{host}]" if ":" in host else host
-        services.append(_jax.coordination_service(f"{name}:{free}", processes, CLIENT_HEARTBEAT_S))
-        return free
-
-    return start
+                self._hosts[index].send({"warning": text})
 
 
 def _next_free_port(host: str, port: int) -> int:
-    """Return a free port. JAX's service ends the process if its port is in use."""
+    """Return a free port after another one. JAX's service ends the process if its port is in use."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for candidate in [*range(port + 1, min(port + _MAX_PORTS, 65536)), 0]:
         with socket.socket(family) as probe, contextlib.suppress(OSError):
@@ -370,8 +291,7 @@ def main() -> None:
     settings = json.loads(sys.stdin.readline())
     listener = socket.socket(fileno=settings["listener"])
     first, limits = Greeting(**settings["first"]), Limits(**settings["limits"])
-    host, port = listener.getsockname()[:2]
-    Rendezvous(listener, first, limits, start_service(host, port)).run()
+    asyncio.run(Rendezvous(first, limits, listener.getsockname()[:2]).run(listener))
     os._exit(0)  # JAX's service would wait for its clients.
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import threading
 import warnings
 from collections.abc import Iterator
@@ -21,7 +22,6 @@ import keras
 import numpy as np
 
 from anytpu import _keras
-from anytpu.embedding import checked_ids
 from anytpu.engine.feeds import BatchSource, FeedSource, ResidentArrays, RowSource, SingleSource, StepGroup, shapes_of
 from anytpu.engine.interrupts import raise_if_interrupted
 from anytpu.errors import DataError, DataExhaustedError
@@ -73,19 +73,19 @@ class Epochs(_KerasEpochIterator):
         self._has_ended = False
         self._is_within = False
         self._epoch = 0
-        self._clock = InputClock(lambda: trainer.newest_logs)
+        self._clock: InputClock | None = None
         self.first_specs: Tree = None
         """Specs of the first batch; None before it. Keras has taken one when it has built the model."""
         self.run: FitReports | None = None
         """The checkpoints of the fit whose data this is, or None."""
-        arrays = self._with_checked_ids(_keras.row_arrays(self.data_adapter))
-        self._input = PassPlace(self.data_adapter, arrays, arguments.get("shuffle"))
+        arrays = self._extended(_keras.row_arrays(self.data_adapter))
+        self._shuffle = arguments.get("shuffle")
         # `checks.check_call` has seen arrays already.
         self._is_checked = arrays is not None
         self._labels = None if mode == "predict" else trainer.labels.of_pass()
         self._whole = arrays
         if arrays is not None:
-            for rows in _keras.batch_sizes(self.data_adapter):
+            for rows in _keras.batch_sizes(self.data_adapter) if trainer.strategy.strict else ():
                 checks.check_strict(trainer.strategy, rows)
         # Keeping arrays resident on the device does not pay off for a single batch.
         self._single = arrays if arrays is not None and self._is_single() else None
@@ -97,9 +97,16 @@ class Epochs(_KerasEpochIterator):
         else:
             self._resident = None
         resident = self._resident
+        if resident is None and mode == "train":
+            self._clock = InputClock(lambda: trainer.newest_logs)
         if resident is not None:
             self.first_specs = resident.batch(self.data_adapter.batch_size)
         trainer.set_pace(mode, resident and shapes_of(resident.batch(self.data_adapter.batch_size)))
+
+    @functools.cached_property
+    def _input(self) -> PassPlace:
+        """The position in the data, for the checkpoints of a fit."""
+        return PassPlace(self.data_adapter, self._whole, self._shuffle)
 
     def reset(self) -> None:
         """Start again at the first epoch."""
@@ -253,12 +260,15 @@ class Epochs(_KerasEpochIterator):
             yield
             return
         self._trainer.print_notices()
-        self._clock.begin_epoch()
+        clock = self._clock
+        if clock is not None:
+            clock.begin_epoch()
         try:
             yield
         finally:
-            share = self._clock.end_epoch()
-            self._trainer.end_epoch(share, self._clock.notice)
+            # Nobody waits for arrays that are on the device.
+            share = 0.0 if clock is None else clock.end_epoch()
+            self._trainer.end_epoch(share, None if clock is None else clock.notice)
 
     def __next__(self) -> Any:
         """Reject `next`: an epoch is iterated over with `for`."""
@@ -301,7 +311,7 @@ class Epochs(_KerasEpochIterator):
             self._source = RowSource(self._resident, lambda: _keras.row_indices(self.data_adapter))
             return
         batches: Iterator[Tree] = (self._narrowed(batch) for batch in self.data_adapter.get_jax_iterator())
-        if self._mode == "train":
+        if self._clock is not None:
             batches = self._clock.timed(batches)
         layout_of = self._trainer.layout_of(self._mode)
         self._source = BatchSource(self._trainer.backend, batches, self._trainer.stack_capacity, layout_of)
@@ -311,7 +321,7 @@ class Epochs(_KerasEpochIterator):
         has_rows = checks.has_rows(batch)
         if not has_rows and self._mode != "predict":
             raise DataError(_EMPTY_BATCH)
-        batch = self._trainer.padding.padded(self._with_checked_ids(batch, is_batch=True))
+        batch = self._trainer.padding.padded(self._extended(batch, is_batch=True))
         if not self._is_checked and has_rows:
             self._is_checked = True
             self._check_first(batch)
@@ -322,13 +332,14 @@ class Epochs(_KerasEpochIterator):
             self.first_specs = spec_of(batch)
         return batch
 
-    def _with_checked_ids(self, batch: Tree, is_batch: bool = False) -> Tree:
-        """Return a batch, or arrays, whose ids are in the model's embedding tables."""
-        if batch is None:
-            return None
+    def _extended(self, batch: Tree, is_batch: bool = False) -> Tree:
+        """Return a batch, or arrays, as the model's layers with a state of their own take it."""
+        extension = self._trainer.extension
+        if batch is None or extension is None:
+            return batch
         if not isinstance(batch, tuple):
-            return checked_ids(self._trainer.model, batch, is_batch)
-        return (checked_ids(self._trainer.model, batch[0], is_batch), *batch[1:])
+            return extension.checked(batch, is_batch)
+        return (extension.checked(batch[0], is_batch), *batch[1:])
 
     def _check_first(self, batch: Tree) -> None:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)

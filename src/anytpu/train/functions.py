@@ -48,6 +48,7 @@ def _maker(attribute: str, make: Callable[[Trainer], Callable], trainer_of: Trai
             if trainer is None:
                 # The model may have left its trainer since; Keras's own path cannot use a function that a trainer made.
                 return original(self, force or getattr(self, attribute) in _MADE)
+            trainer.resolve()
             function = make(trainer)
             _MADE.add(function)
             setattr(self, attribute, function)

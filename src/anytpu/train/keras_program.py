@@ -10,6 +10,7 @@ are computed over the whole batch, as on one device.
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -17,9 +18,9 @@ import jax
 import numpy as np
 
 from anytpu import _keras
-from anytpu.embedding import slots_of_tables, tables_of
 from anytpu.errors import ProgramError
 from anytpu.program.program import ROWS, Program, Tree
+from anytpu.strategy.state_extension import extension_of
 from anytpu.train.outside import with_outside
 
 PARTS = {
@@ -28,6 +29,14 @@ PARTS = {
     "predict": ("trainable", "non_trainable"),
 }
 """The lists of variables that each step of Keras takes and returns, in order."""
+
+_LISTS = {
+    "trainable": operator.attrgetter("trainable_variables"),
+    "non_trainable": operator.attrgetter("non_trainable_variables"),
+    "optimizer": operator.attrgetter("optimizer.variables"),
+    "metrics": operator.attrgetter("metrics_variables"),
+}
+"""The variables of a model in each list."""
 
 _KINDS = {"trainable": "weights", "non_trainable": "frozen", "optimizer": "slots", "metrics": "other"}
 """`Program.state_kinds` of the variables of each list."""
@@ -58,13 +67,7 @@ def parts_of(model: Any, mode: str, outside: VariableList | None = None) -> tupl
         outside: the variables that a step uses outside of Keras's lists; see `outside.py`. They are a further list, and
             leave the lists of Keras that have them.
     """
-    lists = {
-        "trainable": lambda: model.trainable_variables,
-        "non_trainable": lambda: model.non_trainable_variables,
-        "optimizer": lambda: model.optimizer.variables,
-        "metrics": lambda: model.metrics_variables,
-    }
-    parts = tuple(VariableList(tuple(lists[part]())) for part in PARTS[mode])
+    parts = tuple([VariableList(tuple(_LISTS[part](model))) for part in PARTS[mode]])
     if outside is None:
         return parts
     if not outside.variables:
@@ -84,6 +87,8 @@ def keras_program(model: Any, mode: str, batch: Tree, parts: tuple[VariableList,
         parts: the variables, as `parts_of` lists them. With a list of variables outside, a trace raises
             `OutsideVariables` if the step uses others.
     """
+    extension = extension_of(model)
+    tables = {} if extension is None else extension.tables
     return Program(
         name=f"{model.name}/{mode}",
         step=with_outside(_STEPS[mode](model), tuple(part.variables for part in parts_of(model, mode)), parts),
@@ -92,18 +97,17 @@ def keras_program(model: Any, mode: str, batch: Tree, parts: tuple[VariableList,
         layout=jax.tree.map(lambda _: ROWS, batch),
         mode="train" if mode == "train" else "infer",
         state_names=tuple(v.path for part in parts for v in part.variables),
-        tables=tables_of(model),
-        state_kinds=_state_kinds(model, mode, parts),
+        tables=tuple(tables),
+        state_kinds=_state_kinds(model, mode, parts, tables),
     )
 
 
-def _state_kinds(model: Any, mode: str, parts: tuple[VariableList, ...]) -> tuple[str, ...]:
-    """Return `Program.state_kinds`. The slots of an embedding table are variables of its layer."""
-    slots = slots_of_tables(model)
+def _state_kinds(model: Any, mode: str, parts: tuple[VariableList, ...], tables: dict[str, bool]) -> tuple[str, ...]:
+    """Return `Program.state_kinds`. The slots of a table are variables of its layer."""
     named = zip(PARTS[mode], parts_of(model, mode), strict=True)
     kinds = {id(variable): _KINDS[name] for name, part in named for variable in part.variables}
     return tuple(
-        "slots" if variable.path in slots else kinds.get(id(variable), "other")
+        "slots" if tables.get(variable.path) else kinds.get(id(variable), "other")
         for part in parts
         for variable in part.variables
     )

@@ -52,19 +52,19 @@ def open_channel(address: WorkerAddress) -> Any:
         raise WorkerError(
             "a worker is used through grpcio, which is not installed: pip install 'anytpu[worker]'"
         ) from error
-    has_tls = _speaks_tls(address)
+    certificate = _shown_certificate(address)
     if not address.is_encrypted:
-        if has_tls:
+        if certificate is not None:
             raise WorkerError(f"the worker at {address.target} uses TLS, and the address has no certificate. {_LINE}")
         return grpc.insecure_channel(address.target, options=_OPTIONS)
-    if not has_tls:
+    if certificate is None:
         raise WorkerError(
             f"the worker at {address.target} does not use TLS, and this connection needs it: the token and the data "
             "would be readable on the way. Start the worker without --insecure"
         )
     if address.fingerprint is None:
         return grpc.secure_channel(address.target, grpc.ssl_channel_credentials(), options=_OPTIONS)
-    pem = _pinned_certificate(address)
+    pem = _pinned_certificate(address, certificate)
     options = [*_OPTIONS, ("grpc.ssl_target_name_override", CERTIFICATE_NAME)]
     return grpc.secure_channel(address.target, grpc.ssl_channel_credentials(pem.encode()), options=options)
 
@@ -130,23 +130,23 @@ def _fullness(details: str) -> str:
 _AGAIN = "The values on its cores are lost: make a new strategy with tpu.connect, load saved weights, and run again"
 
 
-def _speaks_tls(address: WorkerAddress) -> bool:
-    """Return whether TLS is spoken on the port.
+def _shown_certificate(address: WorkerAddress) -> bytes | None:
+    """Return the certificate of the port, in DER, which is not trusted yet; None if TLS is not spoken there.
 
     Raises:
         WorkerError: nothing listens there.
     """
     try:
-        with _connect(address) as plain, _any_certificate().wrap_socket(plain, server_hostname=CERTIFICATE_NAME):
-            return True
+        with _connect(address) as plain, _any_certificate().wrap_socket(plain, server_hostname=CERTIFICATE_NAME) as tls:
+            return tls.getpeercert(binary_form=True) or b""
     except ssl.SSLError:
-        return False
+        return None
     except TimeoutError as error:
         raise _absent(address, f"no answer within {CONNECT_S:g} s") from error
     except ConnectionError as error:
         if isinstance(error, ConnectionRefusedError):
             raise _absent(address, "the connection was refused") from error
-        return False  # A server without TLS closes at the first byte of a handshake.
+        return None  # A server without TLS closes at the first byte of a handshake.
     except OSError as error:
         raise _absent(address, error.strerror or str(error)) from error
 
@@ -158,12 +158,8 @@ def _absent(address: WorkerAddress, reason: str) -> WorkerError:
     )
 
 
-def _pinned_certificate(address: WorkerAddress) -> str:
+def _pinned_certificate(address: WorkerAddress, der: bytes) -> str:
     """Return the worker's certificate, in PEM, after a check of its fingerprint and its validity."""
-    # 1. Read the certificate without trust, and compare it with the address.
-    context = _any_certificate()
-    with _connect(address) as plain, context.wrap_socket(plain, server_hostname=CERTIFICATE_NAME) as encrypted:
-        der = encrypted.getpeercert(binary_form=True) or b""
     fingerprint = hashlib.sha256(der).hexdigest()
     if fingerprint != (expected := str(address.fingerprint)):
         shown = 16 if fingerprint[:16] != expected[:16] else len(fingerprint)
@@ -172,7 +168,7 @@ def _pinned_certificate(address: WorkerAddress) -> str:
             f"not {expected[:shown]}.... If its certificate was made anew, copy the line that `anytpu worker` prints. "
             "Otherwise somebody answers in its place"
         )
-    # 2. Trust it alone, and connect again: this checks that it is valid.
+    # Trust it alone, and connect again: this checks that it is valid.
     pem = ssl.DER_cert_to_PEM_cert(der)
     trusting = ssl.create_default_context(cadata=pem)
     trusting.check_hostname = False

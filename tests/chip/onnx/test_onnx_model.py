@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +26,7 @@ from anytpu.chip.quantized.nodes import (
     QuantizedNetwork,
 )
 from anytpu.errors import ChipError, ChipFileError
+from forked import python
 
 
 def convolution(name: str, source: str, target: str, shape, **changes) -> QConvolution:
@@ -214,7 +214,7 @@ def test_without_onnx(tmp_path: Path):
         "from anytpu.chip.quantized.nodes import QuantizedNetwork\n"
         f"write(QuantizedNetwork('n', (), (), {{}}, {{}}, ()), {str(tmp_path / 'model.onnx')!r})"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = subprocess.run([*python(), "-c", program], capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
         "anytpu.errors.ChipError: An ONNX model is written by the package onnx, which is not installed. "

@@ -20,6 +20,7 @@ from anytpu.errors import DamageError, EstimatorError, FileError
 from anytpu.train.checkpoint import Checkpoints, checkpoint_at
 from anytpu.train.checkpoint.lock import FolderLock
 from estimator_samples import arrays, estimator, input_fn, model_fn, spec_of
+from forked import python
 
 X, _ = arrays()
 EVERY_FOUR = {"save_checkpoints_steps": 4, "tf_random_seed": 3}
@@ -267,7 +268,7 @@ one.train(input_fn, max_steps=12)
 
 def test_a_full_disk_is_an_error_at_the_end_of_a_training(tmp_path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(Path(__file__).parents[2])])}
-    command = [sys.executable, "-c", LIMITED, str(tmp_path)]
+    command = [*python(), "-c", LIMITED, str(tmp_path)]
     said = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert said.returncode == 1
     lines = said.stderr.splitlines()

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from typing import Any
 
 import jax
@@ -12,6 +11,7 @@ import pytest
 import anytpu as tpu
 from anytpu.errors import EstimatorError, ProgramError
 from estimator_samples import arrays, estimator, input_fn, model_fn
+from forked import python
 
 X, Y = arrays()
 
@@ -34,7 +34,7 @@ def test_an_export_runs_without_the_models_code_a36(trained, tmp_path):
     path = trained.export_saved_model(tmp_path, lambda: jax.ShapeDtypeStruct((5, X.shape[1]), "float32"))
     assert path == str(tmp_path / "5.anytpu")
     np.save(tmp_path / "x.npy", X[:5])
-    command = [sys.executable, "-c", LOADS, path, str(tmp_path / "x.npy")]
+    command = [*python(), "-c", LOADS, path, str(tmp_path / "x.npy")]
     outputs = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     expected = list(trained.predict(lambda params: X[:5]))
     np.testing.assert_allclose(outputs["logits"], [row["logits"] for row in expected], rtol=1e-5, atol=1e-6)

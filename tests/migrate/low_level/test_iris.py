@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import anytpu as tpu
+from forked import python
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -61,7 +62,7 @@ def test_the_weights_are_those_of_plain_jax(kind, cores):
 
 
 def test_it_prints_what_the_post_of_2018_prints(monkeypatch, capsys):
-    program = [sys.executable, EXAMPLES / "03_iris.py", "--smoke"]
+    program = [*python(), EXAMPLES / "03_iris.py", "--smoke"]
     ran = subprocess.run(program, capture_output=True, text=True, check=True)
     lines = ran.stdout.splitlines()
     assert [line.split(",")[0] for line in lines] == ["Epoch = 1", "Epoch = 2", "Epoch = 3"]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from anytpu.cli.command import Command
-from anytpu.planning.commands.plan import add_compiler, names
+from anytpu.planning.commands import options
 
 SYSTEMS = "v5e-1,v6e-1"
 FAILED_STATUS = 1
@@ -27,9 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="kernel.py:create_kernel, a function in a file that returns (kernel, inputs, reference): the function "
         "that calls pl.pallas_call, its arrays or their shapes, and a function with the same outputs, or None",
     )
-    parser.add_argument(
-        "--tpu", metavar="NAMES", type=names, default=names(SYSTEMS), help=f"the systems (default: {SYSTEMS})"
-    )
+    options.add_systems(parser, SYSTEMS)
     parser.add_argument(
         "--tolerance",
         metavar="SHARE",
@@ -37,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="largest difference from the reference, as a share of the largest value (default: 1e-4 for float32, 2e-2 "
         "for bfloat16)",
     )
-    add_compiler(parser)
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write all numbers and the compilers' messages")
+    options.add(parser, *options.COMPILER)
+    options.add(parser, "--json", help="write all numbers and the compilers' messages")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -69,8 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
             reference,
             arguments.tpu,
             tolerance=arguments.tolerance,
-            timeout_s=arguments.timeout,
-            use_cache=not arguments.no_cache,
+            timeout_s=arguments.timeout_s,
+            use_cache=arguments.use_cache,
             progress=progress,
             name=function if getattr(kernel, "__name__", "<lambda>") == "<lambda>" else None,
         )

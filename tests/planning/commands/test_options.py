@@ -1,4 +1,4 @@
-"""Checks of the command line of `anytpu plan` before anything is loaded: options of a question, names, paths."""
+"""Checks of the command line of `anytpu plan` before anything is loaded: options of a command, names, paths."""
 
 from __future__ import annotations
 
@@ -12,84 +12,57 @@ import pytest
 from anytpu.cli import main
 from anytpu.cli.entry import build_parser
 from anytpu.errors import AnyTPUError
-from anytpu.planning.commands.plan import SYSTEMS, names
-from anytpu.planning.commands.questions import UNUSED_OPTIONS, check_question, check_typed
-
-
-def error_of(capsys: pytest.CaptureFixture[str], words: str) -> str:
-    assert main(["plan", "net.mlir", *words.split()]) == 2
-    return capsys.readouterr().err.splitlines()[-1].removeprefix("anytpu: ")
+from anytpu.planning.commands.options import check_typed
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (
-            "--scaling 8,32 --tpu v3-8,v4-8",
-            "--scaling plans larger slices of one TPU, but --tpu names 2: v3-8, v4-8; run one command per TPU: "
-            "--tpu v3 --scaling 8,32",
+            "plan scaling net.mlir --cores 8,32 --tpu v3-8,v4-8",
+            "argument --tpu: must be one chip without a core mode, such as v3, not 'v3-8,v4-8'; plan other slices by "
+            "name: anytpu plan --tpu v4-8:cores,v4-32:cores; see `anytpu plan scaling --help`",
         ),
         (
-            "--scaling 8,32 --tpu v4-8:cores",
-            "--scaling takes a chip without a core mode, not 'v4-8:cores'; plan the slices by name instead: "
-            "--tpu v4-8:cores,v4-32:cores",
+            "plan scaling net.mlir --cores 8,32 --tpu v4-8:cores",
+            "argument --tpu: must be one chip without a core mode, such as v3, not 'v4-8:cores'; plan other slices by "
+            "name: anytpu plan --tpu v4-8:cores,v4-32:cores; see `anytpu plan scaling --help`",
         ),
         (
-            "--scaling 8,32 --sweep-batch 64",
-            "--scaling plans the batch of --batch, grown with each slice: --sweep-batch does not apply; leave it "
-            "out, or leave out --scaling",
+            "plan scaling net.mlir --tpu v3",
+            "the following arguments are required: --cores; see `anytpu plan scaling --help`",
         ),
         (
-            "--max-batch --advise --prices p.csv --html a.html",
-            "--max-batch prints the largest batch that fits: --prices, --advise, --html do not apply; leave them "
-            "out, or leave out --max-batch",
+            "plan scaling net.mlir --cores 8 --sweep-batch 64",
+            "anytpu plan scaling does not take --sweep-batch 64; see `anytpu plan scaling --help`",
         ),
         (
-            "--ways --infer --html a.html",
-            "--ways prints the training step with each change: --infer, --html do not apply; leave them out, or leave "
-            "out --ways",
+            "plan batch net.mlir --advise --html a.html",
+            "anytpu plan batch does not take --advise --html a.html; see `anytpu plan batch --help`",
+        ),
+        ("plan ways net.mlir --infer", "anytpu plan ways does not take --infer; see `anytpu plan ways --help`"),
+        (
+            "plan answers gemma3_1b",
+            "the following arguments are required: --batch; see `anytpu plan answers --help`",
         ),
         (
-            "--check --json a.json",
-            "--check compares one training step on 1 core and on many: --json does not apply; leave it out, or leave "
-            "out --check",
+            "plan check-cores net.mlir --json a.json",
+            "anytpu plan check-cores does not take --json a.json; see `anytpu plan check-cores --help`",
         ),
         (
-            "--check --lock plan.lock --tolerance 5",
-            "--check compares one training step on 1 core and on many: --tolerance, --lock do not apply; leave them "
-            "out, or leave out --check",
+            "plan net.mlir --check old.lock --lock new.lock",
+            "argument --lock: not allowed with argument --check; see `anytpu plan --help`",
         ),
         (
-            "--max-batch --check plan.lock --lock plan.lock",
-            "--max-batch prints the largest batch that fits: --check, --lock do not apply; leave them out, or leave "
-            "out --max-batch",
+            "plan net.mlir --tolerance 5",
+            "--tolerance is that of a comparison with a lock; name the lock: --check plan.lock",
         ),
-        (
-            "--check old.lock --lock new.lock",
-            "--check old.lock compares with a lock, and --lock new.lock writes one; run one command for each",
-        ),
-        ("--tolerance 5", "--tolerance is that of a comparison with a lock; name the lock: --check plan.lock"),
-        ("--check none.lock", "there is no lock 'none.lock'; write it: anytpu plan ... --lock none.lock"),
+        ("plan net.mlir --check none.lock", "there is no lock 'none.lock'; write it: anytpu plan ... --lock none.lock"),
     ],
 )
-def test_what_a_question_leaves_aside(words: str, message: str, capsys: pytest.CaptureFixture[str]):
-    assert error_of(capsys, words) == message
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        *("--advise --html a.html", "--scaling 8 --batch 8 --json a", "--scaling 8 --tpu v3", "--max-batch --infer"),
-        *("--check a.lock --html a.html --tolerance 5", "--scaling 8 --check a.lock", "--advise --lock a.lock"),
-    ],
-)
-def test_what_has_a_part_in_the_answer(words: str):
-    check_question(build_parser().parse_args(["plan", "net.mlir", *words.split()]), names(SYSTEMS))
-
-
-def test_each_name_is_one_of_an_option():
-    typed = vars(build_parser().parse_args(["plan", "net.mlir"]))
-    assert {*UNUSED_OPTIONS, *(name for each in UNUSED_OPTIONS.values() for name in each)} <= set(typed)
+def test_what_a_command_does_not_take(words: str, message: str, capsys: pytest.CaptureFixture[str]):
+    assert main(words.split()) == 2
+    assert capsys.readouterr().err == f"anytpu: {message}\n"
 
 
 @pytest.fixture
@@ -110,7 +83,7 @@ def typed_error(*words: str) -> str:
 def test_what_is_right(folder: Path):
     words = "--tpu v5e-8,v4-8:cores,2xv5e-256 --html a.html --json folder/a.json --svg a/b --png folder"
     check_typed(build_parser().parse_args(["plan", "net.mlir", *words.split()]))
-    check_typed(build_parser().parse_args(["plan", "net.mlir", "--tpu", "v3", "--scaling", "8,32"]))
+    check_typed(build_parser().parse_args(["plan scaling", "net.mlir", "--tpu", "v3", "--cores", "8,32"]))
     assert sorted(path.name for path in folder.iterdir()) == ["file", "folder", "train.py"]
 
 

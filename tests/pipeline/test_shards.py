@@ -10,7 +10,7 @@ import pytest
 
 from anytpu.pipeline import Dataset, FixedLenFeature, encode_example, parse_example, parse_examples, records
 from anytpu.pipeline import write_records as write
-from anytpu.pipeline.sources import Origin, Record
+from anytpu.pipeline.record import Origin, Record
 
 COUNT = 300
 
@@ -66,10 +66,15 @@ def test_batches_of_records_in_a_dataset(source):
     assert sorted(x for batch in batches for x in batch.tolist()) == list(range(COUNT))
 
 
-def test_compressed_records_in_a_dataset(tmp_path):
-    write(tmp_path / "x.gz", [b"%d" % i for i in range(5)], compression="gzip")
-    dataset = Dataset.from_source(records(tmp_path / "x.gz", compression="gzip"))
-    assert list(dataset) == list(dataset) == [b"0", b"1", b"2", b"3", b"4"]
+def test_array_records_of_grain_in_a_dataset(tmp_path):
+    from array_record.python.array_record_module import ArrayRecordWriter
+
+    writer = ArrayRecordWriter(f"{tmp_path}/x.array_record", "group_size:1")
+    for number in range(5):
+        writer.write(b"%d" % number)
+    writer.close()
+    dataset = Dataset.from_source(grain.sources.ArrayRecordDataSource(f"{tmp_path}/x.array_record")).batch(3)
+    assert [batch.tolist() for batch in dataset] == [[b"0", b"1", b"2"], [b"3", b"4"]]
 
 
 def test_the_import_is_light():

@@ -1,0 +1,34 @@
+"""`python()`: the begin of a command that runs a program of a test in a process with Keras and JAX imported.
+
+Rule: not for tests of imports, of the options of Python, or of a signal that no process can pass on, such as SIGSTOP.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+@functools.cache
+def _address() -> str:
+    """Start the server of this test process, and return its address."""
+    address = os.path.join(tempfile.mkdtemp(prefix="anytpu-tests-"), "server")
+    server = subprocess.Popen(
+        [sys.executable, HERE / "fork_server.py", address], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert server.stdout is not None
+    assert server.stdout.readline() == b"ready\n"
+    atexit.register(server.communicate)  # Closes the pipe, which ends the server.
+    return address
+
+
+def python() -> list[str]:
+    """Return the words that stand for `python` in a command."""
+    return [sys.executable, "-I", "-S", str(HERE / "fork_client.py"), _address()]
