@@ -285,6 +285,10 @@ NO_MASK = "no mask comes before it; begin with Embedding(..., mask_zero=True) or
             "LSTM 'lstm{}': its activity_regularizer counts all steps",
         ),
         (
+            lambda: [words(), layers.GRU(3, go_backwards=True, return_sequences=True), layers.LSTM(2)],
+            "GRU 'gru{}': it reverses the steps, and not their mask",
+        ),
+        (
             lambda: [words(), layers.UnitNormalization(axis=1), layers.LSTM(2)],
             "UnitNormalization 'unit_normalization{}': it mixes the steps",
         ),

@@ -100,6 +100,8 @@ def _check(layer: Any, steps: list[Any], tensors: int, sources: int) -> None:
         raise _obstacle(layer, "it mixes the steps")
     if type(layer) is layers.BatchNormalization and len(shape) != 3:
         raise _obstacle(layer, "it knows no mask for inputs of this rank")
+    if getattr(layer, "go_backwards", False) and layer.return_sequences:
+        raise _obstacle(layer, "it reverses the steps, and not their mask")
     if type(layer) is layers.Bidirectional and (layer.return_state or type(layer.forward_layer) not in _RECURRENT):
         raise _obstacle(layer, "return_state=True, or a layer in it that is not Keras's")
 
