@@ -9,7 +9,6 @@ another data set rejects it.
 
 from __future__ import annotations
 
-import abc
 import contextlib
 import io
 import json
@@ -37,19 +36,7 @@ _LENGTH = struct.Struct("<Q")
 _DTYPE = re.compile(r"[<>|][biuf][1248]")
 
 
-class Cache(abc.ABC):
-    """A store of the elements of a pass."""
-
-    @abc.abstractmethod
-    def elements(self) -> Sequence[Tree] | None:
-        """Return the elements; None before a complete pass."""
-
-    @abc.abstractmethod
-    def recorder(self) -> contextlib.AbstractContextManager[Append]:
-        """Yield a function that stores the next element; the store is complete if the block ends without an error."""
-
-
-class MemoryCache(Cache):
+class MemoryCache:
     """Elements in memory; each worker process has its own."""
 
     def __init__(self) -> None:
@@ -61,14 +48,14 @@ class MemoryCache(Cache):
 
     @contextlib.contextmanager
     def recorder(self) -> Iterator[Append]:
-        """Yield a function that stores the next element."""
+        """Yield a function that stores the next element; the store is complete if the block ends without an error."""
         # A list of its own: an incomplete pass leaves the store as it is.
         elements: list[Tree] = []
         yield elements.append
         self._elements = elements
 
 
-class FileCache(Cache):
+class FileCache:
     """Elements in a file.
 
     Args:
@@ -91,10 +78,13 @@ class FileCache(Cache):
 
     @contextlib.contextmanager
     def recorder(self) -> Iterator[Append]:
-        """Yield a function that writes the next element."""
+        """Yield a function that writes the next element; the file appears if the block ends without an error."""
         with created(self._path) as unfinished, open(unfinished, "wb") as file:
             file.write(frame(self._name.encode()))
             yield lambda element: file.write(frame(_encoded(element)))
+
+
+Cache = MemoryCache | FileCache
 
 
 class _CachedElements(Sequence):
