@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from anytpu.chip.compiler import compile_image
-from anytpu.chip.image import Image
+from anytpu.chip.image.image import Image
 from anytpu.chip.network.nodes import Port
 from anytpu.chip.quantized.nodes import QConvolution, Quantization, QuantizedNetwork
 from anytpu.chip.timing import Timing, scalesim, time

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from anytpu.chip.compiler import compile_image
-from anytpu.chip.design import TPU_V1, Design
-from anytpu.chip.image import Image
+from anytpu.chip.image.image import Image
+from anytpu.chip.isa.design import TPU_V1, Design
 from anytpu.chip.timing import Timing, sweep, time
 from chip_table1 import SKETCHES, TABLE_1, Sketch
 from chip_table3 import batch_of, without_holds

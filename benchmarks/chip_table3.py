@@ -42,8 +42,8 @@ from pathlib import Path
 from typing import Any
 
 from anytpu.chip.compiler import compile_image, largest_batch
-from anytpu.chip.design import TPU_V1, UNIT_BYTES
-from anytpu.chip.image import Image
+from anytpu.chip.image.image import Image
+from anytpu.chip.isa.design import TPU_V1, UNIT_BYTES
 from anytpu.chip.isa.instructions import ArrayInstruction, DebugTag, InterruptHost, ReadHostMemory, ReadWeights, Sync
 from anytpu.chip.isa.units import Unit
 from anytpu.chip.page.levels import peak_units

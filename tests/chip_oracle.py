@@ -13,7 +13,7 @@ import onnxruntime
 
 from anytpu.chip import machine
 from anytpu.chip.compiler import compile_image
-from anytpu.chip.design import TPU_V1, Design
+from anytpu.chip.isa.design import TPU_V1, Design
 from anytpu.chip.onnx import write
 from anytpu.chip.quantized.nodes import QuantizedNetwork
 

@@ -7,7 +7,7 @@ import dataclasses
 
 import numpy as np
 
-from anytpu.chip.image import Image, Resident, Tag
+from anytpu.chip.image.image import Image, Resident, Tag
 from anytpu.chip.isa.instructions import (
     Activate,
     Convolve,
@@ -174,7 +174,7 @@ def timing(name: str = "digits", conv: str = "conv1", repeats: int = 1) -> Timin
 
 
 def _design():
-    from anytpu.chip.design import TPU_V1
+    from anytpu.chip.isa.design import TPU_V1
 
     return TPU_V1
 

@@ -9,7 +9,7 @@ import struct
 
 import numpy as np
 
-from anytpu.chip.image import Image
+from anytpu.chip.image.image import Image
 from anytpu.chip.isa.instructions import (
     Activate,
     Convolve,

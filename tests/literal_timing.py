@@ -5,8 +5,8 @@ from __future__ import annotations
 import collections
 import dataclasses
 
-from anytpu.chip.design import Design
-from anytpu.chip.image import Image
+from anytpu.chip.image.image import Image
+from anytpu.chip.isa.design import Design
 from anytpu.chip.isa.instructions import (
     Activate,
     ArrayInstruction,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from anytpu.chip.design import Design
-from anytpu.chip.image import Binding, Image
+from anytpu.chip.image.image import Binding, Image
+from anytpu.chip.isa.design import Design
 from anytpu.chip.isa.instructions import (
     Halt,
     Instruction,

@@ -10,8 +10,8 @@ import numpy as np
 
 from anytpu.chip.checking import check
 from anytpu.chip.compiler import compile_image
-from anytpu.chip.design import Design
-from anytpu.chip.image import Image
+from anytpu.chip.image.image import Image
+from anytpu.chip.isa.design import Design
 from anytpu.chip.machine import run
 from anytpu.chip.network.layout import BatchLayout
 from anytpu.chip.network.nodes import HostStep, Node, Padding, Port, Shape

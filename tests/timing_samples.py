@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from anytpu.chip.design import Design
-from anytpu.chip.image import Image, Tag
+from anytpu.chip.image.image import Image, Tag
+from anytpu.chip.isa.design import Design
 from anytpu.chip.isa.instructions import (
     Activate,
     DebugTag,

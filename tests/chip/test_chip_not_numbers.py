@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from keras import layers
 
-from anytpu.chip.design import Design
+from anytpu.chip.isa.design import Design
 from anytpu.errors import HostStepError
 
 SMALL = Design(array=8)

@@ -12,7 +12,7 @@ from keras import layers
 
 import anytpu as tpu
 from anytpu.chip import ChipProgram, file
-from anytpu.chip.image import Image
+from anytpu.chip.image.image import Image
 from anytpu.chip.isa.instructions import Activate, Halt, ReadWeights
 from anytpu.chip.quantized import reference
 from anytpu.errors import (

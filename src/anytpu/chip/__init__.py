@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from anytpu.chip.chip_program import ChipProgram
     from anytpu.chip.compilation import compile
-    from anytpu.chip.design import TPU_V1, Design
+    from anytpu.chip.isa.design import TPU_V1, Design
     from anytpu.chip.loading import assemble, load
 
 __all__ = ["TPU_V1", "ChipProgram", "Design", "assemble", "compile", "load"]
 
 _HOMES = {
-    "TPU_V1": "design",
+    "TPU_V1": "isa.design",
     "ChipProgram": "chip_program",
-    "Design": "design",
+    "Design": "isa.design",
     "assemble": "loading",
     "compile": "compilation",
     "load": "loading",

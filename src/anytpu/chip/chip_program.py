@@ -13,9 +13,9 @@ import numpy as np
 
 from anytpu._calls import explain_methods
 from anytpu.chip import written
-from anytpu.chip.design import Design
-from anytpu.chip.image import Image
+from anytpu.chip.image.image import Image
 from anytpu.chip.images import CompilerSettings, ImageCache
+from anytpu.chip.isa.design import Design
 from anytpu.chip.running import Runner
 from anytpu.showing import report
 

@@ -17,8 +17,8 @@ from anytpu._calls import explain_arguments
 from anytpu.chip import ports
 from anytpu.chip.chip_program import ChipProgram
 from anytpu.chip.compiler import compile_image, largest_batch
-from anytpu.chip.design import TPU_V1, Design
 from anytpu.chip.images import CompilerSettings, check_batch
+from anytpu.chip.isa.design import TPU_V1, Design
 from anytpu.chip.jobs import OTHER_ROWS, TRACED_ROWS, has_one_size, is_path, program_of
 from anytpu.chip.network import check_network, read
 from anytpu.chip.proving import prove

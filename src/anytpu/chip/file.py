@@ -21,14 +21,14 @@ from typing import Any
 
 import numpy as np
 
-from anytpu.chip.design import Design
 from anytpu.chip.file_parts import PARTS, SAVE_AGAIN, Packed, join_parts, split_parts
-from anytpu.chip.image import Image, Resident, Tag
+from anytpu.chip.image.image import Image, Resident, Tag
+from anytpu.chip.image.serialization import RecordDecoder, RecordEncoder, binding, join_arrays, size_bytes, split_arrays
 from anytpu.chip.images import CompilerSettings
 from anytpu.chip.isa import Instruction, decode, encode
+from anytpu.chip.isa.design import Design
 from anytpu.chip.quantized.checking import check_network
 from anytpu.chip.quantized.nodes import QuantizedNetwork
-from anytpu.chip.serialization import RecordDecoder, RecordEncoder, binding, join_arrays, size_bytes, split_arrays
 from anytpu.errors import ChipError, ChipFileError
 from anytpu.files.json_text import MAX_JSON_BYTES, check_json, read_json
 from anytpu.files.opening import read_file

@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Literal
 
-from anytpu.chip.design import COMPILED_FOR, Design
-from anytpu.chip.image import Image
+from anytpu.chip.image.image import Image
+from anytpu.chip.isa.design import COMPILED_FOR, Design
 from anytpu.chip.quantized.nodes import QuantizedNetwork
 from anytpu.errors import ChipError, SettingError
 

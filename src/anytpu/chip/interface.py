@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 
-from anytpu.chip.image import Binding, Image
+from anytpu.chip.image.image import Binding, Image
 from anytpu.chip.network.nodes import Node, Port, Shape
 from anytpu.chip.network.shapes import canonical_shape
 from anytpu.chip.quantized.nodes import Quantization, QuantizedNetwork

@@ -8,7 +8,7 @@ from anytpu._calls import explain_arguments
 from anytpu.chip import written
 from anytpu.chip.chip_program import ChipProgram
 from anytpu.chip.file_parts import SAVE_AGAIN
-from anytpu.chip.image import Image
+from anytpu.chip.image.image import Image
 from anytpu.chip.quantized.nodes import QuantizedNetwork
 from anytpu.errors import ChipFileError, SettingTypeError
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from anytpu.chip import file
 from anytpu.chip.assembly import assemble, assembler, disassemble, disassembler, instruction_text, line
 from anytpu.chip.assembly.instruction_text import write_instruction
-from anytpu.chip.image import Binding, Image
+from anytpu.chip.image.image import Binding, Image
 from anytpu.chip.isa.instructions import (
     Activate,
     Halt,

@@ -16,9 +16,9 @@ import pytest
 from anytpu.chip.checking import check
 from anytpu.chip.checking.clocks import VectorClocks
 from anytpu.chip.compiler import compile_image
-from anytpu.chip.design import Design
-from anytpu.chip.image import Image
+from anytpu.chip.image.image import Image
 from anytpu.chip.isa.accesses import parameters_popped, tiles_popped
+from anytpu.chip.isa.design import Design
 from anytpu.chip.isa.instructions import Halt, Instruction, InterruptHost, ReadWeights, SetConfiguration, Sync
 from anytpu.chip.isa.issue import RESET, Issued, issue
 from anytpu.chip.isa.registers import MEANINGS, Register, RegisterKind

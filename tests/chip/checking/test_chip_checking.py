@@ -11,7 +11,7 @@ import pytest
 from anytpu.chip import checking
 from anytpu.chip.assembly import assemble
 from anytpu.chip.checking import check, checker
-from anytpu.chip.image import Image
+from anytpu.chip.image.image import Image
 from anytpu.chip.isa.instructions import MatrixMultiply, SetConfiguration
 from anytpu.chip.isa.registers import Register
 from anytpu.errors import ChipError, HazardError

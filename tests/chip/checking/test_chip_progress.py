@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from anytpu.chip.checking.clocks import VectorClocks
 from anytpu.chip.checking.progress import Progress
-from anytpu.chip.design import Design
-from anytpu.chip.image import Image
+from anytpu.chip.image.image import Image
+from anytpu.chip.isa.design import Design
 from anytpu.chip.isa.instructions import (
     Activate,
     Halt,

@@ -18,7 +18,7 @@ from anytpu.chip.compiler.allocation import (
 from anytpu.chip.compiler.jobs import HostServiceJob, Job
 from anytpu.chip.compiler.packing import LiveRange, pack
 from anytpu.chip.compiler.planes import Storage
-from anytpu.chip.image import Tag
+from anytpu.chip.image.image import Tag
 
 
 def job(reads: set[int], writes: set[int]) -> Job:

@@ -10,7 +10,7 @@ import pytest
 from anytpu.chip.compiler import compile_image, largest_batch
 from anytpu.chip.compiler.tables import TableSlots
 from anytpu.chip.compiler.weight_memory import WeightMemory
-from anytpu.chip.design import TPU_V1
+from anytpu.chip.isa.design import TPU_V1
 from anytpu.chip.isa.instructions import WriteHostMemory
 from anytpu.errors import CapacityError, SettingError
 from quantized_samples import SMALL, Sketch, run_exactly

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from anytpu.chip.compiler import compile_image
-from anytpu.chip.design import TPU_V1, Design
+from anytpu.chip.isa.design import TPU_V1, Design
 from anytpu.chip.isa.instructions import Activate, Convolve, InterruptHost, ReadWeights, WriteHostMemory
 from quantized_samples import MIDDLE, SMALL, Sketch, agree, run_exactly
 

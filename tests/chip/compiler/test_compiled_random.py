@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anytpu.chip.compiler import compile_image
-from anytpu.chip.design import TPU_V1, Design
+from anytpu.chip.isa.design import TPU_V1, Design
 from anytpu.chip.network.nodes import Port
 from anytpu.errors import CapacityError
 from chip_random import Case, cases

@@ -7,8 +7,8 @@ import pytest
 
 from anytpu.chip.compiler import compile_image
 from anytpu.chip.compiler.tiles import folded_bias, parameters_of, tiles_of
-from anytpu.chip.design import TPU_V1, Design
-from anytpu.chip.image import Image
+from anytpu.chip.image.image import Image
+from anytpu.chip.isa.design import TPU_V1, Design
 from anytpu.chip.isa.instructions import Activate, ArrayInstruction, Convolve, MatrixMultiply, ReadWeights
 from quantized_samples import SMALL, Sketch, run_exactly
 

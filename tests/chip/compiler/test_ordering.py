@@ -12,9 +12,9 @@ from anytpu.chip.compiler import compile_image
 from anytpu.chip.compiler.dependences import AccessedInstruction
 from anytpu.chip.compiler.hoisting import hoist
 from anytpu.chip.compiler.ordering import insert_syncs
-from anytpu.chip.design import TPU_V1
-from anytpu.chip.image import Image
+from anytpu.chip.image.image import Image
 from anytpu.chip.isa.accesses import Accesses, AddressRange, Memory
+from anytpu.chip.isa.design import TPU_V1
 from anytpu.chip.isa.instructions import (
     Activate,
     ArrayInstruction,

@@ -11,7 +11,7 @@ from anytpu.chip import file
 from anytpu.chip.assembly import assemble, disassemble
 from anytpu.chip.checking import check
 from anytpu.chip.compiler import compile_image
-from anytpu.chip.image import Image
+from anytpu.chip.image.image import Image
 from anytpu.chip.isa.instructions import Sync
 from anytpu.chip.machine import run
 from anytpu.chip.quantized.nodes import QuantizedNetwork

@@ -17,10 +17,11 @@ import google_crc32c
 import numpy as np
 import pytest
 
-from anytpu.chip import file, file_parts, serialization
+from anytpu.chip import file, file_parts
 from anytpu.chip.file import read, write
 from anytpu.chip.file_parts import PARTS, join_parts, split_parts
-from anytpu.chip.image import Image
+from anytpu.chip.image import serialization
+from anytpu.chip.image.image import Image
 from anytpu.chip.images import CompilerSettings
 from anytpu.chip.isa.instructions import Halt, MatrixMultiply
 from anytpu.chip.loading import load

@@ -8,10 +8,10 @@ import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from anytpu.chip.design import Design
 from anytpu.chip.isa import accesses as accesses_module
 from anytpu.chip.isa import issue as issue_module
 from anytpu.chip.isa.accesses import AddressRange, Memory, accesses, parameters_popped, tiles_popped
+from anytpu.chip.isa.design import Design
 from anytpu.chip.isa.instructions import (
     Activate,
     Convolve,

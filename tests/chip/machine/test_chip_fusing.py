@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anytpu.chip.design import Design
+from anytpu.chip.isa.design import Design
 from anytpu.chip.isa.instructions import Activate, MatrixMultiply, ReadHostMemory, ReadWeights, WriteHostMemory
 from anytpu.chip.machine import fusing
 from anytpu.chip.machine.decoding import decode

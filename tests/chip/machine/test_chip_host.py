@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anytpu.chip.image import Binding, Image, Service
+from anytpu.chip.image.image import Binding, Image, Service
 from anytpu.chip.isa.instructions import Halt, InterruptHost
 from anytpu.chip.machine import run
 from anytpu.chip.machine.host import pack, unpack

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from anytpu.chip.design import Design
-from anytpu.chip.image import Image
+from anytpu.chip.image.image import Image
+from anytpu.chip.isa.design import Design
 from anytpu.chip.isa.instructions import Activate, Convolve, MatrixMultiply, ReadWeights
 from anytpu.chip.machine import layers, run, witness, workers
 from anytpu.chip.machine.products import EXACT, exact_parts

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from anytpu.chip.compiler import compile_image
-from anytpu.chip.design import Design
+from anytpu.chip.isa.design import Design
 from anytpu.chip.machine import run, witness
 from chip_random import Case, cases
 from quantized_samples import inputs_of

@@ -15,7 +15,7 @@ import pytest
 
 from anytpu.chip import machine
 from anytpu.chip.compiler import compile_image
-from anytpu.chip.design import Design
+from anytpu.chip.isa.design import Design
 from anytpu.chip.network.nodes import Port
 from anytpu.chip.quantized import reference
 from anytpu.chip.quantized.nodes import QConcatenate, QConvolution, Quantization, QuantizedNetwork

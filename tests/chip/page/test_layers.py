@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 import chip_page_samples
-from anytpu.chip.image import Tag
+from anytpu.chip.image.image import Tag
 from anytpu.chip.page.lanes import with_titles
 from anytpu.chip.page.layers import grouped_layers, grouped_parts, layers
 

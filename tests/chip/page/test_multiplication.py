@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 
 import chip_page_samples
-from anytpu.chip.design import Design
-from anytpu.chip.image import Binding, Image, Tag
+from anytpu.chip.image.image import Binding, Image, Tag
+from anytpu.chip.isa.design import Design
 from anytpu.chip.isa.instructions import DebugTag, Halt, MatrixMultiply, ReadHostMemory, ReadWeights, SetConfiguration
 from anytpu.chip.isa.registers import Register
 from anytpu.chip.page.first_tile import FirstTile, first_tile

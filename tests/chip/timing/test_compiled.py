@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from anytpu.chip.compiler import compile_image
-from anytpu.chip.image import Image
+from anytpu.chip.image.image import Image
 from anytpu.chip.network.nodes import Port
 from anytpu.chip.quantized.nodes import QConvolution, Quantization, QuantizedNetwork
 from anytpu.chip.timing import sweep, time

@@ -5,7 +5,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from anytpu.chip.design import TPU_V1, Design
+from anytpu.chip.isa.design import TPU_V1, Design
 from anytpu.chip.isa.instructions import (
     Activate,
     DebugTag,

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from anytpu.chip.design import TPU_V1
-from anytpu.chip.image import Service, Tag
+from anytpu.chip.image.image import Service, Tag
+from anytpu.chip.isa.design import TPU_V1
 from anytpu.chip.isa.instructions import Activate, InterruptHost, SetConfiguration
 from anytpu.chip.isa.registers import Register
 from anytpu.chip.isa.units import Unit

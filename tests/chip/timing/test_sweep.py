@@ -1,7 +1,7 @@
 import pytest
 
-from anytpu.chip.design import TPU_V1, Design
-from anytpu.chip.image import Image
+from anytpu.chip.image.image import Image
+from anytpu.chip.isa.design import TPU_V1, Design
 from anytpu.chip.isa.instructions import MatrixMultiply, ReadWeights
 from anytpu.chip.timing import sweep, time
 from anytpu.errors import SettingError

@@ -13,7 +13,7 @@ from anytpu.chip.assembly.directives import read_directive
 from anytpu.chip.assembly.image_builder import ImageBuilder, read_base64
 from anytpu.chip.assembly.instruction_line import read_instruction
 from anytpu.chip.assembly.line import SourceLine
-from anytpu.chip.image import Image
+from anytpu.chip.image.image import Image
 
 # Nearly all lines of a large network are data in base64; tokenizing them would take minutes.
 _PLAIN_BYTES = re.compile(r'\.base64 "([A-Za-z0-9+/=]*)"(?: *;.*)?')

@@ -16,12 +16,12 @@ import numpy as np
 
 from anytpu.chip.assembly.instruction_text import write_instruction
 from anytpu.chip.assembly.remarks import one_line, remark_on, tag_text
-from anytpu.chip.design import BLOCK_BYTES, TPU_V1, Design
-from anytpu.chip.image import Binding, Image, Tag
+from anytpu.chip.image.image import Binding, Image, Tag
+from anytpu.chip.image.serialization import RecordEncoder
+from anytpu.chip.isa.design import BLOCK_BYTES, TPU_V1, Design
 from anytpu.chip.isa.forms import form_of
 from anytpu.chip.isa.instructions import DebugTag
 from anytpu.chip.isa.issue import issue
-from anytpu.chip.serialization import RecordEncoder
 
 _COMMENT_COLUMN = 66
 _LINE_BYTES = 64  # of data, so that blocks begin with a line

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from anytpu.chip.assembly.line import SourceLine
-from anytpu.chip.design import TPU_V1, Design
-from anytpu.chip.image import Binding, Image, Resident, Tag
+from anytpu.chip.image.image import Binding, Image, Resident, Tag
+from anytpu.chip.image.serialization import RecordDecoder
+from anytpu.chip.isa.design import TPU_V1, Design
 from anytpu.chip.isa.instructions import Instruction
-from anytpu.chip.serialization import RecordDecoder
 from anytpu.errors import ChipError
 from anytpu.files import json_text
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anytpu.chip.image import Image
+from anytpu.chip.image.image import Image
 from anytpu.chip.isa.accesses import AddressRange, Memory, accesses, parameters_popped, tiles_popped
 from anytpu.chip.isa.instructions import InterruptHost, ReadWeights, SetConfiguration, Sync
 from anytpu.chip.isa.issue import Issued

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from anytpu.chip.image import Binding, Image
+from anytpu.chip.image.image import Binding, Image
 from anytpu.chip.isa.accesses import Memory, range_text
 
 

@@ -15,7 +15,7 @@ from anytpu.chip.checking import faults
 from anytpu.chip.checking.fetched import FifoCounts
 from anytpu.chip.checking.geometry import fault_in_geometry, fault_in_overwrite
 from anytpu.chip.checking.memories import CheckedMemories
-from anytpu.chip.image import Image
+from anytpu.chip.image.image import Image
 from anytpu.chip.isa.accesses import accesses
 from anytpu.chip.isa.encoding import fault_of
 from anytpu.chip.isa.instructions import Activate, DebugTag, Halt, InterruptHost, SetConfiguration, Sync

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from anytpu.chip.checking.history import Conflict
-from anytpu.chip.image import Image
+from anytpu.chip.image.image import Image
 from anytpu.chip.isa.accesses import Memory, range_text
 from anytpu.chip.isa.forms import form_of
 from anytpu.chip.isa.instructions import Sync

@@ -8,8 +8,8 @@ an item behind them: that is a deadlock.
 from __future__ import annotations
 
 from anytpu.chip.checking.progress import Progress
-from anytpu.chip.design import Design
 from anytpu.chip.isa.accesses import parameters_popped, tiles_popped
+from anytpu.chip.isa.design import Design
 from anytpu.chip.isa.instructions import Activate, ArrayInstruction, ReadWeights
 from anytpu.chip.isa.issue import Issued, Registers
 from anytpu.chip.isa.registers import Register

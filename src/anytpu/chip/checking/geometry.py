@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from anytpu.chip.design import UNIT_BYTES, Design
 from anytpu.chip.isa.accesses import Accesses, Memory, range_text
+from anytpu.chip.isa.design import UNIT_BYTES, Design
 from anytpu.chip.isa.instructions import Activate, ArrayInstruction, Convolve, Instruction, MatrixMultiply
 from anytpu.chip.isa.issue import Registers
 from anytpu.chip.isa.registers import MAX_SCALE, Register, power_text

@@ -7,9 +7,9 @@ from anytpu.chip.checking.bindings import fault_in_bindings
 from anytpu.chip.checking.clocks import QueuePosition, VectorClocks
 from anytpu.chip.checking.history import Conflict, MemoryHistory
 from anytpu.chip.checking.parameters import fault_in_multipliers
-from anytpu.chip.design import BLOCK_BYTES
-from anytpu.chip.image import Binding, Image
+from anytpu.chip.image.image import Binding, Image
 from anytpu.chip.isa.accesses import Accesses, AddressRange, Memory, range_text
+from anytpu.chip.isa.design import BLOCK_BYTES
 from anytpu.chip.isa.issue import Issued
 from anytpu.errors import ChipError, HazardError
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from anytpu.chip.design import BLOCK_BYTES, Design
 from anytpu.chip.isa.accesses import blocks_of
+from anytpu.chip.isa.design import BLOCK_BYTES, Design
 from anytpu.chip.isa.instructions import Instruction, ReadWeights
 
 

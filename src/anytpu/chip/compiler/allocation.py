@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from anytpu.chip.compiler.jobs import HostServiceJob, Job
 from anytpu.chip.compiler.packing import LiveRange, pack
 from anytpu.chip.compiler.planes import Storage
-from anytpu.chip.design import UNIT_BYTES
+from anytpu.chip.isa.design import UNIT_BYTES
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,8 +20,8 @@ from anytpu.chip.compiler.fitting import find_room
 from anytpu.chip.compiler.limits import check_registers
 from anytpu.chip.compiler.lowering import Lowering
 from anytpu.chip.compiler.ordering import insert_syncs
-from anytpu.chip.design import TPU_V1, Design
-from anytpu.chip.image import Binding, Image, Resident
+from anytpu.chip.image.image import Binding, Image, Resident
+from anytpu.chip.isa.design import TPU_V1, Design
 from anytpu.chip.quantized.nodes import QuantizedNetwork
 from anytpu.errors import SettingError
 

@@ -17,7 +17,7 @@ from anytpu.chip.compiler.lowering import Lowering, lower
 from anytpu.chip.compiler.planes import Layout, StoragePlane, stacks
 from anytpu.chip.compiler.results import NodeResult, result_of
 from anytpu.chip.compiler.tiles import FeedChannels, folded_bias, numbers_of, parameters_of, tiles_of
-from anytpu.chip.image import Tag
+from anytpu.chip.image.image import Tag
 from anytpu.chip.isa.registers import Register
 from anytpu.chip.quantized.multipliers import convolution_multipliers
 from anytpu.chip.quantized.nodes import QConvolution

@@ -14,8 +14,8 @@ from anytpu.chip.compiler.hoisting import hoist
 from anytpu.chip.compiler.jobs import Job
 from anytpu.chip.compiler.lowering import Lowering
 from anytpu.chip.compiler.writing import write
-from anytpu.chip.design import UNIT_BYTES
-from anytpu.chip.image import Tag
+from anytpu.chip.image.image import Tag
+from anytpu.chip.isa.design import UNIT_BYTES
 from anytpu.chip.isa.instructions import DebugTag, Halt
 
 _MINOR = ("copy", "output")

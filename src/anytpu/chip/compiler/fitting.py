@@ -11,7 +11,7 @@ import dataclasses
 from anytpu.chip.compiler.allocation import BufferAllocation, BufferFullError, allocate
 from anytpu.chip.compiler.lowering import Lowering
 from anytpu.chip.compiler.walking import lowered
-from anytpu.chip.design import UNIT_BYTES, Design
+from anytpu.chip.isa.design import UNIT_BYTES, Design
 from anytpu.chip.quantized.nodes import QuantizedNetwork
 from anytpu.errors import CapacityError
 

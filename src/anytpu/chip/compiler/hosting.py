@@ -10,7 +10,7 @@ from anytpu.chip.compiler.jobs import ExportJob, HostServiceJob, storages_of
 from anytpu.chip.compiler.lowering import Lowering, lower
 from anytpu.chip.compiler.planes import is_compact, structure_of
 from anytpu.chip.compiler.rearranging import compacted
-from anytpu.chip.image import Service, Tag
+from anytpu.chip.image.image import Service, Tag
 from anytpu.chip.network.nodes import Node
 from anytpu.chip.quantized.nodes import QHostStep
 

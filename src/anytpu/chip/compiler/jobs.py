@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 
 from anytpu.chip.compiler.planes import Layout, StoragePlane
-from anytpu.chip.image import Tag
+from anytpu.chip.image.image import Tag
 from anytpu.chip.isa.registers import Register
 
 RegisterValues = Mapping[Register, int | float]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anytpu.chip.image import Tag
+from anytpu.chip.image.image import Tag
 from anytpu.chip.isa.encoding import fault_of
 from anytpu.chip.isa.instructions import DebugTag, Instruction, SetConfiguration
 from anytpu.errors import CapacityError

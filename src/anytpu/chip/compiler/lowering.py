@@ -15,8 +15,8 @@ from anytpu.chip.compiler.outline import outline_of
 from anytpu.chip.compiler.planes import Layout, LayoutStructure, Storage, place_planes, structure_for, structure_of
 from anytpu.chip.compiler.tables import TableSlots
 from anytpu.chip.compiler.weight_memory import WeightMemory
-from anytpu.chip.design import Design
-from anytpu.chip.image import Binding, Service
+from anytpu.chip.image.image import Binding, Service
+from anytpu.chip.isa.design import Design
 from anytpu.chip.network.nodes import Node
 from anytpu.chip.quantized.nodes import Quantization, QuantizedNetwork
 

@@ -15,8 +15,8 @@ import itertools
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from anytpu.chip.design import UNIT_BYTES
-from anytpu.chip.image import pitch_of
+from anytpu.chip.image.image import pitch_of
+from anytpu.chip.isa.design import UNIT_BYTES
 
 
 class LaneRun(NamedTuple):

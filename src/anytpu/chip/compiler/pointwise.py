@@ -17,7 +17,7 @@ from anytpu.chip.compiler.lowering import Lowering, lower
 from anytpu.chip.compiler.planes import Layout, StoragePlane, common_runs, split, stacks, structure_of
 from anytpu.chip.compiler.rearranging import arrange
 from anytpu.chip.compiler.results import result_of
-from anytpu.chip.image import Tag
+from anytpu.chip.image.image import Tag
 from anytpu.chip.isa.registers import Register
 from anytpu.chip.network.nodes import Node
 from anytpu.chip.quantized.multipliers import average_multipliers

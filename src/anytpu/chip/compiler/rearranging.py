@@ -24,7 +24,7 @@ from anytpu.chip.compiler.jobs import (
 from anytpu.chip.compiler.lowering import Lowering, lower
 from anytpu.chip.compiler.planes import Layout, StoragePlane, channels_of, common_runs, structure_of
 from anytpu.chip.compiler.tiles import numbers_of
-from anytpu.chip.image import Tag
+from anytpu.chip.image.image import Tag
 from anytpu.chip.isa.registers import Register
 from anytpu.chip.network.nodes import Node
 from anytpu.chip.quantized.nodes import QConcatenate, QReshape, QSlice

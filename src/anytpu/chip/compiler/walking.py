@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from anytpu.chip.compiler import convolutions, hosting, pointwise, rearranging
 from anytpu.chip.compiler.lowering import Lowering, lower
-from anytpu.chip.design import Design
-from anytpu.chip.image import Tag
+from anytpu.chip.image.image import Tag
+from anytpu.chip.isa.design import Design
 from anytpu.chip.quantized.nodes import QuantizedNetwork
 
 _ = convolutions, pointwise, rearranging  # Imported to register the functions that lower their nodes.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable
 
 import numpy as np
 
-from anytpu.chip.design import BLOCK_BYTES, Design
+from anytpu.chip.isa.design import BLOCK_BYTES, Design
 from anytpu.errors import CapacityError
 
 ItemsMaker = Callable[[], np.ndarray]

@@ -20,7 +20,7 @@ from anytpu.chip.compiler.jobs import (
     ProductJob,
 )
 from anytpu.chip.compiler.planes import Layout, StoragePlane
-from anytpu.chip.design import UNIT_BYTES
+from anytpu.chip.isa.design import UNIT_BYTES
 from anytpu.chip.isa.instructions import Activate, Convolve, InterruptHost, MatrixMultiply, WriteHostMemory
 from anytpu.chip.isa.registers import Register
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
-from anytpu.chip.design import UNIT_BYTES, Design
+from anytpu.chip.isa.design import UNIT_BYTES, Design
 from anytpu.chip.isa.instructions import (
     Activate,
     ArrayInstruction,
@@ -70,7 +70,7 @@ def accesses(instruction: Instruction, registers: Registers, design: Design) -> 
     an `InterruptHost` are not accesses of the chip.
 
     Example:
-        >>> from anytpu.chip.design import TPU_V1
+        >>> from anytpu.chip.isa.design import TPU_V1
         >>> from anytpu.chip.isa.issue import RESET
         >>> accesses(ReadHostMemory(host_address=64, address=10, units=2), RESET, TPU_V1).writes
         (AddressRange(memory=<Memory.BUFFER: 'unit of the Unified Buffer'>, start=10, stop=12),)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from anytpu.chip.design import BLOCK_BYTES, UNIT_BYTES
+from anytpu.chip.isa.design import BLOCK_BYTES, UNIT_BYTES
 from anytpu.chip.machine import workers
 from anytpu.chip.machine.memories import ChipMemories
 from anytpu.chip.machine.pools import pool_numbers

@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from anytpu.chip.image import Image
+from anytpu.chip.image.image import Image
 from anytpu.chip.isa import instructions as isa
 from anytpu.chip.isa.accesses import blocks_of
 from anytpu.chip.isa.issue import RESET, Registers, issue

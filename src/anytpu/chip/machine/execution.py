@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from anytpu.chip.design import BLOCK_BYTES, UNIT_BYTES
-from anytpu.chip.image import Image
+from anytpu.chip.image.image import Image
+from anytpu.chip.isa.design import BLOCK_BYTES, UNIT_BYTES
 from anytpu.chip.machine import host, workers
 from anytpu.chip.machine.activation import activate
 from anytpu.chip.machine.memories import ChipMemories

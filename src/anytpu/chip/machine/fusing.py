@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from anytpu.chip.design import UNIT_BYTES, Design
+from anytpu.chip.isa.design import UNIT_BYTES, Design
 from anytpu.chip.machine.intervals import Interval, IntervalSet
 from anytpu.chip.machine.steps import ActivateStep, BufferPlane, MachineStep, PassInput, ProductStep, TransferStep
 from anytpu.chip.machine.windows import cover

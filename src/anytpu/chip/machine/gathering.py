@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from anytpu.chip.design import UNIT_BYTES
+from anytpu.chip.isa.design import UNIT_BYTES
 from anytpu.chip.machine.steps import PassInput
 from anytpu.chip.machine.windows import cover
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from anytpu.chip.design import UNIT_BYTES
-from anytpu.chip.image import Binding, Service, pitch_of
+from anytpu.chip.image.image import Binding, Service, pitch_of
+from anytpu.chip.isa.design import UNIT_BYTES
 from anytpu.chip.network import operations
 from anytpu.chip.network.finiteness import check_finite
 from anytpu.errors import ChipError

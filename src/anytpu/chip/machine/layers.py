@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from anytpu.chip.image import Image
+from anytpu.chip.image.image import Image
 from anytpu.chip.machine import workers
 from anytpu.chip.machine.activation import finish, parameters_at
 from anytpu.chip.machine.fusing import LayerBlock, LayerStep

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from anytpu.chip.checking import check
-from anytpu.chip.image import Image
+from anytpu.chip.image.image import Image
 from anytpu.chip.machine.decoding import decode
 from anytpu.chip.machine.execution import execute
 from anytpu.chip.machine.fusing import LayerStep, fuse

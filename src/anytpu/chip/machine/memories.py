@@ -6,8 +6,8 @@ import dataclasses
 
 import numpy as np
 
-from anytpu.chip.design import BLOCK_BYTES
-from anytpu.chip.image import Image
+from anytpu.chip.image.image import Image
+from anytpu.chip.isa.design import BLOCK_BYTES
 from anytpu.errors import CapacityError
 from anytpu.files.memory import check_memory
 

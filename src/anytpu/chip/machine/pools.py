@@ -6,7 +6,7 @@ import functools
 
 import numpy as np
 
-from anytpu.chip.design import UNIT_BYTES
+from anytpu.chip.isa.design import UNIT_BYTES
 from anytpu.chip.machine.memories import ChipMemories
 from anytpu.chip.machine.steps import ActivateStep, BufferPlane, WindowRegisters
 from anytpu.chip.machine.windows import Patch, inside, rows_at

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from anytpu.chip.design import BLOCK_BYTES
+from anytpu.chip.isa.design import BLOCK_BYTES
 from anytpu.chip.machine.gathering import gather, gather_copies
 from anytpu.chip.machine.memories import ChipMemories
 from anytpu.chip.machine.steps import PassInput, ProductStep

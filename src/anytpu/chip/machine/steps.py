@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from anytpu.chip.design import UNIT_BYTES
+from anytpu.chip.isa.design import UNIT_BYTES
 
 
 @dataclasses.dataclass(frozen=True)

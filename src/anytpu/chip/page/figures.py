@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 from anytpu import units
-from anytpu.chip.design import Design
+from anytpu.chip.isa.design import Design
 from anytpu.chip.timing.record import PartTiming, Timing
 from anytpu.report.wording import UNKNOWN
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from anytpu.chip import ports
-from anytpu.chip.image import Image
+from anytpu.chip.image.image import Image
 from anytpu.chip.isa.instructions import DebugTag
 from anytpu.chip.machine.decoding import decode
 from anytpu.chip.machine.execution import execute

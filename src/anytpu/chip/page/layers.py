@@ -15,7 +15,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from anytpu.chip.image import Image
+from anytpu.chip.image.image import Image
 from anytpu.chip.isa.instructions import ArrayInstruction, Convolve, DebugTag, InterruptHost, SetConfiguration
 from anytpu.chip.isa.registers import Register
 from anytpu.chip.quantized.nodes import QConvolution, QuantizedNetwork

@@ -8,8 +8,8 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterable
 
-from anytpu.chip.design import UNIT_BYTES
-from anytpu.chip.image import Image, Resident
+from anytpu.chip.image.image import Image, Resident
+from anytpu.chip.isa.design import UNIT_BYTES
 from anytpu.chip.isa.units import Unit
 from anytpu.chip.timing.record import Timing
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from anytpu.chip.image import Image
+from anytpu.chip.image.image import Image
 from anytpu.chip.page.first_tile import FirstTile, first_tile
 from anytpu.chip.page.lanes import with_titles
 from anytpu.chip.page.layers import ProgramLayer, layers

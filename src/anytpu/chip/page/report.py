@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from anytpu.chip.chip_program import ChipProgram
-from anytpu.chip.image import Image
+from anytpu.chip.image.image import Image
 from anytpu.chip.page.record import page_of
 from anytpu.chip.page.text import print_page, print_timing
 from anytpu.chip.timing.record import Timing

@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from anytpu import units
-from anytpu.chip.design import UNIT_BYTES
-from anytpu.chip.image import Image
+from anytpu.chip.image.image import Image
+from anytpu.chip.isa.design import UNIT_BYTES
 from anytpu.chip.page import figures
 from anytpu.chip.page.figures import CAUSES, cycles_by_cause, cycles_of, dominating
 from anytpu.chip.page.lanes import with_titles

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 
 from anytpu import units
-from anytpu.chip.design import UNIT_BYTES
-from anytpu.chip.image import Image, Resident
+from anytpu.chip.image.image import Image, Resident
+from anytpu.chip.isa.design import UNIT_BYTES
 from anytpu.chip.page.lanes import LANES, colour_of, lane_of, part_name
 from anytpu.chip.page.levels import lifetimes, peak_units
 from anytpu.chip.timing.record import Timing

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from anytpu.chip.image import Image
+from anytpu.chip.image.image import Image
 from anytpu.chip.page.figures import CAUSES, PREDICTED, cycles_by_cause
 from anytpu.chip.page.lanes import LANES, lane_of, part_name
 from anytpu.chip.page.levels import buffer_levels, fifo_levels

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from anytpu.chip.design import UNIT_BYTES, Design
+from anytpu.chip.isa.design import UNIT_BYTES, Design
 from anytpu.chip.network.nodes import Node, Padding, Pair, Port, Shape
 from anytpu.chip.network.shapes import canonical_shape
 from anytpu.chip.quantized.multipliers import convolution_multipliers

@@ -37,8 +37,8 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from anytpu.chip.design import COMPILED_FOR, Design
-from anytpu.chip.image import Image
+from anytpu.chip.image.image import Image
+from anytpu.chip.isa.design import COMPILED_FOR, Design
 from anytpu.chip.isa.units import Unit
 from anytpu.chip.timing.causes import CycleCauses, causes_of
 from anytpu.chip.timing.events import events_of

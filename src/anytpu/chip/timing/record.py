@@ -14,7 +14,7 @@ import dataclasses
 from typing import Any, NamedTuple
 
 from anytpu import units
-from anytpu.chip.design import Design
+from anytpu.chip.isa.design import Design
 from anytpu.chip.isa.units import Unit
 
 _DERIVED = (
@@ -187,7 +187,7 @@ class Timing:
         "shares" has the share of each of the four causes. They add up to 1 if there are cycles.
 
         Example:
-            >>> from anytpu.chip.design import TPU_V1
+            >>> from anytpu.chip.isa.design import TPU_V1
             >>> timing = Timing("one", TPU_V1, 8, 700.0, 350.0, 70.0, 70.0, 210.0, 0, 0, 1000, 65536 * 350.0, 1, 1, 1)
             >>> record = timing.to_record()
             >>> record["predicted"], record["time_s"], record["shares"]

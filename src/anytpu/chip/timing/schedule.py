@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from anytpu.chip.design import Design
+from anytpu.chip.isa.design import Design
 from anytpu.chip.isa.units import Unit
 from anytpu.chip.timing.latencies import Latencies
 from anytpu.chip.timing.work import HOST, UnitWork, WorkQueues

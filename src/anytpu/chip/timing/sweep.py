@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 
-from anytpu.chip.design import COMPILED_FOR, TPU_V1, Design
-from anytpu.chip.image import Image
+from anytpu.chip.image.image import Image
+from anytpu.chip.isa.design import COMPILED_FOR, TPU_V1, Design
 from anytpu.chip.timing.latencies import Latencies
 from anytpu.chip.timing.model import time
 from anytpu.chip.timing.record import Timing

@@ -19,8 +19,8 @@ from __future__ import annotations
 import dataclasses
 from typing import NamedTuple
 
-from anytpu.chip.design import UNIT_BYTES, Design
 from anytpu.chip.isa.accesses import parameters_popped, window_rows
+from anytpu.chip.isa.design import UNIT_BYTES, Design
 from anytpu.chip.isa.instructions import (
     Activate,
     ArrayInstruction,

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from anytpu.chip.design import TPU_V1, UNIT_BYTES, Design
+from anytpu.chip.isa.design import TPU_V1, UNIT_BYTES, Design
 from anytpu.chip.isa.instructions import Instruction
 from anytpu.chip.network.nodes import Shape
 from anytpu.chip.quantized.nodes import QHostStep, Quantization

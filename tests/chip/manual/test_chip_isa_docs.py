@@ -9,11 +9,11 @@ import numpy as np
 from anytpu.chip.assembly import assemble
 from anytpu.chip.assembly.directives import DIRECTIVES, NUMBERS
 from anytpu.chip.checking import check
-from anytpu.chip.isa.docs import page
-from anytpu.chip.isa.example import EXAMPLE, EXAMPLE_INPUTS, EXAMPLE_OUTPUTS
 from anytpu.chip.isa.forms import FORMS
 from anytpu.chip.isa.registers import MEANINGS
 from anytpu.chip.machine import run
+from anytpu.chip.manual.docs import page
+from anytpu.chip.manual.example import EXAMPLE, EXAMPLE_INPUTS, EXAMPLE_OUTPUTS
 from source_tree import ROOT
 
 PAGE = ROOT / "docs" / "chip_isa.md"
@@ -21,7 +21,7 @@ PAGE = ROOT / "docs" / "chip_isa.md"
 
 def test_the_page_is_made_of_the_definitions():
     text = PAGE.read_text(encoding="utf-8")
-    assert text == page(), "type: python -m anytpu.chip.isa.docs > docs/chip_isa.md"
+    assert text == page(), "type: python -m anytpu.chip.manual.docs > docs/chip_isa.md"
 
 
 def test_the_page_names_everything():

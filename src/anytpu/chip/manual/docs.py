@@ -1,4 +1,4 @@
-"""`python -m anytpu.chip.isa.docs`: prints docs/chip_isa.md, generated from the definitions."""
+"""`python -m anytpu.chip.manual.docs`: prints docs/chip_isa.md, generated from the definitions."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 
 from anytpu.chip import assembly, checking, file_parts
 from anytpu.chip.assembly.directives import DIRECTIVES, NUMBERS
-from anytpu.chip.isa.example import EXAMPLE
 from anytpu.chip.isa.forms import FORMS, Field, FieldKind, Form
 from anytpu.chip.isa.instructions import ArrayInstruction, MatrixMultiply
 from anytpu.chip.isa.registers import MEANINGS, RegisterKind, power_text
+from anytpu.chip.manual.example import EXAMPLE
 from anytpu.errors import HazardError
 
 _TEMPLATE = Path(__file__).with_name("docs.md")

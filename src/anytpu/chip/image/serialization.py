@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from anytpu.chip.image import Binding, Service
+from anytpu.chip.image.image import Binding, Service
 from anytpu.chip.network import operations
 from anytpu.chip.network.nodes import HostStep, Node, Port, Shape
 from anytpu.chip.quantized import nodes
