@@ -14,7 +14,6 @@ import functools
 import logging
 import warnings
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -214,40 +213,26 @@ def _names(model: Any, x: Any) -> list[str]:
 
 
 def _fed_inputs(model: Any) -> dict[str, list[_Fed]]:
-    """Return the inputs that tables read directly, by name."""
+    """Return the inputs that tables read directly, also in graphs of layers within the model, by name."""
     graph = _keras.graph_of(model) if hasattr(model, "layers") else None
-    if graph is None:
-        return {}
-    names = {id(tensor): tensor.name for tensor in graph.inputs}
     fed: dict[str, list[_Fed]] = {}
-    for inner, tensors in _inner_calls(graph):
-        readers = _fed_inputs(inner)
-        for own, tensor in zip(_keras.graph_of(inner).inputs, tensors, strict=False):  # pyright: ignore[reportOptionalMemberAccess]
-            if id(tensor) in names and own.name in readers:
-                fed.setdefault(names[id(tensor)], []).extend(readers[own.name])
-    for layer, ids, weights in _table_calls(graph):
-        for tensors, is_weight in ((ids, False), (weights, True)):
-            for tensor in keras.tree.flatten(tensors):
-                if id(tensor) in names:
-                    fed.setdefault(names[id(tensor)], []).append(_Fed(layer, is_weight))
+    names = {} if graph is None else {id(tensor): tensor.name for tensor in graph.inputs}
+    for layer in () if graph is None else graph.layers:
+        inner = _keras.graph_of(layer) if isinstance(layer, keras.Model) else None
+        if inner is None and not isinstance(layer, ShardedEmbedding):
+            continue
+        readers = _fed_inputs(layer)
+        for args, kwargs in _keras.arguments_of(layer):
+            tensors = keras.tree.flatten(args[0] if args else kwargs.get("inputs"))
+            if inner is not None:
+                pairs = [(t, readers.get(own.name, [])) for own, t in zip(inner.inputs, tensors, strict=False)]
+            else:
+                weights = keras.tree.flatten(args[1] if len(args) > 1 else kwargs.get("weights"))
+                pairs = [(t, [_Fed(layer, False)]) for t in tensors] + [(t, [_Fed(layer, True)]) for t in weights]
+            for tensor, found in pairs:
+                if id(tensor) in names and found:
+                    fed.setdefault(names[id(tensor)], []).extend(found)
     return fed
-
-
-def _inner_calls(graph: Any) -> Iterator[tuple[Any, list[Any]]]:
-    """Yield each graph of layers within a graph, with the tensors that it is called on."""
-    for layer in graph.layers:
-        if isinstance(layer, keras.Model) and _keras.graph_of(layer) is not None:
-            for args, kwargs in _keras.arguments_of(layer):
-                yield layer, keras.tree.flatten(args[0] if args else kwargs.get("inputs"))
-
-
-def _table_calls(graph: Any) -> Iterator[tuple[ShardedEmbedding, Any, Any]]:
-    """Yield each layer with a table in a graph, with the tensors of its ids and of their weights."""
-    for layer in graph.layers:
-        if isinstance(layer, ShardedEmbedding):
-            for args, kwargs in _keras.arguments_of(layer):
-                weights = args[1] if len(args) > 1 else kwargs.get("weights")
-                yield layer, args[0] if args else kwargs.get("inputs"), weights
 
 
 state_extension.register(ModelTables.of)

@@ -130,8 +130,6 @@ class _UnraisableGate:
 
 
 _pending = _PendingSignal()
-_gates: dict[int, _Gate] = {}
-"""The newest gate of each signal. The next call with the same previous handler installs it again."""
 
 
 class _SignalBlock:
@@ -299,10 +297,7 @@ def _install() -> None:
         handler = _signal.getsignal(number)
         # None: a handler that was not installed from Python, which Python cannot restore.
         if not isinstance(handler, _Gate) and handler is not None and handler != signal.SIG_IGN:
-            gate = _gates.get(number)
-            if gate is None or gate.previous is not handler:
-                gate = _gates[number] = _Gate(handler)
-            _signal.signal(number, gate)
+            _signal.signal(number, _Gate(handler))
 
 
 def _restore() -> None:

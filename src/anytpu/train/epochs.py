@@ -73,7 +73,7 @@ class Epochs(_KerasEpochIterator):
         self._has_ended = False
         self._is_within = False
         self._epoch = 0
-        self._clock: InputClock | None = None
+        self._clock = InputClock(lambda: trainer.newest_logs)
         self.first_specs: Tree = None
         """Specs of the first batch; None before it. Keras has taken one when it has built the model."""
         self.run: FitReports | None = None
@@ -97,8 +97,6 @@ class Epochs(_KerasEpochIterator):
         else:
             self._resident = None
         resident = self._resident
-        if resident is None and mode == "train":
-            self._clock = InputClock(lambda: trainer.newest_logs)
         if resident is not None:
             self.first_specs = resident.batch(self.data_adapter.batch_size)
         trainer.set_pace(mode, resident and shapes_of(resident.batch(self.data_adapter.batch_size)))
@@ -260,15 +258,12 @@ class Epochs(_KerasEpochIterator):
             yield
             return
         self._trainer.print_notices()
-        clock = self._clock
-        if clock is not None:
-            clock.begin_epoch()
+        self._clock.begin_epoch()
         try:
             yield
         finally:
-            # Nobody waits for arrays that are on the device.
-            share = 0.0 if clock is None else clock.end_epoch()
-            self._trainer.end_epoch(share, None if clock is None else clock.notice)
+            share = self._clock.end_epoch()
+            self._trainer.end_epoch(share, self._clock.notice)
 
     def __next__(self) -> Any:
         """Reject `next`: an epoch is iterated over with `for`."""
@@ -311,7 +306,7 @@ class Epochs(_KerasEpochIterator):
             self._source = RowSource(self._resident, lambda: _keras.row_indices(self.data_adapter))
             return
         batches: Iterator[Tree] = (self._narrowed(batch) for batch in self.data_adapter.get_jax_iterator())
-        if self._clock is not None:
+        if self._mode == "train":
             batches = self._clock.timed(batches)
         layout_of = self._trainer.layout_of(self._mode)
         self._source = BatchSource(self._trainer.backend, batches, self._trainer.stack_capacity, layout_of)
