@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 
 from anytpu.engine.executable import CompiledExecutable, _failure_text, compile_lowered
 from anytpu.errors import BackendError
+from forked import python
 
 SPEC = jax.ShapeDtypeStruct((), "float32")
 COUNT = jax.ShapeDtypeStruct((), "int32")
@@ -125,7 +125,7 @@ def start(program: str) -> subprocess.Popen[str]:
     pipe = subprocess.PIPE
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     return subprocess.Popen(
-        [sys.executable, "-c", program], stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment
+        [*python(), "-c", program], stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment
     )
 
 

@@ -19,6 +19,7 @@ from anytpu.engine.interrupts import (
     immediate_interrupts,
     raise_if_interrupted,
 )
+from forked import python
 
 STARTED = "anytpu: the 2 cores are virtual: simulated on this machine's CPU (2 virtual cores).\n"
 STOPPING = "\nanytpu: stopping after the call that runs now; press Ctrl-C again to stop at once\n"
@@ -161,7 +162,7 @@ def start(program: str, *arguments: str) -> subprocess.Popen[str]:
     pipe = subprocess.PIPE
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     return subprocess.Popen(
-        [sys.executable, "-c", program, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment
+        [*python(), "-c", program, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment
     )
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from forked import python
+
 MODEL = """
 import gc, os, queue, signal, sys, threading
 import anytpu as tpu
@@ -149,7 +151,7 @@ def start(program: str, *arguments: str) -> subprocess.Popen[str]:
     pipe = subprocess.PIPE
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     return subprocess.Popen(
-        [sys.executable, "-c", program, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment
+        [*python(), "-c", program, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment
     )
 
 
