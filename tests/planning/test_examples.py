@@ -43,6 +43,7 @@ PROGRAM = Program(
         "calibration",
         "extrapolation",
         "forecast",
+        "shardings.candidates",
         "floor.floor",
         "floor.needs",
         "floor.traffic",
