@@ -76,4 +76,13 @@ def test_factors_of_operations(
 ):
     factors = last_factors(function, *shapes)
 
-    assert (written(factors), [factors.sizes[factor] for factor in factors.summed]) == (expected, summed)
+    assert (written(factors), [factors.sizes[factor] for (factor,) in factors.summed]) == (expected, summed)
+
+
+@pytest.mark.parametrize(("groups", "depth"), [(1, 3 * 3 * 8), (4, 3 * 3 * 2)])
+def test_a_convolution_multiplies_its_window(groups: int, depth: int):
+    convolve = lambda x, w: lax.conv_general_dilated(  # noqa: E731
+        x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"), feature_group_count=groups
+    )
+
+    assert last_factors(convolve, (1, 16, 16, 8), (3, 3, 8 // groups, 4)).depth == depth

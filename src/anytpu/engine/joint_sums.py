@@ -199,4 +199,4 @@ class RowAxes:
         factors = factors_of(equation)
         over = {own[axis] for own, axis in zip(factors.operands, axes, strict=True) if axis is not None}
         # Both operands of a product must be split along the same axis of the sum.
-        return axes if len(over) == 1 and factors.summed.issuperset(*over) else None
+        return axes if len(over) == 1 and factors.summed >= over else None

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -28,6 +29,9 @@ Axis = tuple[int, ...]
 
 Shape = Sequence[int]
 
+Span = tuple[int, int]
+"""The strides around an axis, in elements: that of the axis before it, and its own."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Factors:
@@ -37,13 +41,18 @@ class Factors:
         operands: the axes of each operand.
         results: the axes of each result.
         sizes: size of each factor.
-        summed: factors that the operation sums over.
+        summed: axes that the operation sums over.
     """
 
     operands: Sequence[Sequence[Axis]]
     results: Sequence[Sequence[Axis]]
     sizes: Sequence[int]
-    summed: frozenset[int]
+    summed: frozenset[Axis]
+
+    @property
+    def depth(self) -> int:
+        """Number of products in each element of the result of a product or a convolution."""
+        return math.prod(self.sizes[factor] for axis in self.operands[1] if axis in self.summed for factor in axis)
 
     def moved(self, operand: int, axis: int, result: int = 0) -> int | None:
         """Return the axis of a result that begins with the outermost factor of an operand's axis; None without one.
@@ -62,8 +71,8 @@ def factors_of(equation: JaxprEqn) -> Factors:
         >>> factors = factors_of(product)
         >>> factors.moved(0, 0), factors.moved(0, 1), factors.moved(1, 1)
         (0, None, 1)
-        >>> [factors.sizes[factor] for factor in factors.summed]
-        [3]
+        >>> factors.depth
+        3
     """
     operands, results = map(shape_of, equation.invars), map(shape_of, equation.outvars)
     return factors_by_name(equation.primitive.name, equation.params, [*operands], [*results])
@@ -95,7 +104,7 @@ class _Labels:
 
     def __init__(self, operands: Sequence[Shape], results: Sequence[Shape]) -> None:
         self.sizes: list[int] = []
-        self.summed: set[int] = set()
+        self.summed: set[Axis] = set()
         self.old, self.new = operands, results
         self.operands = [[self.add(size) for size in shape] for shape in operands]
         self.results = [[self.add(size) for size in shape] for shape in results]
@@ -104,9 +113,6 @@ class _Labels:
         """Return an axis with a new factor."""
         self.sizes.append(size)
         return (len(self.sizes) - 1,)
-
-    def sum_over(self, axes: Sequence[Axis]) -> None:
-        self.summed.update(*axes)
 
 
 def _equal_sizes(labels: _Labels, params: Mapping[str, Any]) -> None:
@@ -144,7 +150,7 @@ def _reduce(labels: _Labels, params: Mapping[str, Any]) -> None:
 
 def _sum(labels: _Labels, params: Mapping[str, Any]) -> None:
     _reduce(labels, params)
-    labels.sum_over([labels.operands[0][axis] for axis in params["axes"]])
+    labels.summed.update([labels.operands[0][axis] for axis in params["axes"]])
 
 
 def _squeeze(labels: _Labels, params: Mapping[str, Any]) -> None:
@@ -155,31 +161,46 @@ def _reshape(labels: _Labels, params: Mapping[str, Any]) -> None:
     """Cut both shapes at all strides of either; a piece that divides an axis of both evenly is a factor of both."""
     if params.get("dimensions") is not None or 0 in labels.old[0]:
         return
-    spans = _spans(labels.old[0]), _spans(labels.new[0])
+    spans = spans_of(labels.old[0]), spans_of(labels.new[0])
     cuts = sorted({stride for axes in spans for span in axes for stride in span}, reverse=True)
-    shared: list[tuple[int, int, Axis]] = []
-    for outer, inner in itertools.pairwise(cuts):
-        around = [next(span for span in axes if span[0] >= outer and inner >= span[1]) for axes in spans]
-        if outer % inner == 0 and all(first % outer == 0 and inner % last == 0 for first, last in around):
-            shared.append((outer, inner, labels.add(outer // inner)))
+    pieces = [
+        (piece, labels.add(piece[0] // piece[1]))
+        for piece in itertools.pairwise(cuts)
+        if piece[0] % piece[1] == 0 and all(any(holds(span, piece) for span in axes) for axes in spans)
+    ]
     for array, axes in ((labels.operands[0], spans[0]), (labels.results[0], spans[1])):
-        array[:] = [_pieces(labels, span, shared) for span in axes]
+        array[:] = [_factored(labels, span, pieces) for span in axes]
 
 
-def _spans(shape: Shape) -> list[tuple[int, int]]:
-    """Return for each axis the number of elements of one step along the axis before it, and along itself."""
+def spans_of(shape: Shape) -> list[Span]:
+    """Return the span of each axis of an array.
+
+    Example:
+        >>> spans_of((2, 3, 4))
+        [(24, 12), (12, 4), (4, 1)]
+    """
     strides = [*itertools.accumulate(reversed(shape), operator.mul, initial=1)]
     return [*itertools.pairwise(reversed(strides))]
 
 
-def _pieces(labels: _Labels, span: tuple[int, int], shared: Sequence[tuple[int, int, Axis]]) -> Axis:
+def holds(span: Span, piece: Span) -> bool:
+    """Return whether an axis divides evenly into blocks of a span that has the same place in another shape.
+
+    Example:
+        >>> holds((24, 4), (12, 4)), holds((24, 4), (8, 4)), holds((24, 4), (12, 2))
+        (True, True, False)
+    """
+    return span[0] % piece[0] == 0 and piece[1] % span[1] == 0
+
+
+def _factored(labels: _Labels, span: Span, pieces: Sequence[tuple[Span, Axis]]) -> Axis:
     """Return the shared factors of an axis, with own factors for the rest of it."""
-    (position, end), pieces = span, ()
-    for outer, inner, factor in shared:
+    (position, end), factors = span, ()
+    for (outer, inner), factor in pieces:
         if position >= outer and inner >= end:
-            pieces += (*(labels.add(position // outer) if position != outer else ()), *factor)
+            factors += (*(labels.add(position // outer) if position != outer else ()), *factor)
             position = inner
-    return pieces if pieces and position == end else (*pieces, *labels.add(position // end))
+    return factors if factors and position == end else (*factors, *labels.add(position // end))
 
 
 def _dot_general(labels: _Labels, params: Mapping[str, Any]) -> None:
@@ -187,7 +208,7 @@ def _dot_general(labels: _Labels, params: Mapping[str, Any]) -> None:
     first, second = labels.operands
     for axis, other in (*zip(left, right, strict=True), *zip(left_batch, right_batch, strict=True)):
         second[other] = first[axis]
-    labels.sum_over([first[axis] for axis in left])
+    labels.summed.update([first[axis] for axis in left])
     batch = [first[axis] for axis in left_batch]
     labels.results[0] = [*batch, *_without(first, (*left, *left_batch)), *_without(second, (*right, *right_batch))]
 
@@ -201,7 +222,7 @@ def _convolution(labels: _Labels, params: Mapping[str, Any]) -> None:
         if params["feature_group_count"] == 1:
             kernel[inputs] = picture[features]
     result[outputs] = kernel[kernels]
-    labels.sum_over([picture[features], kernel[inputs], *(kernel[axis] for axis in window)])
+    labels.summed.update([picture[features], kernel[inputs], *(kernel[axis] for axis in window)])
 
 
 def _gather(labels: _Labels, params: Mapping[str, Any]) -> None:
