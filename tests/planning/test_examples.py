@@ -43,7 +43,6 @@ PROGRAM = Program(
         "calibration",
         "extrapolation",
         "forecast",
-        "shardings.candidates",
         "floor.floor",
         "floor.needs",
         "floor.traffic",
@@ -56,6 +55,7 @@ PROGRAM = Program(
         "memory.batches",
         "compiler.answer",
         "compiler.parent",
+        "shardings.candidates",
     ],
 )
 def test_examples(name: str):
