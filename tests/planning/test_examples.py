@@ -52,6 +52,7 @@ PROGRAM = Program(
         "memory.batches",
         "compiler.answer",
         "compiler.parent",
+        "shardings.candidates",
     ],
 )
 def test_examples(name: str):
