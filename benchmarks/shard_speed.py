@@ -52,7 +52,7 @@ def main() -> None:
         RESULTS.write_text(json.dumps({"runs": runs}, indent=1) + "\n")
 
     before = json.loads(RESULTS.read_text())["runs"] if RESULTS.exists() else []
-    tpu.shard(model, tpu="v5e-8", batch_size=64, progress=say)
+    tpu.find_layouts(model, tpu="v5e-8", batch_size=64, progress=say)
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ with (
     # --- Planned for a TPU that nobody here has
 
     print(tpu.plan(model, batch_size=1024, tpu="v5e-8"))
-    print(tpu.shard(model, batch_size=1024, tpu="v5e-8"))
+    print(tpu.find_layouts(model, batch_size=1024, tpu="v5e-8"))
 
     # --- On the first TPU, in software
 

@@ -22,7 +22,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # Before any test module imports keras: it chooses the backend.
 import anytpu  # noqa: F401
@@ -32,7 +32,7 @@ from anytpu import _keras_layers
 _keras_layers.draw_flat()
 
 # No deadline: a first call compiles. Derandomized: CI fails on a fault, not on luck.
-settings.register_profile("anytpu", deadline=None, derandomize=True)
+settings.register_profile("anytpu", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("anytpu")
 
 
@@ -78,6 +78,9 @@ def quick_compilation() -> Iterator[None]:
 
 
 BATTERY = Path(__file__).parent / "battery.txt"
+READS_KERAS_VARIABLES = [Path(__file__).parent / folder for folder in ("train", "migrate/keras_to_tpu")]
+# `Variable.numpy()` of Keras 3.15 does this with NumPy 2; its `__array__` takes no `copy`.
+KERAS_NUMPY = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
 
 
 @pytest.hookimpl(tryfirst=True)  # Before pytest deselects by marks.
@@ -87,6 +90,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.nodeid in named:
             item.add_marker(pytest.mark.battery)
+        if item.path.parent in READS_KERAS_VARIABLES:
+            item.add_marker(KERAS_NUMPY)
     # Files given as arguments are collected whole, except single tests of them.
     if any("::" in argument for argument in config.args):
         return

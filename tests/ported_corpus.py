@@ -82,4 +82,3 @@ def make_data(folder: Path) -> None:
         (images / f"{index}.png").write_bytes(content)
     table = np.concatenate([random.integers(0, 10, (200, 1)), random.integers(0, 256, (200, 64))], axis=1)
     np.savetxt(folder / "data" / "digits.csv", table, fmt="%d", delimiter=",")
-    tpu.pipeline.make_cifar10(folder / "datasets", 64, 32)

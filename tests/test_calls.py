@@ -15,7 +15,6 @@ from anytpu.pipeline import Dataset
 READ_ONLY = {
     "Dataset",
     "DeviceAttributes",
-    "Evidence",
     "Layout",
     "Placement",
     "Program",

@@ -293,12 +293,12 @@ def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch):
         raise KeyError(uid)
 
     monkeypatch.setattr("pwd.getpwuid", unknown)
-    for name in ("HOME", "XDG_CACHE_HOME", "KERAS_HOME"):
+    for name in ("HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("ANYTPU_CACHE_DIR", "~/mine")
     own = _env.cache_folder()
     monkeypatch.delenv("ANYTPU_CACHE_DIR")
-    for folder in (own, _env.cache_folder(), _env.keras_datasets()):
+    for folder in (own, _env.cache_folder()):
         with pytest.raises(NotADirectoryError):
             folder.mkdir(parents=True, exist_ok=True)
 

@@ -79,8 +79,8 @@ def test_a_child_can_parse_xla_flags():
 def test_dead_code_is_removed_from_a_jaxpr():
     dce_jaxpr = getattr(partial_eval, "dce_jaxpr", None)
     assert callable(dce_jaxpr), (
-        f"JAX {jax.__version__} has no jax.interpreters.partial_eval.dce_jaxpr, by which planning/floor leaves out "
-        "what no result depends on"
+        f"JAX {jax.__version__} has no jax.interpreters.partial_eval.dce_jaxpr, by which planning/shardings finds "
+        "the arguments that a result depends on"
     )
     jaxpr = jax.make_jaxpr(lambda x, y: (x @ x, x + y)[1])(jnp.zeros((2, 2)), jnp.zeros((2, 2))).jaxpr
     kept, _ = dce_jaxpr(jaxpr, [True], instantiate=True)

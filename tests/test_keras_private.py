@@ -247,7 +247,7 @@ def test_names_count_from_the_beginning_in_a_block():
 def test_a_variable_that_is_forgotten_gets_no_value():
     with keras.StatelessScope():
         kept, forgotten = (keras.Variable("ones", shape=(1,)) for _ in range(2))
-        _keras.forget_uninitialized(forgotten)
+        _keras_layers.forget_uninitialized(forgotten)
     assert _keras.value_of(kept) is not None
     assert _keras.value_of(forgotten) is None
 
@@ -278,7 +278,7 @@ def test_a_scope_knows_the_one_around_it_and_who_opens_it():
 def test_all_variables_that_are_forgotten_get_no_value():
     with keras.StatelessScope():
         forgotten = [keras.Variable("ones", shape=(1,)) for _ in range(2)]
-        _keras.forget_all_uninitialized()
+        _keras_layers.forget_all_uninitialized()
     assert [_keras.value_of(variable) for variable in forgotten] == [None, None]
 
 

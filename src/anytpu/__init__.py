@@ -34,13 +34,11 @@ if TYPE_CHECKING:
     from anytpu.migrate.low_level import (
         CrossShardOptimizer,
         DeviceAttributes,
-        Evidence,
         TPUContext,
         batch_parallel,
         bfloat16_scope,
         core,
         cross_replica_sum,
-        evidence,
         get_tpu_context,
         initialize_system,
         list_devices,
@@ -56,6 +54,7 @@ if TYPE_CHECKING:
     from anytpu.planning.plans.planner import max_batch_size, plan, scaling
     from anytpu.planning.serving.language_models import language_model
     from anytpu.planning.serving.serving import plan_serving
+    from anytpu.planning.shardings import find_layouts
     from anytpu.planning.smoke.smoke import smoke
     from anytpu.planning.ways.ways import ways_to_fit
     from anytpu.program.shapes_only import shapes_only
@@ -89,7 +88,6 @@ __all__ = [
     "Checkpointer",
     "CrossShardOptimizer",
     "DeviceAttributes",
-    "Evidence",
     "InputContext",
     "InputPipelineConfig",
     "ModeKeys",
@@ -118,8 +116,8 @@ __all__ = [
     "device",
     "embedding",
     "errors",
-    "evidence",
     "experimental_connect_to_cluster",
+    "find_layouts",
     "get_global_step",
     "get_replica_context",
     "get_strategy",
@@ -179,6 +177,9 @@ _NAMES = {
     "planning.serving.serving": """
         plan_serving
     """,
+    "planning.shardings": """
+        find_layouts
+    """,
     "planning.ways.ways": """
         ways_to_fit
     """,
@@ -210,8 +211,8 @@ _NAMES = {
         get_global_step
     """,
     "migrate.low_level": """
-        CrossShardOptimizer DeviceAttributes Evidence TPUContext batch_parallel bfloat16_scope core
-        cross_replica_sum evidence get_tpu_context initialize_system list_devices outside_compilation repeat
+        CrossShardOptimizer DeviceAttributes TPUContext batch_parallel bfloat16_scope core
+        cross_replica_sum get_tpu_context initialize_system list_devices outside_compilation repeat
         replicate rewrite shard shutdown_system while_loop
     """,
 }

@@ -228,12 +228,6 @@ def require_keras_on_jax() -> None:
         )
 
 
-def keras_datasets() -> Path:
-    """Return the folder of the data sets that Keras has downloaded: below KERAS_HOME or ~/.keras."""
-    home = os.environ.get("KERAS_HOME")
-    return (Path(home) if home else _expanded("~/.keras")) / "datasets"
-
-
 def compiler_environment() -> dict[str, str]:
     """Return the environment of the TPU compiler's process.
 

@@ -17,6 +17,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from anytpu._contexts import value_within
+
 PARSE_FLAGS = "from jaxlib import _jax; _jax.CompileOptions()"
 """Program of a child process. The first use of XLA parses XLA_FLAGS; no device is started."""
 
@@ -27,17 +29,13 @@ def has_started() -> bool:
     return bridge is not None and bridge.backends_are_initialized()
 
 
-_has_lost_threads = False
-
-
-def has_lost_threads() -> bool:
-    """Return whether this process was forked after JAX had started its devices: the threads of JAX are missing here."""
-    return _has_lost_threads
+has_lost_threads = False
+"""Whether this process was forked after JAX had started its devices: the threads of JAX are missing here."""
 
 
 def _note_fork() -> None:
-    global _has_lost_threads
-    _has_lost_threads = has_started()
+    global has_lost_threads
+    has_lost_threads = has_started()
 
 
 if hasattr(os, "register_at_fork"):
@@ -57,11 +55,12 @@ def is_tracing() -> bool:
 
     JAX has no public function for this (as of 0.12).
     """
-    return not _trace_state_clean()()
+    return not trace_state_clean()()
 
 
 @functools.cache
-def _trace_state_clean() -> Any:
+def trace_state_clean() -> Callable[[], bool]:
+    """Return the function of JAX that returns whether no trace runs, for callers that ask in each call."""
     from jax._src import core
 
     return core.trace_state_clean
@@ -262,7 +261,7 @@ def numbers_summed(axis: str, total: Callable[[Any, bool], Any]) -> Iterator[Non
     from jax._src.lax import parallel
 
     _wrap_once(parallel, "_psum", _sum_with_hook)
-    with _set(_NUMBER_SUM, (axis, total)):
+    with value_within(_NUMBER_SUM, (axis, total)):
         yield
 
 
@@ -275,7 +274,7 @@ def extremes_of_nothing() -> Iterator[None]:
     from jax._src.numpy import reductions
 
     _wrap_once(reductions, "_reduction", _reduction_with_identity)
-    with _set(_HAS_EXTREMES, True):
+    with value_within(_HAS_EXTREMES, True):
         yield
 
 
@@ -288,15 +287,6 @@ _HAS_EXTREMES: contextvars.ContextVar[bool] = contextvars.ContextVar("extremes o
 def _wrap_once(module: Any, name: str, make: Callable[[Callable], Callable]) -> None:
     if not hasattr(getattr(module, name), "__wrapped__"):
         setattr(module, name, make(getattr(module, name)))
-
-
-@contextlib.contextmanager
-def _set(variable: contextvars.ContextVar, value: Any) -> Iterator[None]:
-    token = variable.set(value)
-    try:
-        yield
-    finally:
-        variable.reset(token)
 
 
 def _reduction_with_identity(original: Callable) -> Callable:

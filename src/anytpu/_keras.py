@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 _WRAPPED = "_anytpu_wrapped"
@@ -100,6 +100,11 @@ def value_of(variable: Any) -> Any:
     return vars(variable).get("_value")
 
 
+def values_of(variables: Iterable[Any]) -> list[Any]:
+    """Return `value_of` of each variable."""
+    return [vars(variable).get("_value") for variable in variables]
+
+
 def attach(variable: Any, array: Any) -> None:
     """Store an array or a placeholder in a variable, without a cast or a copy."""
     vars(variable)["_value"] = array
@@ -168,17 +173,6 @@ def fresh_names() -> Iterator[None]:
         _set_global("object_name_uids", before)
 
 
-def forget_uninitialized(variable: Any) -> None:
-    """Cancel the initialisation of a variable that was made while Keras traced."""
-    pending = _global("uninitialized_variables") or []
-    pending[:] = [other for other in pending if other is not variable]
-
-
-def forget_all_uninitialized() -> None:
-    """Cancel all pending initialisations: an initializer that raises would raise again at the next trace."""
-    _set_global("uninitialized_variables", [])
-
-
 def global_seed_state() -> Any | None:
     """Return the state of Keras's global seed generator, `(2,)`; None before its first use."""
     return None if (generator := _global("global_seed_generator")) is None else generator.state.value
@@ -217,8 +211,8 @@ def row_arrays(adapter: Any) -> Any | None:
     return tree.map_structure(lambda rows: rows.convert_to_numpy(rows.array), sliceable, none_is_leaf=False)
 
 
-def row_indices(adapter: Any) -> Any:
-    """Yield the row indices of each batch of an epoch, drawn as the adapter's own iterator draws them.
+def row_indices(adapter: Any) -> list[Any]:
+    """Return the row indices of each batch of an epoch, drawn as the adapter's own iterator draws them.
 
     The iterator of Keras takes 4 us for each batch. Here it draws one batch of all rows, which is then split.
     """
@@ -226,12 +220,11 @@ def row_indices(adapter: Any) -> Any:
 
     rows, size = np.arange(adapter._num_samples, dtype=np.int32), adapter.batch_size
     if adapter._shuffle == "batch":  # Each batch is a permutation of its own.
-        yield from (indices for (indices,) in adapter._get_iterator(lambda rows, indices: rows[indices], (rows,)))
-        return
+        return [indices for (indices,) in adapter._get_iterator(lambda rows, indices: rows[indices], (rows,))]
     whole = copy.copy(adapter)
     whole._size, whole._batch_size = 1, len(rows)
     ((drawn,),) = whole._get_iterator(lambda rows, indices: rows[indices], (rows,))
-    yield from (drawn[start : start + size] for start in range(0, len(rows), size))
+    return [drawn[start : start + size] for start in range(0, len(rows), size)]
 
 
 def batch_sizes(adapter: Any) -> list[int]:
@@ -266,13 +259,6 @@ def is_one_shot(adapter: Any) -> bool:
     from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
 
     return isinstance(adapter, GeneratorDataAdapter)
-
-
-def array_adapter(array: Any, batch_size: int, shuffle: bool) -> Any:
-    """Return Keras's adapter of an array."""
-    from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
-
-    return ArrayDataAdapter(array, batch_size=batch_size, shuffle=shuffle)
 
 
 def data_adapter_class() -> Any:
@@ -473,24 +459,6 @@ def set_mask(tensor: Any, mask: Any) -> None:
     from keras.src.backend.common import masking
 
     masking.set_keras_mask(tensor, mask)
-
-
-def metrics_of(model: Any) -> list[Any]:
-    """Return the metrics that a model was compiled with; an empty list before its first batch builds them."""
-    compiled = model._compile_metrics
-    return [] if compiled is None or not compiled.built else list(compiled.metrics)
-
-
-def mask_by(compute_mask: Callable) -> dict[str, Any]:
-    """Return the attributes of a layer whose outputs get their mask from `compute_mask`."""
-    return {"_supports_masking": True, "compute_mask": compute_mask}
-
-
-def draw_key(generator: Any) -> Any:
-    """Return the next random key of a layer's seed generator, as dropout draws it."""
-    from keras.src.backend.jax.random import jax_draw_seed
-
-    return jax_draw_seed(generator)
 
 
 def keras_backend() -> Any:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from anytpu._contexts import value_within
 from anytpu._keras import keras_backend, wrap
 
 
@@ -97,11 +98,8 @@ def _of_no_rows(original: Callable) -> Callable:
 
 def _recording_zero_output(original: Callable) -> Callable:
     def inner_loop(layer: Any, *args: Any, **kwargs: Any) -> Any:
-        before = _ZEROES_OUTPUT.set(bool(layer.zero_output_for_mask))
-        try:
+        with value_within(_ZEROES_OUTPUT, bool(layer.zero_output_for_mask)):
             return original(layer, *args, **kwargs)
-        finally:
-            _ZEROES_OUTPUT.reset(before)
 
     return inner_loop
 
@@ -123,8 +121,24 @@ def is_keras(frame: Any) -> bool:
     return frame.f_globals.get("__name__", "").startswith("keras.src.")
 
 
-def uninitialized_count() -> int:
-    """Return the number of variables that layers made in a stateless scope and that have no value yet."""
+def uninitialized() -> list[Any]:
+    """Return the variables that layers made in a stateless scope and that have no value yet."""
     from keras.src.backend.common import global_state
 
-    return len(global_state.get_global_attribute("uninitialized_variables") or [])
+    return global_state.get_global_attribute("uninitialized_variables") or []
+
+
+def uninitialized_count() -> int:
+    """Return the number of `uninitialized` variables."""
+    return len(uninitialized())
+
+
+def forget_uninitialized(variable: Any) -> None:
+    """Cancel the initialisation of a variable that was made while Keras traced."""
+    pending = uninitialized()
+    pending[:] = [other for other in pending if other is not variable]
+
+
+def forget_all_uninitialized() -> None:
+    """Cancel all pending initialisations: an initializer that raises would raise again at the next trace."""
+    uninitialized().clear()

@@ -41,11 +41,33 @@ def with_planted(function: Any) -> keras.Model:
     return model
 
 
-def found(function: Any) -> tuple[str, str, str | None]:
-    """Return the first difference of a model with a planted layer: its kind, its name, the run that it is in."""
+def by_devices(x: Any) -> Any:
+    parts = x.reshape(jax.device_count(), -1, *x.shape[1:])
+    return (parts - jnp.mean(parts, 1, keepdims=True)).reshape(x.shape)
+
+
+def scaled_gradient(x: Any) -> Any:
+    function = jax.custom_vjp(lambda x: x)
+    function.defvjp(lambda x: (x, None), lambda _, slope: (slope * tpu.get_strategy().num_replicas_in_sync,))
+    return function(x)
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "where"),
+    [
+        (lambda x: x / tpu.get_strategy().num_replicas_in_sync, "output", "on 2 virtual cores"),
+        (by_devices, "output", "on 2 devices"),
+        (lambda x: x * np.random.default_rng().normal(), "output", "on 1 core again"),
+        (scaled_gradient, "gradient", "on 2 virtual cores"),
+    ],
+    ids=["the number of replicas", "the number of devices", "numbers without a seed", "a scaled gradient"],
+)
+def test_the_first_difference_is_named(function: Any, kind: str, where: str):
     first = tpu.check(with_planted(function), batch_size=8, cores=2).first_difference
     assert first is not None
-    return first.kind, first.name, first.differs_in
+    assert (first.kind, first.differs_in) == (kind, where)
+    assert ("planted" if kind == "output" else "first") in first.name.split("/")
+    assert len(jax.devices()) == jax.device_count() == 1
 
 
 def test_a_model_that_agrees():
@@ -86,40 +108,11 @@ def test_a_model_that_agrees():
     assert lines[-2] == "One training step on 30 rows (the first rows of x and y); all rows at once, as fit does."
 
 
-def test_code_that_asks_the_strategy_how_many_replicas_there_are():
-    fault = found(lambda x: x / tpu.get_strategy().num_replicas_in_sync)
-    assert fault == ("output", "planted", "on 2 virtual cores")
-
-
-def test_code_that_asks_jax_how_many_devices_there_are():
-    def normalized(x: Any) -> Any:
-        parts = x.reshape(jax.device_count(), -1, *x.shape[1:])
-        return (parts - jnp.mean(parts, 1, keepdims=True)).reshape(x.shape)
-
-    assert found(normalized) == ("output", "planted", "on 2 devices")
-    assert len(jax.devices()) == jax.device_count() == 1
-
-
-def test_numbers_drawn_without_a_seed():
-    assert found(lambda x: x * np.random.default_rng().normal()) == ("output", "planted", "on 1 core again")
-
-
 def test_a_layer_that_makes_only_nan():
     check = tpu.check(with_planted(lambda x: x * np.float32("nan")), batch_size=8, cores=2)
     assert not check.agrees
     assert check.first_not_finite is not None
     assert (check.first_not_finite.name, check.first_not_finite.not_finite) == ("planted", 8 * 5)
-
-
-def test_a_gradient_that_is_scaled_by_the_cores():
-    def scaled(x: Any) -> Any:
-        function = jax.custom_vjp(lambda x: x)
-        function.defvjp(lambda x: (x, None), lambda _, slope: (slope * tpu.get_strategy().num_replicas_in_sync,))
-        return function(x)
-
-    kind, name, where = found(scaled)
-    assert (kind, where) == ("gradient", "on 2 virtual cores")
-    assert name.split("/")[1] == "first"
 
 
 def test_code_of_one_cores_rows():

@@ -1,4 +1,4 @@
-"""The folder that a command writes to; tests/planning/commands/test_questions.py has the messages about rights."""
+"""The folder that a command writes to; tests/planning/commands/test_options.py has the messages about rights."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def test_what_is_refused():
     bad[3, 1] = IDS
     assert error_text(lambda: embedding.enqueue({**whole, "seen": bad}), kind=DataError) == (
         "'seen', row 3, has the id 50, and the table 'items' has the ids 0 to 49; -1 stands for no id. "
-        "FeatureConfig(validate_weights_and_indices=False) leaves such ids out"
+        "Enlarge vocabulary_size, or pass validate_weights_and_indices=False to leave such ids out"
     )
     assert error_text(lambda: embedding.enqueue({name: ids[:6] for name, ids in whole.items()}), kind=DataError) == (
         "the features have 6 rows, and 4 replicas need the same number in each, which they divide: pass full batches, "

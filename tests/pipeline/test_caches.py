@@ -19,6 +19,9 @@ ROW = {
     "name": "a",
     "file": b"\0x\0",
     "names": np.array(["a", "bc"]),
+    "rows": np.array([["a", b"b"], [None, 2]], object),
+    "none": np.zeros((0, 2), ">i2"),
+    "last": {3: {b"key": np.array(7)}},
 }
 
 
@@ -35,6 +38,19 @@ def test_elements_come_back_from_a_file(tmp_path: Path):
         assert row["image"].tolist() == ROW["image"].tolist() and row["image"].dtype == np.uint8
         assert row["parts"][0] == np.float32(1.5) and row["parts"][1] == [True, 2, 0.25, None]
         assert (row["name"], row["file"], list(row["names"])) == ("a", b"\0x\0", ["a", "bc"])
+        assert row["rows"].tolist() == [["a", b"b"], [None, 2]]
+        assert (row["none"].shape, row["none"].dtype.str, row["last"][3][b"key"].shape) == ((0, 2), ">i2", ())
+
+
+def test_a_record_of_another_format(tmp_path: Path):
+    path = tmp_path / "rows"
+    tpu.pipeline.write_records(path, [b"range(3)", b'\1\0\0\0\0\0\0\0{"x"'])
+    with pytest.raises(DataError) as caught:
+        list(Dataset.range(3).cache(path))
+    assert str(caught.value) == (
+        f"element 0 of the cache {str(path)!r} cannot be read: Expecting property name enclosed in double quotes: line "
+        "1 column 2 (char 1). Delete the file"
+    )
 
 
 def test_a_file_serves_without_its_source(tmp_path: Path):

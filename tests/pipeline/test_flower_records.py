@@ -13,9 +13,22 @@ from anytpu.errors import DataError, SettingError
 PIPELINE = tpu.pipeline
 
 
+def write(folder: Path, name: str, *rows: dict) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    PIPELINE.write_records(folder / name, map(PIPELINE.encode_example, rows))
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return PIPELINE.make_flowers(tmp_path_factory.mktemp("flowers"), train=16, size=32)
+    image = PIPELINE.encode_jpeg(np.full((32, 32, 3), 7, np.uint8))
+    root = tmp_path_factory.mktemp("flowers")
+    for split, count in (("train", 16), ("val", 4), ("test", 2)):
+        rows = [{"image": image, "id": f"{split}{index}", "class": index % 5} for index in range(count)]
+        if split == "test":
+            rows = [{"image": row["image"], "id": row["id"]} for row in rows]
+        for index, half in enumerate((rows[::2], rows[1::2])):
+            write(root / "tfrecords-jpeg-32x32" / split, f"{index:02}-32x32-{len(half)}.tfrec", *half)
+    return str(root)
 
 
 def test_the_splits(folder: str):
@@ -43,11 +56,6 @@ def test_ids_go_with_their_rows(folder: str):
     (numbers,) = batches.numbers()
     assert numbers[0].shape == (2, 32, 32, 3)
     assert batches.on_host("1").tolist() == [flower["id"] for flower in rows]
-
-
-def write(folder: Path, name: str, *rows: dict) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    PIPELINE.write_records(folder / name, map(PIPELINE.encode_example, rows))
 
 
 IMAGE = PIPELINE.encode_jpeg(np.zeros((8, 8, 3), np.uint8))
@@ -92,8 +100,8 @@ def test_what_is_not_there(tmp_path: Path):
         PIPELINE.flowers(tmp_path)
     assert str(caught.value) == (
         f"there are no flowers in {tmp_path}: neither tfrecords-jpeg-192x192/train/*.tfrec nor train/*.tfrec. "
-        "Unpack Kaggle's flower-classification-with-tpus there, or make small sample files: "
-        "flowers(tpu.pipeline.make_flowers())"
+        "Unpack Kaggle's flower-classification-with-tpus there; examples/05_flowers.py makes small files of the same "
+        "layout"
     )
     with pytest.raises(SettingError) as caught:
         PIPELINE.flowers(tmp_path, "validation")

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from anytpu.errors import FileError, RecordError, SettingError
 from anytpu.files import memory
 from anytpu.pipeline import RecordSource, RecordStream, records, write_records
-from anytpu.pipeline.sources import Origin
+from anytpu.pipeline.record import Origin
 from anytpu.pipeline.tfrecord import frame, masked_crc32c
 from anytpu.units import MIB, format_bytes
+from error_texts import error_text
 
 GOLDEN = Path(__file__).parent / "golden"
 CONTENTS = [b"", b"a", bytes(range(256)), b"\x00" * 1000]
@@ -341,13 +342,6 @@ def test_a_file_that_changed_after_it_was_looked_through(tmp_path):
 # Arguments.
 
 
-def test_what_is_written_must_be_bytes(tmp_path):
-    with pytest.raises(RecordError) as caught:
-        write_records(tmp_path / "x", [b"a", {"label": 1}])
-    assert str(caught.value) == "record 1 to write must be bytes, not dict; encode_example converts a dict to bytes"
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_failed_write_leaves_the_old_file(tmp_path):
     write_records(tmp_path / "x", SMALL)
 
@@ -362,27 +356,36 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("call", "kind", "message"),
     [
-        ({"shards": 0}, "shards must be an integer from 1 to 99,999, not 0"),
-        ({"shards": True}, "shards must be an integer from 1 to 99,999, not True"),
-        ({"compression": "bz2"}, 'compression must be None, "gzip" or "zlib", not \'bz2\''),
+        (
+            lambda path: write_records(path, [], shards=0),
+            SettingError,
+            "shards must be an integer from 1 to 99,999, not 0",
+        ),
+        (
+            lambda path: write_records(path, [], shards=True),
+            SettingError,
+            "shards must be an integer from 1 to 99,999, not True",
+        ),
+        (
+            lambda path: write_records(path, [], compression="bz2"),
+            SettingError,
+            'compression must be None, "gzip" or "zlib", not \'bz2\'',
+        ),
+        (
+            lambda path: write_records(path, [b"a", {"label": 1}]),
+            RecordError,
+            "record 1 to write must be bytes, not dict; encode_example converts a dict to bytes",
+        ),
+        (
+            lambda path: records(path, on_error="ignore"),
+            SettingError,
+            'on_error must be "raise" or "skip", not \'ignore\'',
+        ),
+        (lambda path: records(path), FileError, "there is no file '{0}/x'; '{0}' contains no files"),
     ],
 )
-def test_arguments_of_write(tmp_path, arguments, message):
-    with pytest.raises(SettingError) as caught:
-        write_records(tmp_path / "x", SMALL, **arguments)
-    assert str(caught.value) == message
-
-
-def test_on_error_is_one_of_two(tmp_path):
-    write_records(tmp_path / "x", SMALL)
-    with pytest.raises(SettingError) as caught:
-        records(tmp_path / "x", on_error="ignore")
-    assert str(caught.value) == 'on_error must be "raise" or "skip", not \'ignore\''
-
-
-def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(FileError) as caught:
-        records(tmp_path / "x")
-    assert str(caught.value) == f"there is no file '{tmp_path}/x'; '{tmp_path}' contains no files"
+def test_what_is_refused(tmp_path, call, kind, message):
+    assert error_text(call, tmp_path / "x", kind=kind) == message.format(tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -90,7 +90,7 @@ def test_the_text(changes: Any, capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert repr(changes).endswith("6 of 6 compiled changes fit; changes.show() prints them>")
     record = json.loads(changes.to_json(tmp_path / "a.json").read_text())
     assert [row["change"] for row in record["rows"]] == [row.change for row in changes.rows]
-    assert "<caption>Changes of words/train" in changes._repr_html_()
+    assert "<p><b>Changes of words/train" in changes._repr_html_()
     with pytest.raises(SettingError) as caught:
         changes["no change"]
     assert str(caught.value).startswith("no row is named 'no change'; the rows are as it is, remat, products kept,")

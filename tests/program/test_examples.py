@@ -14,7 +14,7 @@ import pytest
 from anytpu import program
 from program_samples import linear
 
-MODULES = ("program", "jaxprs", "manifest", "lowering", "makers", "file", "remembered", "unplaced")
+MODULES = ("axes", "program", "jaxprs", "manifest", "lowering", "makers", "file", "remembered", "unplaced")
 
 
 @pytest.mark.parametrize("name", MODULES)

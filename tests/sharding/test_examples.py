@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-MODULES = ("candidates", "forms", "layouts", "logical_axes")
+MODULES = ("forms", "layouts", "logical_axes")
 
 
 @pytest.mark.parametrize("name", MODULES)

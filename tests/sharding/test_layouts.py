@@ -117,13 +117,13 @@ def test_a_resolved_layout_is_taken_as_it_is():
             "fdsp",
             None,
             'layout must be "data", "fsdp", a keras.distribution.LayoutMap, a dictionary {pattern: '
-            "PartitionSpec}, a function (name, shape) -> PartitionSpec, a result of tpu.shard or the path of its JSON "
-            "file, not 'fdsp'. Did you mean 'fsdp'?",
+            "PartitionSpec}, a function (name, shape) -> PartitionSpec, a result of tpu.find_layouts or the path of "
+            "its JSON file, not 'fdsp'. Did you mean 'fsdp'?",
         ),
         (
             "auto",
             None,
-            'the best layout is found by compiling: found = tpu.shard(model, tpu="v5e-8", batch_size=64), then '
+            'the best layout is found by compiling: found = tpu.find_layouts(model, tpu="v5e-8", batch_size=64), then '
             'layout=found. Without a search, "fsdp" needs the least memory of a core and "data" the least exchange',
         ),
         (
@@ -209,7 +209,7 @@ def test_a_found_layout_of_another_number_of_devices_is_refused():
         resolve(found, None, 4)
     assert str(error.value) == (
         "the mesh data=8 has 8 devices, and the system has 4: it was found for that number, so search again on this "
-        "system: tpu.shard(model, tpu=..., batch_size=...)"
+        "system: tpu.find_layouts(model, tpu=..., batch_size=...)"
     )
 
 

@@ -51,12 +51,18 @@ def use(make: Any) -> Any:
     return train
 
 
-def test_torch_loaders(torch_loader: Any):
-    agrees(classifier, use(torch_loader), places=PLACES)
-
-
-def test_a_torch_loader_that_drops_the_rest(torch_loader: Any):
-    agrees(classifier, use(lambda: torch_loader(drop_last=True)), places=PLACES)
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("torch_loader", {}),
+        ("torch_loader", {"drop_last": True}),
+        ("tf_data", {}),
+        ("tf_data", {"drop_remainder": True}),
+    ],
+)
+def test_data_sets_and_their_last_batches(request: pytest.FixtureRequest, kind: str, settings: dict[str, Any]):
+    make = request.getfixturevalue(kind)
+    agrees(classifier, use(lambda: make(**settings)), places=PLACES)
 
 
 def test_a_torch_loader_that_shuffles(torch_loader: Any):
@@ -86,14 +92,6 @@ def test_torch_tensors(torch_loader: Any):
 def test_a_torch_loader_of_float64(torch_loader: Any):
     with pytest.warns(UserWarning, match="x: float64 is cast to float32 on the host"):
         run(classifier, lambda model: model.fit(torch_loader(dtype="float64"), shuffle=False, verbose=0), "virtual")
-
-
-def test_tf_data(tf_data: Any):
-    agrees(classifier, use(tf_data), places=PLACES)
-
-
-def test_tf_data_with_a_fixed_batch(tf_data: Any):
-    agrees(classifier, use(lambda: tf_data(drop_remainder=True)), places=PLACES)
 
 
 def test_tf_data_that_repeats(tf_data: Any):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import pickle
-import threading
 import warnings
 from pathlib import Path
 from typing import Any
@@ -203,8 +202,7 @@ def test_a_strategy_after_shutdown():
     assert len(model.fit(X, Y, **FIT).epoch) == 2
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize(("inside", "place"), [(True, "virtual"), (False, "twin")])
 def test_saved_models_load_inside_and_outside_a_scope(tmp_path: Path, inside: bool, place: str):
     model, _ = run(classifier, lambda model: model.fit(X, Y, **FIT), place)
     model.save(tmp_path / "model.keras")
@@ -303,35 +301,6 @@ def test_writing_weights_between_calls():
         return logs, model.fit(X, Y, **FIT)
 
     agrees(classifier, train, places=PLACES)
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_fit_in_threads(place: str):
-    def make_two():
-        return [classifier(), classifier()]
-
-    keras.utils.set_random_seed(11)
-    with tpu.connect(place).scope():
-        models = make_two()
-    failures: list[BaseException] = []
-
-    def train(model):
-        try:
-            model.fit(X, Y, shuffle=False, **FIT)
-        except BaseException as failure:
-            failures.append(failure)
-
-    threads = [threading.Thread(target=train, args=(model,)) for model in models]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
-    keras.utils.set_random_seed(11)
-    plain = make_two()
-    for ours, theirs in zip(models, plain, strict=True):
-        theirs.fit(X, Y, shuffle=False, **FIT)
-        close(values(ours)[:4], values(theirs)[:4])
 
 
 def test_a_new_backend_after_a_reset_brings_the_weights_along():

@@ -65,8 +65,7 @@ def agrees_text(train: Any) -> None:
         )
 
 
-@pytest.mark.parametrize("save_freq", ["epoch", 3])
-@pytest.mark.parametrize("weights_only", [True, False])
+@pytest.mark.parametrize(("save_freq", "weights_only"), [("epoch", True), (3, False)])
 def test_checkpoints(tmp_path: Path, save_freq: Any, weights_only: bool):
     ending = "weights.h5" if weights_only else "keras"
 
@@ -145,8 +144,7 @@ class Watcher(keras.callbacks.Callback):
         self.note("train over", 0, logs)
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_every_call_comes_as_from_keras(place: str):
+def test_every_call_comes_as_from_keras():
     def train(model):
         watcher = Watcher()
         model.fit(X, Y, callbacks=[watcher], **{**VALIDATED, "epochs": 2})
@@ -154,16 +152,9 @@ def test_every_call_comes_as_from_keras(place: str):
         model.predict(X, batch_size=8, callbacks=[watcher], verbose=0)
         return watcher.calls
 
-    assert run(classifier, train, place)[1] == run(classifier, train, None)[1]
-
-
-def test_the_logs_of_every_step():
-    def train(model):
-        every = EveryLog()
-        model.fit(X, Y, callbacks=[every], **FIT)
-        return every.logs
-
-    agrees(classifier, train, places=PLACES)
+    expected = run(classifier, train, None)[1]
+    for place in PLACES:
+        assert run(classifier, train, place)[1] == expected
 
 
 class Writer(keras.callbacks.Callback):
@@ -192,8 +183,7 @@ def test_a_callback_that_writes_between_steps():
     agrees(classifier, train, places=PLACES)
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_a_callback_that_looks_past_itself_at_the_model(place: str):
+def test_a_callback_that_looks_past_itself_at_the_model():
     """Plain Keras shows a model only to `self.model`; here a closure reads and writes what is there too."""
 
     def train(model):
@@ -216,8 +206,7 @@ def test_a_callback_that_looks_past_itself_at_the_model(place: str):
         )
         return model.fit(X, Y, callbacks=[through], **FIT), read
 
-    _, theirs = run(classifier, train, None)
-    close(run(classifier, train, place)[1], theirs)
+    agrees(classifier, train, places=PLACES)
 
 
 class StopAt(keras.callbacks.Callback):
@@ -256,22 +245,6 @@ def test_stopping_an_evaluation_and_a_prediction():
     assert agrees(classifier, use, places=PLACES)[1].shape[0] == 16
 
 
-def test_a_callback_evaluates_and_predicts():
-    class Looks(keras.callbacks.Callback):
-        def __init__(self):
-            super().__init__()
-            self.seen = []
-
-        def on_epoch_end(self, epoch, logs=None):
-            self.seen.append((self.model.evaluate(X, Y, verbose=0), self.model.predict(X[:3], verbose=0)))
-
-    def train(model):
-        looks = Looks()
-        return model.fit(X, Y, callbacks=[looks], **FIT), looks.seen
-
-    agrees(classifier, train, places=PLACES)
-
-
 def test_a_callback_uses_a_plain_model():
     plain = compiled(keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)]))
     before = values(plain)
@@ -286,14 +259,13 @@ def test_a_callback_uses_a_plain_model():
     close(values(plain)[:2], before[:2])
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_a_callback_list_of_ones_own(place: str):
+def test_a_callback_list_of_ones_own():
     def train(model):
         every = EveryLog()
         model.fit(X, Y, callbacks=keras.callbacks.CallbackList([every], add_history=True, model=model), **FIT)
         return every.logs
 
-    close(run(classifier, train, place)[1], run(classifier, train, None)[1])
+    agrees(classifier, train, places=PLACES)
 
 
 def test_validation_keeps_to_its_own_callbacks():

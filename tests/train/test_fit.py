@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import anytpu as tpu
-from keras_oracle import CLASSES, FEATURES, PLACES, agrees, classifier, close, compiled, rows, run
+from keras_oracle import CLASSES, PLACES, agrees, classifier, close, compiled, rows, run
 
 X, Y = rows()
 WEIGHTS = np.linspace(0.5, 2.0, len(X)).astype("float32")
@@ -96,21 +96,6 @@ def test_evaluate_and_predict_some_steps():
     )
 
 
-def test_a_batch_at_a_time():
-    def use(model):
-        logs = [model.train_on_batch(X[:size], Y[:size]) for size in (8, 8, 3)]
-        return (
-            logs,
-            model.train_on_batch(X, Y, sample_weight=WEIGHTS, return_dict=True),
-            model.train_on_batch(X, Y, class_weight={0: 1.0, 1: 2.0, 2: 3.0}),
-            model.test_on_batch(X, Y),
-            model.test_on_batch(X, Y, sample_weight=WEIGHTS, return_dict=True),
-            model.predict_on_batch(X[:5]),
-        )
-
-    agrees(classifier, use, places=PLACES)
-
-
 def test_fit_again_goes_on():
     def train(model):
         first = model.fit(X, Y, batch_size=8, epochs=2, verbose=0).history
@@ -166,12 +151,6 @@ def test_a_generator_of_weighted_batches_of_any_size():
 def test_evaluate_and_predict_data_sets(kind: str):
     make = {"grain": grain_pairs, "PyDataset": Pairs}[kind]
     agrees(classifier, lambda model: (model.evaluate(make(), verbose=0), model.predict(make(), verbose=0)))
-
-
-def test_a_pandas_frame():
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame(X, columns=[f"column {index}" for index in range(FEATURES)])
-    agrees(classifier, lambda model: model.fit(frame, pandas.Series(Y), batch_size=8, verbose=0))
 
 
 def test_bytes_of_an_image_travel_as_bytes():

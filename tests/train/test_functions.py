@@ -80,26 +80,3 @@ def test_a_prediction_of_one_batch_is_not_affected_by_a_change_afterwards():
     x[:] = 0
     assert not np.array_equal(model.predict(x, verbose=0), kept)
     np.testing.assert_array_equal(first, kept)
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_a_callback_on_every_batch_reads_and_writes_the_newest_values(place: str):
-    class Halves(keras.callbacks.Callback):
-        def __init__(self) -> None:
-            super().__init__()
-            self.seen: list[Any] = []
-
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            model: Any = self.model
-            kernel = model.layers[0].kernel
-            self.seen.append(np.array(kernel.value))
-            if batch % 2:
-                kernel.assign(kernel.value / 2)
-            model.optimizer.learning_rate = 0.1 / (batch + 1)
-
-    def train(model: Any) -> list[Any]:
-        halves = Halves()
-        history = model.fit(X, Y, batch_size=8, epochs=2, shuffle=False, verbose=0, callbacks=[halves])
-        return [history, halves.seen]
-
-    agrees(classifier, train, places=(place,))

@@ -43,21 +43,10 @@ def test_arrays():
     assert texts(lambda: model.fit(X, OUTSIDE % 3, batch_size=4, verbose=0)) == []
 
 
-def test_arrays_of_one_batch_are_checked_once():
-    assert texts(lambda: classifier().evaluate(X, OUTSIDE, batch_size=8, verbose=0)) == [TEXT]
-
-
 def test_labels_of_the_validation_data():
     model, right = classifier(), OUTSIDE % 3
     assert texts(lambda: model.fit(X, right, validation_data=(X, OUTSIDE), verbose=0)) == [TEXT]
     assert texts(lambda: model.fit(X, right, validation_data=(X, right), verbose=0)) == []
-
-
-def test_a_model_without_an_input():
-    with tpu.connect("virtual", cores=2).scope():
-        model: Any = keras.Sequential([keras.layers.Dense(3), keras.layers.Softmax()], name="classifier")
-        model.compile("sgd", "sparse_categorical_crossentropy")
-    assert texts(lambda: model.fit(X, OUTSIDE, batch_size=4, verbose=0)) == [TEXT]
 
 
 def test_the_warning_points_to_the_call():
@@ -66,11 +55,6 @@ def test_the_warning_points_to_the_call():
         classifier().fit(X, OUTSIDE, verbose=0)
         classifier().fit(batches, steps_per_epoch=2, shuffle=False, verbose=0)
     assert [warning.filename for warning in warned] == [__file__, __file__]
-
-
-def test_a_stream():
-    batches = ((X[:4], OUTSIDE[:4]) for _ in range(2))
-    assert texts(lambda: classifier().fit(batches, steps_per_epoch=2, shuffle=False, verbose=0)) == [TEXT]
 
 
 def test_labels_below_0():
@@ -112,17 +96,31 @@ def own(loss: Any = None, **settings: Any) -> Any:
     return model
 
 
-def test_a_model_of_the_users_own():
-    assert texts(lambda: own().fit(X, OUTSIDE, batch_size=4, verbose=0)) == [TEXT]
+def no_input() -> Any:
+    with tpu.connect("virtual", cores=2).scope():
+        model: Any = keras.Sequential([keras.layers.Dense(3), keras.layers.Softmax()], name="classifier")
+        model.compile("sgd", "sparse_categorical_crossentropy")
+    return model
 
 
-def test_labels_of_jax():
-    assert texts(lambda: own().fit(X, jnp.asarray(OUTSIDE), verbose=0)) == [TEXT]
+def fit_stream(*labels: Any) -> Any:
+    batches = ((X[:4], each) for each in labels)
+    return classifier().fit(batches, steps_per_epoch=len(labels), shuffle=False, verbose=0)
 
 
-def test_a_later_batch_of_a_stream():
-    batches = ((X[:4], labels) for labels in (OUTSIDE[4:] % 3, OUTSIDE[4:] % 3, OUTSIDE[:4], OUTSIDE[:4]))
-    assert texts(lambda: classifier().fit(batches, steps_per_epoch=4, shuffle=False, verbose=0)) == [TEXT]
+WARNED = {
+    "arrays of one batch, once": lambda: classifier().evaluate(X, OUTSIDE, batch_size=8, verbose=0),
+    "a model without an input": lambda: no_input().fit(X, OUTSIDE, batch_size=4, verbose=0),
+    "a model of the user's own": lambda: own().fit(X, OUTSIDE, batch_size=4, verbose=0),
+    "labels of JAX": lambda: own().fit(X, jnp.asarray(OUTSIDE), verbose=0),
+    "a stream": lambda: fit_stream(OUTSIDE[:4], OUTSIDE[:4]),
+    "a later batch": lambda: fit_stream(OUTSIDE[4:] % 3, OUTSIDE[4:] % 3, OUTSIDE[:4], OUTSIDE[:4]),
+}
+
+
+@pytest.mark.parametrize("case", WARNED)
+def test_one_warning_for_each_way_to_pass_labels(case: str):
+    assert texts(WARNED[case]) == [TEXT]
 
 
 def test_calls_on_a_batch():

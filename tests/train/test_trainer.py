@@ -82,12 +82,6 @@ def test_a_layer_that_is_frozen_between_two_calls(strategy):
     assert model.evaluate(X, Y, verbose=0) == pytest.approx(before)
 
 
-def test_on_nan_ends_with_its_fit(strategy):
-    model = compiled(strategy)
-    model.fit(X, Y, on_nan="raise", verbose=0)
-    assert np.isnan(model.train_on_batch(np.full((8, 8), np.nan, np.float32), Y[:8]))
-
-
 class Renaming(keras.Sequential):
     def train_step(self, state, data):
         logs, state = super().train_step(state, data)

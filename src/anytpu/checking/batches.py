@@ -12,9 +12,9 @@ import keras
 import numpy as np
 
 from anytpu import _keras
-from anytpu.embedding import ShardedEmbedding
 from anytpu.errors import DataError
 from anytpu.program.program import Tree, spec_of
+from anytpu.strategy.state_extension import LAYERS
 from anytpu.train import checks
 from anytpu.train.batch_specs import input_specs_of, label_specs_of, outputs_of, with_batch_size
 from anytpu.train.model_program import build_layers
@@ -55,11 +55,8 @@ def _first(tree: Any, rows: int) -> Tree:
 
 
 def _inputs(model: Any, rows: int, generator: np.random.Generator, specs: Tree) -> Tree:
-    sizes = [
-        layer.input_dim
-        for layer in _keras.layers_of(model)
-        if isinstance(layer, keras.layers.Embedding | ShardedEmbedding)
-    ]
+    layers = _keras.layers_of(model)
+    sizes = [layer.input_dim for layer in layers if isinstance(layer, keras.layers.Embedding) or layer in LAYERS]
 
     def generate(spec: jax.ShapeDtypeStruct) -> np.ndarray:
         if np.issubdtype(spec.dtype, np.integer) or spec.dtype == bool:

@@ -32,6 +32,9 @@ _WITHOUT_JAX = ("docs", "doctor", "env", "launch", "port", "run", "worker")
 """Commands that need no JAX, or that report its settings themselves."""
 _WITHOUT_KERAS = (*_WITHOUT_JAX, "devices", "worker")
 
+_OLD_COMMANDS = {"check": "kernel"}
+"""Commands that have another name now; the old one works in this version."""
+
 HELP_COLUMNS = 80
 
 _DESCRIPTION = """\
@@ -51,7 +54,7 @@ def commands() -> tuple[Command, ...]:
         compare.COMMAND,
         _by_name.load("plan command"),
         _by_name.load("shard command"),
-        _by_name.load("check command"),
+        _by_name.load("kernel command"),
         _by_name.load("chip command"),
         run.COMMAND,
         launch.COMMAND,
@@ -99,9 +102,10 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
+    words = _with_new_name(words)
     check_command(words)
     parser = build_parser()
-    arguments, unknown = parser.parse_known_args(words)
+    arguments, unknown = parser.parse_known_args(_with_action(words))
     if unknown:
         parser.refuse(unknown, " ".join(filter(None, (arguments.command, getattr(arguments, "action", None)))))
     if arguments.version:
@@ -187,14 +191,47 @@ def _parsers() -> dict[str, Parser]:
     for command in commands():
         command_parser = _add_command(choices, command)
         parsers[command.name] = command_parser
-        if command.actions:
+        if command.run is not None:
+            parsers |= {name: _add_command(choices, action, name) for name, action in _named_actions(command)}
+        elif command.actions:
             actions = command_parser.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True)
             parsers |= {f"{command.name} {action.name}": _add_command(actions, action) for action in command.actions}
     return parsers
 
 
-def _add_command(choices: Any, command: Command) -> Parser:
-    command_parser = choices.add_parser(command.name, help=command.summary, description=command.description)
+def _named_actions(command: Command) -> list[tuple[str, Command]]:
+    """Return the actions of a command that also runs alone, by their names as a command: "plan ways"."""
+    return [(f"{command.name} {action.name}", action) for action in command.actions if command.run is not None]
+
+
+def _with_new_name(words: list[str]) -> list[str]:
+    """Return the words with the new name of an old command, and say it."""
+    place = next((index for index, word in enumerate(words) if not word.startswith("-")), len(words))
+    old = "".join(words[place : place + 1])
+    if old not in _OLD_COMMANDS:
+        return words
+    new = _OLD_COMMANDS[old]
+    print(f"anytpu: `anytpu {old}` goes with the next version; type: anytpu {new}", file=sys.stderr)
+    return [*words[:place], new, *words[place + 1 :]]
+
+
+def _with_action(words: list[str]) -> list[str]:
+    """Join a command and its action to one word, "plan ways", if the command also runs alone; renew an old spelling."""
+    place = next((index for index, word in enumerate(words) if not word.startswith("-")), len(words))
+    command = next((command for command in commands() if command.name in words[place : place + 1]), None)
+    if command is None:
+        return words
+    before, after = words[:place], words[place + 1 :]
+    after = command.renewed(after) if command.renewed else after
+    names = [name for name, _ in _named_actions(command)]
+    name = " ".join([command.name, *after[:1]])
+    return [*before, name, *after[1:]] if name in names else [*before, command.name, *after]
+
+
+def _add_command(choices: Any, command: Command, name: str = "") -> Parser:
+    # An action of a command that runs alone is not listed: the command's own help lists it.
+    shown = {} if name else {"help": command.summary}
+    command_parser = choices.add_parser(name or command.name, description=command.description, **shown)
     if command.add_arguments is not None:
         command.add_arguments(command_parser)
     _add_traceback(command_parser, default=argparse.SUPPRESS)
@@ -219,7 +256,7 @@ def check_command(words: Sequence[str]) -> None:
 
 def _near_option(unknown: Sequence[str], text: str) -> str | None:
     """Return the help text's option that is nearest to the words, "--infer" for "--mode infer", or None."""
-    known = list(dict.fromkeys(re.findall(r"--[a-z][a-z-]*", text)))
+    known = list(dict.fromkeys(re.findall(r"^  (?:-\w, )?(--[a-z][a-z-]*)", text, re.MULTILINE)))
     candidates = [f"--{word.lstrip('-').partition('=')[0]}" for word in unknown if word.strip("-")]
     same = [word for word in candidates if word in known]
     similar = [near for word in candidates for near in difflib.get_close_matches(word, known, 1, 0.8)]

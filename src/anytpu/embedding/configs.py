@@ -1,12 +1,14 @@
-"""`TableConfig` and `FeatureConfig`, with the arguments of TensorFlow's `tf.tpu.experimental.embedding`."""
+"""`TableConfig`, `FeatureConfig` and `EmbeddingConfigSpec`, with the arguments of TensorFlow's classes."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import keras
 
+from anytpu._calls import explain_methods
 from anytpu.embedding.bags import COMBINERS
 from anytpu.errors import SettingError
 
@@ -81,3 +83,51 @@ class FeatureConfig:
                 f"output_shape={self.output_shape!r} is not supported: the result has one row for each row of ids. "
                 "Leave it out, and reshape the result"
             )
+
+
+@explain_methods
+@dataclasses.dataclass(frozen=True, eq=False)
+class EmbeddingConfigSpec:
+    """The embedding tables of a `TPUEstimator`, its `embedding_config_spec`.
+
+    Attributes:
+        feature_to_config_dict: a `FeatureConfig` for each feature that holds ids, by its name in the features.
+        optimization_parameters: optimizer of the tables without one of their own: SGD, Adagrad, Adam or Ftrl of Keras,
+            or its name.
+        pipeline_execution_with_tensor_core: must be False: a lookup sees all updates before it.
+
+    Raises:
+        SettingError: a value is invalid.
+
+    Example:
+        >>> words = FeatureConfig(TableConfig(vocabulary_size=100, dim=4, name="words"))
+        >>> spec = EmbeddingConfigSpec({"text": words}, "adagrad")
+        >>> sorted(spec.feature_to_config_dict)
+        ['text']
+    """
+
+    feature_to_config_dict: Mapping[str, FeatureConfig]
+    optimization_parameters: Any
+    pipeline_execution_with_tensor_core: bool = False
+
+    def __post_init__(self) -> None:
+        features = self.feature_to_config_dict
+        if not isinstance(features, Mapping) or not features or not all(_is_named(pair) for pair in features.items()):
+            raise SettingError(
+                "feature_to_config_dict must be a dictionary with a FeatureConfig for each feature of ids, by its "
+                f'name, such as {{"seen": FeatureConfig(table)}}, not {features!r}'
+            )
+        refuse_pipelining(self.pipeline_execution_with_tensor_core)
+
+
+def _is_named(pair: tuple[Any, Any]) -> bool:
+    return isinstance(pair[0], str) and isinstance(pair[1], FeatureConfig)
+
+
+def refuse_pipelining(pipeline_execution_with_tensor_core: bool) -> None:
+    """Refuse TensorFlow's lookup beside the last step."""
+    if pipeline_execution_with_tensor_core:
+        raise SettingError(
+            "pipeline_execution_with_tensor_core=True would look rows up before the update of the last step: leave it "
+            "out"
+        )

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from anytpu.embedding.configs import FeatureConfig
+from anytpu.embedding.id_forms import without_bad_ids
 from anytpu.embedding.padded_ids import padded_ids
 from anytpu.errors import DataError
-from anytpu.pipeline.missing import first_true
 from anytpu.strategy import PerReplica
 
 LOG = logging.getLogger("anytpu")
@@ -49,15 +49,9 @@ def ids_of_feature(feature: FeatureConfig, name: str, ids: Any, weights: Any) ->
             f"{padded.cut[1]:,}",
             feature.max_sequence_length,
         )
-    is_bad = (padded.ids < -1) | (padded.ids >= table.vocabulary_size)
-    if is_bad.any() and feature.validate_weights_and_indices:
-        row, place = first_true(is_bad)
-        raise DataError(
-            f"{name!r}, row {row:,}, has the id {padded.ids[row, place].item():,}, and the table {table.name!r} has "
-            f"the ids 0 to {table.vocabulary_size - 1:,}; -1 stands for no id. FeatureConfig("
-            "validate_weights_and_indices=False) leaves such ids out"
-        )
-    return np.where(is_bad, -1, padded.ids).astype("int32"), padded.weights
+    size, drops = table.vocabulary_size, not feature.validate_weights_and_indices
+    good = without_bad_ids(repr(name), padded.ids, size, str(table.name), drops, "vocabulary_size")
+    return good.astype("int32"), padded.weights
 
 
 def check_rows(features: Sequence[FeatureIds], replicas: int) -> None:

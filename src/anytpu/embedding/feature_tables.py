@@ -1,7 +1,8 @@
 """`FeatureTables`: the tables of some features, looked up and updated outside of the steps of replicas.
 
 Idea: a step of replicas gets embeddings as it gets any other input, and returns their gradients. The lookup before it
-and the update after it are calls of their own on the tables (`table_calls.py`).
+and the update after it are Programs like training steps. Their state is the variables of the tables, split by row, and
+their batch is ids. So they run on every backend, and the tables are updated in place.
 
 Rule: an update is made with the ids of one lookup, and the gradients of all its rows.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -19,9 +20,14 @@ from anytpu.embedding.bags import FeatureBags, bags_of
 from anytpu.embedding.configs import FeatureConfig, TableConfig
 from anytpu.embedding.feature_ids import FeatureIds, check_rows, ids_of_feature
 from anytpu.embedding.rows import Table, look_up, updated
-from anytpu.embedding.stacked_tables import StackedTables, stacks_of
-from anytpu.embedding.table_calls import TableCalls
+from anytpu.embedding.stacked_tables import StackedTables, groups_of
 from anytpu.errors import DataError, SettingError
+from anytpu.program.program import ROWS, Program, Tree, array_layouts, spec_of
+from anytpu.strategy import variables as homes
+from anytpu.strategy.current import CURRENT
+
+_Function = Callable[[list[Table], Any], tuple[list[Table], Any]]
+"""`function(tables, batch) -> (new tables, outputs)`, for the table of each stack."""
 
 
 class FeatureTables:
@@ -32,6 +38,7 @@ class FeatureTables:
         optimizer: optimizer of the tables without one of their own.
 
     Attributes:
+        strategy: the strategy on whose cores the tables are.
         paths: the place of each feature in the structure, for errors.
 
     Raises:
@@ -39,6 +46,7 @@ class FeatureTables:
     """
 
     def __init__(self, feature_config: Any, optimizer: Any) -> None:
+        self.strategy: Any = CURRENT.get()
         self._features: list[FeatureConfig]
         self._features, self._form = jax.tree.flatten(feature_config, is_leaf=_is_feature)
         for feature in self._features:
@@ -52,8 +60,9 @@ class FeatureTables:
         paths, _ = zip(*jax.tree_util.tree_flatten_with_path(feature_config, is_leaf=_is_feature)[0], strict=True)
         self.paths = [jax.tree_util.keystr(path, simple=True, separator="/") for path in paths]
         self._tables = named_tables(feature.table for feature in self._features)
-        self._stacks = list(stacks_of(self._tables, optimizer))
-        self._calls: dict[int, tuple[Any, TableCalls]] = {}
+        self._stacks = [group.made() for group in groups_of(self._tables, optimizer)]
+        self._step_variables = [variable for stack in self._stacks for variable in stack.step_variables]
+        self._compiled: dict[tuple, tuple[Any, Any, tuple[Tree, Tree]]] = {}
 
     @property
     def variables(self) -> list[Any]:
@@ -85,13 +94,12 @@ class FeatureTables:
         names = ", ".join(repr(config.name) for config in self._tables)
         raise SettingError(f"there is no table {table!r}; the tables are {names}")
 
-    def ids(self, features: Any, weights: Any, replicas: int) -> tuple[FeatureIds, ...]:
+    def ids(self, features: Any, weights: Any = None) -> tuple[FeatureIds, ...]:
         """Return the ids of a global batch, checked.
 
         Args:
             features: ids with the structure of the features.
             weights: the weight of each id, nested like the features. None, or a feature left out, is a weight of 1.
-            replicas: number of replicas, which divides the rows.
 
         Raises:
             DataError: an id is outside of its table, or the rows are not as many in each feature.
@@ -105,27 +113,21 @@ class FeatureTables:
             if value is None:
                 raise DataError(f"the ids of {name!r} are None: pass an array of ids, in which -1 stands for no id")
         ids = tuple(map(ids_of_feature, self._features, names, ids_of_features, weights_of_ids))
-        check_rows(ids, replicas)
+        check_rows(ids, self.strategy.num_replicas_in_sync)
         return ids
 
-    def look_up(self, strategy: Any, ids: tuple[FeatureIds, ...]) -> list[Any]:
-        """Return the embeddings of each feature, `(rows, width)` or `(rows, length, width)`.
+    def look_up(self, ids: tuple[FeatureIds, ...]) -> list[Any]:
+        """Return the embeddings of each feature, `(rows, width)` or `(rows, length, width)`, for checked ids."""
+        return self._run("look_up", lambda tables, ids: (tables, self._sums([t.rows for t in tables], ids, False)), ids)
 
-        Args:
-            strategy: the strategy on whose cores the tables are.
-            ids: the ids of a batch.
-        """
-        return self._calls_on(strategy).run("look_up", self._looked_up, ids)
-
-    def update(self, strategy: Any, ids: tuple[FeatureIds, ...], gradients: tuple[Any, ...]) -> None:
+    def update(self, ids: tuple[FeatureIds, ...], gradients: tuple[Any, ...]) -> None:
         """Update the rows of a batch.
 
         Args:
-            strategy: the strategy on whose cores the tables are.
             ids: the ids of the batch.
             gradients: gradients of the embeddings of each feature.
         """
-        self._calls_on(strategy).run("update", self._updated, (ids, gradients))
+        self._run("update", self._updated, (ids, gradients))
 
     def embeddings_of(self, features: Any) -> Any:
         """Return the embeddings of arrays of ids by the variables in scope, to be traced; NaN for a bad id.
@@ -133,13 +135,8 @@ class FeatureTables:
         Args:
             features: arrays of ids with the structure of the features.
         """
-        ids = [(array, None) for array in self.flat("features", features)]
-        results: list[Any] = [None] * len(ids)
-        for stack, members in self._bags(ids).items():
-            for index, bags in members:
-                rows = self._stacks[stack].table_variables[0].value
-                results[index] = bags.result(look_up(rows, bags.bags), is_marked=True)
-        return self.packed(results)
+        rows = [variable.value for variable in self.table_variables]
+        return self.packed(self._sums(rows, [(array, None) for array in self.flat("features", features)], True))
 
     def packed(self, values: list[Any]) -> Any:
         """Return values, one for each feature, with the structure of the features."""
@@ -155,50 +152,82 @@ class FeatureTables:
             return self._form.flatten_up_to(tree)
         except (TypeError, ValueError) as error:
             text = f", the keys {sorted(map(str, tree))}" if isinstance(tree, dict) else ""
+            listed = ", ".join(repr(path) if path else "its one feature" for path in self.paths)
             raise DataError(
-                f"{name} must have the structure of feature_config, one value for each of {self._listed()}; it is a "
+                f"{name} must have the structure of feature_config, one value for each of {listed}; it is a "
                 f"{type(tree).__name__}{text}"
             ) from error
 
-    def _listed(self) -> str:
-        return ", ".join(repr(path) if path else "its one feature" for path in self.paths)
-
-    def _calls_on(self, strategy: Any) -> TableCalls:
-        # The strategy is kept: another one could get its id.
-        known = self._calls.get(id(strategy))
-        if known is None:
-            known = self._calls[id(strategy)] = strategy, TableCalls(strategy, self._stacks)
-        return known[1]
-
-    def _bags(self, features: Any) -> dict[int, list[tuple[int, FeatureBags]]]:
-        """Return for each stack, by its index, the index and the bags of each of its features."""
-        bags: dict[int, list[tuple[int, FeatureBags]]] = {}
+    def _bags(self, features: Any) -> list[list[tuple[int, FeatureBags]]]:
+        """Return for each stack the index and the bags of each of its features."""
+        bags: list[list[tuple[int, FeatureBags]]] = [[] for _ in self._stacks]
         for index, (feature, (ids, weights)) in enumerate(zip(self._features, features, strict=True)):
-            stack = self._stack_of(feature.table)
-            combiner = None if feature.max_sequence_length else feature.table.combiner
-            size, dtype = feature.table.vocabulary_size, stack.variable_dtype
-            made = bags_of(ids, weights, combiner, size, dtype, stack.offset(feature.table))
-            bags.setdefault(self._stacks.index(stack), []).append((index, made))
+            stack, table = self._stack_of(feature.table), feature.table
+            combiner = None if feature.max_sequence_length else table.combiner
+            made = bags_of(ids, weights, combiner, table.vocabulary_size, stack.variable_dtype, stack.offset(table))
+            bags[self._stacks.index(stack)].append((index, made))
         return bags
 
-    def _looked_up(self, tables: list[Table], features: Any) -> tuple[list[Table], list[Any]]:
+    def _sums(self, rows: list[Any], features: Any, is_marked: bool) -> list[Any]:
+        """Return the embeddings of each feature, given the rows of each stack.
+
+        `is_marked`: whether a bag with a bad id is NaN. `ids` raises an error for one, or replaces it by -1.
+        """
         results: list[Any] = [None] * len(self._features)
-        for stack, members in self._bags(features).items():
+        for table, members in zip(rows, self._bags(features), strict=True):
             for index, bags in members:
-                # No bag is marked: `ids` has raised an error for a bad id, or has replaced it by -1.
-                results[index] = bags.result(look_up(tables[stack].rows, bags.bags), is_marked=False)
-        return tables, results
+                results[index] = bags.result(look_up(table, bags.bags), is_marked)
+        return results
 
     def _updated(self, tables: list[Table], batch: Any) -> tuple[list[Table], None]:
         features, gradients = batch
-        new = list(tables)
-        for stack, members in self._bags(features).items():
-            table = tables[stack]
+        new = []
+        for stack, table, members in zip(self._stacks, tables, self._bags(features), strict=True):
             sums = [gradients[index].reshape(-1, table.rows.shape[1]) for index, _ in members]
-            optimizer = self._stacks[stack].row_optimizer
-            rows, slots = updated(optimizer, table, [bags.bags for _, bags in members], sums)
-            new[stack] = dataclasses.replace(table, rows=rows, slots=slots)
+            rows, slots = updated(stack.row_optimizer, table, [bags.bags for _, bags in members], sums)
+            new.append(dataclasses.replace(table, rows=rows, slots=slots))
         return new, None
+
+    def _run(self, name: str, function: _Function, batch: Tree) -> Tree:
+        """Run a function on the tables and the arrays of a batch, and return its outputs on the host."""
+        backend, (leaves, form) = self.strategy.backend, jax.tree.flatten(batch)
+        key = id(self.strategy), name, form, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+        if key not in self._compiled:
+            program = self.strategy.place(self._program(name, function, spec_of(batch)))
+            # The strategy is kept: another one could get its id.
+            self._compiled[key] = self.strategy, self.strategy.compile(program), array_layouts(program)
+        _, executable, (state_layouts, batch_layouts) = self._compiled[key]
+        arrays = jax.tree.map(backend.put_once, batch, batch_layouts)
+        state = homes.take(backend, self._step_variables, homes.Holder(name), jax.tree.leaves(state_layouts))
+        try:
+            new, outputs = executable.step(state, arrays)
+            homes.settle(self._step_variables, new)
+        except BaseException:
+            homes.release(self._step_variables)
+            raise
+        return backend.get(outputs)
+
+    def _program(self, name: str, function: _Function, batch: Tree) -> Program:
+        stacks = self._stacks
+
+        def step(state: list[Any], batch: Tree) -> tuple[list[Any], Tree]:
+            values = iter(state)
+            tables = [stack.table_of([next(values) for _ in stack.step_variables]) for stack in stacks]
+            new, outputs = function(tables, batch)
+            triples = zip(stacks, tables, new, strict=True)
+            # A table that the function returns as it is has made no step.
+            values_after = [stack.values_of(after, after is not before) for stack, before, after in triples]
+            return [value for values in values_after for value in values], outputs
+
+        return Program(
+            name=f"embedding/{name}",
+            step=step,
+            state=[jax.ShapeDtypeStruct(v.shape, v.dtype) for v in self._step_variables],
+            batch=batch,
+            layout=jax.tree.map(lambda _: ROWS, batch),
+            state_names=tuple(variable.path for variable in self._step_variables),
+            tables=tuple(variable.path for stack in stacks for variable in stack.table_variables),
+        )
 
     def _stack_of(self, table: TableConfig) -> StackedTables:
         return next(stack for stack in self._stacks if stack.has(table))

@@ -1,4 +1,4 @@
-"""Forms of ids that a table does not take: strings, objects, rows of different lengths, integers beyond 32 bits.
+"""Ids that a table does not take: strings, objects, rows of different lengths, integers that are no id of the table.
 
 Rule: the error names the function that makes ids of them. Rows of ids are filled up with -1, by `pad_ids`: other
 functions fill with 0, which is an id.
@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from anytpu.errors import DataError
+from anytpu.pipeline.missing import first_true
 
 
 def refuse_forms(name: str, ids: Any, table: str) -> None:
@@ -76,4 +77,48 @@ def _refuse_strings(name: str, kind: Any, table: str) -> None:
     raise DataError(
         f"{name} holds {kind}, and the table {table!r} takes integers: make ids first, "
         "tpu.pipeline.Vocabulary.of(strings)(strings) or tpu.pipeline.hash_ids(strings, input_dim)"
+    )
+
+
+def without_bad_ids(
+    name: str, ids: Any, size: int, table: str, drops: bool, size_name: str = "input_dim", of_batch: str = ""
+) -> Any:
+    """Return an array of ids of the host, with -1 in place of those outside of a table.
+
+    Args:
+        name: name of the array, for errors.
+        ids: rectangular ids.
+        size: number of ids of the table.
+        table: its name.
+        drops: whether bad ids become -1; otherwise they are an error.
+        size_name: the user's name of `size`, for errors.
+        of_batch: text after the number of a row, for errors.
+
+    Raises:
+        DataError: an id is outside of the table, or no integer.
+    """
+    array = np.asarray(ids)
+    if not array.size:
+        return ids
+    if array.dtype.kind == "f":
+        # NaN is bad too: each comparison with it is false.
+        is_bad = ~((array >= -1) & (array < size) & (array == np.floor(array)))
+    elif array.min() >= -1 and array.max() < size:
+        return ids
+    else:
+        is_bad = (array < -1) | (array >= size)
+    if not is_bad.any():
+        return ids
+    if drops:
+        return np.where(is_bad, -1, array)
+    first = first_true(is_bad)
+    count, value = int(is_bad.sum()), array[first].item()
+    more = f" ({count:,} such ids)" if count > 1 else ""
+    advice = f"Enlarge {size_name}" if value >= size else "Check how negative ids are made"
+    if not np.isfinite(value) or value != np.floor(value):
+        advice = "Ids are integers: check that this column holds ids"
+    dropping = 'on_bad_id="drop"' if size_name == "input_dim" else "validate_weights_and_indices=False"
+    raise DataError(
+        f"{name}, row {first[0]:,}{of_batch}, has the id {value:,}{more}, and the table {table!r} has the ids 0 to "
+        f"{size - 1:,}; -1 stands for no id. {advice}, or pass {dropping} to leave such ids out"
     )

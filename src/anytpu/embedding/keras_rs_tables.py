@@ -17,7 +17,7 @@ import keras
 from anytpu import _keras
 from anytpu.embedding.bags import bags_of
 from anytpu.embedding.configs import TableConfig
-from anytpu.embedding.stacked_tables import StackedTables, stacks_of
+from anytpu.embedding.stacked_tables import StackedTables, groups_of
 from anytpu.strategy.current import CURRENT
 
 _TABLES = "_anytpu_tables"
@@ -41,7 +41,7 @@ def _init(original: Callable) -> Callable:
         if ours:
             distinct = {id(config.table): _converted(config.table) for config in ours.values()}
             vars(self)[_TABLES] = {path: distinct[id(config.table)] for path, config in ours.items()}
-            setattr(self, _STACKS, list(stacks_of(list(distinct.values()), "adam")))
+            setattr(self, _STACKS, [group.made() for group in groups_of(list(distinct.values()), "adam")])
         original(self, others, table_stacking)
 
     return wrapper
@@ -83,7 +83,7 @@ def _looked_up(layer: Any, inputs: dict[str, Any], weights: Any) -> dict[str, An
     for stack in getattr(layer, _STACKS, ()):
         members = [path for path in inputs if stack.has(tables[path])]
         bags = [_bags(stack, tables[path], inputs[path], weights and weights[path]) for path in members]
-        results.update(zip(members, stack.embeddings_of(bags) if members else [], strict=True))
+        results.update(zip(members, stack.look_up(bags, True) if members else [], strict=True))
     return results
 
 

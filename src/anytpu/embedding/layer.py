@@ -80,7 +80,7 @@ class ShardedEmbedding(TableLayer):
             if settings.pop(name, None):
                 raise SettingError(f"{name} of keras.layers.Embedding is not supported by a ShardedEmbedding: {reason}")
         super().__init__(int(input_dim), int(output_dim), optimizer, **settings)
-        self.input_dim, self.output_dim = int(input_dim), int(output_dim)
+        self.output_dim = int(output_dim)
         self.combiner, self.on_bad_id = combiner, on_bad_id
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
         self.mask_padding = mask_padding
@@ -140,11 +140,7 @@ class ShardedEmbedding(TableLayer):
         features = [
             bags_of(jnp.asarray(ids), own, self.combiner, self.input_dim, self._table.dtype) for ids, own in pairs
         ]
-        sums = self.look_up([feature.bags for feature in features])
-        outputs = [
-            feature.result(result, self.on_bad_id == "raise") for feature, result in zip(features, sums, strict=True)
-        ]
-        return keras.tree.pack_sequence_as(inputs, outputs)
+        return keras.tree.pack_sequence_as(inputs, self.look_up(features, self.on_bad_id == "raise"))
 
     def _pairs(self, inputs: Any, weights: Any) -> list[tuple[Any, Any]]:
         """Return the ids of each feature with their weights, or None for weights of 1."""

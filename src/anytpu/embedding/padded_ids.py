@@ -63,15 +63,7 @@ def pad_ids(
 
 
 def padded_ids(ids: Any, weights: Any, length: int | None, cuts: bool, name: str) -> PaddedIds:
-    """Return rectangular ids and weights; see `pad_ids`.
-
-    Args:
-        ids: the ids.
-        weights: their weights, or None.
-        length: number of ids of a row, or None.
-        cuts: whether longer rows are cut.
-        name: name of the feature, for errors.
-    """
+    """Return rectangular ids and weights as `pad_ids` does; `cuts` is whether longer rows are cut."""
     # 1. Rows of ids, each with as many weights.
     rows, row_weights = _rows_of(name, ids), None if weights is None else _rows_of(name, weights, False)
     lengths = [len(row) for row in rows]

@@ -20,10 +20,10 @@ from jax import Array
 
 from anytpu.errors import SettingError
 
-Rows = tuple[Array, tuple[Array, ...]]
+Settings = Mapping[str, Any]
+Slots = tuple[Array, ...]
+Rows = tuple[Array, Slots]
 """Rows of a table, and the same rows of each slot."""
-
-UpdateRows = Callable[[Mapping[str, Any], Array, tuple[Array, ...], Array, Array, Array], Rows]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,7 @@ class RowOptimizer:
     settings: tuple[tuple[str, Any], ...]
     slots: tuple[tuple[str, float], ...]
 
-    def update(self, rows: Array, slots: tuple[Array, ...], gradient: Array, learning_rate: Array, step: Array) -> Rows:
+    def update(self, rows: Array, slots: Slots, gradient: Array, learning_rate: Array, step: Array) -> Rows:
         """Return new rows and slots.
 
         Args:
@@ -52,7 +52,7 @@ class RowOptimizer:
         """
         settings = dict(self.settings)
         gradient = _clipped(gradient, settings)
-        return _UPDATES[self.name](settings, rows, slots, gradient, learning_rate, step)
+        return _UPDATES[self.name](settings, rows, slots, gradient, corrected_rate(self, learning_rate, step))
 
 
 def kernel_rule(optimizer: RowOptimizer) -> tuple[str, tuple[float, ...]] | None:
@@ -77,7 +77,10 @@ def kernel_rule(optimizer: RowOptimizer) -> tuple[str, tuple[float, ...]] | None
 
 def corrected_rate(optimizer: RowOptimizer, rate: Array, step: Array) -> Array:
     """Return the learning rate of a step: Adam's is corrected for the bias of its means, which begin at 0."""
-    return _adam_rate(dict(optimizer.settings), rate, step) if optimizer.name == "Adam" else rate
+    if optimizer.name != "Adam":
+        return rate
+    settings, count = dict(optimizer.settings), step.astype(rate.dtype)
+    return rate * jnp.sqrt(1 - settings["beta_2"] ** count) / (1 - settings["beta_1"] ** count)
 
 
 def row_optimizer(optimizer: Any) -> RowOptimizer:
@@ -133,7 +136,7 @@ def learning_rate_of(optimizer: Any) -> Any:
     return float(np.asarray(rate.value)) if isinstance(rate, keras.Variable) else rate
 
 
-def _clipped(gradient: Array, settings: Mapping[str, Any]) -> Array:
+def _clipped(gradient: Array, settings: Settings) -> Array:
     """Return the gradient clipped as Keras clips that of one variable."""
     if norm := settings.get("clipnorm"):
         length = jnp.sqrt(jnp.sum(gradient * gradient))
@@ -143,10 +146,7 @@ def _clipped(gradient: Array, settings: Mapping[str, Any]) -> Array:
     return gradient
 
 
-def _sgd(
-    settings: Mapping[str, Any], rows: Array, slots: tuple[Array, ...], gradient: Array, rate: Array, step: Array
-) -> Rows:
-    del step
+def _sgd(settings: Settings, rows: Array, slots: Slots, gradient: Array, rate: Array) -> Rows:
     if not slots:
         return rows - gradient * rate, ()
     momentum = settings["momentum"]
@@ -155,33 +155,19 @@ def _sgd(
     return rows + change, (velocity,)
 
 
-def _adagrad(
-    settings: Mapping[str, Any], rows: Array, slots: tuple[Array, ...], gradient: Array, rate: Array, step: Array
-) -> Rows:
-    del step
+def _adagrad(settings: Settings, rows: Array, slots: Slots, gradient: Array, rate: Array) -> Rows:
     total = slots[0] + gradient * gradient
     return rows - rate * gradient / jnp.sqrt(total + settings["epsilon"]), (total,)
 
 
-def _adam_rate(settings: Mapping[str, Any], rate: Array, step: Array) -> Array:
-    count = step.astype(rate.dtype)
-    return rate * jnp.sqrt(1 - settings["beta_2"] ** count) / (1 - settings["beta_1"] ** count)
-
-
-def _adam(
-    settings: Mapping[str, Any], rows: Array, slots: tuple[Array, ...], gradient: Array, rate: Array, step: Array
-) -> Rows:
+def _adam(settings: Settings, rows: Array, slots: Slots, gradient: Array, rate: Array) -> Rows:
     beta_1, beta_2 = settings["beta_1"], settings["beta_2"]
-    rate = _adam_rate(settings, rate.astype(rows.dtype), step)
     mean = slots[0] + (gradient - slots[0]) * (1 - beta_1)
     square = slots[1] + (gradient * gradient - slots[1]) * (1 - beta_2)
     return rows - mean * rate / (jnp.sqrt(square) + settings["epsilon"]), (mean, square)
 
 
-def _ftrl(
-    settings: Mapping[str, Any], rows: Array, slots: tuple[Array, ...], gradient: Array, rate: Array, step: Array
-) -> Rows:
-    del step
+def _ftrl(settings: Settings, rows: Array, slots: Slots, gradient: Array, rate: Array) -> Rows:
     total, linear = slots
     power, l1 = -settings["learning_rate_power"], settings["l1_regularization_strength"]
     shrunk = gradient + 2 * settings["l2_shrinkage_regularization_strength"] * rows
@@ -192,11 +178,7 @@ def _ftrl(
     return (jnp.clip(linear, -l1, l1) - linear) / quadratic, (new_total, linear)
 
 
-def _sgd_slots(config: Mapping[str, Any]) -> Sequence[tuple[str, float]]:
-    return [("momentum", 0.0)] if config["momentum"] else []
-
-
-_UPDATES: dict[str, UpdateRows] = {"SGD": _sgd, "Adagrad": _adagrad, "Adam": _adam, "Ftrl": _ftrl}
+_UPDATES: dict[str, Callable[..., Rows]] = {"SGD": _sgd, "Adagrad": _adagrad, "Adam": _adam, "Ftrl": _ftrl}
 _KNOWN = "SGD, Adagrad, Adam or Ftrl"
 _SETTINGS = {
     "SGD": ("momentum", "nesterov"),
@@ -210,8 +192,8 @@ _SETTINGS = {
         "learning_rate_power",
     ),
 }
-_SLOTS: dict[str, Callable[[Mapping[str, Any]], Sequence[tuple[str, float]]]] = {
-    "SGD": _sgd_slots,
+_SLOTS: dict[str, Callable[[Settings], Sequence[tuple[str, float]]]] = {
+    "SGD": lambda config: [("momentum", 0.0)] if config["momentum"] else [],
     "Adagrad": lambda config: [("accumulator", config["initial_accumulator_value"])],
     "Adam": lambda config: [("mean", 0.0), ("square", 0.0)],
     "Ftrl": lambda config: [("accumulator", config["initial_accumulator_value"]), ("linear", 0.0)],

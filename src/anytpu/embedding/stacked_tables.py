@@ -7,13 +7,12 @@ with the same optimizer are looked up and updated together. The ids of a table a
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from anytpu.embedding.bags import FeatureBags
 from anytpu.embedding.configs import TableConfig
 from anytpu.embedding.row_optimizers import as_optimizer, learning_rate_of, row_optimizer
 from anytpu.embedding.table_layer import MAX_ROWS, TableLayer, stored_rows
@@ -42,7 +41,7 @@ class StackedTables(TableLayer):
         self.built = True
 
     def _initial_rows(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        rest = np.zeros((shape[0] - self._rows, shape[1]), dtype)
+        rest = np.zeros((shape[0] - self.input_dim, shape[1]), dtype)
         return jnp.concatenate([*(table.first_rows(dtype) for table in self._tables), rest])
 
     def has(self, table: TableConfig) -> bool:
@@ -70,15 +69,6 @@ class StackedTables(TableLayer):
         offset = self.offset(table)
         self._table.assign(self._table.value.at[offset : offset + len(array)].set(array))
 
-    def embeddings_of(self, features: Sequence[FeatureBags]) -> list[Any]:
-        """Return the embeddings of each feature; a bag with a bad id is NaN.
-
-        Args:
-            features: bags of each feature, with the offset of its table.
-        """
-        sums = self.look_up([feature.bags for feature in features])
-        return [feature.result(result, is_marked=True) for feature, result in zip(features, sums, strict=True)]
-
 
 @dataclasses.dataclass(frozen=True)
 class TableGroup:
@@ -96,6 +86,19 @@ class TableGroup:
     def name(self) -> str:
         """The first part of the names of the variables."""
         return "_".join(str(table.name) for table in self.tables[:3])
+
+    @property
+    def rows(self) -> dict[str, slice]:
+        """The rows of each table, by its name."""
+        ends = np.cumsum([table.vocabulary_size for table in self.tables])
+        pairs = zip(self.tables, ends, strict=True)
+        return {str(table.name): slice(int(end) - table.vocabulary_size, int(end)) for table, end in pairs}
+
+    def made(self) -> StackedTables:
+        """Make the tables as one."""
+        stack = StackedTables(self.tables, self.optimizer, name=self.name)
+        stack.build()
+        return stack
 
 
 def groups_of(tables: Sequence[TableConfig], optimizer: Any) -> list[TableGroup]:
@@ -132,16 +135,3 @@ def groups_of(tables: Sequence[TableConfig], optimizer: Any) -> list[TableGroup]
 
 def _fits(tables: Sequence[TableConfig]) -> bool:
     return stored_rows(sum(table.vocabulary_size for table in tables), tables[0].dim) <= MAX_ROWS
-
-
-def stacks_of(tables: Sequence[TableConfig], optimizer: Any) -> Iterator[StackedTables]:
-    """Yield the stack of each group of tables; see `groups_of`.
-
-    Args:
-        tables: the tables.
-        optimizer: optimizer of tables without one.
-    """
-    for group in groups_of(tables, optimizer):
-        stack = StackedTables(group.tables, group.optimizer, name=group.name)
-        stack.build()
-        yield stack

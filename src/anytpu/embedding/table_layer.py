@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import functools
 import math
-import warnings
-import weakref
 from typing import Any
 
 import jax
@@ -22,27 +20,22 @@ import keras
 import numpy as np
 
 from anytpu import _jax, _keras, units
-from anytpu._calls import users_stacklevel
+from anytpu._contexts import value_within
 from anytpu.embedding.assigned_tables import BackwardPasses, watch
+from anytpu.embedding.bags import FeatureBags
 from anytpu.embedding.first_rows import TableInitializer, filled, in_blocks
 from anytpu.embedding.row_optimizers import as_optimizer, learning_rate_of, row_optimizer
-from anytpu.embedding.rows import Bags, Table, look_up_to_train
+from anytpu.embedding.rows import Table, look_up_to_train
 from anytpu.engine.kernels import prepare_memory
 from anytpu.errors import ProgramError, ReplicaError, SettingError
 from anytpu.strategy.current import CURRENT, MAKES_TABLE
 from anytpu.strategy.replicas import current_replica
+from anytpu.strategy.state_extension import LAYERS
 
 ROW_MULTIPLE = 1024
 """A large table has a number of rows that is a multiple of this, so that slices of up to so many cores split it."""
 
 _MIN_SPLIT_ELEMENTS = 2**20
-
-_LAYERS: weakref.WeakSet[Any] = weakref.WeakSet()
-"""The layers with a table of this process."""
-
-_TOLD_OF_RATES: weakref.WeakSet[Any] = weakref.WeakSet()
-"""The layers that a warning about a callback of the learning rate has named."""
-
 
 MAX_ROWS = 2**31 - 2**24
 """Maximum number of rows of a table: ids have 32 bits, and 2**24 of them are kept for ids that are no row."""
@@ -56,71 +49,6 @@ def stored_rows(rows: int, width: int) -> int:
         (1000, 1000448)
     """
     return rows if rows * width < _MIN_SPLIT_ELEMENTS else math.ceil(rows / ROW_MULTIPLE) * ROW_MULTIPLE
-
-
-def has_tables() -> bool:
-    """Return whether this process has made a layer with a table. Each call of a step asks, also without a table."""
-    return bool(_LAYERS)
-
-
-def tables_of(model: Any) -> tuple[str, ...]:
-    """Return the paths of the tables of a Keras model, and of their slots."""
-    return tuple(variable.path for layer in _built_tables(model) for variable in layer.table_variables)
-
-
-def slots_of_tables(model: Any) -> frozenset[str]:
-    """Return the paths of the optimizer slots of the tables of a Keras model."""
-    return frozenset(variable.path for layer in _built_tables(model) for variable in layer.table_variables[1:])
-
-
-def _built_tables(model: Any) -> list[TableLayer]:
-    if not has_tables():
-        return []
-    return [layer for layer in _keras.layers_of(model) if isinstance(layer, TableLayer) and layer.built]
-
-
-def warn_of_rate_callbacks(model: Any, callbacks: Any) -> None:
-    """Warn if a callback changes the learning rate of the model's optimizer, which the model's tables do not follow.
-
-    Each table is named once. A table with a schedule, or whose `learning_rate` was assigned, is not.
-
-    Args:
-        model: a Keras model.
-        callbacks: the callbacks of a fit, or None.
-    """
-    if not has_tables() or not callbacks:
-        return
-    kinds = keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau
-    listed = callbacks if isinstance(callbacks, list | tuple) else [callbacks]
-    schedulers = [type(each).__name__ for each in listed if isinstance(each, kinds)]
-    layers = [layer for layer in _keras.layers_of(model) if isinstance(layer, TableLayer)]
-    tables = [repr(layer.name) for layer in layers if layer.follows_no_rate and layer not in _TOLD_OF_RATES]
-    if schedulers and tables:
-        _TOLD_OF_RATES.update(layers)
-        names = (
-            f"table {tables[0]} has an optimizer of its own, whose rate stays"
-            if len(tables) == 1
-            else f"tables {', '.join(tables)} have optimizers of their own, whose rates stay"
-        )
-        warnings.warn(
-            f"{schedulers[0]} changes the learning rate of the model's optimizer, and the {names}. Set "
-            "layer.learning_rate in a keras.callbacks.LambdaCallback, or give the table's optimizer a schedule",
-            stacklevel=users_stacklevel(),
-        )
-
-
-def nan_hint(model: Any) -> str:
-    """Return a sentence for an error about a loss that is not finite: bad ids of the model's tables; "" without one.
-
-    Args:
-        model: a Keras model.
-    """
-    if not tables_of(model):
-        return ""
-    return (
-        '. The model has embedding tables: the result for an id outside of a table is NaN, which on_bad_id="drop" of '
-        "its layer avoids"
-    )
 
 
 class TableLayer(keras.layers.Layer):
@@ -139,12 +67,12 @@ class TableLayer(keras.layers.Layer):
         self.table_optimizer = as_optimizer(optimizer)
         self.row_optimizer = row_optimizer(self.table_optimizer)
         """The formulas of the optimizer."""
-        self._rows, self._width = rows, width
+        self.input_dim, self._width = rows, width
         self._learning_rate: Any = None
         self._first_rate: float | None = None
         self.has_own_rate = False
         """Whether `learning_rate` was assigned."""
-        _LAYERS.add(self)
+        LAYERS.add(self)
         self.passes = BackwardPasses()
         """The number of backward passes through the table since its last update."""
 
@@ -159,25 +87,23 @@ class TableLayer(keras.layers.Layer):
             SettingError: the table is larger than the memory of its cores.
         """
         self._check_whole_batch()
-        shape = stored_rows(self._rows, self._width), self._width
+        shape = stored_rows(self.input_dim, self._width), self._width
         if _keras.stateless_scope() is None:
             self._check_memory(shape)
         common: dict[str, Any] = {"shape": shape, "autocast": False, "overwrite_with_gradient": True}
         # A step reads rows all over the table: with huge pages the processor finds them in half the time.
         prepare_memory(4 * math.prod(shape))
-        strategy, token = CURRENT.get(), MAKES_TABLE.set(True)
+        strategy = CURRENT.get()
         if strategy is None or strategy.system.topology.is_virtual or strategy.num_replicas_in_sync == 1:
             initializer = in_blocks(initializer)
         if not isinstance(initializer, keras.initializers.Initializer):
             initializer = TableInitializer(initializer)
-        try:
+        with value_within(MAKES_TABLE, True):
             self._table = self.add_weight(name="embeddings", initializer=initializer, **common)
             self._slots = [
                 self.add_weight(name=f"embeddings_{name}", initializer=TableInitializer(filled(value)), **common)
                 for name, value in self.row_optimizer.slots
             ]
-        finally:
-            MAKES_TABLE.reset(token)
         single: dict[str, Any] = {"shape": (), "autocast": False}
         # Of the floating type, since the backward pass makes it too.
         self.steps = self.add_weight(name="steps", initializer="zeros", overwrite_with_gradient=True, **single)
@@ -285,25 +211,28 @@ class TableLayer(keras.layers.Layer):
         else:
             self._learning_rate.assign(value)
 
-    def look_up(self, features: list[Bags]) -> list[jax.Array]:
-        """Return the weighted sums of the rows of each feature, `(bags, width)` each, in the layer's compute dtype.
+    def look_up(self, features: list[FeatureBags], is_marked: bool) -> list[jax.Array]:
+        """Return the embeddings of each feature in the layer's compute dtype.
 
         Args:
             features: the bags of each feature.
+            is_marked: whether bags with a bad id become NaN.
 
         Raises:
             ReplicaError: code of one replica would train the table.
             ProgramError: the ids are those of `jax.vmap`.
         """
         self._check_whole_batch()
-        if any(_jax.is_mapped(array) for array in jax.tree.leaves(features)):
+        bags = [feature.bags for feature in features]
+        if any(_jax.is_mapped(array) for array in jax.tree.leaves(bags)):
             raise ProgramError(
                 f"{self.name!r} is called inside jax.vmap, where each call would make a table of its own: call it with "
                 "all ids at once"
             )
         table = self.table_of([variable.value for variable in self.step_variables])
-        sums: Any = look_up_to_train(self.row_optimizer, self.passes, table, features)
-        return [result.astype(self.compute_dtype) for result in sums]
+        sums: Any = look_up_to_train(self.row_optimizer, self.passes, table, bags)
+        pairs = zip(features, sums, strict=True)
+        return [feature.result(total.astype(self.compute_dtype), is_marked) for feature, total in pairs]
 
     def read_rows(self) -> jax.Array:
         """Return the rows of the table now. Their gradient is refused: it would be added to the new table."""

@@ -19,7 +19,7 @@ import keras
 import numpy as np
 
 from anytpu._calls import explain_methods
-from anytpu.embedding.configs import TableConfig
+from anytpu.embedding.configs import TableConfig, refuse_pipelining
 from anytpu.embedding.feature_ids import FeatureIds
 from anytpu.embedding.feature_tables import FeatureTables
 from anytpu.errors import DataError, ProgramError, ReplicaError, SettingError, StrategyError
@@ -54,13 +54,8 @@ class TPUEmbedding:
     """
 
     def __init__(self, feature_config: Any, optimizer: Any, pipeline_execution_with_tensor_core: bool = False) -> None:
-        if pipeline_execution_with_tensor_core:
-            raise SettingError(
-                "pipeline_execution_with_tensor_core=True would look rows up before the update of the last step: leave "
-                "it out"
-            )
-        self._strategy: Any = get_strategy()
-        if not isinstance(self._strategy, TPUStrategy):
+        refuse_pipelining(pipeline_execution_with_tensor_core)
+        if not isinstance(get_strategy(), TPUStrategy):
             raise StrategyError(
                 "TPUEmbedding holds its tables on the cores of a strategy: make it inside, with tpu.connect().scope(): "
                 "embedding = TPUEmbedding(...)"
@@ -134,19 +129,18 @@ class TPUEmbedding:
         self._update()
         has_pending, self._pending = self._pending is not None, None
         # A step that raised an error has not come to its end.
-        if has_pending and self._strategy.failed_runs == self._failed_runs:
+        if has_pending and self._tables.strategy.failed_runs == self._failed_runs:
             raise ProgramError(
                 "apply_gradients was not called for the batch that was enqueued last. Call it in the step, or "
                 "enqueue(..., training=False)"
             )
         # 2. Look up this batch.
-        ids = self._tables.ids(features, weights, self._strategy.num_replicas_in_sync)
-        embeddings = self._tables.look_up(self._strategy, ids)
-        self._store(embeddings)
+        ids = self._tables.ids(features, weights)
+        self._store(self._tables.look_up(ids))
         # 3. Note what `apply_gradients` must do for this batch.
         self._applied.assign(0)
         self._pending = ids if training else None
-        self._failed_runs = self._strategy.failed_runs
+        self._failed_runs = self._tables.strategy.failed_runs
 
     def dequeue(self, name: str | None = None) -> Any:
         """Return the embeddings of the batch, with the structure of `feature_config`.
@@ -232,7 +226,7 @@ class TPUEmbedding:
                 "sum of the gradients. This batch has not updated the tables"
             )
         gradients = tuple(np.asarray(variable.value) for variable in self._gradients)
-        self._tables.update(self._strategy, ids, gradients)
+        self._tables.update(ids, gradients)
 
     def _store(self, embeddings: list[Any]) -> None:
         shapes = [tuple(value.shape) for value in embeddings]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 import os
 import threading
 import weakref
@@ -133,7 +134,7 @@ class Backend(abc.ABC):
     def cores(self) -> tuple[Core, ...]:
         """The cores, in order; one for each replica in sync."""
 
-    @property
+    @functools.cached_property
     def memory_bytes(self) -> int:
         """Memory for the arrays that one core holds: the smallest core's, or the host's if the host computes."""
         return min((not core.virtual and core.memory_bytes) or _HOST_BYTES for core in self.cores)

@@ -237,8 +237,9 @@ class RowSource(FeedSource):
     def chunk(self, index: int, capacity: int) -> Any:
         """Return the handle of the row indices of the full batches from `index * capacity` on, `(capacity, rows)`."""
         if self._chunk[0] != index:
-            steps = range(index * capacity, min((index + 1) * capacity, self.full_steps()))
-            self._chunk = (index, self._put([self.rows(step) for step in steps], capacity))
+            assert self._rows is not None
+            end = min((index + 1) * capacity, self.full_steps())
+            self._chunk = (index, self._put(self._rows[index * capacity : end], capacity))
         return self._chunk[1]
 
     def single(self, step: int) -> Any:

@@ -12,10 +12,11 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
-from collections.abc import Iterator
 from types import ModuleType
+from typing import Any
 
 from anytpu import _env
+from anytpu._contexts import value_within
 
 REQUIRED_NAMES = {
     *["column_moments", "column_products", "convolution", "takes_convolution"],
@@ -33,14 +34,9 @@ def foreign_kernels() -> ModuleType | None:
     return None if _IS_OFF.get() or why_not() else _module()
 
 
-@contextlib.contextmanager
-def without_foreign_kernels() -> Iterator[None]:
+def without_foreign_kernels() -> contextlib.AbstractContextManager[Any]:
     """Return a context in which XLA computes everything, for a lowering for a machine without these kernels."""
-    before = _IS_OFF.set(True)
-    try:
-        yield
-    finally:
-        _IS_OFF.reset(before)
+    return value_within(_IS_OFF, True)
 
 
 @functools.cache

@@ -145,7 +145,8 @@ class _SignalBlock:
     def __enter__(self) -> Self:
         # The block has no effect outside the main thread, and an "act" block has none outside all "hold" blocks.
         is_effective = self._mode == "hold" or _pending.mode is not None
-        self._mine = _pending if is_effective and _is_main() else None
+        is_mine = is_effective and threading.current_thread() is threading.main_thread()
+        self._mine = _pending if is_mine else None
         if self._mine is None:
             return self
         self._before: _Mode = self._mine.mode

@@ -12,7 +12,6 @@ order of additions. So `RowAxes` may guess which axis has the rows. A wrong gues
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import Any, final
 
@@ -23,10 +22,11 @@ from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Var
 from jax.sharding import Mesh, PartitionSpec
 
+from anytpu.program.axes import factors_of
 from anytpu.program.jaxprs import calling, shape_of
 from anytpu.program.passes import inlined
 
-_REDUCTIONS = ("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "argmax", "argmin")
+_SUMS = ("reduce_sum", "dot_general", "conv_general_dilated")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,74 +183,20 @@ class RowAxes:
 
     def add_results(self, equation: JaxprEqn) -> None:
         """Add the axes of the results of an equation, whose operands are known."""
-        if equation.primitive.name == "dot_general":
-            self.add(equation.outvars[0], self._of_product(equation))
+        axes = [(index, axis) for index, atom in enumerate(equation.invars) if (axis := self.of(atom)) is not None]
+        if not axes:
             return
-        for operand in equation.invars:
-            axis = self.of(operand)
-            if axis is None:
-                continue
-            for result in equation.outvars:
-                self.add(result, _moved(equation, axis, shape_of(operand), shape_of(result)))
+        factors = factors_of(equation)
+        for result, variable in enumerate(equation.outvars):
+            moved = (factors.moved(operand, axis, result) for operand, axis in axes)
+            self.add(variable, next((axis for axis in moved if axis is not None), None))
 
     def summed(self, equation: JaxprEqn) -> tuple[int | None, ...] | None:
         """Return for each operand the axis of rows over which an equation sums; None if it does not sum over rows."""
         axes = tuple(map(self.of, equation.invars))
-        match equation.primitive.name:
-            case "reduce_sum":
-                is_sum = axes[0] in equation.params["axes"]
-            case "dot_general":
-                contracted, _ = equation.params["dimension_numbers"]
-                is_sum = tuple(axes) in list(zip(*contracted, strict=True))
-            case "conv_general_dilated":
-                numbers, params = equation.params["dimension_numbers"], equation.params
-                has_groups = params["feature_group_count"] > 1 or params["batch_group_count"] > 1
-                is_sum = not has_groups and axes == (numbers.lhs_spec[1], numbers.rhs_spec[1])
-            case _:
-                is_sum = False
-        return axes if is_sum else None
-
-    def _of_product(self, equation: JaxprEqn) -> int | None:
-        (left, right), (left_batch, right_batch) = equation.params["dimension_numbers"]
-        left_axis, right_axis = map(self.of, equation.invars)
-        left_free = _without(range(len(shape_of(equation.invars[0]))), (*left, *left_batch))
-        right_free = _without(range(len(shape_of(equation.invars[1]))), (*right, *right_batch))
-        if left_axis in left_batch:
-            return left_batch.index(left_axis)
-        if left_axis in left_free:
-            return len(left_batch) + left_free.index(left_axis)
-        if right_axis in right_free:
-            return len(left_batch) + len(left_free) + right_free.index(right_axis)
-        return None
-
-
-def _moved(equation: JaxprEqn, axis: int, source: tuple[int, ...], target: tuple[int, ...]) -> int | None:
-    """Return the axis of a result for the axis of an operand."""
-    params = equation.params
-    match equation.primitive.name:
-        case "transpose":
-            return params["permutation"].index(axis)
-        case "broadcast_in_dim":
-            moved = params["broadcast_dimensions"][axis]
-            return moved if target[moved] == source[axis] else None
-        case "reshape":
-            return _reshaped(axis, source, target)
-        case "squeeze":
-            return axis - sum(each % len(source) < axis for each in params["dimensions"])
-        case "conv_general_dilated":
-            numbers = params["dimension_numbers"]
-            return numbers.out_spec[0] if axis == numbers.lhs_spec[0] and len(source) == len(target) else None
-        case name if name in _REDUCTIONS:
-            return None if axis in params["axes"] else axis - sum(each < axis for each in params["axes"])
-    is_kept = len(source) == len(target) and source[axis] == target[axis]
-    return axis if is_kept else None
-
-
-def _reshaped(axis: int, source: Sequence[int], target: Sequence[int]) -> int | None:
-    """Return the axis with the same product of leading sizes; equal pieces of it then hold the same elements."""
-    before = math.prod(source[:axis])
-    return next((each for each in range(len(target)) if math.prod(target[:each]) == before and target[each] > 1), None)
-
-
-def _without(items: Sequence[int], others: Sequence[int]) -> list[int]:
-    return [item for item in items if item not in others]
+        if equation.primitive.name not in _SUMS or None in axes:
+            return None
+        factors = factors_of(equation)
+        over = {own[axis] for own, axis in zip(factors.operands, axes, strict=True) if axis is not None}
+        # Both operands of a product must be split along the same axis of the sum.
+        return axes if len(over) == 1 and factors.summed >= over else None

@@ -28,6 +28,7 @@ from jax import Array, lax
 from jax.interpreters import mlir
 
 from anytpu import _jax, _keras_layers
+from anytpu._contexts import value_within
 from anytpu.engine import batch_norm
 from anytpu.engine.convolution import needs_rewriting, rewrite_convolution
 from anytpu.engine.foreign import foreign_kernels
@@ -60,12 +61,8 @@ def fast_kernels(layers: bool = True) -> Iterator[None]:
     _install()
     if layers:
         _install_layers()
-    before, layers_before = _ON.set(True), _LAYERS_ON.set(layers)
-    try:
+    with value_within(_ON, True), value_within(_LAYERS_ON, layers):
         yield
-    finally:
-        _LAYERS_ON.reset(layers_before)
-        _ON.reset(before)
 
 
 def kernels_in_use() -> ModuleType | None:

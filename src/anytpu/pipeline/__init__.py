@@ -6,7 +6,6 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from anytpu.pipeline.array_record import array_records, to_array_records
     from anytpu.pipeline.augment import (
         normalize,
         random_brightness,
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
         resize,
         standardize,
     )
-    from anytpu.pipeline.cifar_files import cifar10
     from anytpu.pipeline.dataset import Dataset
     from anytpu.pipeline.example import (
         encode_example,
@@ -30,10 +28,8 @@ if TYPE_CHECKING:
     from anytpu.pipeline.features import FixedLenFeature, VarLenFeature
     from anytpu.pipeline.flower_records import flowers
     from anytpu.pipeline.images import decode_image, decode_images, encode_jpeg, encode_png
-    from anytpu.pipeline.keras_files import imdb, mnist
     from anytpu.pipeline.named import digits, iris
-    from anytpu.pipeline.samples import make_cifar10, make_flowers, make_imdb, make_mnist
-    from anytpu.pipeline.sources import RecordSource, RecordStream
+    from anytpu.pipeline.shards import RecordSource, RecordStream
     from anytpu.pipeline.tfrecord import RecordWriter, records, write_records
     from anytpu.pipeline.time_windows import timeseries_dataset_from_array, windows
     from anytpu.pipeline.unframed import fixed_records, lines
@@ -42,7 +38,6 @@ if TYPE_CHECKING:
 # A name's module is imported on first use, since protobuf, grain and Pillow are slow to import and not always needed.
 # No module here may share its name with a function here: importing the module would overwrite the function.
 _NAMES = {
-    "array_record": ("array_records", "to_array_records"),
     "augment": (
         "normalize",
         "random_brightness",
@@ -54,7 +49,6 @@ _NAMES = {
         "resize",
         "standardize",
     ),
-    "cifar_files": ("cifar10",),
     "dataset": ("Dataset",),
     "example": (
         "encode_example",
@@ -66,10 +60,8 @@ _NAMES = {
     "features": ("FixedLenFeature", "VarLenFeature"),
     "flower_records": ("flowers",),
     "images": ("decode_image", "decode_images", "encode_jpeg", "encode_png"),
-    "keras_files": ("imdb", "mnist"),
     "named": ("digits", "iris"),
-    "samples": ("make_cifar10", "make_flowers", "make_imdb", "make_mnist"),
-    "sources": ("RecordSource", "RecordStream"),
+    "shards": ("RecordSource", "RecordStream"),
     "tfrecord": ("RecordWriter", "records", "write_records"),
     "unframed": ("fixed_records", "lines"),
     "time_windows": ("timeseries_dataset_from_array", "windows"),
@@ -85,8 +77,6 @@ __all__ = [
     "RecordWriter",
     "VarLenFeature",
     "Vocabulary",
-    "array_records",
-    "cifar10",
     "decode_image",
     "decode_images",
     "digits",
@@ -97,14 +87,8 @@ __all__ = [
     "fixed_records",
     "flowers",
     "hash_ids",
-    "imdb",
     "iris",
     "lines",
-    "make_cifar10",
-    "make_flowers",
-    "make_imdb",
-    "make_mnist",
-    "mnist",
     "normalize",
     "parse_example",
     "parse_examples",
@@ -119,7 +103,6 @@ __all__ = [
     "resize",
     "standardize",
     "timeseries_dataset_from_array",
-    "to_array_records",
     "windows",
     "write_records",
 ]

@@ -2,46 +2,41 @@
 
 Idea: the first complete pass fills the store, and later passes read from it. A pass that was left early stores nothing.
 
-Rule: a file is a TFRecord file of pickled elements with checksums. It appears when a pass is complete, and is read
-without executing code. Its first record names the data set; another data set rejects it.
+Rule: a file is a TFRecord file with checksums. A record has the structure of an element as JSON, then the bytes of its
+arrays. It appears when a pass is complete, and is read without executing code. Its first record names the data set;
+another data set rejects it.
 """
 
 from __future__ import annotations
 
-import abc
 import contextlib
+import io
+import json
+import math
 import os
-import pickle
+import re
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from anytpu.errors import DataError
+from anytpu.files.json_text import read_json
+from anytpu.files.zips import read_exactly
 from anytpu.pipeline.columns import name_of
 from anytpu.pipeline.nodes import frozen
-from anytpu.pipeline.pickled_arrays import load
 from anytpu.pipeline.storage import created
 from anytpu.pipeline.tfrecord import frame, records
 
 Tree = Any
-Append = Callable[[Tree], None]
+Append = Callable[[Tree], object]
+
+_LENGTH = struct.Struct("<Q")
+_DTYPE = re.compile(r"[<>|][biuf][1248]")
 
 
-class Cache(abc.ABC):
-    """A store of the elements of a pass."""
-
-    @abc.abstractmethod
-    def elements(self) -> Sequence[Tree] | None:
-        """Return the elements; None before a complete pass."""
-
-    @abc.abstractmethod
-    def recorder(self) -> contextlib.AbstractContextManager[Append]:
-        """Yield a function that stores the next element; the store is complete if the block ends without an error."""
-
-
-class MemoryCache(Cache):
+class MemoryCache:
     """Elements in memory; each worker process has its own."""
 
     def __init__(self) -> None:
@@ -53,14 +48,14 @@ class MemoryCache(Cache):
 
     @contextlib.contextmanager
     def recorder(self) -> Iterator[Append]:
-        """Yield a function that stores the next element."""
+        """Yield a function that stores the next element; the store is complete if the block ends without an error."""
         # A list of its own: an incomplete pass leaves the store as it is.
         elements: list[Tree] = []
         yield elements.append
         self._elements = elements
 
 
-class FileCache(Cache):
+class FileCache:
     """Elements in a file.
 
     Args:
@@ -83,10 +78,13 @@ class FileCache(Cache):
 
     @contextlib.contextmanager
     def recorder(self) -> Iterator[Append]:
-        """Yield a function that writes the next element."""
+        """Yield a function that writes the next element; the file appears if the block ends without an error."""
         with created(self._path) as unfinished, open(unfinished, "wb") as file:
             file.write(frame(self._name.encode()))
-            yield lambda element: _write(file, element)
+            yield lambda element: file.write(frame(_encoded(element)))
+
+
+Cache = MemoryCache | FileCache
 
 
 class _CachedElements(Sequence):
@@ -106,45 +104,90 @@ class _CachedElements(Sequence):
 
     def __getitem__(self, index: Any) -> Tree:
         record = self._records[index + 1]  # pyright: ignore[reportIndexIssue]
-        return frozen(load(bytes(record), f"{self._path}, element {index}"))
-
-
-def _write(file: Any, element: Tree) -> None:
-    _check_containers(element)
-    plain = jax.tree_util.tree_map_with_path(_plain_leaf, element)
-    file.write(frame(pickle.dumps(plain, protocol=4)))
-
-
-def _check_containers(tree: Tree) -> None:
-    """Reject a container that could be read back only by calling its class."""
-    if isinstance(tree, dict | list | tuple):
-        if type(tree) not in (dict, list, tuple):
+        try:
+            return frozen(_decoded(bytes(record)))
+        except (ValueError, TypeError, KeyError, struct.error) as error:
             raise DataError(
-                f"a file holds dicts, lists and tuples, not {type(tree).__name__}: convert it in map, before cache"
+                f"element {index} of the cache {self._path!r} cannot be read: {error}. Delete the file"
+            ) from error
+
+
+def _encoded(element: Tree) -> bytes:
+    """Return an element as bytes: the length of its structure, the structure as JSON, and the bytes of its arrays."""
+    parts: list[bytes] = []
+    structure = json.dumps(_node(element, (), parts)).encode()
+    return b"".join((_LENGTH.pack(len(structure)), structure, *parts))
+
+
+def _node(value: Any, path: tuple[Any, ...], parts: list[bytes]) -> Any:
+    """Return a part of an element as JSON, and append its bytes to `parts`; a key names its kind."""
+    if isinstance(value, dict | list | tuple):
+        if type(value) not in (dict, list, tuple):
+            raise DataError(
+                f"a file holds dicts, lists and tuples, not {type(value).__name__}: convert it in map, before cache"
             )
-        for key in tree if isinstance(tree, dict) else ():
-            if type(key) not in (str, bytes, int):
-                raise DataError(
-                    f"a file holds dicts with keys of type str or int, not {key!r}: convert it in map, before cache"
-                )
-        for part in tree.values() if isinstance(tree, dict) else tree:
-            _check_containers(part)
+        if isinstance(value, dict):
+            return {"dict": [[_key(key, parts), _node(part, (*path, key), parts)] for key, part in value.items()]}
+        nodes = [_node(part, (*path, index), parts) for index, part in enumerate(value)]
+        return nodes if isinstance(value, list) else {"tuple": nodes}
+    if isinstance(value, bytes):
+        parts.append(value)
+        return {"bytes": len(value)}
+    if isinstance(value, str):
+        return str(value)
+    if value is None or type(value) in (bool, int, float):
+        return value
+    return _array_node(value, path, parts)
 
 
-def _plain_leaf(path: Any, leaf: Any) -> Any:
-    """Return a leaf in a form that can be read without executing code; strings of NumPy become Python's."""
-    if isinstance(leaf, str):
-        return str(leaf)
-    if isinstance(leaf, bytes):
-        return bytes(leaf)
-    if isinstance(leaf, int | float | None):
-        return leaf
-    array = np.asarray(leaf)
-    if array.dtype.kind in "US":
-        array = array.astype(object)
-    if array.dtype.kind not in "biufO" or array.dtype.itemsize > 8:
+def _array_node(value: Any, path: tuple[Any, ...], parts: list[bytes]) -> Any:
+    array = np.asarray(value)
+    if array.dtype.kind in "OUS" and (array.ndim or isinstance(value, np.ndarray)):
+        return {"objects": [_node(part, path, parts) for part in array.ravel().tolist()], "shape": array.shape}
+    if not _DTYPE.fullmatch(array.dtype.str):
         raise DataError(
             f"a file holds numbers of up to 64 bits and text, and {name_of(path)} is {array.dtype}: convert it in map, "
             "before cache"
         )
-    return array if isinstance(leaf, np.ndarray) or array.ndim else array[()]
+    parts.append(array.tobytes())
+    is_array = isinstance(value, np.ndarray) or array.ndim
+    return {"array": array.dtype.str, "shape": array.shape if is_array else None}
+
+
+def _key(key: Any, parts: list[bytes]) -> Any:
+    if type(key) not in (str, bytes, int):
+        raise DataError(
+            f"a file holds dicts with keys of type str or int, not {key!r}: convert it in map, before cache"
+        )
+    return _node(key, (), parts)
+
+
+def _decoded(content: bytes) -> Tree:
+    """Return the element that `_encoded` made bytes of."""
+    stream = io.BytesIO(content)
+    (length_bytes,) = _LENGTH.unpack(stream.read(_LENGTH.size))
+    return _part(read_json(read_exactly(stream, length_bytes), max_bytes=16 * len(content)), stream)
+
+
+def _part(node: Any, stream: io.BytesIO) -> Any:
+    match node:
+        case {"dict": items}:
+            return {_part(key, stream): _part(part, stream) for key, part in items}
+        case {"tuple": nodes}:
+            return tuple(_part(part, stream) for part in nodes)
+        case {"bytes": size_bytes}:
+            return read_exactly(stream, size_bytes)
+        case {"objects": nodes, "shape": shape}:
+            objects = np.empty(len(nodes), object)
+            for index, part in enumerate(nodes):
+                objects[index] = _part(part, stream)
+            return objects.reshape(shape)
+        case {"array": str(name), "shape": shape} if _DTYPE.fullmatch(name):
+            dtype = np.dtype(name)
+            array = np.frombuffer(read_exactly(stream, math.prod(shape or ()) * dtype.itemsize), dtype)
+            return array[0] if shape is None else array.reshape(shape)
+        case list():
+            return [_part(part, stream) for part in node]
+        case dict():
+            raise ValueError(f"it has a part of an unknown kind, {node!r:.100}")
+    return node

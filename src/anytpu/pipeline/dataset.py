@@ -22,13 +22,14 @@ import jax
 import numpy as np
 
 from anytpu.errors import DataError
-from anytpu.pipeline import checks, keras_input, recipe_steps
+from anytpu.pipeline import checks, keras_input
 from anytpu.pipeline.columns import rows_of, split
+from anytpu.pipeline.dataset_order import zipped
 from anytpu.pipeline.dataset_steps import DatasetSteps
 from anytpu.pipeline.nodes import Positions
-from anytpu.pipeline.recipe import SEED_LIMIT, ElementSource, Recipe
+from anytpu.pipeline.recipe import SEED_LIMIT, Recipe
 from anytpu.pipeline.storage import AnyPath, expand
-from anytpu.pipeline.streams import Generated
+from anytpu.pipeline.streams import Generated, Stream
 from anytpu.pipeline.walk import ElementWalk, Position, check_position
 
 Tree = Any
@@ -123,8 +124,9 @@ class Dataset(DatasetSteps):
     @classmethod
     def _of_rows(cls, arrays: Tree, text: str) -> Dataset:
         rows = len(jax.tree.leaves(arrays)[0])
-        source = ElementSource(text, lambda _: Positions(rows), lambda: rows, arrays, computes=False, is_batched=False)
-        return cls(Recipe(source, "rows"))
+        return cls(
+            Recipe(text, lambda _: Positions(rows), lambda: rows, "rows", arrays, computes=False, is_batched=False)
+        )
 
     @classmethod
     def from_source(cls, source: Any) -> Dataset:
@@ -140,11 +142,9 @@ class Dataset(DatasetSteps):
         checks.check_not_path(source)
         text = f"from_source({type(source).__name__})"
         if checks.is_list(source):
-            return cls(
-                Recipe(ElementSource(text, lambda _: grain.MapDataset.source(source), lambda: len(source)), "list")
-            )
+            return cls(Recipe(text, lambda _: grain.MapDataset.source(source), lambda: len(source), "list"))
         checks.check_iterable(source)
-        return cls(Recipe(ElementSource(text, lambda _: Generated(source.__iter__), lambda: None), "stream"))
+        return cls(Recipe(text, lambda _: Stream(Generated, source.__iter__), lambda: None, "stream"))
 
     @classmethod
     @checks.takes_tensorflow_names(
@@ -175,10 +175,8 @@ class Dataset(DatasetSteps):
         if length is not None:
             checks.check_count("length", length)
         name = getattr(function, "__name__", type(function).__name__)
-        call = functools.partial(function, *args)
-        return cls(
-            Recipe(ElementSource(f"from_generator({name})", lambda _: Generated(call), lambda: length), "stream")
-        )
+        stream = Stream(Generated, functools.partial(function, *args))
+        return cls(Recipe(f"from_generator({name})", lambda _: stream, lambda: length, "stream"))
 
     @classmethod
     @checks.takes_tensorflow_names(file_pattern="paths", name=None)
@@ -196,10 +194,16 @@ class Dataset(DatasetSteps):
         checks.check_seed(seed, SEED_LIMIT)
         files = expand(paths)
         text = f"list_files({len(files)} files)"
-        source = ElementSource(
-            text, lambda _: grain.MapDataset.source(files), lambda: len(files), computes=False, is_batched=False
+        dataset = cls(
+            Recipe(
+                text,
+                lambda _: grain.MapDataset.source(files),
+                lambda: len(files),
+                "list",
+                computes=False,
+                is_batched=False,
+            )
         )
-        dataset = cls(Recipe(source, "list"))
         return dataset.shuffle(seed=seed) if shuffle else dataset
 
     @staticmethod
@@ -222,7 +226,7 @@ class Dataset(DatasetSteps):
         for leaf in leaves or [structure]:
             checks.check_dataset("zip", leaf, Dataset)
         is_flat = isinstance(structure, tuple) and len(structure) == len(leaves)
-        return Dataset(recipe_steps.zipped([leaf._recipe for leaf in leaves], None if is_flat else tree.unflatten))
+        return Dataset(zipped([leaf._recipe for leaf in leaves], None if is_flat else tree.unflatten))
 
     # Walking.
 

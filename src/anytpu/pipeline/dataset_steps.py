@@ -1,40 +1,38 @@
-"""The methods of `Dataset` that return a new data set.
+"""The methods of `Dataset` that call functions, make batches, and change the speed.
 
-Idea: a step takes a recipe and returns a longer one; nothing is read. The names and the order of the arguments are
-those of tf.data, with `shard` as the exception.
+Idea: as in `dataset_order.py`, each method makes one step of the recipe: the step's text, the node of a pass, and the
+number of its elements.
 
 Rule: a step returns a new data set and leaves the old one unchanged.
 """
 
 from __future__ import annotations
 
-import abc
+import math
 import os
 from collections.abc import Callable
 from typing import Any, Self
 
-import jax
+import grain
 
 from anytpu.errors import SettingError
-from anytpu.pipeline import checks, recipe_steps
+from anytpu.pipeline import checks
+from anytpu.pipeline.caches import FileCache, MemoryCache
 from anytpu.pipeline.checks import takes_tensorflow_names
-from anytpu.pipeline.columns import PaddedStack
+from anytpu.pipeline.columns import PaddedStack, stack, unstack
+from anytpu.pipeline.dataset_order import OrderSteps
 from anytpu.pipeline.functions import BatchFunction, ElementFunction
-from anytpu.pipeline.recipe import SEED_LIMIT, Recipe
+from anytpu.pipeline.nodes import Cached, Node, RowBatches
+from anytpu.pipeline.recipe import SEED_LIMIT, STREAM_BUFFER, Length, in_workers, read_ahead
+from anytpu.pipeline.streams import Interleaved, Recorded, Stream
 
 Tree = Any
 
 _CYCLE_LENGTH = 4
 
 
-class DatasetSteps(abc.ABC):
+class DatasetSteps(OrderSteps):
     """The steps of a data set."""
-
-    _recipe: Recipe
-
-    @abc.abstractmethod
-    def _with(self, recipe: Recipe) -> Self:
-        """Return a data set of another recipe."""
 
     # Functions of elements.
 
@@ -56,9 +54,9 @@ class DatasetSteps(abc.ABC):
             [0, 11, 22]
         """
         checked = ElementFunction("map", function)
-        return self._with(
-            recipe_steps.mapped(self._recipe, BatchFunction(checked) if self._recipe.is_batched else checked)
-        )
+        called = BatchFunction(checked) if self._recipe.is_batched else checked
+        recipe = self._recipe.by_element()
+        return self._with(recipe.then("map()", lambda index: recipe.make(index).map(called), computes=True))
 
     def random_map(self, function: Callable[..., Tree], *, seed: int = 0) -> Self:
         """Apply a function to each element and a random generator.
@@ -77,14 +75,23 @@ class DatasetSteps(abc.ABC):
             True
         """
         checks.check_seed(seed, SEED_LIMIT)
-        return self._with(recipe_steps.randomly_mapped(self._recipe, ElementFunction("random_map", function), seed))
+        checked, recipe = ElementFunction("random_map", function), self._recipe.by_element()
+
+        def make(pass_index: int) -> Node:
+            return recipe.make(pass_index).random_map(checked, seed=(seed + pass_index) % SEED_LIMIT)
+
+        return self._with(recipe.then(f"random_map(seed={seed})", make, computes=True))
 
     @takes_tensorflow_names(name=None)
     def filter(self, predicate: Callable[..., bool]) -> Self:
         """Keep the elements for which a predicate returns True. Their number is not known before they are read."""
-        return self._with(
-            recipe_steps.filtered(self._recipe, ElementFunction("filter", predicate, returns_element=False))
-        )
+        checked, recipe = ElementFunction("filter", predicate, returns_element=False), self._recipe.by_element()
+
+        def make(pass_index: int) -> Node:
+            return recipe.make(pass_index).filter(checked)
+
+        kind = "stream" if recipe.kind == "stream" else "sparse"
+        return self._with(recipe.then("filter()", make, _unless_finite, kind=kind, computes=True))
 
     @takes_tensorflow_names(map_func="function", num_parallel_calls=None, deterministic=None, name=None)
     def interleave(
@@ -117,15 +124,18 @@ class DatasetSteps(abc.ABC):
         return self._interleaved("flat_map", function, 1, 1)
 
     def _interleaved(self, name: str, function: Callable[..., Any], cycle_length: int, block_length: int) -> Self:
-        checked = ElementFunction(name, function, returns_element=False)
+        checked, recipe = ElementFunction(name, function, returns_element=False), self._recipe.in_order()
 
-        def open_recipe(element: Tree) -> Recipe:
-            inner = checked(element)
-            checks.check_result(name, inner, DatasetSteps, "for arrays, Dataset.from_tensor_slices(arrays)")
-            return inner._recipe
+        def make(pass_index: int) -> Node:
+            def open_stream(element: Tree) -> grain.IterDataset:
+                inner = checked(element)
+                checks.check_result(name, inner, DatasetSteps, "for arrays, Dataset.from_tensor_slices(arrays)")
+                return inner._recipe.stream(pass_index)
+
+            return Stream(Interleaved, open_stream, cycle_length, block_length, parent=recipe.make(pass_index))
 
         text = "flat_map()" if name == "flat_map" else f"interleave({cycle_length}, {block_length})"
-        return self._with(recipe_steps.interleaved(self._recipe, open_recipe, cycle_length, block_length, text))
+        return self._with(recipe.then(text, make, _unless_finite, computes=True))
 
     def apply(self, function: Callable[[Any], Any]) -> Self:
         """Return the result of a function of this data set, which makes chains of steps reusable.
@@ -140,127 +150,6 @@ class DatasetSteps(abc.ABC):
         checks.check_result("apply", result, DatasetSteps, "end it with return dataset")
         return result
 
-    # Order and number of elements.
-
-    @takes_tensorflow_names(buffer_size="buffer", name=None)
-    def shuffle(
-        self, buffer: int | None = None, seed: int | None = 0, reshuffle_each_iteration: bool | None = True
-    ) -> Self:
-        """Shuffle the elements, in another order in each pass.
-
-        Args:
-            buffer: window size, in elements, of the shuffle of a stream or of endless elements. Elements that can be
-                indexed are shuffled as a whole otherwise, without being read.
-            seed: seed of the orders, 0 to 2**32 - 1; None: 0.
-            reshuffle_each_iteration: False: each pass has the order of the first.
-
-        Raises:
-            SettingError: `buffer` is missing for a stream or after an endless `repeat`; the seed is out of range.
-        """
-        seed = 0 if seed is None else seed
-        checks.check_seed(seed, SEED_LIMIT)
-        if buffer is not None:
-            checks.check_count("buffer", buffer)
-        if self._recipe.kind == "stream" and buffer is None:
-            raise SettingError(
-                f"{self!r} is a stream, which cannot be shuffled as a whole: pass the size of the window, "
-                "shuffle(1000), or shuffle before filter, batch and prefetch"
-            )
-        if self._recipe.is_endless and buffer is None:
-            raise SettingError(
-                f"{self!r} is endless, so it cannot be shuffled as a whole: shuffle before repeat(), or pass the size "
-                "of the window, shuffle(1000)"
-            )
-        is_fixed = reshuffle_each_iteration is False
-        return self._with(recipe_steps.shuffled(self._recipe, buffer, seed, is_fixed=is_fixed))
-
-    @takes_tensorflow_names(name=None)
-    def repeat(self, count: int | None = None) -> Self:
-        """Concatenate passes into one.
-
-        Args:
-            count: number of passes; None or -1: endless. An endless data set stays as it is.
-
-        Raises:
-            SettingError: `count` is not an integer of at least 1.
-        """
-        count = None if checks.is_integer(count) and count == -1 else count
-        if count is not None:
-            checks.check_count("count", count)
-        if self._recipe.is_endless:
-            return self._with(self._recipe)
-        return self._with(recipe_steps.repeated(self._recipe, count))
-
-    @takes_tensorflow_names(name=None)
-    def take(self, count: int) -> Self:
-        """Keep the first elements of each pass.
-
-        Args:
-            count: number of elements; -1: all.
-
-        Raises:
-            SettingError: `count` is not an integer of at least -1.
-        """
-        checks.check_size(count)
-        return self._with(recipe_steps.taken(self._recipe, count)) if count >= 0 else self._with(self._recipe)
-
-    @takes_tensorflow_names(name=None)
-    def skip(self, count: int) -> Self:
-        """Leave out the first elements of each pass.
-
-        Args:
-            count: number of elements; -1: all, so that none is left.
-
-        Raises:
-            SettingError: `count` is not an integer of at least -1.
-        """
-        checks.check_size(count)
-        return self._with(
-            recipe_steps.skipped(self._recipe, count) if count >= 0 else recipe_steps.taken(self._recipe, 0)
-        )
-
-    @takes_tensorflow_names(num_shards="count", name=None)
-    def shard(self, index: int | None = None, count: int | None = None) -> Self:
-        """Keep one of every `count` elements: the part that one of several hosts reads. Put it before expensive steps.
-
-        After `filter` it counts the remaining elements. Each host reads all of them, the shards' sizes differ by at
-        most one, and the result is a stream.
-
-        Args:
-            index: index of the shard, from 0; None: the index of this process, `jax.process_index()`.
-            count: number of shards; None: the number of processes, `jax.process_count()`. tf.data has it first; pass
-                both by name, `shard(num_shards=4, index=0)`.
-
-        Raises:
-            SettingError: the shard does not exist.
-
-        Example:
-            >>> import numpy as np
-            >>> from anytpu.pipeline import Dataset
-            >>> [int(row) for row in Dataset.from_arrays(np.arange(5)).shard(1, 2)]
-            [1, 3]
-        """
-        index = jax.process_index() if index is None else index
-        count = jax.process_count() if count is None else count
-        checks.check_shard(index, count)
-        return self._with(recipe_steps.sharded(self._recipe, index, count))
-
-    @takes_tensorflow_names(dataset="other", name=None)
-    def concatenate(self, other: DatasetSteps) -> Self:
-        """Append the elements of another data set.
-
-        Raises:
-            DataError: `other` is not a data set.
-        """
-        checks.check_dataset("concatenate", other, DatasetSteps)
-        return self._with(recipe_steps.concatenated(self._recipe, other._recipe))
-
-    @takes_tensorflow_names(name=None)
-    def enumerate(self, start: int = 0) -> Self:
-        """Make pairs `(index, element)`; the index is an int64 that begins with `start` in each pass."""
-        checks.check_integer("start", start)
-        return self._with(recipe_steps.enumerated(self._recipe, start))
-
     # Batches.
 
     @takes_tensorflow_names(batch_size="rows", num_parallel_calls=None, deterministic=None, name=None)
@@ -274,8 +163,7 @@ class DatasetSteps(abc.ABC):
         Raises:
             SettingError: `rows` is not an integer of at least 1.
         """
-        checks.check_count("rows", rows)
-        return self._with(recipe_steps.batched(self._recipe, rows, drop_remainder))
+        return self._batched("batch", rows, stack, drop_remainder)
 
     @takes_tensorflow_names(batch_size="rows", name=None)
     def padded_batch(
@@ -301,14 +189,39 @@ class DatasetSteps(abc.ABC):
             >>> next(iter(sentences.padded_batch(2))).tolist()
             [[1, 2], [3, 0]]
         """
+        return self._batched("padded_batch", rows, PaddedStack(padded_shapes, padding_values), drop_remainder)
+
+    def _batched(self, name: str, rows: int, stack_rows: Callable[..., Tree], drop_remainder: bool) -> Self:
         checks.check_count("rows", rows)
-        padded = PaddedStack(padded_shapes, padding_values)
-        return self._with(recipe_steps.batched(self._recipe, rows, drop_remainder, "padded_batch", padded))
+        recipe = self._recipe
+        # A batch of rows of arrays is gathered at once; padding needs the elements.
+        gathers = recipe.kind == "rows" and name == "batch"
+        if not gathers:
+            recipe = recipe.in_order() if recipe.kind == "sparse" else recipe.by_element()
+
+        def make(pass_index: int) -> Node:
+            node = recipe.make(pass_index)
+            if gathers:
+                return RowBatches(node, recipe.arrays, rows, drop_remainder)
+            return node.batch(rows, drop_remainder=drop_remainder, batch_fn=stack_rows)
+
+        def length(before: Length) -> Length:
+            if before is None or before == math.inf:
+                return before
+            return before // rows if drop_remainder else -(-before // rows)
+
+        text = f"{name}({rows}, drop_remainder=True)" if drop_remainder else f"{name}({rows})"
+        return self._with(recipe.then(text, make, length, kind="list" if gathers else None, is_batched=True))
 
     @takes_tensorflow_names(name=None)
     def unbatch(self) -> Self:
         """Make the rows of batches elements. Iteration raises DataError if columns have different numbers of rows."""
-        return self._with(recipe_steps.unbatched(self._recipe))
+        recipe = self._recipe.in_order()
+
+        def make(pass_index: int) -> Node:
+            return grain.experimental.FlatMapIterDataset(recipe.make(pass_index), _UnstackedRows())
+
+        return self._with(recipe.then("unbatch()", make, _unless_finite, is_batched=False))
 
     # Speed.
 
@@ -328,7 +241,16 @@ class DatasetSteps(abc.ABC):
         """
         if self._recipe.is_endless:
             raise SettingError(f"{self!r} is endless, so it cannot be stored: put cache before repeat()")
-        return self._with(recipe_steps.cached(self._recipe, os.path.expanduser(os.fspath(path)) or None))
+        file = os.path.expanduser(os.fspath(path))
+        has_index = not file and self._recipe.kind != "stream"
+        recipe = self._recipe if has_index else self._recipe.in_order()
+        computed: dict[int, Tree] = {}
+        store = FileCache(file, recipe.text) if file else MemoryCache()
+
+        def make(pass_index: int) -> Node:
+            return Cached(recipe.make(0), computed) if has_index else Stream(Recorded, recipe.make(0), store)
+
+        return self._with(recipe.then("cache(file)" if file else "cache()", make, computes=bool(file)))
 
     @takes_tensorflow_names(buffer_size="buffer", name=None)
     def prefetch(self, buffer: int | None = None, *, threads: int | None = None, workers: int = 0) -> Self:
@@ -347,14 +269,25 @@ class DatasetSteps(abc.ABC):
         """
         buffer = None if checks.is_integer(buffer) and buffer == -1 else buffer
         checks.check_prefetch(buffer, threads, workers)
-        kind = self._recipe.kind
-        if workers and kind not in ("rows", "list"):
+        recipe = self._recipe.by_element()
+        if workers and recipe.kind != "list":
             raise SettingError(
                 f"workers divide elements by index, and {self!r} is "
-                f"{'a stream' if kind == 'stream' else 'filtered'}: put prefetch(workers={workers}) before "
+                f"{'a stream' if recipe.kind == 'stream' else 'filtered'}: put prefetch(workers={workers}) before "
                 "filter, on a source that can be indexed, or omit workers"
             )
-        return self._with(recipe_steps.prefetched(self._recipe, buffer, threads, workers))
+
+        def make(pass_index: int) -> Node:
+            node = recipe.make(pass_index)
+            if recipe.kind == "stream":
+                size = STREAM_BUFFER if buffer is None else buffer
+                return grain.experimental.ThreadPrefetchIterDataset(node, prefetch_buffer_size=size) if size else node
+            if not workers:
+                return read_ahead(recipe, node, buffer, threads)
+            return in_workers(read_ahead(recipe, node, 0), workers, buffer or STREAM_BUFFER)
+
+        text = f"prefetch(workers={workers})" if workers else ""
+        return self._with(recipe.then(text, make, kind="stream", reads_ahead=True))
 
     def with_options(self, options: Any) -> Self:
         """Accept the options of a tf.data program; none of them changes the elements.
@@ -368,3 +301,15 @@ class DatasetSteps(abc.ABC):
         """
         checks.check_options(options)
         return self._with(self._recipe)
+
+
+class _UnstackedRows(grain.experimental.FlatMapTransform):
+    max_fan_out = 2**62
+
+    def flat_map(self, element: Tree) -> list[Tree]:
+        return unstack(element)
+
+
+def _unless_finite(length: Length) -> Length:
+    """Return the number of elements of a step that keeps an unknown number of them."""
+    return math.inf if length == math.inf else None

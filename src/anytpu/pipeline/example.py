@@ -20,7 +20,7 @@ import numpy as np
 
 from anytpu.errors import RecordError
 from anytpu.pipeline.features import KIND_NAMES, FeatureSpec
-from anytpu.pipeline.sources import Record
+from anytpu.pipeline.record import Record
 
 Spec = Mapping[str, FeatureSpec]
 

@@ -23,7 +23,8 @@ from anytpu.pipeline.dataset import Dataset
 from anytpu.pipeline.example import parse_example
 from anytpu.pipeline.features import FixedLenFeature
 from anytpu.pipeline.images import decode_image
-from anytpu.pipeline.sources import Record, RecordSource
+from anytpu.pipeline.record import Record
+from anytpu.pipeline.shards import RecordSource
 from anytpu.pipeline.tfrecord import records
 
 SPLITS = ("train", "val", "test")
@@ -54,10 +55,13 @@ def flowers(path: str | os.PathLike[str], split: str = "train", size: int = 192)
         DataError: the files are missing; or, during iteration, their number of records differs from their names.
 
     Example:
-        >>> from anytpu.pipeline import make_flowers
-        >>> flower = next(iter(flowers(make_flowers(), "val")))
-        >>> flower["image"].shape, sorted(flower)
-        ((192, 192, 3), ['class', 'id', 'image'])
+        >>> import pathlib, tempfile
+        >>> from anytpu.pipeline import encode_example, encode_jpeg, write_records
+        >>> flower = {"image": encode_jpeg(np.zeros((8, 8, 3), np.uint8)), "class": 3, "id": "rose"}
+        >>> (folder := pathlib.Path(tempfile.mkdtemp()) / "val").mkdir()
+        >>> _ = write_records(folder / "00-8x8-1.tfrec", [encode_example(flower)])
+        >>> [(flower["image"].shape, flower["id"]) for flower in flowers(folder.parent, "val")]
+        [((8, 8, 3), 'rose')]
     """
     if split not in SPLITS:
         raise SettingError(f"split must be one of {', '.join(SPLITS)}, not {split!r}")
@@ -78,7 +82,7 @@ def _source(path: str, split: str, size: int) -> RecordSource:
             return source
     raise DataError(
         f"there are no flowers in {path}: neither {folder}/{split}/*.tfrec nor {split}/*.tfrec. Unpack Kaggle's "
-        "flower-classification-with-tpus there, or make small sample files: flowers(tpu.pipeline.make_flowers())"
+        "flower-classification-with-tpus there; examples/05_flowers.py makes small files of the same layout"
     ) from failed
 
 

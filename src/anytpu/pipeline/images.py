@@ -24,7 +24,7 @@ import simplejpeg
 
 from anytpu._calls import explain_arguments
 from anytpu.errors import RecordError, SettingError
-from anytpu.pipeline.sources import Record
+from anytpu.pipeline.record import Record
 from anytpu.units import MIB
 
 MAX_PIXELS = 2**27

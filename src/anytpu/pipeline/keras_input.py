@@ -11,39 +11,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from anytpu import _keras
 from anytpu.errors import DataError, SettingError
 
 Tree = Any
-
-
-class Batches(Protocol):
-    """The part of `Dataset` that the adapter uses."""
-
-    @property
-    def is_endless(self) -> bool:
-        """Whether iteration never ends."""
-        ...
-
-    @property
-    def is_batched(self) -> bool:
-        """False if its elements are single rows."""
-        ...
-
-    @property
-    def left(self) -> int | None:
-        """Number of batches of the next walk; None if not known."""
-        ...
-
-    def numbers(self, start: dict[str, Any] | None = None) -> Iterator[Tree]:
-        """Iterate over the batches without their string columns, from a saved position if `start` is one."""
-        ...
-
-    def position(self) -> dict[str, Any]:
-        """Return the position of the running walk, or of the next one."""
-        ...
 
 
 def install(dataset_class: type) -> None:
@@ -61,7 +34,7 @@ def _extend_choice(dataset_class: type, original: Callable) -> Callable:
                     f"{name} must be None when x is a Dataset: its batches are x, (x, y) or (x, y, sample_weight). "
                     "Include it in the batches, with Dataset.from_arrays((x, y)) or with map"
                 )
-        return DatasetAdapter(x, others.get("class_weight"), others.get("steps_per_epoch"))  # pyright: ignore[reportArgumentType]
+        return DatasetAdapter(x, others.get("class_weight"), others.get("steps_per_epoch"))
 
     return get_data_adapter
 
@@ -70,7 +43,7 @@ class DatasetAdapter:
     """Keras's data adapter for a `Dataset`.
 
     Args:
-        dataset: the data set.
+        dataset: the `Dataset`.
         class_weight: weight of each class by its index, or None.
         steps: number of steps in an epoch; None: the number of batches.
 
@@ -81,7 +54,7 @@ class DatasetAdapter:
 
     batch_size = has_partial_batch = partial_batch_size = None
 
-    def __init__(self, dataset: Batches, class_weight: dict[int, float] | None, steps: int | None) -> None:
+    def __init__(self, dataset: Any, class_weight: dict[int, float] | None, steps: int | None) -> None:
         if dataset.is_endless and steps is None:
             raise SettingError(
                 f"{dataset!r} is endless: pass steps_per_epoch (for validation data validation_steps; to evaluate and "

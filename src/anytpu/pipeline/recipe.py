@@ -17,8 +17,10 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import grain
+from absl import flags
 
 from anytpu.pipeline.columns import row_of
+from anytpu.pipeline.nodes import unshared
 
 Tree = Any
 Length = float | None
@@ -37,144 +39,100 @@ _ELEMENTS_PER_THREAD = 16
 
 
 @dataclasses.dataclass(frozen=True)
-class ElementSource:
-    """The source of a data set's elements.
+class Recipe:
+    """A data set's source and its steps so far.
 
     Attributes:
-        text: its call, as the data set's `repr` shows it.
-        make: builds its node of a pass.
-        length: returns its number of elements, possibly by a scan of files.
-        arrays: the arrays whose rows are the elements, or None.
-        computes: whether its elements are worth threads: they are read from files or computed.
-        is_endless: whether it never ends.
-        is_batched: whether its elements are batches; None if not known.
+        text: the calls with their integers and seeds, without functions, as the data set's `repr` shows them.
+        make: builds the grain node of a pass from the index of the pass.
+        count: returns the number of elements in a pass, possibly by a scan of files.
+        kind: kind of the output.
+        arrays: the arrays whose rows are the elements of the source, or None.
+        computes: whether elements are worth threads: they are read from files or computed. Rows of arrays would only
+            wait for Python's global lock.
+        is_endless: whether a pass never ends, as after `repeat()`.
+        is_batched: whether the elements are batches, as after `batch`; None if not known.
+        reads_ahead: whether a step configures prefetching.
+        ends_with_work: whether elements are computed after the threads of `in_order`; handing each over again takes 25
+            us.
     """
 
     text: str
     make: Make
-    length: Callable[[], Length]
+    count: Callable[[], Length]
+    kind: Kind
     arrays: Tree = None
     computes: bool = True
     is_endless: bool = False
     is_batched: bool | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class DatasetStep:
-    """A step of a data set.
-
-    Attributes:
-        text: its call, as the data set's `repr` shows it; "" for a step that changes neither elements nor order.
-        make: builds its node of a pass from the builder of the steps before it and the index of the pass.
-        length: maps the number of elements before the step to the number after it.
-        kind: kind of its output; None: that of its input.
-        computes: whether it runs functions of the user.
-        reads_ahead: whether it configures prefetching.
-        is_endless: whether its output never ends; None: as its input.
-        is_batched: whether its output consists of batches; None: as its input.
-    """
-
-    text: str
-    make: Callable[[Make, int], Any]
-    length: Callable[[Length], Length] = lambda length: length
-    kind: Kind | None = None
-    computes: bool = False
     reads_ahead: bool = False
-    is_endless: bool | None = None
-    is_batched: bool | None = None
+    ends_with_work: bool = True
 
+    def then(
+        self,
+        text: str,
+        make: Make,
+        length: Callable[[Length], Length] = lambda length: length,
+        *,
+        kind: Kind | None = None,
+        computes: bool = False,
+        **changes: Any,
+    ) -> Recipe:
+        """Return this recipe with a step appended.
 
-@dataclasses.dataclass(frozen=True)
-class Recipe:
-    """A source and steps.
-
-    Attributes:
-        source: the source of the elements.
-        kind: kind of the last step's output.
-        steps: the steps, in order.
-    """
-
-    source: ElementSource
-    kind: Kind
-    steps: tuple[DatasetStep, ...] = ()
-
-    def then(self, step: DatasetStep) -> Recipe:
-        """Return this recipe with a step appended."""
-        return Recipe(self.source, step.kind or self.kind, (*self.steps, step))
+        Args:
+            text: the step's call; "" for a step that changes neither elements nor order.
+            make: builds the step's node of a pass, with `make` of this recipe.
+            length: maps the number of elements before the step to the number after it.
+            kind: kind of its output; None: that of its input.
+            computes: whether it runs functions of the user.
+            **changes: other attributes that it changes.
+        """
+        return dataclasses.replace(
+            self,
+            text=f"{self.text}.{text}" if text else self.text,
+            make=make,
+            count=lambda: length(self.length),
+            kind=kind or self.kind,
+            computes=self.computes or computes,
+            ends_with_work=computes or (kind != "stream" and self.ends_with_work),
+            **changes,
+        )
 
     def by_element(self) -> Recipe:
         """Return the recipe with row indices replaced by the rows themselves."""
         if self.kind != "rows":
             return self
-        row = functools.partial(row_of, self.source.arrays)
-        return self.then(DatasetStep("", lambda before, pass_index: before(pass_index).map(row), kind="list"))
+        row = functools.partial(row_of, self.arrays)
+        return self.then("", lambda pass_index: self.make(pass_index).map(row), kind="list")
 
     def in_order(self) -> Recipe:
         """Return the recipe with its elements as a stream, computed ahead if they can be indexed."""
         recipe = self.by_element()
         if recipe.kind == "stream":
             return recipe
-        return recipe.then(
-            DatasetStep("", lambda before, pass_index: read_ahead(recipe, before(pass_index)), kind="stream")
-        )
+        return recipe.then("", lambda pass_index: read_ahead(recipe, recipe.make(pass_index)), kind="stream")
 
-    @functools.cached_property
-    def text(self) -> str:
-        """The calls of the recipe with their integers and seeds, without functions."""
-        return ".".join(text for text in (self.source.text, *(step.text for step in self.steps)) if text)
+    def indexed_or_in_order(self, has_index: bool) -> Recipe:
+        """Return the recipe with its elements by index if they have one, else as a stream."""
+        return self.by_element() if has_index else self.in_order()
 
     @functools.cached_property
     def length(self) -> Length:
         """Number of elements in a pass."""
-        length = self.source.length()
-        for step in self.steps:
-            length = step.length(length)
-        return length
-
-    @property
-    def is_endless(self) -> bool:
-        """Whether a pass never ends, as after `repeat()`."""
-        stated = [step.is_endless for step in self.steps if step.is_endless is not None]
-        return stated[-1] if stated else self.source.is_endless
-
-    @property
-    def is_batched(self) -> bool | None:
-        """Whether the elements are batches, as after `batch`; None if not known."""
-        stated = [step.is_batched for step in self.steps if step.is_batched is not None]
-        return stated[-1] if stated else self.source.is_batched
+        return self.count()
 
     @property
     def has_index(self) -> bool:
         """Whether every element of a pass can be computed from its index, and a pass ends."""
         return self.kind in ("rows", "list") and not self.is_endless
 
-    @property
-    def computes(self) -> bool:
-        """Whether elements are worth threads; rows of arrays would only wait for Python's global lock."""
-        return self.source.computes or any(step.computes for step in self.steps)
-
-    @property
-    def _ends_with_work(self) -> bool:
-        """Whether elements are computed after the threads of `in_order`; handing each over again takes 25 us."""
-        for step in reversed(self.steps):
-            if step.computes or step.kind == "stream":
-                return step.computes
-        return True
-
-    def node(self, pass_index: int) -> Any:
-        """Build the grain node of a pass."""
-        make = self.source.make
-        for step in self.steps:
-            make = functools.partial(step.make, make)
-        return make(pass_index)
-
     def stream(self, pass_index: int) -> grain.IterDataset:
         """Return the elements of a pass as a stream with prefetching."""
-        recipe = self.by_element()
-        node = recipe.node(pass_index)
+        node = self.by_element().make(pass_index)
         if isinstance(node, grain.MapDataset):
             return read_ahead(self, node)
-        if any(step.reads_ahead for step in self.steps) or not self._ends_with_work:
+        if self.reads_ahead or not self.ends_with_work:
             return node
         return grain.experimental.ThreadPrefetchIterDataset(node, prefetch_buffer_size=STREAM_BUFFER)
 
@@ -188,7 +146,16 @@ def read_ahead(recipe: Recipe, node: Any, buffer: int | None = None, threads: in
     return node.to_iter_dataset(grain.ReadOptions(num_threads=min(threads, buffer), prefetch_buffer_size=buffer))
 
 
-def watch_parent(index: int, count: int) -> None:
+def in_workers(node: grain.IterDataset, workers: int, buffer: int) -> grain.IterDataset:
+    """Compute a node's elements ahead in worker processes, `buffer` in each."""
+    # grain reads absl's flags to start workers, and most programs do not use absl.
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS.mark_as_parsed()
+    options = grain.MultiprocessingOptions(workers, per_worker_buffer_size=buffer)
+    return node.mp_prefetch(options, worker_init_fn=_watch_parent).map(unshared)
+
+
+def _watch_parent(index: int, count: int) -> None:
     """Start a thread that ends this worker process as soon as its parent has ended for any reason.
 
     A killed process (kill -9, out of memory) cannot notify its workers, which would keep memory and files for ever.

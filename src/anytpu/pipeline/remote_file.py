@@ -2,10 +2,10 @@
 
 Idea: fsspec chooses a library by the protocol, and each library reports a missing network, missing credentials or a
 missing file in its own way. Here all of these become one line with the URL and the command to type. A web server may
-ignore the requested range and send the whole file. For reads beyond its beginning such a file is copied once.
+ignore the requested range and send the whole file. Such a file can be read in order only.
 
-Rule: connections are not pickled: each process opens its own. A path that looks like a URL is never taken for a folder.
-A server that cannot be reached is an error after a few seconds, though the libraries repeat a request for a minute.
+Rule: each process opens its own connections. A path that looks like a URL is never taken for a folder. A server that
+cannot be reached is an error after a few seconds, though the libraries repeat a request for a minute.
 """
 
 from __future__ import annotations
@@ -16,22 +16,16 @@ import glob
 import io
 import logging
 import re
-import shutil
 import socket
-import tempfile
 import threading
 import urllib.parse
 import urllib.request
-import warnings
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import Any
 
 from anytpu import _env
 from anytpu.errors import FileError
-from anytpu.units import MIB, format_bytes
-
-IN_MEMORY_BYTES = 64 * MIB
-"""Maximum size of a copy in memory; a larger copy is a temporary file."""
+from anytpu.units import MIB
 
 _EXTRAS = {"gs": "gs", "gcs": "gs", "s3": "s3", "s3a": "s3", "http": "https", "https": "https"}
 _LOGIN = {
@@ -77,8 +71,6 @@ class RemoteFile:
 
     def __init__(self, path: str):
         self.path = path
-        self._copy: IO[bytes] | None = None
-        self._copying = threading.Lock()
 
     @functools.cached_property
     def size_bytes(self) -> int:
@@ -93,120 +85,72 @@ class RemoteFile:
     def known_size_bytes(self) -> int | None:
         """Return the file's length, or None if its server does not report it."""
         with explained(self.path, "read"):
-            return self._system[0].size(self._system[1])
+            system, path = file_system(self.path)
+            return system.size(path)
 
     def read_at(self, offset_bytes: int, length_bytes: int) -> bytes:
-        """Read a range of bytes; fewer at the end of the file."""
+        """Read a range of bytes; fewer at the end of the file.
+
+        Raises:
+            FileError: the range cannot be read, or its server sends whole files only.
+        """
         end_bytes = min(offset_bytes + length_bytes, self.size_bytes)
         if end_bytes <= offset_bytes:
             return b""
-        if self._copy is None:
-            with explained(self.path, "read"):
-                content = self._read_range(offset_bytes, end_bytes)
-            if content is not None:
-                return content
-        # Its server ignores ranges, so one local copy serves all threads. Another thread must not seek in between.
-        with self._copying:
-            self._copy = self._copy or self._make_copy()
-            self._copy.seek(offset_bytes)
-            return self._copy.read(end_bytes - offset_bytes)
-
-    def _read_range(self, start_bytes: int, end_bytes: int) -> bytes | None:
-        """Return a range of the file; None if a web server ignores the range and it does not start at 0."""
-        system, path = self._system
-        if not _is_web(self.path):
-            return system.cat_file(path, start=start_bytes, end=end_bytes)
-        # A block of one byte and no cache: fsspec requests exactly the range, and reads no more of a whole file.
-        settings = {"size": self.size_bytes, "block_size": 1, "cache_type": "none", "headers": _plain_headers(system)}
-        with system.open(path, **settings) as file:
-            file.seek(start_bytes)
-            try:
-                return file.read(end_bytes - start_bytes)
-            except ValueError:  # fsspec's error for an answer without the range
-                return None
+        with explained(self.path, "read"):
+            system, path = file_system(self.path)
+            if not _is_web(self.path):
+                return system.cat_file(path, start=offset_bytes, end=end_bytes)
+            # A block of one byte and no cache: fsspec requests exactly the range, and reads no more of a whole file.
+            settings = {"size": self.size_bytes, "block_size": 1, "cache_type": "none"}
+            with system.open(path, headers=_plain_headers(system), **settings) as file:
+                file.seek(offset_bytes)
+                try:
+                    return file.read(end_bytes - offset_bytes)
+                except ValueError as error:  # fsspec's error for an answer without the range
+                    raise FileError(
+                        f"{self.path!r} can only be read in order: its server sends whole files only; download it first"
+                    ) from error
 
     @contextlib.contextmanager
     def stream(self) -> Iterator[Any]:
         """Open the file for reading in order."""
-        if self.known_size_bytes() is not None:
-            yield io.BufferedReader(_SequentialReader(self), self.chunk_bytes)
-            return
         with explained(self.path, "read"):
-            file = self._system[0].open(self._system[1], "rb")
+            system, path = file_system(self.path)
+            file = system.open(path, "rb", **(_in_one_request(system) if _is_web(self.path) else _READ_AHEAD))
         with file:
-            yield _UnsizedStream(file, self.path)
-
-    def _make_copy(self) -> IO[bytes]:
-        size_bytes, folder = self.size_bytes, tempfile.gettempdir()
-        if size_bytes > IN_MEMORY_BYTES:
-            size = format_bytes(size_bytes)
-            if size_bytes > shutil.disk_usage(folder).free:
-                raise FileError(
-                    f"cannot read {self.path!r}: its server sends whole files only, and {folder!r} has no space for a "
-                    f"copy of {size}; download it to a folder with enough space"
-                )
-            warnings.warn(
-                f"{self.path!r}: its server sends whole files only, so {size} are copied to {folder!r} first; the copy "
-                "is removed when the program ends",
-                stacklevel=3,
-            )
-        with contextlib.ExitStack() as stack:
-            copy = stack.enter_context(tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES))
-            with explained(self.path, "read"):
-                import aiohttp
-                from fsspec.asyn import sync
-
-                # No limit on the total time; only a read without any data for 60 s times out.
-                timeout = aiohttp.ClientTimeout(total=None, sock_read=60)
-                system, path = self._system
-                settings = {"timeout": timeout, "headers": _plain_headers(system)}
-                sync(system.loop, functools.partial(system._get_file, path, copy, **settings))
-            if copy.tell() != size_bytes:
-                raise FileError(f"cannot read {self.path!r}: its server sent {copy.tell():,} of {size_bytes:,} bytes")
-            # The copy outlives this block.
-            stack.pop_all()
-        return copy  # pyright: ignore[reportReturnType]
-
-    @functools.cached_property
-    def _system(self) -> tuple[Any, str]:
-        return file_system(self.path)
-
-    def __getstate__(self) -> dict[str, object]:
-        return {name: value for name, value in vars(self).items() if name not in ("_system", "_copy", "_copying")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _copy=None, _copying=threading.Lock())
-
-    def __del__(self) -> None:
-        if self._copy is not None:
-            self._copy.close()
+            yield io.BufferedReader(_ExplainedReader(file, self.path), self.chunk_bytes)
 
 
-class _SequentialReader(io.RawIOBase):
-    """A stream over a file of known size, from its beginning to its end."""
+_READ_AHEAD = {"block_size": RemoteFile.chunk_bytes, "cache_type": "readahead"}
 
-    def __init__(self, file: RemoteFile):
-        self._file, self._offset = file, 0
+
+def _in_one_request(system: Any) -> dict[str, Any]:
+    """Return the settings that read a web file in order: any server can send it whole, of a size that it need not know.
+
+    There is no limit on the total time; only a read without any data for 60 s times out.
+    """
+    import aiohttp
+
+    timeout = aiohttp.ClientTimeout(total=None, sock_read=60)
+    # A size keeps fsspec from asking for it; a block size of 0 lets it not matter.
+    return {"block_size": 0, "size": 1, "timeout": timeout, "headers": _plain_headers(system)}
+
+
+class _ExplainedReader(io.RawIOBase):
+    """A remote file that is read in order; its errors are FileErrors."""
+
+    def __init__(self, file: Any, path: str):
+        self._file, self._path = file, path
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: memoryview, /) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
-        content = self._file.read_at(self._offset, len(buffer))
-        buffer[: len(content)] = content
-        self._offset += len(content)
-        return len(content)
-
-
-class _UnsizedStream:
-    """A stream of a file whose server does not report its size; it raises `FileError`."""
-
-    def __init__(self, file: Any, path: str):
-        self._file, self._path = file, path
-
-    def read(self, length_bytes: int, /) -> bytes:
         with explained(self._path, "read"):
-            return self._file.read(length_bytes)
+            content = self._file.read(len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
 
 
 def is_url(path: str) -> bool:

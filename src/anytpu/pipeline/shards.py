@@ -1,6 +1,9 @@
-"""A file of records, read in order, or scanned once and then read at any index.
+"""Files of records: many as one list, or as one stream.
 
-Idea: a format defines only the iteration over a file, the offsets of its records, and the extraction of a record from
+Idea: a data loader needs a list: its length, and record i, from any thread or process. A `RecordSource` is such a list
+over any number of files. Compressed files have no random access; their `RecordStream` yields the records in order only.
+
+A format defines only the iteration over a file, the offsets of its records, and the extraction of a record from
 its frame. Everything else is common to all formats and is here: opening, decompressing, skipping damaged
 records, caching the offsets.
 
@@ -10,8 +13,11 @@ Rule: a length that a file states is checked against the size of the file before
 from __future__ import annotations
 
 import abc
+import bisect
 import dataclasses
 import io
+import itertools
+import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -21,15 +27,7 @@ from anytpu.errors import SettingError
 from anytpu.files.memory import check_memory, check_ratio
 from anytpu.files.zips import Readable, read_up_to
 from anytpu.pipeline.compression import MAX_RATIO, CompressionError, Inflated, compression_of
-from anytpu.pipeline.sources import (
-    Fault,
-    IndexedShard,
-    Origin,
-    RecordShard,
-    RecordSource,
-    RecordStream,
-    report_skipped,
-)
+from anytpu.pipeline.record import Fault, Origin, report_skipped
 from anytpu.pipeline.storage import AnyPath, StoredFile, expand, stored
 from anytpu.units import MIB
 
@@ -117,7 +115,7 @@ class Format(abc.ABC):
         """Return the record in a frame, whose expected size is `size_bytes`, or a `Fault`."""
 
 
-class FormattedShard(RecordShard):
+class RecordShard:
     """A file of records in a format, possibly compressed, read in order.
 
     Args:
@@ -125,7 +123,12 @@ class FormattedShard(RecordShard):
         records: the format.
         compression: "gzip", "zlib" or None.
         skips: whether unreadable records are skipped; if not, they raise.
+
+    Attributes:
+        faults: records skipped when the file was last read or scanned.
     """
+
+    faults: tuple[Fault, ...] = ()
 
     def __init__(self, path: str, records: Format, compression: str | None, skips: bool):
         self.path, self._format, self._compression, self._skips = path, records, compression, skips
@@ -160,7 +163,7 @@ class FormattedShard(RecordShard):
         return ShardContent(self.path, inflated, None, self._file.known_size_bytes())
 
 
-class PlainShard(FormattedShard, IndexedShard):
+class IndexedShard(RecordShard):
     """An uncompressed file of records with random access.
 
     The offsets of its records are found on first use and cached; copies sent to other processes keep them.
@@ -208,6 +211,60 @@ class PlainShard(FormattedShard, IndexedShard):
         return self._format.unframe(self._file.read_at(start, size), size, origin)
 
 
+class RecordStream:
+    """Records of one or more files, in order. It can be iterated repeatedly and pickled.
+
+    Attributes:
+        shards: the files.
+    """
+
+    def __init__(self, shards: Sequence[RecordShard]):
+        self.shards = tuple(shards)
+
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.chain.from_iterable(self.shards)
+
+    @property
+    def skipped(self) -> tuple[Fault, ...]:
+        """Faults skipped so far by `on_error="skip"`; a fault in a file's structure also covers all later records."""
+        return tuple(itertools.chain.from_iterable(shard.faults for shard in self.shards))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({_listed([shard.path for shard in self.shards])})"
+
+
+class RecordSource(RecordStream, Sequence):
+    """Records of one or more files as one list, suitable for `grain.MapDataset.source`.
+
+    The files are scanned when the length or a record is first needed; iteration needs no scan.
+
+    Attributes:
+        shards: the files.
+    """
+
+    shards: tuple[IndexedShard, ...]
+
+    def __init__(self, shards: Sequence[IndexedShard]):
+        super().__init__(shards)
+        self._ends: list[int] = []
+
+    def __len__(self) -> int:
+        return self._index()[-1]
+
+    def __getitem__(self, index: int) -> Any:
+        index, length = operator.index(index), len(self)
+        if not -length <= index < length:
+            raise IndexError(f"there is no record {index}: {self!r} has {length} records, numbered from 0")
+        index %= length
+        shard = bisect.bisect_right(self._ends, index)
+        return self.shards[shard].read(index - (self._ends[shard - 1] if shard else 0))
+
+    def _index(self) -> list[int]:
+        if not self._ends:
+            self._ends = list(itertools.accumulate(len(shard) for shard in self.shards))
+        return self._ends
+
+
 def open_shards(
     paths: AnyPath | Sequence[AnyPath], records: Format, compression: str | None, on_error: str
 ) -> RecordSource | RecordStream:
@@ -227,5 +284,11 @@ def open_shards(
         raise SettingError(f'on_error must be "raise" or "skip", not {on_error!r}')
     compression, skips, files = compression_of(compression), on_error == "skip", expand(paths)
     if compression is None:
-        return RecordSource([PlainShard(path, records, skips) for path in files])
-    return RecordStream([FormattedShard(path, records, compression, skips) for path in files])
+        return RecordSource([IndexedShard(path, records, skips) for path in files])
+    return RecordStream([RecordShard(path, records, compression, skips) for path in files])
+
+
+def _listed(paths: list[str]) -> str:
+    if len(paths) == 1:
+        return repr(paths[0])
+    return f"{len(paths)} files, {paths[0]!r} to {paths[-1]!r}"

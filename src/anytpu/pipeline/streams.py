@@ -4,8 +4,8 @@ Idea: as in `nodes.py`, for elements that can only be read in order. Some of the
 form. Its shuffle is nine times slower, and its repeat replays one order. Its interleave has no blocks and needs an
 index, and its cache ends with its iterator.
 
-Rule: the state of an iterator is plain JSON. A prefetching thread takes it after each element, so it is cheap, and
-later steps do not change it.
+Rule: the state of an iterator, its position, is plain JSON. A prefetching thread takes it after each element, so it is
+cheap, and later steps do not change it.
 
 This file imports grain; only modules that build a data set import this file.
 """
@@ -28,22 +28,32 @@ from anytpu.pipeline.nodes import Node, frozen, permutation
 Tree = Any
 
 
-class Generated(grain.IterDataset):
+class Stream(grain.IterDataset):
+    """A stream that one of the iterators below reads.
+
+    Args:
+        iterator: the iterator's class.
+        *settings: its arguments after those of `parent`.
+        parent: the stream whose iterator is its first argument, or None.
+    """
+
+    def __init__(
+        self, iterator: Callable[..., grain.DatasetIterator], *settings: Any, parent: grain.IterDataset | None = None
+    ) -> None:
+        super().__init__(*() if parent is None else (parent,))
+        self._iterator, self._settings = iterator, settings
+
+    def __iter__(self) -> grain.DatasetIterator:
+        return self._iterator(*map(iter, self.parents), *self._settings)
+
+
+class Generated(grain.DatasetIterator):
     """The elements of a generator function. A position is restored by running the function again up to it.
 
     Args:
-        function: function without arguments that returns an iterator; it is called for each pass.
+        function: function without arguments that returns an iterator.
     """
 
-    def __init__(self, function: Callable[[], Iterable[Tree]]) -> None:
-        super().__init__()
-        self._function = function
-
-    def __iter__(self) -> grain.DatasetIterator:
-        return _GeneratedIterator(self._function)
-
-
-class _GeneratedIterator(grain.DatasetIterator):
     def __init__(self, function: Callable[[], Iterable[Tree]]) -> None:
         super().__init__()
         self._function = function
@@ -59,13 +69,15 @@ class _GeneratedIterator(grain.DatasetIterator):
         return jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, element)
 
     def get_state(self) -> dict[str, Any]:
+        """Return the position after the last element."""
         return {"taken": self._taken}
 
     def set_state(self, state: dict[str, Any]) -> None:
+        """Restore a position."""
         self._taken, self._iterator = state["taken"], None
 
 
-class ShuffledWindows(grain.IterDataset):
+class ShuffledWindows(grain.DatasetIterator):
     """A shuffle of a stream in windows, each with its own permutation.
 
     The saved position is that of the window's beginning: restoring it reads the window again.
@@ -73,20 +85,9 @@ class ShuffledWindows(grain.IterDataset):
     Args:
         parent: the stream.
         size: number of elements in a window.
-        seed: seed of the orders.
-        pass_index: index of the pass.
+        seeds: seeds of the orders: the step's, and the index of the pass.
     """
 
-    def __init__(self, parent: grain.IterDataset, size: int, seed: int, pass_index: int) -> None:
-        super().__init__(parent)
-        self._size, self._seed, self._pass_index = size, seed, pass_index
-
-    def __iter__(self) -> grain.DatasetIterator:
-        (parent,) = self.parents
-        return _WindowsIterator(iter(parent), self._size, (self._seed, self._pass_index))
-
-
-class _WindowsIterator(grain.DatasetIterator):
     def __init__(self, parent: grain.DatasetIterator, size: int, seeds: tuple[int, int]) -> None:
         super().__init__(parent)
         self._iterator = parent
@@ -115,16 +116,18 @@ class _WindowsIterator(grain.DatasetIterator):
         self._is_last = len(window) < self._size
 
     def get_state(self) -> dict[str, Any]:
+        """Return the position after the last element."""
         return {"start": self._start, "window": self._window, "taken": self._taken}
 
     def set_state(self, state: dict[str, Any]) -> None:
+        """Restore a position."""
         self._start = copy.deepcopy(state["start"])
         self._iterator.set_state(copy.deepcopy(state["start"]))
         self._window, self._taken = state["window"], state["taken"]
         self._fill()
 
 
-class Strided(grain.IterDataset):
+class Strided(grain.DatasetIterator):
     """Every `stride`-th element of a stream.
 
     Args:
@@ -133,16 +136,6 @@ class Strided(grain.IterDataset):
         stride: 1 for all further elements.
     """
 
-    def __init__(self, parent: grain.IterDataset, start: int, stride: int = 1) -> None:
-        super().__init__(parent)
-        self._start, self._stride = start, stride
-
-    def __iter__(self) -> grain.DatasetIterator:
-        (parent,) = self.parents
-        return _StridedIterator(iter(parent), self._start, self._stride)
-
-
-class _StridedIterator(grain.DatasetIterator):
     def __init__(self, parent: grain.DatasetIterator, start: int, stride: int) -> None:
         super().__init__(parent)
         self._iterator = parent
@@ -157,14 +150,16 @@ class _StridedIterator(grain.DatasetIterator):
         return element
 
     def get_state(self) -> dict[str, Any]:
+        """Return the position after the last element."""
         return {"parent": self._iterator.get_state(), "is_inside": self._is_inside}
 
     def set_state(self, state: dict[str, Any]) -> None:
+        """Restore a position."""
         self._iterator.set_state(state["parent"])
         self._is_inside = state["is_inside"]
 
 
-class Chained(grain.IterDataset):
+class Chained(grain.DatasetIterator):
     """Streams one after the other, each built when it begins: the passes of a repetition, or different data sets.
 
     Args:
@@ -172,15 +167,6 @@ class Chained(grain.IterDataset):
         count: number of streams; None: endless, up to the first empty stream.
     """
 
-    def __init__(self, make: Callable[[int], grain.IterDataset], count: int | None) -> None:
-        super().__init__()
-        self._make, self._count = make, count
-
-    def __iter__(self) -> grain.DatasetIterator:
-        return _ChainedIterator(self._make, self._count)
-
-
-class _ChainedIterator(grain.DatasetIterator):
     def __init__(self, make: Callable[[int], grain.IterDataset], count: int | None) -> None:
         super().__init__()
         self._make, self._count = make, count
@@ -201,10 +187,12 @@ class _ChainedIterator(grain.DatasetIterator):
         raise StopIteration
 
     def get_state(self) -> dict[str, Any]:
+        """Return the position after the last element."""
         stream = None if self._iterator is None else self._iterator.get_state()
         return {"done": self._completed, "is_empty": self._is_empty, "pass": stream}
 
     def set_state(self, state: dict[str, Any]) -> None:
+        """Restore a position."""
         self._end_stream()
         self._completed, self._is_empty = state["done"], state["is_empty"]
         if state["pass"] is not None:
@@ -217,11 +205,12 @@ class _ChainedIterator(grain.DatasetIterator):
             self._iterator = None
 
     def close(self) -> None:
+        """End the threads of the streams."""
         super().close()
         self._end_stream()
 
 
-class Interleaved(grain.IterDataset):
+class Interleaved(grain.DatasetIterator):
     """The elements of several streams at a time, in turns; a stream that ends is replaced by the next.
 
     Args:
@@ -231,22 +220,6 @@ class Interleaved(grain.IterDataset):
         block_length: number of elements taken from a stream in its turn.
     """
 
-    def __init__(
-        self,
-        parent: grain.IterDataset,
-        open_stream: Callable[[Tree], grain.IterDataset],
-        cycle_length: int,
-        block_length: int,
-    ) -> None:
-        super().__init__(parent)
-        self._open_stream, self._cycle_length, self._block_length = open_stream, cycle_length, block_length
-
-    def __iter__(self) -> grain.DatasetIterator:
-        (parent,) = self.parents
-        return _InterleavedIterator(iter(parent), self._open_stream, self._cycle_length, self._block_length)
-
-
-class _InterleavedIterator(grain.DatasetIterator):
     def __init__(
         self,
         parent: grain.DatasetIterator,
@@ -291,11 +264,13 @@ class _InterleavedIterator(grain.DatasetIterator):
         return None
 
     def get_state(self) -> dict[str, Any]:
+        """Return the position after the last element."""
         slots = [opened and [opened[0], opened[1].get_state()] for opened in self._slots]
         place = {"slot": self._slot, "taken": self._taken, "has_ended": self._has_ended}
         return {"parent": self._iterator.get_state(), "slots": slots, **place}
 
     def set_state(self, state: dict[str, Any]) -> None:
+        """Restore a position."""
         self._close_slots()
         # Open each stream again: the parent goes to the element of the stream, and the stream to its own position.
         for slot, saved in enumerate(state["slots"]):
@@ -315,33 +290,24 @@ class _InterleavedIterator(grain.DatasetIterator):
                 self._slots[slot] = None
 
     def close(self) -> None:
+        """End the threads of the streams."""
         super().close()
         self._close_slots()
 
 
-class CachedStream(grain.IterDataset):
+class Recorded(grain.DatasetIterator):
     """The elements of a stream, stored by its first complete pass and read from the store by the others.
 
     A position is restored from the store, or by running the stream again up to it.
 
     Args:
-        parent: the stream.
+        stream: the stream.
         cache: the store.
     """
 
-    def __init__(self, parent: grain.IterDataset, cache: Cache) -> None:
-        super().__init__(parent)
-        self._cache = cache
-
-    def __iter__(self) -> grain.DatasetIterator:
-        (parent,) = self.parents
-        return _CachedIterator(parent, self._cache)
-
-
-class _CachedIterator(grain.DatasetIterator):
-    def __init__(self, parent: Node, cache: Cache) -> None:
+    def __init__(self, stream: Node, cache: Cache) -> None:
         super().__init__()
-        self._stream, self._cache = parent, cache
+        self._stream, self._cache = stream, cache
         self._taken = 0
         self._elements: Sequence[Tree] | None = None
         self._recorded: tuple[Any, contextlib.ExitStack, Append] | None = None
@@ -382,9 +348,11 @@ class _CachedIterator(grain.DatasetIterator):
         raise StopIteration
 
     def get_state(self) -> dict[str, Any]:
+        """Return the position after the last element."""
         return {"taken": self._taken}
 
     def set_state(self, state: dict[str, Any]) -> None:
+        """Restore a position."""
         self._end_recording()
         self._taken, self._elements = state["taken"], None
 
@@ -397,5 +365,6 @@ class _CachedIterator(grain.DatasetIterator):
             stack.__exit__(GeneratorExit, GeneratorExit(), None)
 
     def close(self) -> None:
+        """End the threads of the streams."""
         super().close()
         self._end_recording()

@@ -23,8 +23,8 @@ import numpy as np
 from anytpu._calls import explain_arguments, explain_methods
 from anytpu.errors import RecordError
 from anytpu.pipeline.compression import Deflated, compression_of
-from anytpu.pipeline.shards import Format, RecordLayout, ShardContent, open_shards
-from anytpu.pipeline.sources import Fault, Origin, Record, RecordSource, RecordStream
+from anytpu.pipeline.record import Fault, Origin, Record
+from anytpu.pipeline.shards import Format, RecordLayout, RecordSource, RecordStream, ShardContent, open_shards
 from anytpu.pipeline.storage import AnyPath, StoredFile, created, shard_names
 from anytpu.units import MIB
 

@@ -18,8 +18,9 @@ import numpy as np
 
 from anytpu._calls import explain_arguments
 from anytpu.errors import SettingError
-from anytpu.pipeline.shards import Format, RecordLayout, ShardContent, open_shards
-from anytpu.pipeline.sources import Fault, Origin, Record, RecordSource, RecordStream
+from anytpu.pipeline.checks import check_count
+from anytpu.pipeline.record import Fault, Origin, Record
+from anytpu.pipeline.shards import Format, RecordLayout, RecordSource, RecordStream, ShardContent, open_shards
 from anytpu.pipeline.storage import AnyPath, StoredFile
 from anytpu.units import MIB
 
@@ -152,8 +153,7 @@ def fixed_records(
         ("header_bytes", header_bytes, 0),
         ("footer_bytes", footer_bytes, 0),
     ):
-        if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
-            raise SettingError(f"{name} must be an integer of at least {minimum}, not {value!r}")
+        check_count(name, value, minimum)
     return open_shards(paths, FixedFormat(record_bytes, header_bytes, footer_bytes), compression, on_error)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import collections
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,15 +46,21 @@ def hash_ids(strings: Any, size: int) -> Any:
     """
     if not isinstance(size, int | np.integer) or isinstance(size, bool) or not 0 < size < 2**31:
         raise SettingError(f"size must be a positive integer below 2 ** 31, not {size!r}")
-    if (rows := _ragged_rows(strings)) is not None:
-        return [_hashed(_present(row, index), size) for index, row in enumerate(rows)]
-    return _hashed(_present(strings), size)
+
+    def hashed(array: np.ndarray) -> np.ndarray:
+        distinct, places = _distinct(array)
+        digests = [hashlib.blake2b(_bytes(text), digest_size=8).digest() for text in distinct]
+        return np.asarray([int.from_bytes(digest, "little") % size for digest in digests], "int32")[places]
+
+    return _each(strings, hashed)
 
 
-def _hashed(array: np.ndarray, size: int) -> np.ndarray:
-    distinct, places = _distinct(array)
-    ids = [int.from_bytes(hashlib.blake2b(_bytes(text), digest_size=8).digest(), "little") % size for text in distinct]
-    return np.asarray(ids, "int32")[places]
+def _each(strings: Any, change: Callable[[np.ndarray], Any]) -> Any:
+    """Apply a function to an array of strings, or return a list of its results for rows of different lengths."""
+    rows = _ragged_rows(strings)
+    if rows is None:
+        return change(_present(strings))
+    return [change(_present(row, index)) for index, row in enumerate(rows)]
 
 
 def _present(strings: Any, row: int | None = None) -> np.ndarray:
@@ -100,16 +106,6 @@ def _ragged_rows(strings: Any) -> list[Any] | None:
     if not all(isinstance(row, list | tuple | np.ndarray) for row in rows):
         return None
     return rows if is_object or len({len(row) for row in rows}) > 1 else None
-
-
-def _texts(strings: Any, row: int | None = None) -> Iterator[str]:
-    """Yield the strings of an array, or of rows of different lengths; `row` is the row of the array in the data."""
-    if (rows := _ragged_rows(strings)) is not None:
-        for index, part in enumerate(rows):
-            yield from _texts(part, index)
-        return
-    for text in _present(strings, row).flat:
-        yield _text(text)
 
 
 def _is_array(part: Any) -> bool:
@@ -173,8 +169,15 @@ class Vocabulary:
             ['b', 'a']
         """
         counts: collections.Counter[str] = collections.Counter()
+
+        def count(array: np.ndarray) -> None:
+            counts.update(map(_text, array.flat))
+
         for row, part in enumerate(data):
-            counts.update(_texts(part, None if _is_array(part) else row))
+            if _is_array(part):
+                _each(part, count)
+            else:
+                count(_present(part, row))
         ordered = sorted(counts, key=lambda text: (-counts[text], text))
         return cls(ordered[:max_size], others)
 
@@ -192,9 +195,7 @@ class Vocabulary:
             DataError: a string is unknown, with `others="raise"`. Or a value is missing, or a number, and no string of
                 the vocabulary is the text of such a number.
         """
-        if (rows := _ragged_rows(strings)) is not None:
-            return [self._ids_of(_present(row, index)) for index, row in enumerate(rows)]
-        return self._ids_of(_present(strings))
+        return _each(strings, self._ids_of)
 
     def _ids_of(self, array: np.ndarray) -> np.ndarray:
         distinct, places = _distinct(array)

@@ -23,6 +23,7 @@ import jax
 from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
+from anytpu.program.axes import holds, spans_of
 from anytpu.program.jaxprs import aval_of, called_jaxpr, inner_jaxprs, level_of, rewrite_jaxprs
 
 MIN_SIZE = 4096
@@ -298,14 +299,12 @@ class _Level:
         source, shape = equation.invars[0], aval_of(equation.outvars[0]).shape
         if equation.params.get("dimensions") is not None:
             return None
-        sizes = aval_of(source).shape
+        own = spans_of(shape)[axis]
         # The axis to sum begins at the same stride in the operand of the reshape.
-        for position, size in enumerate(sizes):
-            if math.prod(sizes[:position]) != math.prod(shape[:axis]):
-                continue
-            if size == shape[axis]:
+        for position, span in enumerate(spans_of(aval_of(source).shape)):
+            if span == own:
                 summed = self._sum(source, position)
-            elif size % shape[axis] == 0 and size:
+            elif span[0] == own[0] and holds(span, own):
                 summed = self._sum_groups(source, position, shape[axis])
             else:
                 continue

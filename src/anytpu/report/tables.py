@@ -1,17 +1,86 @@
-"""`TableReport`: what the reports of records with one table share: HTML for a notebook, and no page of their own."""
+"""`TextTable`, `TableReport`: a table of texts, and the report of a record with one table, in the terminal and as HTML.
+
+Idea: the rows of a table are made once. The terminal and a page show the same ones, with the same remarks around them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from rich.table import Table
+from rich.text import Text
 
 from anytpu.errors import SettingError
-from anytpu.report.html import element
+from anytpu.report.html import Markup, element, joined
+from anytpu.report.html import table as html_table
+from anytpu.report.terminal import compact_table, hang, open_console, say, table_width
+
+
+class TextTable(NamedTuple):
+    """A table of texts.
+
+    Attributes:
+        titles: titles of the columns.
+        rows: cells of each row.
+        left: titles of the columns of words, which are aligned left; the others have numbers.
+        wrapped: titles of the columns that may take several lines of a terminal.
+        faults: indices of the rows whose last cell is a fault, shown in red.
+    """
+
+    titles: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    left: Collection[str] = ()
+    wrapped: Collection[str] = ()
+    faults: Collection[int] = ()
+
+    def without(self, title: str) -> TextTable:
+        """Return the table without a column."""
+        index = list(self.titles).index(title)
+        titles, *rows = ((*cells[:index], *cells[index + 1 :]) for cells in (self.titles, *self.rows))
+        return self._replace(titles=titles, rows=rows)
+
+    def within(self, width: int) -> TextTable:
+        """Return the table without its last columns, as far as those beside the names take more of a terminal."""
+        table = self
+        while len(table.titles) > 2 and table_width(table.without(table.titles[0]).to_terminal()) > width:
+            table = table.without(table.titles[-1])
+        return table
+
+    def to_terminal(self) -> Table:
+        """Return the table for a terminal."""
+        shown = compact_table(self.titles, self.left, self.wrapped, "fold" if self.wrapped else "ellipsis")
+        for index, (*cells, last) in enumerate(self.rows):
+            shown.add_row(*cells, Text(last, "red") if index in self.faults else last)
+        return shown
+
+    def to_html(self, class_: str) -> Markup:
+        """Return the table for a page."""
+        numbers = [index for index, title in enumerate(self.titles) if title not in self.left]
+        rows = [
+            (*cells, element("b", last, class_="bad") if index in self.faults else last)
+            for index, (*cells, last) in enumerate(self.rows)
+        ]
+        return html_table(self.titles, rows, class_, numbers)
+
+
+class Remark(NamedTuple):
+    """A paragraph around a table.
+
+    Attributes:
+        text: the text.
+        start: its beginning; further lines of a terminal are indented by its width.
+        is_dim: whether it only explains the table.
+    """
+
+    text: str
+    start: str = ""
+    is_dim: bool = False
 
 
 class TableReport:
-    """A renderer without pages and plots.
+    """A renderer of a record with one table, without pages and plots.
 
     Attributes:
         no_page: the error text for a page, with what to do instead.
@@ -22,23 +91,38 @@ class TableReport:
     no_plots: str
 
     def caption(self, record: Any) -> str:
-        """Return the title of the table."""
+        """Return the title of the report."""
         raise NotImplementedError
 
-    def titles(self, record: Any) -> Sequence[str]:
-        """Return the titles of the columns."""
+    def table(self, record: Any) -> TextTable:
+        """Return the table."""
         raise NotImplementedError
 
-    def rows(self, record: Any) -> Sequence[Sequence[str]]:
-        """Return the cells of each row."""
+    def before(self, record: Any) -> Sequence[Remark]:
+        """Return the remarks above the table."""
+        return ()
+
+    def after(self, record: Any) -> Sequence[Remark]:
+        """Return the remarks below the table."""
         raise NotImplementedError
+
+    def show(self, record: Any) -> None:
+        """Print the report; a table without rows is left out."""
+        console, table = open_console(), self.table(record)
+        say(console, self.caption(record), style="bold")
+        _print(console, self.before(record))
+        if table.rows:
+            console.print(table.to_terminal())
+        _print(console, self.after(record))
 
     def to_fragment(self, record: Any) -> str:
-        """Return the table as HTML for a notebook."""
-        head = element("tr", *(element("th", title) for title in self.titles(record)))
-        rows = [element("tr", *(element("td", cell) for cell in row)) for row in self.rows(record)]
-        caption = element("caption", self.caption(record))
-        return element("table", caption, element("thead", head), element("tbody", *rows))
+        """Return the report as HTML for a notebook."""
+        above, below = (
+            [element("p", remark.start, remark.text) for remark in remarks]
+            for remarks in (self.before(record), self.after(record))
+        )
+        title = element("p", element("b", self.caption(record)))
+        return element("div", title, *above, joined(self.table(record).to_html("")), *below)
 
     def to_html(self, record: Any, path: str | Path) -> Path:
         """Refuse: the record has no page of its own."""
@@ -47,3 +131,9 @@ class TableReport:
     def to_images(self, record: Any, folder: str | Path, form: str) -> list[Path]:
         """Refuse: the record has no plots of its own."""
         raise SettingError(self.no_plots)
+
+
+def _print(console: Any, remarks: Sequence[Remark]) -> None:
+    for remark in remarks:
+        for line in hang(remark.start, remark.text, console.width):
+            console.print(Text(line, "dim" if remark.is_dim else ""), soft_wrap=True)

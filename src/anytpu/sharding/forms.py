@@ -29,7 +29,7 @@ from anytpu.sharding.searched import read_layout
 _MESH_HINT = ' Name the axes: mesh={"data": 4, "model": 2}.'
 _FORMS = (
     '"data", "fsdp", a keras.distribution.LayoutMap, a dictionary {pattern: PartitionSpec}, a function (name, '
-    "shape) -> PartitionSpec, a result of tpu.shard or the path of its JSON file"
+    "shape) -> PartitionSpec, a result of tpu.find_layouts or the path of its JSON file"
 )
 
 
@@ -97,7 +97,7 @@ def _of_name(layout: str, axes: tuple[tuple[str, int], ...], rows: tuple[str, ..
         return read_layout(layout)
     if layout == "auto":
         raise SettingError(
-            'the best layout is found by compiling: found = tpu.shard(model, tpu="v5e-8", batch_size=64), then '
+            'the best layout is found by compiling: found = tpu.find_layouts(model, tpu="v5e-8", batch_size=64), then '
             'layout=found. Without a search, "fsdp" needs the least memory of a core and "data" the least exchange'
         )
     raise _unknown(layout)
@@ -130,7 +130,10 @@ def _axes(mesh: Any, devices: int) -> tuple[tuple[str, int], ...]:
 def _other_mesh(layout: ModelLayout, devices: int) -> str:
     """Return the remedy for a layout whose mesh has another number of devices than the system."""
     if layout.specs:
-        return "it was found for that number, so search again on this system: tpu.shard(model, tpu=..., batch_size=...)"
+        return (
+            "it was found for that number, so search again on this system: "
+            "tpu.find_layouts(model, tpu=..., batch_size=...)"
+        )
     if layout.is_literal or layout.name == "DataParallel":
         return f"make a DeviceMesh whose sizes multiply to {devices}"
     filling = ", ".join(f'"{name}": {-1 if name == layout.row_axes[0] else size}' for name, size in layout.axes)

@@ -4,9 +4,8 @@ Idea: `x @ w` contracts the features of `x` with the rows of `w`, so these two a
 MaxText users write such names by hand ("embed", "mlp", "heads"); here they are found in the trace. A sharding of a
 model is then a map from logical axes to mesh axes, and every weight, slot and activation follows from it.
 
-Rule: an operation without a rule of its own relates the axes of equal size at equal positions of its operands and
-results. A reshape relates a merged axis to its major part: a block of the one is a block of the other. An axis that
-no rule relates has a group of its own. The groups only choose shardings; numbers never depend on them.
+Rule: axes with the same outermost factor (`program/axes.py`) are in one group. So a merged axis goes with its major
+part: a block of the one is a block of the other. The groups only choose shardings; numbers never depend on them.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from typing import Any
 
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
+from anytpu.program.axes import Factors, factors_of
 from anytpu.program.jaxprs import aval_of, called_jaxpr, inner_jaxprs, level_of, scan_arguments
 
 Axes = tuple[int, ...]
@@ -125,8 +125,16 @@ def _level(jaxpr: Jaxpr, groups: AxisGroups) -> AxisLevel:
         elif called is not None:
             level.inner[index] = [_call(called, groups, operands, results)]
         else:
-            _RULES.get(name, _equal_sizes)(groups, equation, operands, results)
+            _join_factors(groups, factors_of(equation), [*operands, *results])
     return level
+
+
+def _join_factors(groups: AxisGroups, factors: Factors, arrays: Sequence[Axes]) -> None:
+    """Join the axes with the same outermost factor."""
+    known: dict[int, int] = {}
+    for own, array in zip(arrays, (*factors.operands, *factors.results), strict=True):
+        for group, axis in zip(own, array, strict=True):
+            groups.join(known.setdefault(axis[0], group), group)
 
 
 def _call(jaxpr: Jaxpr, groups: AxisGroups, operands: Sequence[Axes], results: Sequence[Axes]) -> AxisLevel:
@@ -185,135 +193,4 @@ _NESTED: dict[str, Callable[[AxisGroups, JaxprEqn, list[Axes], list[Axes]], list
     "scan": _scan,
     "while": _while,
     "cond": _cond,
-}
-
-
-# Operations without bodies
-
-
-def _equal_sizes(groups: AxisGroups, equation: JaxprEqn, operands: list[Axes], results: list[Axes]) -> None:
-    """Relate axes of equal size at equal positions. Axes of one element are broadcast, and index nothing."""
-    for atom, axes in zip(equation.invars, operands, strict=True):
-        for variable, result in zip(equation.outvars, results, strict=True):
-            if len(axes) != len(result):
-                continue
-            sizes = zip(axes, result, aval_of(atom).shape, aval_of(variable).shape, strict=True)
-            for operand_axis, result_axis, size, new_size in sizes:
-                if size == new_size != 1:
-                    groups.join(operand_axis, result_axis)
-
-
-def _pairwise(groups: AxisGroups, equation: JaxprEqn, operands: list[Axes], results: list[Axes]) -> None:
-    """Relate each operand to the result at its position."""
-    _join_all(groups, operands, results)
-
-
-def _transpose(groups: AxisGroups, equation: JaxprEqn, operands: list[Axes], results: list[Axes]) -> None:
-    _join(groups, results[0], tuple(operands[0][axis] for axis in equation.params["permutation"]))
-
-
-def _broadcast(groups: AxisGroups, equation: JaxprEqn, operands: list[Axes], results: list[Axes]) -> None:
-    old, new = aval_of(equation.invars[0]).shape, aval_of(equation.outvars[0]).shape
-    for axis, target in enumerate(equation.params["broadcast_dimensions"]):
-        if old[axis] == new[target]:
-            groups.join(operands[0][axis], results[0][target])
-
-
-def _reduce(groups: AxisGroups, equation: JaxprEqn, operands: list[Axes], results: list[Axes]) -> None:
-    removed = equation.params["axes"]
-    for axes, result in zip(operands, results, strict=False):
-        _join(groups, tuple(axis for index, axis in enumerate(axes) if index not in removed), result)
-
-
-def _squeeze(groups: AxisGroups, equation: JaxprEqn, operands: list[Axes], results: list[Axes]) -> None:
-    removed = equation.params["dimensions"]
-    _join(groups, tuple(axis for index, axis in enumerate(operands[0]) if index not in removed), results[0])
-
-
-def _reshape(groups: AxisGroups, equation: JaxprEqn, operands: list[Axes], results: list[Axes]) -> None:
-    """Relate the axes of the smallest parts of both shapes with the same number of elements."""
-    old, new = aval_of(equation.invars[0]).shape, aval_of(equation.outvars[0]).shape
-    # Axes of one element index nothing.
-    before = [pair for pair in zip(operands[0], old, strict=True) if pair[1] != 1]
-    after = [pair for pair in zip(results[0], new, strict=True) if pair[1] != 1]
-    if equation.params.get("dimensions") is not None or 0 in old:
-        return
-    while before and after:
-        # Take more axes of the smaller side until both have as many elements.
-        left, right = [before.pop(0)], [after.pop(0)]
-        while (left_size := math.prod(s for _, s in left)) != (right_size := math.prod(s for _, s in right)):
-            if left_size < right_size:
-                left.append(before.pop(0))
-            else:
-                right.append(after.pop(0))
-        if 1 in (len(left), len(right)) or left[0][1] == right[0][1]:
-            groups.join(left[0][0], right[0][0])
-
-
-def _dot_general(groups: AxisGroups, equation: JaxprEqn, operands: list[Axes], results: list[Axes]) -> None:
-    (left, right), (left_batch, right_batch) = equation.params["dimension_numbers"]
-    for pair in (*zip(left, right, strict=True), *zip(left_batch, right_batch, strict=True)):
-        groups.join(operands[0][pair[0]], operands[1][pair[1]])
-    free = [
-        *[operands[0][axis] for axis in left_batch],
-        *[axis for index, axis in enumerate(operands[0]) if index not in (*left, *left_batch)],
-        *[axis for index, axis in enumerate(operands[1]) if index not in (*right, *right_batch)],
-    ]
-    _join(groups, results[0], tuple(free))
-
-
-def _convolution(groups: AxisGroups, equation: JaxprEqn, operands: list[Axes], results: list[Axes]) -> None:
-    params = equation.params
-    image, kernel, result = params["dimension_numbers"]
-    if params["batch_group_count"] == 1:
-        groups.join(operands[0][image[0]], results[0][result[0]])
-    if params["feature_group_count"] == params["batch_group_count"] == 1:
-        groups.join(operands[0][image[1]], operands[1][kernel[1]])
-    groups.join(operands[1][kernel[0]], results[0][result[1]])
-
-
-def _gather(groups: AxisGroups, equation: JaxprEqn, operands: list[Axes], results: list[Axes]) -> None:
-    numbers, sizes = equation.params["dimension_numbers"], equation.params["slice_sizes"]
-    shape = aval_of(equation.invars[0]).shape
-    removed = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
-    kept = [axis for axis in range(len(shape)) if axis not in removed]
-    for target, axis in zip(numbers.offset_dims, kept, strict=True):
-        if sizes[axis] == shape[axis]:
-            groups.join(operands[0][axis], results[0][target])
-    positions = [axis for axis in range(len(results[0])) if axis not in numbers.offset_dims]
-    for target, axis in zip(positions, operands[1][:-1], strict=True):
-        groups.join(axis, results[0][target])
-    for axis, other in zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True):
-        groups.join(operands[0][axis], operands[1][other])
-
-
-def _scatter(groups: AxisGroups, equation: JaxprEqn, operands: list[Axes], results: list[Axes]) -> None:
-    numbers = equation.params["dimension_numbers"]
-    array, indices, updates = operands[:3]
-    shapes = [aval_of(atom).shape for atom in equation.invars]
-    _join(groups, array, results[0])
-    removed = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
-    kept = [axis for axis in range(len(array)) if axis not in removed]
-    for axis, update in zip(kept, numbers.update_window_dims, strict=True):
-        if shapes[0][axis] == shapes[2][update]:
-            groups.join(array[axis], updates[update])
-    positions = [axis for axis in range(len(updates)) if axis not in numbers.update_window_dims]
-    for update, axis in zip(positions, indices[:-1], strict=True):
-        groups.join(axis, updates[update])
-
-
-_RULES: dict[str, Callable[[AxisGroups, JaxprEqn, list[Axes], list[Axes]], None]] = {
-    "optimization_barrier": _pairwise,
-    "transpose": _transpose,
-    "broadcast_in_dim": _broadcast,
-    "reshape": _reshape,
-    "squeeze": _squeeze,
-    "dot_general": _dot_general,
-    "conv_general_dilated": _convolution,
-    "gather": _gather,
-    **dict.fromkeys(("scatter", "scatter-add", "scatter_add", "scatter-mul", "scatter-min", "scatter-max"), _scatter),
-    **dict.fromkeys(
-        ("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "argmax", "argmin"),
-        _reduce,
-    ),
 }

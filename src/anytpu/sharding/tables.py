@@ -11,6 +11,7 @@ import dataclasses
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
+from anytpu._contexts import value_within
 from anytpu.sharding.layouts import ModelLayout, Spec
 
 SPLIT_TABLES: contextvars.ContextVar[frozenset[tuple[int, ...]]] = contextvars.ContextVar(
@@ -33,11 +34,8 @@ def tracing_for(layout: ModelLayout, tables: Iterable[tuple[str, tuple[int, ...]
         for name, shape in tables
         if any(spec := layout.spec_of(name, shape) or ()) and spec == split_rows_of_table(shape, sizes)
     ]
-    token = SPLIT_TABLES.set(frozenset(split))
-    try:
+    with value_within(SPLIT_TABLES, frozenset(split)):
         yield
-    finally:
-        SPLIT_TABLES.reset(token)
 
 
 def with_tables(layout: ModelLayout, tables: Collection[str]) -> ModelLayout:

@@ -20,7 +20,7 @@ import numpy as np
 from anytpu import _jax
 from anytpu.errors import ReplicaError, SettingError
 from anytpu.program.program import REPLICATED, ROWS, Layout, Tree, spec_of
-from anytpu.strategy.per_replica import PerReplica, is_per_replica
+from anytpu.strategy.per_replica import PerReplica
 
 _BY_VALUE = (bool, str, bytes, type(None))
 _NUMBERS = (int, float, complex)
@@ -155,15 +155,21 @@ def split_arguments(args: Any, kwargs: Any, replicas: int) -> tuple[ArgumentForm
         raise SettingError(
             f'kwargs must be a dictionary such as {{"training": True}}, or None, not {value_text(kwargs)}'
         )
-    values, tree = jax.tree.flatten(
-        (tuple(args), kwargs or {}), is_leaf=lambda node: isinstance(node, StaticLeaf) or is_per_replica(node)
-    )
+    values, tree = jax.tree.flatten((tuple(args), kwargs or {}), is_leaf=_is_leaf)
     arrays: list[Any] = []
-    leaves = tuple([_leaf(value, arrays) for value in values])
-    for index, leaf in enumerate(leaves):
-        _check(leaf, replicas, tree, index)
-    uneven = [value for value in values if isinstance(value, PerReplica) and value.rows is not None]
-    return ArgumentForm(tree, leaves, _rows_of(uneven) if uneven else None), arrays
+    leaves: list[ArrayLeaf | StaticLeaf] = []
+    uneven: list[PerReplica] = []
+    for value in values:
+        leaf = _leaf(value, arrays)
+        leaves.append(leaf)
+        if type(leaf) is ArrayLeaf and leaf.is_padded:
+            uneven.append(value)
+    _check(leaves, replicas, tree)
+    return ArgumentForm(tree, tuple(leaves), _rows_of(uneven) if uneven else None), arrays
+
+
+def _is_leaf(node: Any) -> bool:
+    return isinstance(node, StaticLeaf | PerReplica)
 
 
 def with_weak_types(tree: Tree, specs: Tree) -> Tree:
@@ -219,7 +225,7 @@ def _leaf(value: Any, arrays: list[Any]) -> ArrayLeaf | StaticLeaf:
     if isinstance(value, jax.Array):
         leaf = ArrayLeaf(value.shape, value.dtype, False, False, getattr(value, "weak_type", False))
     elif isinstance(value, PerReplica):
-        leaf = ArrayLeaf(*value.passed_shape(), not value.is_shared, value.rows is not None, value.is_weak)
+        leaf = ArrayLeaf(*value.passed_form())
     elif isinstance(value, bool | keras.Variable):
         return StaticLeaf(value)
     elif isinstance(value, _NUMBERS):
@@ -238,27 +244,28 @@ def _jax_dtype(dtype: np.dtype) -> Any:
     return dtype if dtype.kind in _NOT_NUMBERS else jax.dtypes.canonicalize_dtype(dtype)
 
 
-def _check(leaf: ArrayLeaf | StaticLeaf, replicas: int, tree: Any, index: int) -> None:
-    """Reject a leaf that cannot be passed to a step."""
-    if isinstance(leaf, StaticLeaf):
-        if isinstance(leaf.value, keras.Variable):
+def _check(leaves: list[ArrayLeaf | StaticLeaf], replicas: int, tree: Any) -> None:
+    """Reject leaves that cannot be passed to a step."""
+    for index, leaf in enumerate(leaves):
+        if isinstance(leaf, StaticLeaf):
+            if isinstance(leaf.value, keras.Variable):
+                raise SettingError(
+                    f"{_name(tree, index)} is the Keras variable {leaf.value.path!r}, and an argument is a value that "
+                    "a step cannot write back to. Let the function use the variable by its own name, or pass the "
+                    "model, the optimizer or the metric that has it"
+                )
+        elif leaf.is_split:
+            if leaf.shape[0] != replicas:
+                raise ReplicaError(
+                    f"{_name(tree, index)} is a PerReplica of {leaf.shape[0]} values, and the strategy has {replicas} "
+                    "replicas: pass one value for each of them, or a plain array, which goes to all"
+                )
+        elif isinstance(leaf.dtype, np.dtype) and leaf.dtype.kind in _NOT_NUMBERS:
             raise SettingError(
-                f"{_name(tree, index)} is the Keras variable {leaf.value.path!r}, and an argument is a value that a "
-                "step cannot write back to. Let the function use the variable by its own name, or pass the model, the "
-                "optimizer or the metric that has it"
+                f"{_name(tree, index)} holds {leaf.dtype}, which no TPU computes with. Turn its values into numbers "
+                "first, for example strings with keras.layers.StringLookup or np.unique(..., return_inverse=True), and "
+                "objects with np.stack"
             )
-    elif leaf.is_split:
-        if leaf.shape[0] != replicas:
-            raise ReplicaError(
-                f"{_name(tree, index)} is a PerReplica of {leaf.shape[0]} values, and the strategy has {replicas} "
-                "replicas: pass one value for each of them, or a plain array, which goes to all"
-            )
-    elif isinstance(leaf.dtype, np.dtype) and leaf.dtype.kind in _NOT_NUMBERS:
-        raise SettingError(
-            f"{_name(tree, index)} holds {leaf.dtype}, which no TPU computes with. Turn its values into numbers first, "
-            "for example strings with keras.layers.StringLookup or np.unique(..., return_inverse=True), and objects "
-            "with np.stack"
-        )
 
 
 def _name(tree: Any, index: int) -> str:

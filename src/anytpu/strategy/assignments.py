@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -26,6 +26,7 @@ import keras
 import numpy as np
 
 from anytpu import _keras
+from anytpu._contexts import value_within
 from anytpu.errors import ReplicaError
 from anytpu.program.program import REPLICA_AXIS
 from anytpu.strategy.per_replica import is_traced
@@ -86,14 +87,9 @@ def mean_over_rows(new: Any, shard: ReplicaShard | None) -> Any:
     return jax.lax.psum(share, REPLICA_AXIS)
 
 
-@contextlib.contextmanager
-def unaggregated() -> Iterator[None]:
+def unaggregated() -> contextlib.AbstractContextManager[Any]:
     """Disable aggregation of assignments in a block, for values that are already equal on every replica."""
-    token = _UNAGGREGATED.set(True)
-    try:
-        yield
-    finally:
-        _UNAGGREGATED.reset(token)
+    return value_within(_UNAGGREGATED, True)
 
 
 def write_back(variable: Any, value: Any) -> None:
@@ -115,6 +111,8 @@ def install() -> None:
 
 def _wrap_assign(assign: Callable) -> Callable:
     def wrapper(self: Any, value: Any) -> Any:
+        if current_replica() is None:
+            return assign(self, value)
         if (summed := _held_sum(self, value)) is not None:
             return assign(self, summed)
         replica = _aggregating_replica(self)

@@ -98,9 +98,12 @@ class CompiledStep:
             The new arrays of the modules, or None, and the outputs of the step.
         """
         backend.hosts.count_call()
+        batch = [_put(backend, array) for array in arrays]
+        # A step without a state donates nothing, so an interrupt loses nothing.
+        if own is None and not self.references:
+            return None, self.opened(backend, self.executable.step(([], None), batch)[1])
         # Copy: the call donates its inputs, and these arrays belong to the user.
         copies = None if own is None else backend.put(jax.tree.map(_copied, own, self.own), REPLICATED)
-        batch = [_put(backend, array) for array in arrays]
         variables = self.variables
         # A call donates the state: an interrupt before the new state is stored would leave variables without values.
         with deferred_interrupts():
@@ -128,8 +131,11 @@ class CompiledStep:
 
     def fits(self) -> bool:
         """Return whether a run can use this step: its variables are alive with the same `trainable` flags."""
-        pairs = zip(self.variables, self.trainable, strict=True)
-        return all([v is not None and v.trainable is flag for v, flag in pairs])
+        for reference, is_trainable in zip(self.references, self.trainable, strict=True):
+            variable = reference()
+            if variable is None or variable.trainable is not is_trainable:
+                return False
+        return True
 
 
 def _copied(array: Any, spec: jax.ShapeDtypeStruct) -> Any:
@@ -149,7 +155,9 @@ def _put(backend: Backend, array: Any) -> Any:
         return handle if backend.hosts.is_alone else backend.put(handle, ROWS)
     if array.is_shared:
         return backend.put(array.shared(), REPLICATED)
-    with backend.hosts.own_rows(array.has_own_rows):
+    if not array.has_own_rows:
+        return backend.put_once(array.padded(), ROWS)
+    with backend.hosts.own_rows():
         return backend.put_once(array.padded(), ROWS)
 
 
@@ -235,7 +243,7 @@ class CompiledSteps:
         """
         # 1. Look up the steps of this function and form: by the values that decide its identity, then by its identity.
         leaves, tree = jax.tree.flatten(own)
-        specs = tuple((leaf.shape, leaf.dtype, leaf.weak_type) for leaf in leaves)
+        specs = tuple([(leaf.shape, leaf.dtype, leaf.weak_type) for leaf in leaves]) if leaves else ()
         rest = (form.key, loop, tree, specs, module_form and module_form.key)
         objects = form.objects
         for reader in readers_of(fn):

@@ -164,7 +164,7 @@ class PerReplica:
         Raises:
             ReplicaError: the values have different shapes, and are not padded.
         """
-        if self.is_shared:
+        if self._shared_spec is not None:
             value = _on_host(self.shared())
             return (jnp if is_key(value) else np).broadcast_to(value, self.spec().shape)
         if self._backend is not None:
@@ -189,12 +189,16 @@ class PerReplica:
             )
         if self._rows is self._shapes is None and (self._backend is not None or self._stack is not None):
             return self.padded()
-        if any(is_traced(value) or is_key(value) for value in self.values):
-            return jnp.stack(self.values)
+        values = self.values
         try:
-            return np.stack([np.asarray(value) for value in self.values])
+            return np.stack([np.asarray(value) for value in values])
+        except TypeError:
+            # NumPy has neither traced values nor random keys.
+            if any(is_traced(value) or is_key(value) for value in values):
+                return jnp.stack(values)
+            raise
         except ValueError:
-            _check_shapes(self.values)
+            _check_shapes(values)
             raise
 
     def spec(self) -> jax.ShapeDtypeStruct:
@@ -221,14 +225,21 @@ class PerReplica:
         self._spec = jax.ShapeDtypeStruct(shape, dtype)
         return self._spec
 
-    def passed_shape(self) -> tuple[tuple[int, ...], Any]:
-        """Return the shape and dtype of the array passed to a step: the array of a shared value, or else the stack."""
-        if self._shared_spec is not None:
-            return self._shared_spec.shape, self._shared_spec.dtype
+    def passed_form(self) -> tuple[tuple[int, ...], Any, bool, bool, bool]:
+        """Return the form of the array passed to a step: the array of a shared value, or else the stack.
+
+        Returns:
+            Its shape, its dtype, whether each replica gets a part, whether it has pads, and whether its type is weak,
+            as that of Python numbers.
+        """
+        shared, padded = self._shared_spec, self._rows is not None
         if self._stack is not None:
-            return self._stack.shape, jax.dtypes.canonicalize_dtype(self._stack.dtype)
-        spec = self.spec()
-        return spec.shape, spec.dtype
+            return self._stack.shape, jax.dtypes.canonicalize_dtype(self._stack.dtype), True, padded, False
+        spec = self.spec() if shared is None else shared
+        if self._is_weak is None:
+            is_fetched = self._backend is not None
+            self._is_weak = bool(spec.weak_type) if is_fetched else all([_jax.is_weak(v) for v in self.values])
+        return spec.shape, spec.dtype, shared is None, padded, self._is_weak
 
     @property
     def holds_keys(self) -> bool:
@@ -237,19 +248,6 @@ class PerReplica:
             return any([is_key(value) for value in self._values])
         spec = self._spec if self._shared_spec is None else self._shared_spec
         return spec is not None and jnp.issubdtype(spec.dtype, jax.dtypes.prng_key)
-
-    @property
-    def is_weak(self) -> bool:
-        """Whether the values have a weak type, as Python numbers do."""
-        is_weak = self._is_weak
-        if is_weak is None:
-            spec = self._spec if self._shared_spec is None else self._shared_spec
-            if self._backend is not None and spec is not None:
-                is_weak = bool(spec.weak_type)
-            else:
-                is_weak = self._values is not None and all([_jax.is_weak(value) for value in self._values])
-            self._is_weak = is_weak
-        return is_weak
 
     def handle_on(self, backend: Backend) -> Any | None:
         """Return the handle of the stacked or shared array if it is on this backend; otherwise None."""
@@ -356,6 +354,10 @@ def is_per_replica(leaf: Any) -> bool:
     return isinstance(leaf, PerReplica)
 
 
+def _is_shared_output(node: Any) -> bool:
+    return isinstance(node, SharedOutput)
+
+
 def of_handles(backend: Backend, stacked: Any, specs: Any, shapes: Any = None) -> Any:
     """Return a tree of handles as a tree of `PerReplica`, or of plain values for one replica.
 
@@ -366,7 +368,7 @@ def of_handles(backend: Backend, stacked: Any, specs: Any, shapes: Any = None) -
         shapes: for each value, the shape on each replica, or None if they are equal; None if all are.
     """
     if len(backend.cores) == 1:
-        arrays, tree = jax.tree.flatten(backend.get(stacked), is_leaf=SharedOutput.is_one)
+        arrays, tree = jax.tree.flatten(backend.get(stacked), is_leaf=_is_shared_output)
         if all(isinstance(array, SharedOutput) for array in arrays):
             return tree.unflatten([array.value for array in arrays])
         are_jax = all(isinstance(array, jax.Array) for array in arrays)
@@ -381,6 +383,6 @@ def of_handles(backend: Backend, stacked: Any, specs: Any, shapes: Any = None) -
             return PerReplica.of_handle(backend, handle, spec, shapes and tuple(shape[0] for shape in shapes))
         return PerReplica.of_shapes(backend, handle, shapes)
 
-    handles, tree = jax.tree.flatten(stacked, is_leaf=SharedOutput.is_one)
+    handles, tree = jax.tree.flatten(stacked, is_leaf=_is_shared_output)
     specs = tree.flatten_up_to(specs)
     return tree.unflatten(map(wrap, handles, specs, [None] * len(handles) if shapes is None else shapes))

@@ -20,7 +20,8 @@ import keras
 import numpy as np
 from jax.extend.core import get_opaque_trace_state
 
-from anytpu import _keras, _keras_layers
+from anytpu import _keras_layers
+from anytpu._contexts import value_within
 from anytpu.errors import ReplicaError, SettingError, StrategyError
 from anytpu.program.program import REPLICA_AXIS
 
@@ -105,25 +106,16 @@ def current_replica() -> Replica | None:
     return _CURRENT.get()
 
 
-@contextlib.contextmanager
-def inside(replica: Replica) -> Iterator[None]:
+def inside(replica: Replica) -> contextlib.AbstractContextManager[Any]:
     """Run a step function as this replica."""
-    token = _CURRENT.set(replica)
-    try:
-        yield
-    finally:
-        _CURRENT.reset(token)
+    return value_within(_CURRENT, replica)
 
 
 @contextlib.contextmanager
 def outside() -> Iterator[None]:
     """Run outside of every replica, in a function that `merge_call` calls."""
-    replica, merging = _CURRENT.set(None), _IS_MERGING.set(True)
-    try:
+    with value_within(_CURRENT, None), value_within(_IS_MERGING, True):
         yield
-    finally:
-        _IS_MERGING.reset(merging)
-        _CURRENT.reset(replica)
 
 
 def is_merging() -> bool:
@@ -200,7 +192,7 @@ class ReplicaScope(keras.StatelessScope):
         try:
             super().__exit__(*args)
         except BaseException:
-            _keras.forget_all_uninitialized()
+            _keras_layers.forget_all_uninitialized()
             raise
 
     def begins_here(self) -> None:

@@ -23,6 +23,7 @@ import keras
 
 from anytpu import _by_name, _jax, _keras, _keras_layers
 from anytpu._calls import users_stacklevel
+from anytpu._contexts import value_within
 from anytpu.errors import ProgramError, ReplicaError, StrategyError
 from anytpu.strategy import assignments, keras_distribution
 from anytpu.strategy.current import CURRENT, MAKES_TABLE
@@ -31,6 +32,7 @@ from anytpu.strategy.replicas import Replica, current_replica, inside, is_mergin
 from anytpu.strategy.summed import reduced
 
 _SYSTEM = "_anytpu_system"
+_IS_UNTRACED = _jax.trace_state_clean()
 _UNUSED: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -55,22 +57,15 @@ def enter_scope(strategy: Any) -> Iterator[Any]:
         _by_name.load("keras-rs scope")()
     keras_distribution.read_distribution(strategy)
     _UNUSED.clear()
-    token = CURRENT.set(strategy)
-    try:
+    with value_within(CURRENT, strategy):
         yield strategy
-    finally:
-        CURRENT.reset(token)
 
 
 @contextlib.contextmanager
 def as_replica(strategy: Any, replica: Replica) -> Iterator[None]:
     """Run as one replica of a strategy, in its scope."""
-    token = CURRENT.set(strategy)
-    try:
-        with inside(replica):
-            yield
-    finally:
-        CURRENT.reset(token)
+    with value_within(CURRENT, strategy), inside(replica):
+        yield
 
 
 def prepare(caller: str) -> None:
@@ -79,7 +74,7 @@ def prepare(caller: str) -> None:
     Args:
         caller: name of the called method, for the error.
     """
-    if _jax.is_tracing() and current_replica() is None and not is_merging():
+    if not _IS_UNTRACED() and current_replica() is None and not is_merging():
         raise StrategyError(
             f"{caller} was called in a function that JAX traces, as for jax.jit, jax.grad, jax.vmap or jax.eval_shape: "
             "it compiles its function by itself, and returns values. Call it outside, and transform the function that "

@@ -86,7 +86,8 @@ class TPUStrategy(Strategy):
         self._chosen: dict[Any, ModelLayout] = {}
         self._steps = CompiledSteps()
         self._parts: dict[int, TPUStrategy] = {}
-        self._part_backend: Backend | None = None
+        self._backend: Backend | None = None
+        self._replicas = len(self._system.topology.cores)
         self.strict = strict
         self.compilations = 0
         """Number of programs that this strategy has compiled."""
@@ -110,19 +111,21 @@ class TPUStrategy(Strategy):
         Raises:
             StrategyError: the system was shut down, or this process was forked from one that used JAX.
         """
-        if _jax.has_lost_threads():
+        if _jax.has_lost_threads:
             raise StrategyError(_FORKED)
         if not self._system.is_running:
             raise StrategyError(
                 f"the TPU system of {self!r} was shut down. Make a new strategy with tpu.connect() and compile the "
                 "model again in its scope; the model keeps its weights"
             )
-        return self._part_backend or backend_of(self._system)
+        if self._backend is None:
+            self._backend = backend_of(self._system)
+        return self._backend
 
     @property
     def num_replicas_in_sync(self) -> int:
         """Number of cores."""
-        return len(self._part_backend.cores if self._part_backend else self._system.topology.cores)
+        return self._replicas
 
     @property
     def splits_weights(self) -> bool:
@@ -160,9 +163,9 @@ class TPUStrategy(Strategy):
             )
         if cores not in self._parts:
             _ = self.backend  # Raises if the system was shut down.
-            backend = backend_of(self._system, cores)
             part = copy.copy(self)
-            part._steps, part._parts, part._part_backend, part.compilations = CompiledSteps(), {}, backend, 0
+            part._steps, part._parts, part.compilations = CompiledSteps(), {}, 0
+            part._backend, part._replicas = backend_of(self._system, cores), cores
             self._parts[cores] = part
         return self._parts[cores]
 
@@ -290,7 +293,7 @@ class TPUStrategy(Strategy):
         if not self.hosts.is_alone:
             raise SettingError(
                 f'layout="auto" chooses on one host, and this job has {self.hosts.count}: choose before, '
-                "found = tpu.shard(model, tpu=..., batch_size=...), and pass layout=found"
+                "found = tpu.find_layouts(model, tpu=..., batch_size=...), and pass layout=found"
             )
         name = self._system.topology.name
         chosen = _by_name.load("layout chooser")(program, name, _say)
@@ -335,8 +338,8 @@ class TPUStrategy(Strategy):
         if not name.endswith(("core", "cores")):
             count = len(self._system.topology.cores)
             name += f", {count} {'virtual ' if self._resolver.is_virtual else ''}core{'' if count == 1 else 's'}"
-        if self._part_backend:
-            name = f"{self.num_replicas_in_sync} of {name}"
+        if self._replicas < len(self._system.topology.cores):
+            name = f"{self._replicas} of {name}"
         if self._system.address.numerics == "tpu":
             name += ", products rounded as on a TPU"
         if self.layout is not None:

@@ -182,7 +182,14 @@ def take(
             # 1. All variables are free: take them.
             if other is None:
                 each = itertools.repeat(REPLICATED, len(variables)) if layouts is None else layouts
-                handles = [_take_variable(backend, holder, *pair) for pair in zip(variables, each, strict=True)]
+                handles = []
+                for variable, value, layout in zip(variables, _keras.values_of(variables), each, strict=True):
+                    home = vars(variable).get(_HOME)
+                    is_there = home is not None and value is home.unread and home.backend is backend
+                    if home is not None and is_there and home.layout == layout:
+                        handles.append(home.handle)
+                    else:
+                        handles.append(_take_variable(backend, holder, variable, layout))
                 _hold(variables, holder)
                 return handles
             # 2. A single step of another thread ends soon: wait for its release.
@@ -205,10 +212,11 @@ def release(variables: Iterable[Any]) -> None:
 
 def give(variables: Iterable[Any], handles: Iterable[Any]) -> None:
     """Record new handles as the values of taken variables, except where the user has assigned a value since."""
-    for variable, handle in zip(variables, handles, strict=True):
+    variables = list(variables)
+    for variable, value, handle in zip(variables, _keras.values_of(variables), handles, strict=True):
         home = vars(variable)[_HOME]
         home.handle = handle
-        if _keras.value_of(variable) is home.attached:
+        if value is home.attached:
             _hide(variable, home)
 
 
@@ -249,10 +257,11 @@ def restore(variables: Iterable[Any]) -> None:
 
 def settle(variables: Collection[Any], handles: Any) -> None:
     """Give and release directly after a call, when no assignment can have happened since `take`."""
-    for variable, handle in zip(variables, handles, strict=True):
+    for variable, value, handle in zip(variables, _keras.values_of(variables), handles, strict=True):
         home = vars(variable)[_HOME]
         home.handle = handle
-        _hide(variable, home)
+        if value is not home.unread:
+            _hide(variable, home)
     release(variables)
 
 
@@ -263,17 +272,21 @@ def _hide(variable: Any, home: _Home) -> None:
 
 
 def _holder_of(variables: Iterable[Any]) -> Holder | None:
-    homes = (vars(variable).get(_HOME) for variable in variables)
-    return next((home.holder for home in homes if home is not None and home.holder is not None), None)
+    for variable in variables:
+        home = vars(variable).get(_HOME)
+        if home is not None and home.holder is not None:
+            return home.holder
+    return None
 
 
 def _hold(variables: Iterable[Any], holder: Holder | None) -> None:
+    hides = holder is not None and holder.newest is not None
     for index, variable in enumerate(variables):
         home = vars(variable).get(_HOME)
         if home is None:
             continue
         home.holder, home.index = holder, index
-        if holder is not None and holder.newest is not None:
+        if hides and home.attached is not None:
             _hide(variable, home)
 
 

@@ -45,24 +45,21 @@ class System:
         """
         self.address = address
         self.topology = topology
-        self._callbacks: list[Callable[[], None]] | None = []
-
-    @property
-    def is_running(self) -> bool:
+        self.is_running = True
         """True until the system is shut down or reset."""
-        return self._callbacks is not None
+        self._callbacks: list[Callable[[], None]] = []
 
     def on_shutdown(self, callback: Callable[[], None]) -> None:
         """Call `callback` once when this system stops, in reverse order of registration; now if it has stopped."""
         with _lock:
-            if self._callbacks is not None:
+            if self.is_running:
                 self._callbacks.append(callback)
                 return
         callback()
 
     def _stop(self) -> list[Callable[[], None]]:
         """Mark the system as stopped, and return its callbacks in call order. The caller holds the lock."""
-        callbacks, self._callbacks = self._callbacks or [], None
+        self.is_running, callbacks, self._callbacks = False, self._callbacks, []
         return callbacks[::-1]
 
     def __deepcopy__(self, memo: Any) -> System:

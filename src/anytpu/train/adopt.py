@@ -19,7 +19,7 @@ from typing import Any
 
 from anytpu import _keras
 from anytpu._calls import check_arguments
-from anytpu.embedding import check_forms, checked_ids, warn_of_rate_callbacks
+from anytpu._contexts import value_within
 from anytpu.engine.interrupts import deferred_interrupts, immediate_interrupts
 from anytpu.strategy.scopes import claim, prepare, warn_of_unused
 from anytpu.train import checks, compiled_models, functions, host_files
@@ -27,7 +27,6 @@ from anytpu.train.compiled_models import trainer_of
 from anytpu.train.epochs import Epochs
 from anytpu.train.fit_checkpoints import FitRun, checkpointed
 from anytpu.train.host_callbacks import set_for_host
-from anytpu.train.ragged import with_batches
 from anytpu.train.trainer import Trainer
 
 _ACTIVE: contextvars.ContextVar[_Running | None] = contextvars.ContextVar("trainer", default=None)
@@ -73,6 +72,7 @@ def _loop(name: str, original: Callable) -> Callable:
     # Keras's `evaluate` has a `**` argument, for its own calls; a user's unknown argument gets the nearest name.
     named = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
     users_signature = signature.replace(parameters=named)
+    known = frozenset(users_signature.parameters)
 
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
         # 1. Take the arguments that only our `fit` has.
@@ -90,20 +90,23 @@ def _loop(name: str, original: Callable) -> Callable:
                 compiled_models.refuse_checkpoints(self, checkpoint_dir)
             if name == "fit":
                 warn_of_unused(self)
-            with _active(None):
+            with value_within(_ACTIVE, None):
                 return original(self, *args, **kwargs)
         # 3. Check and complete the arguments. Keras's `fit` calls `evaluate` with arguments that are checked already.
+        trainer.resolve()
         is_users = "_use_cached_eval_dataset" not in kwargs
         if is_users:
-            check_arguments(name, users_signature, kwargs)
-            _check_forms(self, signature.bind(self, *args, **kwargs).arguments)
+            if not known.issuperset(kwargs):
+                check_arguments(name, users_signature, kwargs)
+            _check_forms(trainer, signature.bind(self, *args, **kwargs).arguments)
         bound = signature.bind(self, *args, **kwargs)
-        arguments = bound.arguments = checks.with_integer_steps(with_batches(self, bound.arguments))
+        arguments = bound.arguments = checks.with_integer_steps(trainer.padding.with_filled_rows(bound.arguments))
         if is_users:
             checks.check_call(arguments)
             if name == "fit":
                 checks.check_callbacks(arguments.get("callbacks"))
-                warn_of_rate_callbacks(self, arguments.get("callbacks"))
+                if trainer.extension is not None:
+                    trainer.extension.check_callbacks(arguments.get("callbacks"))
         hosts = trainer.backend.hosts
         if is_users and not hosts.is_alone:
             set_for_host(arguments, hosts, name == "fit", trainer.strategy.splits_weights)
@@ -111,7 +114,9 @@ def _loop(name: str, original: Callable) -> Callable:
             arguments["callbacks"] = _keras.no_callbacks()
         # 4. Run Keras's loop. It makes its epoch iterators by the wrapper of `_epochs`.
         with (
-            checkpointed(trainer, checkpoint_dir, arguments) as run,
+            contextlib.nullcontext()
+            if checkpoint_dir is None
+            else checkpointed(trainer, checkpoint_dir, arguments) as run,
             _running(trainer, name, arguments, run),
         ):
             if name == "fit":
@@ -122,12 +127,14 @@ def _loop(name: str, original: Callable) -> Callable:
     return wrapper
 
 
-def _check_forms(model: Any, arguments: dict[str, Any]) -> None:
-    """Check the ids of embedding tables before other checks, whose advice is for other arrays."""
+def _check_forms(trainer: Trainer, arguments: dict[str, Any]) -> None:
+    """Check the inputs of layers with a state of their own before other checks, whose advice is for other arrays."""
+    if trainer.extension is None:
+        return
     validation = arguments.get("validation_data")
-    check_forms(model, arguments.get("x"))
+    trainer.extension.check_forms(arguments.get("x"))
     if isinstance(validation, tuple | list) and len(validation) > 1:
-        check_forms(model, validation[0])
+        trainer.extension.check_forms(validation[0])
 
 
 def _on_batch(name: str, original: Callable) -> Callable:
@@ -141,9 +148,11 @@ def _on_batch(name: str, original: Callable) -> Callable:
         check_arguments(name, signature, kwargs)
         bound = signature.bind(self, *args, **kwargs)
         arguments = bound.arguments
-        _check_forms(self, arguments)
+        trainer.resolve()
+        _check_forms(trainer, arguments)
         checks.check_call(arguments)
-        arguments["x"] = checked_ids(self, arguments.get("x"))
+        if trainer.extension is not None:
+            arguments["x"] = trainer.extension.checked(arguments.get("x"))
         if name != "predict_on_batch":
             trainer.labels.check(tuple(map(arguments.get, ("x", "y", "sample_weight"))))
         trainer.backend.hosts.count_call()
@@ -185,7 +194,7 @@ def _running(trainer: Trainer, name: str, arguments: dict[str, Any], run: FitRun
     mode, callbacks = _MODES[name], arguments.get("callbacks")
     is_single_pass = name != "fit" or arguments.get("epochs", 1) - arguments.get("initial_epoch", 0) <= 1
     running = _Running(trainer, mode, contextlib.ExitStack(), run, is_single_pass)
-    with _active(running), deferred_interrupts(), _adopting(trainer, name):
+    with value_within(_ACTIVE, running), deferred_interrupts(), _adopting(trainer, name):
         previous, trainer.one_step_calls = trainer.one_step_calls, checks.wants_every_step(callbacks, mode)
         if mode == "train":
             trainer.checkpoints = run
@@ -196,17 +205,7 @@ def _running(trainer: Trainer, name: str, arguments: dict[str, Any], run: FitRun
         finally:
             trainer.one_step_calls = previous
             if mode == "train":
-                trainer.on_nan = trainer.checkpoints = None
-                trainer.print_notices()
-
-
-@contextlib.contextmanager
-def _active(running: _Running | None) -> Iterator[None]:
-    token = _ACTIVE.set(running)
-    try:
-        yield
-    finally:
-        _ACTIVE.reset(token)
+                trainer.end_fit()
 
 
 def _epochs(original: Any) -> Callable:

@@ -5,6 +5,7 @@ Rule: a message names the argument and its value, and says what to pass instead.
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Iterator
 from typing import Any, NoReturn
@@ -26,12 +27,18 @@ _BATCH = ("x", "y", "sample_weight")
 
 
 _STEPS = ("steps_per_epoch", "validation_steps", "steps")
+_COUNTS = {"batch_size": "32", "validation_batch_size": "the batch_size", **dict.fromkeys(_STEPS, "all of the data")}
+"""The arguments that are positive integers, and the meaning of None."""
 
 
 def with_integer_steps(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments with floats such as 3.0 as integers in numbers of steps: `rows / batch // cores` is one."""
-    floats = {name: arguments[name] for name in _STEPS if isinstance(arguments.get(name), float)}
-    return arguments | {name: int(steps) for name, steps in floats.items() if steps.is_integer()}
+    new = dict(arguments)
+    for name in _STEPS:
+        steps = new.get(name)
+        if isinstance(steps, float) and steps.is_integer():
+            new[name] = int(steps)
+    return new
 
 
 def check_call(arguments: dict[str, Any]) -> None:
@@ -46,18 +53,14 @@ def check_call(arguments: dict[str, Any]) -> None:
         SettingError: a number of steps or a batch size is not a positive integer.
         DataError: arrays hold strings or objects, are empty, or have different lengths.
     """
-    for name in ("batch_size", "validation_batch_size"):
-        _check_count(name, arguments.get(name), "32" if name == "batch_size" else "the batch_size")
-    for name in _STEPS:
-        _check_count(name, arguments.get(name), "all of the data")
-    validation = {"validation_data": arguments.get("validation_data")}
-    columns = [*check_columns({name: arguments.get(name) for name in _BATCH}), *check_columns(validation)]
+    for name, meaning_of_none in _COUNTS.items():
+        count = arguments.get(name)
+        if count is not None and not (_is_integer(count) and count > 0):
+            raise SettingError(f"{name} must be a positive integer, or None for {meaning_of_none}, not {count!r}")
+    columns = check_columns({name: arguments.get(name) for name in _BATCH})
+    if arguments.get("validation_data") is not None:
+        columns += check_columns({"validation_data": arguments["validation_data"]})
     warn_of_wide([name for name, array in columns if array.dtype == np.float64])
-
-
-def _check_count(name: str, count: Any, meaning_of_none: str) -> None:
-    if count is not None and not (_is_integer(count) and count > 0):
-        raise SettingError(f"{name} must be a positive integer, or None for {meaning_of_none}, not {count!r}")
 
 
 def check_steps_per_execution(steps: Any) -> None:
@@ -100,10 +103,16 @@ def check_columns(trees: dict[str, Any]) -> list[tuple[str, Any]]:
     Args:
         trees: x, y and sample_weight, or validation_data, by name.
     """
-    columns = [column for name, tree in trees.items() for column in _columns(name, tree)]
+    columns: list[tuple[str, Any]] = []
+    for name, tree in trees.items():
+        if isinstance(tree, np.ndarray):
+            columns.append((name, tree))
+        elif tree is not None:
+            columns.extend(_columns(name, tree))
     for name, array in columns:
         _check_array(name, array)
-    _check_lengths([(name, len(array)) for name, array in columns])
+    if columns:
+        _check_lengths([(name, len(array)) for name, array in columns])
     return columns
 
 
@@ -215,15 +224,18 @@ def _check_array(name: str, array: Any) -> None:
 
 
 def _check_lengths(lengths: list[tuple[str, int]]) -> None:
-    if not lengths:
+    least, most = min(map(_LENGTH, lengths)), max(map(_LENGTH, lengths))
+    if least == most > 0:
         return
     listed = ", ".join(f"{name} has {length}" for name, length in lengths)
-    if len({length for _, length in lengths}) > 1:
+    if least != most:
         raise DataError(
             f"all arrays must have the same number of examples, but {listed}. Cut or fill them to one length"
         )
-    if lengths[0][1] == 0:
-        raise DataError(f"there is nothing to compute on: {listed} examples. Pass at least one")
+    raise DataError(f"there is nothing to compute on: {listed} examples. Pass at least one")
+
+
+_LENGTH = operator.itemgetter(1)
 
 
 def _is_integer(value: Any) -> bool:

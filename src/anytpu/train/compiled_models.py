@@ -47,7 +47,9 @@ def was_compiled_in_scope(model: Any) -> bool:
 def trainer_of(model: Any) -> Trainer | None:
     """Return the trainer of a model that was compiled in a scope and can use the compiled loop, or None."""
     trainer = vars(model).get(_TRAINER)
-    return trainer if trainer is not None and _can_loop(model) else None
+    if trainer is None or (trainer.has_functions and model.jit_compile and not model.run_eagerly):
+        return trainer
+    return trainer if _can_loop(model) else None
 
 
 def refuse_other_layout(model: Any, name: str) -> None:
@@ -134,8 +136,8 @@ def _compile(compile_: Callable) -> Callable:
         if host_layers.is_left_to_keras(self) and bound.arguments.get("jit_compile", "auto") == "auto":
             # A saved True makes Keras warn when it loads the model outside of a scope.
             _keras.compiled_with(self)["jit_compile"] = "auto"
-        vars(self)[_TRAINER] = Trainer(self, strategy, None if steps == "auto" else steps)
-        return None
+        trainer = vars(self)[_TRAINER] = Trainer(self, strategy, None if steps == "auto" else steps)
+        trainer.has_functions = not _overridden(self)
 
     return wrapper
 
@@ -209,13 +211,17 @@ def _can_loop(model: Any) -> bool:
 
 def _why_not(model: Any) -> str | None:
     """Return why a model's steps cannot be compiled in a loop, or None."""
-    cls = type(model)
     if model.run_eagerly:
         return "run_eagerly=True"
     if not model.jit_compile:
         return host_layers.why_on_host(model) or "jit_compile=False"
-    overridden = [name for name in functions.MAKERS if not _keras.is_wrapped(getattr(cls, name))]
-    return f"{cls.__name__} overrides {overridden[0]}" if overridden else None
+    overridden = _overridden(model)
+    return f"{type(model).__name__} overrides {overridden[0]}" if overridden else None
+
+
+def _overridden(model: Any) -> list[str]:
+    """Return the methods of a model's own class that make the functions of Keras's loops."""
+    return [name for name in functions.MAKERS if not _keras.is_wrapped(getattr(type(model), name))]
 
 
 def _advice(model: Any) -> str:

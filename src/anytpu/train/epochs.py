@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import threading
 import warnings
 from collections.abc import Iterator
@@ -21,14 +22,12 @@ import keras
 import numpy as np
 
 from anytpu import _keras
-from anytpu.embedding import checked_ids
 from anytpu.engine.feeds import BatchSource, FeedSource, ResidentArrays, RowSource, SingleSource, StepGroup, shapes_of
 from anytpu.engine.interrupts import raise_if_interrupted
 from anytpu.errors import DataError, DataExhaustedError
 from anytpu.program.program import Tree, spec_of
 from anytpu.train import checks
 from anytpu.train.input_clock import InputClock
-from anytpu.train.padding import Padded
 from anytpu.train.pass_place import FitReports, PassPlace
 
 if TYPE_CHECKING:
@@ -75,27 +74,25 @@ class Epochs(_KerasEpochIterator):
         self._is_within = False
         self._epoch = 0
         self._clock = InputClock(lambda: trainer.newest_logs)
-        # Once a batch has another sequence length than the first, all later batches are padded.
-        self._is_varied = False
         self.first_specs: Tree = None
         """Specs of the first batch; None before it. Keras has taken one when it has built the model."""
         self.run: FitReports | None = None
         """The checkpoints of the fit whose data this is, or None."""
-        arrays = self._with_checked_ids(_keras.row_arrays(self.data_adapter))
-        self._input = PassPlace(self.data_adapter, arrays, arguments.get("shuffle"))
+        arrays = self._extended(_keras.row_arrays(self.data_adapter))
+        self._shuffle = arguments.get("shuffle")
         # `checks.check_call` has seen arrays already.
         self._is_checked = arrays is not None
         self._labels = None if mode == "predict" else trainer.labels.of_pass()
         self._whole = arrays
         if arrays is not None:
-            for rows in _keras.batch_sizes(self.data_adapter):
+            for rows in _keras.batch_sizes(self.data_adapter) if trainer.strategy.strict else ():
                 checks.check_strict(trainer.strategy, rows)
         # Keeping arrays resident on the device does not pay off for a single batch.
         self._single = arrays if arrays is not None and self._is_single() else None
         # Over a network, the first steps run while later rows are on their way.
         is_streamed = is_single_pass and trainer.backend.is_far
         if arrays is not None and self._single is None and not is_streamed and trainer.fits(arrays):
-            padded = trainer.padding.padded(arrays, may_stay=True)
+            padded = trainer.padding.padded(arrays)
             self._resident = ResidentArrays(trainer.backend, padded, trainer.layout_of(mode))
         else:
             self._resident = None
@@ -103,6 +100,11 @@ class Epochs(_KerasEpochIterator):
         if resident is not None:
             self.first_specs = resident.batch(self.data_adapter.batch_size)
         trainer.set_pace(mode, resident and shapes_of(resident.batch(self.data_adapter.batch_size)))
+
+    @functools.cached_property
+    def _input(self) -> PassPlace:
+        """The position in the data, for the checkpoints of a fit."""
+        return PassPlace(self.data_adapter, self._whole, self._shuffle)
 
     def reset(self) -> None:
         """Start again at the first epoch."""
@@ -193,7 +195,8 @@ class Epochs(_KerasEpochIterator):
 
     def position(self) -> dict[str, Any]:
         """Return the position in the data, for a checkpoint."""
-        return self._input.position(is_open=self._source is not None and self.steps_per_epoch is not None)
+        place = self._input.position(is_open=self._source is not None and self.steps_per_epoch is not None)
+        return {**place, "lengths": self._trainer.padding.first}
 
     def end_epoch(self) -> None:
         """Report that the epoch is over, with its evaluation and callbacks."""
@@ -203,6 +206,7 @@ class Epochs(_KerasEpochIterator):
 
     def continue_at(self, position: dict[str, Any]) -> None:
         """Continue at a position that `position` returned, perhaps in another process."""
+        self._trainer.padding.first = position.get("lengths")
         self._input.continue_at(position, is_validation=self._mode == "test")
 
     def _begin_epoch(self, wanted: int | None) -> tuple[int, int, Restored | None]:
@@ -219,7 +223,7 @@ class Epochs(_KerasEpochIterator):
                 self._begin_pass()
                 assert self._source is not None
                 self._source.skip(self._input.to_skip)
-            self._steps_seen, self._is_varied, self._has_started = place["seen"], place["varied"], place["seen"] > 0
+            self._steps_seen, self._has_started = place["seen"], place["seen"] > 0
             return place["step"], place["steps_run"], resumed
         if self._source is None or self.steps_per_epoch is None:
             self._begin_pass()
@@ -228,7 +232,7 @@ class Epochs(_KerasEpochIterator):
     def _report(self, step: int, steps_run: int, has_ended: bool = False) -> None:
         """Report to the fit's checkpoints a place between two groups of steps."""
         if self.run is not None and self._mode == "train" and not self._is_building:
-            self._input.at(step, steps_run, self._steps_seen, has_ended, self._is_varied)
+            self._input.at(step, steps_run, self._steps_seen, has_ended)
             self.run.reach(steps_run, has_ended)
 
     def _report_group(self) -> None:
@@ -238,7 +242,7 @@ class Epochs(_KerasEpochIterator):
     def _counted(self, group: StepGroup) -> int:
         """Return the number of steps that a group counts as: as in Keras, those of a full call even if fewer ran."""
         fixed = self._trainer.steps_per_execution
-        return group.steps if fixed is None or self._is_varied or self._is_building else fixed
+        return group.steps if fixed is None or self._is_building else fixed
 
     def _interrupted_warning(self) -> None:
         """Warn why an epoch ended early, if a reason is known."""
@@ -305,19 +309,14 @@ class Epochs(_KerasEpochIterator):
         if self._mode == "train":
             batches = self._clock.timed(batches)
         layout_of = self._trainer.layout_of(self._mode)
-        self._source = BatchSource(self._trainer.backend, batches, self._capacity, layout_of)
-
-    def _capacity(self, batch_bytes: int) -> int:
-        # Batches of different sequence lengths cannot be stacked.
-        return 1 if self._is_varied else self._trainer.stack_capacity(batch_bytes)
+        self._source = BatchSource(self._trainer.backend, batches, self._trainer.stack_capacity, layout_of)
 
     def _narrowed(self, batch: Tree) -> Tree:
         """Pad a batch and cast its 64-bit arrays on the host; check its rows, and the columns of the first batch."""
         has_rows = checks.has_rows(batch)
         if not has_rows and self._mode != "predict":
             raise DataError(_EMPTY_BATCH)
-        batch = self._trainer.padding.padded(self._with_checked_ids(batch, is_batch=True), may_stay=not self._is_varied)
-        self._is_varied |= isinstance(batch, Padded)
+        batch = self._trainer.padding.padded(self._extended(batch, is_batch=True))
         if not self._is_checked and has_rows:
             self._is_checked = True
             self._check_first(batch)
@@ -328,13 +327,14 @@ class Epochs(_KerasEpochIterator):
             self.first_specs = spec_of(batch)
         return batch
 
-    def _with_checked_ids(self, batch: Tree, is_batch: bool = False) -> Tree:
-        """Return a batch, or arrays, whose ids are in the model's embedding tables."""
-        if batch is None:
-            return None
+    def _extended(self, batch: Tree, is_batch: bool = False) -> Tree:
+        """Return a batch, or arrays, as the model's layers with a state of their own take it."""
+        extension = self._trainer.extension
+        if batch is None or extension is None:
+            return batch
         if not isinstance(batch, tuple):
-            return checked_ids(self._trainer.model, batch, is_batch)
-        return (checked_ids(self._trainer.model, batch[0], is_batch), *batch[1:])
+            return extension.checked(batch, is_batch)
+        return (extension.checked(batch[0], is_batch), *batch[1:])
 
     def _check_first(self, batch: Tree) -> None:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)

@@ -22,7 +22,6 @@ from anytpu import _keras
 from anytpu.engine.feeds import one_batch
 from anytpu.train.epochs import PastSteps, narrow
 from anytpu.train.keras_program import PARTS
-from anytpu.train.padding import Predicted
 from anytpu.train.trainer import Trainer
 
 MAKERS = ("make_train_function", "make_test_function", "make_predict_function")
@@ -49,6 +48,7 @@ def _maker(attribute: str, make: Callable[[Trainer], Callable], trainer_of: Trai
             if trainer is None:
                 # The model may have left its trainer since; Keras's own path cannot use a function that a trainer made.
                 return original(self, force or getattr(self, attribute) in _MADE)
+            trainer.resolve()
             function = make(trainer)
             _MADE.add(function)
             setattr(self, attribute, function)
@@ -80,7 +80,7 @@ def _logging(mode: str) -> Callable[[Trainer], Callable]:
 def _predict(trainer: Trainer) -> Callable:
     def predict_function(state: Any, group: Any) -> Any:
         segments = trainer.run("predict", group)
-        parts = [_predictions(trainer.backend.get(segment.every), segment.count) for segment in segments]
+        parts = [_rows(trainer.backend.get(segment.every), segment.count) for segment in segments]
         return jax.tree.map(_concatenate, *parts), state
 
     return predict_function
@@ -88,18 +88,6 @@ def _predict(trainer: Trainer) -> Callable:
 
 def _concatenate(first: np.ndarray, *others: np.ndarray) -> np.ndarray:
     return np.concatenate([first, *others]) if others else first
-
-
-def _predictions(every: Any, count: int) -> Any:
-    """Return the concatenated predictions of `count` steps, without the padding of sequences."""
-    if not isinstance(every, Predicted):
-        return _rows(every, count)
-    assert count == 1, "padded batches travel one by one"
-    leaves, form = jax.tree.flatten(_rows(every.outputs, count))
-    ends = [None if end is None else int(np.asarray(end)[0]) for end in every.lengths]
-    return jax.tree.unflatten(
-        form, [leaf if end is None else leaf[:, :end] for leaf, end in zip(leaves, ends, strict=True)]
-    )
 
 
 def _rows(outputs: Any, count: int) -> Any:
@@ -189,7 +177,7 @@ def run_batch(trainer: Trainer, name: str, arguments: dict[str, Any]) -> Any:
     batch = jax.tree.map(narrow, (x,) if mode == "predict" else (x, y, weight))
     if mode != "predict":
         model.reset_metrics()
-    batch = trainer.padding.padded(batch, may_stay=True)
+    batch = trainer.padding.padded(batch)
     group = one_batch(trainer.backend, batch, trainer.layout_of(mode))
     outputs, _ = getattr(model, f"{mode}_function")(trainer.state(mode), group)
     if mode == "predict":

@@ -9,8 +9,8 @@ are computed over the whole batch, as on one device.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -18,13 +18,10 @@ import jax
 import numpy as np
 
 from anytpu import _keras
-from anytpu.embedding import slots_of_tables, tables_of
 from anytpu.errors import ProgramError
 from anytpu.program.program import ROWS, Program, Tree
-from anytpu.train.masking import masked
+from anytpu.strategy.state_extension import extension_of
 from anytpu.train.outside import with_outside
-from anytpu.train.padding import LENGTHS, Padded, Padding, predicted
-from anytpu.train.time_axis import TimeAxis
 
 PARTS = {
     "train": ("trainable", "non_trainable", "optimizer", "metrics"),
@@ -32,6 +29,14 @@ PARTS = {
     "predict": ("trainable", "non_trainable"),
 }
 """The lists of variables that each step of Keras takes and returns, in order."""
+
+_LISTS = {
+    "trainable": operator.attrgetter("trainable_variables"),
+    "non_trainable": operator.attrgetter("non_trainable_variables"),
+    "optimizer": operator.attrgetter("optimizer.variables"),
+    "metrics": operator.attrgetter("metrics_variables"),
+}
+"""The variables of a model in each list."""
 
 _KINDS = {"trainable": "weights", "non_trainable": "frozen", "optimizer": "slots", "metrics": "other"}
 """`Program.state_kinds` of the variables of each list."""
@@ -62,13 +67,7 @@ def parts_of(model: Any, mode: str, outside: VariableList | None = None) -> tupl
         outside: the variables that a step uses outside of Keras's lists; see `outside.py`. They are a further list, and
             leave the lists of Keras that have them.
     """
-    lists = {
-        "trainable": lambda: model.trainable_variables,
-        "non_trainable": lambda: model.non_trainable_variables,
-        "optimizer": lambda: model.optimizer.variables,
-        "metrics": lambda: model.metrics_variables,
-    }
-    parts = tuple(VariableList(tuple(lists[part]())) for part in PARTS[mode])
+    parts = tuple([VariableList(tuple(_LISTS[part](model))) for part in PARTS[mode]])
     if outside is None:
         return parts
     if not outside.variables:
@@ -78,14 +77,7 @@ def parts_of(model: Any, mode: str, outside: VariableList | None = None) -> tupl
     return (*rest, outside)
 
 
-def padding_of(model: Any) -> Padding:
-    """Return the `Padding` of a model, with the numbers of steps passed as `lengths` when the model was converted."""
-    return Padding(model, vars(model).get(LENGTHS, ()))
-
-
-def keras_program(
-    model: Any, mode: str, batch: Tree, parts: tuple[VariableList, ...], padding: Padding | None = None
-) -> Program:
+def keras_program(model: Any, mode: str, batch: Tree, parts: tuple[VariableList, ...]) -> Program:
     """Return the Program of one step of a built and compiled Keras model.
 
     Args:
@@ -94,42 +86,40 @@ def keras_program(
         batch: specs of the global batch, `(x, y, sample_weight)` as Keras's data adapters yield it.
         parts: the variables, as `parts_of` lists them. With a list of variables outside, a trace raises
             `OutsideVariables` if the step uses others.
-        padding: the `Padding` that made the batch, if the batch is `Padded`.
     """
-    axis = padding.axis if padding is not None and isinstance(batch, Padded) else None
+    extension = extension_of(model)
+    tables = {} if extension is None else extension.tables
     return Program(
         name=f"{model.name}/{mode}",
-        step=with_outside(_STEPS[mode](model, axis), tuple(part.variables for part in parts_of(model, mode)), parts),
+        step=with_outside(_STEPS[mode](model), tuple(part.variables for part in parts_of(model, mode)), parts),
         state=tuple([jax.ShapeDtypeStruct(v.shape, v.dtype) for v in part.variables] for part in parts),
         batch=batch,
         layout=jax.tree.map(lambda _: ROWS, batch),
         mode="train" if mode == "train" else "infer",
         state_names=tuple(v.path for part in parts for v in part.variables),
-        tables=tables_of(model),
-        state_kinds=_state_kinds(model, mode, parts),
+        tables=tuple(tables),
+        state_kinds=_state_kinds(model, mode, parts, tables),
     )
 
 
-def _state_kinds(model: Any, mode: str, parts: tuple[VariableList, ...]) -> tuple[str, ...]:
-    """Return `Program.state_kinds`. The slots of an embedding table are variables of its layer."""
-    slots = slots_of_tables(model)
+def _state_kinds(model: Any, mode: str, parts: tuple[VariableList, ...], tables: dict[str, bool]) -> tuple[str, ...]:
+    """Return `Program.state_kinds`. The slots of a table are variables of its layer."""
     named = zip(PARTS[mode], parts_of(model, mode), strict=True)
     kinds = {id(variable): _KINDS[name] for name, part in named for variable in part.variables}
     return tuple(
-        "slots" if variable.path in slots else kinds.get(id(variable), "other")
+        "slots" if tables.get(variable.path) else kinds.get(id(variable), "other")
         for part in parts
         for variable in part.variables
     )
 
 
-def _logging(mode: str) -> Callable[[Any, TimeAxis | None], Callable]:
+def _logging(mode: str) -> Callable[[Any], Callable]:
     """Return the maker of the train or the test step, whose outputs are the logs."""
 
-    def make(model: Any, axis: TimeAxis | None) -> Callable:
+    def make(model: Any) -> Callable:
         def step(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
             keras_step = model.train_step if mode == "train" else model.test_step
-            with _masked(model, axis, batch):
-                logs, state = keras_step(tuple(list(part) for part in state), batch)
+            logs, state = keras_step(tuple(list(part) for part in state), batch)
             return tuple(list(part) for part in state), _logged(model, f"{mode}_step", logs)
 
         return step
@@ -153,21 +143,12 @@ def _logged(model: Any, name: str, logs: Tree) -> Tree:
     return logs
 
 
-def _predict(model: Any, axis: TimeAxis | None) -> Callable:
+def _predict(model: Any) -> Callable:
     def step(state: Tree, batch: Tree) -> tuple[Tree, Tree]:
-        with _masked(model, axis, batch):
-            outputs, non_trainable = model.predict_step(tuple(list(part) for part in state), batch)
-        if isinstance(batch, Padded) and axis is not None:
-            outputs = predicted(outputs, axis, batch.lengths)
+        outputs, non_trainable = model.predict_step(tuple(list(part) for part in state), batch)
         return (state[0], list(non_trainable)), outputs
 
     return step
-
-
-def _masked(model: Any, axis: TimeAxis | None, batch: Tree) -> contextlib.AbstractContextManager[None]:
-    if isinstance(batch, Padded) and axis is not None:
-        return masked(model, axis, batch[0], batch.lengths)
-    return contextlib.nullcontext()
 
 
 _STEPS = {"train": _logging("train"), "test": _logging("test"), "predict": _predict}

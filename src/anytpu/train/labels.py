@@ -9,6 +9,7 @@ of weight 0 and the class that a loss ignores may have any label.
 
 from __future__ import annotations
 
+import copy
 import warnings
 from typing import Any
 
@@ -51,12 +52,13 @@ class LabelCheck:
         self._model = model
         # The classes of each output, or None for an output: one entry, which is there once the model is built.
         self._known: list[list[Classes | None]] = []
-        self._is_over = not _may_be_sparse(model)
+        self._is_sparse = _may_be_sparse(model)
+        self._is_over = not self._is_sparse
 
     def of_pass(self) -> LabelCheck:
         """Return a check that warns once in another pass over data; what is known of the model is shared."""
-        other = LabelCheck(self._model)
-        other._known = self._known
+        other = copy.copy(self)
+        other._is_over = not self._is_sparse
         return other
 
     def check(self, batch: Any) -> None:

@@ -83,7 +83,7 @@ class PassPlace:
         self._values = _sample(arrays)
         self._has_position = hasattr(adapter, "start_at")
         self._random: dict[str, Any] | None = None
-        self._place = {"step": 0, "steps_run": 0, "seen": 0, "varied": False}
+        self._place = {"step": 0, "steps_run": 0, "seen": 0}
         self._wanted: int | None = None
         self._next: dict[str, Any] | None = None
         self._start: dict[str, Any] | None = None
@@ -97,7 +97,7 @@ class PassPlace:
             self._start = None
         self._random = None if self._has_position else compact(random_states())
 
-    def at(self, step: int, steps_run: int, seen: int, has_ended: bool, is_varied: bool) -> None:
+    def at(self, step: int, steps_run: int, seen: int, has_ended: bool) -> None:
         """Note the place in an epoch.
 
         Args:
@@ -105,9 +105,8 @@ class PassPlace:
             steps_run: number of steps of the epoch that ran.
             seen: number of batches of the pass that were taken.
             has_ended: whether the epoch has no more steps.
-            is_varied: whether the batches have different sequence lengths.
         """
-        self._place = {"step": step, "steps_run": steps_run, "seen": seen, "varied": is_varied}
+        self._place = {"step": step, "steps_run": steps_run, "seen": seen}
         self.has_ended = has_ended
 
     def position(self, is_open: bool) -> dict[str, Any]:

@@ -11,13 +11,12 @@ from typing import Any
 
 import jax
 
-from anytpu.embedding import tables_of
 from anytpu.engine.feeds import split_rows
 from anytpu.program.program import Layout, Program, Tree, array_layouts
 from anytpu.sharding import ModelLayout
 from anytpu.strategy import TPUStrategy
+from anytpu.strategy.state_extension import StateExtension
 from anytpu.train.keras_program import VariableList, keras_program
-from anytpu.train.padding import Padding
 
 _MAX_PROGRAMS = 64
 
@@ -30,18 +29,21 @@ class PlacedPrograms:
     Args:
         model: a compiled Keras model.
         strategy: the strategy, with a layout or without.
-        padding: the padding that makes the model's batches.
+
+    Attributes:
+        extension: the model's layers with a state of their own, or None.
     """
 
-    def __init__(self, model: Any, strategy: TPUStrategy, padding: Padding) -> None:
-        self._model, self._strategy, self._padding = model, strategy, padding
+    def __init__(self, model: Any, strategy: TPUStrategy) -> None:
+        self._model, self._strategy = model, strategy
+        self.extension: StateExtension | None = None
         self._programs: OrderedDict[tuple, Program] = OrderedDict()
         self._chosen: dict[str, ModelLayout] = {}
 
     @property
     def _is_placed(self) -> bool:
         """Whether the programs have a layout: that of the strategy, or the one that splits tables."""
-        return self._strategy.layout is not None or bool(tables_of(self._model))
+        return self._strategy.layout is not None or (self.extension is not None and bool(self.extension.tables))
 
     def key(self, mode: str, batch: Tree, parts: Parts) -> tuple:
         """Return the key of a Program: the mode, the shapes of the batch, the variables, and the layout chosen."""
@@ -59,10 +61,10 @@ class PlacedPrograms:
             parts: the lists of variables that the step takes.
         """
         if not self._is_placed:
-            return keras_program(self._model, mode, batch, parts, self._padding)
+            return keras_program(self._model, mode, batch, parts)
         key = self.key(mode, batch, parts)
         if key not in self._programs:
-            program = keras_program(self._model, mode, batch, parts, self._padding)
+            program = keras_program(self._model, mode, batch, parts)
             layout = self._layout(mode, program)
             # The layout is a part of the key, and may have been chosen just now.
             key = self.key(mode, batch, parts)

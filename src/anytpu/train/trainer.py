@@ -24,7 +24,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from anytpu.embedding import nan_hint
 from anytpu.engine.backend import Backend, Executable, Loop, StepResults
 from anytpu.engine.feeds import BUFFER_BYTES, MAX_STEPS, FeedSegment, LayoutOf, StepGroup, one_batch
 from anytpu.engine.interrupts import deferred_interrupts
@@ -32,10 +31,12 @@ from anytpu.engine.pace import CallPace, CallWatch
 from anytpu.program.program import Layout, Program, Tree, spec_of
 from anytpu.strategy import TPUStrategy
 from anytpu.strategy import variables as homes
+from anytpu.strategy.state_extension import extension_of
 from anytpu.train import checks
-from anytpu.train.keras_program import PARTS, VariableList, padding_of, parts_of
+from anytpu.train.keras_program import PARTS, VariableList, parts_of
 from anytpu.train.labels import LabelCheck
 from anytpu.train.outside import OutsideVariables
+from anytpu.train.padding import LENGTHS, Padding
 from anytpu.train.pass_place import FitReports
 from anytpu.train.placed_programs import PlacedPrograms
 from anytpu.train.skipped_steps import SkippedSteps
@@ -81,6 +82,8 @@ class Trainer:
         self.steps_per_execution = steps_per_execution
         self.place = f"{strategy!r}, in whose scope {model.name!r} was compiled,"
         """Description of the strategy and the model, for errors."""
+        self.has_functions = True
+        """Whether the trainer makes the functions that Keras's loops call, not the model's class itself."""
         self.compilations = 0
         """Number of programs compiled so far."""
         self.one_step_calls = False
@@ -100,9 +103,10 @@ class Trainer:
         """Lines to print after Keras's own line of the epoch; None if the fit is silent."""
         self.labels = LabelCheck(model)
         """Checks the labels of calls on one batch."""
-        self.padding = padding_of(model)
+        self.padding = Padding(model, vars(model).get(LENGTHS, ()))
         """Pads sequences of many lengths to a few lengths."""
-        self._programs = PlacedPrograms(model, strategy, self.padding)
+        self._programs = PlacedPrograms(model, strategy)
+        self.resolve()
         self.occupancy = homes.occupancy_of(model)
         """Records the thread that runs the model."""
         self._live: _Live | None = None
@@ -116,15 +120,19 @@ class Trainer:
         self._output_bytes: dict[tuple, int] = {}
         self._last: tuple[tuple, _Compiled] | None = None
         self._watch = CallWatch()
-        self._skips: SkippedSteps
+        self._skips: SkippedSteps | None = None
         self._initial_epoch = 0
         self._epoch = 1
         self._step = 0
 
-    @property
-    def backend(self) -> Backend:
-        """The backend of the strategy."""
-        return self.strategy.backend
+    def resolve(self) -> None:
+        """Find the backend, and the model's layers with a state of their own: layers may have been made since.
+
+        Raises:
+            StrategyError: the system was shut down.
+        """
+        self.backend: Backend = self.strategy.backend
+        self.extension = self._programs.extension = extension_of(self.model)
 
     def fits(self, arrays: Tree) -> bool:
         """Return whether a data set may be resident on every core: it takes at most a quarter of a core's memory."""
@@ -175,7 +183,7 @@ class Trainer:
             The results of each segment of the group.
         """
         if not isinstance(group, StepGroup):
-            batch = self.padding.padded(next(group), may_stay=True)
+            batch = self.padding.padded(next(group))
             group = one_batch(self.backend, batch, self.layout_of(mode))
         self.every = []
         results = [self._run_segment(mode, segment) for segment in self._segments(mode, group)]
@@ -229,9 +237,15 @@ class Trainer:
     def begin_fit(self, initial_epoch: int, on_nan: str | None, is_silent: bool = False) -> None:
         """Start a fit: epochs count from `initial_epoch`, and `on_nan` treats steps that are not finite."""
         self._initial_epoch, self.on_nan = initial_epoch, on_nan
-        self._skips = SkippedSteps(self.backend, nan_hint(self.model))
+        self._skips = SkippedSteps(self.backend, self._nan_hint) if on_nan == "skip" else None
         self.input_shares, self.notices = [], None if is_silent else []
-        self._last = None
+        if self.checkpoints is not None:
+            self._last = None  # The checkpoints record the program.
+
+    def end_fit(self) -> None:
+        """End a fit, and print what it has to say on stderr."""
+        self.on_nan = self.checkpoints = self._skips = None
+        self.print_notices()
 
     def begin_epoch(self, number: int) -> None:
         """Start the epoch of this number, from 1, of the fit that runs."""
@@ -239,7 +253,8 @@ class Trainer:
 
     def end_epoch(self, input_share: float, notice: str | None) -> None:
         """End an epoch of training: record its input share, and its notice unless it is None."""
-        self._skips.end_epoch(self._epoch)
+        if self._skips is not None:
+            self._skips.end_epoch(self._epoch)
         self.input_shares.append(input_share)
         if notice and self.notices is not None:
             self.notices.append(f"anytpu: {notice.format(epoch=self._epoch)}")
@@ -279,7 +294,8 @@ class Trainer:
     def _run_segment(self, mode: str, segment: FeedSegment) -> StepResults:
         # 1. Find or compile the executable.
         executable, layouts = self._executable(mode, segment)
-        checks.check_strict(self.strategy, jax.tree.leaves(segment.batch)[0].shape[0])
+        if self.strategy.strict:
+            checks.check_strict(self.strategy, jax.tree.leaves(segment.batch)[0].shape[0])
         # 2. Wait for the previous call, then start this one. The host has prepared its feed meanwhile.
         self._watch.wait(self.backend)
         began_s = time.perf_counter()
@@ -378,11 +394,15 @@ class Trainer:
         if mode != "train":
             return
         first, self._step = self._step, self._step + segment.count
-        if self.on_nan == "skip":
+        if self._skips is not None:
             self._skips.add(results.bad_steps, segment.count, self._epoch)
         elif results.bad_steps is not None and (bad := int(self.backend.get(results.bad_steps))):
             # After the first bad step every later one counts as bad, so the first bad step follows from their number.
-            checks.refuse_nan(first + segment.count - bad + 1, self._epoch, nan_hint(self.model))
+            checks.refuse_nan(first + segment.count - bad + 1, self._epoch, self._nan_hint)
+
+    @property
+    def _nan_hint(self) -> str:
+        return "" if self.extension is None else self.extension.nan_hint
 
 
 def _renew(backend: Backend, live: _Live) -> None:
@@ -396,11 +416,12 @@ def _renew(backend: Backend, live: _Live) -> None:
 
 def _are_same(parts: tuple[VariableList, ...], previous: tuple[VariableList, ...]) -> bool:
     """Return whether these are lists of the same variables."""
-    pairs = zip(parts, previous, strict=False)
-    return len(parts) == len(previous) and all(
-        len(new.variables) == len(old.variables) and all(map(operator.is_, new.variables, old.variables))
-        for new, old in pairs
-    )
+    if len(parts) != len(previous):
+        return False
+    for new, old in zip(parts, previous, strict=True):
+        if len(new.variables) != len(old.variables) or not all(map(operator.is_, new.variables, old.variables)):
+            return False
+    return True
 
 
 def _flat(parts: tuple[VariableList, ...]) -> list[Any]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import random
+import struct
 
 import numpy as np
 
 from anytpu.cli.arrays import read_arrays
-from fuzz.batteries.keras_files import header, npy_header
 from fuzz.battery import Battery
-from fuzz.damage import BYTES, ZIP, swell_member
+from fuzz.damage import BYTES, EXTREMES, ZIP, members_of, swell_member, zipped
 
 
 def _npy(array: np.ndarray) -> bytes:
@@ -32,6 +33,29 @@ def npzs() -> list[bytes]:
         write(stream, x=np.arange(1000), y=np.zeros((4, 4), np.float32))
         found.append(stream.getvalue())
     return found
+
+
+def header(content: bytes, draw: random.Random) -> bytes:
+    """Write another header of NumPy's into one member of an .npz file: other shapes, dtypes, orders."""
+    members = members_of(content)
+    if members:
+        name = draw.choice(list(members))
+        members[name] = npy_header(members[name], draw)
+    return zipped(members)
+
+
+def npy_header(content: bytes, draw: random.Random) -> bytes:
+    """Write another header of NumPy's into an .npy file."""
+    sizes = [draw.choice((*EXTREMES, 3, 28, -5)) for _ in range(draw.choice((0, 1, 1, 2, 3, 40)))]
+    shape = draw.choice((tuple(sizes), sizes, 3, "()", (1.5,), (True,), None))
+    kind = draw.choice(("|u1", "<i8", "|O", "<f4", "<U9999999", "|V0", "|S0", "bfloat16", "x", [("a", "<i4")], 7, None))
+    text = repr({"descr": kind, "fortran_order": draw.choice((False, True, 2)), "shape": shape})
+    if draw.random() < 0.2:
+        text = draw.choice(("(" * 5000, "{" * 90 + "}" * 90, "__import__('os')", "", "1" * 9000))
+    raw = text.encode() + b"\n"
+    version = draw.choice((b"\1\0", b"\1\0", b"\2\0", b"\3\0", b"\xff\xff"))
+    size = struct.pack("<H" if version == b"\1\0" else "<I", len(raw) % 2**16)
+    return b"\x93NUMPY" + version + size + raw + content[128:]
 
 
 BATTERIES = (

@@ -13,7 +13,7 @@ from anytpu.pipeline import (
     parse_example,
     parse_sequence_example,
 )
-from anytpu.pipeline.sources import Origin, Record
+from anytpu.pipeline.record import Origin, Record
 from fuzz.battery import Battery
 
 SPEC = {

@@ -13,7 +13,7 @@ import numpy as np
 
 from anytpu.pipeline import decode_image, encode_jpeg, encode_png
 from anytpu.pipeline.images import decode_images
-from anytpu.pipeline.sources import Origin, Record
+from anytpu.pipeline.record import Origin, Record
 from fuzz.battery import Battery
 from fuzz.damage import EXTREMES
 

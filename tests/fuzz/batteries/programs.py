@@ -11,7 +11,7 @@ import jax
 
 from anytpu.program import read, write
 from anytpu.program.archive import CHECKSUMS, write_parts
-from fuzz.batteries.keras_files import npy_header
+from fuzz.batteries.arrays import npy_header
 from fuzz.battery import Battery
 from fuzz.damage import BYTES, JSON, members_of, swell_member
 from program_samples import linear, many_types, nested

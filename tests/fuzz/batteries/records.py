@@ -1,16 +1,15 @@
-"""Files of records: TFRecord, plain and compressed, records of one length, lines of text, ArrayRecord."""
+"""Files of records: TFRecord, plain and compressed, records of one length, lines of text."""
 
 from __future__ import annotations
 
 import gzip
 import random
 import struct
-import tempfile
 import zlib
 from pathlib import Path
 from typing import Any
 
-from anytpu.pipeline import array_records, fixed_records, lines, records, to_array_records, write_records
+from anytpu.pipeline import fixed_records, lines, records
 from anytpu.pipeline.tfrecord import frame, masked_crc32c
 from fuzz.battery import Battery
 from fuzz.damage import BYTES, EXTREMES, TEXT, Damage
@@ -92,24 +91,6 @@ def _lines(path: Path) -> Any:
     return in_order
 
 
-def array_record_files() -> list[bytes]:
-    """Return ArrayRecord files of one record and of several."""
-    found = []
-    with tempfile.TemporaryDirectory() as folder:
-        for contents in ([b"one"], CONTENTS):
-            write_records(f"{folder}/some.tfrecord", contents)
-            to_array_records(f"{folder}/some.tfrecord", f"{folder}/some.array_record")
-            found.append(Path(folder, "some.array_record").read_bytes())
-    return found
-
-
-def _array_record(path: Path) -> Any:
-    found = array_records(path)
-    in_order = [bytes(record) for record in found]
-    assert [bytes(found[number]) for number in range(len(found))] == in_order
-    return in_order
-
-
 BATTERIES = (
     Battery("tfrecord", tfrecords, _read(), ".tfrecord", damage=BYTES, resealed=(long_record,)),
     Battery("tfrecord_skip", tfrecords, _skipping, ".tfrecord", damage=(*BYTES, long_record)),
@@ -131,5 +112,4 @@ BATTERIES = (
     ),
     Battery("fixed", lambda: [b"HEADend", b"HEAD" + b"seven..." * 7 + b"..", b"HEAD.."][1:], _fixed),
     Battery("lines", lambda: ["one\ntwo\r\n\ndrei é\n".encode(), b"", b"last"], _lines, ".txt", damage=TEXT),
-    Battery("array_record", array_record_files, _array_record, ".array_record"),
 )

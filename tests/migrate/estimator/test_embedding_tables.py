@@ -215,5 +215,5 @@ def test_what_is_refused(tmp_path: Path):
     )
     assert train({**whole, "user": np.where(np.arange(ROWS) == 3, IDS, USER[0])}) == (
         "'user', row 3, has the id 50, and the table 'users' has the ids 0 to 49; -1 stands for no id. "
-        "FeatureConfig(validate_weights_and_indices=False) leaves such ids out"
+        "Enlarge vocabulary_size, or pass validate_weights_and_indices=False to leave such ids out"
     )

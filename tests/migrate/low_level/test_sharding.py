@@ -124,7 +124,6 @@ def test_what_is_refused(call, kind, message, strategy):
         ("shard", lambda: tpu.batch_parallel(same)),
         ("replicate", lambda: tpu.replicate(same)),
         ("rewrite", lambda: tpu.rewrite(same)),
-        ("evidence", lambda: tpu.evidence(same)),
     ],
 )
 def test_computations_are_not_nested(name, call, strategy):

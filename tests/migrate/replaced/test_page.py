@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from anytpu.migrate.replaced.page import page
-from anytpu.migrate.replaced.table import REPLACEMENTS
+from anytpu.migrate.replaced.table import replacements
 
 DOCS = Path(__file__).parents[3] / "docs" / "migrate.md"
 
@@ -23,6 +23,6 @@ def test_the_module_prints_the_page():
 
 def test_every_row_is_on_it():
     text = page()
-    rows = [row for rows in REPLACEMENTS.values() for row in rows if row.how != "same"]
+    rows = [row for rows in replacements().values() for row in rows if row.how != "same"]
     assert [row.old for row in rows if f"-{row.old.splitlines()[0]}\n" not in text] == []
     assert [row.new for row in rows if row.new and f"+{row.new.splitlines()[-1]}\n" not in text] == []

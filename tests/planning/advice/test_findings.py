@@ -83,47 +83,6 @@ def test_room_for_twice_the_batch():
     assert found("batch", decode)[0] == "Try a batch of 2,048."
 
 
-def test_features_that_do_not_fill_the_lanes():
-    weights = {"conv1/kernel": (3, 3, 64, 80), "conv1/bias": (80,), "dense/kernel": (80, 10)}
-    ops = (OpTime("fusion.1", "fusion", "matmul", 0.06, layer="conv1"), OpTime("f.2", "fusion", "vector", 0.04))
-    assert found("features", prediction(ops), weights) == [
-        "Make the 80 features of 'conv1' a multiple of 128: 128.",
-        "'conv1' takes 60% of the step, and 80 features fill 62% of the 128 lanes that they occupy.",
-    ]
-
-
-def of_one_layer(name: str, weights: dict) -> list[str]:
-    return found("features", prediction((OpTime("f.1", "fusion", "matmul", 0.06, layer=name),)), weights)
-
-
-def test_the_units_of_a_recurrent_layer_are_changed_and_not_its_gates():
-    weights = {"lstm/lstm_cell/kernel": (32, 400), "lstm/lstm_cell/recurrent_kernel": (100, 400)}
-    assert of_one_layer("lstm/lstm_cell", weights) == [
-        "Make the 100 units of 'lstm/lstm_cell' a multiple of 128: 128.",
-        "'lstm/lstm_cell' takes 100% of the step, and 4 gates of 100 units are 400 features, which fill 78% of the 512 "
-        "lanes that they occupy.",
-    ]
-    gru = {"gru/kernel": (32, 288), "gru/recurrent_kernel": (96, 288)}
-    assert of_one_layer("gru", gru)[0] == "Make the 96 units of 'gru' a multiple of 128: 128."
-
-
-def test_the_heads_of_an_attention_lie_side_by_side():
-    assert of_one_layer("mha/query", {"mha/query/kernel": (512, 8, 64)}) == []
-    assert of_one_layer("conv", {"conv/kernel": (3, 512, 80)}) != []
-
-
-def test_a_vocabulary_that_fills_its_lanes_nearly_is_left_alone():
-    assert of_one_layer("logits", {"logits/kernel": (768, 50257)}) == []
-
-
-def test_few_features_are_what_a_layer_is_for():
-    weights = {"head/kernel": (80, 10), "conv1/kernel": (3, 3, 3, 32), "conv2/kernel": (3, 3, 32, 63)}
-    ops = tuple(OpTime(f"f.{n}", "fusion", "matmul", 0.03, layer=name) for n, name in enumerate(["head", "conv1"]))
-    assert found("features", prediction((*ops, OpTime("f.3", "fusion", "matmul", 0.03, layer="conv2"))), weights) == []
-    at_least = {"conv2/kernel": (3, 3, 32, 64)}
-    assert found("features", prediction((OpTime("f.3", "fusion", "matmul", 0.03, layer="conv2"),)), at_least) != []
-
-
 def test_a_batch_is_advised_once():
     ops = (OpTime("f.1", "fusion", "matmul", 0.006), OpTime("all-reduce", "all-reduce", "collective", 0.004))
     roomy = prediction(ops, memory=MemoryUse(2 * MIB, 10 * MIB), flops=1e11, peak_flops_per_s=6e13)

@@ -88,6 +88,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[Any, ...], d
     function("check", Answer())
     function("max_batch_size", 1024)
     function("ways_to_fit", Answer())
+    function("plan_serving", Answer())
     return made
 
 
@@ -102,6 +103,7 @@ DEFAULTS = {
     "use_cache": True,
     "name": "train.py:create_model",
 }
+OLD = ("--ways", "--max-batch", "--scaling", "--answer", "--check")
 RUN_DEFAULTS = {
     **DEFAULTS,
     "steps_per_execution": None,
@@ -263,8 +265,8 @@ def test_the_axes_of_the_examples(folder: Path, calls: list, capsys: pytest.Capt
 
 def test_a_function_of_the_devices(folder: Path, calls: list, capsys: pytest.CaptureFixture[str]):
     (folder / "steps.py").write_text(textwrap.dedent(STEPS))
-    assert main(["plan", "steps.py:create_step", "--tpu", "v5e", "--scaling", "8,16"]) == 0
-    ((name, (made, _, _), settings),) = calls
+    assert main(["plan", "scaling", "steps.py:create_step", "--tpu", "v5e", "--cores", "8,16"]) == 0
+    ((name, (made,), settings),) = calls
     step, (_, batch) = made(16)
     assert (name, step.__name__, batch.shape, settings["input_specs"]) == ("scaling", "step", (128,), None)
     capsys.readouterr()
@@ -280,14 +282,14 @@ def test_a_function_of_the_devices(folder: Path, calls: list, capsys: pytest.Cap
 
 
 def test_scaling(folder: Path, calls: list):
-    assert main(["plan", "train.py:create_model", "--tpu", "v3-8", "--batch", "64", "--scaling", "8,32"]) == 0
-    ((name, (_, chip, cores), settings),) = calls
-    assert (name, chip, cores) == ("scaling", "v3", [8, 32])
-    assert settings == {"batch_size": 64, **RUN_DEFAULTS}
+    assert main(["plan", "scaling", "train.py:create_model", "--tpu", "v3-8", "--batch", "64", "--cores", "8,32"]) == 0
+    ((name, _, settings),) = calls
+    assert name == "scaling"
+    assert settings == {"tpu": "v3", "cores": [8, 32], "batch_size": 64, **RUN_DEFAULTS}
 
 
 def test_the_largest_batch(folder: Path, calls: list, capsys: pytest.CaptureFixture[str]):
-    assert main(["plan", "train.py:create_model", "--tpu", "v2-8,v3-8", "--max-batch"]) == 0
+    assert main(["plan", "batch", "train.py:create_model", "--tpu", "v2-8,v3-8"]) == 0
     assert [(name, tpu, settings) for name, (_, tpu), settings in calls] == [
         ("max_batch_size", tpu, DEFAULTS) for tpu in ("v2-8", "v3-8")
     ]
@@ -295,17 +297,17 @@ def test_the_largest_batch(folder: Path, calls: list, capsys: pytest.CaptureFixt
 
 
 def test_the_ways_to_fit(folder: Path, calls: list, capsys: pytest.CaptureFixture[str]):
-    assert main(["plan", "train.py:create_model", "--tpu", "v2-8,v3-8", "--batch", "64", "--ways"]) == 0
-    settings = {name: value for name, value in DEFAULTS.items() if name != "mode"} | {"prices": None}
-    assert [(name, arguments[1:], given) for name, arguments, given in calls] == [
-        ("ways_to_fit", (64, tpu), settings) for tpu in ("v2-8", "v3-8")
+    assert main(["plan", "ways", "train.py:create_model", "--tpu", "v2-8,v3-8", "--batch", "64"]) == 0
+    settings = {name: value for name, value in DEFAULTS.items() if name != "mode"} | {"prices": None, "batch_size": 64}
+    assert [(name, given) for name, _, given in calls] == [
+        ("ways_to_fit", {**settings, "tpu": tpu}) for tpu in ("v2-8", "v3-8")
     ]
     assert capsys.readouterr().out == "an answer\nan answer\n"
 
 
 def test_the_largest_batch_of_a_layout(folder: Path, calls: list, capsys: pytest.CaptureFixture[str]):
-    words = "--tpu v2-8 --max-batch --layout fsdp --mesh data=-1,model=2"
-    assert main(["plan", "train.py:create_model", *words.split()]) == 0
+    words = "--tpu v2-8 --layout fsdp --mesh data=-1,model=2"
+    assert main(["plan", "batch", "train.py:create_model", *words.split()]) == 0
     ((_, _, settings),) = calls
     assert settings == {**DEFAULTS, "layout": "fsdp", "mesh": {"data": -1, "model": 2}}
 
@@ -323,15 +325,36 @@ def test_a_mesh_that_means_nothing(folder: Path, mesh: str, message: str, capsys
     assert error_of(capsys, *words) == f"argument --mesh: {message}; see `anytpu plan --help`"
 
 
-def test_check(folder: Path, calls: list, capsys: pytest.CaptureFixture[str]):
-    assert main(["plan", "train.py:create_model", "--check", "--batch", "48"]) == 1
+def test_the_cores_are_compared(folder: Path, calls: list, capsys: pytest.CaptureFixture[str]):
+    words = ["plan", "compare-cores", "train.py:create_model"]
+    assert main([*words, "--batch", "48"]) == 1
     ((name, (model,), settings),) = calls
     assert (name, model.name, settings) == ("check", "tiny", {"batch_size": 48})
-    assert main(["plan", "train.py:create_model", "--check", "--layout", "fsdp", "--mesh", "data=-1,model=2"]) == 1
-    assert calls[1][2] == {"layout": "fsdp", "mesh": {"data": -1, "model": 2}}
-    capsys.readouterr()
-    assert main(["plan", "train.py:create_model", "--check", "--batch", "48"]) == 1
     assert capsys.readouterr().out == "an answer\n"
+    assert main([*words, "--layout", "fsdp", "--mesh", "data=-1,model=2"]) == 1
+    assert calls[1][2] == {"layout": "fsdp", "mesh": {"data": -1, "model": 2}}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "name"),
+    [
+        ("JOB --tpu v2-8 --ways", "ways JOB --tpu v2-8", "ways_to_fit"),
+        ("JOB --max-batch --tpu v2-8", "batch JOB --tpu v2-8", "max_batch_size"),
+        ("JOB --batch 8 --scaling=8,32", "scaling JOB --batch 8 --cores 8,32", "scaling"),
+        ("JOB --batch 8 --tpu v2-8 --answer 9", "answers JOB --batch 8 --tpu v2-8 --new-tokens 9", "plan_serving"),
+        ("JOB --check --batch 48", "compare-cores JOB --batch 48", "check"),
+        ("--batch 48 --check JOB", "compare-cores --batch 48 JOB", "check"),
+    ],
+)
+def test_an_older_spelling_says_the_new_one(
+    old: str, new: str, name: str, folder: Path, calls: list, capsys: pytest.CaptureFixture[str]
+):
+    job = "train.py:create_model"
+    assert main(["plan", *old.replace("JOB", job).split(), *(["--batch", "8"] if "ways" in name else [])]) in (0, 1)
+    option = next(word.partition("=")[0] for word in old.split() if word.partition("=")[0] in OLD)
+    said = f"anytpu: {option} is a command now, and goes with the next version; type: anytpu plan {new}"
+    assert capsys.readouterr().err.startswith(said.replace("JOB", job))
+    assert [called for called, _, _ in calls] == [name]
 
 
 def test_a_lock_and_its_check(folder: Path, capsys: pytest.CaptureFixture[str]):
@@ -356,11 +379,6 @@ def test_a_lock_and_its_check(folder: Path, capsys: pytest.CaptureFixture[str]):
         "plan.lock has other steps than this plan: only the lock has v2-8, 64 examples a step, and only the plan has "
         "v2-8, 128 examples a step. Plan the steps of the lock, or write it again: anytpu plan ... --lock plan.lock"
     )
-
-
-def test_a_check_whose_job_comes_last(folder: Path, calls: list):
-    assert main(["plan", "--batch", "48", "--check", "train.py:create_model"]) == 1
-    assert [name for name, _, _ in calls] == ["check"]
 
 
 def test_what_is_nothing_to_plan(folder: Path, capsys: pytest.CaptureFixture[str]):

@@ -28,11 +28,11 @@ def script(tmp_path):
 def calls(monkeypatch):
     made = []
 
-    def shard(job, **settings):
+    def find_layouts(job, **settings):
         made.append((job, settings))
         return layouts()
 
-    monkeypatch.setattr(tpu, "shard", shard, raising=False)
+    monkeypatch.setattr(tpu, "find_layouts", find_layouts, raising=False)
     return made
 
 

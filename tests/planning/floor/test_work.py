@@ -9,7 +9,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
-from anytpu.planning.floor.work import products_of
+from anytpu.planning.floor.work import traced_work
 
 NHWC = ("NHWC", "HWIO", "NHWC")
 
@@ -19,9 +19,9 @@ def spec(*shape: int, dtype: Any = "float32") -> jax.ShapeDtypeStruct:
 
 
 def counted(step: Any, *specs: Any) -> dict[str, float]:
-    flops, uncounted = products_of(jax.make_jaxpr(step)(*specs))
-    assert uncounted == []
-    return dict(flops)
+    work = traced_work(jax.make_jaxpr(step)(*specs))
+    assert work.uncounted == ()
+    return dict(work.flops)
 
 
 def convolution(stride: int, groups: int = 1) -> Any:
@@ -66,8 +66,9 @@ def test_a_loop_of_unknown_length_is_named():
     def step(count: Any, x: Any) -> Any:
         return lax.while_loop(lambda carry: carry[0] < count, lambda carry: (carry[0] + 1, carry[1] @ x), (0, x))
 
-    flops, (said,) = products_of(jax.make_jaxpr(step)(spec(dtype="int32"), spec(4, 4)))
-    assert not flops
+    work = traced_work(jax.make_jaxpr(step)(spec(dtype="int32"), spec(4, 4)))
+    (said,) = work.uncounted
+    assert not work.flops
     assert said.startswith(f"the operation 'while', at {__file__}:")
     assert said.endswith(".step): its number of iterations is not known, so none is counted")
 
@@ -152,98 +153,100 @@ def transposed_row(x: Any, w: Any) -> Any:
     return jnp.tanh(x @ w + 1).T[:, -1]
 
 
-def prefill(x: Any, weights: Any) -> Any:
-    """Layers whose tokens are mixed, of which the last token is returned."""
-    mixed = lax.scan(lambda x, w: (x + x @ x.T @ x @ w, None), x, weights)[0]
-    return (mixed @ weights[0])[-1]
-
-
 ROWS, WEIGHT, PLACE = spec(16, 8), spec(8, 32), spec(dtype="int32")
-ROW = 2 * 8 * 32
-BATCHED, OUTPUT = spec(2, 16, 8), spec(8, 32)
+PRODUCT = 2 * 16 * 8 * 32
 PARTS = [
-    (lambda x, w: (x @ w)[:, -1], (BATCHED, OUTPUT), 2 * ROW),
-    (lambda x, w: (x @ w)[-1], (ROWS, WEIGHT), ROW),
-    (lambda x, w: (x @ w)[:, ::4], (ROWS, WEIGHT), 16 * ROW / 4),
-    (lambda x, w: jnp.exp(x @ w)[2:5], (ROWS, WEIGHT), 3 * ROW),
-    (transposed_row, (ROWS, WEIGHT), ROW),
-    (jax.jit(transposed_row), (ROWS, WEIGHT), ROW),
-    (lambda x, w: (x @ w).reshape(2, 8, 32)[0], (ROWS, WEIGHT), ROW),
-    (lambda x, w: (x @ w).reshape(16, 4, 8)[3], (ROWS, WEIGHT), ROW),
-    (lambda x, w: (x @ w).sum(1)[:4], (ROWS, WEIGHT), 4 * ROW),
-    (lambda x, w: (x @ w @ w.T)[-1], (ROWS, WEIGHT), 2 * ROW),
-    (lambda x, w, n: lax.dynamic_slice(x @ w, (n, 0), (2, 32)), (ROWS, WEIGHT, PLACE), 2 * ROW),
-    (lambda x, w, n: jnp.take(x @ w, n, axis=0), (ROWS, WEIGHT, PLACE), ROW),
-    (
-        lambda x, w, n: jnp.take(jax.nn.relu(x @ w).T, n, axis=1),
-        (ROWS, WEIGHT, spec(3, dtype="int32")),
-        ROW,
-    ),
-    (lambda x, w: (x @ w)[:4].sum() + (x @ w).max(), (ROWS, WEIGHT), 16 * ROW),
-    (
-        lambda x, w, f: lax.cond(f, lambda y: y[:4], lambda y: y[:4] * 2, x @ w),
-        (ROWS, WEIGHT, spec(dtype="bool")),
-        4 * ROW,
-    ),
-    (lambda x, w: jnp.concatenate([-(x @ w)[:, 16:], (x @ w)[:, :16]], 1), (ROWS, WEIGHT), 16 * ROW),
-    (lambda x, w: jnp.concatenate([-part for part in jnp.split(x @ w, 2, axis=1)], 1), (ROWS, WEIGHT), 16 * ROW),
-    (lambda x, w: (x @ w)[::2] + (x @ w)[1::2], (ROWS, WEIGHT), 16 * ROW),
-    (lambda x, w: (x @ w)[1:9] + (x @ w)[:8], (ROWS, WEIGHT), 8 * ROW),
+    # A part of a product, or of what follows from it.
+    (lambda x, w: (x @ w)[-1], (ROWS, WEIGHT), 0),
+    (lambda x, w: jnp.exp(x @ w)[2:5], (ROWS, WEIGHT), 0),
+    (transposed_row, (ROWS, WEIGHT), 0),
+    (jax.jit(transposed_row), (ROWS, WEIGHT), 0),
+    (lambda x, w, n: lax.dynamic_slice(x @ w, (n, 0), (2, 32)), (ROWS, WEIGHT, PLACE), 0),
+    (lambda x, w, n: jnp.take(x @ w, n, axis=0), (ROWS, WEIGHT, PLACE), 0),
+    (lambda x, w: (x @ w)[1:9] + (x @ w)[:8], (ROWS, WEIGHT), 0),
     (lambda x, w: (x @ w).at[:8].set(0.0), (ROWS, WEIGHT), 0),
-    # All tokens but of the last layer, whose product with its own transpose needs all keys and values.
-    (
-        prefill,
-        (ROWS, spec(5, 8, 8)),
-        4 * (2 * 2 * 16 * 16 * 8 + 2 * 16 * 8 * 8) + 2 * 2 * 16 * 8 + 2 * 8 * 8 + 2 * 8 * 8,
-    ),
+    (lambda kernel, image: convolution(2)(kernel, image)[:1], (spec(3, 3, 4, 8), IMAGE), 0),
+    (lambda x, w, f: lax.cond(f, lambda y: y[:4], lambda y: y[:4] * 2, x @ w), (ROWS, WEIGHT, spec(dtype="bool")), 0),
+    # All of it.
+    (lambda x, w: (x @ w)[:4].sum() + (x @ w).max(), (ROWS, WEIGHT), PRODUCT),
+    (lambda x, w: jnp.concatenate([-(x @ w)[:, 16:], (x @ w)[:, :16]], 1), (ROWS, WEIGHT), PRODUCT),
+    (lambda x, w: jnp.concatenate([-part for part in jnp.split(x @ w, 2, axis=1)], 1), (ROWS, WEIGHT), PRODUCT),
+    (lambda x, w: (x @ w)[::2] + (x @ w)[1::2], (ROWS, WEIGHT), PRODUCT),
+    (lambda x, w, f: lax.cond(f, lambda y: y + 1, lambda y: y * 2, x @ w), (ROWS, WEIGHT, spec(dtype="bool")), PRODUCT),
 ]
 
 
 @pytest.mark.parametrize(("step", "specs", "flops"), PARTS)
-def test_of_a_product_what_a_slice_behind_it_takes_counts(step: Any, specs: Any, flops: float):
+def test_a_product_counts_if_all_of_it_is_used(step: Any, specs: Any, flops: float):
     assert sum(counted(step, *specs).values()) == flops
 
 
-@pytest.mark.parametrize(
-    ("taken", "share"),
-    [
-        (lambda y: y[:2], 2 / 4),  # of the images
-        (lambda y: y[..., :3], 3 / 8),  # of the features
-        (lambda y: y[:1, ..., :4], 1 / 8),
-        (lambda y: y.transpose(3, 0, 1, 2)[:2], 2 / 8),
-    ],
-)
-def test_of_a_convolution_a_slice_behind_it_counts(taken, share):
-    kernel, images = jax.ShapeDtypeStruct((3, 3, 4, 8), "float32"), jax.ShapeDtypeStruct((4, 16, 16, 4), "float32")
-
-    def flops(job):
-        return products_of(jax.make_jaxpr(job)(kernel, images))[0].total()
-
-    every = flops(convolution(1))
-    assert flops(lambda *both: taken(convolution(1)(*both))) == share * every > 0
+VECTOR, TABLE, INDICES = spec(64), spec(100, 64), spec(3, dtype="int32")
 
 
-def test_of_some_positions_of_a_convolution_no_more_counts_than_is_certain():
-    kernel, images = jax.ShapeDtypeStruct((3, 3, 4, 8), "float32"), jax.ShapeDtypeStruct((4, 16, 16, 4), "float32")
-
-    def flops(job):
-        return products_of(jax.make_jaxpr(job)(kernel, images))[0].total()
-
-    rows = flops(lambda *both: convolution(1)(*both)[:, :12])
-    # 12 of 16 rows at the edge of which a tap is on the padding: none of those left out may have been.
-    assert 0.6 < rows / flops(convolution(1)) < 12 / 16 + 1e-9
+def read(step: Any, *specs: Any) -> list[bool]:
+    return [*traced_work(jax.make_jaxpr(step)(*specs)).is_read]
 
 
-def test_two_convolutions_behind_each_other():
-    kernel = jax.ShapeDtypeStruct((3, 3, 4, 4), "float32")
-    images = jax.ShapeDtypeStruct((4, 16, 16, 4), "float32")
+def written(step: Any, *specs: Any) -> list[bool]:
+    return [*traced_work(jax.make_jaxpr(step)(*specs)).is_written]
 
-    def flops(job):
-        return products_of(jax.make_jaxpr(job)(kernel, images))[0].total()
 
-    def both(kernel, images):
-        return convolution(1)(kernel, convolution(1)(kernel, images))
+def test_what_is_computed_with_is_read():
+    assert read(lambda w, unused: w * 2, VECTOR, VECTOR) == [True, False]
+    assert read(jax.jit(lambda w, unused: w * 2), VECTOR, VECTOR) == [True, False]
 
-    assert flops(lambda *one: both(*one)[:1]) == flops(both) / 4
-    # Two features of the second need all of the first.
-    assert flops(lambda *one: both(*one)[..., :2]) == flops(both) * 3 / 4
+
+def test_what_only_passes_is_neither_read_nor_written():
+    assert read(lambda w: (w, w.reshape(8, 8)), VECTOR) == [False]
+    assert written(lambda w: (w, w + 1), VECTOR) == [False, True]
+
+
+def test_the_same_result_twice_is_written_once():
+    def step(w: Any) -> Any:
+        doubled = w * 2
+        return doubled, doubled
+
+    assert written(step, VECTOR) == [True, False]
+
+
+def test_a_table_from_which_rows_are_gathered_is_not_read_whole():
+    assert read(lambda table, rows: table[rows], TABLE, INDICES) == [False, True]
+    assert read(lambda table, rows: jnp.take(table.astype("bfloat16"), rows, axis=0) * 2, TABLE, INDICES) == [
+        False,
+        True,
+    ]
+
+    def train(table: Any, rows: Any) -> Any:
+        return table - jax.grad(lambda table: (table[rows] ** 2).sum())(table)
+
+    assert read(train, TABLE, INDICES) == [True, True]
+    assert written(train, TABLE, INDICES) == [True]
+
+
+def test_a_cache_that_is_updated_in_place_is_neither():
+    def store(cache: Any, row: Any) -> Any:
+        return lax.dynamic_update_slice(cache, row[None], (7, 0))
+
+    assert (read(store, TABLE, VECTOR), written(store, TABLE, VECTOR)) == ([False, True], [False])
+
+    def attend(cache: Any, row: Any) -> Any:
+        cache = store(cache, row)
+        return cache, cache @ row
+
+    assert (read(attend, TABLE, VECTOR), written(attend, TABLE, VECTOR)) == ([True, True], [False, True])
+
+
+def test_a_loop_reads_what_its_body_reads():
+    def step(tables: Any, row: Any) -> Any:
+        return lax.scan(lambda carry, table: (carry + table @ row, None), jnp.zeros(100), tables)[0]
+
+    assert read(step, jax.ShapeDtypeStruct((5, 100, 64), "float32"), VECTOR) == [True, True]
+
+
+def test_of_branches_only_what_all_read_is_known():
+    def step(flag: Any, w: Any) -> Any:
+        return lax.cond(flag, lambda w: w * 2, lambda w: w, w)
+
+    flag = jax.ShapeDtypeStruct((), "bool")
+    assert (read(step, flag, VECTOR), written(step, flag, VECTOR)) == ([True, False], [False])

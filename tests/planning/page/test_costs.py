@@ -19,10 +19,12 @@ def scaled(by: float) -> Plan:
 
 
 def test_columns_that_have_values():
-    titles = [column.long for column in costs.columns(plan_samples.five())]
-    assert titles == ["an hour", "an epoch", "a run", "takes", "spot run", "takes on spot", "save every"]
-    assert [column.long for column in costs.columns(plan_samples.without_run())] == ["an hour", "a million examples"]
-    assert costs.columns(plan_samples.bare()) == []
+    five, without_run = costs.table(plan_samples.five()), costs.table(plan_samples.without_run())
+    assert five is not None and without_run is not None
+    assert five.titles == ("system", "$/hour", "$/epoch", "$/run", "time", "spot $", "spot time", "save every")
+    assert without_run.titles == ("system", "$/hour", "$ a million examples")
+    assert costs.table(plan_samples.bare()) is None
+    assert five.within(30).titles == ("system", "$/hour", "$/epoch", "$/run")
 
 
 def test_the_unit_makes_amounts_readable():
@@ -40,7 +42,8 @@ def test_steps_of_different_batches_are_compared_by_their_examples():
     one = plan["v3-32"]
     assert one.cost is not None and one.cost.usd_per_step is not None and one.step_s is not None
     assert work.amounts(one) == (one.step_s * (1e6 / 8192), one.cost.usd_per_step * (1e6 / 8192))
-    assert costs.columns(plan)[1].cells == ["$0.28", "$0.29"]
+    table = costs.table(plan)
+    assert table is not None and [row[2] for row in table.rows] == ["$0.28", "$0.29"]
 
 
 def test_what_is_wanted_for_the_cost_of_a_run():

@@ -36,7 +36,8 @@ def test_layouts_of_which_none_was_compiled_have_no_table(capsys):
 def test_a_notebook_gets_a_table():
     page = layouts()._repr_html_()
     assert page.count("<tr>") == 3
-    assert "<td>tensor=2</td>" in page
+    assert '<td data-title="layout">tensor=2</td>' in page
+    assert page.endswith("<p>A note.</p></div>")
 
 
 def test_pages_and_plots_are_those_of_a_plan(tmp_path):

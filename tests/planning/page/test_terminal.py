@@ -39,7 +39,7 @@ Predicted, not measured; by the TPU compiler (libtpu 0.0.51).
  v7x-8   38.3 ms    33 to 44.1 ms      53,452  14 %  9.1 %  8.6 of 94.5 GiB
 
 
- system  $/hour  $/epoch   $/run         time  spot $         time  save every
+ system  $/hour  $/epoch   $/run         time  spot $    spot time  save every
  ─────────────────────────────────────────────────────────────────────────────
  v3-8     $8.00    $0.36  $32.84    4 h 6 min  $15.03   4 h 16 min  37 min 2 s
  v5e-8    $9.60    $0.31  $28.08   2 h 56 min  $11.68    3 h 3 min  37 min 2 s
@@ -381,7 +381,7 @@ Predicted, not measured; by a floor.
  v2-8             -                 -           -    -  ██████ >= 115 %
 
 
- system  $/hour   $/epoch      $/run            time     spot $            time
+ system  $/hour   $/epoch      $/run            time     spot $       spot time
  ──────────────────────────────────────────────────────────────────────────────
  v3-8     $8.00  >= $0.36  >= $32.84    >= 4 h 6 min  >= $15.03   >= 4 h 16 min
  v6e-8   $21.60  >= $0.23  >= $20.29  >= 56 min 21 s  >= $10.55  >= 58 min 37 s

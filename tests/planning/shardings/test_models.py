@@ -66,7 +66,7 @@ def test_a_deep_model_is_predicted_from_two_shallow_ones():
         x = keras.layers.Dense(256, "relu")(x)
     model = keras.Model(inputs, keras.layers.Dense(8)(x), name="deep")
     model.compile("sgd", "mse")
-    found = tpu.shard(model, tpu="v5e-8", batch_size=256, compile=1)
+    found = tpu.find_layouts(model, tpu="v5e-8", batch_size=256, compile=1)
     prediction = found.best.prediction
     assert prediction.basis == "extrapolated"
     assert prediction.program == "deep/train"

@@ -13,7 +13,7 @@ import pytest
 import anytpu as tpu
 from anytpu.errors import ProgramError, SettingError
 from anytpu.planning.records.target import target_named
-from anytpu.planning.shardings import find_shardings
+from anytpu.planning.shardings import find_layouts
 from anytpu.program.placed import axes_text
 from anytpu.sharding import resolve
 
@@ -33,7 +33,7 @@ def said():
 
 @pytest.fixture(scope="module")
 def found(said):
-    return tpu.shard(network(), tpu="v5e-8", batch_size=256, compile=2, progress=said.append)
+    return tpu.find_layouts(network(), tpu="v5e-8", batch_size=256, compile=2, progress=said.append)
 
 
 def test_compiled_layouts_come_first_and_the_fastest_of_them_is_best(found):
@@ -168,7 +168,7 @@ def test_layouts_that_cannot_fit_are_not_compiled_and_the_missing_memory_is_name
         {"a": shape, "b": jax.ShapeDtypeStruct((65536, 131072), "float32")},
         jax.ShapeDtypeStruct((8, 131072), "float32"),
     )
-    found = find_shardings(step, "v5e-1", input_specs=specs, mode="infer")
+    found = find_layouts(step, "v5e-1", input_specs=specs, mode="infer")
     reason = "it needs at least 64 GiB a device, and v5e-1 has 15.7 GiB: 48.3 GiB are missing."
     assert [sharding.reason for sharding in found] == [reason]
     with pytest.raises(SettingError) as error:
@@ -180,7 +180,7 @@ def test_layouts_that_cannot_fit_are_not_compiled_and_the_missing_memory_is_name
 
 
 def test_the_cost_can_order_the_layouts(found):
-    assert find_shardings(network(), "v5e-8", 256, compile=2, rank="cost").best.layout.name == found.best.layout.name
+    assert find_layouts(network(), "v5e-8", 256, compile=2, rank="cost").best.layout.name == found.best.layout.name
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_the_cost_can_order_the_layouts(found):
 )
 def test_settings_that_mean_nothing_are_refused(settings, error, message):
     with pytest.raises(error) as caught:
-        find_shardings(network(), **{"tpu": "v5e-8", "batch_size": 256, **settings})
+        find_layouts(network(), **{"tpu": "v5e-8", "batch_size": 256, **settings})
     assert str(caught.value) == message
 
 
@@ -206,14 +206,21 @@ def test_a_step_with_shardings_of_its_own_is_refused():
     rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
     specs = jnp.zeros(4), jax.ShapeDtypeStruct((8, 4), "float32", sharding=rows)
     with pytest.raises(ProgramError) as error:
-        find_shardings(lambda state, batch: (state, batch.sum()), "v5e-8", input_specs=specs)
+        find_layouts(lambda state, batch: (state, batch.sum()), "v5e-8", input_specs=specs)
     assert str(error.value) == (
         "'<lambda>/train' has shardings of its own, so there is nothing to find. Leave the shardings out of its specs "
         "and its step, or plan it as it is: anytpu.plan"
     )
 
 
-def test_shard_without_a_slice_says_what_to_type():
+def test_shard_is_the_former_name():
+    with pytest.warns(FutureWarning) as warned, pytest.raises(SettingError):
+        tpu.shard(network(), tpu="v5e-8", batch_size=0)
+    assert str(warned[0].message) == (
+        "tpu.shard(model, tpu=...) is now tpu.find_layouts(model, tpu=...), with the same arguments; the next version "
+        "has only the new name"
+    )
+    assert warned[0].filename == __file__
     with pytest.raises(TypeError) as error:
         tpu.shard(network(), batch_size=64)
     assert str(error.value) == (

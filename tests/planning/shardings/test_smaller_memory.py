@@ -7,7 +7,7 @@ import pytest
 import anytpu as tpu
 from anytpu import program as programs
 from anytpu.errors import SettingError
-from anytpu.planning.shardings import find_shardings
+from anytpu.planning.shardings import find_layouts
 from anytpu.planning.shardings.automatic import choose_layout
 from anytpu.sharding import resolve
 
@@ -38,7 +38,7 @@ def said():
 
 @pytest.fixture(scope="module")
 def rematerialised(said):
-    return find_shardings(step, "v5e-1", input_specs=specs(2**19), progress=said.append)
+    return find_layouts(step, "v5e-1", input_specs=specs(2**19), progress=said.append)
 
 
 def test_a_step_that_does_not_fit_is_compiled_with_rematerialisation(rematerialised, said):
@@ -73,7 +73,7 @@ def test_the_automatic_layout_rematerialises_if_no_other_form_fits(rematerialise
 
 
 def test_a_batch_that_fits_in_no_layout_has_a_part_that_does():
-    found = find_shardings(step, "v5e-1", input_specs=specs(2**22))
+    found = find_layouts(step, "v5e-1", input_specs=specs(2**22))
     with pytest.raises(SettingError) as error:
         _ = found.best
     note = found.notes[-1]

@@ -32,7 +32,7 @@ def test_a_search_that_is_stopped_keeps_its_estimates():
         if " layouts on " in line:
             threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
 
-    found = tpu.shard(step_of("stopped"), tpu="v5e-8", use_cache=False, progress=stop)
+    found = tpu.find_layouts(step_of("stopped"), tpu="v5e-8", use_cache=False, progress=stop)
     assert found.notes[-1] == "The search was stopped: layouts that were not compiled yet are only estimated."
     assert "not compiled, because the search was stopped." in {sharding.reason for sharding in found}
 

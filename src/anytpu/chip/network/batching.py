@@ -11,8 +11,8 @@ of its own is tried on random values: it passes if permuting the examples permut
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from anytpu.chip.network.layout import BatchLayout
 from anytpu.chip.network.operations import Operation
 from anytpu.chip.network.parsing import TensorType
 from anytpu.errors import QuantizationError
+from anytpu.program.axes import Factors, factors_by_name, holds, spans_of
 
 
 class MixedExamplesError(Exception):
@@ -71,38 +72,46 @@ def _of_elements(operation: Operation, layouts: Mapping[str, BatchLayout], types
     if len(distinct) != 1:
         raise MixedExamplesError("it joins values in which the batch lies along different axes")
     layout = distinct.pop()
-    for operand in operation.operands:
-        if (
-            isinstance(operand, np.ndarray)
-            and operand.shape == operation.shape
-            and not layout.is_the_same_for_all(operand)
-        ):
-            raise MixedExamplesError(_DIFFERS)
+    _check_constants(operation, layout)
     return layout
 
 
-def _transpose(operation: Operation, layouts: Mapping[str, BatchLayout], types: Types) -> BatchLayout:
-    layout = layouts[operation.values[0]]
-    return dataclasses.replace(layout, axis=list(operation.attributes["permutation"]).index(layout.axis))
+def _check_constants(operation: Operation, layout: BatchLayout) -> None:
+    """Raise if a constant with the axes of the result differs from example to example."""
+    rank = len(operation.shape)
+    for operand in operation.operands:
+        if isinstance(operand, np.ndarray) and operand.ndim == rank and not layout.is_the_same_for_all(operand):
+            raise MixedExamplesError(_DIFFERS)
 
 
-def _broadcast(operation: Operation, layouts: Mapping[str, BatchLayout], types: Types) -> BatchLayout:
-    layout = layouts[operation.values[0]]
-    axis = operation.attributes["broadcast_dimensions"][layout.axis]
-    if operation.shape[axis] != types[operation.values[0]].shape[layout.axis]:
-        raise MixedExamplesError("it repeats a batch of one example")
-    return dataclasses.replace(layout, axis=axis)
+def _factors(name: str, params: Mapping[str, Any], operation: Operation, types: Types) -> Factors:
+    """Return the factors of an operation whose axes move as those of a JAX primitive."""
+    shapes = [types[each].shape if isinstance(each, str) else each.shape for each in operation.operands]
+    return factors_by_name(name, params, shapes, [operation.shape])
+
+
+def _moved(primitive: str, why: str) -> Callable[..., BatchLayout]:
+    """Return the rule of an operation on one value that may move the batch axis, and must not drop it."""
+
+    def rule(operation: Operation, layouts: Mapping[str, BatchLayout], types: Types) -> BatchLayout:
+        layout = layouts[operation.values[0]]
+        axis = _factors(primitive, operation.attributes, operation, types).moved(0, layout.axis)
+        if axis is None:
+            raise MixedExamplesError(why)
+        return dataclasses.replace(layout, axis=axis)
+
+    return rule
 
 
 def _reshape(operation: Operation, layouts: Mapping[str, BatchLayout], types: Types) -> BatchLayout:
-    layout, old, new = layouts[operation.values[0]], types[operation.values[0]].shape, operation.shape
-    stride = layout.after * math.prod(old[layout.axis + 1 :])
-    fits = []
-    for axis, size in enumerate(new):
-        inside = math.prod(new[axis + 1 :])
-        after = stride // inside
-        if after and stride % inside == 0 and size % (layout.rows * after) == 0:
-            fits.append(BatchLayout(axis, layout.rows, size // (layout.rows * after), after))
+    layout = layouts[operation.values[0]]
+    _, inner = spans_of(types[operation.values[0]].shape)[layout.axis]
+    rows = (layout.rows * layout.after * inner, layout.after * inner)
+    fits = [
+        BatchLayout(axis, layout.rows, span[0] // rows[0], rows[1] // span[1])
+        for axis, span in enumerate(spans_of(operation.shape))
+        if holds(span, rows)
+    ]
     if not fits:
         raise MixedExamplesError("it reshapes an array so that rows of several examples come together")
     return min(fits, key=lambda candidate: (candidate.before * candidate.after, candidate.axis))
@@ -116,13 +125,7 @@ def _unmoved(why: str, touched: Callable[[Operation, int, Types], bool]) -> Call
         layout = distinct.pop()
         if distinct or touched(operation, layout.axis, types):
             raise MixedExamplesError(why)
-        for operand in operation.operands:
-            if (
-                isinstance(operand, np.ndarray)
-                and operand.ndim == len(operation.shape)
-                and not layout.is_the_same_for_all(operand)
-            ):
-                raise MixedExamplesError(_DIFFERS)
+        _check_constants(operation, layout)
         return layout
 
     return rule
@@ -137,51 +140,25 @@ def _windows(operation: Operation, axis: int, types: Types) -> bool:
     return geometry != [1, 1, 1] or operation.attributes["padding"][axis] != [0, 0]
 
 
-def _reduce(operation: Operation, layouts: Mapping[str, BatchLayout], types: Types) -> BatchLayout:
-    layout, gone = layouts[operation.values[0]], operation.attributes["dimensions"]
-    if layout.axis in gone:
-        raise MixedExamplesError("it reduces over the batch (a sum, a mean or a maximum of all examples)")
-    return dataclasses.replace(layout, axis=layout.axis - sum(axis < layout.axis for axis in gone))
-
-
 def _dot(operation: Operation, layouts: Mapping[str, BatchLayout], types: Types) -> BatchLayout:
-    numbers = operation.attributes["dot_dimension_numbers"]
-    places = [
-        None if not isinstance(operand, str) else _place_in_dot(layouts[operand], numbers, side)
-        for operand, side in zip(operation.operands, ("lhs", "rhs"), strict=True)
-    ]
-    lhs, rhs = places
-    layout = layouts[operation.values[0]]
-    if lhs is not None and rhs is not None and (lhs[0] != "batching" or rhs != lhs):
-        raise MixedExamplesError("it multiplies each example with all others")
-    kind, index = lhs or rhs or ("", 0)
-    if kind == "batching":
-        _check_batched(operation, index, layouts)
-        return dataclasses.replace(layout, axis=index)
-    before = len(numbers["lhs_batching"])
-    if lhs is None:
-        before += np.ndim(operation.operands[0]) - before - len(numbers["lhs_contracting"])
-    return dataclasses.replace(layout, axis=before + index)
-
-
-def _check_batched(operation: Operation, index: int, layouts: Mapping[str, BatchLayout]) -> None:
-    """Raise unless each example is multiplied with its own values, or with a constant that is the same for all."""
-    layout = layouts[operation.values[0]]
-    for operand, side in zip(operation.operands, ("lhs", "rhs"), strict=True):
-        if isinstance(operand, str) and dataclasses.replace(layouts[operand], axis=layout.axis) != layout:
-            raise MixedExamplesError("it multiplies an example with others")
-        axis = operation.attributes["dot_dimension_numbers"][f"{side}_batching"][index]
-        if isinstance(operand, np.ndarray) and not dataclasses.replace(layout, axis=axis).is_the_same_for_all(operand):
-            raise MixedExamplesError(_DIFFERS)
-
-
-def _place_in_dot(layout: BatchLayout, numbers: Mapping[str, list[int]], side: str) -> tuple[str, int]:
-    batching, contracting = numbers[f"{side}_batching"], numbers[f"{side}_contracting"]
-    if layout.axis in contracting:
+    layout, numbers = layouts[operation.values[0]], operation.attributes["dot_dimension_numbers"]
+    axes = [[numbers[f"{side}_{kind}"] for side in ("lhs", "rhs")] for kind in ("contracting", "batching")]
+    factors = _factors("dot_general", {"dimension_numbers": axes}, operation, types)
+    pairs = list(zip(operation.operands, factors.operands, strict=True))
+    rows = {axes[layouts[operand].axis] for operand, axes in pairs if isinstance(operand, str)}
+    if rows & factors.summed:
         raise MixedExamplesError("it sums products over the batch")
-    if layout.axis in batching:
-        return "batching", batching.index(layout.axis)
-    return "free", layout.axis - sum(axis < layout.axis for axis in (*batching, *contracting))
+    if len(rows) > 1:
+        raise MixedExamplesError("it multiplies each example with all others")
+    (row,) = rows
+    # Each example is multiplied with its own values, or with a constant that is the same for all.
+    for operand, axes in pairs:
+        own = dataclasses.replace(layout, axis=axes.index(row)) if row in axes else None
+        if own and isinstance(operand, str) and layouts[operand] != own:
+            raise MixedExamplesError("it multiplies an example with others")
+        if own and isinstance(operand, np.ndarray) and not own.is_the_same_for_all(operand):
+            raise MixedExamplesError(_DIFFERS)
+    return dataclasses.replace(layout, axis=factors.results[0].index(row))
 
 
 def _convolution(operation: Operation, layouts: Mapping[str, BatchLayout], types: Types) -> BatchLayout:
@@ -248,7 +225,7 @@ def _size_at(shape: Sequence[int], axis: int) -> int:
 
 
 _RULES: dict[str, Callable[[Operation, Mapping[str, BatchLayout], Types], BatchLayout]] = {
-    "broadcast_in_dim": _broadcast,
+    "broadcast_in_dim": _moved("broadcast_in_dim", "it repeats a batch of one example"),
     "concatenate": _unmoved(
         "it puts examples one after another", lambda operation, axis, _: operation.attributes["dimension"] == axis
     ),
@@ -259,10 +236,11 @@ _RULES: dict[str, Callable[[Operation, Mapping[str, BatchLayout], Types], BatchL
         "it adds examples to the batch",
         lambda operation, axis, types: operation.shape[axis] != types[operation.values[0]].shape[axis],
     ),
-    "reduce": _reduce,
+    # A reduction drops the axes `dimensions`, as a squeeze does.
+    "reduce": _moved("squeeze", "it reduces over the batch (a sum, a mean or a maximum of all examples)"),
     "reduce_window": _unmoved("it pools over the batch", _windows),
     "reshape": _reshape,
     "reverse": _unmoved("it reverses the batch", lambda operation, axis, _: axis in operation.attributes["dimensions"]),
     "slice": _unmoved("it takes some examples of the batch", _cuts),
-    "transpose": _transpose,
+    "transpose": _moved("transpose", "it drops the batch"),
 }

@@ -8,7 +8,6 @@ from typing import Any
 
 import keras
 
-from anytpu.embedding import EmbeddingConfigSpec
 from anytpu.errors import EstimatorError, SettingError
 from anytpu.migrate.estimator.run_config import RunConfig, check_positive
 from anytpu.migrate.estimator.steps import check_model_fn
@@ -25,13 +24,11 @@ def check_constructor(
     use_tpu: bool,
     rows: Mapping[str, Any],
     exports: bool,
-    embedding_config_spec: Any,
-    batch_axis: Any,
 ) -> None:
     """Reject invalid arguments of the constructor.
 
     Args:
-        model_fn, config, params, use_tpu, embedding_config_spec, batch_axis: the arguments of these names.
+        model_fn, config, params, use_tpu: the arguments of these names.
         rows: batch sizes by mode, or None. That of training is required if `use_tpu` is True.
         exports: whether `export_to_tpu` or `export_to_cpu` is True.
 
@@ -54,22 +51,7 @@ def check_constructor(
             check_positive(_NAMES[mode], count)
     if not exports:
         raise SettingError("One of export_to_cpu and export_to_tpu must be true. Leave both out")
-    if embedding_config_spec is not None:
-        _check_tables(embedding_config_spec, batch_axis)
     check_model_fn(model_fn)
-
-
-def _check_tables(spec: Any, batch_axis: Any) -> None:
-    if not isinstance(spec, EmbeddingConfigSpec):
-        raise SettingError(
-            f"embedding_config_spec must be a tpu.embedding.EmbeddingConfigSpec, not {spec!r}: type "
-            'tpu.embedding.EmbeddingConfigSpec({"seen": tpu.embedding.FeatureConfig(table)}, "adagrad")'
-        )
-    if batch_axis is not None:
-        raise SettingError(
-            f"batch_axis is {batch_axis!r}, and embedding_config_spec needs the rows of all features in axis 0: leave "
-            "batch_axis out, and transpose in model_fn"
-        )
 
 
 def check_train(steps: Any, max_steps: Any, on_tpu: bool) -> None:

@@ -32,6 +32,7 @@ from anytpu.migrate.estimator.deployment import strategy_of
 from anytpu.migrate.estimator.mode_run import Runs, first_of
 from anytpu.migrate.estimator.run_config import RunConfig
 from anytpu.migrate.estimator.state import EstimatorSaver, ModelState
+from anytpu.migrate.estimator.tables import EstimatorTables
 from anytpu.migrate.estimator.training import Training
 from anytpu.migrate.estimator.variable_store import TABLES
 from anytpu.program.program import Program
@@ -107,13 +108,11 @@ class TPUEstimator:
         export_saved_model_api_version: Any = 1,
     ) -> None:
         rows = {"train": train_batch_size, "eval": eval_batch_size, "infer": predict_batch_size}
-        arguments.check_constructor(
-            model_fn, config, params, use_tpu, rows, export_to_tpu or export_to_cpu, embedding_config_spec, batch_axis
-        )
+        arguments.check_constructor(model_fn, config, params, use_tpu, rows, export_to_tpu or export_to_cpu)
+        self._tables = EstimatorTables.of(embedding_config_spec, batch_axis)
         assert model_fn is not None and config is not None
         arguments.install_minimize()
         self._model_fn, self._params = model_fn, dict(params or {})
-        self._embedding_config_spec = embedding_config_spec
         if current_job() is not None or find_job() is not None:
             # The hosts of the job must be known before the folder of the checkpoints is.
             strategy_of(config, on_tpu=use_tpu)
@@ -130,7 +129,7 @@ class TPUEstimator:
             eval_on_tpu=eval_on_tpu,
             rows=rows,
             batch_axis=batch_axis,
-            embedding_config_spec=embedding_config_spec,
+            tables=self._tables,
         )
 
     @property
@@ -312,8 +311,8 @@ class TPUEstimator:
 
     def _checkpoint_values(self) -> dict[str, np.ndarray]:
         """Return the variables in the newest checkpoint by name, those of embedding tables by that of each table."""
-        values, spec = checkpoint_at(self.model_dir).values, self._embedding_config_spec
-        return dict(values) if spec is None else spec.values_by_table(values, TABLES)
+        values = checkpoint_at(self.model_dir).values
+        return dict(values) if self._tables is None else self._tables.values_by_table(values, TABLES)
 
     @_one_thread
     def export_saved_model(

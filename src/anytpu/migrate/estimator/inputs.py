@@ -17,11 +17,11 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 import numpy as np
 
-from anytpu.embedding import EmbeddingConfigSpec
 from anytpu.engine.feeds import shapes_of
 from anytpu.errors import EstimatorError
 from anytpu.migrate.estimator.deployment import Deployment
 from anytpu.migrate.estimator.steps import parameters_of
+from anytpu.migrate.estimator.tables import EstimatorTables
 from anytpu.train import checks
 
 Tree = Any
@@ -50,7 +50,7 @@ class HostBatches(Iterator[Batch]):
         deployment: the deployment that runs the batches.
         params: the user's params.
         config: the `RunConfig`.
-        ids: the features that hold ids of embedding tables, or None.
+        tables: the embedding tables of which features hold ids, or None.
 
     Raises:
         DataError: (at a batch) an id is outside of its table.
@@ -63,9 +63,9 @@ class HostBatches(Iterator[Batch]):
         deployment: Deployment,
         params: dict[str, Any],
         config: Any,
-        ids: EmbeddingConfigSpec | None = None,
+        tables: EstimatorTables | None = None,
     ) -> None:
-        self._deployment, self._ids = deployment, ids
+        self._deployment, self._tables = deployment, tables
         self._name = getattr(input_fn, "__qualname__", type(input_fn).__name__)
         self._iterators: list[Any] = [
             _iterator(_call(input_fn, deployment, deployment.input_params(params, index), config), deployment)
@@ -115,8 +115,8 @@ class HostBatches(Iterator[Batch]):
         # Training and evaluation leave out a global batch that lacks replicas.
         if not parts or (len(parts) < replicas and self._deployment.mode != "infer"):
             raise StopIteration
-        if self._ids is not None:
-            features = self._ids.concatenated([part[0] for part in parts])
+        if self._tables is not None:
+            features = self._tables.concatenated([part[0] for part in parts])
             parts = [(own, labels) for own, (_, labels) in zip(features, parts, strict=True)]
         return jax.tree.map(lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves]), *parts)
 
@@ -134,11 +134,11 @@ class HostBatches(Iterator[Batch]):
 
     def _padded(self, batch: Batch) -> Batch:
         """Return a batch with rectangular ids."""
-        return batch if self._ids is None else (self._ids.padded(batch[0]), batch[1])
+        return batch if self._tables is None else (self._tables.padded(batch[0]), batch[1])
 
     def _static(self, batch: Batch) -> Batch:
         """Return the arrays whose shapes must not change: all but ids, of which a row has any number."""
-        return batch if self._ids is None else (self._ids.without_ids(batch[0]), batch[1])
+        return batch if self._tables is None else (self._tables.without_ids(batch[0]), batch[1])
 
 
 class _Arrays(Iterator[Tree]):

@@ -15,7 +15,6 @@ from typing import Any, final
 import jax
 import numpy as np
 
-from anytpu.embedding import EmbeddingConfigSpec, EstimatorTables
 from anytpu.engine.feeds import BUFFER_BYTES, MAX_STEPS, shapes_of
 from anytpu.errors import DataExhaustedError, EstimatorError
 from anytpu.migrate.estimator.deployment import Deployment, strategy_of
@@ -23,6 +22,7 @@ from anytpu.migrate.estimator.inputs import Batch, HostBatches, split_rows
 from anytpu.migrate.estimator.run_config import RunConfig
 from anytpu.migrate.estimator.spec import Hooks, ModeKeys
 from anytpu.migrate.estimator.steps import EMBEDDING_GRADIENTS, EvalStep, ModelStep, PredictStep, TrainStep
+from anytpu.migrate.estimator.tables import EstimatorTables
 from anytpu.migrate.estimator.variable_store import VariableStore
 from anytpu.program.program import Tree
 from anytpu.strategy.identity import Identity
@@ -176,7 +176,7 @@ class Runs:
         store: the variables of the model.
         rows: number of rows of the global batch, by mode, or None.
         batch_axis: the axes of the rows of features and labels in training, or None.
-        embedding_config_spec: the embedding tables, or None.
+        tables: the embedding tables, or None.
     """
 
     def __init__(
@@ -190,12 +190,11 @@ class Runs:
         eval_on_tpu: bool,
         rows: Mapping[str, int | None],
         batch_axis: Any,
-        embedding_config_spec: EmbeddingConfigSpec | None,
+        tables: EstimatorTables | None,
     ) -> None:
         self._model_fn, self._params, self._config, self._store = model_fn, params, config, store
         self._use_tpu, self._eval_on_tpu, self._rows, self._batch_axis = use_tpu, eval_on_tpu, rows, batch_axis
-        self._ids = embedding_config_spec
-        self._tables = None if embedding_config_spec is None else EstimatorTables(embedding_config_spec)
+        self._tables = tables
         self._strategies: dict[bool, TPUStrategy] = {}
         self._runs: dict[str, tuple[Identity, ModeRun]] = {}
 
@@ -222,7 +221,7 @@ class Runs:
 
     def batches(self, run: ModeRun, input_fn: Callable) -> HostBatches:
         """Return the batches of an input_fn for a run."""
-        return HostBatches(input_fn, run.deployment, self._params, self._config, self._ids)
+        return HostBatches(input_fn, run.deployment, self._params, self._config, self._tables)
 
     def check_one_program(self) -> None:
         """Refuse to make one Program of a training step with embedding tables.
@@ -230,7 +229,7 @@ class Runs:
         Raises:
             EstimatorError: the estimator has embedding tables.
         """
-        if self._ids is not None:
+        if self._tables is not None:
             raise EstimatorError(
                 "a training step with embedding_config_spec is three programs: a lookup, the step of model_fn, and an "
                 "update. To plan it as one, put tpu.layers.ShardedEmbedding into a Keras model, and type "

@@ -19,10 +19,11 @@ import jax
 import jax.numpy as jnp
 import keras
 
-from anytpu.embedding import EstimatorTables
+from anytpu._contexts import value_within
 from anytpu.errors import EstimatorError
 from anytpu.migrate.estimator import optimization
 from anytpu.migrate.estimator.spec import TPUEstimatorSpec, check_batch_axis, name_of
+from anytpu.migrate.estimator.tables import EstimatorTables
 from anytpu.migrate.estimator.variable_store import ModelCall, VariableStore
 from anytpu.program.program import REPLICA_AXIS, Tree
 from anytpu.strategy import scopes
@@ -86,13 +87,9 @@ class ModelStep(abc.ABC):
             scope.begins_here()
             return self._make_replica(batch)
 
-        token = CURRENT.set(strategy)
-        try:
-            with scope, inside(Replica(replicas)):
-                all_replicas = jax.vmap(make_replica, axis_name=REPLICA_AXIS, axis_size=replicas)
-                outputs = jax.eval_shape(all_replicas, batch)
-        finally:
-            CURRENT.reset(token)
+        with value_within(CURRENT, strategy), scope, inside(Replica(replicas)):
+            all_replicas = jax.vmap(make_replica, axis_name=REPLICA_AXIS, axis_size=replicas)
+            outputs = jax.eval_shape(all_replicas, batch)
         self.store.settle(self._mode, self._made, scope.seen, self._optimizer_state)
         return outputs
 
@@ -196,7 +193,7 @@ class TrainStep(ModelStep):
 
     def _embeddings(self, features: Tree) -> dict[str, Any]:
         """Return the features that are embeddings."""
-        return {} if self.tables is None else {name: features[name] for name in self.tables.spec.feature_to_config_dict}
+        return {} if self.tables is None else {name: features[name] for name in self.tables.names}
 
     def _variables(self, call: ModelCall, spec: TPUEstimatorSpec | None) -> list[Any]:
         """Return the variables to train: the spec's var_list, or else all trainable variables."""

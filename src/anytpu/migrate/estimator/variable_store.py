@@ -24,7 +24,8 @@ import jax
 import keras
 import numpy as np
 
-from anytpu import _keras
+from anytpu import _keras, _keras_layers
+from anytpu._contexts import value_within
 from anytpu.errors import EstimatorError
 from anytpu.strategy import scopes
 from anytpu.strategy.current import CURRENT
@@ -146,12 +147,8 @@ class VariableStore:
             makes: whether variables of new names may be made; if False, they are an error.
         """
         call = ModelCall(self, makes)
-        token = _CALL.set(call)
-        try:
-            with _keras.fresh_names():
-                yield call
-        finally:
-            _CALL.reset(token)
+        with value_within(_CALL, call), _keras.fresh_names():
+            yield call
 
     def settle(self, mode: str, made: Iterable[str], seen: Iterable[Any], optimizer_state: Iterable[Any] = ()) -> None:
         """Record the variables of a mode, and assign loaded values to new variables.
@@ -291,7 +288,7 @@ class ModelCall:
                 "in every mode; give a layer that only one mode has a name of its own"
             )
         self._stands_for[id(variable)] = (variable, known)
-        _keras.forget_uninitialized(variable)
+        _keras_layers.forget_uninitialized(variable)
 
     def _check_may_make(self, name: str, variable: Any) -> None:
         if self._makes and not (self.store.is_trained and variable.trainable):
@@ -342,11 +339,8 @@ def _recording(init: Callable) -> Callable:
         if not callable(bound.arguments["initializer"]) and not isinstance(bound.arguments["initializer"], str):
             bound.arguments.update(_deferred(bound.arguments["initializer"], bound.arguments.get("dtype")))
         # Without a current strategy: the variables of an estimator may move from one system to another.
-        token = CURRENT.set(None)
-        try:
+        with value_within(CURRENT, None):
             init(*bound.args, **bound.kwargs)
-        finally:
-            CURRENT.reset(token)
         call.made(self)
 
     return __init__

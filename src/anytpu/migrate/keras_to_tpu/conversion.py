@@ -74,7 +74,8 @@ def keras_to_tpu_model(model: Any, strategy: Any = None, *, lengths: Sequence[in
         strategy: a `TPUDistributionStrategy` or a `TPUStrategy`. None uses the strategy in whose scope this is called,
             or else the system that `TPUClusterResolver("")` finds.
         lengths: for a model with `Input((None, ...))`, the numbers of steps that sequences are padded to, each
-            positive. Longer sequences are padded to powers of two, as are all sequences if `lengths` is empty.
+            positive. The model must mask steps, by `Embedding(mask_zero=True)` or `Masking`. Longer sequences are
+            padded to powers of two, as are all sequences if `lengths` is empty.
             Padding changes no result (docs/decisions/0010).
 
     Returns:

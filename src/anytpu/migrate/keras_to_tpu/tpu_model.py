@@ -9,7 +9,6 @@ Rule: nothing here computes. "Batch" always means the global batch.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import tempfile
@@ -21,12 +20,13 @@ from typing import Any
 import h5py
 import keras
 
+from anytpu._contexts import value_within
 from anytpu.errors import SettingError
 from anytpu.files.replacing import replaced
+from anytpu.migrate.keras_to_tpu.restarted_batches import RestartedBatches
 from anytpu.strategy import TPUStrategy
 from anytpu.strategy.current import CURRENT
 from anytpu.train import clones
-from anytpu.train.ragged import passes_of
 
 _CONVERSION = "_anytpu_conversion"
 _HDF5 = (".h5", ".hdf5")
@@ -117,7 +117,7 @@ class TPUModel:
         """
         conversion = conversion_of(self)
         original = conversion.original
-        with _no_scope():
+        with value_within(CURRENT, None):
             clones.copy_values(self, original)
             if conversion.is_recompiled:
                 original.compile(**clones.settings_of(self))
@@ -188,7 +188,7 @@ class TPUModel:
             )
         self._warn_of_global_batches()
         dataset = function()
-        return passes_of(function) if isinstance(dataset, Iterator) else dataset
+        return RestartedBatches(function) if isinstance(dataset, Iterator) else dataset
 
     def _warn_of_global_batches(self) -> None:
         conversion = conversion_of(self)
@@ -247,12 +247,3 @@ def _is_plain_hdf5(path: Path) -> bool:
 def _is_keras_2_file(path: Path) -> bool:
     with h5py.File(path, "r") as file:
         return "layer_names" in file.attrs or "model_weights" in file
-
-
-@contextlib.contextmanager
-def _no_scope() -> Iterator[None]:
-    token = CURRENT.set(None)
-    try:
-        yield
-    finally:
-        CURRENT.reset(token)

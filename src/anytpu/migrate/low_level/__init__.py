@@ -2,7 +2,6 @@
 
 from anytpu.migrate.low_level.cross_shard import CrossShardOptimizer
 from anytpu.migrate.low_level.device_code import bfloat16_scope, outside_compilation, repeat, while_loop
-from anytpu.migrate.low_level.evidence import Evidence, evidence
 from anytpu.migrate.low_level.session import DeviceAttributes, TPUContext, core, get_tpu_context, list_devices
 from anytpu.migrate.low_level.sharding import batch_parallel, replicate, rewrite, shard
 from anytpu.strategy.collectives import cross_replica_sum
@@ -12,13 +11,11 @@ from anytpu.system.lifecycle import shutdown_tpu_system as shutdown_system
 __all__ = [
     "CrossShardOptimizer",
     "DeviceAttributes",
-    "Evidence",
     "TPUContext",
     "batch_parallel",
     "bfloat16_scope",
     "core",
     "cross_replica_sum",
-    "evidence",
     "get_tpu_context",
     "initialize_system",
     "list_devices",

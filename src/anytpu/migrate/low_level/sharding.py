@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from anytpu import _by_name
-from anytpu._calls import check_arguments, explain_arguments
+from anytpu._calls import check_arguments, explain_arguments, users_stacklevel
 from anytpu.errors import SettingError
 from anytpu.migrate.low_level.arguments import (
     checked_axes,
@@ -33,6 +34,11 @@ from anytpu.migrate.low_level.arguments import (
 from anytpu.program.program import ROWS
 from anytpu.strategy.per_replica import PerReplica, is_per_replica
 
+_SEARCH = (
+    "tpu.shard(model, tpu=...) is now tpu.find_layouts(model, tpu=...), with the same arguments; the next version "
+    "has only the new name"
+)
+
 
 @explain_arguments
 def shard(
@@ -44,10 +50,9 @@ def shard(
     output_shard_axes: Sequence[int] | None = None,
     **search: Any,
 ) -> Any:
-    """Run a function on every core, each on its shard of the inputs; with `tpu=`, find the layouts of a model.
+    """Run a function on every core, each on its shard of the inputs.
 
-    `shard(model, tpu="v5e-8", batch_size=64)` is `anytpu.planning.shardings.find_shardings`: it ranks the layouts of a
-    model over a TPU slice, and runs nothing.
+    `shard(model, tpu="v5e-8", batch_size=64)` is the former name of `anytpu.find_layouts`, with a warning.
 
     Args:
         computation: takes one shard of each input. It may use `cross_replica_sum`, `CrossShardOptimizer`, Keras models
@@ -60,7 +65,7 @@ def shard(
         outputs_from_all_shards: for each output, or for all: True joins the outputs of all shards, False takes the
             output of shard 0.
         output_shard_axes: the axis along which each output is joined; None joins along axis 0. Scalars are stacked.
-        **search: `tpu` and the other arguments of `find_shardings`.
+        **search: `tpu` and the other arguments of `find_layouts`.
 
     Returns:
         `Shardings` with `tpu`. Otherwise a list with one entry for each value that `computation` returns, or None if it
@@ -81,6 +86,7 @@ def shard(
     """
     if search:
         check_arguments("shard", inspect.signature(shard), () if "tpu" in search else search, ("tpu",))
+        warnings.warn(_SEARCH, FutureWarning, stacklevel=users_stacklevel())
         return _by_name.load("layout search")(computation, **search)
     refuse_nested("shard")
     listed = checked_inputs(inputs, "shard")

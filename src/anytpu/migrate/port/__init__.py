@@ -3,7 +3,7 @@
 Idea: names are resolved through the program's scopes, so a call is recognised under any alias. First every edit is
 planned, then all are applied at once. A line that has no automatic rewrite is listed with the code to type.
 
-Rule: the replacements are one table, `anytpu.migrate.replaced.table`; this package only applies it.
+Rule: the replacements are one table, `anytpu/migrate/replaced/table.toml`; this package only applies it.
 """
 
 from anytpu.migrate.port.files import PortedFile, ported_file, program_files, write

@@ -12,7 +12,6 @@ import re
 from typing import Any
 
 from anytpu.errors import PortError
-from anytpu.files.json_text import read_json
 from anytpu.files.opening import MAX_TEXT_BYTES
 from anytpu.migrate.port.program import Ported, ported
 
@@ -51,6 +50,8 @@ def ported_notebook(text: str, name: str) -> tuple[Ported, str]:
 
 
 def _read(text: str, name: str) -> dict[str, Any]:
+    from anytpu.files.json_text import read_json  # It loads NumPy, and most files are no notebooks.
+
     try:
         notebook = read_json(text, MAX_TEXT_BYTES)
         if isinstance(notebook["cells"], list) and all(map(_is_cell, notebook["cells"])):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from anytpu.migrate.port.known import exists
-from anytpu.migrate.replaced.table import REPLACEMENTS, Replacement
+from anytpu.migrate.replaced.table import Replacement, replacements
 
 _MOVED = {
     "engine": ("models", "layers"),
@@ -18,7 +18,7 @@ _MOVED = {
 @functools.cache
 def rules() -> dict[str, Replacement]:
     """Map each old name to its row; the key of a method starts with a dot."""
-    return {name: row for rows in REPLACEMENTS.values() for row in rows for name in row.names}
+    return {name: row for rows in replacements().values() for row in rows for name in row.names}
 
 
 def rule_of(name: str) -> tuple[str, Replacement] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from anytpu.migrate.replaced.table import REPLACEMENTS, Replacement
+from anytpu.migrate.replaced.table import Replacement, replacements
 
 _OPENING = """\
 # Coming from TensorFlow
@@ -22,7 +22,9 @@ This page is generated from the table: `python -m anytpu.migrate.replaced.page >
 
 def page() -> str:
     """Return the text of docs/migrate.md."""
-    return "\n".join([_OPENING, *(part for section, rows in REPLACEMENTS.items() for part in _section(section, rows))])
+    return "\n".join(
+        [_OPENING, *(part for section, rows in replacements().items() for part in _section(section, rows))]
+    )
 
 
 def _section(title: str, rows: tuple[Replacement, ...]) -> Iterator[str]:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from anytpu import units
 from anytpu.planning.advice.facts import Facts, ProposedChange
-from anytpu.planning.advice.features import LANES, find_odd_features
 from anytpu.planning.advice.fitting import Shortage, larger_slices, ways_to_fit
 from anytpu.planning.advice.reshards import find_reshards
 from anytpu.planning.costs.waits import HOST_WAIT
@@ -38,8 +37,8 @@ WORTH_CALL = 0.02
 MAX_STEPS = 1024
 """Maximum number of steps in one call of `fit`."""
 
-SUBLANES = 8
-"""Rows of a vector register, and of a tile of the memory."""
+SUBLANES, LANES = 8, 128
+"""Rows and lanes of a vector register, and of a tile of the memory."""
 
 
 def findings(prediction: Prediction, facts: Facts, line: MemoryLine | None = None) -> list[ProposedChange]:
@@ -272,7 +271,6 @@ LOOKS: tuple[Callable[[Prediction, Facts], ProposedChange | None], ...] = (
     find_room_for_batch,
     find_padded_tensors,
     find_wide_floats,
-    find_odd_features,
 )
 """Each topic's function, in the order in which advice is given where nothing was tried."""
 

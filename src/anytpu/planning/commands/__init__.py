@@ -1,1 +1,1 @@
-"""The commands `anytpu plan`, `anytpu shard` and `anytpu check`."""
+"""The commands `anytpu plan`, `anytpu shard` and `anytpu kernel`."""

@@ -1,4 +1,4 @@
-"""The work of `anytpu plan`: load the job, call the public functions, and print their results.
+"""The work of `anytpu plan` and its commands: load the job, call the public functions, and print their results.
 
 Idea: it uses the public API only (`anytpu.plan`, `scaling`, `max_batch_size`, `check`), as a user's program would.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import ast
-import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import anytpu
 from anytpu.cli.script import HOW, check_readable, job_of
 from anytpu.errors import SettingError
 from anytpu.files.opening import read_file
+from anytpu.planning.commands.options import settings_of
 from anytpu.planning.serving.language_models import is_language_model, nearest_language_model
 from anytpu.report.steps import StepProgress
 from anytpu.report.terminal import open_console, say
@@ -24,104 +25,94 @@ from anytpu.train.makers import KERAS_MAKER
 from anytpu.units import format_count
 
 _FILES = (".anytpu", ".mlir")
+DIFFERS_STATUS = 1
+LOCK_STATUS = 3
+"""Exit status of `--check FILE` if the lock does not hold."""
 
 
-@dataclasses.dataclass(frozen=True)
-class PlanRequest:
-    """The command's arguments in the form that the public functions take.
-
-    Attributes:
-        job: the job to plan.
-        arguments: the parsed command line.
-        specs: the input specs of the job, or None.
-        batch_axis: the example axis of the batch, or a tree of axes; None for the job's default.
-    """
-
-    job: Any
-    arguments: argparse.Namespace
-    specs: Any = None
-    batch_axis: Any = None
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Keyword arguments that all questions share."""
-        typed = self.arguments
-        return {
-            "input_specs": self.specs,
-            "mode": "infer" if typed.infer else None,
-            "precision": precision_of(typed),
-            "batch_axis": self.batch_axis,
-            "layout": typed.layout,
-            "mesh": typed.mesh,
-            "timeout_s": typed.timeout,
-            "use_cache": not typed.no_cache,
-            "name": typed.job,  # models of one file may share a name, so plans are titled by this
-        }
-
-    @property
-    def run_settings(self) -> dict[str, Any]:
-        """Keyword arguments of `anytpu.plan` and `anytpu.scaling`: `settings` and those of the run."""
-        typed = self.arguments
-        return {
-            **self.settings,
-            "batch_size": typed.batch,
-            "steps_per_execution": typed.steps_per_execution,
-            "input_examples_per_s": typed.input_rate,
-            "examples": typed.examples,
-            "epochs": typed.epochs,
-            "prices": typed.prices,
-            "advise": typed.advise,
-        }
+def plan(arguments: argparse.Namespace) -> int:
+    """Print the plan of a job, with the batches of a sweep."""
+    return _finish(_answer("plan", arguments), arguments)
 
 
-def load_request(arguments: argparse.Namespace) -> PlanRequest:
-    """Load the job and return the request.
-
-    Raises:
-        SettingError: no job is named, or the job cannot be loaded.
-    """
-    job, specs = job_named(arguments, arguments.split, arguments.batch_axis)
-    is_file = isinstance(job, str)  # a file's specs are layouts, which have the axes already
-    axis = None if is_file else _batch_axis(arguments.batch_axis, specs)
-    return PlanRequest(job, arguments, specs, axis)
+def scaling(arguments: argparse.Namespace) -> int:
+    """Print the plan of a job on several slices of a chip."""
+    return _finish(_answer("scaling", arguments), arguments)
 
 
-def plan(request: PlanRequest) -> Any:
-    """Return the plan of a job, with the batches of a sweep."""
-    check_batch(request.job, request.specs, request.arguments.batch)
-    with StepProgress() as progress:
-        return anytpu.plan(
-            request.job,
-            tpu=request.arguments.tpu,
-            sweep_batches=request.arguments.sweep_batch,
-            progress=progress,
-            **request.run_settings,
-        )
-
-
-def scaling(request: PlanRequest) -> Any:
-    """Return the plan of a job on several slices of the first system's chip."""
-    check_batch(request.job, request.specs, request.arguments.batch)
-    with StepProgress() as progress:
-        return anytpu.scaling(
-            request.job,
-            request.arguments.tpu[0].partition("-")[0],
-            request.arguments.scaling,
-            progress=progress,
-            **request.run_settings,
-        )
-
-
-def check_lock(plan: Any, arguments: argparse.Namespace) -> bool:
-    """Write the requested files, print a comparison of a plan with a lock, and return whether the lock holds."""
+def largest(arguments: argparse.Namespace) -> int:
+    """Print the largest batch that fits on each system."""
     console = open_console()
-    tolerances = dict(zip(("step_percent", "memory_percent"), arguments.tolerance or (), strict=False))
+    job, settings = job_and_settings(arguments)
+    for name in settings.pop("tpu"):
+        with StepProgress() as progress:
+            batch = anytpu.max_batch_size(job, name, progress=progress, **settings)
+        fits = f"{format_count(batch)} examples per step" if batch else "not even one example per device fits"
+        say(console, f"{name}: {fits}")
+    return 0
+
+
+def ways(arguments: argparse.Namespace) -> int:
+    """Print, for each system, the training step with each change that makes it smaller."""
+    job, settings = job_and_settings(arguments)
+    for name in settings.pop("tpu"):
+        with StepProgress() as progress:
+            changes = anytpu.ways_to_fit(job, tpu=name, progress=progress, **settings)
+        changes.show()
+    return 0
+
+
+def answers(arguments: argparse.Namespace) -> int:
+    """Print the speed, the memory and the price of the answers of a language model."""
+    job, _ = job_named(arguments)
+    with StepProgress() as progress:
+        plan = anytpu.plan_serving(
+            job, prompt_tokens=arguments.sequence or 1024, progress=progress, **settings_of(arguments)
+        )
+    plan.show()
+    return 0
+
+
+def check_cores(arguments: argparse.Namespace) -> int:
+    """Print a comparison of 1 core with many, and return 1 if their results differ."""
+    job, _ = job_named(arguments, has_values=True)
+    with StepProgress() as progress:
+        progress("one step on 1 core, on virtual cores and on partitioned devices")
+        given = {name: value for name, value in settings_of(arguments).items() if value is not None}
+        comparison = anytpu.check(job, **given)
+    say(open_console(), str(comparison))
+    return 0 if comparison.agrees else DIFFERS_STATUS
+
+
+RUNS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "plan": plan,
+    "scaling": scaling,
+    "batch": largest,
+    "ways": ways,
+    "answers": answers,
+    "compare-cores": check_cores,
+}
+"""Command -> the function that runs it."""
+
+
+def _answer(name: str, arguments: argparse.Namespace) -> Any:
+    job, settings = job_and_settings(arguments)
+    with StepProgress() as progress:
+        return getattr(anytpu, name)(job, progress=progress, **settings)
+
+
+def _finish(plan: Any, arguments: argparse.Namespace) -> int:
+    """Print a plan, or its comparison with a lock, and return the exit status."""
+    if arguments.check is None:
+        show(plan, arguments)
+        return 0
     wrote = _write(plan, arguments)
+    tolerances = dict(zip(("step_percent", "memory_percent"), arguments.tolerance or (), strict=False))
     comparison = plan.check_lock(arguments.check, **tolerances)
-    say(console, str(comparison))
-    for line in wrote:
+    console = open_console()
+    for line in (str(comparison), *wrote):
         say(console, line)
-    return comparison.holds
+    return 0 if comparison.holds else LOCK_STATUS
 
 
 def show(plan: Any, arguments: argparse.Namespace) -> None:
@@ -137,78 +128,37 @@ def show(plan: Any, arguments: argparse.Namespace) -> None:
 
 def _write(plan: Any, arguments: argparse.Namespace) -> list[str]:
     """Write the requested files, and return a line on each."""
-    wrote = []
-    if arguments.html:
-        wrote.append(f"Wrote {plan.to_html(arguments.html)}")
-    if arguments.json:
-        wrote.append(f"Wrote {plan.to_json(arguments.json)}")
-    if arguments.lock:
-        wrote.append(f"Wrote {plan.lock(arguments.lock)}")
-    if arguments.svg:
-        wrote.append(f"Wrote {len(plan.to_svg(arguments.svg))} plots into {arguments.svg}")
-    if arguments.png:
-        wrote.append(f"Wrote {len(plan.to_png(arguments.png))} plots into {arguments.png}")
+    files = {"html": "to_html", "json": "to_json", "lock": "lock"}
+    typed = vars(arguments)
+    wrote = [f"Wrote {getattr(plan, method)(typed[name])}" for name, method in files.items() if typed[name]]
+    for name in ("svg", "png"):
+        if typed[name]:
+            wrote.append(f"Wrote {len(getattr(plan, f'to_{name}')(typed[name]))} plots into {typed[name]}")
     return wrote
 
 
-def show_largest(request: PlanRequest) -> None:
-    """Print the largest batch that fits on each system."""
-    console = open_console()
-    for name in request.arguments.tpu:
-        with StepProgress() as progress:
-            batch = anytpu.max_batch_size(request.job, name, progress=progress, **request.settings)
-        fits = f"{format_count(batch)} examples per step" if batch else "not even one example per device fits"
-        say(console, f"{name}: {fits}")
+def job_and_settings(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
+    """Load the job that the command line names; return it, and the keyword arguments of the public function.
+
+    Raises:
+        SettingError: no job is named, it cannot be loaded, or a Keras model has no batch.
+    """
+    settings = settings_of(arguments)
+    split, axes = getattr(arguments, "split", None), settings.get("batch_axis")
+    job, specs = job_named(arguments, split, axes)
+    if "batch_size" in settings:
+        _check_batch(job, specs, settings["batch_size"])
+    # Models of one file may share a name, so plans are titled by that of the job.
+    settings |= {"input_specs": specs, "name": arguments.job}
+    if "batch_axis" in settings:
+        # The specs of a file are layouts, which have the axes already.
+        settings["batch_axis"] = None if isinstance(job, str) else _batch_axis(axes, specs)
+    if is_language_model(arguments.job):
+        settings["precision"] = None  # It was made in the precision.
+    return job, settings
 
 
-def show_ways(request: PlanRequest) -> None:
-    """Print, for each system, the training step with each change that makes it smaller."""
-    check_batch(request.job, request.specs, request.arguments.batch)
-    settings = {name: value for name, value in request.settings.items() if name != "mode"}
-    for name in request.arguments.tpu:
-        with StepProgress() as progress:
-            changes = anytpu.ways_to_fit(
-                request.job,
-                request.arguments.batch,
-                name,
-                prices=request.arguments.prices,
-                progress=progress,
-                **settings,
-            )
-        changes.show()
-
-
-def show_answers(request: PlanRequest) -> None:
-    """Print the speed, the memory and the price of the answers of a language model."""
-    typed = request.arguments
-    if typed.batch is None:
-        raise SettingError("--answer needs --batch, the number of sequences that are answered at once")
-    with StepProgress() as progress:
-        plan = anytpu.plan_serving(
-            request.job,
-            typed.batch,
-            typed.tpu,
-            prompt_tokens=typed.sequence or 1024,
-            new_tokens=typed.answer,
-            progress=progress,
-            prices=typed.prices,
-            **{name: request.settings[name] for name in ("layout", "mesh", "timeout_s", "use_cache")},
-        )
-    plan.show()
-
-
-def check(request: PlanRequest) -> bool:
-    """Print a comparison of 1 core with many, and return whether their results differ."""
-    with StepProgress() as progress:
-        progress("one step on 1 core, on virtual cores and on partitioned devices")
-        typed = request.arguments
-        settings = {"batch_size": typed.batch, "layout": typed.layout, "mesh": typed.mesh}
-        comparison = anytpu.check(request.job, **{name: value for name, value in settings.items() if value is not None})
-    say(open_console(), str(comparison))
-    return not comparison.agrees
-
-
-def check_batch(job: Any, specs: Any, batch_size: int | None) -> None:
+def _check_batch(job: Any, specs: Any, batch_size: int | None) -> None:
     """Check that a Keras model comes with a batch.
 
     Raises:
@@ -220,13 +170,11 @@ def check_batch(job: Any, specs: Any, batch_size: int | None) -> None:
         )
 
 
-def precision_of(arguments: argparse.Namespace) -> str | None:
-    """Return the precision to make the job again in; a named language model is made in it at once."""
-    return None if is_language_model(arguments.job) else arguments.precision
-
-
 def job_named(
-    arguments: argparse.Namespace, split: list[int] | None = None, axes: list[int | None] | None = None
+    arguments: argparse.Namespace,
+    split: list[int] | None = None,
+    axes: list[int | None] | None = None,
+    has_values: bool = False,
 ) -> tuple[Any, Any]:
     """Return the job that the command line names, and its input specs.
 
@@ -240,10 +188,11 @@ def job_named(
             "model, like gemma3_1b"
         )
     if is_language_model(name):
-        dtype = arguments.precision or "bfloat16"
-        return anytpu.language_model(name, arguments.sequence or 1024, lora_rank=arguments.lora, dtype=dtype)
+        dtype = getattr(arguments, "precision", None) or "bfloat16"
+        rank = getattr(arguments, "lora", None)
+        return anytpu.language_model(name, arguments.sequence or 1024, lora_rank=rank, dtype=dtype)
     for option in ("sequence", "lora"):
-        if getattr(arguments, option) is not None:
+        if getattr(arguments, option, None) is not None and "new_tokens" not in arguments:
             raise SettingError(
                 f"--{option} is for the name of a language model, such as gemma3_1b, and {name!r} is none; leave it out"
             )
@@ -254,7 +203,7 @@ def job_named(
     path, colon, function = name.rpartition(":")
     if not colon or not path:
         raise SettingError(_no_function(name))
-    return job_of(path, function, has_values=getattr(arguments, "check", False) is True)
+    return job_of(path, function, has_values=has_values)
 
 
 def _layouts(name: str, split: list[int] | None, axes: list[int | None] | None) -> Any:

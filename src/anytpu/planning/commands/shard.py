@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from anytpu.cli.command import Command, positive_integer
-from anytpu.planning.commands.plan import add_compiler, add_job_settings, add_run, names
+from anytpu.planning.commands import options
 
 SLICE = "v5e-8"
 NONE_STATUS = 1
@@ -22,10 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "input_specs), or a pair (step, input_specs) for a JAX function step(state, batch); or the name of a language "
         "model of KerasHub, such as gemma3_1b",
     )
-    parser.add_argument(
-        "--tpu", metavar="NAMES", type=names, default=names(SLICE), help=f"the slices (default: {SLICE})"
-    )
-    add_job_settings(parser)
+    options.add_systems(parser, SLICE)
+    options.add(parser, "--batch", *options.MODEL, "--infer", *options.RUN, *options.COMPILER, "--json")
     parser.add_argument(
         "--compile",
         metavar="N",
@@ -36,45 +33,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rank", choices=("time", "cost"), default="time", help="order by step time or by cost (default: %(default)s)"
     )
-    parser.add_argument("--infer", action="store_true", help="lay out a prediction, not a training step")
-    add_run(parser)
-    add_compiler(parser)
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write all layouts and numbers")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Search, print the layouts, and write the file."""
-    from anytpu.cli.outputs import check_file
-    from anytpu.planning.records.target import targets_named
-
-    check_file("--json", arguments.json, "layouts.json")
-    targets_named(arguments.tpu)
+    options.check_typed(arguments)
     # These imports load JAX, so the arguments are checked first.
     import anytpu
-    from anytpu.planning.commands.planning import check_batch, job_named, precision_of
+    from anytpu.planning.commands.planning import job_and_settings
     from anytpu.report.steps import StepProgress
     from anytpu.report.terminal import open_console, say
 
-    job, specs = job_named(arguments)
-    check_batch(job, specs, arguments.batch)
+    job, settings = job_and_settings(arguments)
     with StepProgress() as progress:
-        shardings = anytpu.shard(
-            job,
-            tpu=arguments.tpu,
-            batch_size=arguments.batch,
-            input_specs=specs,
-            mode="infer" if arguments.infer else None,
-            precision=precision_of(arguments),
-            compile=arguments.compile,
-            rank=arguments.rank,
-            examples=arguments.examples,
-            epochs=arguments.epochs,
-            prices=arguments.prices,
-            timeout_s=arguments.timeout,
-            use_cache=not arguments.no_cache,
-            progress=progress,
-            name=arguments.job,
-        )
+        shardings = anytpu.find_layouts(job, progress=progress, **settings)
     shardings.show()
     if arguments.json:
         say(open_console(), f"Wrote {shardings.to_json(arguments.json)}")

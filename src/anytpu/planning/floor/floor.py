@@ -76,7 +76,7 @@ def by_floor(program: Program, target: Target, settings: PlanSettings, why: str)
     peak_bytes = sum(buffer.bytes for buffer in least.memory)
     memory = MemoryUse(peak_bytes, limit, buffers=tuple(sorted(least.memory, key=lambda buffer: -buffer.bytes)[:50]))
     # 2. The time of a step that fits.
-    time = _time(least, target, work.uncounted) if memory.fits else None
+    time = _time(least, target, work.traced.uncounted) if memory.fits else None
     if time is not None:
         time = add_input_wait(time, settings.input_examples_per_s, rows)
     # 3. The peak for the utilisation is that of the type with the most FLOPs.
@@ -152,8 +152,8 @@ def least_of(work: RequiredWork, target: Target) -> DeviceWork:
     arguments, states = arguments_of(program, target), len(jax.tree.leaves(program.state))
     outputs = tuple(buffer_of(f"output/{place}", "output", leaf, each) for place, leaf in enumerate(work.outputs))
     made = (*arguments[:states], *outputs)
-    crossing_bytes = _sum(arguments, work.is_read) + _sum(made, work.is_written)
-    split = Flops({dtype: count * each for dtype, count in work.flops.items()})  # type: ignore[arg-type]
+    crossing_bytes = _sum(arguments, work.traced.is_read) + _sum(made, work.traced.is_written)
+    split = Flops({dtype: count * each for dtype, count in work.traced.flops.items()})  # type: ignore[arg-type]
     return DeviceWork(split, crossing_bytes, (*arguments, *outputs))
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from anytpu.planning.page import phrases
 from anytpu.planning.records import Cost, Holding, MemoryUse, Plan, Prediction
+from anytpu.report.tables import TextTable
 
 _MIN_USD = 0.01
 _LONGEST_FLAG = 28
@@ -43,20 +44,6 @@ class WorkUnit(NamedTuple):
         )
 
 
-class CostColumn(NamedTuple):
-    """A column of a cost table.
-
-    Attributes:
-        short: title in the terminal.
-        long: title on a page.
-        cells: text for each system with a price.
-    """
-
-    short: str
-    long: str
-    cells: list[str]
-
-
 def priced(plan: Plan) -> list[Prediction]:
     """Return the systems with a known cost."""
     return [prediction for prediction in plan.predictions if prediction.cost is not None]
@@ -73,8 +60,8 @@ def unit(plan: Plan) -> WorkUnit:
     )
 
 
-def columns(plan: Plan) -> list[CostColumn]:
-    """Return the columns with a number for at least one system; empty columns are left out."""
+def table(plan: Plan) -> TextTable | None:
+    """Return the table of costs, with the columns that have a number for a system; None if no price is known."""
     known = [(prediction, prediction.cost) for prediction in plan.predictions if prediction.cost is not None]
     work = unit(plan)
     has_run = any(cost.usd_per_run is not None for _, cost in known)
@@ -85,19 +72,26 @@ def columns(plan: Plan) -> list[CostColumn]:
     def time(duration_s: Callable[[Cost], float | None]) -> list[str]:
         return [phrases.at_least(prediction, phrases.seconds(duration_s(cost))) for prediction, cost in known]
 
-    every = [
-        CostColumn("$/hour", "an hour", [phrases.usd(cost.usd_per_hour) for _, cost in known]),
-        CostColumn(
-            f"$ {work.name}", work.name, money(lambda prediction, _: None if has_run else work.amounts(prediction)[1])
-        ),
-        CostColumn("$/epoch", "an epoch", money(lambda _, cost: cost.usd_per_epoch)),
-        CostColumn("$/run", "a run", money(lambda _, cost: cost.usd_per_run)),
-        CostColumn("time", "takes", time(lambda cost: cost.run_s)),
-        CostColumn("spot $", "spot run", money(lambda _, cost: cost.spot_usd_per_run)),
-        CostColumn("time", "takes on spot", time(lambda cost: cost.spot_run_s)),
-        CostColumn("save every", "save every", [phrases.seconds(cost.checkpoint_every_s) for _, cost in known]),
-    ]
-    return [column for column in every if set(column.cells) - {phrases.UNKNOWN}]
+    return _table(
+        "system",
+        [prediction.target.name for prediction, _ in known],
+        {
+            "$/hour": [phrases.usd(cost.usd_per_hour) for _, cost in known],
+            f"$ {work.name}": money(lambda prediction, _: None if has_run else work.amounts(prediction)[1]),
+            "$/epoch": money(lambda _, cost: cost.usd_per_epoch),
+            "$/run": money(lambda _, cost: cost.usd_per_run),
+            "time": time(lambda cost: cost.run_s),
+            "spot $": money(lambda _, cost: cost.spot_usd_per_run),
+            "spot time": time(lambda cost: cost.spot_run_s),
+            "save every": [phrases.seconds(cost.checkpoint_every_s) for _, cost in known],
+        },
+    )
+
+
+def _table(noun: str, names: list[str], columns: dict[str, list[str]]) -> TextTable | None:
+    shown = {title: cells for title, cells in columns.items() if set(cells) - {phrases.UNKNOWN}}
+    rows = list(zip(names, *shown.values(), strict=True))
+    return TextTable((noun, *shown), rows, left=(noun,)) if shown else None
 
 
 HOLDING = (
@@ -115,8 +109,8 @@ def holding(plan: Plan) -> list[Holding]:
     return sorted(slices.values(), key=lambda slice_: (slice_.least_usd_per_step or math.inf, slice_.target.chips))
 
 
-def holding_columns(plan: Plan) -> list[CostColumn]:
-    """Return the columns of the table of `holding`, each with a number for at least one slice."""
+def holding_table(plan: Plan) -> TextTable | None:
+    """Return the table of `holding`; None if the program fits on a planned system."""
     slices = holding(plan)
     is_examples = all(slice_.batch_size for slice_ in slices)
     noun = "examples" if is_examples else "steps"
@@ -125,14 +119,17 @@ def holding_columns(plan: Plan) -> list[CostColumn]:
         step_usd = slice_.least_usd_per_step
         return None if step_usd is None else 1e6 * step_usd / (slice_.batch_size or 1 if is_examples else 1)
 
-    every = [
-        CostColumn("chips", "chips", [f"{slice_.target.chips:,}" for slice_ in slices]),
-        CostColumn("needs about", "needs about", [_memory(slice_) for slice_ in slices]),
-        CostColumn("$/hour", "an hour", [phrases.usd(slice_.usd_per_hour) for slice_ in slices]),
-        CostColumn("step", "step", [_floor(phrases.seconds(slice_.least_step_s)) for slice_ in slices]),
-        CostColumn(f"$ a million {noun}", f"a million {noun}", [_floor(phrases.usd(usd(slice_))) for slice_ in slices]),
-    ]
-    return [column for column in every if set(column.cells) - {phrases.UNKNOWN}]
+    return _table(
+        "slice",
+        [slice_.target.name for slice_ in slices],
+        {
+            "chips": [f"{slice_.target.chips:,}" for slice_ in slices],
+            "needs about": [_memory(slice_) for slice_ in slices],
+            "$/hour": [phrases.usd(slice_.usd_per_hour) for slice_ in slices],
+            "step": [_floor(phrases.seconds(slice_.least_step_s)) for slice_ in slices],
+            f"$ a million {noun}": [_floor(phrases.usd(usd(slice_))) for slice_ in slices],
+        },
+    )
 
 
 def _memory(slice_: Holding) -> str:

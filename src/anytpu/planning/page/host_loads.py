@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from anytpu.planning.page import phrases
 from anytpu.planning.records import Plan, Prediction
+from anytpu.report.tables import TextTable
 
 TITLES = ("system", "hosts", "examples/s", "input", "of network", "to slices", "checkpoint", "write")
-"""Titles of the columns; the first is a name, the others are numbers."""
 
 
-def rows(plan: Plan) -> list[tuple[str, ...]]:
-    """Return one row for each slice of several hosts, with a cell for each of `TITLES`.
+def table(plan: Plan) -> TextTable | None:
+    """Return the table with one row for each slice of several hosts; None if there is no such slice.
 
     Of several batches on a slice the first is shown.
     """
     slices: dict[str, Prediction] = {}
     for prediction in (*plan.predictions, *plan.sweep):
         slices.setdefault(prediction.target.name, prediction)
-    return [
+    rows = [
         (
             prediction.target.name,
             phrases.count(prediction.target.hosts),
@@ -31,10 +31,13 @@ def rows(plan: Plan) -> list[tuple[str, ...]]:
         for prediction in slices.values()
         if (load := prediction.host) is not None
     ]
+    return TextTable(TITLES, rows, left=TITLES[:1]) if rows else None
 
 
-def has_several_slices(plan: Plan) -> bool:
-    """Return whether a host of the table sends bytes to other slices."""
-    return any(
+def narrow_table(plan: Plan) -> TextTable | None:
+    """Return the table for a terminal of 80 columns, which has room for one of two columns."""
+    wide = table(plan)
+    has_slices = any(
         prediction.target.slices > 1 and prediction.host is not None for prediction in (*plan.predictions, *plan.sweep)
     )
+    return wide and wide.without("of network" if has_slices else "to slices")

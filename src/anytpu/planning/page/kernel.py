@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from rich.text import Text
-
 from anytpu import units
 from anytpu.planning.records.kernels import KernelCheck, KernelOnChip
-from anytpu.report.tables import TableReport
-from anytpu.report.terminal import compact_table, hang, open_console, say
+from anytpu.report.tables import Remark, TableReport, TextTable
 
 _TITLES = ("system", "compiled", "VMEM", "time", "between", "bound", "around it")
 _MEANING = (
@@ -24,35 +19,26 @@ class KernelReport(TableReport):
     no_page = "the check of a kernel has no page; write its numbers: check.to_json(path)"
     no_plots = "the check of a kernel has no plots; write its numbers: check.to_json(path)"
 
-    def show(self, record: KernelCheck) -> None:
-        """Print the results of the interpreter, the table, and the compiler's errors with advice."""
-        console = open_console()
-        say(console, f"{record.name}, {record.inputs}", style="bold")
-        for line in _grid_lines(record):
-            say(console, line, style="dim")
-        for line in hang("results: ", results_text(record), console.width):
-            console.print(Text(line), soft_wrap=True)
-        table = compact_table(_TITLES, left=("system", "bound"))
-        for chip in record:
-            table.add_row(*_cells(chip))
-        console.print(table)
-        for chip in record:
-            for line in hang(f"{chip.target.name}: ", _trouble(chip), console.width) if _trouble(chip) else []:
-                console.print(Text(line), soft_wrap=True)
-        for line in hang("", _MEANING, console.width):
-            console.print(Text(line, "dim"), soft_wrap=True)
-
     def caption(self, record: KernelCheck) -> str:
-        """Return the title of the table."""
-        return f"{record.name}: {results_text(record)}"
+        """Return the kernel and its inputs."""
+        return f"{record.name}, {record.inputs}"
 
-    def titles(self, record: KernelCheck) -> Sequence[str]:
-        """Return the titles of the columns."""
-        return _TITLES
+    def before(self, record: KernelCheck) -> list[Remark]:
+        """Return the grids, and the results of the interpreter."""
+        texts = [" x ".join("?" if size is None else f"{size:,}" for size in grid.grid) or "1" for grid in record.grids]
+        grids = [
+            Remark(f"{grid.name}, grid {text}", is_dim=True) for grid, text in zip(record.grids, texts, strict=True)
+        ]
+        return [*grids, Remark(results_text(record), "results: ")]
 
-    def rows(self, record: KernelCheck) -> list[list[str]]:
-        """Return the cells of each system."""
-        return [_cells(chip) for chip in record]
+    def table(self, record: KernelCheck) -> TextTable:
+        """Return the table with a row for each chip."""
+        return TextTable(_TITLES, [_cells(chip) for chip in record], left=("system", "bound"))
+
+    def after(self, record: KernelCheck) -> list[Remark]:
+        """Return the compilers' errors with advice, and the meanings of the columns."""
+        troubles = [Remark(_trouble(chip), f"{chip.target.name}: ") for chip in record if chip.reason]
+        return [*troubles, Remark(_MEANING, is_dim=True)]
 
 
 KERNEL_REPORT = KernelReport()
@@ -72,11 +58,6 @@ def results_text(record: KernelCheck) -> str:
     )
 
 
-def _grid_lines(record: KernelCheck) -> list[str]:
-    texts = [" x ".join("?" if size is None else f"{size:,}" for size in grid.grid) or "1" for grid in record.grids]
-    return [f"{grid.name}, grid {text}" for grid, text in zip(record.grids, texts, strict=True)]
-
-
 def _cells(chip: KernelOnChip) -> list[str]:
     if chip.time_s is None or chip.interval_s is None:
         return [chip.target.name, "no", "", "", "", "", ""]
@@ -93,6 +74,4 @@ def _cells(chip: KernelOnChip) -> list[str]:
 
 
 def _trouble(chip: KernelOnChip) -> str:
-    if not chip.reason:
-        return ""
     return f"{chip.reason}. {chip.advice}." if chip.advice else f"{chip.reason}."

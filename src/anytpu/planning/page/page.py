@@ -9,7 +9,7 @@ from anytpu import units
 from anytpu.planning.page import costs, host_loads, phrases
 from anytpu.planning.page.page_system import system
 from anytpu.planning.page.pictures import common_drawings
-from anytpu.planning.page.sweeps import Curve, batch_curves, efficiency, scaling_curves
+from anytpu.planning.page.sweeps import curve_tables
 from anytpu.planning.records import Plan, Prediction
 from anytpu.report.drawing import svg
 from anytpu.report.html import Markup, cards, element, joined, meter, piece, predicted, remark, table, whole
@@ -150,14 +150,14 @@ def _memory(prediction: Prediction) -> Markup:
 
 def _cost_table(plan: Plan) -> Markup:
     """Return the table of costs with its remarks; empty if no price is known."""
-    known = costs.columns(plan)
-    if not known:
+    shown = costs.table(plan)
+    if shown is None:
         return joined()
     remarks = [element("li", element("b", f"{names}: "), said) for names, said in costs.price_remarks(plan)]
     wanted = costs.wanted(plan)
     return joined(
         element("h2", "Cost"),
-        _amounts("system", [prediction.target.name for prediction in costs.priced(plan)], known),
+        shown.to_html("costs"),
         remark(wanted) if wanted else None,
         element("ul", *remarks, class_="remark") if remarks else None,
     )
@@ -165,52 +165,25 @@ def _cost_table(plan: Plan) -> Markup:
 
 def _holding_table(plan: Plan) -> Markup:
     """Return the table of slices on which the program would fit; empty if it fits on a planned system."""
-    slices = costs.holding(plan)
-    if not slices:
+    shown = costs.holding_table(plan)
+    if shown is None:
         return joined()
-    names = [slice_.target.name for slice_ in slices]
-    amounts = _amounts("slice", names, costs.holding_columns(plan))
-    return joined(element("h2", "Slices on which it would fit"), remark(costs.HOLDING), amounts)
+    return joined(element("h2", "Slices on which it would fit"), remark(costs.HOLDING), shown.to_html("costs"))
 
 
 def _host_table(plan: Plan) -> Markup:
     """Return the load of one host of each slice of several hosts; empty if there is no such slice."""
-    rows = host_loads.rows(plan)
-    if not rows:
+    shown = host_loads.table(plan)
+    if shown is None:
         return joined()
-    titles = host_loads.TITLES
-    shown = table(titles, rows, "hosts", numbers=range(1, len(titles)))
-    return joined(element("h2", "Load of one host"), shown, remark(phrases.HOSTS))
-
-
-def _amounts(title: str, names: list[str], columns: list[costs.CostColumn]) -> Markup:
-    rows = list(zip(names, *(column.cells for column in columns), strict=True))
-    return table([title, *(column.long for column in columns)], rows, "costs", numbers=range(1, len(columns) + 1))
+    return joined(element("h2", "Load of one host"), shown.to_html("hosts"), remark(phrases.HOSTS))
 
 
 def _sweep_table(plan: Plan) -> Markup:
     """Return the numbers of a sweep as closed tables: batches of one system, slices of one chip."""
-    curves = [*((curve, False) for curve in batch_curves(plan)), *((curve, True) for curve in scaling_curves(plan))]
-    return joined(*(_curve(curve, is_scaling) for curve, is_scaling in curves))
-
-
-def _curve(curve: Curve, is_scaling: bool) -> Markup:
-    titles = ("system", "devices", "batch", "step time", "between", "examples/s", "efficiency", "memory")
-    rows = [
-        (
-            prediction.target.name,
-            f"{prediction.target.devices:,}",
-            phrases.count(prediction.batch_size),
-            phrases.at_least(prediction, phrases.seconds(prediction.step_s)),
-            phrases.interval(prediction.interval_s),
-            phrases.most(prediction, phrases.rate(prediction.examples_per_s)),
-            phrases.percent(efficiency(curve, prediction)) if is_scaling else "",
-            f"{phrases.percent(phrases.memory_share(prediction.memory))}{'' if prediction.fits else ', does not fit'}",
+    return joined(
+        *(
+            element("details", element("summary", f"{title.capitalize()} in numbers"), table.to_html("sweep"))
+            for title, table in curve_tables(plan)
         )
-        for prediction in curve.points
-    ]
-    title = f"Scaling of {curve.name} in numbers" if is_scaling else f"Batches of {curve.name} in numbers"
-    columns = [n for n in range(len(titles)) if is_scaling or titles[n] != "efficiency"]
-    kept = [tuple(row[n] for n in columns) for row in rows]
-    shown = table([titles[n] for n in columns], kept, "sweep", numbers=range(1, len(columns)))
-    return element("details", element("summary", title), shown)
+    )

@@ -11,17 +11,10 @@ from typing import Literal
 from rich.console import Console
 from rich.text import Text
 
-from anytpu.planning.page import costs, phrases
+from anytpu.planning.page import costs, host_loads, phrases
 from anytpu.planning.page.details import detail_lines, named_kinds
-from anytpu.planning.page.table import (
-    chosen_lines,
-    cost_table,
-    holding_table,
-    host_table,
-    remarks,
-    speed_table,
-    sweep_tables,
-)
+from anytpu.planning.page.sweeps import curve_tables
+from anytpu.planning.page.table import chosen_lines, remarks, speed_table
 from anytpu.planning.records import Plan, Prediction
 from anytpu.report.terminal import hang, open_console
 
@@ -73,8 +66,9 @@ def print_plan(console: Console, plan: Plan) -> None:
     _wrapped(console, phrases.subtitle(plan))
     _wrapped(console, f"{phrases.NOT_MEASURED[:-1]}; by {phrases.predictors(plan)}.", "yellow")
     console.print(speed_table(plan, width))
-    if (costing := cost_table(plan)) is not None:
-        console.print(costing)
+    if (costing := costs.table(plan)) is not None:
+        # Columns are dropped rather than amounts truncated; the page has all of them. Beside the names are 72 columns.
+        console.print(costing.within(72).to_terminal())
     _wrapped(console, costs.wanted(plan))
     for line in chosen_lines(plan):
         console.print(line, soft_wrap=True)
@@ -83,23 +77,23 @@ def print_plan(console: Console, plan: Plan) -> None:
         start, text = (f"{names:<9}", sentence) if len(names) < 9 else ("", f"{names}: {sentence}")
         for line in hang(start, phrases.one_line(text), width):
             console.print(Text(line), soft_wrap=True)
-    if (held := holding_table(plan)) is not None:
+    if (held := costs.holding_table(plan)) is not None:
         console.print()
         _wrapped(console, costs.HOLDING)
-        console.print(held)
+        console.print(held.to_terminal())
     for prediction in plan.predictions:
         lines = list(detail_lines(prediction, width, brief=len(plan) > 1))
         if lines:
             _title(console, prediction)
         for line in lines:
             console.print(line, soft_wrap=True)
-    tables = sweep_tables(plan)
-    if (hosts := host_table(plan)) is not None:
+    tables = curve_tables(plan)
+    if (hosts := host_loads.narrow_table(plan)) is not None:
         tables.append(("load of one host", hosts))
     for title, table in tables:
         console.print()
         console.print(Text(title, "bold underline"), soft_wrap=True)
-        console.print(table)
+        console.print(table.to_terminal())
     if hosts is not None:
         _wrapped(console, phrases.HOSTS, "dim")
     console.print()

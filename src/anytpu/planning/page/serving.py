@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-
-from rich.text import Text
 
 from anytpu import units
 from anytpu.planning.records.prediction import memory_text
 from anytpu.planning.serving.serving import Serving, ServingPlan
-from anytpu.report.tables import TableReport
-from anytpu.report.terminal import compact_table, hang, open_console, say
+from anytpu.report.tables import Remark, TableReport, TextTable
 
 _TITLES = ("system", "prefill", "a token", "tokens/s", "between", "memory", "batch", "$ a M")
 _MEANING = (
@@ -27,44 +23,26 @@ class ServingReport(TableReport):
     no_page = "a plan of answers has no page; print it: plan.show()"
     no_plots = "a plan of answers has no plots; print it: plan.show()"
 
-    def show(self, record: ServingPlan) -> None:
-        """Print the table and the notes."""
-        console = open_console()
-        say(console, _title(record), style="bold")
-        table = compact_table(_TITLES, left=("system",))
-        for serving in record:
-            table.add_row(*_cells(serving))
-        console.print(table)
-        for line in hang("", _MEANING, console.width):
-            console.print(Text(line, "dim"), soft_wrap=True)
-        for serving in record:
-            text = f"{_memory(serving)}{_layout(serving)}"
-            for line in hang(f"{serving.target.name}  ", text, console.width):
-                console.print(Text(line), soft_wrap=True)
-
     def caption(self, record: ServingPlan) -> str:
-        """Return the title of the table."""
-        return _title(record)
+        """Return the model and the sizes of its answers."""
+        first = record.servings[0]
+        return (
+            f"Answers of {record.job}: {first.batch_size:,} sequences at once, prompts of {first.prompt_tokens:,} "
+            f"tokens, {first.new_tokens:,} new tokens"
+        )
 
-    def titles(self, record: ServingPlan) -> Sequence[str]:
-        """Return the titles of the columns."""
-        return _TITLES
+    def table(self, record: ServingPlan) -> TextTable:
+        """Return the table with a row for each slice."""
+        return TextTable(_TITLES, [_cells(serving) for serving in record], left=("system",))
 
-    def rows(self, record: ServingPlan) -> list[list[str]]:
-        """Return the cells of each slice."""
-        return [_cells(serving) for serving in record]
+    def after(self, record: ServingPlan) -> list[Remark]:
+        """Return the meanings of the columns, and the memory and the layout of each slice."""
+        texts = [Remark(f"{_memory(serving)}{_layout(serving)}", f"{serving.target.name}  ") for serving in record]
+        return [Remark(_MEANING, is_dim=True), *texts]
 
 
 SERVING_REPORT = ServingReport()
 """The renderer that `showing.report("serving")` returns."""
-
-
-def _title(record: ServingPlan) -> str:
-    first = record.servings[0]
-    return (
-        f"Answers of {record.job}: {first.batch_size:,} sequences at once, prompts of {first.prompt_tokens:,} tokens, "
-        f"{first.new_tokens:,} new tokens"
-    )
 
 
 def _cells(serving: Serving) -> list[str]:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from rich.text import Text
-
 from anytpu import units
 from anytpu.planning.records.shardings import Sharding, Shardings
-from anytpu.report.tables import TableReport
-from anytpu.report.terminal import compact_table, hang, open_console, say
+from anytpu.report.tables import Remark, TableReport, TextTable
 
 _TITLES = ("", "layout", "mesh", "step", "interval", "memory", "network", "bound", "cost")
 _REMAT = "remat"
@@ -21,54 +18,55 @@ class ShardingsReport(TableReport):
     no_page = "layouts have no page; plan the best one: tpu.plan(model, layout=found).to_html(path)"
     no_plots = "layouts have no plots; plan the best one: tpu.plan(model, layout=found).to_png(folder)"
 
-    def show(self, record: Shardings) -> None:
-        """Print the compiled layouts as a table, if there is one, and the others with their reasons."""
-        console = open_console()
-        say(console, self.caption(record), style="bold")
-        if rows := _rows(record):
-            titles = _titles(record)
-            table = compact_table(titles, _TEXT, wrapped=set(titles) - _TIMES, overflow="fold")
-            for row in rows:
-                table.add_row(*row)
-            console.print(table)
-        for line in _lines(record, console.width):
-            console.print(line, soft_wrap=True)
-
     def caption(self, record: Shardings) -> str:
-        """Return the title of the table."""
+        """Return the job and the order."""
         return f"Layouts of {record.job} by the {record.rank} of a step, predicted"
 
-    def titles(self, record: Shardings) -> list[str]:
-        """Return the titles of the columns."""
-        return _titles(record)
+    def table(self, record: Shardings) -> TextTable:
+        """Return the table of the compiled layouts; rematerialisation has a column only if one was compiled with it."""
+        first, layout, mesh, *others = _TITLES
+        titles = [first, layout, mesh, *([_REMAT] if _has_remat(record) else []), *others]
+        rows = [
+            _row(place, sharding, _is_of_several(record), [sharding.layout.remat or "none"] * _has_remat(record))
+            for place, sharding in enumerate(record.candidates, 1)
+            if sharding.prediction is not None
+        ]
+        return TextTable(titles, rows, _TEXT, wrapped=set(titles) - _TIMES)
 
-    def rows(self, record: Shardings) -> list[list[str]]:
-        """Return the cells of each compiled layout."""
-        return _rows(record)
+    def after(self, record: Shardings) -> list[Remark]:
+        """Return the meanings of the columns, how to make each layout, and the reasons of the others."""
+        remat = "remat: computations that the backward pass repeats. " if _has_remat(record) else ""
+        columns = (
+            f"{remat}network: share of a step spent on data from other devices. cost: of an epoch if its length is "
+            "known, else of a million examples. ~: by the compiler's schedule, without machine code. "
+        )
+        has_rows = any(sharding.prediction for sharding in record.candidates)
+        remarks = [Remark(f"{columns if has_rows else ''}In brackets: estimates without the compiler.")]
+        for place, sharding in enumerate(record.candidates, 1):
+            if sharding.step_s is not None:
+                said = [f"{sharding.split}.", sharding.remat_code, _basis(sharding)]
+                remarks.append(Remark(" ".join(filter(None, said)), f"{place:>2}. "))
+        reasons: dict[str, list[str]] = {}
+        for sharding in record.candidates:
+            if sharding.reason:
+                estimate = "" if sharding.prediction else f" ({units.format_seconds(sharding.estimate_s)})"
+                remat = f", {sharding.layout.remat}" if sharding.layout.remat else ""
+                name = f"{_name(sharding, _is_of_several(record))}{remat}{estimate}"
+                reasons.setdefault(sharding.reason, []).append(name)
+        remarks += [Remark(f"{'; '.join(names)}: {reason}") for reason, names in reasons.items()]
+        return [*remarks, *map(Remark, record.notes)]
 
 
 SHARDINGS_REPORT = ShardingsReport()
 """The renderer that `showing.report("shardings")` returns."""
 
 
-def _titles(record: Shardings) -> list[str]:
-    """Return the titles of the columns; rematerialisation has one only if a layout was compiled with it."""
-    first, layout, mesh, *others = _TITLES
-    return [first, layout, mesh, *([_REMAT] if _has_remat(record) else []), *others]
-
-
 def _has_remat(record: Shardings) -> bool:
     return any(sharding.prediction is not None and sharding.layout.remat for sharding in record.candidates)
 
 
-def _rows(record: Shardings) -> list[list[str]]:
-    """Return the cells of each compiled layout."""
-    several = len({sharding.target.name for sharding in record.candidates}) > 1
-    return [
-        _row(place, sharding, several, [sharding.layout.remat or "none"] if _has_remat(record) else [])
-        for place, sharding in enumerate(record.candidates, 1)
-        if sharding.prediction is not None
-    ]
+def _is_of_several(record: Shardings) -> bool:
+    return len({sharding.target.name for sharding in record.candidates}) > 1
 
 
 def _row(place: int, sharding: Sharding, several: bool, remat: list[str]) -> list[str]:
@@ -123,29 +121,3 @@ def _basis(sharding: Sharding) -> str:
     if prediction is None or prediction.basis != "extrapolated":
         return ""
     return next((note for note in prediction.notes if note.startswith("Extrapolated")), "")
-
-
-def _lines(record: Shardings, width: int) -> list[Text]:
-    remat = "remat: computations that the backward pass repeats. " if _has_remat(record) else ""
-    columns = (
-        f"{remat}network: share of a step spent on data from other devices. cost: of an epoch if its length is known, "
-        "else of a million examples. ~: by the compiler's schedule, without machine code. "
-    )
-    has_rows = any(sharding.prediction for sharding in record.candidates)
-    lines = hang("", f"{columns if has_rows else ''}In brackets: estimates without the compiler.", width)
-    for place, sharding in enumerate(record.candidates, 1):
-        if sharding.step_s is not None:
-            said = [f"{sharding.split}.", sharding.remat_code, _basis(sharding)]
-            lines += hang(f"{place:>2}. ", " ".join(filter(None, said)), width)
-    several = len({sharding.target.name for sharding in record.candidates}) > 1
-    reasons: dict[str, list[str]] = {}
-    for sharding in record.candidates:
-        if sharding.reason:
-            estimate = "" if sharding.prediction else f" ({units.format_seconds(sharding.estimate_s)})"
-            remat = f", {sharding.layout.remat}" if sharding.layout.remat else ""
-            reasons.setdefault(sharding.reason, []).append(f"{_name(sharding, several)}{remat}{estimate}")
-    for reason, names in reasons.items():
-        lines += hang("", f"{'; '.join(names)}: {reason}", width)
-    for note in record.notes:
-        lines += hang("", note, width)
-    return [Text(line) for line in lines]

@@ -29,6 +29,7 @@ from anytpu.report.drawing.axes import (
     vertical,
 )
 from anytpu.report.drawing.shapes import Dot, Drawing, Label, Polyline, Shape
+from anytpu.report.tables import TextTable
 
 Value = Callable[["Curve", Prediction], float | None]
 """A number of a point of a curve, or None."""
@@ -78,6 +79,31 @@ def efficiency(curve: Curve, prediction: Prediction) -> float | None:
     return (
         ideal_s / prediction.step_s if ideal_s is not None and prediction.step_s and not prediction.is_floor else None
     )
+
+
+def curve_tables(plan: Plan) -> list[tuple[str, TextTable]]:
+    """Return a table with its title for each curve: batches of one system, slices of one chip."""
+    batches = [(f"batches of {curve.name}", _table(curve, False)) for curve in batch_curves(plan)]
+    return [*batches, *((f"scaling of {curve.name}", _table(curve, True)) for curve in scaling_curves(plan))]
+
+
+def _table(curve: Curve, is_scaling: bool) -> TextTable:
+    name = ("system",) if is_scaling else ()
+    titles = (*name, "batch", "step", "between", "examples/s", "of ideal" if is_scaling else "MFU", "memory")
+    rows = [
+        (
+            *([point.target.name] if is_scaling else []),
+            phrases.count(point.batch_size),
+            phrases.at_least(point, phrases.seconds(point.step_s)),
+            phrases.interval(point.interval_s),
+            phrases.most(point, phrases.rate(point.examples_per_s)),
+            phrases.percent(efficiency(curve, point) if is_scaling else point.mfu),
+            phrases.percent(phrases.memory_share(point.memory)),
+        )
+        for point in curve.points
+    ]
+    faults = [index for index, point in enumerate(curve.points) if not point.fits]
+    return TextTable(titles, rows, name, faults=faults)
 
 
 def _all(plan: Plan) -> Iterable[Prediction]:

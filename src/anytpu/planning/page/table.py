@@ -1,4 +1,4 @@
-"""Comparison tables of a plan's systems in the terminal: speed, memory, cost.
+"""The table of a plan's systems in the terminal: speed and memory; and the remarks on all tables.
 
 Rule: every table fits into 80 columns and has one row per system.
 """
@@ -10,13 +10,9 @@ from typing import NamedTuple
 from rich.table import Table
 from rich.text import Text
 
-from anytpu.planning.page import costs, host_loads, phrases
-from anytpu.planning.page.sweeps import Curve, batch_curves, efficiency, scaling_curves
+from anytpu.planning.page import costs, phrases
 from anytpu.planning.records import Plan, Prediction
 from anytpu.report.terminal import bar, compact_table, table_width
-
-_COSTS_WIDTH = 72
-"""Width available for costs in a terminal of 80 columns, beside the names of systems."""
 
 
 class _SpeedTableForm(NamedTuple):
@@ -80,75 +76,6 @@ def _memory(prediction: Prediction, form: _SpeedTableForm) -> Text:
         text.append(f"{bar(min(share, 1.0), form.bar_width):<{form.bar_width}} ", red or "green")
     text.append(f"{phrases.least(prediction, phrases.percent(share)):>5}", red)
     return text.append(f"  {phrases.used(prediction.memory)}", red) if form.has_sizes else text
-
-
-def cost_table(plan: Plan) -> Table | None:
-    """Return the cost of each system, or None if no price is known."""
-    known = costs.columns(plan)
-    # Drop columns rather than truncate amounts; the page has all columns.
-    while sum(_room(column) for column in known) > _COSTS_WIDTH:
-        known = known[:-1]
-    return _amounts("system", [prediction.target.name for prediction in costs.priced(plan)], known)
-
-
-def holding_table(plan: Plan) -> Table | None:
-    """Return the slices on which the program would fit; None if it fits on a planned system."""
-    return _amounts("slice", [slice_.target.name for slice_ in costs.holding(plan)], costs.holding_columns(plan))
-
-
-def _amounts(title: str, names: list[str], columns: list[costs.CostColumn]) -> Table | None:
-    if not columns:
-        return None
-    shown = compact_table([title, *(column.short for column in columns)], left=(title,))
-    for row in zip(names, *(column.cells for column in columns), strict=True):
-        shown.add_row(*row)
-    return shown
-
-
-def _room(column: costs.CostColumn) -> int:
-    """Return the width of a column, including the space before it."""
-    return 2 + max(len(text) for text in (column.short, *column.cells))
-
-
-def sweep_tables(plan: Plan) -> list[tuple[str, Table]]:
-    """Return the tables of a sweep, each as (title, table): batches of one system, slices of one chip."""
-    batches = [(f"batches of {curve.name}", _curve_table(curve, False)) for curve in batch_curves(plan)]
-    return [*batches, *((f"scaling of {curve.name}", _curve_table(curve, True)) for curve in scaling_curves(plan))]
-
-
-def _curve_table(curve: Curve, is_scaling: bool) -> Table:
-    name = ("system",) if is_scaling else ()
-    last = "of ideal" if is_scaling else "MFU"
-    shown = compact_table([*name, "batch", "step", "between", "examples/s", last, "memory"], left=name)
-    for prediction in curve.points:
-        shown.add_row(
-            *([prediction.target.name] if is_scaling else []),
-            phrases.count(prediction.batch_size),
-            phrases.at_least(prediction, phrases.seconds(prediction.step_s)),
-            phrases.interval(prediction.interval_s),
-            phrases.most(prediction, phrases.rate(prediction.examples_per_s)),
-            phrases.percent(efficiency(curve, prediction) if is_scaling else prediction.mfu),
-            Text(phrases.percent(phrases.memory_share(prediction.memory)), "" if prediction.fits else "red"),
-        )
-    return shown
-
-
-def host_table(plan: Plan) -> Table | None:
-    """Return the load of one host of each slice of several hosts; None if there is no such slice."""
-    rows = host_loads.rows(plan)
-    if not rows:
-        return None
-    # A table of 80 columns has room for one of the two.
-    left_out = host_loads.TITLES.index("of network" if host_loads.has_several_slices(plan) else "to slices")
-    titles = _without(host_loads.TITLES, left_out)
-    shown = compact_table(titles, left=titles[:1])
-    for row in rows:
-        shown.add_row(*_without(row, left_out))
-    return shown
-
-
-def _without(cells: tuple[str, ...], index: int) -> tuple[str, ...]:
-    return (*cells[:index], *cells[index + 1 :])
 
 
 def remarks(plan: Plan) -> list[tuple[str, str]]:

@@ -10,18 +10,16 @@ from __future__ import annotations
 import concurrent.futures
 import contextvars
 import functools
-import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar, Unpack
 
 from anytpu._calls import explain_arguments
 from anytpu.errors import SettingError
 from anytpu.planning.compiler import compilations
-from anytpu.planning.costs.waits import settings_of
 from anytpu.planning.forecasts.forecast import predict
-from anytpu.planning.jobs.job import PlanJob, batch_rows, jobs_of, makes_jobs
+from anytpu.planning.jobs.job import PlanJob, batch_rows, makes_jobs
 from anytpu.planning.jobs.settings import PlanSettings, check_positive_integer
+from anytpu.planning.plans.request import JobOptions, RunOptions, requested
 from anytpu.planning.plans.review import compile_largest_batch, find_largest_batch, review
 from anytpu.planning.records import Plan, Prediction
 from anytpu.planning.records.target import Target, target_named, targets_named
@@ -32,30 +30,15 @@ AT_ONCE = 2
 """Number of compilations that run at a time: each takes a core and, for a large program, several gigabytes."""
 
 
-@explain_arguments
+@functools.partial(explain_arguments, also=RunOptions.__annotations__)
 def plan(
     job: Any,
     batch_size: int | Sequence[int] | None = None,
     tpu: str | Sequence[str] = "v2-8",
     *,
-    input_specs: Any = None,
-    mode: str | None = None,
-    precision: str | None = None,
-    batch_axis: Any = None,
-    layout: Any = None,
-    mesh: Mapping[str, int] | None = None,
-    steps_per_execution: int | None = None,
-    input_examples_per_s: float | None = None,
-    examples: int | None = None,
-    epochs: int | None = None,
     sweep_batches: Sequence[int] = (),
     advise: bool = False,
-    prices: str | Path | None = None,
-    options: Mapping[str, str] | None = None,
-    timeout_s: float = 600.0,
-    use_cache: bool = True,
-    progress: Callable[[str], None] | None = None,
-    name: str | None = None,
+    **settings: Unpack[RunOptions],
 ) -> Plan:
     """Predict how fast a job would be on a TPU, whether it fits, and what it costs, with the TPU's own compiler.
 
@@ -67,6 +50,10 @@ def plan(
         batch_size: examples of one step over all devices: one number for all systems or one for each. None for a job
             that brings its own batch.
         tpu: one system or several: "v3-8", "v5e-8", ....
+        sweep_batches: further batch sizes to predict on each system.
+        advise: whether to compile changed programs to measure the gain of each piece of advice.
+        **settings: any of the following, of which most are also arguments of `scaling`, `max_batch_size`,
+            `ways_to_fit` and `shard`.
         input_specs: shapes of the inputs, as `program.of` takes them; a Keras model knows its own.
         mode: "train" or "infer"; None is the job's own mode, "train" for a job that supports both.
         precision: "float32" or "bfloat16" for a Keras model in that precision; None for the model's own.
@@ -83,12 +70,10 @@ def plan(
         input_examples_per_s: rate of the input pipeline, examples per second; None: never waited for.
         examples: examples of an epoch, for its time and cost. A call of `fit` starts no more steps than an epoch has.
         epochs: epochs of the run, for its time and cost.
-        sweep_batches: further batch sizes to predict on each system.
-        advise: whether to compile changed programs to measure the gain of each piece of advice.
         prices: a file of prices that replaces the included table; see `anytpu docs prices`.
         options: options of the compiler, such as {"xla_tpu_scoped_vmem_limit_kib": "65536"}.
-        timeout_s: time limit of one compilation, seconds; after it the plan has a floor in place of a forecast.
-        use_cache: whether to reuse compilations from the disk.
+        timeout_s: time limit of one compilation, seconds (600); after it the plan has a floor in place of a forecast.
+        use_cache: whether to reuse compilations from the disk; True by default.
         progress: called with one line before each step of the work.
         name: name of the job in the plan and in progress lines; None: the program's name.
 
@@ -103,28 +88,16 @@ def plan(
         'v3-8'
     """
     # 1. The arguments.
-    targets, jobs = targets_named(tpu), jobs_of(PlanJob(job, input_specs, mode, precision, batch_axis), layout, mesh)
-    settings = settings_of(
-        jobs(targets[0].devices).source,
-        steps_per_execution,
-        prices=prices,
-        options=options,
-        progress=progress,
-        input_examples_per_s=input_examples_per_s,
-        examples=examples,
-        epochs=epochs,
-        timeout_s=timeout_s,
-        use_cache=use_cache,
-        name=name,
-    )
+    targets = targets_named(tpu)
+    jobs, own = requested(job, targets[0].devices, **settings)
     # 2. The pairs of a system and a batch: those to plan, and those of the sweep.
     pairs = _pairs(targets, batch_size)
     others = [(target, other) for target, own in pairs for other in _batches(sweep_batches, own)]
 
     # 3. The predictions, in the order of the pairs.
-    predictions = run_together(_predictions(jobs, pairs, others, settings, advise))
+    predictions = run_together(_predictions(jobs, pairs, others, own, advise))
     planned, sweep = predictions[: len(pairs)], predictions[len(pairs) :]
-    return Plan(name or planned[0].program, tuple(planned), tuple(sweep), examples, epochs)
+    return Plan(own.name or planned[0].program, tuple(planned), tuple(sweep), own.examples, own.epochs)
 
 
 def _predictions(
@@ -166,23 +139,8 @@ def run_together(tasks: Iterable[Callable[[], T]]) -> list[T]:
             raise
 
 
-@explain_arguments
-def max_batch_size(
-    job: Any,
-    tpu: str = "v2-8",
-    *,
-    input_specs: Any = None,
-    mode: str | None = None,
-    precision: str | None = None,
-    batch_axis: Any = None,
-    layout: Any = None,
-    mesh: Mapping[str, int] | None = None,
-    options: Mapping[str, str] | None = None,
-    timeout_s: float = 600.0,
-    use_cache: bool = True,
-    progress: Callable[[str], None] | None = None,
-    name: str | None = None,
-) -> int:
+@functools.partial(explain_arguments, also=JobOptions.__annotations__)
+def max_batch_size(job: Any, tpu: str = "v2-8", *, mode: str | None = None, **settings: Unpack[JobOptions]) -> int:
     """Return the largest batch that fits on a TPU, over all its devices, found by compiling.
 
     The search makes schedules. The batch that it finds is then compiled completely, so that its code counts. The
@@ -191,17 +149,9 @@ def max_batch_size(
     Args:
         job: as `plan` takes it; its batch must be changeable.
         tpu: the system.
-        input_specs: as `plan` takes it.
         mode: as `plan` takes it.
-        precision: as `plan` takes it.
-        batch_axis: as `plan` takes it.
-        layout: as `plan` takes it.
-        mesh: as `plan` takes it.
-        options: as `plan` takes it.
-        timeout_s: time limit of one compilation, seconds.
-        use_cache: whether to reuse compilations from the disk.
-        progress: called with one line before each step of the work.
-        name: name of the job in progress lines; None: the program's name.
+        **settings: as `plan` takes them: input_specs, precision, batch_axis, layout, mesh, options, timeout_s,
+            use_cache, progress and name.
 
     Raises:
         UnknownTPUError: no such TPU.
@@ -214,22 +164,16 @@ def max_batch_size(
         >>> tpu.max_batch_size(model, tpu="v2-8")  # doctest: +SKIP
         6144
     """
-    settings = PlanSettings(
-        options=options or {},
-        timeout_s=timeout_s,
-        use_cache=use_cache,
-        progress=progress or PlanSettings.progress,
-        name=name,
-    )
     target = target_named(tpu)
-    own = jobs_of(PlanJob(job, input_specs, mode, precision, batch_axis), layout, mesh)(target.devices)
-    largest = find_largest_batch(own, target, settings)
+    jobs, own = requested(job, target.devices, mode=mode, waits=False, **settings)
+    sized = jobs(target.devices)
+    largest = find_largest_batch(sized, target, own)
     if largest.ended_by is not None:
         raise largest.ended_by
-    return compile_largest_batch(own, target, settings, largest.batch_size) if largest.batch_size else 0
+    return compile_largest_batch(sized, target, own, largest.batch_size) if largest.batch_size else 0
 
 
-@functools.partial(explain_arguments, also=inspect.signature(plan).parameters)
+@functools.partial(explain_arguments, also=["sweep_batches", "advise", *RunOptions.__annotations__])
 def scaling(
     job: Any,
     tpu: str,

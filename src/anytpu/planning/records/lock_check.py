@@ -120,14 +120,6 @@ class LockCheck:
         return "\n".join(lines)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Tolerances:
-    """The tolerances of a comparison, percent."""
-
-    step: float
-    memory: float
-
-
 def compare_with_lock(
     path: str, job: str, predictions: Sequence[Prediction], step_percent: float, memory_percent: float
 ) -> LockCheck:
@@ -155,9 +147,8 @@ def compare_with_lock(
     for step, prediction in zip(plan.steps, predictions, strict=True):
         _check_certainty(path, before[step.name], step, prediction)
     # 3. The comparison.
-    tolerances = _Tolerances(step_percent, memory_percent)
     steps = tuple(
-        _compared(before[step.name], step, prediction, tolerances)
+        _compared(before[step.name], step, prediction, step_percent, memory_percent)
         for step, prediction in zip(plan.steps, predictions, strict=True)
     )
     return LockCheck(path, steps, tuple(_notes(lock, plan)))
@@ -188,23 +179,25 @@ def _check_certainty(path: str, before: LockedStep, now: LockedStep, prediction:
     )
 
 
-def _compared(before: LockedStep, now: LockedStep, prediction: Prediction, tolerances: _Tolerances) -> StepCheck:
+def _compared(
+    before: LockedStep, now: LockedStep, prediction: Prediction, step_percent: float, memory_percent: float
+) -> StepCheck:
     """Return the comparison of a step."""
     # Changes decide. Layers and buffers only explain them, so a step without a change lists none.
-    changes = [*_memory_changes(before, now, tolerances.memory)]
+    changes = [*_memory_changes(before, now, memory_percent)]
     if before.step_ms is not None and now.step_ms is not None:
         at_least = "" if now.certainty == "a forecast" else "at least "
         takes = f"a step takes {at_least}{_duration(now.step_ms)}"
-        changes += _change(before.step_ms, now.step_ms, tolerances.step, takes, _duration(before.step_ms))
-        changes += _collective_changes(before, now, prediction, tolerances.memory)
-    sources = _sources(prediction)
+        changes += _change(before.step_ms, now.step_ms, step_percent, takes, _duration(before.step_ms))
+        changes += _collective_changes(before, now, prediction, memory_percent)
+    layers, buffers = _explained(before, now, prediction) if changes else ((), ())
     layout = f"the layout is {now.layout or 'none'}; in the lock it is {before.layout or 'none'}"
     return StepCheck(
         name=now.name,
         faults=tuple(text for is_fault, text in changes if is_fault),
         gains=tuple(text for is_fault, text in changes if not is_fault),
-        layers=tuple(_layer_changes(before, now, sources)) if changes else (),
-        buffers=tuple(_buffer_changes(before, now, sources)) if changes else (),
+        layers=tuple(layers),
+        buffers=tuple(buffers),
         layout=layout if before.layout != now.layout else "",
     )
 
@@ -242,19 +235,23 @@ def _change(before: float, now: float, percent: float, says: str, locked: str) -
         yield now > before, f"{says}, {said}{'more' if now > before else 'less'} than {locked}"
 
 
-def _layer_changes(before: LockedStep, now: LockedStep, sources: dict[str, str]) -> Iterator[str]:
-    if before.step_ms is not None and now.step_ms is not None:
-        least_ms = _MIN_SHARE * before.step_ms
-        yield from _part_changes(before.layers_ms, now.layers_ms, least_ms, _duration, sources, ("new", "gone"))
-
-
-def _buffer_changes(before: LockedStep, now: LockedStep, sources: dict[str, str]) -> Iterator[str]:
-    """Yield the changes of the largest buffers. Of a step that does not fit, the compiler lists only some."""
+def _explained(before: LockedStep, now: LockedStep, prediction: Prediction) -> tuple[Iterator[str], Iterator[str]]:
+    """Return the changes of the layers, and those of the largest buffers."""
+    ops = prediction.time.ops if prediction.time else ()
+    buffers = prediction.memory.buffers if prediction.memory else ()
+    named = [(layer_name(op), op.source) for op in ops if op.layer]
+    named += [(buffer_name(buffer), buffer.source) for buffer in buffers if buffer.layer]
+    sources = {name: source for name, source in reversed(named) if source}
+    timed = before.step_ms is not None and now.step_ms is not None
+    layers = (before.layers_ms, now.layers_ms) if timed else ({}, {})
     had, has = before.buffers_mib, now.buffers_mib
-    if now.step_ms is None:
+    if now.step_ms is None:  # Of a step that does not fit, the compiler lists only some buffers.
         had = {name: size for name, size in had.items() if name in has}
     words = "now among the largest buffers", "no longer among the largest buffers"
-    yield from _part_changes(had, has, _MIN_SHARE * (before.memory_mib or 0.0), _size, sources, words)
+    return (
+        _part_changes(*layers, _MIN_SHARE * (before.step_ms or 0.0), _duration, sources, ("new", "gone")),
+        _part_changes(had, has, _MIN_SHARE * (before.memory_mib or 0.0), _size, sources, words),
+    )
 
 
 def _part_changes(
@@ -317,15 +314,6 @@ def _by_stem(parts: dict[str, float]) -> dict[str, list[str]]:
     return stems
 
 
-def _sources(prediction: Prediction) -> dict[str, str]:
-    """Return a source line of each layer and buffer."""
-    ops = prediction.time.ops if prediction.time else ()
-    buffers = prediction.memory.buffers if prediction.memory else ()
-    named = [(layer_name(op), op.source) for op in ops if op.layer]
-    named += [(buffer_name(buffer), buffer.source) for buffer in buffers if buffer.layer]
-    return {name: source for name, source in reversed(named) if source}
-
-
 def _layers_of(prediction: Prediction, kind: str) -> str:
     """Return the layers with most bytes of a kind of collective: " (most by conv1, dense)"; "" if none has a layer."""
     ops = prediction.time.ops if prediction.time else ()
@@ -335,19 +323,12 @@ def _layers_of(prediction: Prediction, kind: str) -> str:
 
 
 def _notes(lock: PlanLock, plan: PlanLock) -> Iterator[str]:
-    """Yield the differences between a lock and a plan that are no numbers."""
-    pairs = {
-        "job": (lock.job, plan.job),
-        "anytpu": (lock.anytpu, plan.anytpu),
-        "predicted by": (_methods(lock), _methods(plan)),
-    }
+    """Yield the differences between a lock and a plan in their names and versions."""
+    methods = ["; ".join(sorted({step.predicted_by for step in side.steps})) for side in (lock, plan)]
+    pairs = {"job": (lock.job, plan.job), "anytpu": (lock.anytpu, plan.anytpu), "predicted by": methods}
     for name, (before, now) in pairs.items():
         if before != now:
             yield f"{name}: {before} in the lock, {now} in the plan"
-
-
-def _methods(lock: PlanLock) -> str:
-    return "; ".join(sorted({step.predicted_by for step in lock.steps}))
 
 
 def _calls(step: LockedStep, kind: str) -> str:

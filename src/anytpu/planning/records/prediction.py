@@ -28,7 +28,7 @@ class Advice:
     """One piece of advice.
 
     Attributes:
-        topic: "batch", "features", "precision", "steps_per_execution", "padding", "collectives", "input", "memory".
+        topic: "batch", "precision", "steps_per_execution", "padding", "collectives", "input", "memory".
         text: the change, one sentence.
         evidence: the findings that ask for it, with their numbers, one sentence.
         tried: the changed setting that was compiled: "batch_size=1024"; "" if none was, because the user has to make

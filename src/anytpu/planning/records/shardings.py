@@ -130,7 +130,7 @@ class Shardings:
         notes: further notes, a sentence each.
 
     Example:
-        >>> found = tpu.shard(model, tpu="v5e-8", batch_size=64)  # doctest: +SKIP
+        >>> found = tpu.find_layouts(model, tpu="v5e-8", batch_size=64)  # doctest: +SKIP
         >>> found.best.layout.name, found.best.step_s  # doctest: +SKIP
         ('fsdp', 0.0761)
     """

@@ -10,14 +10,12 @@ release may have written them.
 from __future__ import annotations
 
 import dataclasses
-import functools
-import types
-import typing
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from anytpu.planning.records.quoting import quoted
 
-Kind = typing.TypeVar("Kind")
+Kind = TypeVar("Kind")
 
 MAX_NUMBER = 1e12
 """Largest valid number: more seconds, or dollars, than anything takes."""
@@ -25,13 +23,26 @@ MAX_NUMBER = 1e12
 MAX_TEXT = 1000
 """Maximum valid text length, in characters."""
 
-_IS = {
-    int: "a positive integer",
-    float: "a number of 0 or more",
-    str: "a text of one line",
-    dict[str, float]: "names and numbers",
-    types.NoneType: "null",
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value <= MAX_NUMBER  # no NaN either
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= MAX_TEXT and value.isprintable()
+
+
+_CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "int": ("a positive integer", lambda value: type(value) is int and 0 < value <= MAX_NUMBER),
+    "float": ("a number of 0 or more", _is_number),
+    "str": ("a text of one line", _is_text),
+    "dict[str, float]": (
+        "names and numbers",
+        lambda value: isinstance(value, dict) and all(_is_text(key) and _is_number(value[key]) for key in value),
+    ),
+    "None": ("null", lambda value: value is None),
 }
+"""Type of a field, as its class writes it -> the wanted value in words, and its check."""
 
 
 def record_of(kind: type[Kind], value: Any) -> Kind:
@@ -39,7 +50,7 @@ def record_of(kind: type[Kind], value: Any) -> Kind:
 
     Args:
         kind: a dataclass whose fields are `str`, `int`, `float`, `dict[str, float]`, or one of these
-            or None.
+            or None. Its module has postponed annotations.
         value: the parsed JSON.
 
     Raises:
@@ -54,35 +65,11 @@ def record_of(kind: type[Kind], value: Any) -> Kind:
     known = {}
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
         if field.name in value:
-            _check(field.name, value[field.name], _types(kind)[field.name])
+            checks = [_CHECKS[option] for option in str(field.type).split(" | ")]
+            if not any(check(value[field.name]) for _, check in checks):
+                wanted = " or ".join(words for words, _ in checks)
+                raise ValueError(f"{field.name!r} is {quoted(value[field.name])}, not {wanted}")
             known[field.name] = value[field.name]
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise ValueError(f"{field.name!r} is missing")
     return kind(**known)
-
-
-@functools.lru_cache(maxsize=16)
-def _types(kind: Any) -> dict[str, tuple[Any, ...]]:
-    hints = typing.get_type_hints(kind)
-    return {
-        name: typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,) for name, hint in hints.items()
-    }
-
-
-def _check(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
-    if not any(_fits(value, kind) for kind in allowed):
-        wanted = " or ".join(_IS[kind] for kind in allowed)
-        raise ValueError(f"{name!r} is {quoted(value)}, not {wanted}")
-
-
-def _fits(value: Any, kind: Any) -> bool:
-    if kind is int:
-        return type(value) is int and 0 < value <= MAX_NUMBER
-    if kind is float:
-        return type(value) in (int, float) and 0 <= value <= MAX_NUMBER  # no NaN either
-    if kind is str:
-        return isinstance(value, str) and len(value) <= MAX_TEXT and value.isprintable()
-    if typing.get_origin(kind) is dict:
-        kinds = typing.get_args(kind)
-        return isinstance(value, dict) and all(all(map(_fits, pair, kinds)) for pair in value.items())
-    return value is None

@@ -26,7 +26,7 @@ from anytpu.planning.records.prediction import memory_text
 from anytpu.planning.records.target import Target, targets_named
 from anytpu.planning.serving.decoding import decoding_steps
 from anytpu.planning.shardings.depth import restricted
-from anytpu.planning.shardings.search import find_shardings
+from anytpu.planning.shardings.search import find_layouts
 from anytpu.program.program import Program, state_names
 from anytpu.sharding import ModelLayout
 from anytpu.showing import report
@@ -227,7 +227,7 @@ def plan_serving(
 
 
 def _layout_for(decode: Program, target: Target, settings: PlanSettings) -> ModelLayout:
-    found = find_shardings(
+    found = find_layouts(
         decode,
         target.name,
         mode="infer",

@@ -1,7 +1,7 @@
 """`choose_layout`: the layout of `layout="auto"`, for the first step of a model that a strategy compiles.
 
-Idea: it is the search of `tpu.shard` with few compilations, by schedules alone. Without the TPU compiler, or without an
-answer from it, the estimate of the search decides alone.
+Idea: it is the search of `tpu.find_layouts` with few compilations, by schedules alone. Without the TPU compiler, or
+without an answer from it, the estimate of the search decides alone.
 
 Rule: the same program, slice, compiler and runs of the user give the same layout. The reason is one line.
 """

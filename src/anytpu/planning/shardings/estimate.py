@@ -30,6 +30,7 @@ from anytpu.planning.shardings.candidates import weights_of
 from anytpu.planning.timing.irregular import ROW_S, UPDATE_S
 from anytpu.planning.timing.network import collective_price
 from anytpu.planning.timing.rates import rates_of
+from anytpu.program.axes import factors_of
 from anytpu.program.jaxprs import aval_of
 from anytpu.program.rematerialising import Remat, live_bytes
 from anytpu.sharding import ModelLayout, TracedStep
@@ -163,10 +164,11 @@ class _Costs:
         # 1. The product on one device: its FLOPs or its bytes, whichever takes longer.
         operands, (result,) = equation.invars[:2], equation.outvars
         axes = [level.of(atom) for atom in (*operands, result)]
-        contracted = _contracted(equation, axes)
+        factors = factors_of(equation)
+        contracted = [group for group, axis in zip(axes[0], factors.operands[0], strict=True) if axis in factors.summed]
         used = self._used([*axes[2], *contracted])
         pieces = self.pieces(used.values_of(axes[2], contracted))
-        flops = 2 * math.prod(aval_of(result).shape) * _depth(equation) / pieces
+        flops = 2 * math.prod(aval_of(result).shape) * factors.depth / pieces
         moved = sum(self._bytes(aval_of(atom), own) for atom, own in zip((*operands, result), axes, strict=True))
         device_s = max(flops / self._rates.flops_per_s, moved / self._rates.streaming_bytes_per_s)
         self._products_s += times * device_s
@@ -301,24 +303,6 @@ def _strides(axes: Sequence[tuple[str, int]]) -> dict[str, int]:
         strides[name] = stride
         stride *= size
     return strides
-
-
-def _contracted(equation: JaxprEqn, axes: list[Axes]) -> list[int]:
-    """Return the logical axes that a product sums over."""
-    if equation.primitive.name == "dot_general":
-        (left, _), _ = equation.params["dimension_numbers"]
-        return [axes[0][axis] for axis in left]
-    return [axes[0][equation.params["dimension_numbers"].lhs_spec[1]]]
-
-
-def _depth(equation: JaxprEqn) -> int:
-    """Return the number of products in each element of a result."""
-    left, right = (aval_of(atom).shape for atom in equation.invars[:2])
-    if equation.primitive.name == "dot_general":
-        (contracted, _), _ = equation.params["dimension_numbers"]
-        return math.prod(left[axis] for axis in contracted)
-    kernel = equation.params["dimension_numbers"].rhs_spec
-    return math.prod(right[axis] for axis in kernel[1:])
 
 
 @functools.lru_cache(maxsize=8)

@@ -1,4 +1,4 @@
-"""`find_shardings`: the best layouts of a job over a slice, found without one.
+"""`find_layouts`: the best layouts of a job over a slice, found without one.
 
 Idea: the candidates of the trace are ranked by an estimate in seconds. The best of them are compiled by the TPU
 compiler, and ranked by its prediction.
@@ -9,18 +9,19 @@ and keeps the layouts that were compiled before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from anytpu._calls import explain_arguments
 from anytpu.engine.slices import smallest_slice
 from anytpu.errors import ProgramError, SettingError
 from anytpu.planning.advice import slices_that_hold
-from anytpu.planning.costs.waits import settings_of
-from anytpu.planning.jobs.job import PlanJob, jobs_of
+from anytpu.planning.jobs.job import PlanJob
 from anytpu.planning.jobs.settings import PlanSettings, check_positive_integer
 from anytpu.planning.plans.planner import run_together
+from anytpu.planning.plans.request import SpecOptions, requested
 from anytpu.planning.records.shardings import Rank, Sharding, Shardings
 from anytpu.planning.records.target import targets_named
 from anytpu.planning.shardings.depth import SearchedJob
@@ -32,26 +33,19 @@ STOPPED = "The search was stopped: layouts that were not compiled yet are only e
 """The note of a search that Ctrl-C ended."""
 
 
-@explain_arguments
-def find_shardings(
+@functools.partial(explain_arguments, also=SpecOptions.__annotations__)
+def find_layouts(
     job: Any,
     tpu: str | Sequence[str] = "v5e-8",
     batch_size: int | None = None,
     *,
-    input_specs: Any = None,
-    mode: str | None = None,
-    precision: str | None = None,
-    batch_axis: Any = None,
     compile: int = 8,
     rank: Rank = "time",
+    mode: str | None = None,
     examples: int | None = None,
     epochs: int | None = None,
     prices: str | Path | None = None,
-    options: Mapping[str, str] | None = None,
-    timeout_s: float = 600.0,
-    use_cache: bool = True,
-    progress: Callable[[str], None] | None = None,
-    name: str | None = None,
+    **settings: Unpack[SpecOptions],
 ) -> Shardings:
     """Find how to lay a job over the devices of a TPU slice: rank its layouts by the TPU compiler's prediction.
 
@@ -60,20 +54,14 @@ def find_shardings(
             shardings of its own.
         tpu: one slice or several: "v5e-8".
         batch_size: examples of one step over all devices; None for a job that brings its own batch.
-        input_specs: as `plan` takes it.
-        mode: as `plan` takes it.
-        precision: as `plan` takes it.
-        batch_axis: as `plan` takes it.
         compile: maximum number of layouts to compile for each slice.
         rank: "time" orders by the time of a step, "cost" by its cost.
+        mode: as `plan` takes it.
         examples: examples of an epoch, for its cost.
         epochs: epochs of the run, for its cost.
         prices: as `plan` takes it.
-        options: as `plan` takes it.
-        timeout_s: time limit of one compilation, seconds.
-        use_cache: whether to reuse compilations from the disk.
-        progress: called with one line for each layout as it is estimated and compiled.
-        name: name of the job; None: the program's name.
+        **settings: as `plan` takes them: input_specs, precision, batch_axis, options, timeout_s, use_cache, progress
+            and name.
 
     Raises:
         UnknownTPUError: no such TPU; the message names the nearest.
@@ -85,29 +73,19 @@ def find_shardings(
     check_positive_integer("compile", compile)
     if rank not in ("time", "cost"):
         raise SettingError(f"rank must be 'time' or 'cost', not {rank!r}")
-    targets, jobs = targets_named(tpu), jobs_of(PlanJob(job, input_specs, mode, precision, batch_axis))
-    settings = settings_of(
-        jobs(targets[0].devices).source,
-        prices=prices,
-        options=options,
-        progress=progress,
-        examples=examples,
-        epochs=epochs,
-        timeout_s=timeout_s,
-        use_cache=use_cache,
-        name=name,
-        is_trial=True,
-    )
+    targets = targets_named(tpu)
+    run = {"mode": mode, "examples": examples, "epochs": epochs, "prices": prices}
+    jobs, own = requested(job, targets[0].devices, is_trial=True, **run, **settings)
     # 2. Every layout of every slice is estimated, and the best estimates are chosen.
-    searches = [SliceSearch(_searched(jobs(target.devices), batch_size), target, settings) for target in targets]
+    searches = [SliceSearch(_searched(jobs(target.devices), batch_size), target, own) for target in targets]
     for search in searches:
         search.choose(compile)
     # 3. Compilations, of all slices together.
     stopped = run_searches(searches)
     # 4. Notes on slices where nothing fits may take a few more compilations. Then all layouts are ranked together.
-    notes = [note for search in searches for note in _notes(search, settings, stopped)] + [STOPPED] * stopped
+    notes = [note for search in searches for note in _notes(search, own, stopped)] + [STOPPED] * stopped
     ranked = sorted((sharding for search in searches for sharding in search.shardings), key=_order(rank))
-    return Shardings(name or searches[0].job.traced.program.name, tuple(ranked), rank, tuple(notes))
+    return Shardings(own.name or searches[0].job.traced.program.name, tuple(ranked), rank, tuple(notes))
 
 
 def _searched(job: PlanJob, batch_size: int | None) -> SearchedJob:

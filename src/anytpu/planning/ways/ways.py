@@ -13,7 +13,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import jax
 
@@ -21,14 +21,14 @@ from anytpu._calls import explain_arguments
 from anytpu.errors import AnyTPUError, CompilerMissingError, ProgramError
 from anytpu.planning.advice import facts_of, slices_that_hold
 from anytpu.planning.advice.residuals import Residuals
-from anytpu.planning.costs.prices import read_prices
 from anytpu.planning.floor import least_step_s, work_of
 from anytpu.planning.forecasts.compiled import predict_compiled
 from anytpu.planning.forecasts.forecast import completed
-from anytpu.planning.jobs.job import PlanJob, batch_parts, batch_rows, for_devices, jobs_of
+from anytpu.planning.jobs.job import PlanJob, batch_parts, batch_rows, for_devices
 from anytpu.planning.jobs.settings import PlanSettings, check_positive_integer
 from anytpu.planning.memory.batches import fit_line
 from anytpu.planning.plans.planner import run_together
+from anytpu.planning.plans.request import JobOptions, requested
 from anytpu.planning.records import Holding, Prediction
 from anytpu.planning.records.changes import ChangedStep, SliceChoice, StepChanges
 from anytpu.planning.records.target import Target, target_named
@@ -67,24 +67,15 @@ class _TriedChange:
     steps: int = 1
 
 
-@explain_arguments
+@functools.partial(explain_arguments, also=JobOptions.__annotations__)
 def ways_to_fit(
     job: Any,
     batch_size: int | None = None,
     tpu: str = "v2-8",
     *,
-    input_specs: Any = None,
-    precision: str | None = None,
-    batch_axis: Any = None,
-    layout: Any = None,
-    mesh: Mapping[str, int] | None = None,
     lora_rank: int = 8,
     prices: str | Path | None = None,
-    options: Mapping[str, str] | None = None,
-    timeout_s: float = 600.0,
-    use_cache: bool = True,
-    progress: Callable[[str], None] | None = None,
-    name: str | None = None,
+    **settings: Unpack[JobOptions],
 ) -> StepChanges:
     """Compile a training step as it is and with each change that makes it smaller, and compare memory and time.
 
@@ -95,18 +86,10 @@ def ways_to_fit(
         job: as `plan` takes it.
         batch_size: examples of one step over all devices; None for a job that brings its own batch.
         tpu: the system.
-        input_specs: as `plan` takes it. Half the sequence needs them.
-        precision: as `plan` takes it.
-        batch_axis: as `plan` takes it.
-        layout: as `plan` takes it.
-        mesh: as `plan` takes it.
         lora_rank: rank of the LoRA adapters.
         prices: a file of prices that replaces the included table; see `anytpu docs prices`.
-        options: as `plan` takes it.
-        timeout_s: time limit of one compilation, seconds.
-        use_cache: whether to reuse compilations from the disk.
-        progress: called with one line before each step of the work.
-        name: name of the job in the table and in progress lines; None: the program's name.
+        **settings: as `plan` takes them: input_specs (which half the sequence needs), precision, batch_axis, layout,
+            mesh, options, timeout_s, use_cache, progress and name.
 
     Raises:
         UnknownTPUError: no such TPU.
@@ -121,19 +104,11 @@ def ways_to_fit(
     check_positive_integer("batch_size", batch_size)
     check_positive_integer("lora_rank", lora_rank)
     target = target_named(tpu)
-    settings = PlanSettings(
-        prices=read_prices(prices),
-        options=options or {},
-        timeout_s=timeout_s,
-        use_cache=use_cache,
-        progress=progress or PlanSettings.progress,
-        name=name,
-        is_trial=True,
-        stage="schedule",
-    )
     # 1. The step as it is. Its errors are those of the call.
-    own = jobs_of(PlanJob(job, input_specs, "train", precision, batch_axis), layout, mesh)(target.devices)
-    compiler = _Compiler(target, settings)
+    jobs, trial = requested(
+        job, target.devices, mode="train", waits=False, prices=prices, is_trial=True, stage="schedule", **settings
+    )
+    own, compiler = jobs(target.devices), _Compiler(target, trial)
     program = own.program(batch_size)
     rows = batch_rows(program)
     first = ChangedStep(AS_IT_IS, compiler.predict(own, batch_size))
@@ -149,7 +124,7 @@ def ways_to_fit(
     # 4. Slices for the step as it is, and for the change that saves most.
     made = {change.name: (changed, change.batch_size) for change, changed in jobs if isinstance(changed, PlanJob)}
     slices = compiler.slices(table, {AS_IT_IS: (own, batch_size), **made})
-    return StepChanges(name or program.name, target, rows, tuple(table), slices, _notes(slices, table))
+    return StepChanges(trial.name or program.name, target, rows, tuple(table), slices, _notes(slices, table))
 
 
 def _changes(own: PlanJob, batch: int | None, rows: int | None, target: Target, rank: int) -> Iterator[_TriedChange]:
