@@ -20,8 +20,9 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 from anytpu.errors import AnyTPUError
 from anytpu.planning.advice.residuals import Residuals, residuals_of
 from anytpu.planning.compiler.export import traced_jaxpr
+from anytpu.planning.floor.work import PRODUCTS, product_flops
 from anytpu.planning.jobs.job import batch_parts, weights_of
-from anytpu.program.jaxprs import inner_jaxprs, level_of, shape_of
+from anytpu.program.jaxprs import inner_jaxprs, level_of
 from anytpu.program.program import Program, leaf_names
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -134,8 +135,8 @@ def float32_share(jaxpr: ClosedJaxpr) -> float | None:
 
 def _count(jaxpr: Jaxpr, times: int, flops: collections.Counter[bool]) -> None:
     for equation in jaxpr.eqns:
-        if equation.primitive.name in ("dot_general", "conv_general_dilated"):
-            flops[_is_float32(equation)] += times * _flops(equation)
+        if equation.primitive.name in PRODUCTS:
+            flops[_is_float32(equation)] += times * product_flops(equation)
         turns = equation.params["length"] if equation.primitive.name == "scan" else 1
         for inner in inner_jaxprs(equation):
             _count(level_of(inner), times * turns, flops)
@@ -146,16 +147,6 @@ def _is_float32(equation: JaxprEqn) -> bool:
     precisions = set(asked if isinstance(asked, tuple) else (asked,))
     types = {str(getattr(variable.aval, "dtype", "")) for variable in equation.invars}
     return types == {"float32"} and precisions <= {None, jax.lax.Precision.DEFAULT}
-
-
-def _flops(equation: JaxprEqn) -> int:
-    left, right, result = (shape_of(variable) for variable in (*equation.invars[:2], equation.outvars[0]))
-    out = math.prod(result)
-    if equation.primitive.name == "dot_general":
-        (contracted, _), _ = equation.params["dimension_numbers"]
-        return 2 * out * math.prod(left[axis] for axis in contracted)
-    features = equation.params["dimension_numbers"].rhs_spec[0]
-    return 2 * out * math.prod(right) // max(right[features], 1)
 
 
 def _bytes(leaf: Any) -> int:
