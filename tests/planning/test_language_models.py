@@ -15,7 +15,7 @@ import pytest
 
 import anytpu as tpu
 from anytpu.errors import SettingError
-from anytpu.planning.commands.planning import job_named, precision_of
+from anytpu.planning.commands.planning import job_and_settings, job_named
 from anytpu.planning.serving.language_models import language_models, nearest_language_model
 from forked import python
 from source_tree import ROOT
@@ -85,13 +85,12 @@ def test_an_adapted_model_is_planned_with_its_blocks():
 
 @with_hub
 def test_the_command_line_makes_a_named_model_in_the_precision():
-    arguments = argparse.Namespace(job="gemma3_270m", sequence=16, lora=None, infer=False, precision="float32")
-    model, _ = job_named(arguments)
+    arguments = argparse.Namespace(job="gemma3_270m", sequence=16, lora=None, precision="float32")
+    model, settings = job_and_settings(arguments)
     assert {variable.dtype for variable in model.trainable_variables} == {"float32"}
+    assert settings["precision"] is None
     model, _ = job_named(argparse.Namespace(**{**vars(arguments), "precision": None}))
     assert {variable.dtype for variable in model.trainable_variables} == {"bfloat16"}
-    assert precision_of(arguments) is None
-    assert precision_of(argparse.Namespace(job="train.py:create_model", precision="float32")) == "float32"
 
 
 @with_hub

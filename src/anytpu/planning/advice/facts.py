@@ -20,9 +20,9 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 from anytpu.errors import AnyTPUError
 from anytpu.planning.advice.residuals import Residuals, residuals_of
 from anytpu.planning.compiler.export import traced_jaxpr
+from anytpu.planning.floor.work import PRODUCTS, product_flops
 from anytpu.planning.jobs.job import batch_parts, weights_of
-from anytpu.program.axes import factors_of
-from anytpu.program.jaxprs import inner_jaxprs, level_of, shape_of
+from anytpu.program.jaxprs import inner_jaxprs, level_of
 from anytpu.program.program import Program, leaf_names
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -135,9 +135,8 @@ def float32_share(jaxpr: ClosedJaxpr) -> float | None:
 
 def _count(jaxpr: Jaxpr, times: int, flops: collections.Counter[bool]) -> None:
     for equation in jaxpr.eqns:
-        if equation.primitive.name in ("dot_general", "conv_general_dilated"):
-            products = math.prod(shape_of(equation.outvars[0])) * factors_of(equation).depth
-            flops[_is_float32(equation)] += times * 2 * products
+        if equation.primitive.name in PRODUCTS:
+            flops[_is_float32(equation)] += times * product_flops(equation)
         turns = equation.params["length"] if equation.primitive.name == "scan" else 1
         for inner in inner_jaxprs(equation):
             _count(level_of(inner), times * turns, flops)

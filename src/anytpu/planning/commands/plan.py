@@ -142,7 +142,7 @@ def renewed(words: Sequence[str]) -> list[str]:
         >>> renewed(["gemma3_1b", "--ways"])
         ['ways', 'gemma3_1b']
     """
-    typed = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    typed = [part for word in words for part in (word.split("=", 1) if word.partition("=")[0] in _OLD else [word])]
     old = next((word for word in typed if word in _OLD), None)
     if old is not None:
         place = typed.index(old)

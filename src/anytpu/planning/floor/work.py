@@ -36,6 +36,9 @@ from anytpu.planning.memory.arguments import dtype_bits
 from anytpu.program.jaxprs import called_jaxpr, level_of, scan_arguments, shape_of
 from anytpu.program.program import Program
 
+PRODUCTS = ("dot_general", "ragged_dot_general", "conv_general_dilated")
+"""Operations of the matrix units."""
+
 _PASSES = {jax.lax.Precision.DEFAULT: "", jax.lax.Precision.HIGH: "x3", jax.lax.Precision.HIGHEST: "x6"}
 
 # Needs of a value, as flags: a part of it is passed on; all of it is computed; all of it is read.
@@ -167,8 +170,8 @@ def _of(
         return _times(flops, math.prod(sizes[axis] for axis in params.get("newly_manual_axes", ()))), needs
     # 2. Products, if all of the result is needed.
     flops = Flops()
-    if name in ("dot_general", "ragged_dot_general", "conv_general_dilated") and level & _MADE:
-        flops[_type_of(equation)] = (_convolution_flops if name.startswith("conv") else _product_flops)(equation)
+    if name in PRODUCTS and level & _MADE:
+        flops[_type_of(equation)] = product_flops(equation)
     # 3. Operations that pass parts of their first operand on.
     others = [_ALL] * (count - 1)
     if equation.effects:
@@ -307,8 +310,10 @@ def _distinct(jaxpr: Jaxpr) -> Jaxpr:
     return jaxpr.replace(eqns=kept, outvars=[first(variable) for variable in jaxpr.outvars])
 
 
-def _product_flops(equation: JaxprEqn) -> int:
-    """Return the FLOPs of a product; for a ragged product, as if every row belonged to a group."""
+def product_flops(equation: JaxprEqn) -> int:
+    """Return the FLOPs of one of `PRODUCTS`; for a ragged product, as if every row belonged to a group."""
+    if equation.primitive.name == "conv_general_dilated":
+        return _convolution_flops(equation)
     left, right = map(shape_of, equation.invars[:2])
     params, groups = equation.params, ()
     if "ragged_dot_dimension_numbers" in params:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from anytpu import units
+from anytpu.planning.page.text_table import Remark, TableReport, TextTable
 from anytpu.planning.records.changes import ChangedStep, SliceChoice, StepChanges
-from anytpu.report.tables import Remark, TableReport, TextTable
 
 _TITLES = ("change", "memory", "", "step", "interval", "")
 

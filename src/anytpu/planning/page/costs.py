@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from anytpu.planning.page import phrases
+from anytpu.planning.page.text_table import TextTable
 from anytpu.planning.records import Cost, Holding, MemoryUse, Plan, Prediction
-from anytpu.report.tables import TextTable
 
 _MIN_USD = 0.01
 _LONGEST_FLAG = 28

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from anytpu.planning.page import phrases
+from anytpu.planning.page.text_table import TextTable
 from anytpu.planning.records import Plan, Prediction
-from anytpu.report.tables import TextTable
 
 TITLES = ("system", "hosts", "examples/s", "input", "of network", "to slices", "checkpoint", "write")
 

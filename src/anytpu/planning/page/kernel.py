@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from anytpu import units
+from anytpu.planning.page.text_table import Remark, TableReport, TextTable
 from anytpu.planning.records.kernels import KernelCheck, KernelOnChip
-from anytpu.report.tables import Remark, TableReport, TextTable
 
 _TITLES = ("system", "compiled", "VMEM", "time", "between", "bound", "around it")
 _MEANING = (

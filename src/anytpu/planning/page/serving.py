@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from anytpu import units
+from anytpu.planning.page.text_table import Remark, TableReport, TextTable
 from anytpu.planning.records.prediction import memory_text
 from anytpu.planning.serving.serving import Serving, ServingPlan
-from anytpu.report.tables import Remark, TableReport, TextTable
 
 _TITLES = ("system", "prefill", "a token", "tokens/s", "between", "memory", "batch", "$ a M")
 _MEANING = (

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from anytpu import units
+from anytpu.planning.page.text_table import Remark, TableReport, TextTable
 from anytpu.planning.records.shardings import Sharding, Shardings
-from anytpu.report.tables import Remark, TableReport, TextTable
 
 _TITLES = ("", "layout", "mesh", "step", "interval", "memory", "network", "bound", "cost")
 _REMAT = "remat"

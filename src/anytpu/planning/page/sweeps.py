@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 
 from anytpu.planning.page import phrases
+from anytpu.planning.page.text_table import TextTable
 from anytpu.planning.records import Plan, Prediction
 from anytpu.report.drawing.axes import (
     BOTTOM,
@@ -29,7 +30,6 @@ from anytpu.report.drawing.axes import (
     vertical,
 )
 from anytpu.report.drawing.shapes import Dot, Drawing, Label, Polyline, Shape
-from anytpu.report.tables import TextTable
 
 Value = Callable[["Curve", Prediction], float | None]
 """A number of a point of a curve, or None."""
