@@ -15,12 +15,11 @@ As in the original, BatchNorm sees the rows of one replica.
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import logging
 import tempfile
 from collections.abc import Callable, Iterator
-from typing import Any, Concatenate, ParamSpec, TypeVar, final
+from typing import Any, final
 
 import numpy as np
 
@@ -41,22 +40,6 @@ from anytpu.system.launchers import find_job
 from anytpu.train.checkpoint import checkpoint_at
 
 LOG = logging.getLogger("anytpu")
-
-_Arguments = ParamSpec("_Arguments")
-_Returned = TypeVar("_Returned")
-
-
-def _one_thread(
-    method: Callable[Concatenate[TPUEstimator, _Arguments], _Returned],
-) -> Callable[Concatenate[TPUEstimator, _Arguments], _Returned]:
-    """Wrap a method so that only one thread at a time can call it."""
-
-    @functools.wraps(method)
-    def wrapper(self: TPUEstimator, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Returned:
-        with self._occupied_by(method.__name__):
-            return method(self, *args, **kwargs)
-
-    return wrapper
 
 
 @explain_methods
@@ -112,18 +95,17 @@ class TPUEstimator:
         self._tables = EstimatorTables.of(embedding_config_spec, batch_axis)
         assert model_fn is not None and config is not None
         arguments.install_minimize()
-        self._model_fn, self._params = model_fn, dict(params or {})
         if current_job() is not None or find_job() is not None:
             # The hosts of the job must be known before the folder of the checkpoints is.
             strategy_of(config, on_tpu=use_tpu)
         folder = str(model_dir or config.model_dir or _temporary())
-        self._config = config.replace(model_dir=folder)
+        config = config.replace(model_dir=folder)
         keep = config.keep_checkpoint_max or None
         self._state = ModelState(folder, keep, warm_start_from, config.tf_random_seed)
         self._runs = Runs(
             model_fn,
-            self._params,
-            self._config,
+            dict(params or {}),
+            config,
             self._state.store,
             use_tpu=use_tpu,
             eval_on_tpu=eval_on_tpu,
@@ -140,19 +122,18 @@ class TPUEstimator:
     @property
     def model_fn(self) -> Callable:
         """The model function."""
-        return self._model_fn
+        return self._runs.model_fn
 
     @property
     def params(self) -> dict[str, Any]:
         """A copy of the params passed to the constructor."""
-        return dict(self._params)
+        return dict(self._runs.params)
 
     @property
     def config(self) -> RunConfig:
         """The `RunConfig`, with the model_dir in use."""
-        return self._config
+        return self._runs.config
 
-    @_one_thread
     def train(
         self,
         input_fn: Callable,
@@ -184,7 +165,7 @@ class TPUEstimator:
             NaNLossError: the loss is not finite.
         """
         arguments.check_train(steps, max_steps, self._runs.is_on_tpu("train"))
-        with self._state.training():
+        with self._occupied_by("train"), self._state.training():
             if max_steps is not None and self._state.step >= max_steps:
                 LOG.info("Skipping training since max_steps has already saved.")
             else:
@@ -213,8 +194,8 @@ class TPUEstimator:
         state.seed()
         run.make(first)
         # 3. Train and save.
-        saver = EstimatorSaver(state.checkpoints, state.store, self._config, saving_listeners)
-        training = Training(run, batches, run.hooks(hooks), saver, self._config)
+        saver = EstimatorSaver(state.checkpoints, state.store, self.config, saving_listeners)
+        training = Training(run, batches, run.hooks(hooks), saver, self.config)
         # Until the training has ended: after an error, the next use reads the newest checkpoint again.
         state.store.source = None
         try:
@@ -222,7 +203,6 @@ class TPUEstimator:
         finally:
             saver.close()
 
-    @_one_thread
     def evaluate(
         self,
         input_fn: Callable,
@@ -248,16 +228,13 @@ class TPUEstimator:
             EstimatorError: an argument, or a result of input_fn or model_fn, is invalid.
         """
         arguments.check_evaluate(steps, self._runs.is_on_tpu("eval"))
-        run, batches = self._begin("eval", input_fn, checkpoint_path)
-        first = first_of(batches)
-        self._state.seed()
-        run.make(first)
-        run_hooks = run.hooks(hooks)
-        run_hooks.begin()
-        run_hooks.ready()
-        values = inference.evaluated(run, itertools.chain([first], batches), steps, run_hooks)
-        run_hooks.end()
-        values = {**values, "global_step": np.int64(self._state.step)}
+        with self._occupied_by("evaluate"):
+            run, batches = self._begin("eval", input_fn, checkpoint_path)
+            first = first_of(batches)
+            self._state.seed()
+            run.make(first)
+            values = inference.evaluated(run, itertools.chain([first], batches), steps, run.hooks(hooks))
+            values = {**values, "global_step": np.int64(self._state.step)}
         LOG.info("Saving dict for global step %d: %s", values["global_step"], inference.format_results(values))
         return values
 
@@ -311,10 +288,9 @@ class TPUEstimator:
 
     def _checkpoint_values(self) -> dict[str, np.ndarray]:
         """Return the variables in the newest checkpoint by name, those of embedding tables by that of each table."""
-        values = checkpoint_at(self.model_dir).values
-        return dict(values) if self._tables is None else self._tables.values_by_table(values, TABLES)
+        values, tables = checkpoint_at(self.model_dir).values, self._tables
+        return dict(values) if tables is None else tables.values_by_table(values, TABLES)
 
-    @_one_thread
     def export_saved_model(
         self,
         export_dir_base: str,
@@ -337,13 +313,14 @@ class TPUEstimator:
         Raises:
             EstimatorError: nothing was trained yet, or the features are invalid.
         """
-        if not self._state.refresh(checkpoint_path):
-            raise EstimatorError(f"there is no checkpoint to export in {self.model_dir!r}: call estimator.train first")
-        self._state.seed()
-        program = programs.prediction(self._runs.serving_step, serving_input_receiver_fn, tensors=True)
-        return programs.exported(program, export_dir_base, self._state.step, platforms)
+        with self._occupied_by("export_saved_model"):
+            if not self._state.refresh(checkpoint_path):
+                missing = f"there is no checkpoint to export in {self.model_dir!r}: call estimator.train first"
+                raise EstimatorError(missing)
+            self._state.seed()
+            program = programs.prediction(self._runs.serving_step, serving_input_receiver_fn, tensors=True)
+            return programs.exported(program, export_dir_base, self._state.step, platforms)
 
-    @_one_thread
     def program(self, input_specs: Any, mode: str = "train", tensors: bool = False) -> Program:
         """Return the step of a mode as a `Program`, as `anytpu.program.of(estimator, ...)` does.
 
@@ -363,11 +340,12 @@ class TPUEstimator:
                 "a TPUEstimator needs input_specs, the shapes of a batch: program.of(estimator, (features, labels)), "
                 'or program.of(estimator, features, mode="infer")'
             )
-        self._state.refresh(None)
-        self._state.seed()
-        if mode == "train":
-            return programs.training(self._runs.of("train"), input_specs, tensors)
-        return programs.prediction(self._runs.serving_step, input_specs, tensors)
+        with self._occupied_by("program"):
+            self._state.refresh(None)
+            self._state.seed()
+            if mode == "train":
+                return programs.training(self._runs.of("train"), input_specs, tensors)
+            return programs.prediction(self._runs.serving_step, input_specs, tensors)
 
     def _occupied_by(self, name: str) -> contextlib.AbstractContextManager[Any]:
         """Return a context in which a method of this name occupies the model."""

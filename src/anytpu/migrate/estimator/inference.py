@@ -43,7 +43,7 @@ def evaluated(run: ModeRun, batches: Iterator[Batch], steps: int | None, hooks: 
     Raises:
         DataExhaustedError: there is no batch.
     """
-    hooks.before()
+    _begin(hooks).before()
     parts = list(run.steps(batches, 2**31 if steps is None else steps, MAX_STEPS))
     if not parts:
         raise DataExhaustedError("input_fn yielded no batch to evaluate: return a data set with at least one batch")
@@ -52,7 +52,9 @@ def evaluated(run: ModeRun, batches: Iterator[Batch], steps: int | None, hooks: 
         LOG.warning("The data ended after %d of the %d steps of the evaluation", steps_run, steps)
     loss = np.concatenate([part["loss"] for part in parts]).mean(dtype=np.float64)
     hooks.after(loss=float(loss))
-    return {**_metrics(run, [part["eval_metrics"] for part in parts]), "loss": np.float32(loss)}
+    metrics = _metrics(run, [part["eval_metrics"] for part in parts])
+    hooks.end()
+    return {**metrics, "loss": np.float32(loss)}
 
 
 def _metrics(run: ModeRun, tensors: list[Outputs]) -> dict[str, Any]:

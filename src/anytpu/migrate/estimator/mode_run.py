@@ -8,6 +8,7 @@ Rule: a step is compiled once for each batch form; later calls reuse it. `Runs` 
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, final
@@ -168,10 +169,11 @@ def _bytes(tree: Tree) -> int:
     return sum(int(np.prod(leaf.shape)) * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(tree))
 
 
+@dataclasses.dataclass(eq=False)
 class Runs:
     """The run of each mode of an estimator.
 
-    Args:
+    Attributes:
         model_fn, params, config, use_tpu, eval_on_tpu: those of the `TPUEstimator`.
         store: the variables of the model.
         rows: number of rows of the global batch, by mode, or None.
@@ -179,28 +181,23 @@ class Runs:
         tables: the embedding tables, or None.
     """
 
-    def __init__(
-        self,
-        model_fn: Callable,
-        params: dict[str, Any],
-        config: RunConfig,
-        store: VariableStore,
-        *,
-        use_tpu: bool,
-        eval_on_tpu: bool,
-        rows: Mapping[str, int | None],
-        batch_axis: Any,
-        tables: EstimatorTables | None,
-    ) -> None:
-        self._model_fn, self._params, self._config, self._store = model_fn, params, config, store
-        self._use_tpu, self._eval_on_tpu, self._rows, self._batch_axis = use_tpu, eval_on_tpu, rows, batch_axis
-        self._tables = tables
+    model_fn: Callable
+    params: dict[str, Any]
+    config: RunConfig
+    store: VariableStore
+    use_tpu: bool
+    eval_on_tpu: bool
+    rows: Mapping[str, int | None]
+    batch_axis: Any
+    tables: EstimatorTables | None
+
+    def __post_init__(self) -> None:
         self._strategies: dict[bool, TPUStrategy] = {}
         self._runs: dict[str, tuple[Identity, ModeRun]] = {}
 
     def is_on_tpu(self, mode: str) -> bool:
         """Return whether a mode runs on the TPU."""
-        return self._use_tpu and (self._eval_on_tpu or mode != ModeKeys.EVAL)
+        return self.use_tpu and (self.eval_on_tpu or mode != ModeKeys.EVAL)
 
     def of(self, mode: str) -> ModeRun:
         """Return the run of a mode; it is made again if model_fn has changed or the system was stopped.
@@ -208,20 +205,20 @@ class Runs:
         Raises:
             EstimatorError, SettingError: the batch size or the number of shards is invalid for the system.
         """
-        identity, known = Identity(self._model_fn), self._runs.get(mode)
+        identity, known = Identity(self.model_fn), self._runs.get(mode)
         if known is not None and known[0] == identity and known[1].deployment.strategy.system.is_running:
             return known[1]
         deployment = self._deployment(mode)
-        params = deployment.model_params(self._params)
-        step = _STEPS[mode](self._model_fn, mode, params, self._config, self._store)
-        step.tables = self._tables
+        params = deployment.model_params(self.params)
+        step = _STEPS[mode](self.model_fn, mode, params, self.config, self.store)
+        step.tables = self.tables
         run = ModeRun(deployment, step, self._strategy_of_tables)
         self._runs[mode] = identity, run
         return run
 
     def batches(self, run: ModeRun, input_fn: Callable) -> HostBatches:
         """Return the batches of an input_fn for a run."""
-        return HostBatches(input_fn, run.deployment, self._params, self._config, self._tables)
+        return HostBatches(input_fn, run.deployment, self.params, self.config, self.tables)
 
     def check_one_program(self) -> None:
         """Refuse to make one Program of a training step with embedding tables.
@@ -229,7 +226,7 @@ class Runs:
         Raises:
             EstimatorError: the estimator has embedding tables.
         """
-        if self._tables is not None:
+        if self.tables is not None:
             raise EstimatorError(
                 "a training step with embedding_config_spec is three programs: a lookup, the step of model_fn, and an "
                 "update. To plan it as one, put tpu.layers.ShardedEmbedding into a Keras model, and type "
@@ -238,29 +235,29 @@ class Runs:
 
     def serving_step(self, rows: int) -> PredictStep:
         """Return a prediction step for a number of rows, which runs on any system."""
-        params = {**self._params, "batch_size": rows, "use_tpu": False}
-        step = PredictStep(self._model_fn, "infer", params, self._config, self._store)
-        step.tables, step.looks_up = self._tables, True
+        params = {**self.params, "batch_size": rows, "use_tpu": False}
+        step = PredictStep(self.model_fn, "infer", params, self.config, self.store)
+        step.tables, step.looks_up = self.tables, True
         add_tables(step, self._strategy_of_tables)
         return step
 
     def _deployment(self, mode: str) -> Deployment:
-        tpu_config, on_tpu = self._config.tpu_config, self.is_on_tpu(mode)
+        tpu_config, on_tpu = self.config.tpu_config, self.is_on_tpu(mode)
         assert tpu_config is not None
-        axis = self._batch_axis if on_tpu and mode == ModeKeys.TRAIN else None
+        axis = self.batch_axis if on_tpu and mode == ModeKeys.TRAIN else None
         pipeline: Any = tpu_config.per_host_input_for_training
-        deployment = Deployment(mode, self._strategy(on_tpu), on_tpu, self._rows[mode], pipeline, axis)
+        deployment = Deployment(mode, self._strategy(on_tpu), on_tpu, self.rows[mode], pipeline, axis)
         deployment.check(tpu_config.num_shards)
         return deployment
 
     def _strategy_of_tables(self) -> TPUStrategy:
         """Return the strategy of training, on whose cores the embedding tables are in all modes."""
-        return self._strategy(self._use_tpu)
+        return self._strategy(self.use_tpu)
 
     def _strategy(self, on_tpu: bool) -> TPUStrategy:
         known = self._strategies.get(on_tpu)
         if known is None or not known.system.is_running:
-            self._strategies[on_tpu] = strategy_of(self._config, on_tpu)
+            self._strategies[on_tpu] = strategy_of(self.config, on_tpu)
         return self._strategies[on_tpu]
 
 

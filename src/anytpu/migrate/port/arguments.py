@@ -1,10 +1,12 @@
-"""Arguments of calls: find one, and add one."""
+"""Arguments of calls: find one, and add one. Expressions in parentheses."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import libcst as cst
+
+_LOOSE = cst.BinaryOperation | cst.IfExp | cst.Comparison | cst.BooleanOperation
 
 
 def argument_of(call: cst.Call, position: int, *names: str) -> Any:
@@ -33,6 +35,13 @@ def with_argument(call: Any, name: str, value: cst.BaseExpression) -> Any:
     return call.with_changes(args=[*kept[:-1], *last, with_keyword(cst.Arg(value), name)])
 
 
+def plain_assignment(updated: Any, left: cst.BaseExpression) -> cst.Assign:
+    """Return `x = left / y` for `x /= y`."""
+    operator = getattr(cst, type(updated.operator).__name__.removesuffix("Assign"))()
+    value = in_parentheses(updated.value) if isinstance(updated.value, _LOOSE) else updated.value
+    return cst.Assign([cst.AssignTarget(updated.target)], cst.BinaryOperation(left, operator, value))
+
+
 def in_parentheses(expression: Any) -> Any:
-    """Return an expression in parentheses."""
-    return expression.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+    """Return an expression in parentheses, once."""
+    return expression if expression.lpar else expression.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])

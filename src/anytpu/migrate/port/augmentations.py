@@ -18,13 +18,11 @@ from anytpu.migrate.port.filling import fill, rename_attribute
 from anytpu.migrate.port.methods import takes_several
 from anytpu.migrate.port.tree import parameter_names
 
-_NAMES = ("rng", "generator", "random_generator")
-
 
 def plan_augmentations(edits: Edits) -> None:
     """Plan the draws, the parameters, the calls and the `map` of all random functions of data sets."""
     tree = edits.tree
-    rng = next(name for name in _NAMES if name not in tree.taken())
+    rng = tree.free_name("rng", "generator", "random_generator")
     random_functions = _plan_draws(edits, rng)
     _plan_calls(edits, random_functions, rng)
     for call in tree.all(cst.Call):

@@ -92,7 +92,7 @@ def _value_of(edits: Edits, branch: cst.BaseExpression) -> cst.BaseExpression:
 
 
 def _tight(part: cst.BaseExpression) -> cst.BaseExpression:
-    return in_parentheses(part) if isinstance(part, _LOOSE) and not part.lpar else part
+    return in_parentheses(part) if isinstance(part, _LOOSE) else part
 
 
 def _is_one_array(edits: Edits, branch: cst.BaseExpression) -> bool:

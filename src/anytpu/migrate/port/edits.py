@@ -143,8 +143,7 @@ class Edits:
         """
         code = self._own_names(template)
         once = [name for name, part in parts.items() if code.count(f"{{{name}}}") > 1 and m.findall(part, _RUNS)]
-        taken = self.tree.taken() if once else set()
-        variables = {name: next(n for n in (name, f"{name}_", f"old_{name}") if n not in taken) for name in once}
+        variables = {name: self.tree.free_name(name, f"{name}_", f"old_{name}") for name in once}
         used = {**parts, **{name: cst.Name(variable) for name, variable in variables.items()}}
         new = parse_template_expression(code, **used)  # pyright: ignore[reportArgumentType]
         if not once:

@@ -93,6 +93,13 @@ def fill_as_function(edits: Edits, node: cst.Name | cst.Attribute, row: Replacem
     return True
 
 
+def leave_out_method(edits: Edits, call: cst.Call) -> None:
+    """Turn `dataset.cache()` into `dataset`, and remove a statement that only did that."""
+    if not drop_self_assignment(edits, call):
+        edits.put(call, lambda updated: updated.func.value)
+        edits.mark(call.func)
+
+
 def drop_self_assignment(edits: Edits, call: cst.Call) -> bool:
     """Remove a statement that would become `dataset = dataset`; return False for any other."""
     owner = edits.tree.code(call.func.value) if isinstance(call.func, cst.Attribute) else ""
@@ -129,7 +136,7 @@ _TIGHT = cst.Name | cst.Attribute | cst.Call | cst.Subscript | cst.SimpleString 
 def _operand(part: Any, name: str, template: str) -> Any:
     """Return an argument, in parentheses if an operator next to it in the template could take it apart."""
     is_alone = re.search(rf"[(\[,=]\s?\{{{name}\}}[,)\]]", template)
-    return part if is_alone or isinstance(part, _TIGHT) or part.lpar else in_parentheses(part)
+    return part if is_alone or isinstance(part, _TIGHT) else in_parentheses(part)
 
 
 def _adapted(part: Any, name: str) -> Any:

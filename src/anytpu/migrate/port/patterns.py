@@ -11,10 +11,10 @@ import libcst.matchers as m
 from libcst.helpers import get_full_name_for_node
 
 from anytpu.migrate.port import known
-from anytpu.migrate.port.arguments import argument_of, in_parentheses, keyword_of, with_argument
+from anytpu.migrate.port.arguments import argument_of, in_parentheses, keyword_of, plain_assignment, with_argument
 from anytpu.migrate.port.control_flow import plan_range_loops
 from anytpu.migrate.port.edits import Edits
-from anytpu.migrate.port.filling import OWNER, drop_self_assignment, fill, rename_attribute
+from anytpu.migrate.port.filling import OWNER, fill, leave_out_method, rename_attribute
 from anytpu.migrate.port.resolvers import plan_resolvers
 from anytpu.migrate.port.rules import new_name, rule_of, rules
 from anytpu.migrate.port.seeds import functions_of_lambdas
@@ -64,7 +64,6 @@ _MODE = "Keras 2 took mode={mode} for {metric!r}; check that it is meant"
 _PARTS = "tpu.pipeline.windows makes whole windows: write the size of this batch there, and leave this flat_map out"
 _PERIOD = "Keras 3 counts batches, not epochs: write save_freq=, the number of epochs times the batches of one"
 _METRIC_NAMES = "{model}._flatten_metrics_in_order(dict((name, name) for name in {model}.get_metrics_result()))"
-_LOOSE = cst.BinaryOperation | cst.IfExp | cst.Comparison | cst.BooleanOperation
 
 
 def plan_patterns(edits: Edits) -> None:
@@ -215,9 +214,7 @@ def _plan_cache(edits: Edits, call: cst.Call) -> None:
         return
     if edits.values.is_dataset(call.func.value) and _is_repeated(edits, call):
         edits.say(call, "cache is left out: the data set is endless here; put it before repeat()", "note")
-        if not drop_self_assignment(edits, call):
-            edits.put(call, lambda updated: updated.func.value)
-            edits.mark(call.func)
+        leave_out_method(edits, call)
 
 
 def _is_repeated(edits: Edits, call: cst.Call) -> bool:
@@ -245,9 +242,7 @@ def _plan_window(edits: Edits, call: cst.Call) -> None:
     elif call.func.attr.value == "flat_map" and m.matches(call, _BATCHES) and not _is_whole_window(edits, call):
         edits.say(call, _PARTS)
     elif call.func.attr.value == "flat_map" and m.matches(call, _BATCHES):
-        if not drop_self_assignment(edits, call):
-            edits.put(call, lambda updated: updated.func.value)
-            edits.mark(call.func)
+        leave_out_method(edits, call)
         edits.cover(call.args[0])
 
 
@@ -405,17 +400,8 @@ def _plan_mixed_inputs(edits: Edits, call: cst.Call) -> None:
 
 def _plan_assignment(edits: Edits, node: cst.AugAssign) -> None:
     """Turn `image /= 255` in a function of a data set into `image = image / 255`: NumPy would change the source."""
-    if not isinstance(node.target, cst.Name) or not edits.values.is_host(node):
-        return
-    operator = getattr(cst, type(node.operator).__name__.removesuffix("Assign"))()
-
-    def assignment(updated: Any) -> cst.Assign:
-        is_loose = isinstance(updated.value, _LOOSE) and not updated.value.lpar
-        value = in_parentheses(updated.value) if is_loose else updated.value
-        result = cst.BinaryOperation(cst.Name(updated.target.value), operator, value)
-        return cst.Assign([cst.AssignTarget(updated.target)], result)
-
-    edits.put(node, assignment)
+    if isinstance(node.target, cst.Name) and edits.values.is_host(node):
+        edits.put(node, lambda updated: plain_assignment(updated, cst.Name(updated.target.value)))
 
 
 def _list_foreign(edits: Edits, node: cst.ImportFrom | cst.Import) -> None:

@@ -17,7 +17,6 @@ from anytpu.migrate.port.tree import parameter_names
 from anytpu.migrate.port.values import MODEL_FUNCTION
 
 _GENERATOR = "keras.random.SeedGenerator()"
-_NAMES = ("seed_generator", "step_seeds", "seeds_of_steps")
 _LAMBDA = (
     "a Lambda has no state, so its random numbers would never change: write a layer with "
     "self.seed_generator = keras.random.SeedGenerator(), and pass seed=self.seed_generator"
@@ -27,7 +26,7 @@ _LAMBDA = (
 def plan_seeds(edits: Edits) -> None:
     """Plan a seed for each random function in a step, and the generators that the seeds come from."""
     tree = edits.tree
-    shared = next(name for name in _NAMES if name not in tree.taken())
+    shared = tree.free_name("seed_generator", "step_seeds", "seeds_of_steps")
     owners: set[cst.ClassDef] = set()
     # 1. Give each call a seed: of its layer, of a model function, or of one generator for the whole program.
     in_lambdas, first = functions_of_lambdas(edits), None

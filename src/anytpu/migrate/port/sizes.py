@@ -5,15 +5,12 @@ Rule: NumPy computes what depends on sizes alone, so the result is known when JA
 
 from __future__ import annotations
 
-from typing import Any
-
 import libcst as cst
 
-from anytpu.migrate.port.arguments import argument_of, in_parentheses
+from anytpu.migrate.port.arguments import argument_of, plain_assignment
 from anytpu.migrate.port.edits import Edits
 from anytpu.migrate.port.kinds import SHAPE, SIZE
 
-_LOOSE = cst.BinaryOperation | cst.IfExp | cst.Comparison | cst.BooleanOperation
 _MEMBERSHIP = cst.Is | cst.IsNot | cst.In | cst.NotIn
 
 
@@ -54,14 +51,10 @@ def _plan_assignment(edits: Edits, node: cst.AugAssign) -> None:
     """Turn `size *= 2` of a shape into `size = np.array(size) * 2`."""
     if SHAPE.isdisjoint(edits.values.of(node.target)):
         return
-    operator = getattr(cst, type(node.operator).__name__.removesuffix("Assign"))()
-
-    def assignment(updated: Any) -> cst.Assign:
-        value = in_parentheses(updated.value) if isinstance(updated.value, _LOOSE) else updated.value
-        array = edits.expression("np.array({shape})", shape=updated.target)
-        return cst.Assign([cst.AssignTarget(updated.target)], cst.BinaryOperation(array, operator, value))
-
-    edits.put(node, assignment)
+    edits.put(
+        node,
+        lambda updated: plain_assignment(updated, edits.expression("np.array({shape})", shape=updated.target)),
+    )
 
 
 def _plan_resize(edits: Edits, call: cst.Call) -> None:

@@ -305,10 +305,10 @@ def _kept(tree: Tree, tape: _Tape) -> list[str]:
 
 def _put(edits: Edits, tape: _Tape) -> None:
     """Replace a block by a function, the call that differentiates it, and the rest of the block."""
-    kept, taken = _kept(edits.tree, tape), edits.tree.taken()
+    kept = _kept(edits.tree, tape)
     first, *others = tape.gradients
-    function = next(name for name in (_LOSSES_NAMES if others else _LOSS_NAMES) if name not in taken)
-    gradients = first.target or next(name for name in _GRADIENT_NAMES if name not in taken)
+    function = edits.tree.free_name(*(_LOSSES_NAMES if others else _LOSS_NAMES))
+    gradients = first.target or edits.tree.free_name(*_GRADIENT_NAMES)
 
     def rewritten(_: cst.With) -> cst.FlattenSentinel:
         body = [new for statement in tape.body for new in edits.rebuilt_lines(statement)]

@@ -214,6 +214,10 @@ class Tree:
         """Return all variables of the program, by name."""
         return {name.value for name in self._variables}
 
+    def free_name(self, *names: str) -> str:
+        """Return the first of some names that is no variable of the program."""
+        return next(name for name in names if name not in self.taken())
+
     def context(self, name: cst.CSTNode) -> object:
         """Return a name's expression context (load, store or delete); None if it is not a variable."""
         return self._contexts.get(name)
