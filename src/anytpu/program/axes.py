@@ -13,12 +13,11 @@ Source: the sharding rules of Shardy, https://openxla.org/shardy/sdy_dialect (`O
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, final
 
 from jax.extend.core import JaxprEqn
 
@@ -33,9 +32,15 @@ Span = tuple[int, int]
 """The strides around an axis, in elements: that of the axis before it, and its own."""
 
 
-@dataclasses.dataclass(frozen=True)
+@final
 class Factors:
-    """The factors of an operation's axes.
+    """The factors of an operation's axes. At first each axis has its own; then the operation's rule relates them.
+
+    Args:
+        name: name of the JAX primitive.
+        params: parameters of the primitive that say where its axes go.
+        old: shape of each operand.
+        new: shape of each result.
 
     Attributes:
         operands: the axes of each operand.
@@ -44,10 +49,18 @@ class Factors:
         summed: axes that the operation sums over.
     """
 
-    operands: Sequence[Sequence[Axis]]
-    results: Sequence[Sequence[Axis]]
-    sizes: Sequence[int]
-    summed: frozenset[Axis]
+    def __init__(self, name: str, params: Mapping[str, Any], old: Sequence[Shape], new: Sequence[Shape]) -> None:
+        self.old, self.new = old, new
+        self.sizes: list[int] = []
+        self.summed: set[Axis] = set()
+        self.operands = [[self.add(size) for size in shape] for shape in old]
+        self.results = [[self.add(size) for size in shape] for shape in new]
+        _RULES.get(name, _equal_sizes)(self, params)
+
+    def add(self, size: int) -> Axis:
+        """Return an axis with a new factor."""
+        self.sizes.append(size)
+        return (len(self.sizes) - 1,)
 
     @property
     def depth(self) -> int:
@@ -64,112 +77,71 @@ class Factors:
 
 
 def factors_of(equation: JaxprEqn) -> Factors:
-    """Return the factors of an equation without inner jaxprs.
+    """Return the factors of an equation. Inner jaxprs are not followed.
 
     Example:
         >>> product = jax.make_jaxpr(lambda x, w: x @ w)(np.ones((2, 3)), np.ones((3, 4))).jaxpr.eqns[0]
         >>> factors = factors_of(product)
-        >>> factors.moved(0, 0), factors.moved(0, 1), factors.moved(1, 1)
-        (0, None, 1)
-        >>> factors.depth
-        3
+        >>> factors.moved(0, 0), factors.moved(0, 1), factors.moved(1, 1), factors.depth
+        (0, None, 1, 3)
     """
-    operands, results = map(shape_of, equation.invars), map(shape_of, equation.outvars)
-    return factors_by_name(equation.primitive.name, equation.params, [*operands], [*results])
+    old, new = map(shape_of, equation.invars), map(shape_of, equation.outvars)
+    return Factors(equation.primitive.name, equation.params, [*old], [*new])
 
 
-def factors_by_name(
-    name: str, params: Mapping[str, Any], operands: Sequence[Shape], results: Sequence[Shape]
-) -> Factors:
-    """Return the factors of an operation.
-
-    Args:
-        name: name of the JAX primitive.
-        params: parameters of the primitive that say where its axes go.
-        operands: shape of each operand.
-        results: shape of each result.
-    """
-    labels = _Labels(operands, results)
-    _RULES.get(name, _equal_sizes)(labels, params)
-    return Factors(labels.operands, labels.results, labels.sizes, frozenset(labels.summed))
-
-
-class _Labels:
-    """The factors of an operation while its rule relates them; at first each axis has its own.
-
-    Attributes:
-        old: shape of each operand.
-        new: shape of each result.
-    """
-
-    def __init__(self, operands: Sequence[Shape], results: Sequence[Shape]) -> None:
-        self.sizes: list[int] = []
-        self.summed: set[Axis] = set()
-        self.old, self.new = operands, results
-        self.operands = [[self.add(size) for size in shape] for shape in operands]
-        self.results = [[self.add(size) for size in shape] for shape in results]
-
-    def add(self, size: int) -> Axis:
-        """Return an axis with a new factor."""
-        self.sizes.append(size)
-        return (len(self.sizes) - 1,)
-
-
-def _equal_sizes(labels: _Labels, params: Mapping[str, Any]) -> None:
+def _equal_sizes(factors: Factors, params: Mapping[str, Any]) -> None:
     """Relate axes of equal size at equal positions. Axes of one element are broadcast, and index nothing."""
-    places = {(len(shape), axis, size) for shape in labels.old for axis, size in enumerate(shape) if size != 1}
+    places = {(len(shape), axis, size) for shape in factors.old for axis, size in enumerate(shape) if size != 1}
     known: dict[tuple[int, int, int], Axis] = {}
-    for shape, array in zip(labels.new, labels.results, strict=True):
+    for shape, array in zip(factors.new, factors.results, strict=True):
         for axis, size in enumerate(shape):
             if (place := (len(shape), axis, size)) in places:
                 array[axis] = known.setdefault(place, array[axis])
-    for shape, array in zip(labels.old, labels.operands, strict=True):
+    for shape, array in zip(factors.old, factors.operands, strict=True):
         for axis, size in enumerate(shape):
             array[axis] = known.get((len(shape), axis, size), array[axis])
 
 
-def _pairwise(labels: _Labels, params: Mapping[str, Any]) -> None:
-    labels.results[:] = [[*operand] for operand in labels.operands]
+def _pairwise(factors: Factors, params: Mapping[str, Any]) -> None:
+    factors.results[:] = [[*operand] for operand in factors.operands]
 
 
-def _transpose(labels: _Labels, params: Mapping[str, Any]) -> None:
-    labels.results[0] = [labels.operands[0][axis] for axis in params["permutation"]]
+def _transpose(factors: Factors, params: Mapping[str, Any]) -> None:
+    factors.results[0] = [factors.operands[0][axis] for axis in params["permutation"]]
 
 
-def _broadcast(labels: _Labels, params: Mapping[str, Any]) -> None:
+def _broadcast(factors: Factors, params: Mapping[str, Any]) -> None:
     for axis, target in enumerate(params["broadcast_dimensions"]):
-        if labels.old[0][axis] == labels.new[0][target]:
-            labels.results[0][target] = labels.operands[0][axis]
+        if factors.old[0][axis] == factors.new[0][target]:
+            factors.results[0][target] = factors.operands[0][axis]
 
 
-def _reduce(labels: _Labels, params: Mapping[str, Any]) -> None:
+def _drop(factors: Factors, params: Mapping[str, Any]) -> None:
     """Drop axes; an operation on several operands has a result for each."""
-    for index in range(len(labels.results)):
-        labels.results[index] = _without(labels.operands[index], params["axes"])
+    # StableHLO and `squeeze` have another name for them than the reductions of JAX.
+    dropped = params["axes"] if "axes" in params else params["dimensions"]
+    for index in range(len(factors.results)):
+        factors.results[index] = _without(factors.operands[index], dropped)
 
 
-def _sum(labels: _Labels, params: Mapping[str, Any]) -> None:
-    _reduce(labels, params)
-    labels.summed.update([labels.operands[0][axis] for axis in params["axes"]])
+def _sum(factors: Factors, params: Mapping[str, Any]) -> None:
+    _drop(factors, params)
+    factors.summed.update(factors.operands[0][axis] for axis in params["axes"])
 
 
-def _squeeze(labels: _Labels, params: Mapping[str, Any]) -> None:
-    labels.results[0] = _without(labels.operands[0], params["dimensions"])
-
-
-def _reshape(labels: _Labels, params: Mapping[str, Any]) -> None:
+def _reshape(factors: Factors, params: Mapping[str, Any]) -> None:
     """Cut both shapes at all strides of either; a piece that divides an axis of both evenly is a factor of both."""
-    if params.get("dimensions") is not None or 0 in labels.old[0]:
+    if params.get("dimensions") is not None or 0 in factors.old[0]:
         return
-    spans = spans_of(labels.old[0]), spans_of(labels.new[0])
+    spans = spans_of(factors.old[0]), spans_of(factors.new[0])
     cuts = sorted({stride for axes in spans for span in axes for stride in span}, reverse=True)
     pieces = [
-        (piece, labels.add(piece[0] // piece[1]))
+        (piece, factors.add(piece[0] // piece[1]))
         for piece in itertools.pairwise(cuts)
         if piece[0] % piece[1] == 0 and all(any(holds(span, piece) for span in axes) for axes in spans)
     ]
-    for array, axes in ((labels.operands[0], spans[0]), (labels.results[0], spans[1])):
-        array[:] = [_factored(labels, span, pieces) for span in axes]
+    for array, axes in ((factors.operands[0], spans[0]), (factors.results[0], spans[1])):
+        array[:] = [_factored(factors, span, pieces) for span in axes]
 
 
 def spans_of(shape: Shape) -> list[Span]:
@@ -193,43 +165,43 @@ def holds(span: Span, piece: Span) -> bool:
     return span[0] % piece[0] == 0 and piece[1] % span[1] == 0
 
 
-def _factored(labels: _Labels, span: Span, pieces: Sequence[tuple[Span, Axis]]) -> Axis:
+def _factored(factors: Factors, span: Span, pieces: Sequence[tuple[Span, Axis]]) -> Axis:
     """Return the shared factors of an axis, with own factors for the rest of it."""
-    (position, end), factors = span, ()
-    for (outer, inner), factor in pieces:
+    (position, end), axis = span, ()
+    for (outer, inner), shared in pieces:
         if position >= outer and inner >= end:
-            factors += (*(labels.add(position // outer) if position != outer else ()), *factor)
+            axis += (*(factors.add(position // outer) if position != outer else ()), *shared)
             position = inner
-    return factors if factors and position == end else (*factors, *labels.add(position // end))
+    return axis if axis and position == end else (*axis, *factors.add(position // end))
 
 
-def _dot_general(labels: _Labels, params: Mapping[str, Any]) -> None:
+def _dot_general(factors: Factors, params: Mapping[str, Any]) -> None:
     (left, right), (left_batch, right_batch) = params["dimension_numbers"]
-    first, second = labels.operands
+    first, second = factors.operands
     for axis, other in (*zip(left, right, strict=True), *zip(left_batch, right_batch, strict=True)):
         second[other] = first[axis]
-    labels.summed.update([first[axis] for axis in left])
+    factors.summed.update([first[axis] for axis in left])
     batch = [first[axis] for axis in left_batch]
-    labels.results[0] = [*batch, *_without(first, (*left, *left_batch)), *_without(second, (*right, *right_batch))]
+    factors.results[0] = [*batch, *_without(first, (*left, *left_batch)), *_without(second, (*right, *right_batch))]
 
 
-def _convolution(labels: _Labels, params: Mapping[str, Any]) -> None:
+def _convolution(factors: Factors, params: Mapping[str, Any]) -> None:
     """Relate examples and features. Groups are summed too, but each over its own features only."""
     (images, features, *_), (kernels, inputs, *window), (examples, outputs, *_) = params["dimension_numbers"]
-    (picture, kernel), result = labels.operands, labels.results[0]
+    (picture, kernel), result = factors.operands, factors.results[0]
     if params["batch_group_count"] == 1:
         result[examples] = picture[images]
         if params["feature_group_count"] == 1:
             kernel[inputs] = picture[features]
     result[outputs] = kernel[kernels]
-    labels.summed.update([picture[features], kernel[inputs], *(kernel[axis] for axis in window)])
+    factors.summed.update([picture[features], kernel[inputs], *(kernel[axis] for axis in window)])
 
 
-def _gather(labels: _Labels, params: Mapping[str, Any]) -> None:
-    numbers, (source, indices), result = params["dimension_numbers"], labels.operands[:2], labels.results[0]
+def _gather(factors: Factors, params: Mapping[str, Any]) -> None:
+    numbers, (source, indices), result = params["dimension_numbers"], factors.operands[:2], factors.results[0]
     kept = _without(range(len(source)), (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims))
     for target, axis in zip(numbers.offset_dims, kept, strict=True):
-        if params["slice_sizes"][axis] == labels.old[0][axis]:
+        if params["slice_sizes"][axis] == factors.old[0][axis]:
             result[target] = source[axis]
     for target, axis in zip(_without(range(len(result)), numbers.offset_dims), indices[:-1], strict=True):
         result[target] = axis
@@ -237,12 +209,12 @@ def _gather(labels: _Labels, params: Mapping[str, Any]) -> None:
         source[axis] = indices[other]
 
 
-def _scatter(labels: _Labels, params: Mapping[str, Any]) -> None:
-    numbers, (array, indices, updates) = params["dimension_numbers"], labels.operands[:3]
-    labels.results[0] = [*array]
+def _scatter(factors: Factors, params: Mapping[str, Any]) -> None:
+    numbers, (array, indices, updates) = params["dimension_numbers"], factors.operands[:3]
+    factors.results[0] = [*array]
     kept = _without(range(len(array)), (*numbers.inserted_window_dims, *numbers.operand_batching_dims))
     for axis, update in zip(kept, numbers.update_window_dims, strict=True):
-        if labels.old[0][axis] == labels.old[2][update]:
+        if factors.old[0][axis] == factors.old[2][update]:
             updates[update] = array[axis]
     positions = _without(range(len(updates)), numbers.update_window_dims)
     for update, axis in zip(positions, indices[:-1], strict=True):
@@ -253,7 +225,7 @@ def _without(items: Sequence[Any], indices: Sequence[int]) -> list[Any]:
     return [item for index, item in enumerate(items) if index not in indices]
 
 
-_RULES: dict[str, Callable[[_Labels, Mapping[str, Any]], None]] = {
+_RULES: dict[str, Callable[[Factors, Mapping[str, Any]], None]] = {
     "broadcast_in_dim": _broadcast,
     "conv_general_dilated": _convolution,
     "dot_general": _dot_general,
@@ -261,10 +233,9 @@ _RULES: dict[str, Callable[[_Labels, Mapping[str, Any]], None]] = {
     "optimization_barrier": _pairwise,
     "reduce_sum": _sum,
     "reshape": _reshape,
-    "squeeze": _squeeze,
     "transpose": _transpose,
     **dict.fromkeys(
-        ("reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "argmax", "argmin"), _reduce
+        ("squeeze", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "argmax", "argmin"), _drop
     ),
     **dict.fromkeys(("scatter", "scatter-add", "scatter_add", "scatter-mul", "scatter-min", "scatter-max"), _scatter),
 }

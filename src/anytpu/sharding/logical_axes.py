@@ -12,16 +12,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 from anytpu.program.axes import Factors, factors_of
-from anytpu.program.jaxprs import aval_of, called_jaxpr, inner_jaxprs, level_of, scan_arguments
+from anytpu.program.jaxprs import aval_of, called_jaxpr, level_of, scan_arguments
 
 Axes = tuple[int, ...]
 """The group of each axis of one array."""
+
+_Body = tuple[ClosedJaxpr | Jaxpr, list[Axes], list[Axes]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -116,15 +118,13 @@ def _level(jaxpr: Jaxpr, groups: AxisGroups) -> AxisLevel:
         operands = [level.of(atom) for atom in equation.invars]
         results = [level.of(variable) for variable in equation.outvars]
         level.axes.update(zip(equation.outvars, results, strict=True))
-        name = equation.primitive.name
-        if name == "shard_map":
+        if equation.primitive.name == "shard_map":
             continue  # Its body is code for one device, with shardings of its own.
-        called = called_jaxpr(equation)
-        if name in _NESTED:
-            level.inner[index] = _NESTED[name](groups, equation, operands, results)
-        elif called is not None:
-            level.inner[index] = [_call(called, groups, operands, results)]
-        else:
+        level.inner[index] = [
+            _called(level_of(body), groups, arguments, returned)
+            for body, arguments, returned in _bodies(groups, equation, operands, results)
+        ]
+        if not level.inner[index]:
             _join_factors(groups, factors_of(equation), [*operands, *results])
     return level
 
@@ -137,60 +137,42 @@ def _join_factors(groups: AxisGroups, factors: Factors, arrays: Sequence[Axes]) 
             groups.join(known.setdefault(axis[0], group), group)
 
 
-def _call(jaxpr: Jaxpr, groups: AxisGroups, operands: Sequence[Axes], results: Sequence[Axes]) -> AxisLevel:
+def _called(jaxpr: Jaxpr, groups: AxisGroups, operands: Sequence[Axes], results: Sequence[Axes]) -> AxisLevel:
     inner = _level(jaxpr, groups)
     _join_all(groups, operands, map(inner.of, jaxpr.invars))
     _join_all(groups, results, map(inner.of, jaxpr.outvars))
     return inner
 
 
-def _join_all(groups: AxisGroups, firsts: Any, seconds: Any) -> None:
+def _join_all(groups: AxisGroups, firsts: Iterable[Axes], seconds: Iterable[Axes]) -> None:
     """Join the axes of arrays of equal shapes, pair by pair."""
     for first, second in zip(firsts, seconds, strict=True):
-        _join(groups, first, second)
+        for axis, other in zip(first, second, strict=True):
+            groups.join(axis, other)
 
 
-def _join(groups: AxisGroups, first: Axes, second: Axes) -> None:
-    for one_axis, other in zip(first, second, strict=True):
-        groups.join(one_axis, other)
-
-
-# Operations with bodies
-
-
-def _scan(groups: AxisGroups, equation: JaxprEqn, operands: list[Axes], results: list[Axes]) -> list[AxisLevel]:
-    constants, carried = scan_arguments(equation)
-    fixed, body = constants + carried, level_of(equation.params["jaxpr"])
-    # The leading axis of a stacked operand or result counts the iterations; the body has the other axes.
-    inner = _call(
-        body,
-        groups,
-        [*operands[:fixed], *[axes[1:] for axes in operands[fixed:]]],
-        [*results[:carried], *[axes[1:] for axes in results[carried:]]],
-    )
-    _join_all(groups, operands[constants:fixed], results[:carried])
-    return [inner]
-
-
-def _while(groups: AxisGroups, equation: JaxprEqn, operands: list[Axes], results: list[Axes]) -> list[AxisLevel]:
-    params = equation.params
-    conditions, bodies = params["cond_nconsts"], params["body_nconsts"]
-    carry = operands[conditions + bodies :]
-    _join_all(groups, carry, results)
-    condition = _level(level_of(params["cond_jaxpr"]), groups)
-    _join_all(groups, [*operands[:conditions], *carry], map(condition.of, condition.jaxpr.invars))
-    body = _call(level_of(params["body_jaxpr"]), groups, [*operands[conditions : conditions + bodies], *carry], carry)
-    # `inner_jaxprs` yields them in the order of the parameters.
-    levels = {id(condition.jaxpr): condition, id(body.jaxpr): body}
-    return [levels[id(level_of(inner))] for inner in inner_jaxprs(equation)]
-
-
-def _cond(groups: AxisGroups, equation: JaxprEqn, operands: list[Axes], results: list[Axes]) -> list[AxisLevel]:
-    return [_call(level_of(branch), groups, operands[1:], results) for branch in equation.params["branches"]]
-
-
-_NESTED: dict[str, Callable[[AxisGroups, JaxprEqn, list[Axes], list[Axes]], list[AxisLevel]]] = {
-    "scan": _scan,
-    "while": _while,
-    "cond": _cond,
-}
+def _bodies(groups: AxisGroups, equation: JaxprEqn, operands: list[Axes], results: list[Axes]) -> list[_Body]:
+    """Return the jaxprs in an equation, each with the axes of its arguments and results, and join those of a carry."""
+    params, called = equation.params, called_jaxpr(equation)
+    match equation.primitive.name:
+        case "scan":
+            constants, carried = scan_arguments(equation)
+            fixed = constants + carried
+            _join_all(groups, operands[constants:fixed], results[:carried])
+            # The leading axis of a stacked operand or result counts the iterations; the body has the other axes.
+            arguments = [*operands[:fixed], *[axes[1:] for axes in operands[fixed:]]]
+            return [(params["jaxpr"], arguments, [*results[:carried], *[axes[1:] for axes in results[carried:]]])]
+        case "while":
+            tested, fixed = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+            carry = operands[fixed:]
+            _join_all(groups, carry, results)
+            bodies: dict[str, _Body] = {
+                "cond_jaxpr": (params["cond_jaxpr"], [*operands[:tested], *carry], [()]),
+                "body_jaxpr": (params["body_jaxpr"], [*operands[tested:fixed], *carry], carry),
+            }
+            # `inner_jaxprs` yields them in the order of the parameters.
+            return [bodies[name] for name in params if name in bodies]
+        case "cond":
+            return [(branch, operands[1:], results) for branch in params["branches"]]
+        case _:
+            return [] if called is None else [(called, operands, results)]

@@ -21,7 +21,7 @@ from anytpu.chip.network.layout import BatchLayout
 from anytpu.chip.network.operations import Operation
 from anytpu.chip.network.parsing import TensorType
 from anytpu.errors import QuantizationError
-from anytpu.program.axes import Factors, factors_by_name, holds, spans_of
+from anytpu.program.axes import Factors, holds, spans_of
 
 
 class MixedExamplesError(Exception):
@@ -87,7 +87,7 @@ def _check_constants(operation: Operation, layout: BatchLayout) -> None:
 def _factors(name: str, params: Mapping[str, Any], operation: Operation, types: Types) -> Factors:
     """Return the factors of an operation whose axes move as those of a JAX primitive."""
     shapes = [types[each].shape if isinstance(each, str) else each.shape for each in operation.operands]
-    return factors_by_name(name, params, shapes, [operation.shape])
+    return Factors(name, params, shapes, [operation.shape])
 
 
 def _moved(primitive: str, why: str) -> Callable[..., BatchLayout]:
@@ -236,8 +236,7 @@ _RULES: dict[str, Callable[[Operation, Mapping[str, BatchLayout], Types], BatchL
         "it adds examples to the batch",
         lambda operation, axis, types: operation.shape[axis] != types[operation.values[0]].shape[axis],
     ),
-    # A reduction drops the axes `dimensions`, as a squeeze does.
-    "reduce": _moved("squeeze", "it reduces over the batch (a sum, a mean or a maximum of all examples)"),
+    "reduce": _moved("reduce_max", "it reduces over the batch (a sum, a mean or a maximum of all examples)"),
     "reduce_window": _unmoved("it pools over the batch", _windows),
     "reshape": _reshape,
     "reverse": _unmoved("it reverses the batch", lambda operation, axis, _: axis in operation.attributes["dimensions"]),
