@@ -1,3 +1,5 @@
+"""The examples in the docstrings of reports and pages run, also those of the rooms."""
+
 from __future__ import annotations
 
 import doctest
@@ -6,15 +8,19 @@ from pathlib import Path
 
 import pytest
 
-import anytpu.report
+import anytpu
 
-FOLDER = Path(anytpu.report.__file__).parent
-MODULES = sorted(path.relative_to(FOLDER) for path in FOLDER.rglob("*.py") if ">>>" in path.read_text(encoding="utf-8"))
+SOURCE = Path(anytpu.__file__).parent
+MODULES = sorted(
+    path.relative_to(SOURCE.parent)
+    for folder in ("report", "chip/page", "planning/page")
+    for path in (SOURCE / folder).rglob("*.py")
+    if ">>>" in path.read_text(encoding="utf-8")
+)
 
 
 @pytest.mark.parametrize("path", MODULES, ids=str)
 def test_examples_in_the_docstrings(path: Path):
-    name = ".".join(path.with_suffix("").parts)
-    outcome = doctest.testmod(importlib.import_module(f"anytpu.report.{name}"))
+    outcome = doctest.testmod(importlib.import_module(".".join(path.with_suffix("").parts)))
     assert outcome.attempted > 0
     assert outcome.failed == 0

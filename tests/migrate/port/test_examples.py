@@ -6,8 +6,8 @@ import importlib
 import pytest
 
 
-@pytest.mark.parametrize("name", ["_replaced", "port.program", "port.rules", "port.tree"])
+@pytest.mark.parametrize("name", ["replaced.table", "port.program", "port.rules", "port.tree"])
 def test_examples_in_the_docstrings(name: str):
-    outcome = doctest.testmod(importlib.import_module(f"anytpu.{name}"))
+    outcome = doctest.testmod(importlib.import_module(f"anytpu.migrate.{name}"))
     assert outcome.attempted > 0
     assert outcome.failed == 0

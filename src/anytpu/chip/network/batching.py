@@ -80,7 +80,10 @@ def _check_constants(operation: Operation, layout: BatchLayout) -> None:
     """Raise if a constant with the axes of the result differs from example to example."""
     rank = len(operation.shape)
     for operand in operation.operands:
-        if isinstance(operand, np.ndarray) and operand.ndim == rank and not layout.is_the_same_for_all(operand):
+        if not isinstance(operand, np.ndarray) or operand.ndim != rank:
+            continue
+        # One row, as of a constant that is broadcast, is for all examples.
+        if operand.shape[layout.axis] != 1 and not layout.is_the_same_for_all(operand):
             raise MixedExamplesError(_DIFFERS)
 
 

@@ -107,7 +107,7 @@ class TPUModel:
 
         Example:
             >>> import keras, numpy as np
-            >>> from anytpu.train import keras_to_tpu_model
+            >>> from anytpu import keras_to_tpu_model
             >>> model = keras_to_tpu_model(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]))
             >>> model.compile("sgd", "mse")
             >>> x, y = np.ones((6, 2), "float32"), np.ones((6, 1), "float32")
