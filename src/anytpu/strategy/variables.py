@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterable
@@ -181,15 +180,11 @@ def take(
             other = _holder_of(variables)
             # 1. All variables are free: take them.
             if other is None:
-                each = itertools.repeat(REPLICATED, len(variables)) if layouts is None else layouts
-                handles = []
-                for variable, value, layout in zip(variables, _keras.values_of(variables), each, strict=True):
-                    home = vars(variable).get(_HOME)
-                    is_there = home is not None and value is home.unread and home.backend is backend
-                    if home is not None and is_there and home.layout == layout:
-                        handles.append(home.handle)
-                    else:
-                        handles.append(_take_variable(backend, holder, variable, layout))
+                each = [REPLICATED] * len(variables) if layouts is None else layouts
+                handles = _there(backend, variables, each)
+                for index, (variable, layout) in enumerate(zip(variables, each, strict=True)):
+                    if handles[index] is None:
+                        handles[index] = _take_variable(backend, holder, variable, layout)
                 _hold(variables, holder)
                 return handles
             # 2. A single step of another thread ends soon: wait for its release.
@@ -292,6 +287,19 @@ def _hold(variables: Iterable[Any], holder: Holder | None) -> None:
 
 def _is_mine(holder: Holder) -> bool:
     return holder.thread is threading.current_thread()
+
+
+def _there(backend: Backend, variables: Collection[Any], layouts: Collection[Layout]) -> list[Any]:
+    """Return the handle of each variable whose value is on the backend in its layout, and None for each other one.
+
+    No value is referred to after this: a large one of a variable is then moved, and not copied.
+    """
+    handles = []
+    for variable, value, layout in zip(variables, _keras.values_of(variables), layouts, strict=True):
+        home = vars(variable).get(_HOME)
+        is_there = home is not None and value is home.unread and home.backend is backend and home.layout == layout
+        handles.append(home.handle if home is not None and is_there else None)
+    return handles
 
 
 def _take_variable(backend: Backend, holder: Holder | None, variable: Any, layout: Layout) -> Any:

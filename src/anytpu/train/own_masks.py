@@ -65,6 +65,7 @@ def pads_of(model: Any) -> tuple[float | None, ...]:
 
 def _pad_of(layer: Any) -> float:
     """Return the value by which the first layer of a sequence masks."""
+    _check_penalty(layer)
     if type(layer) is layers.Embedding and layer.mask_zero:
         return 0
     if type(layer) is layers.Masking:
@@ -87,8 +88,9 @@ def _check(layer: Any, steps: list[Any], tensors: int, sources: int) -> None:
     is_of_keras = type(layer).__module__.split(".")[0] == "keras"
     if not (type(layer) in _KNOWN if is_of_keras else isinstance(layer, layers.Layer) and layer.supports_masking):
         raise _obstacle(layer, "its behaviour at masked steps is not known")
-    if layer.activity_regularizer is not None:
-        raise _obstacle(layer, "its activity_regularizer counts all steps")
+    _check_penalty(layer)
+    if isinstance(layer, (*_RECURRENT, layers.Bidirectional)) and tensors > 1:
+        raise _obstacle(layer, "with initial_state Keras passes it no mask")
     if len(steps) > 1 and sources > 1:
         raise _obstacle(layer, "it joins sequences that may have different lengths")
     if type(layer) in _MERGES and len(steps) < tensors:
@@ -104,6 +106,11 @@ def _check(layer: Any, steps: list[Any], tensors: int, sources: int) -> None:
         raise _obstacle(layer, "it reverses the steps, and not their mask")
     if type(layer) is layers.Bidirectional and (layer.return_state or type(layer.forward_layer) not in _RECURRENT):
         raise _obstacle(layer, "return_state=True, or a layer in it that is not Keras's")
+
+
+def _check_penalty(layer: Any) -> None:
+    if getattr(layer, "activity_regularizer", None) is not None:
+        raise _obstacle(layer, "its activity_regularizer counts all steps")
 
 
 _RECURRENT = (layers.LSTM, layers.GRU, layers.SimpleRNN, layers.RNN)

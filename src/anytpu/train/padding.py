@@ -115,7 +115,8 @@ class Padding:
     def with_filled_rows(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of fit, evaluate or predict with an array in place of rows of different lengths.
 
-        Keras draws, splits and weights the rows of an array. Arguments without such rows are not changed.
+        Keras draws, splits and weights the rows of an array. It takes lists of targets and weights beside a list of
+        rows only, so these become arrays too. Arguments without such rows are not changed.
 
         Args:
             arguments: the arguments by name.
@@ -125,12 +126,13 @@ class Padding:
         """
         rows = _rows(self._model, arguments.get("x"))
         if rows is not None:
-            arguments = {**arguments, "x": self.filled(rows)}
+            others = {name: _array(arguments[name]) for name in ("y", "sample_weight") if name in arguments}
+            arguments = {**arguments, **others, "x": self.filled(rows)}
         validation = arguments.get("validation_data")
         if isinstance(validation, tuple | list) and len(validation) > 1:
             rows = _rows(self._model, validation[0])
             if rows is not None:
-                arguments = {**arguments, "validation_data": (self.filled(rows), *validation[1:])}
+                arguments = {**arguments, "validation_data": (self.filled(rows), *map(_array, validation[1:]))}
         return arguments
 
     def size_of(self, length: int) -> int:
@@ -220,6 +222,16 @@ def rows_of(x: Any) -> np.ndarray | None:
         is_python = isinstance(row, list | tuple) and array.dtype == np.float64
         rows[index] = array.astype(keras.config.floatx()) if is_python else array
     return rows if all(row.dtype != object for row in rows) else None
+
+
+def _array(values: Any) -> Any:
+    """Return a list of numbers, or of rows of numbers, as an array, of Keras's float type if it has floats."""
+    if not isinstance(values, list) or not all(
+        isinstance(value, list | tuple) or not np.ndim(value) for value in values
+    ):
+        return values
+    array = np.asarray(values)
+    return array.astype(keras.config.floatx()) if array.dtype == np.float64 else array
 
 
 def _filled(leaf: Any, size: int, pad: float | None) -> np.ndarray:
