@@ -175,7 +175,7 @@ def worker_server(*words: str) -> Iterator[Callable[[], dict[str, float]]]:
             message = messages().Put(handles=[name], arrays=[describe(array)], axis=-1, cores=8)
             get = messages().Get(handles=[name])
             put_s = seconds(lambda: session.send([array], put=message).result())
-            get_s = seconds(lambda: content_of(session.send(get=get)))
+            get_s = seconds(lambda: content_of(session.store, session.send(get=get)))
             session.unused("handles", name)
             session.send().result()
             call_s = seconds(lambda: [session.send().result() for _ in range(200)]) / 200

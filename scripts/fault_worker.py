@@ -180,7 +180,7 @@ def half_open(folder: Path, chosen: argparse.Namespace, record: Record) -> None:
 def half_calls(folder: Path, chosen: argparse.Namespace, record: Record) -> None:
     """Calls of strangers who never send a message, and never read: more of them than the server has threads."""
     record["calls"] = 16 * (connections := max(1, int(24 * chosen.scale)))
-    paths = ("grpc.health.v1.Health/Check", f"{SERVICE}/Describe", f"{SERVICE}/Session", f"{SERVICE}/Status")
+    paths = ("grpc.health.v1.Health/Check", f"{SERVICE}/Describe", f"{SERVICE}/Control", f"{SERVICE}/Status")
     with started(folder) as worker:
         work_once(worker)
         before = resources(worker.process.pid)
@@ -224,7 +224,7 @@ def slow_writer(folder: Path, chosen: argparse.Namespace, record: Record) -> Non
         before = resources(worker.process.pid)
         strangers = [socket.create_connection(("127.0.0.1", port_of(worker)), 60) for _ in range(count)]
         member = encrypted(port_of(worker))
-        member.sendall(call_of(f"{SERVICE}/Session", 1, address_of(worker).token))
+        member.sendall(call_of(f"{SERVICE}/Control", 1, address_of(worker).token))
         request = frame(DATA, 0, 1, bytes(50))
         began_s, sessions_s = time.monotonic(), []
         for second in range(30):

@@ -259,3 +259,18 @@ def test_a_copy_of_a_variable_goes_its_own_way(backend: Backend):
     add_one(backend, copied)
     homes.release(copied)
     assert values_of([*held, *copied]) == [3, 3]
+
+
+def test_a_large_value_that_nobody_else_has_is_moved_and_not_copied(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(homes, "_LARGE_BYTES", 1000)
+    copied = []
+    put = homes._put
+    monkeypatch.setattr(
+        homes, "_put", lambda backend, value, layout: copied.append(value) or put(backend, value, layout)
+    )
+    held = [keras.Variable(np.ones(1000, "float32")), keras.Variable(np.ones(1000, "float32"))]
+    users = held[1].value
+    holder = homes.Holder("fit", newest=lambda index: None)
+    homes.take(opened("virtual"), held, holder)
+    homes.release(held)
+    assert [value is users for value in copied] == [True]

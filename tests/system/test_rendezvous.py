@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import json
@@ -12,9 +13,11 @@ from typing import Any
 
 import pytest
 
+from anytpu import _jax
 from anytpu.errors import HostsError
 from anytpu.system import joining
 from anytpu.system.join_rules import Greeting, Limits
+from anytpu.system.rendezvous import Rendezvous
 
 ADDRESS = ("127.0.0.1", 0)
 VERSIONS = {"jax": "1"}
@@ -269,3 +272,22 @@ def test_an_address_of_another_machine():
         f"host 0 cannot listen at 192.0.2.1:8476: this machine ({socket.gethostname()}) does not have that address. "
         "Give all hosts the address of host 0"
     )
+
+
+def test_a_service_that_does_not_start_ends_the_rendezvous_at_once(monkeypatch: pytest.MonkeyPatch):
+    def fails(*_: Any) -> None:
+        raise RuntimeError("no service")
+
+    async def join(listener: socket.socket) -> None:
+        run = asyncio.ensure_future(Rendezvous(first, SHORT, ADDRESS).run(listener))
+        reader, writer = await asyncio.open_connection(*listener.getsockname())
+        writer.write(first.line())
+        assert await reader.read() == b""
+        writer.close()
+        await writer.wait_closed()
+        await run
+
+    monkeypatch.setattr(_jax, "coordination_service", fails)
+    first = Greeting(0, 1, "box0", VERSIONS)
+    with socket.create_server(ADDRESS) as listener, pytest.raises(RuntimeError, match="no service"):
+        asyncio.run(join(listener))

@@ -217,6 +217,31 @@ def test_rows_are_drawn_split_and_weighted_as_keras_does():
     close(*histories)
 
 
+def test_targets_and_weights_beside_rows_may_be_lists():
+    x, y = ragged()
+    weights, listed = np.arange(1.0, len(x) + 1), [list(map(int, row)) for row in x]
+    settings: dict[str, Any] = {"batch_size": 2, "verbose": 0, "shuffle": False}
+    histories = []
+    for form in (np.asarray, lambda values: np.ravel(values).tolist()):
+        model = tpu.keras_to_tpu_model(lstm(), strategy())
+        targets = form(np.float32(y))
+        fitted = model.fit(
+            listed, targets, sample_weight=form(np.float32(weights)), validation_data=(listed, targets), **settings
+        )
+        histories.append((fitted.history, model.evaluate(listed, targets, verbose=0)))
+    close(*histories)
+
+
+def test_a_recurrent_layer_with_an_initial_state_is_not_padded():
+    inputs = keras.Input((None,), dtype="int32")
+    x = words()(inputs)
+    state = layers.GRU(3)(x)
+    model = keras.Model(inputs, layers.GRU(3, name="second")(x, initial_state=state))
+    with pytest.raises(NotPaddable) as raised:
+        pads_of(model)
+    assert str(raised.value) == "GRU 'second': with initial_state Keras passes it no mask"
+
+
 def test_generators_and_data_sets_may_yield_lists():
     x, y = ragged()
     plain = lstm()
@@ -283,6 +308,10 @@ NO_MASK = "no mask comes before it; begin with Embedding(..., mask_zero=True) or
         (
             lambda: [words(), layers.LSTM(3, activity_regularizer="l2", return_sequences=True), layers.LSTM(2)],
             "LSTM 'lstm{}': its activity_regularizer counts all steps",
+        ),
+        (
+            lambda: [layers.Embedding(WORDS, 6, mask_zero=True, activity_regularizer="l2"), layers.LSTM(2)],
+            "Embedding 'embedding{}': its activity_regularizer counts all steps",
         ),
         (
             lambda: [words(), layers.GRU(3, go_backwards=True, return_sequences=True), layers.LSTM(2)],

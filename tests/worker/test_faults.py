@@ -22,7 +22,7 @@ from anytpu.program import ROWS, Program
 from anytpu.program.file import encode
 from anytpu.system.workers import WorkerAddress, parse_worker
 from anytpu.worker.arrays import describe
-from anytpu.worker.session import Operation, Session
+from anytpu.worker.session import RemoteOperation, Session
 from anytpu.worker.wire import messages
 from error_texts import error_text
 from worker.worker_process import WorkerProcess
@@ -232,9 +232,8 @@ def test_inputs_of_another_shape(session: Session):
 
 
 def test_a_request_of_an_unknown_kind(session: Session):
-    operation = Operation()
-    session._open[10**6] = operation, False
-    session._link.send(messages().Request(operation=10**6).SerializeToString() + b"\x3a\x00")  # Field 7, empty.
+    operation = session._open[10**6] = RemoteOperation(10**6)
+    session._requests.send(messages().Request(operation=10**6).SerializeToString() + b"\x3a\x00")  # Field 7, empty.
     assert error_text(operation.result, kind=DataError) == (
         "this worker does not know a request of that kind. Install the same release on both machines: pip install "
         "--upgrade anytpu"
@@ -244,7 +243,7 @@ def test_a_request_of_an_unknown_kind(session: Session):
 def test_random_bytes(mortal: WorkerProcess):
     for seed in range(3):
         session = Session(address_of(mortal))
-        session._link.send(np.random.default_rng(seed).bytes(1000))
+        session._requests.send(np.random.default_rng(seed).bytes(1000))
         error_text(works, session)
         next_session_works(mortal)
 

@@ -87,3 +87,32 @@ def test_frames_of_strangers():
     assert str(caught.value) == "9 messages were acknowledged, and 0 to 0 were sent"
     with pytest.raises(DataError, match="5 messages were acknowledged"):
         link.attach(5)
+
+
+def test_the_rate_of_a_connection(monkeypatch: pytest.MonkeyPatch):
+    here, there = Link(), Link()
+    for _ in range(8):
+        here.send(bytes(2**20))
+    frames = here.frames(connect(here, there)[0])
+    rates = []
+    for now_s in (0.0, 0.05, 0.2, 0.4):  # A message of 1 MiB arrives at each of these times.
+        monkeypatch.setattr("time.monotonic", lambda now_s=now_s: now_s)
+        there.accept(1, next(frames))
+        (acknowledgement,) = itertools.islice(there.frames(1), 1)
+        here.accept(1, acknowledgement)
+        rates.append(here.bytes_per_s)
+    assert rates == pytest.approx([float("inf"), float("inf"), 2 * 2**20 / 0.2, 2**20 / 0.2])
+
+
+def test_the_rate_does_not_count_the_time_in_which_nothing_waits(monkeypatch: pytest.MonkeyPatch):
+    here, there = Link(), Link()
+    frames = here.frames(connect(here, there)[0])
+    for now_s in (0.0, 9.0, 18.0):
+        monkeypatch.setattr("time.monotonic", lambda now_s=now_s: now_s)
+        for _ in range(4):
+            here.send(bytes(2**20))
+        for _ in range(4):
+            there.accept(1, next(frames))
+        (acknowledgement,) = itertools.islice(there.frames(1), 1)
+        here.accept(1, acknowledgement)
+    assert here.bytes_per_s == float("inf")

@@ -80,7 +80,7 @@ def test_a_plain_client(worker: WorkerProcess):
 def test_another_version_of_the_wire(worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("anytpu.worker.connection.PROTOCOL", "0")
     assert refusal(worker.url) == (
-        f"the worker at {worker.target} has another version of the wire: it needs protocol 4, and this anytpu has "
+        f"the worker at {worker.target} has another version of the wire: it needs protocol 3, and this anytpu has "
         "protocol 0. Install the same release on both machines: pip install --upgrade anytpu"
     )
 

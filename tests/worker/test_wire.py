@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import os
+import socket
+import struct
+import zlib
 from typing import Any
 
 import jax
@@ -11,7 +16,9 @@ import numpy as np
 import pytest
 
 from anytpu.errors import DataError
-from anytpu.worker.arrays import CHUNK_BYTES, MessageReader, arrays_of, chunks, describe, from_wire, to_host
+from anytpu.worker.arrays import ArrayStore, ChunkStore, bytes_apart, describe, from_wire, to_host
+from anytpu.worker.chunk import CHUNK_BYTES, HEAD_BYTES, ChunkWriter, read_head
+from anytpu.worker.shared import SharedArrays, map_shared, receive_shared
 from anytpu.worker.wire import INLINE_BYTES, messages, parse_proto
 from error_texts import error_text
 
@@ -54,7 +61,11 @@ def test_more_of_the_language_is_refused(line: str):
 )
 def test_an_array_travels(array: Any):
     host, generator = to_host(array)
-    (received,) = carried(describe(host, generator), list(chunks(host)))
+    described, store = describe(host, generator), ArrayStore(2**30)
+    joined = ChunkStore(store, 2**30)
+    for message in messages_of(7, host):
+        joined.add(message)
+    received = store.take(7, 0, described)
     assert received.dtype == array.dtype
     assert received.shape == array.shape
     assert received.tobytes() == np.ascontiguousarray(array).tobytes()
@@ -101,20 +112,34 @@ def test_a_bad_description(fields: dict[str, Any], message: str):
     assert text_of(from_wire, array, array.content) == message
 
 
-def carried(array: Any, sent: list[memoryview], memory_bytes: int = 2**30) -> list[Any]:
-    """Return the arrays of a request to put one, and its chunks, as the child reads them."""
-    requests: list[Any] = []
-    reader = MessageReader(
-        messages().Request.FromString, lambda size: size <= memory_bytes, lambda *r: requests.append(r)
-    )
-    for content in (messages().Request(put=messages().Put(arrays=[array])).SerializeToString(), *sent):
-        assert not requests
-        reader.add(content)
-    return arrays_of(*requests[0])
-
-
 def large() -> np.ndarray:
-    return -np.arange(1, CHUNK_BYTES + 1, dtype="int32")
+    return np.arange(CHUNK_BYTES, dtype="int32")
+
+
+def messages_of(operation: int, array: np.ndarray, rate: float | None = None) -> list[bytes]:
+    writer = ChunkWriter(None if rate is None else lambda: rate)
+    return [b"".join(chunk) for chunk in writer.chunks(operation, 0, bytes_apart(array))]
+
+
+def test_chunks_in_another_order():
+    first, second, third, *_ = messages_of(1, large())
+    store = ChunkStore(ArrayStore(2**30), 2**30)
+    assert text_of(store.add, second) == f"a chunk starts at byte {CHUNK_BYTES}, and byte 0 is next"
+    store.add(first)
+    expected = (1, 0, CHUNK_BYTES, 4 * CHUNK_BYTES)
+    for message, head in [
+        (first, (1, 0, 0)),
+        (third, (1, 0, 2 * CHUNK_BYTES)),
+        (messages_of(2, large())[1], (2, 0, CHUNK_BYTES)),
+    ]:
+        assert text_of(store.add, message) == f"a chunk has the head {(*head, 4 * CHUNK_BYTES)}, and {expected} is next"
+    assert text_of(store.add, b"short") == "a chunk has 5 bytes, and its head takes 29"
+    for size, text in [
+        (9, f"a chunk of {CHUNK_BYTES - 1} bytes and coding 0 is not a part of 9 bytes"),
+        (0, "a chunk belongs to an array of no bytes"),
+    ]:
+        message = first[:21] + size.to_bytes(8, "little") + first[HEAD_BYTES:]
+        assert text_of(ChunkStore(ArrayStore(2**30), 2**30).add, message) == text
 
 
 def padded() -> np.ndarray:
@@ -124,48 +149,139 @@ def padded() -> np.ndarray:
     return array
 
 
+def sent_bytes(array: np.ndarray, rate: float | None = None) -> list[int]:
+    """Return the bytes of each chunk; they are checked to be those of the array."""
+    store = ArrayStore(2**30)
+    joined, messages_ = ChunkStore(store, 2**30), messages_of(7, array, rate)
+    for message in messages_:
+        joined.add(message)
+    assert np.array_equal(store.take(7, 0, describe(array)), array)
+    return [len(message) - HEAD_BYTES for message in messages_]
+
+
+def test_zeros_at_the_end_of_a_chunk_are_not_sent():
+    assert sent_bytes(padded()) == [CHUNK_BYTES, 3, 0, 0]
+    assert sent_bytes(np.zeros(2 * CHUNK_BYTES, np.uint8)) == [0, 0]
+
+
+def test_only_a_slow_connection_compresses():
+    image = np.tile(np.arange(64, dtype="uint8"), CHUNK_BYTES // 32)
+    assert sent_bytes(image, 1e9) == [CHUNK_BYTES] * 2
+    assert max(sent_bytes(image, 1e4)) < CHUNK_BYTES // 50
+
+
+def test_bytes_that_compression_does_not_make_smaller_are_sent_as_they_are():
+    noise = np.random.default_rng(0).integers(1, 256, 4 * CHUNK_BYTES, np.uint8)
+    assert sent_bytes(noise, 1e4) == [CHUNK_BYTES] * 4
+
+
+def test_a_connection_that_is_faster_than_zlib_does_not_compress(monkeypatch: pytest.MonkeyPatch):
+    """On a busy machine zlib takes a second for each chunk, and the connection carries ten chunks in it."""
+    monkeypatch.setattr("anytpu.worker.chunk.time.perf_counter", itertools.count().__next__)
+    sizes = sent_bytes(np.ones(36 * CHUNK_BYTES, np.uint8), 10 * CHUNK_BYTES)
+    assert [size < CHUNK_BYTES for size in sizes] == [True, *[False] * 16, True, *[False] * 16, True, False]
+
+
 @pytest.mark.parametrize(
-    ("array", "sizes"),
+    "content",
     [
-        (large(), [CHUNK_BYTES] * 4),
-        (padded(), [CHUNK_BYTES, 3, 1, 1]),
-        (np.zeros(2 * CHUNK_BYTES, np.uint8), [1, 1]),
-        (np.ones(INLINE_BYTES, np.uint8), []),
+        zlib.compress(bytes(CHUNK_BYTES + 1)),
+        zlib.compress(bytes(9))[:-1],
+        zlib.compress(bytes(9)) + b"more",
     ],
-    ids=["whole", "zeros at the end", "zeros alone", "inside the message"],
+    ids=["too large", "cut", "more"],
 )
-def test_zeros_at_the_end_of_a_chunk_are_not_sent(array: np.ndarray, sizes: list[int]):
-    sent = list(chunks(array))
-    assert [len(chunk) for chunk in sent] == sizes
-    assert np.array_equal(carried(describe(array), sent)[0], array)
+def test_a_compressed_chunk_that_is_none(content: bytes):
+    head = struct.pack("<QIBQQ", 1, 0, 1, 0, 4 * CHUNK_BYTES)
+    text = f"a chunk of {len(content)} bytes and coding 1 is not a part of {CHUNK_BYTES} bytes"
+    assert text_of(ChunkStore(ArrayStore(2**30), 2**30).add, head + content) == text
 
 
-def test_the_arrays_of_a_message_follow_it_in_order():
-    sent = [np.ones(4, "float32"), large(), padded(), large()[::-1].copy()]
-    replies: list[Any] = []
-    reader = MessageReader(messages().Reply.FromString, lambda _: True, lambda *r: replies.append(r))
-    for _ in range(2):
-        described = messages().Arrays(arrays=[describe(array) for array in sent])
-        reader.add(messages().Reply(arrays=described).SerializeToString())
-        for chunk in (chunk for array in sent for chunk in chunks(array)):
-            reader.add(chunk)
-    for reply in replies:
-        for left, right in zip(arrays_of(*reply), sent, strict=True):
-            np.testing.assert_array_equal(left, right)
-    assert len(replies) == 2
+def test_a_compressed_chunk_with_a_changed_byte():
+    content = bytearray(zlib.compress(bytes(1000)))
+    content[-1] ^= 1
+    head = struct.pack("<QIBQQ", 1, 0, 1, 0, 4 * CHUNK_BYTES)
+    text = "a chunk cannot be decompressed: Error -3 while decompressing data: incorrect data check"
+    assert text_of(ChunkStore(ArrayStore(2**30), 2**30).add, head + content) == text
 
 
-def test_a_chunk_of_too_many_bytes():
-    array = described(shape=[2**15], size_bytes=2**17)
-    assert text_of(carried, array, [memoryview(bytes(2**17 + 1))]) == (
-        f"a chunk of {2**17 + 1} bytes is not a part of {2**17} bytes"
-    )
-    assert text_of(carried, describe(large()), [memoryview(bytes(CHUNK_BYTES + 1))]) == (
-        f"a chunk of {CHUNK_BYTES + 1} bytes is not a part of {CHUNK_BYTES} bytes"
-    )
+def test_a_missing_chunk():
+    store = ArrayStore(2**30)
+    ChunkStore(store, 2**30).add(messages_of(1, large())[0])
+    store.close()
+    assert text_of(store.take, 1, 0, describe(large())) == f"an array of {4 * CHUNK_BYTES} bytes came with 0 bytes"
 
 
-def test_an_array_without_memory_for_it():
-    assert text_of(carried, describe(large()), list(chunks(large())), large().nbytes - 1) == (
-        f"an array of {large().nbytes} bytes was sent ahead, and there is no memory for it"
-    )
+def test_more_than_the_store_holds():
+    store = ArrayStore(CHUNK_BYTES)
+    store.add(1, 0, np.zeros(CHUNK_BYTES + 1, np.uint8))
+    assert store._held_bytes == 0
+    assert text_of(store.take, 1, 0, describe(large())) == f"arrays of more than {CHUNK_BYTES} bytes were sent ahead"
+
+
+def test_arrays_of_an_operation_that_is_over_are_dropped():
+    store = ArrayStore(2**30)
+    for operation in (1, 2, 3):
+        store.add(operation, 0, np.zeros(9, np.uint8))
+    store.end(2)
+    store.add(1, 1, np.zeros(9, np.uint8))
+    assert list(store._arrays) == [(3, 0)]
+    assert store._held_bytes == 9
+    assert text_of(store.take, 1, 0, describe(large())) == "request 1 came after request 2"
+
+
+def test_operations_between_those_that_did_not_fit_are_refused():
+    store = ArrayStore(20)
+    for operation, size in [(1, 9), (3, 30), (4, 9), (6, 30), (7, 9)]:
+        store.add(operation, 0, np.zeros(size, np.uint8))
+    assert list(store._arrays) == [(1, 0), (7, 0)]
+    assert text_of(store.take, 4, 0, describe(large())) == "arrays of more than 20 bytes were sent ahead"
+    store.end(6)
+    for operation in range(8, 10**5):
+        store.add(operation, 0, None)
+        store.end(operation)
+    assert store._refused == range(operation, operation + 1)
+
+
+def shared(max_bytes: int, array: np.ndarray, count: int | None = None) -> tuple[SharedArrays, socket.socket]:
+    """Pass the first chunks of an array on, as the front does; return it, and the child's socket."""
+    here, there = socket.socketpair()
+    front = SharedArrays(here)
+    front.max_bytes = max_bytes
+    for message in messages_of(7, array)[:count]:
+        front.send(message)
+    return front, there
+
+
+def test_an_array_through_shared_memory():
+    front, there = shared(2**30, large())
+    received = receive_shared(there)
+    assert received is not None
+    head, file = received
+    assert file is not None
+    assert read_head(head) == (7, 0, large().nbytes)
+    assert map_shared(file, large().nbytes).tobytes() == large().tobytes()
+    front._connection.close()
+    assert receive_shared(there) is None
+    there.close()
+
+
+def test_an_array_larger_than_the_session():
+    front, there = shared(large().nbytes - 1, large())
+    received = receive_shared(there)
+    assert received is not None
+    assert received[1] is None
+    front._connection.close()
+    there.close()
+
+
+def test_memory_of_an_array_that_is_not_complete():
+    before = len(os.listdir("/proc/self/fd"))
+    front, there = shared(2**30, large(), count=2)
+    assert len(os.listdir("/proc/self/fd")) == before + 3
+    front.close()
+    assert len(os.listdir("/proc/self/fd")) == before + 2
+    with pytest.raises(BrokenPipeError):
+        front.send(messages_of(7, large())[2])
+    front._connection.close()
+    there.close()

@@ -89,6 +89,7 @@ class Rendezvous:
         self._notified: set[int] = set()
         self._is_decided, self._all_are_notified = asyncio.Event(), asyncio.Event()
         self._service: Any = None
+        self._failure: Exception | None = None
         self._is_warned = False
         self._heartbeat_s = 0.0
         self._ended_s: float | None = None
@@ -104,6 +105,10 @@ class Rendezvous:
         except TimeoutError:
             missing = set(range(self._first.processes)) - self._hosts.keys()
             self._refuse(join_rules.missing_text(missing, self._first.processes, limits.join_s))
+        if self._failure is not None:
+            for host in self._hosts.values():
+                host.writer.close()
+            raise self._failure
         # Phase 2: refused.
         if self._refusal is not None:
             with contextlib.suppress(TimeoutError):
@@ -152,7 +157,11 @@ class Rendezvous:
             return None
         self._hosts[greeting.index] = host
         if len(self._hosts) == self._first.processes:
-            self._join()
+            try:
+                self._join()
+            except Exception as error:  # It ends the process, not only the task of the last host's connection.
+                self._failure = error
+                self._is_decided.set()
         return host
 
     def _join(self) -> None:

@@ -1,7 +1,4 @@
-"""Arrays on the wire: their description, and the chunks that follow the message of a large one.
-
-Idea: a stream is in order, and a message tells how many bytes of arrays come next. So a chunk is a part of an array and
-nothing else. Zeros at its end are not sent: the unused end of a stack of batches costs nothing.
+"""Arrays on the wire: their description, their bytes in chunks, and the store of those that have arrived.
 
 Rule: no pickle. An array is a dtype's name, a shape and bytes. A typed random key is its words and its generator.
 """
@@ -9,7 +6,7 @@ Rule: no pickle. An array is a dtype's name, a shape and bytes. A typed random k
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+import threading
 from typing import Any, final
 
 import jax
@@ -19,10 +16,8 @@ import numpy as np
 from anytpu.engine.feeds import empty_aligned
 from anytpu.errors import DataError
 from anytpu.files.npy import named_dtype
+from anytpu.worker.chunk import ChunkReader
 from anytpu.worker.wire import INLINE_BYTES, messages
-
-CHUNK_BYTES = 2**20
-"""Maximum number of bytes of an array in one chunk."""
 
 _MAX_RANK = 64
 
@@ -50,20 +45,9 @@ def describe(array: np.ndarray, generator: str = "") -> Any:
     )
 
 
-def chunks(array: np.ndarray) -> Iterator[memoryview]:
-    """Yield the chunks of an array, each of at least one byte; none of an array that is in its message."""
-    content = array.reshape(-1).view(np.uint8).data if array.nbytes > INLINE_BYTES else memoryview(b"")
-    for offset in range(0, len(content), CHUNK_BYTES):
-        yield _without_zeros(content[offset : offset + CHUNK_BYTES])
-
-
-def _without_zeros(part: memoryview) -> memoryview:
-    """Return a chunk without the zeros at its end, or its first byte."""
-    if part[-1]:
-        return part
-    # The first test is the faster one, and most stacks end with many chunks of zeros.
-    size = len(bytes(part).rstrip(b"\0")) if np.frombuffer(part, np.uint8).any() else 0
-    return part[: max(size, 1)]
+def bytes_apart(array: np.ndarray) -> memoryview:
+    """Return the bytes of an array that are sent in chunks: none if its message contains them."""
+    return memoryview(b"") if array.nbytes <= INLINE_BYTES else array.reshape(-1).view(np.uint8).data
 
 
 def checked_size(described: Any) -> int:
@@ -104,82 +88,106 @@ def from_wire(described: Any, content: Any) -> Any:
         raise DataError(f"there is no random key of {described.generator[:80]!r} with these words") from error
 
 
-@final
-class MessageReader:
-    """Reads a stream: each message, and then the chunks of its large arrays.
+class ArrayStore:
+    """Large arrays that have arrived, until the request or reply that they belong to takes them.
+
+    Rule: nothing grows with the number of operations. So refused operations are a range of numbers, and requests are
+    executed in the order of theirs.
 
     Args:
-        parse: returns the message of its bytes.
-        may_take: returns whether there is memory for an array of a number of bytes. Its chunks are dropped otherwise.
-        take: receives a message that is complete, and the bytes of its large arrays, in order; None for one that was
-            dropped.
+        max_bytes: maximum size of the arrays that wait in the store.
     """
 
-    def __init__(
-        self,
-        parse: Callable[[bytes | memoryview], Any],
-        may_take: Callable[[int], bool],
-        take: Callable[[Any, list[np.ndarray | None]], None],
-    ) -> None:
-        self._parse, self._may_take, self._take = parse, may_take, take
-        self._message: Any = None
-        self._sizes: list[int] = []
-        """Sizes of the arrays whose chunks are still to come."""
-        self._contents: list[np.ndarray | None] = []
-        self._offset = 0
-        """Number of bytes of the present array that have come."""
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._arrived = threading.Condition()
+        self._arrays: dict[tuple[int, int], np.ndarray] = {}
+        self._over = -1
+        """Number of the last operation that is over."""
+        self._refused = range(0)
+        """Numbers of operations with an array that did not fit; those between them are refused, too."""
+        self._held_bytes = 0
+        self._closed = False
 
-    def add(self, content: bytes | memoryview) -> None:
-        """Read the next message, or the next chunk.
+    def add(self, operation: int, index: int, content: np.ndarray | None) -> None:
+        """Add the bytes of an array; None, or more than fits, refuses its operation."""
+        with self._arrived:
+            if operation > self._over and operation not in self._refused and (operation, index) not in self._arrays:
+                if content is None or self._held_bytes + len(content) > self._max_bytes:
+                    self._refuse(operation)
+                else:
+                    self._held_bytes += len(content)
+                    self._arrays[operation, index] = content
+            self._arrived.notify_all()
+
+    def end(self, operation: int) -> None:
+        """Drop the arrays of an operation that is over and of those before it, also those that come later."""
+        with self._arrived:
+            self._over = max(self._over, operation)
+            self._drop(range(self._over + 1))
+
+    def _refuse(self, operation: int) -> None:
+        first, last = operation, operation
+        if self._refused.stop > self._over + 1:
+            first, last = min(first, self._refused[0]), max(last, self._refused[-1])
+        self._refused = range(first, last + 1)
+        self._drop(self._refused)
+
+    def _drop(self, operations: range) -> None:
+        for key in [key for key in self._arrays if key[0] in operations]:
+            self._held_bytes -= len(self._arrays.pop(key))
+
+    def close(self) -> None:
+        """Wake all waiting threads: no more arrays come."""
+        with self._arrived:
+            self._closed = True
+            self._arrived.notify_all()
+
+    def take(self, operation: int, index: int, described: Any) -> Any:
+        """Wait for an array, and return it; see `from_wire`.
 
         Raises:
-            DataError: it is a chunk of more bytes than its array has left.
-            google.protobuf.message.DecodeError: it is no message.
+            DataError: its bytes do not fit its description, or the sender stopped.
         """
-        if self._message is None:
-            self._message, self._contents = self._parse(content), []
-            sizes = [array.size_bytes for array in described_arrays(self._message)]
-            self._sizes = [size for size in sizes if size > INLINE_BYTES]
-        else:
-            self._add_chunk(content)
-        if not self._sizes:
-            message, self._message = self._message, None
-            self._take(message, self._contents)
-
-    def _add_chunk(self, chunk: bytes | memoryview) -> None:
-        left = self._sizes[0] - self._offset
-        if len(chunk) > (size := min(CHUNK_BYTES, left)):
-            raise DataError(f"a chunk of {len(chunk)} bytes is not a part of {size} bytes")
-        if self._offset == 0:
-            is_taken = self._may_take(self._sizes[0])
-            self._contents.append(empty_aligned((self._sizes[0],), np.uint8, np.zeros) if is_taken else None)
-        if (array := self._contents[-1]) is not None:
-            array[self._offset :][: len(chunk)] = np.frombuffer(chunk, np.uint8)
-        self._offset += size
-        if size == left:
-            self._sizes.pop(0)
-            self._offset = 0
+        size_bytes = checked_size(described)
+        if size_bytes <= INLINE_BYTES:
+            return from_wire(described, described.content)
+        key = (operation, index)
+        with self._arrived:
+            if operation <= self._over:
+                raise DataError(f"request {operation} came after request {self._over}")
+            self._arrived.wait_for(lambda: self._closed or operation in self._refused or key in self._arrays)
+            if operation in self._refused:
+                raise DataError(f"arrays of more than {self._max_bytes} bytes were sent ahead")
+            content = self._arrays.pop(key, np.empty(0, np.uint8))
+            self._held_bytes -= len(content)
+        return from_wire(described, content)
 
 
-def described_arrays(message: Any) -> list[Any]:
-    """Return the arrays of a request or a reply whose bytes may follow it."""
-    kind = message.WhichOneof("kind")
-    if kind == "compile":
-        return [message.compile.code]
-    return list(getattr(message, kind).arrays) if kind in ("put", "arrays") else []
+@final
+class ChunkStore:
+    """Puts the chunks of arrays together, each in its place, for an `ArrayStore`.
 
-
-def arrays_of(message: Any, contents: list[np.ndarray | None]) -> list[Any]:
-    """Return the arrays of a request or a reply, from the bytes of the large ones; see `from_wire`.
-
-    Raises:
-        DataError: their bytes do not fit their descriptions, or were dropped.
+    Args:
+        store: receives the complete arrays.
+        max_bytes: maximum size of one array.
     """
-    large = iter(contents)
-    arrays = []
-    for array in described_arrays(message):
-        content = array.content if array.size_bytes <= INLINE_BYTES else next(large)
-        if content is None:
-            raise DataError(f"an array of {array.size_bytes} bytes was sent ahead, and there is no memory for it")
-        arrays.append(from_wire(array, content))
-    return arrays
+
+    def __init__(self, store: ArrayStore, max_bytes: int) -> None:
+        self._store, self._order, self._max_bytes = store, ChunkReader(), max_bytes
+        self._content = np.empty(0, np.uint8)
+
+    def add(self, message: bytes | memoryview) -> None:
+        """Add one chunk.
+
+        Raises:
+            DataError: it does not follow the previous one, or its array is too large.
+        """
+        chunk = self._order.next(message)
+        if chunk.is_first and chunk.size_bytes > self._max_bytes:
+            raise DataError(f"a chunk is of an array of {chunk.size_bytes} bytes, and {self._max_bytes} are the most")
+        if chunk.is_first:
+            self._content = empty_aligned((chunk.size_bytes,), np.uint8, np.zeros)
+        self._content[chunk.offset :][: len(chunk.content)] = np.frombuffer(chunk.content, np.uint8)
+        if chunk.is_last:
+            self._store.add(chunk.operation, chunk.index, self._content)

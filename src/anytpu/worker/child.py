@@ -1,8 +1,8 @@
 """The child of a worker: it parses, checks, compiles and runs the Programs of one session.
 
-Idea: a thread reads requests ahead, and the main thread executes them in their order. A call returns at once; another
-thread waits for its results, reports its duration or its error, and so every request gets one reply. The front kills
-this process at the end of the session, and tells the client if it ends before.
+Idea: requests are executed in their order, in the main thread. A call returns at once; a second thread waits for its
+results, reports its duration or its error, and so every request gets one reply. The front kills this process at the end
+of the session, and tells the client if it ends before.
 
 Rule: nothing here trusts a client. Sizes are checked before memory is taken. A failed request marks its results as
 failed; later requests that use them fail with the same error.
@@ -22,7 +22,6 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterable
 from typing import Any, final
 
 import jax
@@ -37,9 +36,12 @@ from anytpu.program.program import Layout, Program
 from anytpu.system import TPUClusterResolver, running_system
 from anytpu.units import GIB, format_bytes, printable
 from anytpu.worker.allowed import check_program
-from anytpu.worker.arrays import MessageReader, arrays_of, chunks, describe, from_wire, to_host
+from anytpu.worker.arrays import ArrayStore, bytes_apart, describe, from_wire, to_host
 from anytpu.worker.children import DEADLINE_STATUS, MEMORY_STATUS
+from anytpu.worker.chunk import ChunkWriter, read_head
 from anytpu.worker.frames import FrameSocket
+from anytpu.worker.link import HEAD
+from anytpu.worker.shared import map_shared, receive_shared
 from anytpu.worker.wire import MAX_ERROR, messages
 
 _MEMORY_SHARE = 0.8
@@ -47,8 +49,6 @@ _ARRAY_BYTES = 3 * 2**10
 """Memory of an array of one byte: the objects of JAX and of Python around it. Measured: 2.7 KiB."""
 _LIBRARIES_BYTES = 4 * GIB
 """Host memory of the libraries of a GPU or a TPU, which are loaded by the first programs."""
-_MAX_AHEAD = 16
-"""Maximum number of requests that wait to be executed."""
 _MAX_EXCESS = 2
 """Ratio of a session's host memory to its limit at which its process ends: an array may be there twice in a call."""
 
@@ -67,55 +67,25 @@ class ChildSession:
 
     Args:
         resolver: the system.
-        replies: connection to the front, for the replies.
         memory_bytes: memory for the arrays and programs; 0 chooses.
         deadline_s: maximum duration of a compilation, and of a call, in seconds.
         sharers: number of sessions that share the memory.
     """
 
-    def __init__(
-        self,
-        resolver: TPUClusterResolver,
-        replies: FrameSocket,
-        memory_bytes: int,
-        deadline_s: float,
-        sharers: int = 1,
-    ) -> None:
+    def __init__(self, resolver: TPUClusterResolver, memory_bytes: int, deadline_s: float, sharers: int = 1) -> None:
         self.system = running_system(resolver.address)
         backend = backend_of(self.system)
         self.memory_bytes = memory_bytes or _default_memory(backend) // sharers
         self._host_memory_bytes = self.memory_bytes + (0 if backend.is_host else _LIBRARIES_BYTES)
         self._begin_bytes = resident_bytes()
-        self._replies, self._replying = replies, threading.Lock()
-        self._ahead: queue.Queue[Any] = queue.Queue(_MAX_AHEAD)
-        self._ahead_bytes: dict[int, int] = {}
-        """Bytes of the large arrays of each request that waits."""
+        self.store = ArrayStore(self.memory_bytes)
         self._values: dict[int, Any] = {}
         self._programs: dict[int, tuple[Program, Executable, Backend]] = {}
         self._began_s: float | None = None
         self.running: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._deadline_s = deadline_s
 
-    def read(self, frames: Iterable[bytes]) -> None:
-        """Read requests, each with its large arrays, and let them wait for their execution."""
-        reader = MessageReader(messages().Request.FromString, self._may_take, self._let_wait)
-        for frame in frames:
-            reader.add(frame)
-        self._ahead.put(None)
-
-    def _may_take(self, size_bytes: int) -> bool:
-        return size_bytes + sum(list(self._ahead_bytes.values())) <= self.memory_bytes
-
-    def _let_wait(self, request: Any, contents: list[Any]) -> None:
-        self._ahead_bytes[request.operation] = sum(0 if content is None else len(content) for content in contents)
-        self._ahead.put((request, contents))
-
-    def execute_all(self) -> None:
-        """Execute the requests until there are no more."""
-        while (waiting := self._ahead.get()) is not None:
-            self._execute(*waiting)
-
-    def _execute(self, request: Any, contents: list[Any]) -> None:
+    def execute(self, request: Any, control: FrameSocket, buffers: FrameSocket) -> None:
         """Execute one request, and reply unless its results are still being computed."""
         kind, began_s = request.WhichOneof("kind"), time.perf_counter()
         self._began_s = began_s
@@ -127,50 +97,39 @@ class ChildSession:
                 self.running.put((request.operation, began_s, results, request.run.results))
                 return
             if kind == "get":
-                self._get(request)
+                self._get(request, control, buffers)
                 return
             if kind == "put":
-                self._put(request, contents)
+                self._put(request)
             elif kind == "compile":
-                self._compile(request, contents)
+                self._compile(request)
             elif len(UnknownFieldSet(request)):
                 raise DataError(
                     "this worker does not know a request of that kind. Install the same release on both machines: "
                     "pip install --upgrade anytpu"
                 )
-            self.done(request.operation, began_s)
+            done = messages().Done(duration_s=time.perf_counter() - began_s)
+            control.send(HEAD, messages().Reply(operation=request.operation, done=done).SerializeToString())
         except Exception as error:  # Parsers raise many types for bytes of a stranger, and each is the client's to see.
-            self.fail(request.operation, request.run.results if kind == "run" else (), error)
+            results = request.run.results if kind == "run" else ()
+            self.fail(request.operation, results, error, control)
         finally:
-            self._ahead_bytes.pop(request.operation, None)
+            self.store.end(request.operation)
             self._began_s = None
 
-    def done(self, operation: int, began_s: float) -> None:
-        """Reply that a request is done."""
-        self._reply(
-            messages().Reply(operation=operation, done=messages().Done(duration_s=time.perf_counter() - began_s))
-        )
-
-    def fail(self, operation: int, results: Any, error: Exception) -> None:
+    def fail(self, operation: int, results: Any, error: Exception, control: FrameSocket) -> None:
         """Reply with an error, and mark the results of the request as failed."""
         self._values.update(dict.fromkeys(results, _Failure(error)))
         name = type(error).__name__ if isinstance(error, AnyTPUError) else "BackendError"
         text = str(error) if isinstance(error, AnyTPUError) else f"{type(error).__name__}: {error}"
-        self._reply(messages().Reply(operation=operation, failed=messages().Failed(kind=name, text=text[:MAX_ERROR])))
-
-    def _reply(self, reply: Any, arrays: Iterable[Any] = ()) -> None:
-        with self._replying:  # The chunks of arrays follow their reply.
-            self._replies.send(reply.SerializeToString())
-            for array in arrays:
-                for chunk in chunks(array):
-                    self._replies.send(chunk)
+        failed = messages().Failed(kind=name, text=text[:MAX_ERROR])
+        control.send(HEAD, messages().Reply(operation=operation, failed=failed).SerializeToString())
 
     def watch(self, awaited: _Awaited) -> None:
         """End this process when a request or a call has exceeded the deadline, or takes far too much memory."""
         while True:
             time.sleep(min(self._deadline_s / 10, 1.0))
-            waiting_bytes = sum(list(self._ahead_bytes.values()))
-            if self._taken_bytes() > _MAX_EXCESS * self._host_memory_bytes + waiting_bytes:
+            if self._taken_bytes() > _MAX_EXCESS * self._host_memory_bytes:
                 os._exit(MEMORY_STATUS)
             for began_s in (self._began_s, awaited.began_s):
                 if began_s is not None and time.perf_counter() - began_s > self._deadline_s:
@@ -218,19 +177,20 @@ class ChildSession:
                 ctypes.CDLL(None).malloc_trim(0)
         return self._taken_bytes()
 
-    def _put(self, request: Any, contents: list[Any]) -> None:
+    def _put(self, request: Any) -> None:
         put = request.put
         self._check_memory(sum(array.size_bytes for array in put.arrays), "an array", len(put.arrays))
         backend, layout = self._backend(put.cores), Layout(put.axis if put.axis >= 0 else None)
-        for handle, value in zip(put.handles, arrays_of(request, contents), strict=True):
+        for index, (handle, array) in enumerate(zip(put.handles, put.arrays, strict=True)):
+            value = self.store.take(request.operation, index, array)
             if layout.axis is not None and layout.axis >= value.ndim:
                 raise DataError(f"an array of {value.ndim} axes has no axis {layout.axis} to split")
             self._values[handle] = backend.put(value, layout)
 
-    def _compile(self, request: Any, contents: list[Any]) -> None:
+    def _compile(self, request: Any) -> None:
         described = request.compile
         self._check_memory(described.code.size_bytes, "a program")
-        code = bytes(arrays_of(request, contents)[0])
+        code = bytes(self.store.take(request.operation, 0, described.code))
         exported = jax.export.deserialize(bytearray(code))
         check_program(exported, self.memory_bytes)
         program = decode(described.manifest, code)
@@ -287,10 +247,13 @@ class ChildSession:
             raise DataError("an array of the session is gone, because a call consumed it")
         return value
 
-    def _get(self, request: Any) -> None:
+    def _get(self, request: Any, control: FrameSocket, buffers: FrameSocket) -> None:
         arrays = [to_host(self._value(handle)) for handle in request.get.handles]
         described = messages().Arrays(arrays=[describe(*array) for array in arrays])
-        self._reply(messages().Reply(operation=request.operation, arrays=described), (array for array, _ in arrays))
+        control.send(HEAD, messages().Reply(operation=request.operation, arrays=described).SerializeToString())
+        for index, (array, _) in enumerate(arrays):
+            for chunk in ChunkWriter().chunks(request.operation, index, bytes_apart(array)):
+                buffers.send(HEAD, *chunk)
 
     def _free(self, free: Any) -> None:
         for handle in free.handles:
@@ -303,8 +266,8 @@ class ChildSession:
 class _Awaited:
     """Waits for the results of calls, in their order, and replies."""
 
-    def __init__(self, session: ChildSession) -> None:
-        self._session = session
+    def __init__(self, session: ChildSession, control: FrameSocket) -> None:
+        self._session, self._control = session, control
         self.began_s: float | None = None
 
     def serve(self) -> None:
@@ -317,13 +280,17 @@ class _Awaited:
             except Exception as error:  # XLA raises several types, and each is the client's to see.
                 if any(value.is_deleted() for value in results):
                     # A later call has consumed this state: that call reports a failure of both.
-                    self._session.done(operation, began_s)
+                    self._done(operation, began_s)
                     continue
-                self._session.fail(operation, handles, BackendError(_first_line(error)))
+                self._session.fail(operation, handles, BackendError(_first_line(error)), self._control)
                 continue
             finally:
                 self.began_s = None
-            self._session.done(operation, began_s)
+            self._done(operation, began_s)
+
+    def _done(self, operation: int, began_s: float) -> None:
+        done = messages().Done(duration_s=time.perf_counter() - began_s)
+        self._control.send(HEAD, messages().Reply(operation=operation, done=done).SerializeToString())
 
 
 def _first_line(error: Exception) -> str:
@@ -376,6 +343,15 @@ def kernels_version() -> str:
     return "" if foreign_kernels() is None else importlib.metadata.version("anytpu-kernels")
 
 
+def collect_arrays(connection: socket.socket, store: ArrayStore) -> None:
+    """Move the arrays that the front sends into a store, until it closes the connection."""
+    while received := receive_shared(connection):
+        head, file = received
+        operation, index, size_bytes = read_head(head)
+        store.add(operation, index, None if file is None else map_shared(file, size_bytes))
+    store.close()
+
+
 def end_with_front(connection: socket.socket) -> None:
     """Wait for the end of the front, also while the main thread is in XLA; then kill this process and its own."""
     ends = select.poll()
@@ -388,14 +364,14 @@ def main(words: list[str]) -> None:
     """Serve one session.
 
     Args:
-        words: the number of the socket to the front; then the fields of `ChildOptions`, of which 0 chooses.
+        words: the numbers of two sockets; then the fields of `ChildOptions`, of which 0 chooses.
     """
-    connection = socket.socket(fileno=int(words[0]))
-    threading.Thread(target=end_with_front, args=(connection,), daemon=True).start()
-    front, resolver = FrameSocket(connection), TPUClusterResolver(words[1], cores=int(words[2]) or None)
-    session = ChildSession(resolver, front, int(words[3]), float(words[4]), int(words[5]))
-    awaited = _Awaited(session)
-    front.send(_description(session, resolver.address.kind))
+    control_socket, array_socket = (socket.socket(fileno=int(number)) for number in words[:2])
+    threading.Thread(target=end_with_front, args=(control_socket,), daemon=True).start()
+    control, buffers = FrameSocket(control_socket), FrameSocket(array_socket)
+    resolver = TPUClusterResolver(words[2], cores=int(words[3]) or None)
+    session = ChildSession(resolver, int(words[4]), float(words[5]), int(words[6]))
+    awaited = _Awaited(session, control)
 
     def end_on_error(serve: Any) -> None:
         try:
@@ -406,10 +382,16 @@ def main(words: list[str]) -> None:
             print(f"anytpu worker: {printable(str(error))}", file=sys.stderr)
             os._exit(1)
 
-    for serve in (lambda: session.read(front.received()), awaited.serve, lambda: session.watch(awaited)):
+    for serve in (lambda: collect_arrays(array_socket, session.store), awaited.serve, lambda: session.watch(awaited)):
         threading.Thread(target=end_on_error, args=(serve,), daemon=True).start()
-    end_on_error(session.execute_all)
-    os._exit(0)
+
+    def execute_all() -> None:
+        control.send(HEAD, _description(session, resolver.address.kind))
+        for frame in control.received():
+            session.execute(messages().Request.FromString(frame), control, buffers)
+        os._exit(0)
+
+    end_on_error(execute_all)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A child of the front server: its start, its socket and its end.
+"""A child of the front server: its start, its two sockets and its end.
 
 Rule: the child's environment has no token. It is killed with its whole process group: on a GPU, XLA starts ptxas.
 """
@@ -20,6 +20,8 @@ from anytpu.errors import WorkerError
 from anytpu.files.memory import resident_bytes
 from anytpu.units import format_bytes
 from anytpu.worker.frames import FrameSocket
+from anytpu.worker.link import HEAD
+from anytpu.worker.shared import SharedArrays
 from anytpu.worker.wire import messages
 
 DEADLINE_STATUS = 75
@@ -60,8 +62,9 @@ class WorkerChild:
 
     Attributes:
         description: the serialised `Description` of its system.
-        memory_bytes: memory for its session.
-        messages: requests, replies, and the chunks of their arrays.
+        control: requests and replies.
+        buffers: chunks of arrays to the client.
+        arrays: arrays from the client.
 
     Raises:
         WorkerError: it ended before it described its system.
@@ -69,40 +72,47 @@ class WorkerChild:
 
     def __init__(self, options: ChildOptions) -> None:
         """Start the process, and wait for its description."""
-        near, far = socket.socketpair()
+        (control, far_control), (buffers, far_buffers) = socket.socketpair(), socket.socketpair()
         self._options = options
         self._wait_lock = threading.Lock()
-        words = [options.tpu, options.cores or 0, options.memory_bytes or 0, options.deadline_s, options.sharers]
-        # The far end belongs to the child. It is closed here, so that a read ends when the child does.
-        with far:
+        arguments = [
+            *(str(far.fileno()) for far in (far_control, far_buffers)),
+            *(options.tpu, str(options.cores or 0), str(options.memory_bytes or 0), str(options.deadline_s)),
+            str(options.sharers),
+        ]
+        # The far ends belong to the child. They are closed here, so that a read ends when the child does.
+        with far_control, far_buffers:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "anytpu.worker.child", str(far.fileno()), *map(str, words)],
-                pass_fds=(far.fileno(),),
+                [sys.executable, "-m", "anytpu.worker.child", *arguments],
+                pass_fds=(far_control.fileno(), far_buffers.fileno()),
                 env=_env.worker_environment() | (_SHARED_GPU if options.sharers > 1 else {}),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        self.messages = FrameSocket(near)
-        self.description = next(self.messages.received(), b"")
+        self.control, self.buffers = FrameSocket(control), FrameSocket(buffers)
+        self.arrays = SharedArrays(buffers)
+        self.description = next(self.control.received(), b"")[len(HEAD) :]
         if not self.description:
             raise WorkerError(
                 f"the worker's child ended before it opened its system: {self.wait_for_end()}. Its messages are above; "
                 f"try the same system with: anytpu devices --tpu {options.tpu or 'local'}"
             )
-        self.memory_bytes = messages().Description.FromString(self.description).memory_bytes
+        self.arrays.max_bytes = messages().Description.FromString(self.description).memory_bytes
 
     @property
     def has_ended(self) -> bool:
         """Whether the process has ended."""
         return self._process.poll() is not None
 
-    def taken_bytes(self) -> int:
+    def memory_bytes(self) -> int:
         """Return the memory that the process occupies; 0 after its end."""
         return resident_bytes(self._process.pid)
 
     def kill(self) -> None:
         """End the process; a second call does nothing."""
-        self.messages.close()
+        self.control.close()
+        self.buffers.close()
+        self.arrays.close()
         self._kill_group()
 
     def wait_for_end(self) -> str:
@@ -120,7 +130,7 @@ class WorkerChild:
         if status == DEADLINE_STATUS:
             return f"deadline {self._options.deadline_s:g}"
         if status == MEMORY_STATUS:
-            return f"memory {format_bytes(self.memory_bytes)}"
+            return f"memory {format_bytes(self.arrays.max_bytes)}"
         return f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
 
     def _kill_group(self) -> None:

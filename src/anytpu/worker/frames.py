@@ -28,17 +28,19 @@ class FrameSocket:
         self._lock = threading.Lock()
         self._reader = connection.makefile("rb", buffering=2**18)
 
-    def send(self, message: bytes | memoryview) -> None:
-        """Send one frame, without a copy of its message.
+    def send(self, *parts: bytes | memoryview) -> None:
+        """Send one frame, in parts, without a copy of them.
 
         Raises:
             OSError: the other side has closed.
         """
-        head = _LENGTH.pack(len(message))
         with self._lock:
-            sent = self._connection.sendmsg([head, message])
-            if sent < len(head) + len(message):
-                self._connection.sendall(b"".join((head, message))[sent:])
+            unsent = [_LENGTH.pack(sum(map(len, parts))), *parts]
+            sent = self._connection.sendmsg(unsent)
+            for part in unsent:
+                if sent < len(part):
+                    self._connection.sendall(memoryview(part)[sent:])
+                sent = max(0, sent - len(part))
 
     def received(self) -> Iterator[bytes]:
         """Yield the frames until the other side closes, or is killed."""

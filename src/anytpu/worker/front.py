@@ -26,7 +26,7 @@ from anytpu.worker.wire import MAX_FRAME_BYTES, MAX_MESSAGE_BYTES, PROTOCOL, SER
 
 _LOG = logging.getLogger("anytpu")
 _THREADS = 64
-"""Number of threads beside that of each session: for answers, for clients that wait, and for new connections."""
+"""Number of threads beside the two of each session: for answers, for clients that wait, and for new connections."""
 _MAX_FILES = 2**14
 """Maximum number of open files; a connection in its handshake takes about 45 KiB of memory."""
 _OPTIONS = [
@@ -104,7 +104,7 @@ class Front:
         _allow_connections()
         self._token, self.sessions = token, Sessions(options, limits)
         self.refused = 0
-        self._server = grpc.server(ThreadPoolExecutor(_THREADS + limits.count), options=_OPTIONS)
+        self._server = grpc.server(ThreadPoolExecutor(_THREADS + 2 * limits.count), options=_OPTIONS)
         # The request of an answer is empty, and is not read: who never sends it would hold a thread. To send an answer
         # that is no stream holds none, either.
         answer, streams = grpc.stream_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
@@ -112,7 +112,8 @@ class Front:
             "Describe": answer(self._describe),
             "Status": answer(self._status),
             "Close": answer(self._close),
-            "Session": streams(self._serve),
+            "Control": streams(lambda frames, context: self._stream("control", frames, context)),
+            "Buffers": streams(lambda frames, context: self._stream("buffers", frames, context)),
         }
         health = {"Check": answer(lambda _, context: _SERVING)}
         self._server.add_generic_rpc_handlers(
@@ -153,16 +154,16 @@ class Front:
                     client=session.peer,
                     began_s=session.began_s,
                     away_s=session.away_s,
-                    received_bytes=session.link.received_bytes,
-                    sent_bytes=session.link.sent_bytes,
-                    memory_bytes=session.child.taken_bytes(),
+                    received_bytes=session.transferred_bytes[0],
+                    sent_bytes=session.transferred_bytes[1],
+                    memory_bytes=session.child.memory_bytes(),
                 )
                 for session in present
             ],
             max_sessions=self.sessions.limits.count,
             refused=self.refused,
-            received_bytes=received + sum(session.link.received_bytes for session in present),
-            sent_bytes=sent + sum(session.link.sent_bytes for session in present),
+            received_bytes=received + sum(session.transferred_bytes[0] for session in present),
+            sent_bytes=sent + sum(session.transferred_bytes[1] for session in present),
             **self.sessions.ended,
         )
 
@@ -203,32 +204,32 @@ class Front:
             self._end(session, "closed")
         return b""
 
-    def _serve(self, frames: Iterator[bytes], context: Any) -> Iterator[bytes]:
-        """Serve one connection of a session."""
+    def _stream(self, stream: str, frames: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        """Serve one connection of a session's stream."""
         metadata = self._admit(context)
         name, received = metadata.get("anytpu-session", ""), metadata.get("anytpu-received", "")
-        # 1. Find the session. Its first connection begins it.
         session = self.sessions.find(name)
-        if session is None and received == "0":
+        # 1. Find the session. The first connection of its control stream begins it.
+        if session is None and stream == "control" and received == "0":
             session = self._begin(name, context)
         if session is None or not received.isascii() or not received.isdigit():
             context.abort(grpc.StatusCode.NOT_FOUND, "no such session")
             return
         # 2. Attach this connection, and tell the client from where to continue.
         try:
-            connection, received_here = session.attach(int(received))
+            connection, received_here = session.attach(stream, int(received))
         except DataError as error:
             self._refuse(session, error)
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        context.add_callback(lambda: session.detach(connection))
+        context.add_callback(lambda: session.detach(stream, connection))
         context.send_initial_metadata((("anytpu-received", str(received_here)),))
         # 3. Messages of the client are taken in another thread; this one yields those of the child.
         threading.Thread(
-            target=self._take, args=(session, connection, frames), name="anytpu worker stream", daemon=True
+            target=self._take, args=(session, stream, connection, frames), name="anytpu worker stream", daemon=True
         ).start()
-        yield from session.link.frames(connection)
+        yield from session.links[stream].frames(connection)
         # The link has ended before the connection, so the child has ended.
-        if session.link.is_closed and context.is_active():
+        if session.links[stream].is_closed and context.is_active():
             end = session.child.wait_for_end()
             self._end(session, "died")
             context.abort(grpc.StatusCode.ABORTED, end)
@@ -241,9 +242,9 @@ class Front:
         _LOG.info("session of %s begins", context.peer())
         return session
 
-    def _take(self, session: WorkerSession, connection: int, frames: Iterator[bytes]) -> None:
+    def _take(self, session: WorkerSession, stream: str, connection: int, frames: Iterator[bytes]) -> None:
         try:
-            session.take(connection, frames)
+            session.take(stream, connection, frames)
         except DataError as error:
             self._refuse(session, error)
         except (grpc.RpcError, OSError):
@@ -257,5 +258,6 @@ class Front:
 
     def _end(self, session: WorkerSession, reason: str) -> None:
         if self.sessions.end(session, reason):
-            received, sent = map(format_bytes, (session.link.received_bytes, session.link.sent_bytes))
-            _LOG.info("session of %s ends: %s received, %s sent", session.peer, received, sent)
+            received, sent = session.transferred_bytes
+            text = "session of %s ends: %s received, %s sent"
+            _LOG.info(text, session.peer, format_bytes(received), format_bytes(sent))

@@ -12,18 +12,26 @@ count is 0: a frame is made once, and is sent again as it is.
 from __future__ import annotations
 
 import collections
+import math
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from typing import final
 
 from anytpu.errors import DataError
 
+HEAD = bytes(8)
+"""The head of a frame that has a message."""
+
 WINDOW_BYTES = 16 * 2**20
 """Maximum size of the messages that wait for their acknowledgement; then `send` waits, too."""
 
+_BACKLOG_BYTES = 2 * 2**20
+"""Minimum size of the messages that wait, for their acknowledgement to tell the rate of the connection."""
+_RATE_S = 0.1
+
 _COUNT = struct.Struct("<Q")
-_HEAD = bytes(_COUNT.size)
 _ACKNOWLEDGE_BYTES = 2**20
 _ACKNOWLEDGE_MESSAGES = 64
 
@@ -37,6 +45,7 @@ class Link:
     Attributes:
         sent_bytes: bytes of the messages that were sent.
         received_bytes: bytes of the messages that were received.
+        bytes_per_s: bytes per second that the connection carried when messages last waited for it.
     """
 
     def __init__(self) -> None:
@@ -50,6 +59,9 @@ class Link:
         self._connection = 0
         self._is_closed = False
         self.sent_bytes = self.received_bytes = 0
+        self.bytes_per_s = math.inf
+        self._measured: tuple[float, int] | None = None
+        """Since when messages have waited, and the bytes that were acknowledged since then; None if none wait."""
 
     @property
     def received(self) -> int:
@@ -61,19 +73,27 @@ class Link:
         """Whether the link was closed on this side."""
         return self._is_closed
 
-    def send(self, message: bytes | memoryview) -> None:
-        """Send a message of at least one byte, with or without a connection; wait while too many are not acknowledged.
+    def send(self, *parts: bytes | memoryview) -> None:
+        """Send a message, in parts, with or without a connection; wait while too many are not acknowledged.
+
+        Args:
+            parts: parts of the message, which has at least one byte.
 
         Raises:
             OSError: the link is closed.
         """
+        self.send_frame(b"".join((HEAD, *parts)))
+
+    def send_frame(self, frame: bytes) -> None:
+        """Send a message that follows `HEAD` already; otherwise as `send`."""
+        size = len(frame) - len(HEAD)
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or self._kept_bytes < WINDOW_BYTES)
             if self._is_closed:
                 raise BrokenPipeError("the link is closed")
-            self._kept.append(b"".join((_HEAD, message)))
-            self._kept_bytes += len(message)
-            self.sent_bytes += len(message)
+            self._kept.append(frame)
+            self._kept_bytes += size
+            self.sent_bytes += size
             self._changed.notify_all()
 
     def attach(self, received_there: int) -> tuple[int, int]:
@@ -90,6 +110,7 @@ class Link:
         """
         with self._changed:
             self._acknowledge(received_there)
+            self._measured = None
             self._connection += 1
             self._changed.notify_all()
             return self._connection, self._received
@@ -154,10 +175,24 @@ class Link:
         if not self._first <= received_there <= self._first + len(self._kept):
             sent = self._first + len(self._kept)
             raise DataError(f"{received_there} messages were acknowledged, and {self._first} to {sent} were sent")
+        waiting_bytes = self._kept_bytes
         for _ in range(received_there - self._first):
-            self._kept_bytes -= len(self._kept.popleft()) - _COUNT.size
-        self._first = received_there
-        self._changed.notify_all()
+            self._kept_bytes -= len(self._kept.popleft()) - len(HEAD)
+        if received_there > self._first:
+            self._first = received_there
+            self._measure(waiting_bytes)
+            self._changed.notify_all()
+
+    def _measure(self, waiting_bytes: int) -> None:
+        """Measure the rate, from how many bytes waited before an acknowledgement and how many wait after it."""
+        now_s = time.monotonic()
+        began_s, size = self._measured or (now_s, 0)
+        size += waiting_bytes - self._kept_bytes if self._measured else 0
+        if now_s - began_s >= _RATE_S:
+            self.bytes_per_s = size / (now_s - began_s)
+            began_s, size = now_s, 0
+        # With less than that, the sender may have had nothing to send.
+        self._measured = (began_s, size) if self._kept_bytes >= _BACKLOG_BYTES else None
 
     def _has_frame(self, connection: int, position: int) -> bool:
         is_over = connection != self._connection or self._is_closed

@@ -26,7 +26,7 @@ from anytpu.system.topologies import Topology
 from anytpu.system.workers import WorkerAddress
 from anytpu.worker.arrays import describe, to_host
 from anytpu.worker.lowering import WorkerTarget, lower_call
-from anytpu.worker.session import Operation, Session, content_of, describe_worker
+from anytpu.worker.session import RemoteOperation, Session, content_of, describe_worker
 from anytpu.worker.wire import INLINE_BYTES, messages
 
 _PLATFORMS = {"gpu": "cuda"}
@@ -97,7 +97,7 @@ class RemoteArray:
 
     def __init__(self, session: Session) -> None:
         self._session, self.name = session, session.new_name()
-        self.operation: Operation | None = None
+        self.operation: RemoteOperation | None = None
         self.value: Any = None
         self.siblings: weakref.WeakSet[RemoteArray] = weakref.WeakSet()
 
@@ -122,7 +122,7 @@ class _Fetch:
         """Wait for the values of the arrays, and return them; the siblings keep theirs."""
         with self._lock:
             if not self._values:
-                contents = content_of(self.operation)
+                contents = content_of(self._session.store, self.operation)
                 self._values = dict(zip(self._asked, contents, strict=True))
                 for sibling in self._siblings:
                     sibling.value = self._values[sibling]
@@ -140,7 +140,7 @@ class LaterArray:
 
     def is_ready(self) -> bool:
         """Return whether the array is here."""
-        return self._fetch.operation.done()
+        return self._fetch.operation.is_done
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self._fetch.values()[self._array], dtype=dtype, copy=copy)
@@ -229,7 +229,7 @@ class RemoteBackend(Backend):
 
     def is_ready(self, tree: Tree) -> bool:
         """Return whether the worker has reported the calls that compute these arrays."""
-        return all(operation.done() for operation in _operations(tree))
+        return all(operation.is_done for operation in _operations(tree))
 
     def wait(self, tree: Tree) -> None:
         """Wait for the worker's report of the calls that compute these arrays."""
@@ -324,7 +324,7 @@ def _is_small(leaf: Any) -> bool:
     return isinstance(leaf, np.ndarray | np.generic) and leaf.nbytes <= INLINE_BYTES
 
 
-def _operations(tree: Tree) -> set[Operation]:
+def _operations(tree: Tree) -> set[RemoteOperation]:
     arrays = [value_of(leaf) for leaf in jax.tree.leaves(tree) if isinstance(leaf, Handle)]
     return {array.operation for array in arrays}
 

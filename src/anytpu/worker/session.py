@@ -12,14 +12,13 @@ from __future__ import annotations
 import atexit
 import collections
 import contextlib
-import functools
 import itertools
 import logging
 import math
 import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any, final
 
@@ -28,7 +27,8 @@ from google.protobuf.message import DecodeError
 
 from anytpu.errors import BackendError, DataError, HandleError, ProgramError, SettingError, WorkerError, WorkerLostError
 from anytpu.system.workers import WorkerAddress
-from anytpu.worker.arrays import MessageReader, arrays_of, chunks
+from anytpu.worker.arrays import ArrayStore, ChunkStore, bytes_apart
+from anytpu.worker.chunk import ChunkWriter
 from anytpu.worker.connection import explained, metadata_of, open_channel
 from anytpu.worker.link import Link
 from anytpu.worker.wire import SERVICE, messages, read_message
@@ -94,8 +94,43 @@ def _asked(address: WorkerAddress, question: str) -> bytes:
             raise explained(address, error) from error
 
 
-Operation = Future[tuple[Any, list[np.ndarray | None]]]
-"""A request: its reply, with the bytes of the reply's large arrays; or its error."""
+@final
+class RemoteOperation:
+    """One request, until its reply is here.
+
+    Attributes:
+        number: number of the request in the session.
+        reply: the reply, or None.
+        error: the error of the request, or None.
+    """
+
+    __slots__ = ("_done", "error", "number", "reply")
+
+    def __init__(self, number: int) -> None:
+        self.number, self.reply = number, None
+        self.error: Exception | None = None
+        self._done = threading.Event()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the reply is here."""
+        return self._done.is_set()
+
+    def complete(self, reply: Any, error: Exception | None = None) -> None:
+        """Store the reply or the error, and wake those who wait."""
+        self.reply, self.error = reply, error
+        self._done.set()
+
+    def result(self) -> Any:
+        """Wait for the reply, and return it.
+
+        Raises:
+            AnyTPUError: the request failed, or the session ended.
+        """
+        self._done.wait()
+        if self.error is not None:
+            raise self.error
+        return self.reply
 
 
 @final
@@ -110,30 +145,29 @@ class Session:
     """
 
     def __init__(self, address: WorkerAddress) -> None:
-        """Connect, and open the stream."""
+        """Connect, and open the two streams."""
         self.address, self._name = address, secrets.token_hex(16)
         self.description = describe_worker(address)
         self._channel = open_channel(address)
+        self.store = ArrayStore(2**62)
         self._numbers, self._names = itertools.count(1), itertools.count(1)
-        self._open: dict[int, tuple[Operation, bool]] = {}
-        """Each request without a reply, and whether it is a call."""
-        self._lock = threading.Lock()
+        self._open: dict[int, RemoteOperation] = {}
+        self._lock, self._sending = threading.Lock(), threading.Lock()
         self.order = threading.Lock()
         """Held from the choice of a request's arrays until it is sent: no other request consumes them in between."""
         self._error: Exception | None = None
-        self._link = Link()
-        self._replies = MessageReader(
-            functools.partial(read_message, "Reply"), lambda size: size <= self.description.memory_bytes, self._take
-        )
+        self._requests, self._chunks = Link(), Link()
+        self._writer = ChunkWriter(lambda: self._chunks.bytes_per_s)
         self._calls = threading.Semaphore(_CALLS_AHEAD)
         self._unused: collections.deque[tuple[str, int]] = collections.deque()
         self._lost_s: float | None = None
-        threading.Thread(target=self._serve, name="anytpu worker", daemon=True).start()
+        self._start("Control", self._requests, self._read)
         try:
             self.send().result()  # Its reply comes when the worker has begun the session.
         except WorkerError:
             self._channel.close()
             raise
+        self._start("Buffers", self._chunks, ChunkStore(self.store, self.description.memory_bytes).add)
         atexit.register(self.close)
 
     @property
@@ -149,11 +183,11 @@ class Session:
         """Note that an array ("handles") or a program ("programs") is not needed any more. Safe in a finalizer."""
         self._unused.append((kind, name))
 
-    def send(self, arrays: Any = (), is_call: bool = False, **request: Any) -> Operation:
+    def send(self, arrays: Any = (), is_call: bool = False, **request: Any) -> RemoteOperation:
         """Send one request.
 
         Args:
-            arrays: host arrays of the request; large ones follow it in chunks.
+            arrays: host arrays whose bytes belong to the request; large ones are sent as chunks.
             is_call: True for the call of a program, of which a limited number may be open.
             request: the kind of the request, and its message; none for an empty request.
 
@@ -175,18 +209,23 @@ class Session:
                 call(b"", metadata=metadata_of(self.address, self._name), timeout=_CLOSE_S)
         self._channel.close()
 
-    def _send(self, arrays: Any, is_call: bool, request: dict[str, Any]) -> Operation:
+    def _send(self, arrays: Any, is_call: bool, request: dict[str, Any]) -> RemoteOperation:
         try:
-            # Under one lock, because chunks follow their request.
+            # Under one lock, so that the requests are sent in the order of their numbers. The worker relies on it.
             with self._lock:
                 self._check()
-                operation, number = Operation(), next(self._numbers)
-                self._open[number] = operation, is_call
-                message = messages().Request(operation=number, free=self._freed(), **request)
-                self._link.send(message.SerializeToString())
-                for array in arrays:
-                    for chunk in chunks(array):
-                        self._link.send(chunk)
+                operation = RemoteOperation(next(self._numbers))
+                self._open[operation.number] = operation
+                # This marks a call: `_read` then lets another one follow.
+                if is_call:
+                    operation.reply = self._calls
+                message = messages().Request(operation=operation.number, free=self._freed(), **request)
+                self._requests.send(message.SerializeToString())
+            # The chunks of one array must follow one another on the stream.
+            with self._sending:
+                for index, array in enumerate(arrays):
+                    for chunk in self._writer.chunks(operation.number, index, bytes_apart(array)):
+                        self._chunks.send(*chunk)
         except OSError:  # The link was closed meanwhile, because the session has ended.
             self._check()
             raise
@@ -204,20 +243,24 @@ class Session:
         if self._error is not None:
             raise self._error
 
-    def _serve(self) -> None:
-        """Serve the stream, over one connection after another."""
-        import grpc
+    def _start(self, name: str, link: Link, receive: Callable[[bytes | memoryview], None]) -> None:
+        """Serve a stream in a thread of its own, over one connection after another."""
 
-        while not self.has_ended:
-            try:
-                self._connect()
-            except grpc.RpcError as error:
-                if not self._may_return(error):
-                    self._lose(explained(self.address, error))
-            except Exception as error:
-                self._lose(BackendError(f"the replies of the worker cannot be read: {error}"))
-            if not self.has_ended:
-                time.sleep(_RETRY_S)
+        def serve() -> None:
+            import grpc
+
+            while not self.has_ended:
+                try:
+                    self._connect(name, link, receive)
+                except grpc.RpcError as error:
+                    if not self._may_return(error):
+                        self._lose(explained(self.address, error))
+                except Exception as error:
+                    self._lose(BackendError(f"the replies of the worker cannot be read: {error}"))
+                if not self.has_ended:
+                    time.sleep(_RETRY_S)
+
+        threading.Thread(target=serve, name=f"anytpu worker {name.lower()}", daemon=True).start()
 
     def _may_return(self, error: Any) -> bool:
         """Return whether a stream that failed is worth another try."""
@@ -233,32 +276,32 @@ class Session:
             kept_s = min(_REFUSED_S, kept_s)
         return now_s - self._lost_s < kept_s
 
-    def _connect(self) -> None:
-        """Serve one connection until it ends."""
+    def _connect(self, name: str, link: Link, receive: Callable[[bytes | memoryview], None]) -> None:
+        """Serve one connection of a stream until it ends."""
         # gRPC reads these frames in a thread of its own. They start when the other side has told what it has
         # received.
         number: Future[int] = Future()
 
         def frames() -> Iterator[bytes]:
             if (connection := number.result()) >= 0:
-                yield from self._link.frames(connection)
+                yield from link.frames(connection)
 
-        metadata = (*metadata_of(self.address, self._name), ("anytpu-received", str(self._link.received)))
-        call: Any = self._channel.stream_stream(f"/{SERVICE}/Session")(frames(), metadata=metadata)
+        metadata = (*metadata_of(self.address, self._name), ("anytpu-received", str(link.received)))
+        call: Any = self._channel.stream_stream(f"/{SERVICE}/{name}")(frames(), metadata=metadata)
         connection = -1
         try:
             received_there = dict(call.initial_metadata() or ()).get("anytpu-received")
             if received_there is not None:
-                connection, _ = self._link.attach(int(received_there))
+                connection, _ = link.attach(int(received_there))
                 self._reconnected()
             number.set_result(connection)
             for frame in call:
-                if message := self._link.accept(connection, frame):
-                    self._replies.add(message)
+                if message := link.accept(connection, frame):
+                    receive(message)
         finally:
             if not number.done():
                 number.set_result(-1)
-            self._link.detach(connection)
+            link.detach(connection)
             call.cancel()
 
     def _reconnected(self) -> None:
@@ -266,14 +309,15 @@ class Session:
             _LOG.warning("the connection to the worker at %s is back", self.address.target)
         self._lost_s = None
 
-    def _take(self, reply: Any, contents: list[np.ndarray | None]) -> None:
-        operation, is_call = self._open.pop(reply.operation, (None, False))
-        if is_call:
+    def _read(self, message: bytes | memoryview) -> None:
+        reply = read_message("Reply", message)
+        operation = self._open.pop(reply.operation, None)
+        if operation is None:
+            return
+        if operation.reply is self._calls:
             self._calls.release()
-        if operation is not None and reply.WhichOneof("kind") == "failed":
-            operation.set_exception(_error(reply.failed))
-        elif operation is not None:
-            operation.set_result((reply, contents))
+        failed = reply.failed if reply.WhichOneof("kind") == "failed" else None
+        operation.complete(reply, None if failed is None else _error(failed))
 
     def _lose(self, error: Exception) -> None:
         """End the session by an error, and close its connection: gRPC logs when the worker closes an idle one."""
@@ -282,13 +326,16 @@ class Session:
             self._channel.close()
 
     def _fail(self, error: Exception) -> None:
-        # The error first, so that no request is added any more. A sender that waits for the link has the lock, so the
-        # link ends next.
+        # The error first, so that no request is added any more. A sender that waits for a link has the lock, so links
+        # end next.
         self._error = self._error or error
-        self._link.close()
+        self._requests.close()
+        self._chunks.close()
         with self._lock:
-            while self._open:
-                self._open.popitem()[1][0].set_exception(self._error)
+            operations, self._open = list(self._open.values()), {}
+        for operation in operations:
+            operation.complete(None, self._error)
+        self.store.close()
 
 
 def _error(failed: Any) -> Exception:
@@ -296,10 +343,13 @@ def _error(failed: Any) -> Exception:
     return _KINDS.get(failed.kind, BackendError)(failed.text)
 
 
-def content_of(operation: Operation) -> list[Any]:
-    """Return the arrays in the reply to a `Get`, as read-only NumPy arrays, or JAX arrays of random keys."""
-    values = arrays_of(*operation.result())
-    for value in values:
-        if isinstance(value, np.ndarray):
-            value.flags.writeable = False
-    return values
+def content_of(store: ArrayStore, operation: RemoteOperation) -> list[Any]:
+    """Return the arrays in the reply to a `Get`, as NumPy arrays, or JAX arrays of random keys."""
+    arrays = operation.result().arrays.arrays
+    values = [store.take(operation.number, index, array) for index, array in enumerate(arrays)]
+    return [value if not isinstance(value, np.ndarray) else _readable(value) for value in values]
+
+
+def _readable(array: np.ndarray) -> np.ndarray:
+    array.flags.writeable = False
+    return array

@@ -1,14 +1,13 @@
-"""The sessions of a front server: each has a child, a link and a lease.
+"""The sessions of a front server: each has a child, two links and a lease.
 
 Idea: a session outlives its connection. When the connection is lost, the child goes on, and its replies wait in the
-link. The client continues within the lease; after it, the child is killed.
+links. The client continues within the lease; after it, the child is killed.
 
 Rule: a child serves one session, so no session finds anything of another one.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
 import threading
@@ -18,6 +17,7 @@ from typing import final
 
 from anytpu.errors import WorkerError
 from anytpu.worker.children import ChildOptions, WorkerChild
+from anytpu.worker.frames import FrameSocket
 from anytpu.worker.link import Link
 
 _LOG = logging.getLogger("anytpu")
@@ -46,7 +46,7 @@ class SessionLimits:
 
 @final
 class WorkerSession:
-    """A client's session: its child, and the link to its client.
+    """A client's session: its child, and the links to its client.
 
     Args:
         name: the name that the client chose.
@@ -54,35 +54,43 @@ class WorkerSession:
         child: the child that serves it.
 
     Attributes:
-        link: the link.
+        links: the link of each stream, "control" and "buffers".
         began_s: start of the session, in seconds of `time.time`.
     """
 
     def __init__(self, name: str, peer: str, child: WorkerChild) -> None:
         """Begin to pass on the messages of the child."""
         self.name, self.peer, self.child = name, peer, child
-        self.link = Link()
+        self.links = {"control": Link(), "buffers": Link()}
         self.began_s = time.time()
-        self._order = threading.Lock()
+        self._targets = {"control": child.control, "buffers": child.arrays}
+        self._order = {"control": threading.Lock(), "buffers": threading.Lock()}
         self._away_since_s: float | None = None
-        threading.Thread(target=self._pass_on, name="anytpu worker replies", daemon=True).start()
+        for source, link in zip((child.control, child.buffers), self.links.values(), strict=True):
+            threading.Thread(target=_pass_on, args=(source, link), name="anytpu worker replies", daemon=True).start()
+
+    @property
+    def transferred_bytes(self) -> tuple[int, int]:
+        """Number of bytes from the client, and to it."""
+        links = self.links.values()
+        return sum(link.received_bytes for link in links), sum(link.sent_bytes for link in links)
 
     @property
     def away_s(self) -> float:
         """Time since the connection was lost, in seconds; 0 with a connection."""
         return 0.0 if self._away_since_s is None else time.monotonic() - self._away_since_s
 
-    def attach(self, received_there: int) -> tuple[int, int]:
-        """Begin a connection; see `Link.attach`."""
+    def attach(self, stream: str, received_there: int) -> tuple[int, int]:
+        """Begin a connection of a stream; see `Link.attach`."""
         self._away_since_s = None
-        return self.link.attach(received_there)
+        return self.links[stream].attach(received_there)
 
-    def detach(self, connection: int) -> None:
-        """End a connection."""
-        if self.link.detach(connection):
+    def detach(self, stream: str, connection: int) -> None:
+        """End a connection of a stream."""
+        if self.links[stream].detach(connection):
             self._away_since_s = time.monotonic()
 
-    def take(self, connection: int, frames: Iterator[bytes]) -> None:
+    def take(self, stream: str, connection: int, frames: Iterator[bytes]) -> None:
         """Pass the messages of a client on to the child, until the frames end.
 
         Raises:
@@ -90,16 +98,9 @@ class WorkerSession:
             OSError: the child has ended.
         """
         for frame in frames:
-            with self._order:  # The connection before may still wait for the child with its last message.
-                if message := self.link.accept(connection, frame):
-                    self.child.messages.send(message)
-
-    def _pass_on(self) -> None:
-        """Pass the child's messages on to the client, until the child ends."""
-        with contextlib.suppress(OSError):
-            for message in self.child.messages.received():
-                self.link.send(message)
-        self.link.close()
+            with self._order[stream]:  # The connection before may still wait for the child with its last message.
+                if message := self.links[stream].accept(connection, frame):
+                    self._targets[stream].send(message)
 
 
 @final
@@ -196,13 +197,13 @@ class Sessions:
             if self._sessions.pop(session.name, None) is None:
                 return False
             self.ended[reason] += 1
-            self.past_bytes[0] += session.link.received_bytes
-            self.past_bytes[1] += session.link.sent_bytes
+            self.past_bytes = [past + now for past, now in zip(self.past_bytes, session.transferred_bytes, strict=True)]
             self._changed.notify_all()
         # Outside of the lock, because this waits for the process.
         session.child.kill()
         session.child.wait_for_end()
-        session.link.close()
+        for link in session.links.values():
+            link.close()
         self._keep_a_spare()
         return True
 
@@ -258,3 +259,13 @@ class Sessions:
                 if session.away_s > kept_s:
                     _LOG.info("session of %s ends: no connection for %.0f s", session.peer, session.away_s)
                     self.end(session, "lost")
+
+
+def _pass_on(child: FrameSocket, link: Link) -> None:
+    """Pass the child's messages on to the client, until the child ends."""
+    try:
+        for frame in child.received():
+            link.send_frame(frame)
+    except OSError:
+        pass
+    link.close()

@@ -17,11 +17,11 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from anytpu.units import printable
 
-PROTOCOL = "4"
+PROTOCOL = "3"
 """Version of the wire; client and worker must have the same one."""
 
 INLINE_BYTES = 64 * 2**10
-"""Maximum size of an array that travels inside its message, and not as chunks (`arrays.py`)."""
+"""Maximum size of an array that travels inside its message, and not as chunks (`chunk.py`)."""
 MAX_MESSAGE_BYTES = 64 * 2**20
 """Maximum size of a message."""
 MAX_FRAME_BYTES = 4 * 2**20

@@ -1,4 +1,4 @@
-"""The wire of a worker: frames of a link, requests to a child, replies and status to a client.
+"""The wire of a worker: frames of a link, chunks of arrays, requests to a child, replies and status to a client.
 
 A child executes the requests, as it does for a client, on one virtual core. The code of programs is left out: MLIR's
 parser ends the process at some inputs, which ends the session (docs/security.md).
@@ -22,12 +22,14 @@ from anytpu.errors import AnyTPUError
 from anytpu.program import ROWS, Program
 from anytpu.program.file import encode
 from anytpu.system import TPUClusterResolver
-from anytpu.worker.arrays import MessageReader, arrays_of, chunks, describe
-from anytpu.worker.child import ChildSession
+from anytpu.worker.arrays import ArrayStore, ChunkStore, bytes_apart, describe
+from anytpu.worker.child import ChildSession, collect_arrays
+from anytpu.worker.chunk import ChunkWriter
 from anytpu.worker.frames import FrameSocket
-from anytpu.worker.link import Link
+from anytpu.worker.link import HEAD, Link
 from anytpu.worker.report import status_lines
-from anytpu.worker.session import read_status
+from anytpu.worker.session import RemoteOperation, content_of, read_status
+from anytpu.worker.shared import SharedArrays
 from anytpu.worker.wire import INLINE_BYTES, messages
 from fuzz.battery import Battery
 
@@ -50,28 +52,54 @@ def parse_frames(content: bytes) -> list[bytes]:
     return [bytes(link.accept(connection, frame)) for frame in _parts(content)]
 
 
+def chunks() -> list[bytes]:
+    """Return the chunks of two arrays, as they are and compressed."""
+    arrays = np.arange(LARGE, dtype="float32"), np.zeros(LARGE, "float32")
+    return [
+        _joined(
+            [b"".join(chunk) for index in range(2) for chunk in writer.chunks(3, index, bytes_apart(arrays[index]))]
+        )
+        for writer in (ChunkWriter(), ChunkWriter(lambda: 0.0))
+    ]
+
+
+def parse_chunks(content: bytes) -> list[int]:
+    """Put the chunks together as a client does; return the sizes of the arrays."""
+    store = ArrayStore(MEMORY_BYTES)
+    reader = ChunkStore(store, MEMORY_BYTES)
+    for part in _parts(content):
+        reader.add(part)
+    return [len(array) for array in store._arrays.values()]
+
+
 def replies() -> list[bytes]:
-    """Return the replies of a worker, and the chunks of large arrays."""
+    """Return the replies of a worker, and the chunks of a large array."""
     made, small, large = messages(), np.ones(4, "float32"), np.ones(LARGE, "float32")
     sent = [
         made.Reply(operation=2, done=made.Done(duration_s=0.5)),
         made.Reply(operation=3, failed=made.Failed(kind="DataError", text="an array of 2 axes")),
-        made.Reply(operation=4, arrays=made.Arrays(arrays=[describe(large), describe(small), describe(large)])),
+        made.Reply(operation=4, arrays=made.Arrays(arrays=[describe(small), describe(large)])),
     ]
-    return [_joined([*(reply.SerializeToString() for reply in sent), *chunks(large), *chunks(large)])]
+    parts = [b"c" + b"".join(chunk) for chunk in ChunkWriter().chunks(4, 1, bytes_apart(large))]
+    return [_joined([*parts, *(b"r" + reply.SerializeToString() for reply in sent)])]
 
 
 def parse_replies(content: bytes) -> list[Any]:
-    """Read replies as a client does; return their kinds."""
-    found: list[Any] = []
-
-    def take(reply: Any, contents: list[Any]) -> None:
-        found.append(reply.WhichOneof("kind"))
-        arrays_of(reply, contents)
-
-    reader = MessageReader(messages().Reply.FromString, lambda size: size <= MEMORY_BYTES, take)
-    for part in _parts(content):
-        reader.add(part)
+    """Read replies as a client does; return their kinds and arrays."""
+    store, found = ArrayStore(MEMORY_BYTES), []
+    reader, parts = ChunkStore(store, MEMORY_BYTES), _parts(content)
+    for part in parts:
+        if part.startswith(b"c"):
+            reader.add(part[1:])
+    store.close()
+    for part in parts:
+        if not part.startswith(b"c"):
+            reply = messages().Reply.FromString(part[1:])
+            found.append(reply.WhichOneof("kind"))
+            operation = RemoteOperation(reply.operation)
+            operation.complete(reply)
+            if found[-1] == "arrays":
+                content_of(store, operation)
     return found
 
 
@@ -91,47 +119,46 @@ def requests() -> list[bytes]:
     made, small, large = messages(), np.ones(4, "float32"), np.zeros(LARGE, "float32")
     argument = made.Argument
     run = made.Run(program=1, state=[argument(handle=2)], batch=[argument(array=describe(small))], results=[4, 5])
-    sent: list[Any] = [
+    sent = [
         made.Request(operation=2, put=made.Put(handles=[2], arrays=[describe(small)], axis=-1, cores=1)),
         made.Request(operation=3, put=made.Put(handles=[3], arrays=[describe(large)], axis=0, cores=1)),
         made.Request(operation=4, run=run),
         made.Request(operation=5, get=made.Get(handles=[4, 5, 3])),
         made.Request(operation=6, free=made.Free(handles=[4], programs=[1])),
     ]
-    parts: list[Any] = [request.SerializeToString() for request in sent]
-    return [_joined([*parts[:2], *chunks(large), *parts[2:]])]
+    chunks = ChunkWriter().chunks(3, 0, bytes_apart(large))
+    return [_joined([*(b"c" + b"".join(chunk) for chunk in chunks), *(b"r" + r.SerializeToString() for r in sent)])]
 
 
 def parse_requests(content: bytes) -> list[str]:
     """Execute the requests in a new session, which has one program, and return the kinds of the replies."""
+    session = ChildSession(TPUClusterResolver("virtual", cores=1), MEMORY_BYTES, deadline_s=60.0)
+    session._programs.update(_programs())
     replies: list[bytes] = []
-    with _session(replies) as session:
-        session._programs.update(_programs())
-        _execute(session, _parts(content))
-    kinds: list[Any] = []
-    reader = MessageReader(messages().Reply.FromString, lambda _: True, lambda reply, _: kinds.append(reply))
-    for reply in replies:
-        reader.add(reply)
-    return [str(reply.WhichOneof("kind")) for reply in kinds]
+    with _drained(replies) as control, _drained([]) as buffers:
+        parts = _parts(content)
+        _pass_on([part[1:] for part in parts if part.startswith(b"c")], session.store)
+        session.store.close()
+        for part in parts:
+            if not part.startswith(b"c"):
+                session.execute(messages().Request.FromString(part[1:]), control, buffers)
+    return [str(messages().Reply.FromString(reply[len(HEAD) :]).WhichOneof("kind")) for reply in replies]
 
 
-def _execute(session: ChildSession, parts: list[bytes]) -> None:
-    """Read and execute requests, as the child does in two threads; raise the error of the first."""
-    errors: list[Exception] = []
-
-    def read() -> None:
+def _pass_on(messages: list[bytes], store: ArrayStore) -> None:
+    """Send chunks as the front does, and receive the arrays as the child does."""
+    here, there = socket.socketpair()
+    arrays = SharedArrays(here)
+    arrays.max_bytes = MEMORY_BYTES
+    with here, there, contextlib.closing(arrays):
+        reader = threading.Thread(target=collect_arrays, args=(there, store))
+        reader.start()
         try:
-            session.read(parts)
-        except Exception as error:
-            errors.append(error)
-            session._ahead.put(None)
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    session.execute_all()
-    reader.join()
-    if errors:
-        raise errors[0]
+            for message in messages:
+                arrays.send(message)
+        finally:
+            here.shutdown(socket.SHUT_WR)
+            reader.join()
 
 
 @functools.cache
@@ -140,17 +167,11 @@ def _programs() -> dict[int, Any]:
     spec = jax.ShapeDtypeStruct((4,), "float32")
     manifest, code = encode(Program("probe", lambda state, x: (state + x, x), spec, spec, ROWS), ("cpu",))
     described = describe(np.frombuffer(code, np.uint8))
+    session = ChildSession(TPUClusterResolver("virtual", cores=1), MEMORY_BYTES, deadline_s=60.0)
     compile_it = messages().Compile(program=1, manifest=manifest, code=described, cores=1)
-    with _session([]) as session:
-        _execute(session, [messages().Request(operation=1, compile=compile_it).SerializeToString()])
+    with _drained([]) as control, _drained([]) as buffers:
+        session.execute(messages().Request(operation=1, compile=compile_it), control, buffers)
     return session._programs
-
-
-@contextlib.contextmanager
-def _session(replies: list[bytes]) -> Iterator[ChildSession]:
-    """Return a session whose replies a thread reads into a list."""
-    with _drained(replies) as front:
-        yield ChildSession(TPUClusterResolver("virtual", cores=1), front, MEMORY_BYTES, deadline_s=60.0)
 
 
 class _drained:
@@ -173,7 +194,7 @@ class _drained:
             end.close()
 
 
-def _joined(parts: list[Any]) -> bytes:
+def _joined(parts: Iterator[bytes] | list[bytes]) -> bytes:
     return b"".join(_LENGTH.pack(len(part)) + part for part in parts)
 
 
@@ -201,6 +222,7 @@ def _battery(name: str, samples: Any, parse: Any, share: float = 1.0) -> Battery
 
 BATTERIES = (
     _battery("worker_frames", frames, parse_frames),
+    _battery("worker_chunks", chunks, parse_chunks),
     _battery("worker_replies", replies, parse_replies),
     _battery("worker_status", statuses, parse_status),
     _battery("worker_requests", requests, parse_requests, share=0.1),

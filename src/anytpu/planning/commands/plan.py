@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from anytpu.cli.command import Command, positive_integer
+from anytpu.errors import SettingError
 from anytpu.planning.commands import options
 
 SYSTEMS = "v2-8,v3-8,v4-8,v5e-8,v6e-8"
@@ -142,12 +143,13 @@ def renewed(words: Sequence[str]) -> list[str]:
         >>> renewed(["gemma3_1b", "--ways"])
         ['ways', 'gemma3_1b']
     """
-    typed = [part for word in words for part in (word.split("=", 1) if word.partition("=")[0] in _OLD else [word])]
+    olds = {*_OLD, "--check"}
+    typed = [part for word in words for part in (word.split("=", 1) if word.partition("=")[0] in olds else [word])]
     old = next((word for word in typed if word in _OLD), None)
     if old is not None:
         place = typed.index(old)
         new = [_OLD[old], *typed[:place], *([_RENAMED[old]] if old in _RENAMED else []), *typed[place + 1 :]]
-    elif "--check" in typed and _is_job((*typed, "")[typed.index("--check") + 1]):
+    elif "--check" in typed and _has_no_lock(typed):
         old, new = "--check", ["compare-cores", *(word for word in typed if word != "--check")]
     else:
         return list(words)
@@ -156,9 +158,17 @@ def renewed(words: Sequence[str]) -> list[str]:
     return new
 
 
-def _is_job(word: str) -> bool:
-    """Return whether the word after `--check` is not the file of a lock: another option, nothing, or a job."""
-    return not word or word.startswith("-") or ":" in word or Path(word).suffix in (".anytpu", ".mlir")
+def _has_no_lock(typed: list[str]) -> bool:
+    """Return whether the word after `--check` is not the file of a lock: an option, nothing, or the only job."""
+    place = typed.index("--check")
+    if not typed[place + 1 :] or typed[place + 1].startswith("-"):
+        return True
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    _add_plan(parser)
+    try:
+        return parser.parse_known_args([*typed[:place], *typed[place + 2 :]])[0].job is None
+    except (argparse.ArgumentError, SettingError, SystemExit):
+        return False  # The parser of the command says what is wrong.
 
 
 ACTIONS = (
