@@ -100,6 +100,41 @@ class Named(dict):
     pass
 
 
+def nested(levels: int, container: Any) -> Any:
+    """Return 1 in so many containers, the outermost a dict with the key "x"."""
+    value: Any = 1
+    for _ in range(levels - 1):
+        value = container(value)
+    return {"x": value}
+
+
+def array_of(value: Any) -> np.ndarray:
+    array = np.empty(1, object)
+    array[0] = value
+    return array
+
+
+CONTAINERS = [lambda value: {"x": value}, lambda value: (value,), lambda value: [value], array_of]
+TOO_DEEP = (
+    "a file holds elements of up to 60 levels of dicts, lists and tuples, and x has more: flatten it in map, before "
+    "cache"
+)
+TOO_LONG = "a file holds integers of up to 4,300 digits, and {} has more: convert it in map, before cache"
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_the_deepest_element_comes_back(tmp_path: Path, container: Any):
+    element = nested(60, container)
+    for _ in range(2):
+        assert list(Dataset.from_generator(lambda: iter([element])).cache(tmp_path / "x")) == [element]
+
+
+def test_the_longest_integer_comes_back(tmp_path: Path):
+    element = [10**4300 - 1, 1 - 10**4300]
+    for _ in range(2):
+        assert list(Dataset.from_generator(lambda: iter([element])).cache(tmp_path / "x")) == [element]
+
+
 @pytest.mark.parametrize(
     ("element", "message"),
     [
@@ -119,6 +154,9 @@ class Named(dict):
             Named(x=1),
             "a file holds dicts, lists and tuples, not Named: convert it in map, before cache",
         ),
+        *((nested(levels, container), TOO_DEEP) for levels in (61, 500) for container in CONTAINERS),
+        ({"x": [1, -(10**4300)]}, TOO_LONG.format("x.1")),
+        ({"x": {10**4300: 1}}, TOO_LONG.format("x")),
     ],
 )
 def test_elements_that_a_file_cannot_hold(tmp_path: Path, element: Any, message: str):

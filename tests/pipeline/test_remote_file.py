@@ -26,7 +26,7 @@ from anytpu.pipeline.tfrecord import frame
 from object_servers import free_port, settings, skip_without
 
 ROWS = np.ones((2, 1), "float32")
-CONTENTS = [b"%d" % i * 100 for i in range(20)]
+CONTENTS = [b"%02d" % i * 100 for i in range(20)]
 FILE = b"".join(map(frame, CONTENTS))
 
 
@@ -47,7 +47,11 @@ def memory():
 
 
 class Server(http.server.BaseHTTPRequestHandler):
-    """Serves one file, /file; /deaf ignores which part is asked for; /denied wants credentials; /broken fails."""
+    """Serves one file, /file; /deaf ignores which part is asked for; /denied wants credentials; /broken fails.
+
+    The answer with the whole of /dropped or /ended has half of the records; that of /ended does not say its length.
+    /deaf-dropped and /deaf-ended also ignore which part is asked for.
+    """
 
     def do_HEAD(self):
         self.answer(with_body=False)
@@ -57,16 +61,21 @@ class Server(http.server.BaseHTTPRequestHandler):
 
     def answer(self, with_body):
         path = self.path.split("?")[0]
-        status = {"/file": 200, "/deaf": 200, "/denied": 403, "/broken": 500}.get(path, 404)
+        is_file, is_deaf = path in ("/file", "/dropped", "/ended"), path.startswith("/deaf")
+        status = 200 if is_file or is_deaf else {"/denied": 403, "/broken": 500}.get(path, 404)
         body = FILE if status == 200 else b""
-        self.send_response(status if path != "/file" or "Range" not in self.headers else 206)
-        if path == "/file" and "Range" in self.headers:
+        is_part = is_file and "Range" in self.headers
+        self.send_response(206 if is_part else status)
+        if is_part:
             first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
             self.send_header("Content-Range", f"bytes {first}-{last}/{len(body)}")
             body = body[first : last + 1]
-        if path == "/file":
+        if is_file:
             self.send_header("Accept-Ranges", "bytes")
-        self.send_header("Content-Length", str(len(body)))
+        if is_part or not with_body or not path.endswith("ended"):
+            self.send_header("Content-Length", str(len(body)))
+        if not is_part and path.endswith(("dropped", "ended")):
+            body = body[: len(FILE) // 2]
         self.end_headers()
         if with_body:
             self.wfile.write(body)
@@ -124,6 +133,27 @@ def test_from_a_web_server(site, name):
     assert list(iter(source)) == CONTENTS
     assert [source[i] for i in (3, 19, 0)] == [CONTENTS[3], CONTENTS[19], CONTENTS[0]]
     assert len(pickle.loads(pickle.dumps(source))) == 20
+
+
+@pytest.mark.parametrize("name", ["dropped", "ended"])
+def test_an_answer_that_ends_too_early(site, name):
+    assert list(iter(records(f"{site}/{name}"))) == CONTENTS
+    url = f"{site}/deaf-{name}"
+    # What the library had kept is lost when a connection drops.
+    seen, reason = {
+        "dropped": ("0", f"cannot read {url!r}: ClientPayloadError: "),
+        "ended": ("2,160", f"{url!r} can only be read in order: its server sends whole files only; download it first)"),
+    }[name]
+    assert error_of(list, iter(records(url))).startswith(
+        f"cannot read {url!r}: {seen} bytes could be read, and the file has 4,320; download it first ({reason}"
+    )
+
+
+def test_an_answer_that_is_longer_than_the_file(site, monkeypatch):
+    monkeypatch.setattr(remote_file.RemoteFile, "known_size_bytes", lambda file: 100)
+    with stored(f"{site}/file").stream() as stream:
+        message = error_of(stream.read)
+    assert message == (f"cannot read '{site}/file': 4,320 bytes could be read, and the file has 100; download it first")
 
 
 def test_what_a_web_server_refuses(site):
@@ -293,3 +323,4 @@ def test_a_server_that_sends_less_than_it_says(giant):
     with stored(f"{giant}/short").stream() as stream:
         message = error_of(stream.read)
     assert message.startswith(f"cannot read '{giant}/short': ")
+    assert " bytes could be read, and the file has 3,221,225,472; download it first (" in message

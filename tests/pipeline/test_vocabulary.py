@@ -39,6 +39,7 @@ def test_rows_of_different_lengths():
         assert colours.strings == ["blue", "red"]
         assert [ids.tolist() for ids in colours(ragged)] == [[0, 1, 1], [0], []]
         assert [ids.tolist() for ids in pipeline.hash_ids(ragged, 1000)] == [[346, 261, 261], [346], []]
+    assert pipeline.Vocabulary.of([[[["a"], ["b", "c"]], [["d"]]]]).strings == ["a", "b", "c", "d"]
 
 
 def test_numbers_and_mixed_objects():

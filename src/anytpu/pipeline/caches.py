@@ -35,6 +35,12 @@ Append = Callable[[Tree], object]
 _LENGTH = struct.Struct("<Q")
 _DTYPE = re.compile(r"[<>|][biuf][1248]")
 
+_MAX_LEVELS = 60
+"""Maximum nesting of an element; a dict takes three levels of JSON, and `read_json` reads at most 200."""
+
+_TOO_LARGE = 10**4_300
+"""The first integer that is refused: Python converts integers of more digits neither to text nor back."""
+
 
 class MemoryCache:
     """Elements in memory; each worker process has its own."""
@@ -121,13 +127,23 @@ def _encoded(element: Tree) -> bytes:
 
 def _node(value: Any, path: tuple[Any, ...], parts: list[bytes]) -> Any:
     """Return a part of an element as JSON, and append its bytes to `parts`; a key names its kind."""
+    if len(path) > _MAX_LEVELS:
+        raise DataError(
+            f"a file holds elements of up to {_MAX_LEVELS} levels of dicts, lists and tuples, and {name_of(path[:1])} "
+            "has more: flatten it in map, before cache"
+        )
+    if type(value) is int and abs(value) >= _TOO_LARGE:
+        raise DataError(
+            f"a file holds integers of up to 4,300 digits, and {name_of(path)} has more: convert it in map, "
+            "before cache"
+        )
     if isinstance(value, dict | list | tuple):
         if type(value) not in (dict, list, tuple):
             raise DataError(
                 f"a file holds dicts, lists and tuples, not {type(value).__name__}: convert it in map, before cache"
             )
         if isinstance(value, dict):
-            return {"dict": [[_key(key, parts), _node(part, (*path, key), parts)] for key, part in value.items()]}
+            return {"dict": [[_key(key, path, parts), _node(part, (*path, key), parts)] for key, part in value.items()]}
         nodes = [_node(part, (*path, index), parts) for index, part in enumerate(value)]
         return nodes if isinstance(value, list) else {"tuple": nodes}
     if isinstance(value, bytes):
@@ -143,7 +159,10 @@ def _node(value: Any, path: tuple[Any, ...], parts: list[bytes]) -> Any:
 def _array_node(value: Any, path: tuple[Any, ...], parts: list[bytes]) -> Any:
     array = np.asarray(value)
     if array.dtype.kind in "OUS" and (array.ndim or isinstance(value, np.ndarray)):
-        return {"objects": [_node(part, path, parts) for part in array.ravel().tolist()], "shape": array.shape}
+        return {
+            "objects": [_node(part, (*path, index), parts) for index, part in enumerate(array.ravel().tolist())],
+            "shape": array.shape,
+        }
     if not _DTYPE.fullmatch(array.dtype.str):
         raise DataError(
             f"a file holds numbers of up to 64 bits and text, and {name_of(path)} is {array.dtype}: convert it in map, "
@@ -154,12 +173,12 @@ def _array_node(value: Any, path: tuple[Any, ...], parts: list[bytes]) -> Any:
     return {"array": array.dtype.str, "shape": array.shape if is_array else None}
 
 
-def _key(key: Any, parts: list[bytes]) -> Any:
+def _key(key: Any, path: tuple[Any, ...], parts: list[bytes]) -> Any:
     if type(key) not in (str, bytes, int):
         raise DataError(
             f"a file holds dicts with keys of type str or int, not {key!r}: convert it in map, before cache"
         )
-    return _node(key, (), parts)
+    return _node(key, path, parts)
 
 
 def _decoded(content: bytes) -> Tree:

@@ -115,11 +115,12 @@ class RemoteFile:
     @contextlib.contextmanager
     def stream(self) -> Iterator[Any]:
         """Open the file for reading in order."""
+        is_web = _is_web(self.path)
         with explained(self.path, "read"):
             system, path = file_system(self.path)
-            file = system.open(path, "rb", **(_in_one_request(system) if _is_web(self.path) else _READ_AHEAD))
+            file = system.open(path, "rb", **(_in_one_request(system) if is_web else _READ_AHEAD))
         with file:
-            yield io.BufferedReader(_ExplainedReader(file, self.path), self.chunk_bytes)
+            yield io.BufferedReader((_WebReader if is_web else _ExplainedReader)(self, file), self.chunk_bytes)
 
 
 _READ_AHEAD = {"block_size": RemoteFile.chunk_bytes, "cache_type": "readahead"}
@@ -140,17 +141,68 @@ def _in_one_request(system: Any) -> dict[str, Any]:
 class _ExplainedReader(io.RawIOBase):
     """A remote file that is read in order; its errors are FileErrors."""
 
-    def __init__(self, file: Any, path: str):
-        self._file, self._path = file, path
+    def __init__(self, file: RemoteFile, opened: Any):
+        self._file, self._opened = file, opened
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: memoryview, /) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
-        with explained(self._path, "read"):
-            content = self._file.read(len(buffer))
+        content = self._next(len(buffer))
         buffer[: len(content)] = content
         return len(content)
+
+    def _next(self, length_bytes: int) -> bytes:
+        with explained(self._file.path, "read"):
+            return self._opened.read(length_bytes)
+
+
+class _WebReader(_ExplainedReader):
+    """A web file that is read in order by one request, and from where its answer ends too early by requests of ranges.
+
+    A proxy may drop a long or idle connection. An answer without a length may also just end, so the bytes are counted.
+    """
+
+    def __init__(self, file: RemoteFile, opened: Any):
+        super().__init__(file, opened)
+        self._offset_bytes, self._is_over = 0, False
+
+    def _next(self, length_bytes: int) -> bytes:
+        content, fault = b"", None
+        if not self._is_over:
+            try:
+                content = super()._next(length_bytes)
+            except FileError as error:
+                fault = error
+            self._is_over = not content
+        if self._is_over:
+            content = self._rest(length_bytes, fault)
+        self._offset_bytes += len(content)
+        return content
+
+    def _rest(self, length_bytes: int, fault: FileError | None) -> bytes:
+        """Return what follows the end of the one answer; `fault` is the error that ended it."""
+        size_bytes = self._size_bytes
+        if size_bytes is None and fault is not None:
+            raise fault
+        if size_bytes is None or self._offset_bytes == size_bytes:
+            return b""
+        content = b""
+        if self._offset_bytes < size_bytes:
+            try:
+                content = self._file.read_at(self._offset_bytes, length_bytes)
+            except FileError as error:
+                fault = fault or error
+        if not content:
+            raise FileError(
+                f"cannot read {self._file.path!r}: {self._offset_bytes:,} bytes could be read, and the file has "
+                f"{size_bytes:,}; download it first" + (f" ({fault})" if fault is not None else "")
+            ) from fault
+        return content
+
+    @functools.cached_property
+    def _size_bytes(self) -> int | None:
+        return self._file.known_size_bytes()
 
 
 def is_url(path: str) -> bool:

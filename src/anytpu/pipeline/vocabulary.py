@@ -12,7 +12,7 @@ from __future__ import annotations
 import collections
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +108,15 @@ def _ragged_rows(strings: Any) -> list[Any] | None:
     return rows if is_object or len({len(row) for row in rows}) > 1 else None
 
 
+def _texts(strings: Any, row: int | None = None) -> Iterator[str]:
+    """Yield the strings of an array, or of rows of different lengths; `row` is the row of the array in the data."""
+    if (rows := _ragged_rows(strings)) is not None:
+        for index, part in enumerate(rows):
+            yield from _texts(part, index)
+        return
+    yield from map(_text, _present(strings, row).flat)
+
+
 def _is_array(part: Any) -> bool:
     return hasattr(part, "__len__") and not isinstance(part, str | bytes)
 
@@ -169,15 +178,8 @@ class Vocabulary:
             ['b', 'a']
         """
         counts: collections.Counter[str] = collections.Counter()
-
-        def count(array: np.ndarray) -> None:
-            counts.update(map(_text, array.flat))
-
         for row, part in enumerate(data):
-            if _is_array(part):
-                _each(part, count)
-            else:
-                count(_present(part, row))
+            counts.update(_texts(part, None if _is_array(part) else row))
         ordered = sorted(counts, key=lambda text: (-counts[text], text))
         return cls(ordered[:max_size], others)
 
