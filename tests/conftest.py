@@ -18,7 +18,6 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 # Before anything imports JAX. Tests of real accelerators run in a process of their own.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Plans and runs of the tests are not this user's.
 
 import jax
 import pytest
@@ -27,9 +26,13 @@ from hypothesis import HealthCheck, settings
 # Before any test module imports keras: it chooses the backend.
 import anytpu  # noqa: F401
 from anytpu import _keras_layers
+from anytpu.train.checkpoint import saver
 
 # As in the scope of a strategy: the same numbers, of which XLA compiles the draws five times as fast.
 _keras_layers.draw_flat()
+
+# Saves may take a minute before one is postponed: beside other work, one of some tests took a second.
+saver._FREE_S = 60.0
 
 # No deadline: a first call compiles. Derandomized: CI fails on a fault, not on luck.
 settings.register_profile("anytpu", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -78,7 +81,7 @@ def quick_compilation() -> Iterator[None]:
 
 
 BATTERY = Path(__file__).parent / "battery.txt"
-READS_KERAS_VARIABLES = [Path(__file__).parent / folder for folder in ("train", "migrate/keras_to_tpu")]
+READS_KERAS_VARIABLES = [Path(__file__).parent / folder for folder in ("train", "migrate", "migrate/keras_to_tpu")]
 # `Variable.numpy()` of Keras 3.15 does this with NumPy 2; its `__array__` takes no `copy`.
 KERAS_NUMPY = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
 

@@ -8,8 +8,8 @@ import importlib
 import pytest
 
 
-@pytest.mark.parametrize("name", ["train.padding", "migrate.keras_to_tpu.conversion", "migrate.keras_to_tpu.tpu_model"])
+@pytest.mark.parametrize("name", ["padding"])
 def test_examples(name: str):
-    result = doctest.testmod(importlib.import_module(f"anytpu.{name}"))
+    result = doctest.testmod(importlib.import_module(f"anytpu.train.{name}"))
     assert result.attempted
     assert result.failed == 0

@@ -21,6 +21,7 @@ class Command:
         add_arguments: adds its arguments to a parser; None for a command with actions.
         run: executes it and returns the exit status; None for a command with actions.
         actions: nested sub-commands, such as `anytpu chip run`. One must be given if the command has no `run`.
+        old_name: the command's name in earlier versions, which works in this one; None without one.
         renewed: returns the words after the command in the spelling of this version; None: there is no older one.
     """
 
@@ -30,6 +31,7 @@ class Command:
     add_arguments: Callable[[argparse.ArgumentParser], None] | None = None
     run: Callable[[argparse.Namespace], int] | None = None
     actions: tuple[Command, ...] = ()
+    old_name: str | None = None
     renewed: Callable[[Sequence[str]], list[str]] | None = None
 
 

@@ -32,9 +32,6 @@ _WITHOUT_JAX = ("docs", "doctor", "env", "launch", "port", "run", "worker")
 """Commands that need no JAX, or that report its settings themselves."""
 _WITHOUT_KERAS = (*_WITHOUT_JAX, "devices", "worker")
 
-_OLD_COMMANDS = {"check": "kernel"}
-"""Commands that have another name now; the old one works in this version."""
-
 HELP_COLUMNS = 80
 
 _DESCRIPTION = """\
@@ -102,10 +99,9 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
-    words = _with_new_name(words)
     check_command(words)
     parser = build_parser()
-    arguments, unknown = parser.parse_known_args(_with_action(words))
+    arguments, unknown = parser.parse_known_args(_renewed(words))
     if unknown:
         parser.refuse(unknown, " ".join(filter(None, (arguments.command, getattr(arguments, "action", None)))))
     if arguments.version:
@@ -204,24 +200,26 @@ def _named_actions(command: Command) -> list[tuple[str, Command]]:
     return [(f"{command.name} {action.name}", action) for action in command.actions if command.run is not None]
 
 
-def _with_new_name(words: list[str]) -> list[str]:
-    """Return the words with the new name of an old command, and say it."""
-    place = next((index for index, word in enumerate(words) if not word.startswith("-")), len(words))
-    old = "".join(words[place : place + 1])
-    if old not in _OLD_COMMANDS:
-        return words
-    new = _OLD_COMMANDS[old]
-    print(f"anytpu: `anytpu {old}` goes with the next version; type: anytpu {new}", file=sys.stderr)
-    return [*words[:place], new, *words[place + 1 :]]
+def _place_of_command(words: Sequence[str]) -> int:
+    """Return the index of the first word that is not an option, or the number of words."""
+    return next((index for index, word in enumerate(words) if not word.startswith("-")), len(words))
 
 
-def _with_action(words: list[str]) -> list[str]:
-    """Join a command and its action to one word, "plan ways", if the command also runs alone; renew an old spelling."""
-    place = next((index for index, word in enumerate(words) if not word.startswith("-")), len(words))
-    command = next((command for command in commands() if command.name in words[place : place + 1]), None)
+def _command_named(word: str) -> Command | None:
+    """Return the command of a name, also of an old one."""
+    return next((command for command in commands() if word in (command.name, command.old_name)), None)
+
+
+def _renewed(words: list[str]) -> list[str]:
+    """Renew old spellings, and say so; join a command and its action to one word if the command also runs alone."""
+    place = _place_of_command(words)
+    command = _command_named(words[place]) if words[place:] else None
     if command is None:
         return words
     before, after = words[:place], words[place + 1 :]
+    if words[place] != command.name:
+        new = f"type: anytpu {command.name}"
+        print(f"anytpu: `anytpu {words[place]}` goes with the next version; {new}", file=sys.stderr)
     after = command.renewed(after) if command.renewed else after
     names = [name for name, _ in _named_actions(command)]
     name = " ".join([command.name, *after[:1]])
@@ -245,10 +243,10 @@ def check_command(words: Sequence[str]) -> None:
     Raises:
         SettingError: the first word that is not an option is not a command.
     """
-    names = [command.name for command in commands()]
-    word = next((word for word in words if not word.startswith("-")), None)
-    if word is None or word in names:
+    word = next(iter(words[_place_of_command(words) :]), None)
+    if word is None or _command_named(word) is not None:
         return
+    names = [command.name for command in commands()]
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     hint = f"did you mean `anytpu {near[0]}`?" if near else f"the commands are {', '.join(names)}"
     raise SettingError(f"there is no command {word!r}; {hint}")
