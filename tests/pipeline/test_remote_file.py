@@ -47,11 +47,7 @@ def memory():
 
 
 class Server(http.server.BaseHTTPRequestHandler):
-    """Serves one file, /file; /deaf ignores which part is asked for; /denied wants credentials; /broken fails.
-
-    The answer with the whole of /dropped or /ended has half of the records; that of /ended does not say its length.
-    /deaf-dropped and /deaf-ended also ignore which part is asked for.
-    """
+    """Serves one file, /file; of each part of /short half; /denied wants credentials; /broken fails."""
 
     def do_HEAD(self):
         self.answer(with_body=False)
@@ -61,21 +57,18 @@ class Server(http.server.BaseHTTPRequestHandler):
 
     def answer(self, with_body):
         path = self.path.split("?")[0]
-        is_file, is_deaf = path in ("/file", "/dropped", "/ended"), path.startswith("/deaf")
-        status = 200 if is_file or is_deaf else {"/denied": 403, "/broken": 500}.get(path, 404)
-        body = FILE if status == 200 else b""
+        is_file = path in ("/file", "/short")
+        status = 200 if is_file else {"/denied": 403, "/broken": 500}.get(path, 404)
+        body = FILE if is_file else b""
         is_part = is_file and "Range" in self.headers
         self.send_response(206 if is_part else status)
         if is_part:
             first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
             self.send_header("Content-Range", f"bytes {first}-{last}/{len(body)}")
-            body = body[first : last + 1]
+            body = body[first : last + 1][: (last + 1 - first) // (2 if path == "/short" else 1)]
         if is_file:
             self.send_header("Accept-Ranges", "bytes")
-        if is_part or not with_body or not path.endswith("ended"):
-            self.send_header("Content-Length", str(len(body)))
-        if not is_part and path.endswith(("dropped", "ended")):
-            body = body[: len(FILE) // 2]
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if with_body:
             self.wfile.write(body)
@@ -135,25 +128,12 @@ def test_from_a_web_server(site, name):
     assert len(pickle.loads(pickle.dumps(source))) == 20
 
 
-@pytest.mark.parametrize("name", ["dropped", "ended"])
-def test_an_answer_that_ends_too_early(site, name):
-    assert list(iter(records(f"{site}/{name}"))) == CONTENTS
-    url = f"{site}/deaf-{name}"
-    # What the library had kept is lost when a connection drops.
-    seen, reason = {
-        "dropped": ("0", f"cannot read {url!r}: ClientPayloadError: "),
-        "ended": ("2,160", f"{url!r} can only be read in order: its server sends whole files only; download it first)"),
-    }[name]
-    assert error_of(list, iter(records(url))).startswith(
-        f"cannot read {url!r}: {seen} bytes could be read, and the file has 4,320; download it first ({reason}"
-    )
-
-
-def test_an_answer_that_is_longer_than_the_file(site, monkeypatch):
-    monkeypatch.setattr(remote_file.RemoteFile, "known_size_bytes", lambda file: 100)
-    with stored(f"{site}/file").stream() as stream:
+def test_a_server_that_sends_too_little(site):
+    with stored(f"{site}/short").stream() as stream:
         message = error_of(stream.read)
-    assert message == (f"cannot read '{site}/file': 4,320 bytes could be read, and the file has 100; download it first")
+    assert message == (
+        f"cannot read '{site}/short': 4,319 bytes could be read, and the file has 4,320; download it first"
+    )
 
 
 def test_what_a_web_server_refuses(site):
@@ -268,7 +248,7 @@ GIANT_BYTES = 3 * 2**30
 
 
 class Giant(http.server.BaseHTTPRequestHandler):
-    """Ignores which part is asked for, and sends fewer zeros than it says; of /unsized it does not say how many."""
+    """Ignores which part is asked for, and of /short sends fewer zeros than it says; /unsized does not say how many."""
 
     def do_HEAD(self):
         self.send_response(200)
@@ -296,31 +276,25 @@ def giant():
     server.server_close()
 
 
-def test_a_file_of_a_server_without_ranges_is_read_in_order(giant):
+def test_a_server_without_ranges_is_refused(giant):
     tracemalloc.start()
     file = stored(f"{giant}/giant")
     assert file.read_at(0, 1000) == bytes(1000)
-    assert error_of(file.read_at, 2**20, 1000) == (
-        f"'{giant}/giant' can only be read in order: its server sends whole files only; download it first"
-    )
+    refusal = f"cannot read '{giant}/giant': its server sends whole files only; download it first"
+    assert error_of(file.read_at, 2**20, 1000) == refusal
     with file.stream() as stream:
-        assert stream.read(20 * 2**20) == bytes(20 * 2**20)
+        assert error_of(stream.read) == refusal
     assert tracemalloc.get_traced_memory()[1] < 64 * 2**20
     tracemalloc.stop()
     assert pickle.loads(pickle.dumps(file)).path == file.path
 
 
-def test_a_file_of_unknown_size_is_read_in_order(giant):
+def test_a_server_that_does_not_tell_the_size_is_refused(giant):
     file = stored(f"{giant}/unsized")
-    assert error_of(file.read_at, 0, 1) == (
-        f"'{giant}/unsized' can only be read in order: its server does not report its size; download it first"
-    )
-    with file.stream() as stream:
-        assert stream.read() == bytes(3 * 2**20)
+    refusal = f"cannot read '{giant}/unsized': its server does not report its size; download it first"
+    assert error_of(file.read_at, 0, 1) == error_of(list, lines(file.path)) == refusal
 
 
-def test_a_server_that_sends_less_than_it_says(giant):
+def test_an_answer_that_ends_before_its_length(giant):
     with stored(f"{giant}/short").stream() as stream:
-        message = error_of(stream.read)
-    assert message.startswith(f"cannot read '{giant}/short': ")
-    assert " bytes could be read, and the file has 3,221,225,472; download it first (" in message
+        assert error_of(stream.read).startswith(f"cannot read '{giant}/short': ClientPayloadError: ")

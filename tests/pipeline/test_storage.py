@@ -63,7 +63,7 @@ def test_what_is_no_path():
 
 def test_reading(folder):
     file = stored(folder / "b-0")
-    assert file.size_bytes == file.known_size_bytes() == 3
+    assert file.size_bytes == 3
     assert [file.read_at(*place) for place in ((0, 2), (1, 2), (2, 9), (3, 1))] == [b"b-", b"-0", b"0", b""]
     with file.stream() as stream:
         assert [stream.read(2), stream.read(2), stream.read(2)] == [b"b-", b"0", b""]

@@ -1,8 +1,8 @@
 """Files at URLs: gs://, s3://, https:// and every other protocol of fsspec.
 
 Idea: fsspec chooses a library by the protocol, and each library reports a missing network, missing credentials or a
-missing file in its own way. Here all of these become one line with the URL and the command to type. A web server may
-ignore the requested range and send the whole file. Such a file can be read in order only.
+missing file in its own way. Here all of these become one line with the URL and the command to type. A web server that
+sends whole files only, or does not report their sizes, is refused by name.
 
 Rule: each process opens its own connections. A path that looks like a URL is never taken for a folder. A server that
 cannot be reached is an error after a few seconds, though the libraries repeat a request for a minute.
@@ -75,18 +75,12 @@ class RemoteFile:
     @functools.cached_property
     def size_bytes(self) -> int:
         """Length of the file, cached on first use."""
-        size = self.known_size_bytes()
-        if size is None:
-            raise FileError(
-                f"{self.path!r} can only be read in order: its server does not report its size; download it first"
-            )
-        return size
-
-    def known_size_bytes(self) -> int | None:
-        """Return the file's length, or None if its server does not report it."""
         with explained(self.path, "read"):
             system, path = file_system(self.path)
-            return system.size(path)
+            size = system.size(path)
+        if size is None:
+            raise FileError(f"cannot read {self.path!r}: its server does not report its size; download it first")
+        return size
 
     def read_at(self, offset_bytes: int, length_bytes: int) -> bytes:
         """Read a range of bytes; fewer at the end of the file.
@@ -98,48 +92,33 @@ class RemoteFile:
         if end_bytes <= offset_bytes:
             return b""
         with explained(self.path, "read"):
-            system, path = file_system(self.path)
             if not _is_web(self.path):
+                system, path = file_system(self.path)
                 return system.cat_file(path, start=offset_bytes, end=end_bytes)
             # A block of one byte and no cache: fsspec requests exactly the range, and reads no more of a whole file.
-            settings = {"size": self.size_bytes, "block_size": 1, "cache_type": "none"}
-            with system.open(path, headers=_plain_headers(system), **settings) as file:
+            with self._opened(block_size=1, cache_type="none") as file:
                 file.seek(offset_bytes)
-                try:
-                    return file.read(end_bytes - offset_bytes)
-                except ValueError as error:  # fsspec's error for an answer without the range
-                    raise FileError(
-                        f"{self.path!r} can only be read in order: its server sends whole files only; download it first"
-                    ) from error
+                return file.read(end_bytes - offset_bytes)
 
     @contextlib.contextmanager
     def stream(self) -> Iterator[Any]:
-        """Open the file for reading in order."""
-        is_web = _is_web(self.path)
+        """Open the file for reading in order, by requests of ranges."""
         with explained(self.path, "read"):
-            system, path = file_system(self.path)
-            file = system.open(path, "rb", **(_in_one_request(system) if is_web else _READ_AHEAD))
+            file = self._opened(block_size=self.chunk_bytes, cache_type="readahead")
         with file:
-            yield io.BufferedReader((_WebReader if is_web else _ExplainedReader)(self, file), self.chunk_bytes)
+            yield io.BufferedReader(_ExplainedReader(self, file), self.chunk_bytes)
 
-
-_READ_AHEAD = {"block_size": RemoteFile.chunk_bytes, "cache_type": "readahead"}
-
-
-def _in_one_request(system: Any) -> dict[str, Any]:
-    """Return the settings that read a web file in order: any server can send it whole, of a size that it need not know.
-
-    There is no limit on the total time; only a read without any data for 60 s times out.
-    """
-    import aiohttp
-
-    timeout = aiohttp.ClientTimeout(total=None, sock_read=60)
-    # A size keeps fsspec from asking for it; a block size of 0 lets it not matter.
-    return {"block_size": 0, "size": 1, "timeout": timeout, "headers": _plain_headers(system)}
+    def _opened(self, **settings: Any) -> Any:
+        system, path = file_system(self.path)
+        if _is_web(self.path):
+            # Content without compression, because the size and the ranges are those of the file.
+            headers = {**system.kwargs.get("headers", {}), "Accept-Encoding": "identity"}
+            settings |= {"size": self.size_bytes, "headers": headers}
+        return system.open(path, "rb", **settings)
 
 
 class _ExplainedReader(io.RawIOBase):
-    """A remote file that is read in order; its errors are FileErrors."""
+    """A remote file that is read in order; its errors are FileErrors, and so is an end before the file's."""
 
     def __init__(self, file: RemoteFile, opened: Any):
         self._file, self._opened = file, opened
@@ -148,61 +127,15 @@ class _ExplainedReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: memoryview, /) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
-        content = self._next(len(buffer))
+        with explained(self._file.path, "read"):
+            content = self._opened.read(len(buffer))
+            if not content and self._opened.tell() < self._file.size_bytes:
+                raise FileError(
+                    f"cannot read {self._file.path!r}: {self._opened.tell():,} bytes could be read, and the file has "
+                    f"{self._file.size_bytes:,}; download it first"
+                )
         buffer[: len(content)] = content
         return len(content)
-
-    def _next(self, length_bytes: int) -> bytes:
-        with explained(self._file.path, "read"):
-            return self._opened.read(length_bytes)
-
-
-class _WebReader(_ExplainedReader):
-    """A web file that is read in order by one request, and from where its answer ends too early by requests of ranges.
-
-    A proxy may drop a long or idle connection. An answer without a length may also just end, so the bytes are counted.
-    """
-
-    def __init__(self, file: RemoteFile, opened: Any):
-        super().__init__(file, opened)
-        self._offset_bytes, self._is_over = 0, False
-
-    def _next(self, length_bytes: int) -> bytes:
-        content, fault = b"", None
-        if not self._is_over:
-            try:
-                content = super()._next(length_bytes)
-            except FileError as error:
-                fault = error
-            self._is_over = not content
-        if self._is_over:
-            content = self._rest(length_bytes, fault)
-        self._offset_bytes += len(content)
-        return content
-
-    def _rest(self, length_bytes: int, fault: FileError | None) -> bytes:
-        """Return what follows the end of the one answer; `fault` is the error that ended it."""
-        size_bytes = self._size_bytes
-        if size_bytes is None and fault is not None:
-            raise fault
-        if size_bytes is None or self._offset_bytes == size_bytes:
-            return b""
-        content = b""
-        if self._offset_bytes < size_bytes:
-            try:
-                content = self._file.read_at(self._offset_bytes, length_bytes)
-            except FileError as error:
-                fault = fault or error
-        if not content:
-            raise FileError(
-                f"cannot read {self._file.path!r}: {self._offset_bytes:,} bytes could be read, and the file has "
-                f"{size_bytes:,}; download it first" + (f" ({fault})" if fault is not None else "")
-            ) from fault
-        return content
-
-    @functools.cached_property
-    def _size_bytes(self) -> int | None:
-        return self._file.known_size_bytes()
 
 
 def is_url(path: str) -> bool:
@@ -385,6 +318,8 @@ def _reason(url: str, verb: str, error: BaseException) -> str:
     if any(_is_denied(link) for link in chain):
         login = _LOGIN[_EXTRAS.get(protocol_of(url), "https")]
         return f"cannot {verb} {url!r}: there are no credentials that allow it; {login} ({words})"
+    if "range requests" in words:  # fsspec's error for an answer without the range
+        return f"cannot {verb} {url!r}: its server sends whole files only; download it first"
     if any(isinstance(link, FileNotFoundError) for link in chain):
         return f"cannot {verb} {url!r}: there is no such file or bucket"
     return f"cannot {verb} {url!r}: {type(error).__name__}: {words}"
@@ -419,8 +354,3 @@ def protocol_of(url: str) -> str:
 
 def _is_web(url: str) -> bool:
     return protocol_of(url) in ("http", "https")
-
-
-def _plain_headers(system: Any) -> dict[str, str]:
-    """Return the user's headers of a web file system, and one that asks for content without compression."""
-    return {**system.kwargs.get("headers", {}), "Accept-Encoding": "identity"}

@@ -158,9 +158,9 @@ class RecordShard:
 
     def _content(self, stream: Readable) -> ShardContent:
         if self._compression is None:
-            return ShardContent(self.path, stream, self._file.known_size_bytes())
+            return ShardContent(self.path, stream, self._file.size_bytes)
         inflated = io.BufferedReader(Inflated(stream, self._compression), MIB // 4)
-        return ShardContent(self.path, inflated, None, self._file.known_size_bytes())
+        return ShardContent(self.path, inflated, None, self._file.size_bytes)
 
 
 class IndexedShard(RecordShard):

@@ -57,10 +57,6 @@ class LocalFile:
         with _explained(self.path, "read"):
             return os.stat(self.path).st_size
 
-    def known_size_bytes(self) -> int:
-        """Return the file's length."""
-        return self.size_bytes
-
     def read_at(self, offset_bytes: int, length_bytes: int) -> bytes:
         """Read a range of bytes; fewer at the end of the file."""
         try:
