@@ -7,7 +7,7 @@ A plan can be made for more systems than are rented out. Examples are one chip a
 single cores of v4 chips ("v4-8:cores", eight devices in place of four). Several slices may be joined by the data
 center's network ("2xv5e-256").
 
-Rule: all rates are per device, derived from the chip's datasheet in `system/chips.py`. The compiler gets the hosts'
+Rule: all rates are per device, derived from the chip's datasheet in `system/chips.toml`. The compiler gets the hosts'
 blocks of chips from `system/topologies.py`.
 
 Source of the memory limits: libtpu 0.0.51, by trial, because part of the memory is reserved and no document says how
