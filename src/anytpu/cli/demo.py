@@ -143,10 +143,10 @@ def compiled(epochs: int = 1, steps: int = 1) -> keras.Model:
 
 
 def trained(console: Console, strategy: anytpu.TPUStrategy, train: Rows, epochs: int) -> keras.Model:
-    """Return a network trained on all cores, with a progress bar."""
+    """Return a network trained on all cores; a terminal shows one bar over all epochs, a log file a line for each."""
     import keras
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    from anytpu.report.progress import ProgressBar
     from anytpu.report.terminal import say
 
     x, y = train
@@ -156,8 +156,20 @@ def trained(console: Console, strategy: anytpu.TPUStrategy, train: Rows, epochs:
     cores, virtual = strategy.num_replicas_in_sync, "virtual " * strategy.cluster_resolver.is_virtual
     size = f"{model.count_params():,} weights on {len(x):,} digits"
     say(console, f"Training {size}, {BATCH} per step on {cores} {virtual}{'core' if cores == 1 else 'cores'}")
-    with ProgressBar(console, len(x)) as bar:
-        model.fit(x, y, batch_size=BATCH, epochs=epochs, verbose=0, callbacks=[bar])
+    columns = (BarColumn(24), TaskProgressColumn(), TextColumn("{task.description}"), TimeRemainingColumn(True, True))
+    # No refresh thread: it would draw during a step, and continue after an exception in the middle of a fit.
+    with Progress(*columns, console=console, auto_refresh=False, disable=not console.is_terminal) as bar:
+        task = bar.add_task("compiling", total=epochs)
+
+        def show(epoch: int, logs: dict[str, Any]) -> None:
+            metrics = "  ".join(f"{name} {logs[name]:.4f}" for name in ("loss", "accuracy"))
+            text = f"epoch {epoch + 1:>{len(str(epochs))}}/{epochs}  {metrics}"
+            bar.update(task, advance=1, description=text, refresh=True)
+            if not console.is_terminal:
+                say(console, text)
+
+        shown = keras.callbacks.LambdaCallback(on_epoch_end=show)
+        model.fit(x, y, batch_size=BATCH, epochs=epochs, verbose=0, callbacks=[shown])
     return model
 
 
