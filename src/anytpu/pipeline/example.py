@@ -3,17 +3,15 @@
 Idea: an example is a dict of features. `encode_example` chooses the kind of each feature by the type of its values;
 `parse_example` converts each feature to its specified dtype and shape.
 
-Source: the message definitions that TensorFlow documents, rebuilt at run time with the same field numbers.
-
 Rule: an error names the feature. If the bytes come from a source of this package, it also names the file, the record
-and the byte. The messages are defined in a separate descriptor pool, so that a process that also imports TensorFlow has
-no duplicate definition.
+and the byte.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,18 +23,6 @@ from anytpu.pipeline.record import Record
 Spec = Mapping[str, FeatureSpec]
 
 _BYTES_LIKE = (bytes, bytearray, memoryview, str)
-_MESSAGES = {
-    "BytesList": {"value": "repeated bytes"},
-    "FloatList": {"value": "repeated float"},
-    "Int64List": {"value": "repeated int64"},
-    "Feature": {"bytes_list": "BytesList", "float_list": "FloatList", "int64_list": "Int64List"},
-    "Features": {"feature": "map Feature"},
-    "Example": {"features": "Features"},
-    "FeatureList": {"feature": "repeated Feature"},
-    "FeatureLists": {"feature_list": "map FeatureList"},
-    "SequenceExample": {"context": "Features", "feature_lists": "FeatureLists"},
-}
-"""The messages: kind of each field by its name, in the order of the field numbers. One field of a Feature is set."""
 
 
 def encode_example(features: Mapping[str, Any]) -> bytes:
@@ -59,7 +45,7 @@ def encode_example(features: Mapping[str, Any]) -> bytes:
         >>> parse_example(encode_example({"label": 3, "name": "rose"}), parse)
         {'label': array(3), 'name': b'rose'}
     """
-    message = _message_class("Example")()
+    message = _messages().Example()
     _fill(message.features, features)
     return message.SerializeToString(deterministic=True)
 
@@ -128,7 +114,7 @@ def encode_sequence_example(context: Mapping[str, Any], sequences: Mapping[str, 
     Raises:
         RecordError: a feature has a kind that an example cannot hold, mixes kinds, or is out of range.
     """
-    message = _message_class("SequenceExample")()
+    message = _messages().SequenceExample()
     _fill(message.context, context)
     for name, steps in sequences.items():
         listed = message.feature_lists.feature_list[_checked_name(name)].feature
@@ -165,52 +151,16 @@ def parse_sequence_example(record: bytes, context: Spec, sequences: Spec) -> tup
 
 
 @functools.cache
-def _message_class(name: str) -> Any:
-    """Return the class of the message "Example" or "SequenceExample"."""
+def _messages() -> Any:
     # Imported here because loading protobuf takes 20 ms.
-    from google.protobuf import message_factory
+    from anytpu.files.proto import message_classes
 
-    return message_factory.GetMessageClass(_message_pool().FindMessageTypeByName(f"tensorflow.{name}"))
-
-
-@functools.cache
-def _message_pool() -> Any:
-    from google.protobuf import descriptor_pb2, descriptor_pool
-
-    file = descriptor_pb2.FileDescriptorProto(name="anytpu/example.proto", package="tensorflow", syntax="proto3")
-    for name, fields in _MESSAGES.items():
-        message = file.message_type.add(name=name)
-        for number, (field_name, kind) in enumerate(fields.items(), 1):
-            field = message.field.add(name=field_name, number=number, **_field_type(kind))
-            if name == "Feature":
-                field.oneof_index = 0
-            if kind.startswith("map "):
-                entry = message.nested_type.add(name=f"{field_name.title().replace('_', '')}Entry")
-                entry.options.map_entry = True
-                entry.field.add(name="key", number=1, **_field_type("string"))
-                entry.field.add(name="value", number=2, **_field_type(kind.removeprefix("map ")))
-                field.type_name = f".tensorflow.{name}.{entry.name}"
-        if name == "Feature":
-            message.oneof_decl.add(name="kind")
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return pool
-
-
-def _field_type(kind: str) -> dict[str, Any]:
-    """Return the descriptor's settings for a field's kind in `_MESSAGES`."""
-    from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Field
-
-    *prefix, name = kind.split()
-    settings: dict[str, Any] = {"label": Field.LABEL_REPEATED if prefix else Field.LABEL_OPTIONAL}
-    if name in ("bytes", "float", "int64", "string"):
-        return {**settings, "type": getattr(Field, f"TYPE_{name.upper()}")}
-    return {**settings, "type": Field.TYPE_MESSAGE, "type_name": f".tensorflow.{name}"}
+    return message_classes(Path(__file__).with_name("example.proto"))
 
 
 def _read(name: str, record: bytes) -> Any:
     try:
-        return _message_class(name).FromString(record)
+        return getattr(_messages(), name).FromString(record)
     except Exception as error:  # DecodeError or TypeError; naming DecodeError would load protobuf with this module
         if not isinstance(record, bytes | bytearray | memoryview):
             raise RecordError(f"a record to parse must be bytes, not {type(record).__name__}") from None
