@@ -261,7 +261,7 @@ class ReplicaState:
 def trace_check(name: str, objects: list[Any]) -> Callable[[ClosedJaxpr], None] | None:
     """Return a check that rejects the trace of a step that reads an NNX module through an object, as `self.model`.
 
-    JAX turns each array that a traced function captures into a constant of the compiled step; an NNX module is mutable,
+    JAX turns each array that a traced function captures into a constant of the compiled step. An NNX module is mutable,
     so its arrays must not be constants. An object may hold modules whose arrays the step does not read.
 
     Args:
