@@ -15,6 +15,7 @@ reach a product or a scatter-add stays as it is. Only the order of additions cha
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -258,14 +259,13 @@ class _Level:
         kept = [source - (source > order[axis]) for source in _without(order, axis)]
         return None if summed is None else self._emit(lambda x: lax.transpose(x, kept), summed)
 
-    def _sum_convert_element_type(self, equation: JaxprEqn, axis: int) -> Atom | None:
-        summed = self._sum(equation.invars[0], axis)
-        dtype = aval_of(equation.outvars[0]).dtype
-        return None if summed is None else self._emit(lambda x: lax.convert_element_type(x, dtype), summed)
-
     def _sum_neg(self, equation: JaxprEqn, axis: int) -> Atom | None:
+        """Return the operation of the operand's sum: it is linear, with one operand."""
         summed = self._sum(equation.invars[0], axis)
-        return None if summed is None else self._emit(lax.neg, summed)
+        operation = functools.partial(equation.primitive.bind, **equation.params)
+        return None if summed is None else self._emit(operation, summed)
+
+    _sum_convert_element_type = _sum_neg
 
     def _sum_mul(self, equation: JaxprEqn, axis: int) -> Atom | None:
         left, right = equation.invars

@@ -78,16 +78,11 @@ class Comparison:
         """Return the comparison as JSON types: numbers, strings, lists and dictionaries."""
         measured = [
             {
-                "name": measurement.name,
-                "cores": measurement.cores,
-                "is_virtual": measurement.is_virtual,
-                "first_epoch_s": measurement.first_epoch_s,
+                **dataclasses.asdict(measurement),
                 "epoch_s": list(measurement.epoch_s),
                 "median_epoch_s": measurement.median_s,
                 "example_s": measurement.example_s,
-                "examples": measurement.examples,
                 "speed_up": self.speed_up(measurement),
-                "metrics": dict(measurement.metrics),
             }
             for measurement in self.measurements
         ]
