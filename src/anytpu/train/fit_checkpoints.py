@@ -327,39 +327,8 @@ class FitRun:
             )
 
 
-class _FitCallback(keras.callbacks.Callback):
-    """A callback that reports places to a `FitRun`.
-
-    Args:
-        run: the fit.
-    """
-
-    def __init__(self, run: FitRun) -> None:
-        super().__init__()
-        self._run = run
-
-
-class _First(_FitCallback):
-    """The first callback of a fit: its methods run before those of the others."""
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        self._run.begin()
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._run.begin_epoch(epoch)
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self._run.change()
-
-    def on_train_end(self, logs: Any = None) -> None:
-        self._run.end()
-
-
-class _Last(_FitCallback):
-    """The last callback of a fit."""
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self._run.end_epoch(epoch, logs)
+class _FitCallback(keras.callbacks.LambdaCallback):
+    """A callback that reports places to a `FitRun`."""
 
 
 def _callback_list(model: Any, arguments: dict[str, Any], run: FitRun) -> Any:
@@ -379,7 +348,13 @@ def _callback_list(model: Any, arguments: dict[str, Any], run: FitRun) -> Any:
         raise SettingError(
             "fit has checkpoint_dir and the callback BackupAndRestore, and both continue a run. Remove BackupAndRestore"
         )
-    first, last = _First(run), _Last(run)
+    first = _FitCallback(
+        on_train_begin=lambda logs: run.begin(),
+        on_epoch_begin=lambda epoch, logs: run.begin_epoch(epoch),
+        on_epoch_end=lambda epoch, logs: run.change(),
+        on_train_end=lambda logs: run.end(),
+    )
+    last = _FitCallback(on_epoch_end=run.end_epoch)
     for callback in (first, last):
         callback.set_model(model)
         callback.set_params(callbacks.params)
