@@ -135,6 +135,11 @@ def without_references(closed: Any) -> Any:
     return discharge.discharge_state(closed)
 
 
+def key_implementation(key: Any) -> Any:
+    """Return the random number algorithm of typed keys; `jax.random.key_impl` refuses a spec of them."""
+    return key.dtype._impl
+
+
 def trace_settings() -> list[str]:
     """Return the settings of JAX on which a trace and its lowering depend, those of this thread included.
 

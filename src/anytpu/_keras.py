@@ -370,6 +370,21 @@ def finish_build(model: Any) -> None:
     model._post_build()
 
 
+def build_for(model: Any, batch: Any) -> None:
+    """Build a compiled model, its metrics and its optimizer for the specs of a batch."""
+    model._symbolic_build(data_batch=batch)
+
+
+def trained_by(optimizer: Any) -> list[Any]:
+    """Return the variables that an optimizer was built for."""
+    return optimizer._trainable_variables
+
+
+def rate_setting(optimizer: Any) -> Any:
+    """Return the learning rate of an optimizer: its variable, or its schedule."""
+    return optimizer._learning_rate
+
+
 def add_variables(optimizer: Any, variables: list[Any]) -> None:
     """Let an optimizer count further variables among its own, so that Keras passes them between steps."""
     optimizer._variables.extend(variables)

@@ -53,8 +53,8 @@ class Recipe:
         is_endless: whether a pass never ends, as after `repeat()`.
         is_batched: whether the elements are batches, as after `batch`; None if not known.
         reads_ahead: whether a step configures prefetching.
-        ends_with_work: whether elements are computed after the threads of `in_order`; handing each over again takes 25
-            us.
+        ends_with_work: whether elements are computed after the threads of `in_order`. If not, no further thread is
+            started: it would take 25 us an element.
     """
 
     text: str

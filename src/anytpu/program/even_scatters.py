@@ -105,7 +105,7 @@ class _Scatters:
         parts: list[Any] = [_ANY if size % self._mesh.size == 0 else None for size in sizes]
         if rows is not None and parts[rows] is None:
             parts[rows] = self._rows
-        # Axes that the operand has too are partitioned with it, and right.
+        # XLA partitions an axis that the operand has too correctly.
         for axis in scatter.params["dimension_numbers"].scatter_indices_batching_dims:
             parts[axis] = _ANY
         return parts

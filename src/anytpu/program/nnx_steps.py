@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from anytpu import _jax
 from anytpu.errors import ProgramError
 from anytpu.program.pure_step import PureStep, is_array, names_of_parameters
 
@@ -48,7 +49,7 @@ def pure_step_of(name: str, step: Callable[..., Any], arguments: Sequence[Any]) 
     names = ["/".join(map(str, path)) for path in paths]
     values = [variable.get_value() for _, variable in flat]
     # 2. A state has plain arrays. Random keys become their numbers, and keys again inside the step.
-    keys = {key: _implementation(value) for key, value in zip(names, values, strict=True) if _is_key(value)}
+    keys = {key: _jax.key_implementation(value) for key, value in zip(names, values, strict=True) if _is_key(value)}
     batch = {
         parameters[place]: value
         for place, value in enumerate(arguments)
@@ -102,10 +103,6 @@ def _kind(variable: Any, has_adapters: bool) -> str:
     if type(variable).__name__ in ("OptArray", "OptVariable", "OptState"):
         return "slots"
     return "frozen" if isinstance(variable, nnx.BatchStat | nnx.RngState) else "other"
-
-
-def _implementation(key: Any) -> Any:
-    return jax.random.key_impl(key) if isinstance(key, jax.Array) else key.dtype._impl
 
 
 def _is_key(value: Any) -> bool:

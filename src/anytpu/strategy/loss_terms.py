@@ -215,7 +215,7 @@ class _Walk:
         name, shape = equation.primitive.name, shape_of(atom)
         operands: list[Node] = [(frame, operand) for operand in equation.invars]
         if name in ("add", "sub", "add_any"):
-            # A bias that is added to each row is no term of its own.
+            # A bias that is added to each row belongs to the term of that row.
             is_of_rows = shape != () and len({_OWN in self.dependences(operand) for operand in operands}) > 1
             return None if is_of_rows else [(operand, path) for operand in operands]
         if name in ("select_n", "cond"):

@@ -254,13 +254,13 @@ def _wrap_scaled_apply(apply: Callable) -> Callable:
         replica = current_replica()
         if replica is None:
             return apply(self, grads, trainable_variables)
-        listed = list(trainable_variables or self._trainable_variables)
+        listed = list(trainable_variables or _keras.trained_by(self))
         if not self.built:
             with keras.name_scope(self.name, caller=self):
                 self.build(listed)
             self.built = True
         summed = {id(v): reduced(g, replica) for g, v in zip(grads, listed, strict=True)}
-        trained, own = self._trainable_variables, self.variables
+        trained, own = _keras.trained_by(self), self.variables
         with outside():
             new = self.stateless_apply(
                 [v.value for v in own], [summed.get(id(v)) for v in trained], [v.value for v in trained]

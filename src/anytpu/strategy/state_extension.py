@@ -19,7 +19,7 @@ class StateExtension(Protocol):
 
     @property
     def tables(self) -> dict[str, bool]:
-        """Whether it is an optimizer's slot, by path, for each variable whose rows are split in each layout."""
+        """The variables whose rows every layout splits: by path, whether it is a slot of an optimizer."""
         ...
 
     @property

@@ -43,7 +43,7 @@ _lock = threading.Lock()
 
 
 @explain_arguments
-def join_hosts(coordinator: str, processes: int, index: int, timeout_s: float = 300.0) -> HostJob:
+def join_hosts(coordinator: str, processes: int, index: int, timeout_s: float = Limits.join_s) -> HostJob:
     """Make this process one of the hosts of a job, before the first use of a device.
 
     Every host calls this with the same address and number. A program that `anytpu launch`, Slurm, Open MPI or a TPU

@@ -50,7 +50,7 @@ class LabelCheck:
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        # The classes of each output, or None for an output: one entry, which is there once the model is built.
+        # Empty until the model is built. Then its one entry has the classes of each output, or None for one without.
         self._known: list[list[Classes | None]] = []
         self._is_sparse = _may_be_sparse(model)
         self._is_over = not self._is_sparse

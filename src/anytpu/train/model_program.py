@@ -117,7 +117,7 @@ def _built(model: Any, batch: Tree, mode: str, tensors: bool) -> Any:
     if mode == "train" and _keras.is_built(model) and not tensors:
         return sketch_of(model, batch)
     if mode == "train":
-        model._symbolic_build(data_batch=batch)
+        _keras.build_for(model, batch)
     else:
         build_layers(model, batch[0])
     return model
@@ -158,12 +158,12 @@ def sketch_of(model: Any, batch: Tree) -> Any:
         settings = clones.settings_of(model)
     except Exception:
         # An optimizer or a metric of the user's own without a configuration.
-        model._symbolic_build(data_batch=batch)
+        _keras.build_for(model, batch)
         return model
     sketch = _keras.shallow_copy(model)
     with _keras.without_values():
         _keras.compile_plainly(sketch, settings)
-        sketch._symbolic_build(data_batch=batch)
+        _keras.build_for(sketch, batch)
     return sketch
 
 

@@ -5,8 +5,8 @@ in the metadata of the next one how many messages it has received. The senders c
 none arrives twice.
 
 A frame on the connection is a count (eight bytes), and then one message. A message has at least one byte: a frame
-without a message acknowledges. Its count is the number of messages that its sender has received. In other frames the
-count is 0: a frame is made once, and is sent again as it is.
+without a message acknowledges. The count of such a frame is the number of messages that its sender has received. The
+count of any other frame is 0, so it is made once and sent again as it is.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from anytpu import _jax
 from anytpu.program.program import REPLICA_AXIS
 
 
@@ -300,5 +301,5 @@ class Single(_WithoutLanes):
 def blank(spec: Any) -> Any:
     """Return an array of a spec that no device reads."""
     if jnp.issubdtype(spec.dtype, jax.dtypes.prng_key):
-        return jnp.broadcast_to(jax.random.key(0, impl=spec.dtype._impl), spec.shape)
+        return jnp.broadcast_to(jax.random.key(0, impl=_jax.key_implementation(spec)), spec.shape)
     return jnp.zeros(spec.shape, spec.dtype)
