@@ -55,7 +55,9 @@ def test_the_rows_that_a_window_reads(window: Window, rows: int):
     expected = walked(window, rows, taps)
     assert {place: row for tap in taps for place, row in found_by(window, rows, tap).items()} == expected
     inside = set(window.taps_inside(rows))
-    assert {tap for (_, tap), source in expected.items() if source >= 0} <= inside <= set(taps)
+    assert {tap for (_, tap), source in expected.items() if source >= 0} <= inside
+    lines, columns = ({divmod(tap, window.kernel_width)[axis] for tap in inside} for axis in (0, 1))
+    assert len(inside) == len(lines) * len(columns)
 
 
 @settings(max_examples=100, deadline=None)
@@ -68,11 +70,11 @@ def test_the_range_of_some_taps_has_their_rows(window: Window, rows: int, data):
         assert source < 0 or first <= source < stop
 
 
-@pytest.mark.parametrize(("stride", "taps"), [(1, 16), (65535, 8)])
+@pytest.mark.parametrize(("stride", "taps"), [(1, 12), (65535, 6)])
 def test_a_window_of_four_thousand_million_taps(stride: int, taps: int):
     window = Window(1, 3, 2, 2, 0, 65535, 65535, stride, stride, 1, 1, 32767, 32767)
     inside = list(window.taps_inside(4))
-    assert len(inside) <= 4 * taps
+    assert len(inside) == taps
     found = [source for tap in inside for source in found_by(window, 4, tap).values() if source >= 0]
     assert sorted(found) == sorted(list(range(6)) * (4 if stride == 1 else 1))
 

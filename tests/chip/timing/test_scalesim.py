@@ -8,8 +8,8 @@ from source_tree import ROOT
 
 sys.path.append(str(ROOT / "benchmarks"))
 
-import scalesim_rules as scalesim  # type: ignore[import-not-found]  # noqa: E402 - in benchmarks
-from scalesim_rules import Layer, SystolicDesign  # type: ignore[import-not-found]  # noqa: E402
+import scalesim_rules as scalesim
+from scalesim_rules import Layer, SystolicDesign
 
 CASES = Path(__file__).parent / "scalesim_cases"
 

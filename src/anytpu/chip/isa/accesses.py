@@ -54,6 +54,13 @@ class Accesses(NamedTuple):
     writes: tuple[AddressRange, ...] = ()
 
 
+class AccessedInstruction(NamedTuple):
+    """An instruction, and its reads and writes."""
+
+    instruction: Instruction
+    accesses: Accesses
+
+
 _PLACES = {
     Memory.HOST: ("byte", "bytes", " of the host's buffer"),
     Memory.BUFFER: ("unit", "units", " of the Unified Buffer"),

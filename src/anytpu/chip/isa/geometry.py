@@ -34,11 +34,17 @@ class _Axis(NamedTuple):
         high = last * self.stride - self.pad + last_tap * self.dilation
         return range(max(low, 0), min(high, self.length - 1) + 1)
 
-    def taps_inside(self, first: int, last: int) -> range:
-        """Return the taps that may be inside of the source for results `first` to `last`."""
+    def taps_inside(self, first: int, last: int) -> list[int]:
+        """Return the taps that are inside of the source for some of the results `first` to `last`."""
         step = max(self.dilation, 1)  # that of a window of one tap may be 0
         low = max(0, -((last * self.stride - self.pad) // step))
-        return range(low, min(self.kernel, (self.length - 1 + self.pad - first * self.stride) // step + 1))
+        high = min(self.kernel, (self.length - 1 + self.pad - first * self.stride) // step + 1)
+        return [tap for tap in range(low, high) if self._is_inside(first, last, tap * step - self.pad)]
+
+    def _is_inside(self, first: int, last: int, offset: int) -> bool:
+        """Return whether a result reads within the source at an offset from the start of its window."""
+        result = max(first, -(offset // self.stride))
+        return result <= last and result * self.stride + offset < self.length
 
 
 @dataclasses.dataclass(frozen=True)
