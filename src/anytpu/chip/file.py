@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +28,23 @@ from anytpu.chip.image.serialization import RecordDecoder, RecordEncoder, bindin
 from anytpu.chip.images import CompilerSettings
 from anytpu.chip.isa import Instruction, decode, encode
 from anytpu.chip.isa.design import Design
+from anytpu.chip.jobs import TRACED_ROWS
+from anytpu.chip.network.operations import HostOperations
 from anytpu.chip.quantized.checking import check_network
-from anytpu.chip.quantized.nodes import QuantizedNetwork
+from anytpu.chip.quantized.nodes import QHostStep, QuantizedNetwork
 from anytpu.errors import ChipError, ChipFileError
 from anytpu.files.json_text import MAX_JSON_BYTES, check_json, read_json
 from anytpu.files.opening import read_file
 from anytpu.files.replacing import replaced
+from anytpu.units import GIB, format_bytes
 
 SUFFIX = ".tpu"
 """Suffix of a program file's name."""
 
 _HEADER, _CODE, _WEIGHTS, _NETWORK, _ARRAYS = PARTS
+
+MAX_STEP_BYTES = GIB
+"""Maximum bytes of the values of a host step that is written for more rows than the program's batch."""
 
 MAX_PART_BYTES = {_HEADER: MAX_JSON_BYTES, _CODE: 16 * 2**20, _NETWORK: MAX_JSON_BYTES}
 """Maximum bytes of these parts: enough for 2,500 steps of an LSTM. The header has the sizes of the other parts."""
@@ -59,7 +66,8 @@ def write(
         The path.
 
     Raises:
-        ChipFileError: the name has another suffix, the file cannot be written, or a part exceeds `MAX_PART_BYTES`.
+        ChipFileError: the name has another suffix, or the file cannot be written. A part exceeds `MAX_PART_BYTES`, or a
+            host step `MAX_STEP_BYTES`.
         ChipError: an instruction cannot be encoded.
 
     Example:
@@ -101,9 +109,11 @@ def to_bytes(image: Image, network: QuantizedNetwork | None = None, settings: Co
     """Return the content of a file.
 
     Raises:
-        ChipFileError: a part exceeds `MAX_PART_BYTES`.
+        ChipFileError: a part exceeds `MAX_PART_BYTES`, or a host step `MAX_STEP_BYTES`.
         ChipError: an instruction cannot be encoded.
     """
+    if (fault := _fault_in_steps(image, network)) is not None:
+        raise ChipFileError(f"The program cannot be written. {fault} Compile it from a Program of a smaller batch.")
     describing = RecordEncoder()
     services = [describing.service(service) for service in image.services]
     described = None if network is None else describing.network(network)
@@ -190,7 +200,30 @@ def _recall(parts: dict[str, Packed]) -> tuple[Image, QuantizedNetwork | None, C
     network = None if described is None else recalling.network(described)
     if network is not None:
         check_network(network, design)
+    if (fault := _fault_in_steps(image, network)) is not None:
+        raise ChipError(fault)
     return image, network, CompilerSettings(**header["settings"])
+
+
+def _fault_in_steps(image: Image, network: QuantizedNetwork | None) -> str | None:
+    """Return why a host step takes too much memory, as a sentence, or None.
+
+    A step is computed in pieces of the rows that it was traced for, however few rows there are.
+    """
+    nodes = [service.step for service in image.services]
+    nodes += [node for node in (network.nodes if network else ()) if isinstance(node, QHostStep)]
+    for node in nodes:
+        steps: HostOperations = node.step.steps
+        values = [(argument.shape, np.dtype(argument.dtype)) for argument in steps.arguments]
+        values += [(operation.shape, operation.dtype) for operation in steps.operations]
+        size_bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in values)
+        if steps.rows > max(image.batch, TRACED_ROWS) and size_bytes > MAX_STEP_BYTES:
+            return (
+                f"The host's step {node.name!r:.100} computes {steps.rows:,} rows at a time, which take "
+                f"{format_bytes(size_bytes)}; above batches of {image.batch:,}, {format_bytes(MAX_STEP_BYTES)} is the "
+                "most that it can take."
+            )
+    return None
 
 
 def _instructions(code: bytes) -> tuple[Instruction, ...]:

@@ -376,6 +376,45 @@ def test_what_no_one_wrote_is_refused_and_fills_no_memory(name: str):
     assert str(caught.value) == f"The file 'a.tpu' {expected}"
 
 
+def with_rows(rows: int) -> bytes:
+    """A file of `service_image` whose step is for some rows, consistently, with right checksums."""
+    parts = unpacked(file.to_bytes(service_image()))
+    header = json.loads(parts["header"])
+    for step in header["steps"]["steps"]:
+        for argument in (*step["arguments"], step["result"]):
+            argument["lay"]["rows"] = argument["shape"][argument["lay"]["axis"]] = rows
+        for operation in step["operations"]:
+            operation["shape"][0] = rows
+    return join_parts({**parts, "header": json.dumps(header).encode()})
+
+
+def test_a_step_of_more_rows_than_the_program_has_is_bounded():
+    few = file.from_bytes(with_rows(10_000), "a.tpu")[0]
+    assert few.services[0].step.step.steps.rows == 10_000
+    for rows in (10**8, 10**30):
+        with pytest.raises(ChipFileError) as caught:
+            file.from_bytes(with_rows(rows), "a.tpu")
+        start, _, end = str(caught.value).partition(" take ")
+        assert start == (
+            f"The file 'a.tpu' cannot be used. The host's step 'negate/h' computes {rows:,} rows at a time, which"
+        )
+        assert end.partition("; ")[2] == (
+            "above batches of 4, 1 GiB is the most that it can take. Compile it again, or save it again, with "
+            "ChipProgram.save or anytpu chip compile."
+        )
+    step = few.services[0].step.step
+    shape = (10**8, *step.steps.operations[0].shape[1:])
+    operations = tuple(dataclasses.replace(one, shape=shape) for one in step.steps.operations)
+    result = dataclasses.replace(step.steps.result, layout=dataclasses.replace(step.steps.result.layout, rows=10**8))
+    large = dataclasses.replace(step, steps=dataclasses.replace(step.steps, operations=operations, result=result))
+    node = dataclasses.replace(few.services[0].step, step=large)
+    service = dataclasses.replace(few.services[0], step=node)
+    with pytest.raises(
+        ChipFileError, match=r"^The program cannot be written\. The host's step .* of a smaller batch\.$"
+    ):
+        file.to_bytes(dataclasses.replace(few, services=(service,)))
+
+
 def test_what_would_not_be_read_is_not_written():
     name = "n" * 2**24
     with pytest.raises(ChipFileError) as caught:

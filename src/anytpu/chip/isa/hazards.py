@@ -22,7 +22,7 @@ HOST = -1
 
 
 class Dependence(NamedTuple):
-    """What an access to an address range depends on.
+    """A dependence of an access to an address range on an earlier one.
 
     Attributes:
         kind: "unwritten": nothing wrote the addresses that are read. Otherwise the access and the earlier access.
