@@ -7,12 +7,13 @@ from text has no network, and therefore a single image.
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any, Literal
 
 from anytpu.chip.image.image import Image
 from anytpu.chip.isa.design import COMPILED_FOR, Design
 from anytpu.chip.quantized.nodes import QuantizedNetwork
-from anytpu.errors import ChipError, SettingError
+from anytpu.errors import ChipError, SettingError, SettingTypeError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +99,18 @@ def check_batch(batch: Any) -> None:
     """Raise `SettingError` unless a batch is a positive integer."""
     if not isinstance(batch, int) or isinstance(batch, bool) or batch < 1:
         raise SettingError(f"batch must be a positive integer, the examples that go through at a time, not {batch!r}.")
+
+
+def path_of(path: str | Path) -> Path:
+    """Convert to `Path`.
+
+    Raises:
+        SettingTypeError: the value is neither a string nor a path.
+    """
+    try:
+        return Path(path)
+    except TypeError as error:
+        raise SettingTypeError(f"a path must be a string or a pathlib.Path, not {path!r}.") from error
 
 
 def _key(batch: int, design: Design) -> tuple[int, ...]:
