@@ -13,7 +13,7 @@ import numpy as np
 
 from anytpu._calls import explain_methods
 from anytpu.chip.image.image import Image
-from anytpu.chip.images import CompilerSettings, ImageCache, path_of
+from anytpu.chip.images import ImageCache, path_of
 from anytpu.chip.isa.design import Design
 from anytpu.chip.running import Runner
 from anytpu.showing import report
@@ -45,7 +45,7 @@ class ChipProgram:
         self,
         image: Image,
         network: QuantizedNetwork | None = None,
-        settings: CompilerSettings | None = None,
+        spill: bool = True,
         summary: Summary | None = None,
         example: Mapping[str, np.ndarray] | None = None,
     ) -> None:
@@ -53,7 +53,7 @@ class ChipProgram:
         self.network = network
         self.summary = summary
         self.example = dict(example or {})
-        self._images = ImageCache(image, network, settings or CompilerSettings())
+        self._images = ImageCache(image, network, spill)
         self._runner = Runner(self._images)
 
     def __repr__(self) -> str:
@@ -157,7 +157,7 @@ class ChipProgram:
         """
         from anytpu.chip import file
 
-        return file.write(path_of(path), self._images.own, self.network, self._images.settings)
+        return file.write(path_of(path), self._images.own, self.network, self._images.spill)
 
     def to_onnx(self, path: str | Path, *, unsigned: bool = False, integers: bool = False) -> Path:
         """Write the quantized network as an ONNX model that computes the same integers, and return its path.

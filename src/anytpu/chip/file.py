@@ -25,7 +25,7 @@ import numpy as np
 from anytpu.chip.file_parts import PARTS, SAVE_AGAIN, Packed, join_parts, split_parts
 from anytpu.chip.image.image import Image, Resident, Tag
 from anytpu.chip.image.serialization import RecordDecoder, RecordEncoder, binding, join_arrays, size_bytes, split_arrays
-from anytpu.chip.images import CompilerSettings
+from anytpu.chip.images import check_spill
 from anytpu.chip.isa import Instruction, decode, encode
 from anytpu.chip.isa.design import Design
 from anytpu.chip.jobs import TRACED_ROWS
@@ -50,9 +50,7 @@ MAX_PART_BYTES = {_HEADER: MAX_JSON_BYTES, _CODE: 16 * 2**20, _NETWORK: MAX_JSON
 """Maximum bytes of these parts: enough for 2,500 steps of an LSTM. The header has the sizes of the other parts."""
 
 
-def write(
-    path: str | Path, image: Image, network: QuantizedNetwork | None = None, settings: CompilerSettings | None = None
-) -> Path:
+def write(path: str | Path, image: Image, network: QuantizedNetwork | None = None, spill: bool = True) -> Path:
     """Write a program to a file.
 
     Args:
@@ -60,7 +58,7 @@ def write(
         image: the program.
         network: the network that it was compiled from, so that a reader can compile it for another batch. None: omit
             it.
-        settings: settings of this and of later compilations; None: the defaults.
+        spill: whether later compilations may move tensors that exceed the Unified Buffer to the host.
 
     Returns:
         The path.
@@ -76,7 +74,7 @@ def write(
     place = Path(path)
     if place.suffix != SUFFIX:
         raise ChipFileError(f"The name of a program for the chip must end in {SUFFIX!r}, unlike {str(path)!r}.")
-    content = to_bytes(image, network, settings)
+    content = to_bytes(image, network, spill)
     try:
         with replaced(place) as unfinished:
             unfinished.write_bytes(content)
@@ -85,18 +83,18 @@ def write(
     return place
 
 
-def read(path: str | Path) -> tuple[Image, QuantizedNetwork | None, CompilerSettings]:
+def read(path: str | Path) -> tuple[Image, QuantizedNetwork | None, bool]:
     """Read a program from a file.
 
     Returns:
-        The program, its quantized network (None if the file has none), and the settings of its compilation.
+        The program, its quantized network (None if the file has none), and whether its compilation may spill.
 
     Raises:
         ChipFileError: the file does not exist, is not a program for the chip, is truncated or altered, or has a newer
             format.
 
     Example:
-        >>> image, network, settings = read("model.tpu")  # doctest: +SKIP
+        >>> image, network, spill = read("model.tpu")  # doctest: +SKIP
     """
     try:
         content = read_file(Path(path))
@@ -105,7 +103,7 @@ def read(path: str | Path) -> tuple[Image, QuantizedNetwork | None, CompilerSett
     return from_bytes(content, str(path))
 
 
-def to_bytes(image: Image, network: QuantizedNetwork | None = None, settings: CompilerSettings | None = None) -> bytes:
+def to_bytes(image: Image, network: QuantizedNetwork | None = None, spill: bool = True) -> bytes:
     """Return the content of a file.
 
     Raises:
@@ -129,7 +127,7 @@ def to_bytes(image: Image, network: QuantizedNetwork | None = None, settings: Co
         "tags": [dataclasses.asdict(tag) for tag in image.tags],
         "residents": [dataclasses.asdict(resident) for resident in image.residents],
         "design": dataclasses.asdict(image.design),
-        "settings": dataclasses.asdict(settings or CompilerSettings()),
+        "settings": {"spill": spill},
         "steps": steps,
         "arrays": listed,
         "weights_bytes": len(image.weights),
@@ -151,8 +149,8 @@ def to_bytes(image: Image, network: QuantizedNetwork | None = None, settings: Co
     return join_parts(dict(zip(PARTS, parts, strict=True)))
 
 
-def from_bytes(content: bytes, name: str) -> tuple[Image, QuantizedNetwork | None, CompilerSettings]:
-    """Parse the content of a file; return the program, its network or None, and its settings.
+def from_bytes(content: bytes, name: str) -> tuple[Image, QuantizedNetwork | None, bool]:
+    """Parse the content of a file; return the program, its network or None, and whether it may spill.
 
     Args:
         content: the bytes of the file.
@@ -173,7 +171,7 @@ def from_bytes(content: bytes, name: str) -> tuple[Image, QuantizedNetwork | Non
     raise ChipFileError(f"The file {name!r} cannot be used. {why} Compile it again, or {SAVE_AGAIN}")
 
 
-def _recall(parts: dict[str, Packed]) -> tuple[Image, QuantizedNetwork | None, CompilerSettings]:
+def _recall(parts: dict[str, Packed]) -> tuple[Image, QuantizedNetwork | None, bool]:
     # The header gives the maximum sizes of the other parts.
     header = read_json(parts[_HEADER].unpack(MAX_PART_BYTES[_HEADER]))
     design = Design(**header["design"])
@@ -202,7 +200,7 @@ def _recall(parts: dict[str, Packed]) -> tuple[Image, QuantizedNetwork | None, C
         check_network(network, design)
     if (fault := _fault_in_steps(image, network)) is not None:
         raise ChipError(fault)
-    return image, network, CompilerSettings(**header["settings"])
+    return image, network, check_spill(header["settings"]["spill"])
 
 
 def _fault_in_steps(image: Image, network: QuantizedNetwork | None) -> str | None:

@@ -26,11 +26,11 @@ def load(path: str | Path) -> ChipProgram:
     """
     from anytpu.chip import checking, file
 
-    image, network, settings = file.read(path_of(path))
+    image, network, spill = file.read(path_of(path))
     checking.check(image)
     if network is not None:
         _check_interface(network, image, str(path))
-    return ChipProgram(image, network, settings)
+    return ChipProgram(image, network, spill)
 
 
 def _check_interface(network: QuantizedNetwork, image: Image, file: str) -> None:

@@ -22,7 +22,6 @@ from anytpu.chip.file import read, write
 from anytpu.chip.file_parts import PARTS, join_parts, split_parts
 from anytpu.chip.image import serialization
 from anytpu.chip.image.image import Image
-from anytpu.chip.images import CompilerSettings
 from anytpu.chip.isa.instructions import Halt, MatrixMultiply
 from anytpu.chip.loading import load
 from anytpu.chip.network import operations
@@ -45,8 +44,8 @@ def test_the_examples_of_the_documentation():
 def test_an_image_there_and_back(tmp_path: Path):
     image = dense_image()
     path = write(tmp_path / "dense.tpu", image)
-    again, network, settings = read(path)
-    assert network is None and settings == CompilerSettings()
+    again, network, spill = read(path)
+    assert network is None and spill is True
     for field in dataclasses.fields(Image):
         if field.name != "weights":
             assert getattr(again, field.name) == getattr(image, field.name), field.name
@@ -56,10 +55,10 @@ def test_an_image_there_and_back(tmp_path: Path):
 
 def test_services_and_networks_there_and_back(tmp_path: Path):
     image, network = service_image(), every_node()
-    path = write(tmp_path / "all.tpu", image, network, CompilerSettings("native", False))
-    again, network_again, settings = read(str(path))
-    assert network_again is not None and settings == CompilerSettings("native", False)
-    assert file.to_bytes(again, network_again, settings) == path.read_bytes()
+    path = write(tmp_path / "all.tpu", image, network, False)
+    again, network_again, spill = read(str(path))
+    assert network_again is not None and spill is False
+    assert file.to_bytes(again, network_again, spill) == path.read_bytes()
     assert [type(node) for node in network_again.nodes] == [type(node) for node in network.nodes]
     assert (network_again.inputs, network_again.outputs) == (network.inputs, network.outputs)
     assert (network_again.shapes, network_again.quantizations) == (network.shapes, network.quantizations)
@@ -322,12 +321,8 @@ HOSTILE = {
         lambda: crafted(with_header(batch=2.5)),
         USELESS.format("The batch of 'dense' must be an integer from 1 to 4294967295, not 2.5."),
     ),
-    "an unknown way to compile": (
-        lambda: crafted(with_header(settings={"convolution": "fast", "spill": True})),
-        SENSELESS.format("SettingError: convolution must be 'auto', 'native' or 'packed', not 'fast'."),
-    ),
     "a spill that is none": (
-        lambda: crafted(with_header(settings={"convolution": "auto", "spill": 1})),
+        lambda: crafted(with_header(settings={"spill": 1})),
         SENSELESS.format("SettingError: spill must be True or False, not 1."),
     ),
     "an array of no size": (
