@@ -4,7 +4,7 @@
 
 VENV is made by `scripts/benchmark_venvs` (.venv-benchmarks/scalesim, the default). Contenders take turns, round by
 round, in one run: SCALE-Sim itself (a process that stays; 256 x 256, weight stationary, mode CALC, without traces), our
-mode with its rules (`chip.timing.scalesim`), and our model of the first TPU (`chip.timing.time` of programs that were
+mode with its rules (`scalesim_rules.py`), and our model of the first TPU (`chip.timing.time` of programs that were
 compiled before; what compiling takes is told beside).
 
 The cycles differ because the question does. SCALE-Sim's array loads a tile, streams, and drains, one after the other,
@@ -31,11 +31,12 @@ from typing import Any
 
 import numpy as np
 
+import scalesim_rules as scalesim
 from anytpu.chip.compiler import compile_image
 from anytpu.chip.image.image import Image
 from anytpu.chip.network.nodes import Port
 from anytpu.chip.quantized.nodes import QConvolution, Quantization, QuantizedNetwork
-from anytpu.chip.timing import Timing, scalesim, time
+from anytpu.chip.timing import Timing, time
 from machine import cpu_name
 
 HERE = Path(__file__).parent

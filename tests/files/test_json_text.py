@@ -24,7 +24,7 @@ from anytpu.train.checkpoint.lock import Writer
 from source_tree import modules
 
 OWN_TEXT = {
-    "anytpu.chip.assembly.line": "a quoted word of one line",
+    "anytpu.chip.assembly.operands": "a quoted word of one line",
     "anytpu.engine.random_state": "sent by a host of the same job",
     "anytpu.files.json_text": "the reader",
     "anytpu.pipeline.walk": "made in the same expression",

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from anytpu._calls import explain_methods
-from anytpu.chip import written
 from anytpu.chip.image.image import Image
-from anytpu.chip.images import CompilerSettings, ImageCache
+from anytpu.chip.images import ImageCache, path_of
 from anytpu.chip.isa.design import Design
 from anytpu.chip.running import Runner
 from anytpu.showing import report
@@ -46,7 +45,7 @@ class ChipProgram:
         self,
         image: Image,
         network: QuantizedNetwork | None = None,
-        settings: CompilerSettings | None = None,
+        spill: bool = True,
         summary: Summary | None = None,
         example: Mapping[str, np.ndarray] | None = None,
     ) -> None:
@@ -54,7 +53,7 @@ class ChipProgram:
         self.network = network
         self.summary = summary
         self.example = dict(example or {})
-        self._images = ImageCache(image, network, settings or CompilerSettings())
+        self._images = ImageCache(image, network, spill)
         self._runner = Runner(self._images)
 
     def __repr__(self) -> str:
@@ -146,7 +145,9 @@ class ChipProgram:
 
     def disassemble(self, batch: int | None = None, *, weights: bool = False) -> str:
         """Return the program as assembly text; with `weights`, `chip.assemble` restores the same bytes from it."""
-        return written.text(self._images, batch, weights)
+        from anytpu.chip.assembly import disassemble
+
+        return disassemble(self.image(batch), weights=weights)
 
     def save(self, path: str | Path) -> Path:
         """Write the program as a `.tpu` file, which `chip.load` reads, and return its path.
@@ -154,7 +155,9 @@ class ChipProgram:
         Raises:
             ChipFileError: the file cannot be written.
         """
-        return written.save(self._images, path)
+        from anytpu.chip import file
+
+        return file.write(path_of(path), self._images.own, self.network, self._images.spill)
 
     def to_onnx(self, path: str | Path, *, unsigned: bool = False, integers: bool = False) -> Path:
         """Write the quantized network as an ONNX model that computes the same integers, and return its path.
@@ -168,23 +171,26 @@ class ChipProgram:
             ChipError: the program has no network, a host step has no ONNX operator, or onnx is not installed.
             ChipFileError: the file cannot be written.
         """
-        return written.save_onnx(self._images, path, unsigned, integers)
+        from anytpu.chip.onnx import write
+
+        network = self._images.network_to("write as ONNX")
+        return write(network, path_of(path), unsigned=unsigned, integers=integers)
 
     def trace(self, path: str | Path, batch: int | None = None) -> Path:
         """Write a trace of all units for https://ui.perfetto.dev, and return its path."""
-        return report("chip").to_trace(self.time(batch, events=True), written.path_of(path), self.image(batch))
+        return report("chip").to_trace(self.time(batch, events=True), path_of(path), self.image(batch))
 
     def to_html(self, path: str | Path) -> Path:
         """Write all reports as one self-contained HTML page, and return its path."""
-        return report("chip").to_html(self, written.path_of(path))
+        return report("chip").to_html(self, path_of(path))
 
     def to_svg(self, folder: str | Path) -> list[Path]:
         """Write each plot as an SVG file into a folder, and return their paths."""
-        return report("chip").to_images(self, written.path_of(folder), "svg")
+        return report("chip").to_images(self, path_of(folder), "svg")
 
     def to_png(self, folder: str | Path) -> list[Path]:
         """Write each plot as a PNG file into a folder, and return their paths."""
-        return report("chip").to_images(self, written.path_of(folder), "png")
+        return report("chip").to_images(self, path_of(folder), "png")
 
     def show(self) -> None:
         """Print a summary: the layers, the place of each (chip or host), the memory and the predicted time."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -24,28 +25,32 @@ import numpy as np
 from anytpu.chip.file_parts import PARTS, SAVE_AGAIN, Packed, join_parts, split_parts
 from anytpu.chip.image.image import Image, Resident, Tag
 from anytpu.chip.image.serialization import RecordDecoder, RecordEncoder, binding, join_arrays, size_bytes, split_arrays
-from anytpu.chip.images import CompilerSettings
+from anytpu.chip.images import check_spill
 from anytpu.chip.isa import Instruction, decode, encode
 from anytpu.chip.isa.design import Design
+from anytpu.chip.jobs import TRACED_ROWS
+from anytpu.chip.network.operations import HostOperations
 from anytpu.chip.quantized.checking import check_network
-from anytpu.chip.quantized.nodes import QuantizedNetwork
+from anytpu.chip.quantized.nodes import QHostStep, QuantizedNetwork
 from anytpu.errors import ChipError, ChipFileError
 from anytpu.files.json_text import MAX_JSON_BYTES, check_json, read_json
 from anytpu.files.opening import read_file
 from anytpu.files.replacing import replaced
+from anytpu.units import GIB, format_bytes
 
 SUFFIX = ".tpu"
 """Suffix of a program file's name."""
 
 _HEADER, _CODE, _WEIGHTS, _NETWORK, _ARRAYS = PARTS
 
+MAX_STEP_BYTES = GIB
+"""Maximum bytes of the values of a host step that is written for more rows than the program's batch."""
+
 MAX_PART_BYTES = {_HEADER: MAX_JSON_BYTES, _CODE: 16 * 2**20, _NETWORK: MAX_JSON_BYTES}
 """Maximum bytes of these parts: enough for 2,500 steps of an LSTM. The header has the sizes of the other parts."""
 
 
-def write(
-    path: str | Path, image: Image, network: QuantizedNetwork | None = None, settings: CompilerSettings | None = None
-) -> Path:
+def write(path: str | Path, image: Image, network: QuantizedNetwork | None = None, spill: bool = True) -> Path:
     """Write a program to a file.
 
     Args:
@@ -53,13 +58,14 @@ def write(
         image: the program.
         network: the network that it was compiled from, so that a reader can compile it for another batch. None: omit
             it.
-        settings: settings of this and of later compilations; None: the defaults.
+        spill: whether later compilations may move tensors that exceed the Unified Buffer to the host.
 
     Returns:
         The path.
 
     Raises:
-        ChipFileError: the name has another suffix, the file cannot be written, or a part exceeds `MAX_PART_BYTES`.
+        ChipFileError: the name has another suffix, or the file cannot be written. A part exceeds `MAX_PART_BYTES`, or a
+            host step `MAX_STEP_BYTES`.
         ChipError: an instruction cannot be encoded.
 
     Example:
@@ -68,7 +74,7 @@ def write(
     place = Path(path)
     if place.suffix != SUFFIX:
         raise ChipFileError(f"The name of a program for the chip must end in {SUFFIX!r}, unlike {str(path)!r}.")
-    content = to_bytes(image, network, settings)
+    content = to_bytes(image, network, spill)
     try:
         with replaced(place) as unfinished:
             unfinished.write_bytes(content)
@@ -77,18 +83,18 @@ def write(
     return place
 
 
-def read(path: str | Path) -> tuple[Image, QuantizedNetwork | None, CompilerSettings]:
+def read(path: str | Path) -> tuple[Image, QuantizedNetwork | None, bool]:
     """Read a program from a file.
 
     Returns:
-        The program, its quantized network (None if the file has none), and the settings of its compilation.
+        The program, its quantized network (None if the file has none), and whether its compilation may spill.
 
     Raises:
         ChipFileError: the file does not exist, is not a program for the chip, is truncated or altered, or has a newer
             format.
 
     Example:
-        >>> image, network, settings = read("model.tpu")  # doctest: +SKIP
+        >>> image, network, spill = read("model.tpu")  # doctest: +SKIP
     """
     try:
         content = read_file(Path(path))
@@ -97,13 +103,15 @@ def read(path: str | Path) -> tuple[Image, QuantizedNetwork | None, CompilerSett
     return from_bytes(content, str(path))
 
 
-def to_bytes(image: Image, network: QuantizedNetwork | None = None, settings: CompilerSettings | None = None) -> bytes:
+def to_bytes(image: Image, network: QuantizedNetwork | None = None, spill: bool = True) -> bytes:
     """Return the content of a file.
 
     Raises:
-        ChipFileError: a part exceeds `MAX_PART_BYTES`.
+        ChipFileError: a part exceeds `MAX_PART_BYTES`, or a host step `MAX_STEP_BYTES`.
         ChipError: an instruction cannot be encoded.
     """
+    if (fault := _fault_in_steps(image, network)) is not None:
+        raise ChipFileError(f"The program cannot be written. {fault} Compile it from a Program of a smaller batch.")
     describing = RecordEncoder()
     services = [describing.service(service) for service in image.services]
     described = None if network is None else describing.network(network)
@@ -119,7 +127,7 @@ def to_bytes(image: Image, network: QuantizedNetwork | None = None, settings: Co
         "tags": [dataclasses.asdict(tag) for tag in image.tags],
         "residents": [dataclasses.asdict(resident) for resident in image.residents],
         "design": dataclasses.asdict(image.design),
-        "settings": dataclasses.asdict(settings or CompilerSettings()),
+        "settings": {"spill": spill},
         "steps": steps,
         "arrays": listed,
         "weights_bytes": len(image.weights),
@@ -141,8 +149,8 @@ def to_bytes(image: Image, network: QuantizedNetwork | None = None, settings: Co
     return join_parts(dict(zip(PARTS, parts, strict=True)))
 
 
-def from_bytes(content: bytes, name: str) -> tuple[Image, QuantizedNetwork | None, CompilerSettings]:
-    """Parse the content of a file; return the program, its network or None, and its settings.
+def from_bytes(content: bytes, name: str) -> tuple[Image, QuantizedNetwork | None, bool]:
+    """Parse the content of a file; return the program, its network or None, and whether it may spill.
 
     Args:
         content: the bytes of the file.
@@ -163,7 +171,7 @@ def from_bytes(content: bytes, name: str) -> tuple[Image, QuantizedNetwork | Non
     raise ChipFileError(f"The file {name!r} cannot be used. {why} Compile it again, or {SAVE_AGAIN}")
 
 
-def _recall(parts: dict[str, Packed]) -> tuple[Image, QuantizedNetwork | None, CompilerSettings]:
+def _recall(parts: dict[str, Packed]) -> tuple[Image, QuantizedNetwork | None, bool]:
     # The header gives the maximum sizes of the other parts.
     header = read_json(parts[_HEADER].unpack(MAX_PART_BYTES[_HEADER]))
     design = Design(**header["design"])
@@ -190,7 +198,30 @@ def _recall(parts: dict[str, Packed]) -> tuple[Image, QuantizedNetwork | None, C
     network = None if described is None else recalling.network(described)
     if network is not None:
         check_network(network, design)
-    return image, network, CompilerSettings(**header["settings"])
+    if (fault := _fault_in_steps(image, network)) is not None:
+        raise ChipError(fault)
+    return image, network, check_spill(header["settings"]["spill"])
+
+
+def _fault_in_steps(image: Image, network: QuantizedNetwork | None) -> str | None:
+    """Return why a host step takes too much memory, as a sentence, or None.
+
+    A step is computed in pieces of the rows that it was traced for, however few rows there are.
+    """
+    nodes = [service.step for service in image.services]
+    nodes += [node for node in (network.nodes if network else ()) if isinstance(node, QHostStep)]
+    for node in nodes:
+        steps: HostOperations = node.step.steps
+        values = [(argument.shape, np.dtype(argument.dtype)) for argument in steps.arguments]
+        values += [(operation.shape, operation.dtype) for operation in steps.operations]
+        size_bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in values)
+        if steps.rows > max(image.batch, TRACED_ROWS) and size_bytes > MAX_STEP_BYTES:
+            return (
+                f"The host's step {node.name!r:.100} computes {steps.rows:,} rows at a time, which take "
+                f"{format_bytes(size_bytes)}; above batches of {image.batch:,}, {format_bytes(MAX_STEP_BYTES)} is the "
+                "most that it can take."
+            )
+    return None
 
 
 def _instructions(code: bytes) -> tuple[Instruction, ...]:

@@ -6,33 +6,13 @@ from text has no network, and therefore a single image.
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any
 
 from anytpu.chip.image.image import Image
 from anytpu.chip.isa.design import COMPILED_FOR, Design
 from anytpu.chip.quantized.nodes import QuantizedNetwork
-from anytpu.errors import ChipError, SettingError
-
-
-@dataclasses.dataclass(frozen=True)
-class CompilerSettings:
-    """Settings of the compiler.
-
-    Attributes:
-        convolution: kernel positions per pass: one ("native"), as many as the array holds ("packed"), or the faster of
-            both ("auto").
-        spill: whether to move tensors that exceed the Unified Buffer to the host; False: raise an error instead.
-    """
-
-    convolution: Literal["auto", "native", "packed"] = "auto"
-    spill: bool = True
-
-    def __post_init__(self):
-        if self.convolution not in ("auto", "native", "packed"):
-            raise SettingError(f"convolution must be 'auto', 'native' or 'packed', not {self.convolution!r}.")
-        if not isinstance(self.spill, bool):
-            raise SettingError(f"spill must be True or False, not {self.spill!r}.")
+from anytpu.errors import ChipError, SettingError, SettingTypeError
 
 
 class ImageCache:
@@ -41,13 +21,13 @@ class ImageCache:
     Attributes:
         own: the image that the program was made with.
         network: the quantized network from which other images are compiled, or None.
-        settings: settings of the compiler.
+        spill: whether the compiler may move tensors that exceed the Unified Buffer to the host.
     """
 
-    def __init__(self, own: Image, network: QuantizedNetwork | None, settings: CompilerSettings) -> None:
+    def __init__(self, own: Image, network: QuantizedNetwork | None, spill: bool) -> None:
         self.own = own
         self.network = network
-        self.settings = settings
+        self.spill = spill
         self._known = {_key(own.batch, own.design): own}
 
     def image(self, batch: int | None = None, design: Design | None = None) -> Image:
@@ -85,19 +65,32 @@ class ImageCache:
                 f"{self.own.name} was assembled for batches of {self.own.batch} and for one chip; it has no network to "
                 "compile anew."
             )
-        return compile_image(
-            self.network,
-            batch=batch,
-            design=design,
-            convolution=self.settings.convolution,
-            spill=self.settings.spill,
-        )
+        return compile_image(self.network, batch=batch, design=design, spill=self.spill)
+
+
+def check_spill(spill: Any) -> bool:
+    """Return whether tensors may move to the host; raise `SettingError` unless that is True or False."""
+    if not isinstance(spill, bool):
+        raise SettingError(f"spill must be True or False, not {spill!r}.")
+    return spill
 
 
 def check_batch(batch: Any) -> None:
     """Raise `SettingError` unless a batch is a positive integer."""
     if not isinstance(batch, int) or isinstance(batch, bool) or batch < 1:
         raise SettingError(f"batch must be a positive integer, the examples that go through at a time, not {batch!r}.")
+
+
+def path_of(path: str | Path) -> Path:
+    """Convert to `Path`.
+
+    Raises:
+        SettingTypeError: the value is neither a string nor a path.
+    """
+    try:
+        return Path(path)
+    except TypeError as error:
+        raise SettingTypeError(f"a path must be a string or a pathlib.Path, not {path!r}.") from error
 
 
 def _key(batch: int, design: Design) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""`ProgramInterface`: the interface of a program: inputs, outputs, shapes and quantizations.
+"""`interface_of`: the inputs, outputs, shapes and quantizations of a program, as a network.
 
 Idea: a compiled program has a network with the user's shapes and names. A program that was assembled from text, or read
 from a file without a network, has only its image. Its interface then follows from the image's bindings and from the
@@ -7,42 +7,28 @@ inputs and outputs of its host steps.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from anytpu.chip.image.image import Binding, Image
-from anytpu.chip.network.nodes import Node, Port, Shape
+from anytpu.chip.network.nodes import Port
 from anytpu.chip.network.shapes import canonical_shape
-from anytpu.chip.quantized.nodes import Quantization, QuantizedNetwork
+from anytpu.chip.quantized.nodes import QuantizedNetwork
 
 
-@dataclasses.dataclass(frozen=True)
-class ProgramInterface:
-    """The interface of a program.
+def interface_of(image: Image, network: QuantizedNetwork | None) -> QuantizedNetwork:
+    """Return the network of a program; if it has only an image, the part of a network that its image describes.
 
-    Attributes:
-        inputs, outputs: the inputs and outputs, in order.
-        shapes: maps each input, output and tensor of a host step to its shape, `(height, width, channels)`.
-        quantizations: maps each chip tensor that the host reads or writes to its quantization.
-        steps: the nodes, host steps among them; without a network only the host steps.
+    That part has the inputs and outputs, their shapes, each chip tensor that the host reads or writes, and the host's
+    steps.
     """
-
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
-    shapes: Mapping[str, Shape]
-    quantizations: Mapping[str, Quantization]
-    steps: tuple[Node, ...]
-
-
-def interface_of(image: Image, network: QuantizedNetwork | None) -> ProgramInterface:
-    """Return the interface of a program; `network` is None if it has only an image."""
     if network is not None:
-        return ProgramInterface(network.inputs, network.outputs, network.shapes, network.quantizations, network.nodes)
+        return network
     inputs, outputs = (
         (*_chip_ports(image.inputs), *_host_inputs(image)),
         (*_chip_ports(image.outputs), *_host_outputs(image)),
     )
-    return ProgramInterface(
+    return QuantizedNetwork(
+        image.name,
         inputs=inputs,
         outputs=outputs,
         shapes={
@@ -50,7 +36,7 @@ def interface_of(image: Image, network: QuantizedNetwork | None) -> ProgramInter
             **{binding.tensor: binding.shape for binding in _bindings(image)},
         },
         quantizations={binding.tensor: binding.quantization for binding in _bindings(image)},
-        steps=tuple(service.step for service in image.services),
+        nodes=tuple(service.step for service in image.services),
     )
 
 

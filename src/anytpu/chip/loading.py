@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from anytpu._calls import explain_arguments
-from anytpu.chip import written
 from anytpu.chip.chip_program import ChipProgram
 from anytpu.chip.file_parts import SAVE_AGAIN
 from anytpu.chip.image.image import Image
+from anytpu.chip.images import path_of
 from anytpu.chip.quantized.nodes import QuantizedNetwork
 from anytpu.errors import ChipFileError, SettingTypeError
 
@@ -26,11 +26,11 @@ def load(path: str | Path) -> ChipProgram:
     """
     from anytpu.chip import checking, file
 
-    image, network, settings = file.read(written.path_of(path))
+    image, network, spill = file.read(path_of(path))
     checking.check(image)
     if network is not None:
         _check_interface(network, image, str(path))
-    return ChipProgram(image, network, settings)
+    return ChipProgram(image, network, spill)
 
 
 def _check_interface(network: QuantizedNetwork, image: Image, file: str) -> None:

@@ -88,7 +88,7 @@ class Runner:
         """Return the tensor if it is on the chip, else the chip tensors from which the host computes it."""
         if tensor in self._interface.quantizations:
             return [tensor]
-        maker = next((step for step in self._interface.steps if step.output == tensor), None)
+        maker = next((step for step in self._interface.nodes if step.output == tensor), None)
         inputs = maker.inputs if isinstance(maker, QHostStep) else ()
         return [source for name in inputs for source in self._held(name)]
 

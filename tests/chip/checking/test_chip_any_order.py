@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from anytpu.chip.checking import check
-from anytpu.chip.checking.clocks import VectorClocks
 from anytpu.chip.compiler import compile_image
 from anytpu.chip.image.image import Image
 from anytpu.chip.isa.accesses import parameters_popped, tiles_popped
 from anytpu.chip.isa.design import Design
+from anytpu.chip.isa.hazards import VectorClocks
 from anytpu.chip.isa.instructions import Halt, Instruction, InterruptHost, ReadWeights, SetConfiguration, Sync
 from anytpu.chip.isa.issue import RESET, Issued, issue
 from anytpu.chip.isa.registers import MEANINGS, Register, RegisterKind
@@ -43,6 +43,7 @@ class Segment:
 def segments(image: Image) -> Iterator[Segment]:
     clocks, sources, popped = VectorClocks(), {"tile": [], "parameters": []}, {"tile": 0, "parameters": 0}
     queues: list[list[tuple[Issued, list[int]]]] = [[] for _ in Unit]
+    counts = [0 for _ in Unit]
     for issued in issue(image.instructions):
         instruction = issued.instruction
         if isinstance(instruction, Sync):
@@ -52,10 +53,11 @@ def segments(image: Image) -> Iterator[Segment]:
             yield Segment(queues, instruction)
             queues = [[] for _ in Unit]
         elif instruction.unit is not None:
-            visit = clocks.issue(instruction.unit, issued.number)
+            clocks.issue(instruction.unit, issued.number)
+            counts[instruction.unit] += 1
             needs = list(clocks.waits_of(instruction.unit))
             if isinstance(instruction, ReadWeights) and instruction.kind != "table":
-                sources[instruction.kind] += [visit.count] * instruction.count
+                sources[instruction.kind] += [counts[Unit.WEIGHTS]] * instruction.count
             for kind, count in (("tile", tiles_popped(instruction)), ("parameters", parameters_popped(instruction))):
                 popped[kind] += count
                 if count:

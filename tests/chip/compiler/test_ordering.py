@@ -9,11 +9,10 @@ import pytest
 
 from anytpu.chip.checking import check
 from anytpu.chip.compiler import compile_image
-from anytpu.chip.compiler.dependences import AccessedInstruction
 from anytpu.chip.compiler.hoisting import hoist
 from anytpu.chip.compiler.ordering import insert_syncs
 from anytpu.chip.image.image import Image
-from anytpu.chip.isa.accesses import Accesses, AddressRange, Memory
+from anytpu.chip.isa.accesses import AccessedInstruction, Accesses, AddressRange, Memory
 from anytpu.chip.isa.design import TPU_V1
 from anytpu.chip.isa.instructions import (
     Activate,

@@ -22,7 +22,6 @@ from anytpu.chip.file import read, write
 from anytpu.chip.file_parts import PARTS, join_parts, split_parts
 from anytpu.chip.image import serialization
 from anytpu.chip.image.image import Image
-from anytpu.chip.images import CompilerSettings
 from anytpu.chip.isa.instructions import Halt, MatrixMultiply
 from anytpu.chip.loading import load
 from anytpu.chip.network import operations
@@ -45,8 +44,8 @@ def test_the_examples_of_the_documentation():
 def test_an_image_there_and_back(tmp_path: Path):
     image = dense_image()
     path = write(tmp_path / "dense.tpu", image)
-    again, network, settings = read(path)
-    assert network is None and settings == CompilerSettings()
+    again, network, spill = read(path)
+    assert network is None and spill is True
     for field in dataclasses.fields(Image):
         if field.name != "weights":
             assert getattr(again, field.name) == getattr(image, field.name), field.name
@@ -56,10 +55,10 @@ def test_an_image_there_and_back(tmp_path: Path):
 
 def test_services_and_networks_there_and_back(tmp_path: Path):
     image, network = service_image(), every_node()
-    path = write(tmp_path / "all.tpu", image, network, CompilerSettings("native", False))
-    again, network_again, settings = read(str(path))
-    assert network_again is not None and settings == CompilerSettings("native", False)
-    assert file.to_bytes(again, network_again, settings) == path.read_bytes()
+    path = write(tmp_path / "all.tpu", image, network, False)
+    again, network_again, spill = read(str(path))
+    assert network_again is not None and spill is False
+    assert file.to_bytes(again, network_again, spill) == path.read_bytes()
     assert [type(node) for node in network_again.nodes] == [type(node) for node in network.nodes]
     assert (network_again.inputs, network_again.outputs) == (network.inputs, network.outputs)
     assert (network_again.shapes, network_again.quantizations) == (network.shapes, network.quantizations)
@@ -322,12 +321,8 @@ HOSTILE = {
         lambda: crafted(with_header(batch=2.5)),
         USELESS.format("The batch of 'dense' must be an integer from 1 to 4294967295, not 2.5."),
     ),
-    "an unknown way to compile": (
-        lambda: crafted(with_header(settings={"convolution": "fast", "spill": True})),
-        SENSELESS.format("SettingError: convolution must be 'auto', 'native' or 'packed', not 'fast'."),
-    ),
     "a spill that is none": (
-        lambda: crafted(with_header(settings={"convolution": "auto", "spill": 1})),
+        lambda: crafted(with_header(settings={"spill": 1})),
         SENSELESS.format("SettingError: spill must be True or False, not 1."),
     ),
     "an array of no size": (
@@ -374,6 +369,45 @@ def test_what_no_one_wrote_is_refused_and_fills_no_memory(name: str):
     finally:
         tracemalloc.stop()
     assert str(caught.value) == f"The file 'a.tpu' {expected}"
+
+
+def with_rows(rows: int) -> bytes:
+    """A file of `service_image` whose step is for some rows, consistently, with right checksums."""
+    parts = unpacked(file.to_bytes(service_image()))
+    header = json.loads(parts["header"])
+    for step in header["steps"]["steps"]:
+        for argument in (*step["arguments"], step["result"]):
+            argument["lay"]["rows"] = argument["shape"][argument["lay"]["axis"]] = rows
+        for operation in step["operations"]:
+            operation["shape"][0] = rows
+    return join_parts({**parts, "header": json.dumps(header).encode()})
+
+
+def test_a_step_of_more_rows_than_the_program_has_is_bounded():
+    few = file.from_bytes(with_rows(10_000), "a.tpu")[0]
+    assert few.services[0].step.step.steps.rows == 10_000
+    for rows in (10**8, 10**30):
+        with pytest.raises(ChipFileError) as caught:
+            file.from_bytes(with_rows(rows), "a.tpu")
+        start, _, end = str(caught.value).partition(" take ")
+        assert start == (
+            f"The file 'a.tpu' cannot be used. The host's step 'negate/h' computes {rows:,} rows at a time, which"
+        )
+        assert end.partition("; ")[2] == (
+            "above batches of 4, 1 GiB is the most that it can take. Compile it again, or save it again, with "
+            "ChipProgram.save or anytpu chip compile."
+        )
+    step = few.services[0].step.step
+    shape = (10**8, *step.steps.operations[0].shape[1:])
+    operations = tuple(dataclasses.replace(one, shape=shape) for one in step.steps.operations)
+    result = dataclasses.replace(step.steps.result, layout=dataclasses.replace(step.steps.result.layout, rows=10**8))
+    large = dataclasses.replace(step, steps=dataclasses.replace(step.steps, operations=operations, result=result))
+    node = dataclasses.replace(few.services[0].step, step=large)
+    service = dataclasses.replace(few.services[0], step=node)
+    with pytest.raises(
+        ChipFileError, match=r"^The program cannot be written\. The host's step .* of a smaller batch\.$"
+    ):
+        file.to_bytes(dataclasses.replace(few, services=(service,)))
 
 
 def test_what_would_not_be_read_is_not_written():

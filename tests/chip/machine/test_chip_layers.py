@@ -10,7 +10,7 @@ import pytest
 from anytpu.chip.image.image import Image
 from anytpu.chip.isa.design import Design
 from anytpu.chip.isa.instructions import Activate, Convolve, MatrixMultiply, ReadWeights
-from anytpu.chip.machine import layers, run, witness, workers
+from anytpu.chip.machine import activation, products, run, witness, workers
 from anytpu.chip.machine.products import EXACT, exact_parts
 from machine_samples import assert_literal, blocks, configured, image_of, literally, parameters
 
@@ -72,21 +72,12 @@ def test_tiles_of_256_by_256():
     np.testing.assert_array_equal(low + 256 * high.view(np.int8).astype(np.int16), expected)
 
 
-@pytest.mark.parametrize("count", [1, 2, 5])
-def test_pieces_cover_a_layer_once(count, monkeypatch):
-    monkeypatch.setattr(workers, "count", lambda: count)
-    for rows, depth, width in [(1, 9, 300), (49, 2304, 512), (196, 256, 1024), (3000, 2304, 256), (100, 90000, 7)]:
-        times = np.zeros((rows, width), int)
-        for item in layers._work_items(rows, depth, width):
-            times[item.row : item.row + item.rows, item.column : item.column + item.columns] += 1
-        assert (times == 1).all()
-
-
 @pytest.mark.parametrize("count", [1, 3])
 def test_layers_cut_into_small_pieces(count, monkeypatch):
     monkeypatch.setattr(workers, "count", lambda: count)
-    for name in ("SMALL_MACS", "MAX_ROWS", "MIN_ROWS", "MIN_COLUMNS", "FINISHED_NUMBERS"):
-        monkeypatch.setattr(layers, name, 3)
+    for name in ("MAX_ROWS", "MIN_ROWS"):
+        monkeypatch.setattr(products, name, 3)
+    monkeypatch.setattr(activation, "BLOCK_NUMBERS", 96)
     rng = np.random.default_rng(count)
     geometry = {"batch": 2, "in_height": 5, "in_width": 4, "out_width": 4, "kernel_height": 3, "kernel_width": 2}
     steps = {"stride_height": 1, "stride_width": 1, "dilation_height": 1, "dilation_width": 1, "pad_top": 1}

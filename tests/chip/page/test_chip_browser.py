@@ -254,7 +254,7 @@ def test_the_wave_steps_to_the_right_numbers(seen: Seen, name: str):
     wave = wave_of(chip_page_samples.digits().first_tile)  # type: ignore[arg-type]
     assert found["steps"][7]["weights"] == [str(weight) for weight in wave.weights.ravel()]
     assert found["steps"][-1]["sums"][64:] == [str(number) for number in (wave.numbers @ wave.weights).ravel()]
-    assert found["checked"] == "Checked: 64 of 64 sums that left the array are those of the int32 matrix product."
+    assert found["checked"] == "Checked: 64 of 64 sums that left the corner are those of its int32 matrix product."
     assert found["steps"][0]["said"] == (
         "Cycle 1 of 30: the tile is shifted in, row by row from above (1 of 8); 0 of 64 sums are done."
     )

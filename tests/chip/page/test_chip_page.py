@@ -87,8 +87,10 @@ def test_what_a_page_says():
         "softmaxon the hostsoftmax on the hoston the host: it divides one tensor by another",
         "3 layers; 3 left of the ridge at 1,349 multiply-adds a byte, where the Weight Memory is the limit.",
         "5 tensors, at most 245 KiB of 24 MiB.",
-        "the numbers that come in are those of your first examples. The tile uses 9 of the array's rows",
-        "Checked: 64 of 64 sums that left the array are those of the int32 matrix product.",
+        "the numbers that come in are those of your first examples. The tile uses 9 of the array's rows: the sums that "
+        "leave the corner are those of its 8 rows. The rows below it (1) add their products before the sums reach the "
+        "accumulators.",
+        "Checked: 64 of 64 sums that left the corner are those of its int32 matrix product.",
         "on 8 of them, the signal-to-quantization-noise ratio of the outputs is 28.4 dB.",
         "a tile comes from the Weight Memory in 1,349 cycles (34 GB/s)",
         "vector unit of 256 lanes256124 k",

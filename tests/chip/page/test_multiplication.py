@@ -10,7 +10,7 @@ from anytpu.chip.isa.design import Design
 from anytpu.chip.isa.instructions import DebugTag, Halt, MatrixMultiply, ReadHostMemory, ReadWeights, SetConfiguration
 from anytpu.chip.isa.registers import Register
 from anytpu.chip.page.first_tile import FirstTile, first_tile
-from anytpu.chip.page.multiplication import scene, wave_of
+from anytpu.chip.page.multiplication import scene, wave, wave_of, wave_scene
 from anytpu.chip.quantized.nodes import Quantization
 
 
@@ -28,6 +28,14 @@ def test_the_corner_is_that_of_the_tile_and_the_sums_are_right():
 def test_a_wrong_sum_is_said():
     wave = wave_of(chip_page_samples.tile())
     assert not dataclasses.replace(wave, expected=wave.expected + np.eye(8, dtype=np.int32)).is_right
+
+
+def test_rows_of_the_tile_below_the_corner_are_said():
+    tile = chip_page_samples.tile()
+    assert [wave_scene(dataclasses.replace(tile, depth=depth))["lower"] for depth in (4, 8, 9, 256)] == [0, 0, 1, 248]
+    assert wave_of(tile).sums.tolist() != (tile.numbers[wave_of(tile).first_row :][:8] @ tile.weights[:, :8]).tolist()
+    for depth, said in ((8, "so the sums that leave the corner are those of this pass."), (256, "rows below it (248)")):
+        assert said in str(wave(dataclasses.replace(tile, depth=depth)))
 
 
 def test_fewer_rows_and_a_smaller_array():

@@ -15,7 +15,7 @@ from anytpu.chip.assembly.instruction_line import read_instruction
 from anytpu.chip.assembly.line import SourceLine
 from anytpu.chip.image.image import Image
 
-# Nearly all lines of a large network are data in base64; tokenizing them would take minutes.
+# Nearly all lines of a large network are data in base64; parsing them would take minutes.
 _PLAIN_BYTES = re.compile(r'\.base64 "([A-Za-z0-9+/=]*)"(?: *;.*)?')
 
 
@@ -40,14 +40,12 @@ def assemble(text: str, name: str = "assembled") -> Image:
         if plain is not None:
             builder.weights += read_base64(line, plain.start(1), plain.group(1))
             continue
-        tokens = line.tokens()
-        head = tokens[0]
-        if head.kind == "end":
+        parts = line.split()
+        if parts is None:
             continue
-        if head.kind != "word":
-            raise line.error(head.column, "a line begins with an instruction, or with a directive, like .batch.")
+        head = parts[0]
         if head.text.startswith("."):
-            read_directive(builder, line, tokens)
+            read_directive(builder, line, *parts)
         else:
-            builder.instructions.append(read_instruction(line, tokens))
+            builder.instructions.append(read_instruction(line, *parts))
     return builder.image()

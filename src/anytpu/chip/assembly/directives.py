@@ -6,14 +6,14 @@ Rule: the table of directives is the definition; the assembler and the documenta
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from anytpu.chip.assembly.image_builder import ImageBuilder, read_base64, read_json
-from anytpu.chip.assembly.line import SourceLine, Token, nearest
-from anytpu.chip.assembly.operands import Operands
+from anytpu.chip.assembly.line import Head, SourceLine, nearest
+from anytpu.chip.assembly.operands import Operands, OperandValue, read_numbers
 from anytpu.chip.image.image import MAX_BATCH, MAX_HOST_BYTES, Binding, Resident, Tag, fault_in_binding
 from anytpu.chip.isa.design import BLOCK_BYTES, TPU_V1, Design
 from anytpu.chip.quantized.nodes import Quantization, fault_in_quantization
@@ -41,21 +41,22 @@ class Directive:
     take: Callable[[ImageBuilder, SourceLine, Operands], None]
 
 
-def read_directive(builder: ImageBuilder, line: SourceLine, tokens: Sequence[Token]) -> None:
-    """Parse a directive, and add it to an image.
+def read_directive(builder: ImageBuilder, line: SourceLine, head: Head, column: int, text: str) -> None:
+    """Parse a directive, from the result of `SourceLine.split`, and add it to an image.
 
     Raises:
         AssemblyError: the line is not a valid directive.
     """
-    head = tokens[0]
     if head.text in NUMBERS:
-        builder.weights += _numbers(line, head, tokens[1:])
+        values = read_numbers(line, head, column, text)
+        dtype = np.dtype(NUMBERS[head.text])
+        builder.weights += np.array([_number(line, value, dtype) for value in values], dtype).tobytes()
         return
     directive = DIRECTIVES.get(head.text)
     if directive is None:
         known = [*DIRECTIVES, *NUMBERS]
         raise line.error(head.column, f"there is no directive {head.text!r}. {nearest(head.text, known)}")
-    operands = Operands.read(line, head, tokens[1:], (*directive.needed, *directive.more))
+    operands = Operands.read(line, head, column, text, (*directive.needed, *directive.more))
     operands.require(head.text, directive.needed)
     directive.take(builder, line, operands)
 
@@ -209,30 +210,16 @@ NUMBERS = {".int8": "<i1", ".uint8": "<u1", ".int16": "<i2", ".int32": "<i4", ".
 """Directives of data for the Weight Memory, numbers separated by commas: the dtype of each."""
 
 
-def _numbers(line: SourceLine, head: Token, tokens: Sequence[Token]) -> bytes:
-    dtype, values = np.dtype(NUMBERS[head.text]), []
-    for index, token in enumerate(tokens):
-        if index % 2 == 0:
-            if token.kind != "number":
-                raise line.error(token.column, f"{head.text} takes numbers, separated by commas.")
-            values.append(_number(line, token, dtype))
-        elif token.kind == "end":
-            break
-        elif token.text != ",":
-            raise line.error(token.column, f"a comma must stand before {token.text}.")
-    return np.array(values, dtype).tobytes()
-
-
-def _number(line: SourceLine, token: Token, dtype: np.dtype) -> int | float:
-    value = token.value
-    assert not isinstance(value, str)
+def _number(line: SourceLine, written: OperandValue, dtype: np.dtype) -> int | float:
+    value = written.content
+    assert isinstance(value, int | float)
     if dtype.kind == "f":
         if abs(value) > float(np.finfo(dtype).max):
-            raise line.error(token.column, f"{token.text} is no float32 number.")
+            raise line.error(written.column, f"{written.text} is no float32 number.")
         return value
     minimum, maximum = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
     if not isinstance(value, int) or not minimum <= value <= maximum:
-        raise line.error(token.column, f"a number of {dtype.name} is an integer from {minimum} to {maximum}.")
+        raise line.error(written.column, f"a number of {dtype.name} is an integer from {minimum} to {maximum}.")
     return value
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from typing import Any
 
-from anytpu.chip.assembly.line import SourceLine, Token, nearest
+from anytpu.chip.assembly.line import Head, SourceLine, nearest
 from anytpu.chip.assembly.operands import Operands
 from anytpu.chip.isa.encoding import fault_of_value
 from anytpu.chip.isa.forms import BY_MNEMONIC, Field, FieldKind, Form
@@ -17,19 +16,18 @@ from anytpu.chip.isa.units import Unit
 _UNITS = {unit.name.lower(): 1 << unit for unit in Unit} | {"all": (1 << len(Unit)) - 1}
 
 
-def read_instruction(line: SourceLine, tokens: Sequence[Token]) -> Instruction:
-    """Return the instruction of a line.
+def read_instruction(line: SourceLine, head: Head, column: int, text: str) -> Instruction:
+    """Return the instruction of a line, from the result of `SourceLine.split`.
 
     Raises:
         AssemblyError: the line is not a valid instruction.
     """
-    head = tokens[0]
     mnemonic, *suffixes = head.text.split(".")
     form = BY_MNEMONIC.get(mnemonic)
     if form is None:
         raise line.error(head.column, f"there is no instruction {mnemonic!r}. {nearest(mnemonic, BY_MNEMONIC)}")
     values = _suffixes(line, head, form, suffixes)
-    operands = Operands.read(line, head, tokens[1:], [field.name for field in form.operands])
+    operands = Operands.read(line, head, column, text, [field.name for field in form.operands])
     operands.require(mnemonic, [field.name for field in form.operands if field.name not in form.defaults])
     for field in form.operands:
         if field.name in operands:
@@ -37,7 +35,7 @@ def read_instruction(line: SourceLine, tokens: Sequence[Token]) -> Instruction:
     return form.record(**values)
 
 
-def _suffixes(line: SourceLine, head: Token, form: Form, suffixes: list[str]) -> dict[str, Any]:
+def _suffixes(line: SourceLine, head: Head, form: Form, suffixes: list[str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     meanings: dict[str, tuple[Field, object]] = {}
     for field in form.suffixes:

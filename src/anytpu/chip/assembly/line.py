@@ -1,4 +1,4 @@
-"""`SourceLine`: the tokens of a line of assembly: words, numbers, strings and signs, each with its column.
+"""`SourceLine`: a line of assembly: its first word, the operands behind it, and its errors.
 
 Rule: a syntax error is an `AssemblyError` that shows the line, with a mark under the column.
 """
@@ -7,42 +7,17 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import json
 import re
 from collections.abc import Iterable
-from typing import Literal, NamedTuple
 
 from anytpu.errors import AssemblyError
 
-_TOKEN = re.compile(
-    r"""\s*(?:(?P<comment>[;#].*|$)
-    |(?P<text>"(?:[^"\\]|\\.)*")
-    |(?P<number>[-+]?\.?\d(?:[eE][-+]|[\w.])*)
-    |(?P<word>\.?[A-Za-z_]\w*(?:\.\w+)*)
-    |(?P<sign>[,=|\[\]]))""",
-    re.VERBOSE,
-)
-_HEXADECIMAL = re.compile(r"[-+]?0[xX](?P<digits>.*)")
-
+_TEXT = r'"(?:[^"\\]|\\.)*"'
+_LINE = re.compile(rf'\s*(?P<head>\.?[A-Za-z_]\w*(?:\.\w+)*)?(?P<operands>(?:[^";#]|{_TEXT})*)(?:[;#].*)?')
+_TEXTS = re.compile(_TEXT)
 
 MAX_MESSAGE = 600
 """Maximum characters of an error's message, and of the part of the line before the mark."""
-
-
-class Token(NamedTuple):
-    """A token of a line.
-
-    Attributes:
-        kind: kind of the token; "end" follows the last.
-        text: the token as written.
-        column: column of its first character, from 1.
-        value: value of a number or a string.
-    """
-
-    kind: Literal["text", "number", "word", "sign", "end"]
-    text: str
-    column: int
-    value: int | float | str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,49 +43,44 @@ class SourceLine:
         message = message if len(message) <= MAX_MESSAGE else f"{message[:MAX_MESSAGE]}..."
         return AssemblyError(f"Line {self.number}, column {column}: {message}\n    {shown}\n    {mark}")
 
-    def tokens(self) -> list[Token]:
-        """Return the tokens of the line, without spaces and comments; the last is "end"."""
-        tokens: list[Token] = []
-        offset, end, text = 0, 0, self.text
-        while offset < len(text):
-            match = _TOKEN.match(text, offset)
-            if match is None:
-                start = offset + len(text[offset:]) - len(text[offset:].lstrip())
-                raise self.error(start + 1, self._strange(start))
-            kind = match.lastgroup
-            if kind == "comment":
-                break
-            tokens.append(self._token(kind or "", match[kind or 0], match.start(kind or 0) + 1))
-            offset = end = match.end()
-        return [*tokens, Token("end", "", end + 1)]
+    def split(self) -> tuple[Head, int, str] | None:
+        """Return the first word, the column of the operands and their text; None for a line without an instruction.
 
-    def _token(self, kind: str, text: str, column: int) -> Token:
-        if kind == "number":
-            return Token("number", text, column, self._number(text, column))
-        if kind == "text":
-            try:
-                return Token("text", text, column, json.loads(text))
-            except ValueError as error:
-                raise self.error(column, f"the text {text} cannot be read: it is written as in JSON.") from error
-        return Token("word" if kind == "word" else "sign", text, column)
+        Raises:
+            AssemblyError: the line begins with something else, or a text does not end.
+        """
+        match = _LINE.match(self.text)
+        assert match is not None  # each part of the pattern may be empty
+        if match.end() < len(self.text):
+            raise self.error(
+                match.end() + 1, "a text begins here and does not end. It ends with a second quotation mark."
+            )
+        operands = match["operands"]
+        if match["head"] is None:
+            if not operands.strip():
+                return None
+            column = len(self.text) - len(self.text.lstrip()) + 1
+            raise self.error(column, "a line begins with an instruction, or with a directive, like .batch.")
+        column = match.start("operands") + len(operands) - len(operands.lstrip()) + 1
+        return Head(match["head"], match.start("head") + 1), column, operands.strip()
 
-    def _number(self, text: str, column: int) -> int | float:
-        try:
-            hexadecimal = _HEXADECIMAL.match(text)
-            if hexadecimal is not None:
-                return int(text, 16)
-            return int(text)
-        except ValueError:
-            pass
-        try:
-            return float(text)
-        except ValueError:
-            raise self.error(column, f"{text!r} is not a number. Write 300, 0x12c or 0.5.") from None
 
-    def _strange(self, offset: int) -> str:
-        if self.text[offset] == '"':
-            return "a text begins here and does not end. It ends with a second quotation mark."
-        return f"the character {self.text[offset]!r} means nothing here. A comment begins with ';' or '#'."
+@dataclasses.dataclass(frozen=True)
+class Head:
+    """The first word of a line, and its column, from 1."""
+
+    text: str
+    column: int
+
+
+def without_texts(operands: str) -> str:
+    """Return operands of the same length, with each text in quotation marks replaced by underscores.
+
+    Example:
+        >>> without_texts('"a\\\\"b", 3')
+        '"____", 3'
+    """
+    return _TEXTS.sub(lambda match: f'"{"_" * (len(match[0]) - 2)}"', operands)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -1,14 +1,25 @@
-"""`Operands`: the comma-separated values after a mnemonic or a directive, with or without names."""
+"""`Operands`: the comma-separated values after a mnemonic or a directive, with or without names.
+
+Idea: operands are written as the arguments of a Python call, so Python's parser reads them. Nothing is executed.
+"""
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import json
 from collections.abc import Sequence
 from typing import NoReturn
 
-from anytpu.chip.assembly.line import SourceLine, Token, nearest
+from anytpu.chip.assembly.line import Head, SourceLine, nearest, without_texts
 
 Number = int | float
+
+_SIGNS = {ast.UAdd: 1, ast.USub: -1}
+_EXPECTED = (
+    "the operands cannot be read. They are numbers (300, 0x12c, 0.5), names (read|activate), texts in quotation marks "
+    "or lists in brackets, separated by commas; those with a name come last. A comment begins with ';' or '#'."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +37,78 @@ class OperandValue:
     content: Number | str | tuple[str, ...] | list[Number]
 
 
+class _Reader:
+    """The operands of a line as the syntax tree of a call."""
+
+    def __init__(self, line: SourceLine, column: int, text: str):
+        self.line, self.column, self.text = line, column, text
+        try:
+            # Texts are written as in JSON, and read below: Python's escapes are others.
+            masked = without_texts(text)
+            call = ast.parse(f"f({masked})", mode="eval").body if masked.isascii() else None
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            call = None
+        # A text with brackets of its own may be another expression than one call, as in f(1)(2).
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or text.endswith(","):
+            raise line.error(column, _EXPECTED)
+        self.call = call
+
+    def column_of(self, node: ast.expr | ast.keyword) -> int:
+        return self.column + node.col_offset - 2
+
+    def value(self, node: ast.expr) -> OperandValue:
+        column, text = self.column_of(node), self.text[node.col_offset - 2 : (node.end_col_offset or 0) - 2]
+        if isinstance(node, ast.List):
+            return OperandValue(column, "a list", [self._listed(item) for item in node.elts])
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            try:
+                return OperandValue(column, text, json.loads(text))
+            except ValueError as error:
+                raise self.line.error(column, f"the text {text} cannot be read: it is written as in JSON.") from error
+        number = _number(node)
+        content = _words(node) if number is None else number
+        if content is None:
+            raise self.line.error(column, _EXPECTED)
+        return OperandValue(column, text, content)
+
+    def _listed(self, node: ast.expr) -> Number:
+        number = _number(node)
+        if number is None:
+            raise self.line.error(self.column_of(node), "a list holds numbers, separated by commas, and ends with ']'.")
+        return number
+
+
+def _number(node: ast.expr) -> Number | None:
+    sign = 1
+    if isinstance(node, ast.UnaryOp) and type(node.op) in _SIGNS:
+        sign, node = _SIGNS[type(node.op)], node.operand
+    if not isinstance(node, ast.Constant) or type(node.value) not in (int, float):
+        return None
+    return sign * node.value  # type: ignore
+
+
+def _words(node: ast.expr) -> tuple[str, ...] | None:
+    words: list[str] = []
+    while isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr) and isinstance(node.right, ast.Name):
+        words.append(node.right.id)
+        node = node.left
+    return (node.id, *reversed(words)) if isinstance(node, ast.Name) else None
+
+
+def read_numbers(line: SourceLine, head: Head, column: int, text: str) -> list[OperandValue]:
+    """Read the operands of a line that takes any count of numbers.
+
+    Raises:
+        AssemblyError: an operand is not a number.
+    """
+    reader = _Reader(line, column, text)
+    values = [reader.value(node) for node in reader.call.args]
+    other = next((value.column for value in values if not isinstance(value.content, int | float)), None)
+    if reader.call.keywords or other is not None:
+        raise line.error(other or column, f"{head.text} takes numbers, separated by commas.")
+    return values
+
+
 class Operands:
     """The operands of a line, by their names."""
 
@@ -33,35 +116,28 @@ class Operands:
         self._line, self._column, self._values = line, column, values
 
     @classmethod
-    def read(cls, line: SourceLine, head: Token, tokens: Sequence[Token], names: Sequence[str]) -> Operands:
+    def read(cls, line: SourceLine, head: Head, column: int, text: str, names: Sequence[str]) -> Operands:
         """Read the operands of a line.
 
         Args:
             line: the line.
             head: the mnemonic or directive.
-            tokens: the tokens after it.
+            column: column of the first operand.
+            text: the operands.
             names: the operands that it may have, in the order of operands without names.
         """
-        values: dict[str, OperandValue] = {}
-        named_before, index = False, 0
-        while tokens[index].kind != "end":
-            if index:
-                index = _comma(line, tokens, index)
-            first = tokens[index]
-            is_named = first.kind == "word" and tokens[index + 1].text == "="
-            if is_named:
-                name, index, named_before = first.text, index + 2, True
-                if name not in names:
-                    raise line.error(first.column, _no_such(head.text, name, names))
-            elif named_before:
-                raise line.error(first.column, "an operand without a name stands after one that has a name.")
-            elif len(values) == len(names):
-                raise line.error(first.column, _too_many(head.text, names))
-            else:
-                name = names[len(values)]
+        reader, values = _Reader(line, column, text), dict[str, OperandValue]()
+        if len(reader.call.args) > len(names):
+            raise line.error(reader.column_of(reader.call.args[len(names)]), _too_many(head.text, names))
+        for name, node in zip(names, reader.call.args, strict=False):
+            values[name] = reader.value(node)
+        for keyword in reader.call.keywords:
+            name = keyword.arg or "**"
+            if name not in names:
+                raise line.error(reader.column_of(keyword), _no_such(head.text, name, names))
             if name in values:
-                raise line.error(first.column, f"{name} is given twice.")
-            values[name], index = _value(line, tokens, index)
+                raise line.error(reader.column_of(keyword), f"{name} is given twice.")
+            values[name] = reader.value(keyword.value)
         return cls(line, head.column, values)
 
     def __contains__(self, name: str) -> bool:
@@ -114,42 +190,6 @@ class Operands:
         return [int(number) for number in content]
 
 
-def _comma(line: SourceLine, tokens: Sequence[Token], index: int) -> int:
-    if tokens[index].text != ",":
-        raise line.error(tokens[index].column, f"a comma must stand before {tokens[index].text}.")
-    return index + 1
-
-
-def _value(line: SourceLine, tokens: Sequence[Token], index: int) -> tuple[OperandValue, int]:
-    first = tokens[index]
-    if first.kind in ("number", "text"):
-        return OperandValue(first.column, first.text, first.value), index + 1
-    if first.text == "[":
-        return _list(line, tokens, index)
-    if first.kind != "word":
-        raise line.error(first.column, f"an operand is missing before {_quoted(first)}.")
-    words, index = [first.text], index + 1
-    while tokens[index].text == "|":
-        if tokens[index + 1].kind != "word":
-            raise line.error(tokens[index + 1].column, "a word must stand after '|'.")
-        words.append(tokens[index + 1].text)
-        index += 2
-    return OperandValue(first.column, "|".join(words), tuple(words)), index
-
-
-def _list(line: SourceLine, tokens: Sequence[Token], index: int) -> tuple[OperandValue, int]:
-    first, numbers = tokens[index], []
-    index += 1
-    while tokens[index].text != "]":
-        if numbers:
-            index = _comma(line, tokens, index)
-        if tokens[index].kind != "number":
-            raise line.error(tokens[index].column, "a list holds numbers, separated by commas, and ends with ']'.")
-        numbers.append(tokens[index].value)
-        index += 1
-    return OperandValue(first.column, "a list", numbers), index + 1
-
-
 def _no_such(head: str, name: str, names: Sequence[str]) -> str:
     return f"{head} has no operand {name!r}. {nearest(name, names)}" if names else f"{head} has no operands."
 
@@ -158,7 +198,3 @@ def _too_many(head: str, names: Sequence[str]) -> str:
     if not names:
         return f"{head} has no operands."
     return f"{head} has {len(names)} operand{'s' * (len(names) > 1)}: {', '.join(names)}."
-
-
-def _quoted(token: Token) -> str:
-    return repr(token.text) if token.text else "the end of the line"

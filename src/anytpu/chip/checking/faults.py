@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from anytpu.chip.checking.history import Conflict
 from anytpu.chip.image.image import Image
 from anytpu.chip.isa.accesses import Memory, range_text
 from anytpu.chip.isa.forms import form_of
+from anytpu.chip.isa.hazards import Dependence
 from anytpu.chip.isa.instructions import Sync
 from anytpu.chip.isa.issue import Issued
 from anytpu.chip.isa.units import Unit
@@ -39,33 +39,28 @@ def instruction_text(image: Image, issued: Issued, *, capitalized: bool = False)
     return f"{word} {issued.number} ({form_of(issued.instruction).mnemonic}{name})"
 
 
-def conflicts_text(
-    image: Image,
-    issued: Issued,
-    conflicts: Sequence[tuple[Memory, Conflict]],
-    others: Mapping[int, Issued],
-) -> str:
-    """Write why an instruction must not access an address, and the Sync to insert, which resolves all conflicts.
+def hazards_text(image: Image, issued: Issued, hazards: Sequence[Dependence], earlier: Sequence[Issued]) -> str:
+    """Write why an instruction must not access an address, and the Sync to insert, which resolves all hazards.
 
     Args:
         image: the program.
         issued: the instruction.
-        conflicts: its conflicts, at least one; the first is written out.
-        others: the earlier instructions that it conflicts with, by number.
+        hazards: its dependences on what may not be done yet, at least one; the first is written out.
+        earlier: the instructions issued so far, by number.
     """
-    memory, first = conflicts[0]
+    first = hazards[0]
     here = instruction_text(image, issued, capitalized=True)
-    place = range_text(memory, first.start, first.stop)
-    if first.earlier is None:
-        return f"{here} reads {place}, which nothing has written. {_FIRST_WRITERS[memory]}"
+    place = range_text(*first.place)
+    if first.kind == "unwritten":
+        return f"{here} reads {place}, which nothing has written. {_FIRST_WRITERS[first.place.memory]}"
     verb, other_verb = _VERBS[first.kind]
-    finished = sum({1 << conflict.earlier.unit for _, conflict in conflicts if conflict.earlier is not None})
+    units = {earlier[hazard.earlier].instruction.unit for hazard in hazards if hazard.kind != "unwritten"}
     unit = issued.instruction.unit
     assert unit is not None
     return (
-        f"{here} {verb} {place}, which {instruction_text(image, others[first.earlier.number])} {other_verb}, and "
+        f"{here} {verb} {place}, which {instruction_text(image, earlier[first.earlier])} {other_verb}, and "
         f"nothing lets it wait until that is done. Insert before instruction {issued.number}:\n"
-        f"    {sync_text(1 << unit, finished)}"
+        f"    {sync_text(1 << unit, sum(1 << other for other in units if other is not None))}"
     )
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import dataclasses
 
 from anytpu.chip.compiler.allocation import BufferAllocation, HostTransfer
-from anytpu.chip.compiler.dependences import AccessedInstruction
 from anytpu.chip.compiler.emitter import Emitter
 from anytpu.chip.compiler.hoisting import hoist
 from anytpu.chip.compiler.jobs import Job
 from anytpu.chip.compiler.lowering import Lowering
 from anytpu.chip.compiler.writing import write
 from anytpu.chip.image.image import Tag
+from anytpu.chip.isa.accesses import AccessedInstruction
 from anytpu.chip.isa.design import UNIT_BYTES
 from anytpu.chip.isa.instructions import DebugTag, Halt
 

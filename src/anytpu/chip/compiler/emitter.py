@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from anytpu.chip.compiler.allocation import HostTransfer
-from anytpu.chip.compiler.dependences import AccessedInstruction
 from anytpu.chip.compiler.jobs import RegisterValues
-from anytpu.chip.isa.accesses import Accesses, Memory, accesses
+from anytpu.chip.isa.accesses import AccessedInstruction, Accesses, Memory, accesses
 from anytpu.chip.isa.design import UNIT_BYTES, Design
 from anytpu.chip.isa.instructions import (
     Instruction,

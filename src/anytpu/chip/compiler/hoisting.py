@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anytpu.chip.compiler.dependences import AccessedInstruction, dependence_trackers, dependences_of
+from anytpu.chip.isa.accesses import AccessedInstruction
+from anytpu.chip.isa.hazards import AccessHistory
 from anytpu.chip.isa.instructions import WriteHostMemory
 
 
 def hoist(items: Sequence[AccessedInstruction]) -> list[int]:
     """Return the indices of instructions in a new order: each write right behind the last that it depends on."""
     # 1. For each write to the host, the last instruction that it depends on.
-    known, behind = dependence_trackers(), dict[int, list[int]]()
+    known, behind = AccessHistory(), dict[int, list[int]]()
     for index, (instruction, accesses) in enumerate(items):
         if instruction.unit is None:
             continue
-        touched = dependences_of(known, index, instruction.unit, accesses)
+        touched = known.dependences(index, instruction.unit, accesses)
         if isinstance(instruction, WriteHostMemory) and touched:
             behind.setdefault(max(touched), []).append(index)
     # 2. Place each write right after that instruction; a write may depend on an earlier write.

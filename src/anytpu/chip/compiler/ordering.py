@@ -15,8 +15,8 @@ from __future__ import annotations
 import bisect
 from collections.abc import Sequence
 
-from anytpu.chip.compiler.dependences import AccessedInstruction, dependence_trackers, dependences_of
-from anytpu.chip.isa.accesses import Accesses
+from anytpu.chip.isa.accesses import AccessedInstruction, Accesses
+from anytpu.chip.isa.hazards import AccessHistory
 from anytpu.chip.isa.instructions import Instruction, InterruptHost, Sync
 from anytpu.chip.isa.units import Unit
 
@@ -39,7 +39,7 @@ class _SyncInserter:
 
     def __init__(self, items: Sequence[AccessedInstruction]):
         self.units = [item.instruction.unit for item in items]
-        self.traces = dependence_trackers()
+        self.history = AccessHistory()
         self.known: list[Clock] = [_START] * len(Unit)
         self.issued: list[list[int]] = [[] for _ in Unit]
         self.began: list[list[Clock]] = [[] for _ in Unit]
@@ -47,9 +47,8 @@ class _SyncInserter:
 
     def last_touch(self, number: int, unit: Unit, accesses: Accesses) -> dict[Unit, int]:
         """Return for each other unit its last instruction that instruction `number` depends on."""
-        touched = dependences_of(self.traces, number, unit, accesses)
         last: dict[Unit, int] = {}
-        for earlier in sorted(touched - {-1, number}):
+        for earlier in sorted(self.history.dependences(number, unit, accesses)):
             other = self.units[earlier]
             if other is not None and other is not unit:
                 last[other] = earlier

@@ -15,6 +15,7 @@ import enum
 from typing import NamedTuple
 
 from anytpu.chip.isa.design import UNIT_BYTES, Design
+from anytpu.chip.isa.geometry import Window
 from anytpu.chip.isa.instructions import (
     Activate,
     ArrayInstruction,
@@ -51,6 +52,13 @@ class Accesses(NamedTuple):
 
     reads: tuple[AddressRange, ...] = ()
     writes: tuple[AddressRange, ...] = ()
+
+
+class AccessedInstruction(NamedTuple):
+    """An instruction, and its reads and writes."""
+
+    instruction: Instruction
+    accesses: Accesses
 
 
 _PLACES = {
@@ -123,7 +131,7 @@ def _of_product(instruction: ArrayInstruction, registers: Registers, design: Des
     if isinstance(instruction, Convolve):
         taps = int(registers[Register.TAPS])
         first = int(registers[Register.FIRST_TAP])
-        rows = window_rows(instruction.rows, registers, first, first + instruction.repeat * taps)
+        rows = Window.of(registers).row_range(instruction.rows, first, first + instruction.repeat * taps)
         source = _plane(instruction.address, rows, pitch, -(-int(registers[Register.LANES]) // UNIT_BYTES))
     else:
         units = -(-design.array // UNIT_BYTES)
@@ -141,8 +149,8 @@ def _of_activate(instruction: Activate, registers: Registers) -> Accesses:
     else:
         rows = (0, instruction.rows)
         if instruction.operation in ("max", "average"):
-            taps = int(registers[Register.KERNEL_HEIGHT]) * int(registers[Register.KERNEL_WIDTH])
-            rows = window_rows(instruction.rows, registers, 0, taps)
+            window = Window.of(registers)
+            rows = window.row_range(instruction.rows, 0, window.taps)
         source = _plane(instruction.source, rows, pitch, out_pitch)
         reads = _with_high(source, instruction.wide, registers[Register.HIGH_OFFSET])
     if instruction.operation in ("add", "subtract", "multiply"):
@@ -159,49 +167,6 @@ def _of_read_weights(instruction: ReadWeights, design: Design) -> Accesses:
     reads = _range(Memory.WEIGHTS, instruction.address, instruction.count * blocks_of(instruction, design))
     writes = _range(Memory.TABLES, instruction.slot, instruction.count) if instruction.kind == "table" else ()
     return Accesses(reads, writes)
-
-
-def window_rows(rows: int, registers: Registers, first_tap: int, stop_tap: int) -> tuple[int, int]:
-    """Return the first row of the source plane that a window reads, and the row after the last; equal when it has none.
-
-    Args:
-        rows: number of rows of the result, from FIRST_ROW on.
-        registers: the registers, which hold the geometry.
-        first_tap, stop_tap: range of taps, `stop_tap` excluded; taps past the window are ignored.
-    """
-    batch, out_width = int(registers[Register.BATCH]), int(registers[Register.OUT_WIDTH])
-    in_width = int(registers[Register.IN_WIDTH])
-    first_row = int(registers[Register.FIRST_ROW])
-    top, left = divmod(first_row // batch, out_width)
-    bottom, right = divmod((first_row + rows - 1) // batch, out_width)
-    if top != bottom:
-        left, right = 0, out_width - 1
-    kernel_width = int(registers[Register.KERNEL_WIDTH])
-    last_tap = min(stop_tap, int(registers[Register.KERNEL_HEIGHT]) * kernel_width) - 1
-    high, column_first = divmod(first_tap, kernel_width)
-    low, column_last = divmod(last_tap, kernel_width)
-    if high != low:
-        column_first, column_last = 0, kernel_width - 1
-    first_h = _position(top, high, registers, Register.STRIDE_HEIGHT)
-    last_h = _position(bottom, low, registers, Register.STRIDE_HEIGHT)
-    first_w = _position(left, column_first, registers, Register.STRIDE_WIDTH)
-    last_w = _position(right, column_last, registers, Register.STRIDE_WIDTH)
-    first_h, last_h = max(first_h, 0), min(last_h, int(registers[Register.IN_HEIGHT]) - 1)
-    first_w, last_w = max(first_w, 0), min(last_w, in_width - 1)
-    if first_h > last_h or first_w > last_w:
-        return 0, 0
-    return (first_h * in_width + first_w) * batch, (last_h * in_width + last_w + 1) * batch
-
-
-_OF_STRIDE = {
-    Register.STRIDE_HEIGHT: (Register.PAD_TOP, Register.DILATION_HEIGHT),
-    Register.STRIDE_WIDTH: (Register.PAD_LEFT, Register.DILATION_WIDTH),
-}
-
-
-def _position(out: int, tap: int, registers: Registers, stride: Register) -> int:
-    pad, dilation = _OF_STRIDE[stride]
-    return out * int(registers[stride]) - int(registers[pad]) + tap * int(registers[dilation])
 
 
 def _range(memory: Memory, start: int, length: int) -> tuple[AddressRange, ...]:

@@ -11,87 +11,125 @@ from collections.abc import Callable
 import numpy as np
 
 from anytpu.chip.isa.design import BLOCK_BYTES, UNIT_BYTES
+from anytpu.chip.isa.instructions import Activate
+from anytpu.chip.isa.registers import Register
 from anytpu.chip.machine import workers
-from anytpu.chip.machine.memories import ChipMemories
+from anytpu.chip.machine.decoding import Step
+from anytpu.chip.machine.memories import ChipMemories, plane_rows
 from anytpu.chip.machine.pools import pool_numbers
-from anytpu.chip.machine.steps import ActivateStep, BufferPlane
-from anytpu.chip.machine.windows import rows_at
 
 BLOCK_NUMBERS = 2**16
 """Number of values in a block."""
 
-_INTEGER = ("copy", "max")
+_PAIRS: dict[str, Callable] = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply}
 
 
-def activate(memories: ChipMemories, step: ActivateStep) -> None:
+def activate(memories: ChipMemories, step: Step) -> None:
     """Carry out an `Activate`."""
-    block = max(1, BLOCK_NUMBERS // step.target.lanes)
-    numbers = _NUMBERS[step.operation]
+    instruction = step.instruction
+    assert isinstance(instruction, Activate)
+    lanes = step.integer(Register.OUT_PITCH) * UNIT_BYTES
+    block = max(1, BLOCK_NUMBERS // lanes)
 
     def work(start: int) -> None:
+        stop = min(start + block, instruction.rows)
         with np.errstate(over="ignore"):
-            made = numbers(memories, step, start, min(start + block, step.rows))
-            if step.operation not in _INTEGER:
+            made = _numbers(memories, step, instruction, start, stop, lanes)
+            if made.shape[1] < lanes:  # lanes that the source or the array lacks are 0
+                made = np.pad(made, ((0, 0), (0, lanes - made.shape[1])))
+            if instruction.operation not in ("copy", "max"):
                 np.rint(made, out=made)
-            finish(memories, step, made, start)
+                made += np.float32(step.integer(Register.OUT_ZERO_POINT))
+            _store(memories, step, instruction, made, start)
 
-    workers.share(range(0, step.rows, block), work)
+    workers.share(range(0, instruction.rows, block), work)
 
 
-def finish(
-    memories: ChipMemories, step: ActivateStep, numbers: np.ndarray, row: int, lane: int = 0, rows: int | None = None
-) -> None:
-    """Add the zero point, clip, look up, and write the result of an Activate to the Unified Buffer.
+def _numbers(
+    memories: ChipMemories, step: Step, instruction: Activate, start: int, stop: int, lanes: int
+) -> np.ndarray:
+    """Return the values of step 1 of an `Activate` for some rows, float32 `(rows, at most lanes)`."""
+    if instruction.operation == "scale":
+        return _scaled(memories, step, instruction, start, stop, lanes)
+    lanes = min(lanes, step.integer(Register.PITCH) * UNIT_BYTES)
+    if instruction.operation in ("max", "average"):
+        return pool_numbers(memories.buffer, step, start, stop, lanes)
+    rows = slice(start, stop)
+    first = _integers(memories, step, instruction.source, Register.PITCH, Register.HIGH_OFFSET, rows, lanes)
+    if instruction.operation == "copy":
+        return first
+    return _combined(memories, step, instruction, first, rows)
 
-    Args:
-        memories: the memories of the chip.
-        step: the Activate.
-        numbers: the rounded results of its operation, float32 `(rows, lanes)`; changed in place.
-        row, lane: the row and the lane of the result where they start.
-        rows: number of rows to write, if `numbers` is one row for all; None: as many as `numbers` has.
-    """
-    # 1. Zero point and clip.
-    if step.out_zero_point and step.operation not in _INTEGER:
-        numbers += np.float32(step.out_zero_point)
-    np.clip(numbers, np.float32(step.low), np.float32(step.high), out=numbers)
+
+def _scaled(memories: ChipMemories, step: Step, instruction: Activate, start: int, stop: int, lanes: int) -> np.ndarray:
+    lanes = min(lanes, memories.accumulators.shape[1])
+    bias, multiplier = parameters_at(memories.weights, step.parameters, memories.accumulators.shape[1])
+    sums = memories.accumulators[instruction.source + start : instruction.source + stop, :lanes] + bias[:lanes]
+    return sums.astype(np.float32) * multiplier[:lanes]
+
+
+def _combined(memories: ChipMemories, step: Step, instruction: Activate, first: np.ndarray, rows: slice) -> np.ndarray:
+    lanes, count = first.shape[1], step.integer(Register.SECOND_ROWS)
+    lanes = min(lanes, step.integer(Register.SECOND_PITCH) * UNIT_BYTES)
+    taken = rows if count >= instruction.rows else np.arange(rows.start, rows.stop) % count
+    second = _integers(
+        memories, step, instruction.second, Register.SECOND_PITCH, Register.SECOND_HIGH_OFFSET, taken, lanes
+    )
+    first = first[:, :lanes]
+    # Differences of 16 bits are exact, so that the first rounding is that of the product with the scale.
+    first -= np.float32(step.integer(Register.ZERO_POINT))
+    second -= np.float32(step.integer(Register.SECOND_ZERO_POINT))
+    first *= np.float32(step.registers[Register.SCALE])
+    second *= np.float32(step.registers[Register.SECOND_SCALE])
+    _PAIRS[instruction.operation](first, second, out=first)
+    first /= np.float32(step.registers[Register.OUT_SCALE])
+    return first
+
+
+def _integers(
+    memories: ChipMemories,
+    step: Step,
+    address: int,
+    pitch: Register,
+    high_offset: Register,
+    rows: slice | np.ndarray,
+    lanes: int,
+) -> np.ndarray:
+    """Return rows of an 8-bit or 16-bit operand as float32, `(rows, lanes)`."""
+    units, instruction = step.integer(pitch), step.instruction
+    assert isinstance(instruction, Activate)
+    if not instruction.wide:
+        return plane_rows(memories.buffer, address, units, lanes, np.int8)[rows, 0].astype(np.float32)
+    high = address + step.integer(high_offset)
+    numbers = plane_rows(memories.buffer, high, units, lanes, np.int8)[rows, 0].astype(np.float32)
+    numbers *= np.float32(256)
+    numbers += plane_rows(memories.buffer, address, units, lanes, np.uint8)[rows, 0]
+    return numbers
+
+
+def _store(memories: ChipMemories, step: Step, instruction: Activate, numbers: np.ndarray, row: int) -> None:
+    """Clip, look up, and write rows `row` and following of a result; `numbers` is changed in place."""
+    # 1. Clip.
+    low, high = step.integer(Register.LOW), step.integer(Register.HIGH)
+    np.clip(numbers, np.float32(low), np.float32(high), out=numbers)
     # 2. Table lookup, and conversion to integers.
-    rows, lanes = rows or len(numbers), slice(lane, lane + numbers.shape[1])
-    low = _rows_view(memories.buffer, step.target, row, rows, step.target.lanes)[:, lanes]
-    if step.table is not None:
-        table = memories.tables[step.table]
+    if instruction.table:
+        table = memories.tables[step.integer(Register.TABLE)]
         numbers += np.float32(len(table) // 2)
         integers = table[numbers.astype(np.uint16)]
-    elif step.target.high_offset is None:
-        low[...] = numbers
-        return
     else:
-        integers = numbers.astype("<i2")
+        integers = numbers.astype("<i2") if instruction.wide_out else numbers
     # 3. Store the low bytes, and the high bytes of a 16-bit result.
-    if step.target.high_offset is None:
-        low[...] = integers
+    pitch, rows = step.integer(Register.OUT_PITCH), slice(row, row + len(numbers))
+    lanes = numbers.shape[1]
+    plane = plane_rows(memories.buffer, instruction.target, pitch, lanes, np.int8)[:, 0]
+    if not instruction.wide_out:
+        plane[rows] = integers
         return
     pairs = integers.view(np.int8).reshape(*integers.shape, 2)
-    low[...] = pairs[..., 0]
-    _rows_view(memories.buffer, step.target, row, rows, step.target.lanes, high=True)[:, lanes] = pairs[..., 1]
-
-
-def _rows_view(
-    buffer: np.ndarray, plane: BufferPlane, start: int, rows: int, lanes: int, dtype: type = np.int8, high: bool = False
-) -> np.ndarray:
-    """Return the first lanes of rows `start` and following of a plane, bytes `(rows, lanes)`, a view."""
-    first = (plane.address + (plane.high_offset or 0 if high else 0) + start * plane.pitch) * UNIT_BYTES
-    return rows_at(buffer, dtype, first, plane.lanes, (1, 1, rows), (0, 0, 1), lanes)[0, 0]
-
-
-def _read_integers(buffer: np.ndarray, plane: BufferPlane, start: int, rows: int, maximum: int) -> np.ndarray:
-    """Return rows of an 8-bit or 16-bit plane as float32, `(rows, lanes)`, with at most `maximum` lanes."""
-    lanes = min(plane.lanes, maximum)
-    if plane.high_offset is None:
-        return _rows_view(buffer, plane, start, rows, lanes).astype(np.float32)
-    numbers = _rows_view(buffer, plane, start, rows, lanes, high=True).astype(np.float32)
-    numbers *= np.float32(256)
-    numbers += _rows_view(buffer, plane, start, rows, lanes, np.uint8)
-    return numbers
+    plane[rows] = pairs[..., 0]
+    offset = step.integer(Register.OUT_HIGH_OFFSET)
+    plane_rows(memories.buffer, instruction.target + offset, pitch, lanes, np.int8)[rows, 0] = pairs[..., 1]
 
 
 def parameters_at(weights: np.ndarray, block: int, array: int) -> tuple[np.ndarray, np.ndarray]:
@@ -99,65 +137,3 @@ def parameters_at(weights: np.ndarray, block: int, array: int) -> tuple[np.ndarr
     start = block * BLOCK_BYTES
     numbers = weights[start : start + 8 * array].reshape(2, 4 * array)
     return numbers[0].view("<i4"), numbers[1].view("<f4")
-
-
-def _scale(memories: ChipMemories, step: ActivateStep, start: int, stop: int) -> np.ndarray:
-    array = memories.accumulators.shape[1]
-    lanes = min(array, step.target.lanes)
-    bias, multiplier = parameters_at(memories.weights, step.parameters, array)
-    sums = memories.accumulators[step.accumulator + start : step.accumulator + stop, :lanes] + bias[:lanes]
-    numbers = np.zeros((stop - start, step.target.lanes), np.float32)
-    np.multiply(sums.astype(np.float32), multiplier[:lanes], out=numbers[:, :lanes])
-    return numbers
-
-
-def _copy(memories: ChipMemories, step: ActivateStep, start: int, stop: int) -> np.ndarray:
-    assert step.plane is not None
-    return _fitted(_read_integers(memories.buffer, step.plane, start, stop - start, step.target.lanes), step)
-
-
-def _pair(operation: Callable) -> Callable:
-    def numbers(memories: ChipMemories, step: ActivateStep, start: int, stop: int) -> np.ndarray:
-        assert step.plane is not None and step.second is not None
-        first = _read_integers(memories.buffer, step.plane, start, stop - start, step.target.lanes)
-        second = _second(memories, step, step.second, start, stop)
-        # Differences of 16 bits are exact, so that the first rounding is that of the product with the scale.
-        first -= np.float32(step.zero_point)
-        second -= np.float32(step.second_zero_point)
-        lanes = min(first.shape[1], second.shape[1])
-        first, second = first[:, :lanes], second[:, :lanes]
-        first *= np.float32(step.scale)
-        second *= np.float32(step.second_scale)
-        operation(first, second, out=first)
-        first /= np.float32(step.out_scale)
-        return _fitted(first, step)
-
-    return numbers
-
-
-def _second(memories: ChipMemories, step: ActivateStep, plane: BufferPlane, start: int, stop: int) -> np.ndarray:
-    if step.second_rows >= step.rows:
-        return _read_integers(memories.buffer, plane, start, stop - start, step.target.lanes)
-    whole = _read_integers(memories.buffer, plane, 0, step.second_rows, step.target.lanes)
-    return whole[np.arange(start, stop) % step.second_rows]
-
-
-def _pool(memories: ChipMemories, step: ActivateStep, start: int, stop: int) -> np.ndarray:
-    return _fitted(pool_numbers(memories, step, start, stop), step)
-
-
-def _fitted(numbers: np.ndarray, step: ActivateStep) -> np.ndarray:
-    """Pad the values with lanes of 0, up to the number of lanes of the result."""
-    missing = step.target.lanes - numbers.shape[1]
-    return np.pad(numbers, ((0, 0), (0, missing))) if missing else numbers
-
-
-_NUMBERS: dict[str, Callable[[ChipMemories, ActivateStep, int, int], np.ndarray]] = {
-    "scale": _scale,
-    "copy": _copy,
-    "add": _pair(np.add),
-    "subtract": _pair(np.subtract),
-    "multiply": _pair(np.multiply),
-    "max": _pool,
-    "average": _pool,
-}

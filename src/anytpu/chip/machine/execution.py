@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from anytpu.chip.image.image import Image
+from anytpu.chip.isa.accesses import blocks_of
 from anytpu.chip.isa.design import BLOCK_BYTES, UNIT_BYTES
+from anytpu.chip.isa.instructions import (
+    Activate,
+    ArrayInstruction,
+    InterruptHost,
+    ReadHostMemory,
+    ReadWeights,
+    WriteHostMemory,
+)
 from anytpu.chip.machine import host, workers
 from anytpu.chip.machine.activation import activate
+from anytpu.chip.machine.decoding import Step
 from anytpu.chip.machine.memories import ChipMemories
-from anytpu.chip.machine.steps import ActivateStep, MachineStep, ServiceStep, TableStep, TransferStep
 from anytpu.errors import ChipError
 
 
 def execute(
     image: Image,
-    steps: Sequence[MachineStep],
+    steps: Sequence[Step],
     values: Mapping[str, np.ndarray],
-    products: Mapping[type[MachineStep], Callable[[ChipMemories, Any], None]],
+    multiply: Callable[[ChipMemories, Step], None],
     memories: ChipMemories | None = None,
 ) -> dict[str, np.ndarray]:
     """Carry out steps in order.
@@ -29,7 +37,7 @@ def execute(
         image: the image of the steps.
         steps: the steps, in order.
         values: as in `run`.
-        products: the function that carries out each kind of product.
+        multiply: carries out a product.
         memories: memories of the image's chip; None: new ones. Contents left by an earlier run have no effect: the
             checker has verified that an address is written before it is read.
     """
@@ -38,14 +46,20 @@ def execute(
     known = _accept(image, values)
     for binding in image.inputs:
         host.pack(memories.host, binding, known[binding.tensor])
-    actions = {ActivateStep: activate, TransferStep: _transfer, TableStep: _load_tables, **products}
     # 2. The steps, each by the function of its kind.
     with workers.one_thread_blas():
         for step in steps:
-            if isinstance(step, ServiceStep):
-                host.serve(memories.host, image.services[step.service], image.batch, known)
-            else:
-                actions[type(step)](memories, step)
+            instruction = step.instruction
+            if isinstance(instruction, ArrayInstruction):
+                multiply(memories, step)
+            elif isinstance(instruction, Activate):
+                activate(memories, step)
+            elif isinstance(instruction, ReadHostMemory | WriteHostMemory):
+                _transfer(memories, instruction)
+            elif isinstance(instruction, ReadWeights):
+                _load_tables(memories, instruction, blocks_of(instruction, image.design))
+            elif isinstance(instruction, InterruptHost):
+                host.serve(memories.host, image.services[instruction.number], image.batch, known)
     # 3. The host reads the outputs.
     outputs = {binding.tensor: host.unpack(memories.host, binding, image.batch) for binding in image.outputs}
     return {**known, **outputs}
@@ -73,19 +87,19 @@ def _accept(image: Image, values: Mapping[str, np.ndarray]) -> dict[str, np.ndar
     return known
 
 
-def _transfer(memories: ChipMemories, step: TransferStep) -> None:
-    chip = memories.buffer[step.address * UNIT_BYTES : (step.address + step.units) * UNIT_BYTES]
-    outside = memories.host[step.host_address : step.host_address + step.units * UNIT_BYTES]
-    if step.inwards:
+def _transfer(memories: ChipMemories, instruction: ReadHostMemory | WriteHostMemory) -> None:
+    start, size = instruction.address * UNIT_BYTES, instruction.units * UNIT_BYTES
+    chip = memories.buffer[start : start + size]
+    outside = memories.host[instruction.host_address : instruction.host_address + size]
+    if isinstance(instruction, ReadHostMemory):
         chip[...] = outside
     else:
         outside[...] = chip
 
 
-def _load_tables(memories: ChipMemories, step: TableStep) -> None:
-    dtype, entries = ("<i2", 65536) if step.wide else ("i1", 256)
-    size_bytes = np.dtype(dtype).itemsize * entries
-    blocks = -(-size_bytes // BLOCK_BYTES)
-    for i in range(step.count):
-        start = (step.address + i * blocks) * BLOCK_BYTES
-        memories.tables[step.slot + i] = memories.weights[start : start + size_bytes].view(dtype)
+def _load_tables(memories: ChipMemories, instruction: ReadWeights, blocks: int) -> None:
+    dtype, entries = ("<i2", 65536) if instruction.wide else ("i1", 256)
+    for number in range(instruction.count):
+        start = (instruction.address + number * blocks) * BLOCK_BYTES
+        content = memories.weights[start : start + np.dtype(dtype).itemsize * entries]
+        memories.tables[instruction.slot + number] = content.view(dtype)

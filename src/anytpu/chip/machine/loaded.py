@@ -1,6 +1,6 @@
 """`run`: an image on one batch; the prepared state of the image is kept for the next run.
 
-Idea: an image is checked, decoded and fused once, and its weights are prepared once; a run then only moves and computes
+Idea: an image is checked and decoded once, and its weights are converted once; a run then only moves and computes
 numbers.
 
 Rule: the prepared state does not reference its image, so that it is freed with it. Runs of one image may be concurrent:
@@ -17,11 +17,8 @@ from anytpu.chip.checking import check
 from anytpu.chip.image.image import Image
 from anytpu.chip.machine.decoding import decode
 from anytpu.chip.machine.execution import execute
-from anytpu.chip.machine.fusing import LayerStep, fuse
-from anytpu.chip.machine.layers import LayerExecutor
 from anytpu.chip.machine.memories import ChipMemories
-from anytpu.chip.machine.products import multiply
-from anytpu.chip.machine.steps import ProductStep
+from anytpu.chip.machine.products import Multiplier
 from anytpu.program.remembered import Remembered
 
 
@@ -33,21 +30,21 @@ class PreparedImage:
     """
 
     def __init__(self, image: Image):
-        """Check, decode and fuse an image.
+        """Check and decode an image.
 
         Raises:
             ChipError: the image cannot run; see `check`.
             HazardError: the image reads memory that nothing wrote, pops an empty FIFO, or lacks a Sync; see `check`.
         """
         check(image)
-        self.steps = fuse(decode(image), image.design)
-        self._layers = LayerExecutor(image)
+        self.steps = decode(image)
+        self._multiplier = Multiplier(image)
         self._spare: list[ChipMemories] = []
 
     def run(self, image: Image, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Run the image that this state was prepared from; see `run`."""
         memories = self._spare.pop() if self._spare else ChipMemories.of(image)
-        made = execute(image, self.steps, values, {ProductStep: multiply, LayerStep: self._layers.do}, memories)
+        made = execute(image, self.steps, values, self._multiplier.multiply, memories)
         self._spare.append(memories)
         return made
 

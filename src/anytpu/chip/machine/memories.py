@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from anytpu.chip.image.image import Image
-from anytpu.chip.isa.design import BLOCK_BYTES
+from anytpu.chip.isa.design import BLOCK_BYTES, UNIT_BYTES
 from anytpu.errors import CapacityError
 from anytpu.files.memory import check_memory
 
@@ -69,3 +69,25 @@ def whole_blocks(weights: np.ndarray) -> np.ndarray:
     """Return the contents of the Weight Memory, padded with 0 to whole blocks."""
     missing = -len(weights) % BLOCK_BYTES
     return np.pad(weights, (0, missing)) if missing else weights
+
+
+def plane_rows(
+    buffer: np.ndarray, address: int, pitch: int, lanes: int, dtype: type[np.generic], group: int = 1
+) -> np.ndarray:
+    """Return the rows of a plane in the Unified Buffer, up to the end of the buffer, in groups of consecutive rows.
+
+    Args:
+        buffer: the Unified Buffer, uint8.
+        address: unit where row 0 starts.
+        pitch: units from a row to the next.
+        lanes: number of lanes to take of each row.
+        dtype: int8 or uint8.
+        group: number of rows of a group.
+
+    Returns:
+        The bytes `(groups, group, lanes)`, a view.
+    """
+    start, row_bytes = address * UNIT_BYTES, pitch * UNIT_BYTES
+    groups = (max(0, len(buffer) - start - lanes) // row_bytes + 1) // group
+    strides = (group * row_bytes, row_bytes, 1)
+    return np.ndarray((groups, group, lanes), dtype, buffer, start, strides)  # pyright: ignore[reportArgumentType]

@@ -12,12 +12,10 @@ import numpy as np
 
 from anytpu.chip.checking import check
 from anytpu.chip.image.image import Image
-from anytpu.chip.machine.decoding import decode
+from anytpu.chip.machine.decoding import Step, decode
 from anytpu.chip.machine.execution import execute
-from anytpu.chip.machine.gathering import gather, gather_copies
 from anytpu.chip.machine.memories import ChipMemories
-from anytpu.chip.machine.products import halves_of, tile_at
-from anytpu.chip.machine.steps import ProductStep
+from anytpu.chip.machine.products import gather, halves_of, passes_of, product_of, tile_at
 from anytpu.chip.machine.systolic import SystolicArray
 
 
@@ -27,26 +25,28 @@ def witness(image: Image, values: Mapping[str, np.ndarray]) -> dict[str, np.ndar
     size = image.design.array
     array = SystolicArray(size, size)
 
-    def multiply(memories: ChipMemories, step: ProductStep) -> None:
-        target = memories.accumulators[step.accumulator : step.accumulator + step.rows]
-        if not step.accumulate:
+    def multiply(memories: ChipMemories, step: Step) -> None:
+        product = product_of(step)
+        target = memories.accumulators[product.accumulator : product.accumulator + product.rows]
+        if not product.accumulate:
             target[...] = 0
-        for tile, numbers, high in passes_of(memories, step, size):
+        for tile, numbers, high in operands_of(memories, step, size):
             sums = array.multiply(tile, numbers)
             target += sums * np.int32(256) if high else sums
 
-    return execute(image, decode(image), values, {ProductStep: multiply})
+    return execute(image, decode(image), values, multiply)
 
 
-def passes_of(memories: ChipMemories, step: ProductStep, size: int) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
-    """Yield the inputs of an array, pass by pass.
+def operands_of(memories: ChipMemories, step: Step, size: int) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
+    """Yield the operands of an array, pass by pass.
 
     Returns:
         The tile, int8 `(size, size)`, and the numbers sent into it, int32 `(rows, size)`. Then whether these are the
         high bytes of 16-bit numbers, whose sums count 256 times.
     """
-    for feed, tile in zip(step.feeds, step.tiles, strict=True):
-        for high in halves_of(feed):
-            numbers = np.zeros((step.rows, size), np.int32)
-            gather(memories.buffer, gather_copies([feed], *numbers.shape, high), numbers)
-            yield tile_at(memories.weights, tile, size), numbers, high
+    product = product_of(step)
+    for one in passes_of(step, size):
+        for high in halves_of(product):
+            numbers = np.zeros((product.rows, size), np.int32)
+            gather(memories.buffer, step, [one], (0, product.rows), numbers, high)
+            yield tile_at(memories.weights, one.tile, size), numbers, high

@@ -13,11 +13,11 @@ import numpy as np
 from anytpu.chip import ports
 from anytpu.chip.image.image import Image
 from anytpu.chip.isa.instructions import DebugTag
-from anytpu.chip.machine.decoding import decode
+from anytpu.chip.machine.decoding import Step, decode
 from anytpu.chip.machine.execution import execute
 from anytpu.chip.machine.memories import ChipMemories
-from anytpu.chip.machine.steps import ProductStep
-from anytpu.chip.machine.witness import passes_of
+from anytpu.chip.machine.products import passes_of, product_of
+from anytpu.chip.machine.witness import operands_of
 from anytpu.chip.quantized.nodes import QuantizedNetwork
 
 
@@ -45,7 +45,7 @@ class FirstTile:
 class _FirstProduct(Exception):
     """Raised at the first product, to stop the machine; it carries the operands."""
 
-    def __init__(self, weights: np.ndarray, numbers: np.ndarray, step: ProductStep):
+    def __init__(self, weights: np.ndarray, numbers: np.ndarray, step: Step):
         super().__init__()
         self.weights, self.numbers, self.step = weights, numbers, step
 
@@ -60,22 +60,21 @@ def first_tile(image: Image, network: QuantizedNetwork | None, example: Mapping[
     """
     size = image.design.array
 
-    def stop(memories: ChipMemories, step: ProductStep) -> None:
-        tile, numbers, _ = next(passes_of(memories, step, size))
+    def stop(memories: ChipMemories, step: Step) -> None:
+        tile, numbers, _ = next(operands_of(memories, step, size))
         raise _FirstProduct(tile, numbers, step)
 
     values = _example_values(image, network, example) if network and example else _random_values(image, network)
     try:
-        execute(image, decode(image), values, {ProductStep: stop})
+        execute(image, decode(image), values, stop)
     except _FirstProduct as product:
-        feed = product.step.feeds[0]
         return FirstTile(
             _layer(image, product.step.number),
             product.weights.copy(),
             product.numbers,
-            feed.depth,
+            passes_of(product.step, size)[0].depth,
             bool(network and example),
-            feed.plane.high_offset is not None,
+            product_of(product.step).wide,
         )
     return None
 

@@ -107,13 +107,30 @@ def _introduction(tile: FirstTile, shown: Wave) -> str:
     return (
         f"The upper left {size} x {size} cells of the {len(tile.weights)} x {len(tile.weights)}, rows "
         f"{shown.first_row} to {shown.first_row + len(shown.numbers) - 1} of the pass. The weights are the program's "
-        f"own, {numbers}. The tile uses {tile.depth} of the array's rows; sums go on down through all of them."
+        f"own, {numbers}. {_below(tile, size)}"
+    )
+
+
+def lower_rows(tile: FirstTile) -> int:
+    """Return how many rows of the array that the tile uses lie below the corner shown."""
+    return max(0, tile.depth - SIZE)
+
+
+def _below(tile: FirstTile, size: int) -> str:
+    lower = lower_rows(tile)
+    if not lower:
+        return (
+            f"The tile uses {tile.depth} of the array's rows, so the sums that leave the corner are those of this pass."
+        )
+    return (
+        f"The tile uses {tile.depth} of the array's rows: the sums that leave the corner are those of its {size} rows. "
+        f"The rows below it ({lower}) add their products before the sums reach the accumulators."
     )
 
 
 def _check(shown: Wave) -> Markup:
     equal, all_of_them = int((shown.sums == shown.expected).sum()), shown.sums.size
-    text = f"Checked: {equal} of {all_of_them} sums that left the array are those of the int32 matrix product."
+    text = f"Checked: {equal} of {all_of_them} sums that left the corner are those of its int32 matrix product."
     return element("p", text, class_="checked" if shown.is_right else "warning")
 
 
@@ -151,7 +168,7 @@ def wave_scene(tile: FirstTile | None) -> dict[str, Any] | None:
     if tile is None:
         return None
     whole = {"size": len(tile.weights), "weights": base64.b64encode(tile.weights.astype(np.int8).tobytes()).decode()}
-    return {**scene(wave_of(tile)), "tile": whole}
+    return {**scene(wave_of(tile)), "tile": whole, "lower": lower_rows(tile)}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

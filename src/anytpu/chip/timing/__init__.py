@@ -3,6 +3,5 @@
 from anytpu.chip.timing.latencies import Latencies
 from anytpu.chip.timing.model import time
 from anytpu.chip.timing.record import Timing
-from anytpu.chip.timing.sweep import sweep
 
-__all__ = ["Latencies", "Timing", "sweep", "time"]
+__all__ = ["Latencies", "Timing", "time"]

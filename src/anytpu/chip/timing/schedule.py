@@ -17,9 +17,10 @@ import math
 from typing import NamedTuple
 
 from anytpu.chip.isa.design import Design
+from anytpu.chip.isa.instructions import Instruction
 from anytpu.chip.isa.units import Unit
 from anytpu.chip.timing.latencies import Latencies
-from anytpu.chip.timing.work import HOST, UnitWork, WorkQueues
+from anytpu.chip.timing.work import HOST, UnitWork, WorkQueues, queues_of
 from anytpu.errors import HazardError
 
 
@@ -94,12 +95,18 @@ class Schedule:
         Raises:
             HazardError: some work can never start.
         """
+        stuck = self.advance()
+        if stuck is not None:
+            raise HazardError(self._why_stuck(stuck))
+
+    def advance(self) -> UnitWork | None:
+        """Advance every unit in turn as far as it can; return the first work that can never start, or None."""
         moves = (self._send, self._fetch, self._multiply, self._activate, self._read, self._write, self._serve)
         while any([move() for move in moves]):  # a list, so that `any` does not skip a unit
             pass
-        for unit, queue in enumerate(self.queues):
-            if len(self.done[unit]) < len(queue):
-                raise HazardError(self._why_stuck(unit))
+        pairs = zip(self.queues, self.done, strict=True)
+        left = [queue[len(done)] for queue, done in pairs if len(done) < len(queue)]
+        return min(left, key=lambda work: work.number, default=None)
 
     @property
     def end(self) -> float:
@@ -260,11 +267,17 @@ class Schedule:
             moved = True
         return moved
 
-    def _why_stuck(self, unit: int) -> str:
-        work, depth = self.queues[unit][len(self.done[unit])], self.design.weight_fifo_tiles
+    def _why_stuck(self, work: UnitWork) -> str:
+        depth = self.design.weight_fifo_tiles
         return (
             f"Instruction {work.number} of {self.name!r} ({work.kind}) would wait forever: the work that it waits for "
             f"is not requested, or is queued after work that waits for it. Request all weights, in the order in which "
             f"they are used, and put a Sync only after the work that it waits for; or increase weight_fifo_tiles, "
             f"which is {depth}."
         )
+
+
+def first_stuck(instructions: tuple[Instruction, ...], design: Design) -> int | None:
+    """Return the index of the first instruction that would wait forever on a chip, or None."""
+    stuck = Schedule("", queues_of(instructions, design), design, Latencies()).advance()
+    return None if stuck is None else stuck.number

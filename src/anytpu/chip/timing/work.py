@@ -19,8 +19,9 @@ from __future__ import annotations
 import dataclasses
 from typing import NamedTuple
 
-from anytpu.chip.isa.accesses import parameters_popped, window_rows
+from anytpu.chip.isa.accesses import parameters_popped
 from anytpu.chip.isa.design import UNIT_BYTES, Design
+from anytpu.chip.isa.geometry import Window
 from anytpu.chip.isa.instructions import (
     Activate,
     ArrayInstruction,
@@ -33,7 +34,6 @@ from anytpu.chip.isa.instructions import (
     WriteHostMemory,
 )
 from anytpu.chip.isa.issue import Issued, Registers, issue
-from anytpu.chip.isa.registers import Register
 from anytpu.chip.isa.units import Unit
 
 HOST = len(Unit)
@@ -192,6 +192,6 @@ def activate_cycles(instruction: Activate, registers: Registers) -> int:
         return max(written, rows * bytes_each)
     if instruction.operation in ("add", "subtract", "multiply"):
         return max(written, 2 * rows * bytes_each)
-    taps = int(registers[Register.KERNEL_HEIGHT]) * int(registers[Register.KERNEL_WIDTH])
-    first, stop = window_rows(rows, registers, 0, taps)
-    return max(written, min(stop - first, rows * taps) * bytes_each)
+    window = Window.of(registers)
+    first, stop = window.row_range(rows, 0, window.taps)
+    return max(written, min(stop - first, rows * window.taps) * bytes_each)

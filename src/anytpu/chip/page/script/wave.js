@@ -2,17 +2,23 @@
 function startWave(data) {
   const svg = document.querySelector("#wave svg.stage");
   const said = document.querySelector("#wave .readout");
-  const { lanes, columns, rows, inputs, steps, results } = data;
+  const { lanes, columns, rows, inputs, steps, results, lower } = data;
   const shifts = steps.filter((step) => step.shifting).length;
   const CELL = 74, TALL = 48, QUEUE = 3, LEFT = QUEUE * 42 + 24, TOP = 26, LINE = 25;
-  const bottom = TOP + lanes * TALL, sums = bottom + 34;
+  const bottom = TOP + lanes * TALL, sums = bottom + (lower ? 56 : 34);
   const width = LEFT + columns * CELL + 8, height = sums + rows * LINE + 6;
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
   const text = (x, y, size, classes, anchor = "middle") =>
     svgElement("text", { x, y, "font-size": size, class: classes, "text-anchor": anchor }, svg, "");
   text(LEFT - 14, TOP - 9, 12, "fill-muted", "end").textContent = "numbers come in";
   text(LEFT + 4, TOP - 9, 12, "fill-muted", "start").textContent = "in a cell: its weight, the number that passes right, the sum that passes down";
-  text(LEFT + 4, bottom + 23, 12, "fill-muted", "start").textContent = "accumulators: the finished sums, a row for each row that came in";
+  const captions = lower
+    ? [`not shown: the rows of the array below (${lower}) add their products before the accumulators`,
+      `the sums of these ${lanes} rows of the array, a row for each row that came in`]
+    : ["accumulators: the sums of this pass, a row for each row that came in"];
+  captions.forEach((caption, n) => {
+    text(LEFT + 4, bottom + 23 + n * 22, 12, "fill-muted", "start").textContent = caption;
+  });
   const cells = [];
   for (let k = 0; k < lanes; k++) {
     for (let m = 0; m < columns; m++) {

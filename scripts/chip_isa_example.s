@@ -1,6 +1,3 @@
-"""The program of docs/chip_isa.md, by hand: a dense layer of 3 inputs and 2 outputs with ReLU, for 2 examples."""
-
-EXAMPLE = """\
 ; y = relu(x W + b) for 2 examples, on a chip whose array has 8 x 8 cells.
 ; x is in steps of 0.5, W in steps of 0.25, y in steps of 0.25: the multiplier is 0.5 * 0.25 / 0.25 = 0.5.
 
@@ -36,10 +33,3 @@ activate.scale source=0, target=8, rows=2   ; y to units 8 and 9
 sync write, activate
 write_host_memory 64, 8, 2
 halt
-"""
-
-EXAMPLE_INPUTS = ((1, 2, 3), (4, 5, -6))
-"""An input x: two rows of integers."""
-
-EXAMPLE_OUTPUTS = ((12, 9), (24, 0))
-"""The output y for it: (1*2 + 2*6 + 10) * 0.5 = 12, and so on; the last is -3 before the clip."""

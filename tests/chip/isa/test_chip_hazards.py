@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anytpu.chip.checking.clocks import QueuePosition, VectorClocks
-from anytpu.chip.checking.history import MemoryHistory
+from anytpu.chip.isa.accesses import Accesses, AddressRange, Memory
+from anytpu.chip.isa.hazards import AccessHistory, VectorClocks
 from anytpu.chip.isa.units import Unit
 
 SIZE = 12
@@ -47,7 +47,7 @@ class PlainOrder:
 @given(st.lists(st.one_of(ACCESS, ACCESS, ACCESS, SYNC, WAIT), max_size=25))
 def test_conflicts_are_those_of_the_plain_record(steps: list[tuple]):
     clocks, plain = VectorClocks(), PlainOrder()
-    history = MemoryHistory(SIZE, clocks.is_done)
+    history = AccessHistory()
     writers: list[int | None] = [None] * SIZE
     readers: list[set[int]] = [set() for _ in range(SIZE)]
     for step in steps:
@@ -62,8 +62,10 @@ def test_conflicts_are_those_of_the_plain_record(steps: list[tuple]):
         kind, unit, start, length = step
         stop = min(start + length, SIZE)
         number = plain.issue(int(unit))
-        visit = clocks.issue(unit, number)
-        conflicts = history.read(start, stop, visit) if kind == "read" else history.write(start, stop, visit)
+        clocks.issue(unit, number)
+        place = (AddressRange(Memory.BUFFER, start, stop),)
+        touched = history.touch(number, unit, Accesses(place) if kind == "read" else Accesses((), place))
+        conflicts = [one for one in touched if one.kind == "unwritten" or not clocks.is_done(one.earlier, unit)]
         expected: set[tuple[str, int | None, int]] = set()
         for place in range(start, stop):
             writer = writers[place]
@@ -77,9 +79,9 @@ def test_conflicts_are_those_of_the_plain_record(steps: list[tuple]):
                 late = {reader for reader in last.values() if reader not in plain.before[number]}
                 expected |= {("write after read", reader, place) for reader in late}
         found = {
-            (one.kind, None if one.earlier is None else one.earlier.number, place)
+            (one.kind, None if one.kind == "unwritten" else one.earlier, place)
             for one in conflicts
-            for place in range(one.start, one.stop)
+            for place in range(one.place.start, one.place.stop)
         }
         assert found == expected
         for place in range(start, stop):
@@ -90,10 +92,10 @@ def test_conflicts_are_those_of_the_plain_record(steps: list[tuple]):
 
 
 def test_the_first_address_that_nothing_has_written():
-    history = MemoryHistory(10, lambda earlier, later: True)
-    visit = QueuePosition(0, 1, 0)
-    assert history.first_unwritten(0, 10) == 0
-    assert not history.write(0, 4, visit) and not history.write(6, 10, visit)
-    assert history.first_unwritten(0, 10) == 4
-    assert history.first_unwritten(6, 10) is None
-    assert history.first_unwritten(3, 3) is None
+    history = AccessHistory()
+    assert history.first_unwritten(AddressRange(Memory.HOST, 0, 10)) == 0
+    for start, stop in ((0, 4), (6, 10)):
+        history.host_writes(AddressRange(Memory.HOST, start, stop))
+    places = [(0, 10), (6, 10), (3, 3)]
+    assert [history.first_unwritten(AddressRange(Memory.HOST, *place)) for place in places] == [4, None, None]
+    assert history.touch(0, 0, Accesses((AddressRange(Memory.WEIGHTS, 0, 9), AddressRange(Memory.BUFFER, 3, 3)))) == []

@@ -1,42 +1,27 @@
 """`FifoCounts`: the items requested from the Weight Memory, and those popped.
 
 Rule: FIFOs order themselves, so no `Sync` is needed. But each item is popped once, in the order of the reads, by an
-instruction issued after its `ReadWeights`. At the end no item is left. The items of a full FIFO must not all wait for
-an item behind them: that is a deadlock.
+instruction issued after its `ReadWeights`. At the end no item is left.
 """
 
 from __future__ import annotations
 
-from anytpu.chip.checking.progress import Progress
 from anytpu.chip.isa.accesses import parameters_popped, tiles_popped
-from anytpu.chip.isa.design import Design
-from anytpu.chip.isa.instructions import Activate, ArrayInstruction, ReadWeights
-from anytpu.chip.isa.issue import Issued, Registers
+from anytpu.chip.isa.instructions import Activate, ArrayInstruction, Instruction, ReadWeights
+from anytpu.chip.isa.issue import Registers
 from anytpu.chip.isa.registers import Register
 
 
 class FifoCounts:
-    """The weight FIFO, the parameter FIFO and the tables, without their contents.
+    """The weight FIFO, the parameter FIFO and the tables, without their contents."""
 
-    Args:
-        design: the chip.
-    """
-
-    def __init__(self, design: Design) -> None:
-        self._progress = Progress(design.weight_fifo_tiles)
+    def __init__(self) -> None:
         self._read = {"tile": 0, "parameters": 0}
         self._taken = {"tile": 0, "parameters": 0}
         self._is_wide: dict[int, bool] = {}
 
-    def take(self, issued: Issued, waits: tuple[int, ...]) -> str | None:
-        """Note an instruction's reads and pops; return its fault, as the rest of a sentence, or None.
-
-        Args:
-            issued: the instruction.
-            waits: for each unit, the number of its instructions that must be done before.
-        """
-        number, instruction, registers, _ = issued
-        self._progress.issue(number, instruction, waits)
+    def take(self, instruction: Instruction, registers: Registers) -> str | None:
+        """Note an instruction's reads and pops; return its fault, as the rest of a sentence, or None."""
         if isinstance(instruction, ReadWeights):
             if instruction.kind == "table":
                 slots = range(instruction.slot, instruction.slot + instruction.count)
@@ -65,10 +50,6 @@ class FifoCounts:
                 )
         return None
 
-    def stuck(self) -> int | None:
-        """Return the index of the first instruction that would wait forever, or None."""
-        return self._progress.stuck()
-
     def _pop(self, kind: str, count: int, keeps: bool) -> str | None:
         if keeps and not self._taken[kind]:
             return f"keeps the last {kind}, and none was taken before. Leave out .keep."
@@ -85,6 +66,6 @@ class FifoCounts:
         table = int(registers[Register.TABLE])
         is_wide = self._is_wide.get(table)
         if not instruction.table or is_wide is None or is_wide == instruction.wide_out:
-            return None  # `History` reports a table that nothing filled, like any unwritten memory.
+            return None  # `AccessHistory` reports a table that nothing filled, like any unwritten memory.
         bits = {True: "16 bits", False: "8 bits"}
         return f"looks {bits[not is_wide]} up in table {table}, which was read as one of {bits[is_wide]}."

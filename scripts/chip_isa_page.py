@@ -1,4 +1,4 @@
-"""`python -m anytpu.chip.manual.docs`: prints docs/chip_isa.md, generated from the definitions."""
+"""Print docs/chip_isa.md, made of the definitions: `python scripts/chip_isa_page.py > docs/chip_isa.md`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from anytpu.chip.assembly.directives import DIRECTIVES, NUMBERS
 from anytpu.chip.isa.forms import FORMS, Field, FieldKind, Form
 from anytpu.chip.isa.instructions import ArrayInstruction, MatrixMultiply
 from anytpu.chip.isa.registers import MEANINGS, RegisterKind, power_text
-from anytpu.chip.manual.example import EXAMPLE
 from anytpu.errors import HazardError
 
-_TEMPLATE = Path(__file__).with_name("docs.md")
+_TEMPLATE = Path(__file__).with_suffix(".md")
+EXAMPLE = Path(__file__).with_name("chip_isa_example.s").read_text(encoding="utf-8")
+"""A dense layer of 3 inputs and 2 outputs with ReLU, for 2 examples, by hand."""
+
 _MARK = re.compile(r"^<!-- (\w+) -->$", re.MULTILINE)
 
 
 def page() -> str:
-    """Return docs/chip_isa.md: docs.md with its marks replaced by text generated from the definitions."""
+    """Return docs/chip_isa.md: chip_isa_page.md with its marks replaced by text generated from the definitions."""
     made = {
         "instructions": _instructions,
         "registers": _registers,

@@ -1,4 +1,4 @@
-"""`fault_in_multipliers`: whether the multipliers of a parameter block are finite.
+"""Whether the Weight Memory holds the weights, and whether the multipliers of a parameter block are finite.
 
 Idea: any bytes are a valid tile, bias or table. But a float32 multiplier may be NaN or infinite. A product with NaN, or
 0 times infinity, is NaN, which no integer represents.
@@ -8,9 +8,18 @@ from __future__ import annotations
 
 import numpy as np
 
+from anytpu.chip.image.image import Image
 from anytpu.chip.isa.accesses import blocks_of
 from anytpu.chip.isa.design import BLOCK_BYTES, Design
 from anytpu.chip.isa.instructions import Instruction, ReadWeights
+
+
+def fault_in_size(image: Image) -> str | None:
+    """Return the fault of weights that exceed the Weight Memory, as a sentence, or None."""
+    weights_bytes, memory_bytes = len(image.weights), image.design.weight_memory_bytes
+    if weights_bytes <= memory_bytes:
+        return None
+    return f"The weights of {image.name!r} take {weights_bytes:,} bytes, and the Weight Memory has {memory_bytes:,}."
 
 
 def fault_in_multipliers(instruction: Instruction, weights: np.ndarray, design: Design) -> str | None:
