@@ -13,7 +13,7 @@ V6E = target_named("v6e-1")
 
 def price(lines, *computations, name="r", target=V6E, **changed):
     module = module_of(lines, *computations)
-    pricer = OpPricer(target, dataclasses.replace(rates_of(target), **changed))
+    pricer = OpPricer(module, target, dataclasses.replace(rates_of(target), **changed))
     return pricer.price(module.entry.instructions[name])
 
 
