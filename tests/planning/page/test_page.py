@@ -71,7 +71,7 @@ def test_what_a_page_says():
         "training, 2,048 examples a step, 1,281,167 examples an epoch, 90 epochs",
         "Predicted, not measured; by the TPU compiler (libtpu 0.0.51).",
         "263 ms226 to 302 ms",
-        "v2-8: does not fit: a device needs 8.6 GiB of 7.48 GiB, 1.12 GiB too much; the largest batch that fits is 1,408.",
+        "v2-8: does not fit: a device needs 8.6 GiB of 7.48 GiB, 1.12 GiB too much; the largest batch that fits is ",
         "4 chips, 8 cores (v3:2x2)retired",
         "v3-8: Retired: not sold to new users.",
         "v7x-8: No price is known.",
