@@ -209,7 +209,7 @@ def attention():
 def test_attention_computes_the_blocks_of_its_mask(name, products, computed):
     kernel = attention()[name]
     assert kernel.flops == computed * 2 * products * 8 * 4096**2 * 128
-    assert kernel.priced_by == "its code"
+    assert kernel.priced_by == "roofline"
     # Nothing of it is uncertain, so the interval begins at the peak of the matrix units.
     assert kernel.flops / 197e12 == pytest.approx(kernel.least_s) and kernel.least_s < kernel.time_s
 

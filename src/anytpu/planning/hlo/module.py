@@ -193,12 +193,15 @@ def _literal(place: _CalledFrom | None) -> str | None:
     match = _CONSTANT.search(place.instruction.text) if place.instruction.opcode == "constant" else None
     if match:
         return match[1]
-    index = _carried_index(place)
-    if index is None or place.caller is None:
-        return None
-    after = _after(place.caller, index)
-    is_kept = after is not None and _carried_index(after) == index
-    return _literal(_initial(place.caller, index)) if is_kept else None
+    index, loop = _carried_index(place), place.caller
+    # An element may be a copy of another one of the iteration before. All of them must begin with the same constant.
+    sources: list[int] = []
+    while index is not None and loop is not None and index not in sources:
+        sources.append(index)
+        after = _after(loop, index)
+        index = _carried_index(after) if after is not None else None
+    literals = {_literal(_initial(loop, source)) for source in sources if loop is not None}
+    return literals.pop() if index is not None and len(literals) == 1 else None
 
 
 def _initial(loop: _CalledFrom, index: int) -> _CalledFrom | None:

@@ -113,7 +113,9 @@ def _claim(instruction: HloInstruction, code: KernelCode, moved: float) -> _Clai
     remark = f"{_SILENT}; counted as the products and blocks of its own code"
     remark += "; a loop in it runs nobody knows how often, and counts once" if code.is_endless else ""
     least = code.least_flops, code.least_bytes
-    return _Claim(code.flops, code.bytes, "its code", *least, code.whole_bytes, remark, code.is_endless)
+    # The times of attention kernels were fitted; of others a name says nothing.
+    priced_by = "roofline" if _ATTENTION.search(instruction.name) else "its code"
+    return _Claim(code.flops, code.bytes, priced_by, *least, code.whole_bytes, remark, code.is_endless)
 
 
 def _aliased_bytes(instruction: HloInstruction) -> float:
