@@ -26,7 +26,7 @@ class Sentence(NamedTuple):
     Attributes:
         text: the text.
         start: what it is about, such as the names of systems, or "".
-        style: "bold", "dim", "warning", or "".
+        style: "bold", "dim", "predicted", "warning", or "".
     """
 
     text: str
@@ -97,7 +97,7 @@ Block = Sentence | Named | Listed | Tabled | Plots
 def head(plan: Plan) -> Iterator[Block]:
     """Yield what compares the systems of a plan."""
     yield Sentence(phrases.subtitle(plan))
-    yield Sentence(f"{phrases.NOT_MEASURED[:-1]}; by {phrases.predictors(plan)}.", style="warning")
+    yield Sentence(f"{phrases.NOT_MEASURED[:-1]}; by {phrases.predictors(plan)}.", style="predicted")
     yield Tabled("", _speeds(plan), "systems")
     if (costing := costs.table(plan)) is not None:
         yield Tabled("", costing, "costs")

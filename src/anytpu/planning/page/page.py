@@ -61,7 +61,7 @@ def _block(block: Block) -> Markup:
             said = (
                 element("b", f"{start[:1].upper() if style == 'bold' else start[:1]}{start[1:]}: ") if start else None
             )
-            return element("p", said, text, class_={"warning": "warning", "dim": "remark"}.get(style))
+            return element("p", said, text, class_="remark" if style == "dim" else style or None)
         case Tabled(title, rows, class_, _, is_folded):
             name = f"{title[:1].upper()}{title[1:]}"
             if is_folded:

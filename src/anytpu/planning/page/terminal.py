@@ -14,7 +14,7 @@ from anytpu.planning.records import Plan, Prediction
 from anytpu.report.terminal import bar, hang
 
 _COLOURS = ("blue", "cyan", "yellow", "red", "magenta", "green", "white", "bright_black")
-_STYLES = {"bold": "bold", "dim": "dim", "warning": "yellow", "": ""}
+_STYLES = {"bold": "bold", "dim": "dim", "predicted": "yellow", "warning": "red", "": ""}
 _SOURCE_WIDTH = 20
 _MAX_ROWS, _MAX_BRIEF = 10, 3
 
