@@ -102,6 +102,15 @@ def test_the_code_of_a_kernel_can_be_read():
     assert "#tpu.memory_space<vmem>" in str(module)
 
 
+def test_the_text_of_a_program_has_its_constants():
+    mask = np.arange(64, dtype="int8").reshape(8, 8)
+    compiled = jax.jit(lambda x: x + mask).lower(jax.ShapeDtypeStruct((8, 8), "int8")).compile()
+    assert "{ 56, 57, 58, 59, 60, 61, 62, 63 }" in _jax.text_with_constants(compiled), (
+        f"the jaxlib of JAX {jax.__version__} prints no constants, by which planning/compiler/child.py knows the mask "
+        "of attention"
+    )
+
+
 def test_the_races_of_the_kernel_interpreter():
     from jax._src.pallas.mosaic.interpret import interpret_pallas_call
     from jax._src.pallas.mosaic.interpret.race_detection_state import RaceDetectionState

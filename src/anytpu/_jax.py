@@ -109,6 +109,20 @@ def kernel_context() -> Any:
     return context
 
 
+def text_with_constants(compiled: Any) -> str:
+    """Return the HLO text of a compiled program with the values of its constants; `as_text` leaves out the larger ones.
+
+    Raises:
+        ImportError: this jaxlib has its options elsewhere.
+        AttributeError: this jaxlib prints in another way.
+    """
+    from jaxlib import _hlo
+
+    options = _hlo.HloPrintOptions()
+    options.print_large_constants = True
+    return compiled.runtime_executable().hlo_modules()[0].to_string(options)
+
+
 def kernel_has_race() -> bool:
     """Return whether JAX's TPU interpret mode found a race in the last kernel; its records are public nowhere."""
     from jax._src.pallas.mosaic.interpret import interpret_pallas_call

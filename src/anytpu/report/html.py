@@ -96,11 +96,6 @@ def table(
     return element("table", element("thead", head), element("tbody", *body), class_=class_ or None)
 
 
-def meter(share: float, class_: str = "") -> Markup:
-    """Return a bar over a fraction of its width; it is cut at the full width."""
-    return element("span", element("i", style=f"width:{100 * min(share, 1):.2f}%"), class_=f"meter {class_}".strip())
-
-
 def stacked(parts: Sequence[tuple[str, float, str, str]], label: str | None = None) -> Markup:
     """Return one bar of several parts, with a legend.
 

@@ -122,5 +122,5 @@ def compact_table(
 
 def table_width(table: Table) -> int:
     """Return the width of a table in which nothing is shortened, in columns of the terminal."""
-    console = Console(width=1000)
+    console = Console(width=1000, markup=False, emoji=False)
     return Measurement.get(console, console.options, table).maximum

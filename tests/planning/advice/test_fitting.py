@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
+import jax
 import pytest
 
 from anytpu.planning.advice.facts import Facts
@@ -15,7 +15,8 @@ from anytpu.planning.advice.slices import slices_that_hold
 from anytpu.planning.costs.prices import read_prices
 from anytpu.planning.memory.batches import MemoryLine, fit_line
 from anytpu.planning.records import Holding, MemoryUse
-from anytpu.planning.records.target import Target
+from anytpu.program import of
+from anytpu.program.program import Program
 from anytpu.units import GIB, MIB
 from planning.predictions import prediction
 
@@ -153,18 +154,20 @@ def test_splitting_that_does_not_make_it_fit_is_not_told():
     assert said(line(18, 2, devices=1), STATE, largest=0, tpu="v5e-1", start="Split") == []
 
 
-FLOPS = {"v3": 123e12 / 2, "v4": 275e12, "v5e": 197e12, "v5p": 459e12, "v6e": 918e12, "v7x": 1000e12}
+SPEC = jax.ShapeDtypeStruct
+# A product of 1e15 FLOPs.
+STEP = of(
+    lambda w, x: (w, x @ w), (SPEC((100_000, 100_000), "bfloat16"), SPEC((50_000, 100_000), "bfloat16")), "infer",
+    batch_axis=0,
+)  # fmt: skip
 
 
-def least_s(target: Target) -> float:
-    """Return the floor of a step of 1e15 FLOPs."""
-    return 1e15 / (FLOPS[target.chip.name] * target.devices)
-
-
-def held(known: MemoryLine | None, tpu: str = "v3-8", need_gib: float = 62, **more: Any) -> tuple[Holding, ...]:
+def held(
+    known: MemoryLine | None, tpu: str = "v3-8", need_gib: float = 62, step: Program | None = STEP
+) -> tuple[Holding, ...]:
     """Return the slices that would hold a step of 1,024 examples."""
     one = prediction(memory=MemoryUse(int(need_gib * GIB), LIMIT, said="Ran out of memory"), tpu=tpu)
-    return slices_that_hold(one, known, read_prices(), least_s, **more)
+    return slices_that_hold(one, known, read_prices(), step)
 
 
 def named(holding: tuple[Holding, ...]) -> list[tuple[str, str]]:
@@ -184,7 +187,7 @@ def test_the_smallest_slice_of_each_chip_that_holds_it():
         "v5e-64",
     ]
     v5p = holding["v5p"]
-    assert (v5p.usd_per_hour, v5p.least_step_s) == (33.6, 1e15 / (459e12 * 8))
+    assert v5p.usd_per_hour == 33.6 and v5p.least_step_s == pytest.approx(1e15 / (459e12 * 8))
     assert v5p.need_bytes == 62 * GIB <= v5p.limit_bytes
     # Nobody published a price of v7x.
     assert (holding["v7x"].usd_per_hour, holding["v7x"].least_usd_per_step) == (None, None)
@@ -221,7 +224,7 @@ def test_a_slice_alone_is_the_smallest():
 def test_without_a_line_as_many_devices_of_another_chip():
     assert [slice_.target.name for slice_ in held(None)] == ["v7x-8", "v5p-16"]
     # A program with a mesh of its own is for one number of devices, whatever its batch.
-    assert held(line(2, 60), is_placed=True) == held(None)
+    assert [slice_.target for slice_ in held(line(2, 60), step=None)] == [slice_.target for slice_ in held(None)]
 
 
 def test_no_slice_is_told_where_none_holds_it():

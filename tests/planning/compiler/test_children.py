@@ -80,7 +80,9 @@ def test_a_child_is_lent_only_in_the_surroundings_that_it_was_started_in(monkeyp
     monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_tpu_flag=1")
     after = idle()
     assert ends(before)
-    assert b"LIBTPU_INIT_ARGS=--xla_tpu_flag=1" in Path(f"/proc/{after}/environ").read_bytes().split(b"\0")
+    while not (environment := Path(f"/proc/{after}/environ").read_bytes().strip(b"\0")):
+        time.sleep(0.01)  # It has not loaded its program yet.
+    assert b"LIBTPU_INIT_ARGS=--xla_tpu_flag=1" in environment.split(b"\0")
     monkeypatch.setattr(_env, "libtpu_version", lambda: "99")  # as after an upgrade while this process runs
     assert idle() != after and ends(after)
 

@@ -167,6 +167,41 @@ def donated(header: str) -> dict[int, int]:
     return hlo.parse(header + "\n\nENTRY %main () -> () {\n  ROOT %t = () tuple()\n}\n").donated
 
 
+@pytest.mark.parametrize(("first", "literal"), [("{ 0, 1 }", "{ 0, 1 }"), ("{...}", None), ("{ 1, 1 }", None)])
+def test_a_constant_that_a_loop_copies_to_another_element(first: str, literal: str | None):
+    read = hlo.parse(f"""HloModule loops, is_scheduled=true
+
+%condition (c: (s32[], s8[2], s8[2])) -> pred[] {{
+  %c = (s32[], s8[2], s8[2]) parameter(0)
+  %i = s32[] get-tuple-element(%c), index=0
+  %n = s32[] constant(3)
+  ROOT %lt = pred[] compare(%i, %n), direction=LT
+}}
+
+%body (b: (s32[], s8[2], s8[2])) -> (s32[], s8[2], s8[2]) {{
+  %b = (s32[], s8[2], s8[2]) parameter(0)
+  %j = s32[] get-tuple-element(%b), index=0
+  %near = s8[2] get-tuple-element(%b), index=1
+  %far = s8[2] get-tuple-element(%b), index=2
+  %one = s32[] constant(1)
+  %next = s32[] add(%j, %one)
+  %copy = s8[2] copy(%far)
+  ROOT %turn = (s32[], s8[2], s8[2]) tuple(%next, %copy, %far)
+}}
+
+ENTRY %main (x: s8[2]) -> s8[2] {{
+  %x = s8[2] parameter(0)
+  %zero = s32[] constant(0)
+  %first = s8[2] constant({first})
+  %mask = s8[2] constant({"{...}" if "." in first else "{ 0, 1 }"})
+  %start = (s32[], s8[2], s8[2]) tuple(%zero, %first, %mask)
+  ROOT %loop = (s32[], s8[2], s8[2]) while(%start), condition=%condition, body=%body
+}}
+""")
+    assert read.literal(read.computations["body"].instructions["near"]) == literal
+    assert read.literal(read.entry.instructions["x"]) is None
+
+
 def test_donated_arguments():
     header = (
         "HloModule jit_f, input_output_alias={ {0}: (0, {}, may-alias), {4}: (2, {}, must-alias) }, "

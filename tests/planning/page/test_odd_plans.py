@@ -17,7 +17,7 @@ import pytest
 import plan_samples
 from anytpu.planning.page.page import fragment, page
 from anytpu.planning.page.pictures import common_drawings, system_drawings
-from anytpu.planning.page.report import print_plan
+from anytpu.planning.page.terminal import print_plan
 from anytpu.planning.records import KINDS, Advice, Buffer, Cost, MemoryUse, OpTime, Plan, Prediction, Price, StepTime
 from anytpu.planning.records.target import target_named
 from anytpu.report.drawing import svg

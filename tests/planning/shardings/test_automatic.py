@@ -8,7 +8,7 @@ import pytest
 from anytpu import program as programs
 from anytpu.errors import SettingError
 from anytpu.planning.records.target import target_named
-from anytpu.planning.shardings.automatic import by_estimate, choose_layout
+from anytpu.planning.shardings.automatic import by_estimate, choose_layout, search_of
 
 
 def network(width: int, rows: int):
@@ -27,22 +27,24 @@ def network(width: int, rows: int):
 
 def test_a_small_network_with_many_examples_is_data_parallel():
     program, target = network(128, 65536), target_named("v2-8")
-    chosen = by_estimate(program, target, "the reason")
+    chosen = by_estimate(search_of(program, target), "the reason")
     assert chosen.layout.name == "data"
     assert chosen.why.startswith("about the shortest estimate of ")
     assert chosen.why.endswith(" layouts that fit, by FLOPs and bytes alone; the reason")
-    again = by_estimate(program, target, "the reason")
+    again = by_estimate(search_of(program, target), "the reason")
     assert (again.layout.specs, again.why) == (chosen.layout.specs, chosen.why)
 
 
 def test_weights_that_are_larger_than_a_core_are_split():
-    chosen = by_estimate(network(24576, 64), target_named("v2-8"), "")  # 18 GiB of weights, 7.5 GiB of a core
+    chosen = by_estimate(
+        search_of(network(24576, 64), target_named("v2-8")), ""
+    )  # 18 GiB of weights, 7.5 GiB of a core
     assert any(chosen.layout.specs.values())
 
 
 def test_a_network_that_fits_in_no_layout_is_refused():
     with pytest.raises(SettingError) as error:
-        by_estimate(network(65536, 64), target_named("v2-8"), "")  # 128 GiB of weights over 8 cores
+        by_estimate(search_of(network(65536, 64), target_named("v2-8")), "")  # 128 GiB of weights over 8 cores
     assert str(error.value).partition(" the smallest, ")[0] == (
         "layout=\"auto\" finds no layout of 'step/train' for v2-8:"
     )

@@ -87,50 +87,71 @@ def test_a_subclassed_model_comes_with_specs():
     assert len(tpu.smoke(create, 64, "v5e-4").losses) == 10
 
 
-def test_a_weight_without_gradient_is_named():
-    def create() -> Any:
-        x = keras.Input((4,))
-        unused = keras.layers.Dense(3, name="unused")(x)
-        out = keras.layers.Dense(3, name="out")(x)
-        return compiled(x, keras.layers.Add()([out, keras.ops.stop_gradient(unused)]))
+class Log(keras.layers.Layer):
+    def call(self, x: Any) -> Any:
+        return keras.ops.log(x)
 
+
+class Root(keras.layers.Layer):
+    def build(self, shape: Any) -> None:
+        self.scale = self.add_weight(shape=(), initializer="zeros", name="scale")
+
+    def call(self, x: Any) -> Any:
+        return x + keras.ops.sqrt(self.scale * self.scale)  # The gradient at 0 is a NaN.
+
+
+def create_unused() -> Any:
+    x = keras.Input((4,))
+    unused = keras.layers.Dense(3, name="unused")(x)
+    return compiled(x, keras.layers.Add()([keras.layers.Dense(3)(x), keras.ops.stop_gradient(unused)]))
+
+
+def create_logarithm() -> Any:
+    x = keras.Input((4,))
+    return compiled(x, keras.layers.Dense(3, name="out")(Log(name="log")(x)))
+
+
+def create_still() -> Any:
+    model = create_cnn()
+    model.compile(keras.optimizers.SGD(0.0), SPARSE)
+    return model
+
+
+def create_root() -> Any:
+    x = keras.Input((4,))
+    return compiled(x, Root(name="root", dtype="bfloat16")(keras.layers.Dense(3)(x)))
+
+
+@pytest.mark.parametrize(
+    ("create", "message"),
+    [
+        (
+            create_unused,
+            "10 steps of 'net/train' did not change the weights 'unused/kernel', 'unused/bias': no gradient arrives "
+            "there. Use the output of the layer in the loss, or set its trainable=False",
+        ),
+        (
+            create_logarithm,
+            "the loss of 'net/train' is nan at step 1: the first value that is not finite is that of the layer 'log'. "
+            "Look for a logarithm, a division or a square root of 0 there, or lower the learning rate",
+        ),
+        (
+            create_still,
+            "10 steps of 'cnn/train' changed no weight: check that the learning rate is not 0, and that the loss "
+            "depends on the outputs",
+        ),
+        (
+            create_root,
+            "the loss of 'net/train' is nan at step 2: the first value that is not finite is that of the weight "
+            "'root/scale', after the step before. Look for a logarithm, a division or a square root of 0 there, or "
+            "lower the learning rate",
+        ),
+    ],
+)
+def test_a_fault_of_the_steps_is_named(create: Any, message: str):
     with pytest.raises(SmokeTestError) as caught:
         tpu.smoke(create, 64, "v5e-4")
-    assert str(caught.value) == (
-        "10 steps of 'net/train' did not change the weights 'unused/kernel', 'unused/bias': no gradient arrives there. "
-        "Use the output of the layer in the loss, or set its trainable=False"
-    )
-
-
-def test_a_loss_that_is_nan_names_the_layer():
-    class Log(keras.layers.Layer):
-        def call(self, x: Any) -> Any:
-            return keras.ops.log(x)
-
-    def create() -> Any:
-        x = keras.Input((4,))
-        return compiled(x, keras.layers.Dense(3, name="out")(Log(name="log")(x)))
-
-    with pytest.raises(SmokeTestError) as caught:
-        tpu.smoke(create, 64, "v5e-4")
-    assert str(caught.value) == (
-        "the loss of 'net/train' is nan at step 1: the first value that is not finite is that of the layer 'log'. Look "
-        "for a logarithm, a division or a square root of 0 there, or lower the learning rate"
-    )
-
-
-def test_a_learning_rate_of_zero():
-    def create() -> Any:
-        model = create_cnn()
-        model.compile(keras.optimizers.SGD(0.0), SPARSE)
-        return model
-
-    with pytest.raises(SmokeTestError) as caught:
-        tpu.smoke(create, 64, "v5e-4")
-    assert str(caught.value) == (
-        "10 steps of 'cnn/train' changed no weight: check that the learning rate is not 0, and that the loss depends "
-        "on the outputs"
-    )
+    assert str(caught.value) == message
 
 
 def create_large(width: int = 2**18) -> Any:
@@ -213,27 +234,6 @@ def test_weights_that_become_nan_are_named():
 
     with pytest.raises(SmokeTestError, match=r"^the loss of 'net/train' is (inf|nan) at step 2: the first value"):
         tpu.smoke(create, 64, "v5e-4")
-
-
-def test_a_weight_in_bfloat16_that_becomes_nan_is_named():
-    class Root(keras.layers.Layer):
-        def build(self, shape: Any) -> None:
-            self.scale = self.add_weight(shape=(), initializer="zeros", name="scale")
-
-        def call(self, x: Any) -> Any:
-            return x + keras.ops.sqrt(self.scale * self.scale)  # The gradient at 0 is a NaN.
-
-    def create() -> Any:
-        x = keras.Input((4,))
-        return compiled(x, Root(name="root", dtype="bfloat16")(keras.layers.Dense(3)(x)))
-
-    with pytest.raises(SmokeTestError) as caught:
-        tpu.smoke(create, 64, "v5e-4")
-    assert str(caught.value) == (
-        "the loss of 'net/train' is nan at step 2: the first value that is not finite is that of the weight "
-        "'root/scale', after the step before. Look for a logarithm, a division or a square root of 0 there, or lower "
-        "the learning rate"
-    )
 
 
 def test_a_floor_is_no_answer_but_a_bound():

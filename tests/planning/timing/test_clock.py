@@ -21,7 +21,7 @@ TRIP_S = (TRIP_CYCLES + 2 * SCALAR_CYCLES) / 1.75e9
 
 def clock_of(module, target=V6E):
     rates = dataclasses.replace(rates_of(target), factor=1.0, excess_share=1.0, early_s=0.0)
-    clock = Clock(module, OpPricer(target, rates))
+    clock = Clock(module, OpPricer(module, target, rates))
     return clock, clock.run()
 
 
@@ -67,7 +67,7 @@ def test_a_loop_of_keras_is_not_billed_for_its_counter():
     # The first loop of an LSTM with 100 units, as libtpu 0.0.42.1 compiled it for v6e: counter and bound are given no
     # memory of their own, as arrays in the main memory are not.
     module = saved.module("lstm_loop_v6e")
-    clock = Clock(module, OpPricer(V6E, rates_of(V6E)))
+    clock = Clock(module, OpPricer(module, V6E, rates_of(V6E)))
     clock.run()
     scalars = [op for op in clock.ops if op.opcode in ("compare", "add")]
     assert [op.count for op in scalars] == [500, 500, 500]

@@ -88,11 +88,19 @@ CHOSEN = """  func.func @in(%i: i32, %j: i32, %next: memref<5xi32, #tpu.memory_s
 """
 
 
-def test_blocks_that_an_array_chooses_are_told_apart():
-    code = code_of(call(GRID.replace(PLAIN, CHOSEN).replace("BOUND", "5").replace("LIMIT", "%three")))
+def test_blocks_that_an_array_chooses_are_those_of_its_values():
+    prefetched = GRID.replace("%j: i32, %x", "%j: i32, %next: memref<5xi32, #tpu.memory_space<smem>>, %x", 1)
+    text = call(
+        prefetched.replace("scalar_prefetch = 0", "scalar_prefetch = 1")
+        .replace(PLAIN, CHOSEN)
+        .replace("BOUND", "5")
+        .replace("LIMIT", "%three")
+    )
+    unknown, known = code_of(text), code_of(text, ["{ 0, 0, 1, 1, 1 }"])
     block = 4 * 128 * 256
-    assert code is not None
-    assert (code.bytes, code.least_bytes, code.chosen_bytes) == (block * (20 + 4), block * (4 + 4), block * 20)
+    assert unknown is not None and known is not None
+    assert (unknown.bytes, unknown.least_bytes) == (block * (20 + 4), block * (4 + 4))
+    assert known.bytes == known.least_bytes == block * (4 * 2 + 4)
 
 
 def test_a_grid_whose_size_is_not_known_is_that_of_one_step():
@@ -138,10 +146,20 @@ BRANCH = (
 )
 
 
-def test_products_of_a_branch_count_but_are_not_among_the_least():
+def test_products_of_a_branch_count_in_the_steps_in_which_it_runs():
     read, product = code_of(call(BRANCH)), 2 * 128 * 64 * 256
     assert read is not None
-    assert (read.flops, read.least_flops) == (20 * 2 * product, 20 * product)
+    # Of 4 x 5 steps 10 are above the diagonal.
+    assert (read.flops, read.least_flops, read.busy_steps) == (30 * product, 30 * product, 15)
+
+
+def test_products_of_a_branch_with_an_unknown_condition_count_but_are_not_among_the_least():
+    unknown = BRANCH.replace("cmpi slt, %i, %j", "cmpi slt, %i, %k").replace(
+        "%flag =", "%k = arith.shli %i, %j : i32\n%flag ="
+    )
+    read, product = code_of(call(unknown)), 2 * 128 * 64 * 256
+    assert read is not None
+    assert (read.flops, read.least_flops, read.busy_steps) == (40 * product, 20 * product, 20)
 
 
 def test_what_cannot_be_read_is_nothing():

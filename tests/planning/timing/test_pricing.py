@@ -1,4 +1,5 @@
 import dataclasses
+from typing import Any
 
 import pytest
 from tests.planning.timing.modules import REGION, computation, cycles, module_of
@@ -11,9 +12,9 @@ from anytpu.planning.timing.rates import rates_of
 V6E = target_named("v6e-1")
 
 
-def price(lines, *computations, name="r", target=V6E, **changed):
+def price(lines, *computations, name="r", target=V6E, **changed) -> Any:
     module = module_of(lines, *computations)
-    pricer = OpPricer(target, dataclasses.replace(rates_of(target), **changed))
+    pricer = OpPricer(module, target, dataclasses.replace(rates_of(target), **changed))
     return pricer.price(module.entry.instructions[name])
 
 
@@ -34,21 +35,18 @@ def product(side, dtype="bf16", said=2574448):
 def test_a_matrix_product_on_v6e_is_within_15_percent_of_what_was_published():
     # AI-Hypercomputer/tpu-recipes, microbenchmarks/README.md: 1.32876 ms; the cycles are those of libtpu 0.0.42.1.
     found = price(*product(8192))
-    assert found is not None
     assert found.time_s == pytest.approx(1.32876e-3, rel=0.15)
     assert (found.kind, found.bound, found.priced_by, found.flops) == ("matmul", "compute", "cycles", 2 * 8192**3)
 
 
 def test_a_product_is_never_faster_than_the_matrix_units():
     found = price(*product(8192, said=1000), factor=1.0)
-    assert found is not None
     assert found.time_s == pytest.approx(2 * 8192**3 / 918e12)
     assert found.priced_by == "roofline"
 
 
 def test_bytes_of_eight_bits_are_multiplied_twice_as_fast():
     wide, narrow = (price(*product(8192, dtype, said=1000)) for dtype in ("bf16", "s8"))
-    assert wide is not None and narrow is not None
     assert narrow.time_s == pytest.approx(wide.time_s / 2)
 
 
@@ -58,7 +56,6 @@ def test_a_copy_on_v6e_is_within_15_percent_of_what_was_published():
         f"""%x = bf16[16384,1024]{{1,0:T(8,128)(2,1)}} parameter(0)
         ROOT %r = bf16[16384,1024]{{1,0:T(8,128)(2,1)}} copy(%x), {cycles(178016)}"""
     )
-    assert found is not None
     assert found.time_s == pytest.approx(0.049359414e-3, rel=0.15)
     assert (found.kind, found.bound, found.priced_by) == ("memory", "memory", "bandwidth")
 
@@ -67,7 +64,6 @@ def test_a_copy_that_turns_takes_longer():
     lines = """%x = bf16[16384,1024]{{1,0:T(8,128)(2,1)}} parameter(0)
         ROOT %r = bf16[16384,1024]{{{}:T(8,128)(2,1)}} copy(%x), {}"""
     straight, turned = (price(lines.format(order, cycles(1348160))) for order in ("1,0", "0,1"))
-    assert straight is not None and turned is not None
     assert turned.time_s > 1.5 * straight.time_s
 
 
@@ -83,7 +79,6 @@ def test_an_elementwise_fusion_is_priced_by_its_cycles():
         excess_share=1.0,
         early_s=1e-6,
     )
-    assert found is not None
     # The compiler counts a wait for the main memory, in which nothing of it lies.
     assert found.time_s == pytest.approx(9e-6, rel=1e-3)
     assert (found.kind, found.bound, found.priced_by, found.bytes) == ("vector", "compute", "cycles", 0)
@@ -99,7 +94,6 @@ def test_other_custom_calls_are_counted_by_their_bytes_and_say_so():
     lines = """%x = f32[1024,1024]{1,0:T(8,128)} parameter(0)
     ROOT %r = f32[1024,1024]{1,0:T(8,128)} custom-call(%x), custom_call_target="Cholesky" """
     found = price(lines)
-    assert found is not None
     assert (found.bytes, found.priced_by) == (2 * 2**22, "floor")
     assert found.remark == "a custom call to 'Cholesky'; counted as its bytes, a floor"
 
@@ -108,7 +102,6 @@ def test_what_the_compiler_gives_no_cycles_for_is_counted_by_its_bytes():
     lines = """%x = f32[1024,1024]{1,0:T(8,128)} parameter(0)
     ROOT %r = f32[1024,1024]{1,0:T(8,128)} triangular-solve(%x)"""
     found = price(lines)
-    assert found is not None
     assert (found.bytes, found.priced_by) == (2 * 2**22, "floor")
     assert found.remark == "the compiler gives no cycles; counted as its bytes, a floor"
 
@@ -116,7 +109,6 @@ def test_what_the_compiler_gives_no_cycles_for_is_counted_by_its_bytes():
 def test_a_product_without_cycles_takes_what_the_matrix_units_take():
     lines, body = product(8192)
     found = price(lines.split(", backend_config")[0], body)
-    assert found is not None
     assert found.time_s == found.least_s == pytest.approx(2 * 8192**3 / 918e12)
     assert (found.kind, found.bound, found.priced_by) == ("matmul", "compute", "floor")
     assert found.remark == "the compiler gives no cycles; counted as its products at peak, a floor"
@@ -126,7 +118,6 @@ def test_it_is_not_free_where_all_is_on_the_chip():
     lines = """%x = f32[1024,1024]{1,0:T(8,128)S(1)} parameter(0)
     ROOT %r = f32[1024,1024]{1,0:T(8,128)S(1)} triangular-solve(%x)"""
     found = price(lines)
-    assert found is not None
     assert (found.bytes, found.time_s) == (0, pytest.approx(2 * 1024 / 1.75e9))
 
 
@@ -134,7 +125,6 @@ def test_it_is_not_free_where_all_is_on_the_chip():
 def test_single_numbers_cost_some_cycles_wherever_they_are_placed(layout):
     assert price(f"%x = s32[]{layout} parameter(0)\nROOT %r = s32[]{layout} negate(%x)", name="x") is None
     found = price(f"%x = s32[]{layout} parameter(0)\nROOT %r = s32[]{layout} add(%x, %x)")
-    assert found is not None
     assert (found.time_s, found.bytes) == (pytest.approx(10 / 1.75e9), 0)
     assert (found.kind, found.priced_by) == ("vector", "the scalar unit")
 
@@ -150,7 +140,6 @@ def test_what_goes_to_the_main_memory_and_back_waits_for_it_twice():
         )
         for taken, given in places
     )
-    assert one is not None and none is not None and both is not None
     assert none.time_s < 0.3e-6 < one.time_s < both.time_s
     assert both.time_s == pytest.approx(2 * LATENCY_S, rel=0.2)
 
@@ -161,7 +150,6 @@ def test_what_is_on_the_chip_takes_no_longer_than_if_it_streamed():
     %zero = f32[]{{:T(128)}} constant(0)
     ROOT %r = f32[1024]{{0:T(1024){0}}} reduce(%x, %zero), dimensions={{1}}, to_apply=%add, {1}"""
     streamed, placed = (price(lines.format(space, cycles(1000000)), REGION) for space in ("", "S(1)"))
-    assert streamed is not None and placed is not None
     assert placed.time_s == pytest.approx(streamed.time_s, rel=0.01)
     assert (streamed.bytes > 0, placed.bytes) == (True, 0)
 

@@ -9,22 +9,24 @@ between chips, so the memory is an estimate. Times and costs are floors, compare
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
+from anytpu.errors import AnyTPUError
+from anytpu.planning.floor import least_step_s, work_of
 from anytpu.planning.memory.batches import MemoryLine
 from anytpu.planning.records import Holding, Prediction
 from anytpu.planning.records.cost import Price
 from anytpu.planning.records.target import Target, every_target, limit_bytes
+from anytpu.program.program import Program
 
 
 def slices_that_hold(
     prediction: Prediction,
     line: MemoryLine | None,
     prices: Mapping[str, Price],
-    least_s: Callable[[Target], float | None],
-    *,
-    is_placed: bool = False,
+    program: Program | None = None,
 ) -> tuple[Holding, ...]:
     """Return the smallest slice of each chip that holds a step, the fewest chips first.
 
@@ -33,17 +35,20 @@ def slices_that_hold(
         line: memory of a device as a function of the batch. None if it is not known: then only slices with as many
             devices count, and each device needs as much.
         prices: price of an hour of each chip, by the chip's name.
-        least_s: minimum time of the step on a system, seconds, or None.
-        is_placed: whether the step brings its own mesh, for one number of devices.
+        program: the step, for its minimum time. None: that is not asked for, and the step brings its own mesh, for one
+            number of devices.
     """
+    is_placed, work = program is None or program.placement is not None, None
+    if program is not None:
+        with contextlib.suppress(AnyTPUError):  # A step that cannot be traced here.
+            work = work_of(program)
     by_chip: dict[str, Holding] = {}
     for other, need in _fitting_slices(prediction, line if not is_placed else None, prices):
         # The slices come with the fewest chips first, so the first of a chip is its smallest.
         if other.chip.name not in by_chip:
             price = prices.get(other.chip.name)
-            by_chip[other.chip.name] = Holding(
-                other, prediction.batch_size, need, limit_bytes(other), least_s(other), price
-            )
+            least_s = least_step_s(work, other) if work is not None else None
+            by_chip[other.chip.name] = Holding(other, prediction.batch_size, need, limit_bytes(other), least_s, price)
     return tuple(by_chip.values())
 
 

@@ -26,7 +26,7 @@ from anytpu.files.replacing import replaced
 MAX_BYTES = 2 * 2**30
 """Maximum size of all entries together."""
 
-_MAGIC = b"anytpu plan 1\n"
+_MAGIC = b"anytpu plan 2\n"
 _SUFFIX = ".answer"
 _LEFT_OVER_S = 3600.0
 _told: set[str] = set()

@@ -26,12 +26,15 @@ import numpy as np
 from jax.experimental import mesh_utils, topologies
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from anytpu import _env
+from anytpu import _env, _jax
 
 IDLE_S = 120.0
 """How long a child waits for the next request, seconds."""
 
 _LOOKS_S = 1.0
+_MAX_LINE = 2**18
+_KERNEL = b"tpu_custom_call"
+_LITERAL = re.compile(r" constant\(\{[^)]*\)")
 _Requests = queue.SimpleQueue[tuple[dict[str, Any], bytes]]
 
 
@@ -119,7 +122,7 @@ def _scheduled(header: dict[str, Any], code: bytes) -> tuple[dict[str, Any], str
     """
     # 1. The compilation goes on after its schedule and writes into the folder, so deleting the folder may fail.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        compiling = concurrent.futures.ThreadPoolExecutor(1).submit(_compile, _dumping(header, folder), code)
+        compiling = concurrent.futures.ThreadPoolExecutor(1).submit(_compile, _dumping(header, folder, code), code)
         # 2. Wait for the schedule.
         # libtpu writes this file last of the schedule's, and one after the other.
         while True:
@@ -132,7 +135,7 @@ def _scheduled(header: dict[str, Any], code: bytes) -> tuple[dict[str, Any], str
             concurrent.futures.wait([compiling], _LOOKS_S / 10)
         # 3. Both files are complete, because libtpu wrote them before the file above.
         sizes = _memory(_dumped(folder, "after_optimizations-buffer-assignment")[0].read_text())
-        return sizes, _dumped(folder, "after_optimizations")[0].read_text()
+        return sizes, _with_masks(_dumped(folder, "after_optimizations")[0].read_text())
 
 
 def _memory(assignment: str) -> dict[str, Any]:
@@ -150,9 +153,19 @@ def _memory(assignment: str) -> dict[str, Any]:
 def _text(compiled: Any) -> str | None:
     """Return the text of a program, or None if this jaxlib cannot read the output of a newer libtpu."""
     try:
-        return compiled.as_text()
+        text = compiled.as_text()
+        with contextlib.suppress(ImportError, AttributeError):
+            # The mask of an attention kernel is a constant.
+            text = _with_masks(_jax.text_with_constants(compiled)) if _KERNEL.decode() in text else text
+        return text
     except jax.errors.JaxRuntimeError:
         return None
+
+
+def _with_masks(text: str) -> str:
+    """Return the text without the values of large constants, which no plan reads."""
+    lines = text.split("\n")
+    return "\n".join(_LITERAL.sub("constant({...})", line) if len(line) > _MAX_LINE else line for line in lines)
 
 
 def _dumped_text(header: dict[str, Any], code: bytes) -> str:
@@ -162,16 +175,19 @@ def _dumped_text(header: dict[str, Any], code: bytes) -> str:
         OSError: it dumped none.
     """
     with tempfile.TemporaryDirectory() as folder:
-        _compile(_dumping(header, folder), code)
+        _compile(_dumping(header, folder, code), code)
         paths = _dumped(folder, "after_codegen")
         if not paths:
             raise OSError(f"{_name()} writes no text of its programs, and JAX {jax.__version__} reads none of it")
-        return paths[0].read_text()
+        return _with_masks(paths[0].read_text())
 
 
-def _dumping(header: dict[str, Any], folder: str) -> dict[str, Any]:
-    """Return a request whose compilation dumps its stages into a folder."""
-    return header | {"options": {**header["options"], "xla_dump_to": folder, "xla_dump_hlo_as_text": "True"}}
+def _dumping(header: dict[str, Any], folder: str, code: bytes) -> dict[str, Any]:
+    """Return a request whose compilation dumps its stages into a folder; those of a kernel with all constants."""
+    dump = {"xla_dump_to": folder, "xla_dump_hlo_as_text": "True"}
+    if _KERNEL in code:
+        dump["xla_dump_large_constants"] = "True"
+    return header | {"options": header["options"] | dump}
 
 
 def _dumped(folder: str, stage: str) -> list[Path]:

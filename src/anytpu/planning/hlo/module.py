@@ -25,9 +25,11 @@ from anytpu.planning.records.quoting import quoted
 
 _STEPPED_INTO = ("while", "call", "conditional", "async-start")
 _DONATED = re.compile(r"\{([\d, ]*)\}: \((\d+), \{[\d, ]*\}")
-_CONSTANT = re.compile(r"constant\((-?\d{1,20})\)")
+_CONSTANT = re.compile(r"constant\(([^)]*)\)")
+_NUMBER = re.compile(r"-?\d{1,20}")
+_LEFT_OUT = "{...}"
 _DIRECTION = re.compile(r"direction=([A-Z]+)")
-_SAME = {"copy", "bitcast", "convert", "copy-done", "reshape", "optimization-barrier", "broadcast"}
+_SAME = {"copy", "copy-start", "copy-done", "bitcast", "convert", "reshape", "optimization-barrier", "broadcast"}
 _MIRRORED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "EQ": "EQ", "NE": "NE"}
 
 
@@ -74,6 +76,12 @@ class Module:
         """Return the trip count of a `while`, or None if the text does not state it."""
         place = self._places.get(loop.name)
         return _trip_count(place) if place else None
+
+    def literal(self, instruction: HloInstruction) -> str | None:
+        """Return the text of the constant that a value always is, "{1, 0}", or None if it is not one, or not stated."""
+        place = self._places.get(instruction.name)
+        literal = _literal(place) if place else None
+        return None if literal == _LEFT_OUT else literal
 
     @functools.cached_property
     def _places(self) -> dict[str, _CalledFrom]:
@@ -173,18 +181,27 @@ def _carried_index(place: _CalledFrom) -> int | None:
 
 def _constant(place: _CalledFrom | None) -> int | None:
     """Return the integer that a value always is, or None."""
+    literal = _literal(place)
+    return int(literal) if literal and _NUMBER.fullmatch(literal) else None
+
+
+def _literal(place: _CalledFrom | None) -> str | None:
+    """Return the text of the constant that a value always is, or None."""
     if place is None:
         return None
     place = _resolve(place)
     match = _CONSTANT.search(place.instruction.text) if place.instruction.opcode == "constant" else None
     if match:
-        return int(match[1])
-    index = _carried_index(place)
-    if index is None or place.caller is None:
-        return None
-    after = _after(place.caller, index)
-    is_kept = after is not None and _carried_index(after) == index
-    return _constant(_initial(place.caller, index)) if is_kept else None
+        return match[1]
+    index, loop = _carried_index(place), place.caller
+    # An element may be a copy of another one of the iteration before. All of them must begin with the same constant.
+    sources: list[int] = []
+    while index is not None and loop is not None and index not in sources:
+        sources.append(index)
+        after = _after(loop, index)
+        index = _carried_index(after) if after is not None else None
+    literals = {_literal(_initial(loop, source)) for source in sources if loop is not None}
+    return literals.pop() if index is not None and len(literals) == 1 else None
 
 
 def _initial(loop: _CalledFrom, index: int) -> _CalledFrom | None:

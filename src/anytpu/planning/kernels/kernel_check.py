@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 
@@ -22,6 +22,7 @@ from anytpu.planning.compiler.places import operations
 from anytpu.planning.hlo import parse
 from anytpu.planning.kernels.kernel_run import compare, random_arrays
 from anytpu.planning.plans.planner import run_together
+from anytpu.planning.plans.request import CompileOptions
 from anytpu.planning.records.kernels import KernelCheck, KernelGrid, KernelOnChip
 from anytpu.planning.records.target import Target, targets_named
 from anytpu.planning.timing import step_time
@@ -51,7 +52,7 @@ _ADVICE = (
 """Part of the compiler's message -> the change to try."""
 
 
-@explain_arguments
+@functools.partial(explain_arguments, also=CompileOptions.__annotations__)
 def check_kernel(
     kernel: Callable[..., Any],
     inputs: Sequence[Any],
@@ -59,11 +60,7 @@ def check_kernel(
     tpu: str | Sequence[str] = ("v5e-1", "v6e-1"),
     *,
     tolerance: float | None = None,
-    options: dict[str, str] | None = None,
-    timeout_s: float = 600.0,
-    use_cache: bool = True,
-    progress: Callable[[str], None] | None = None,
-    name: str | None = None,
+    **settings: Unpack[CompileOptions],
 ) -> KernelCheck:
     """Check a Pallas kernel for the TPU: its results, whether each chip's compiler takes it, its VMEM and its time.
 
@@ -76,11 +73,8 @@ def check_kernel(
         tpu: one system or several; on each, one device runs the kernel.
         tolerance: largest difference from the reference, as a share of the largest value of an output. None: 1e-4 for
             float32, 2e-2 for bfloat16, 0 for integers.
-        options: options of the TPU compiler.
-        timeout_s: time limit of one compilation, seconds.
-        use_cache: whether to reuse compilations from the disk.
-        progress: called with one line before each step of the work.
-        name: name of the kernel; None: that of the function.
+        **settings: as `plan` takes them: options, timeout_s, use_cache, progress, and name, which is that of the
+            function without one.
 
     Returns:
         A record; its `passed` says whether nothing is wrong, `show()` prints it.
@@ -98,11 +92,11 @@ def check_kernel(
     targets = targets_named([tpu] if isinstance(tpu, str) else list(tpu))
     if tolerance is not None and not tolerance >= 0:
         raise SettingError(f"tolerance must be a share of the largest value, 0 or more, or None, not {tolerance!r}")
-    called = name or getattr(kernel, "__name__", "kernel")
+    called = settings.pop("name", None) or getattr(kernel, "__name__", "kernel")
     specs = [_spec(called, index, value) for index, value in enumerate(inputs)]
     grids = _grids(called, kernel, specs)
     # 2. The results, by JAX's interpreter.
-    tell = progress or (lambda line: None)
+    tell = settings.pop("progress", None) or (lambda line: None)
     comparison = None
     if reference is not None:
         tell(f"{called} in TPU interpret mode, {_steps(grids)}")
@@ -114,7 +108,6 @@ def check_kernel(
 
     step.__name__ = called
     program = of(step, (tuple(specs), ()), "infer")
-    settings = {"options": options, "timeout_s": timeout_s, "use_cache": use_cache}
     tasks = [functools.partial(_on_chip, program, target, tell, settings) for target in targets]
     text = ", ".join(map(leaf_text, specs))
     return KernelCheck(called, text, grids, comparison, tuple(run_together(tasks)))

@@ -5,185 +5,107 @@ Rule: the page's content security policy forbids scripts and requests, so text i
 
 from __future__ import annotations
 
-from anytpu import units
-from anytpu.planning.page import costs, host_loads, phrases
-from anytpu.planning.page.page_system import system
-from anytpu.planning.page.pictures import common_drawings
-from anytpu.planning.page.sweeps import curve_tables
+from collections.abc import Iterable, Sequence
+
+from anytpu.planning.page import content, phrases
+from anytpu.planning.page.content import Block, Listed, Named, Sentence, Tabled
+from anytpu.planning.page.lists import ListRow
 from anytpu.planning.records import Plan, Prediction
 from anytpu.report.drawing import svg
-from anytpu.report.html import Markup, cards, element, joined, meter, piece, predicted, remark, table, whole
+from anytpu.report.html import Markup, element, joined, piece, remark, table, whole
+
+_MAX_OPEN_ROWS, _MAX_ROWS = 12, 400
 
 
 def page(plan: Plan) -> str:
     """Return a plan as the text of an HTML file."""
-    sections = [system(prediction, folded=False) for prediction in plan.predictions]
-    return whole(f"Plan of {plan.job}", _content(plan, sections))
+    return whole(f"Plan of {plan.job}", _content(plan, is_folded=False))
 
 
 def fragment(plan: Plan) -> str:
     """Return a plan as an HTML fragment with folded systems, for a notebook."""
-    sections = [system(prediction, folded=True) for prediction in plan.predictions]
-    return piece(_content(plan, sections))
+    return piece(_content(plan, is_folded=True))
 
 
-def _content(plan: Plan, sections: list[Markup]) -> Markup:
+def _content(plan: Plan, is_folded: bool) -> Markup:
+    links = [element("a", each.target.name, " ", href=f"#{phrases.anchor(each)}") for each in plan.predictions]
     return joined(
-        _header(plan),
-        _choices(plan),
-        _systems_table(plan),
-        _cost_table(plan),
-        _holding_table(plan),
-        _host_table(plan),
-        _plots(plan),
-        _sweep_table(plan),
-        *sections,
-        _footer(plan),
+        element("header", element("h1", plan.job), element("p", *links, class_="subtitle")),
+        *_blocks(content.head(plan)),
+        *(_system(prediction, is_folded) for prediction in plan.predictions),
+        element("footer", *_blocks(content.tail(plan))),
     )
 
 
-def _header(plan: Plan) -> Markup:
-    return element(
-        "header",
-        element("h1", plan.job),
-        element("p", phrases.subtitle(plan), class_="subtitle"),
-        predicted(phrases.NOT_MEASURED, f" By {phrases.predictors(plan)}."),
+def _system(prediction: Prediction, is_folded: bool) -> Markup:
+    """Return the section of one system, closed until the reader opens it if it is folded."""
+    title = (prediction.target.name, element("small", f"{phrases.devices(prediction)} · {phrases.step(prediction)}"))
+    memory, took_s = prediction.memory, prediction.compile_s
+    shown = joined(
+        element("p", memory.said, class_="said") if memory is not None and memory.said else None,
+        *_blocks(content.system(prediction, is_full=True)),
+        remark(f"Compilation took {phrases.seconds(took_s)}.") if took_s is not None else None,
     )
+    if is_folded:
+        return element("details", element("summary", *title), shown, id=phrases.anchor(prediction))
+    return element("section", element("h2", *title), shown, id=phrases.anchor(prediction))
 
 
-def _choices(plan: Plan) -> Markup:
-    if not any(prediction.fits for prediction in plan):
-        said = "It fits on none of these systems." if len(plan) > 1 else "It does not fit."
-        return element("p", said, class_="warning")
-    if len(plan) < 2:
-        return joined()
-    return cards([(title.capitalize(), prediction.target.name, why) for title, prediction, why in costs.choice(plan)])
+def _blocks(blocks: Iterable[Block]) -> list[Markup]:
+    return [_block(block) for block in blocks]
 
 
-def _plots(plan: Plan) -> Markup:
-    drawn = common_drawings(plan)
-    return element("div", *map(svg.captioned, drawn), class_="plots") if drawn else joined()
+def _block(block: Block) -> Markup:
+    match block:
+        case Sentence(text, start, style):
+            said = (
+                element("b", f"{start[:1].upper() if style == 'bold' else start[:1]}{start[1:]}: ") if start else None
+            )
+            return element("p", said, text, class_="remark" if style == "dim" else style or None)
+        case Tabled(title, rows, class_, _, is_folded):
+            name = f"{title[:1].upper()}{title[1:]}"
+            if is_folded:
+                return element("details", element("summary", f"{name} in numbers"), rows.to_html(class_))
+            return joined(element("h2", name) if title else None, rows.to_html(class_))
+        case Listed(title, rows, _, _, below):
+            return joined(_heading(title), _folded(rows), remark(below) if below else None)
+        case Named(title, sentences):
+            items = [element("li", *(element("p", one.text) for one in each)) for each in sentences]
+            class_ = "advice" if title == "advice" else None
+            return joined(_heading(title), element("ul", *items, class_=class_)) if items else joined()
+        case _:
+            drawn = [svg.captioned(drawing) for drawing in block.drawings]
+            return element("div", *drawn, class_="plots") if drawn else joined()
 
 
-def _footer(plan: Plan) -> Markup:
-    between = (
-        "The step time is expected within the interval beside it. Its width comes from the errors of predictions of "
-        "published measurements."
-    )
-    said = [phrases.MFU_FORMULA, between, costs.price_source(plan), phrases.RENTING]
-    return element("footer", *(element("p", sentence) for sentence in said if sentence))
+def _heading(title: str) -> Markup:
+    return element("h3", f"{title[:1].upper()}{title[1:]}")
 
 
-def _systems_table(plan: Plan) -> Markup:
-    """Return the table of speed and memory, one row per system."""
-    titles = ("system", "step time", "examples/s", "MFU", "memory of a device")
-    slowest_s = max(
-        (
-            phrases.drawn(prediction.interval_s, prediction.step_s)[1]
-            for prediction in plan.predictions
-            if prediction.interval_s
+def _folded(rows: Sequence[ListRow]) -> Markup:
+    """Return a table of the first rows, and a closed table of the others."""
+    longest = max((sum(length for length, *_ in row.parts) for row in rows), default=0.0) or 1.0
+    cells = [_cells(row, longest) for row in rows[:_MAX_ROWS]]
+    titles = ("name", "amount")
+    first = table(titles, cells[:_MAX_OPEN_ROWS], "list")
+    if len(cells) <= _MAX_OPEN_ROWS:
+        return first
+    kept = f", the first {len(cells) - _MAX_OPEN_ROWS} of them" if len(rows) > len(cells) else ""
+    summary = element("summary", f"{len(rows) - _MAX_OPEN_ROWS:,} more{kept}")
+    return joined(first, element("details", summary, table(titles, cells[_MAX_OPEN_ROWS:], "list")))
+
+
+def _cells(row: ListRow, longest: float) -> tuple[Markup, Markup]:
+    bars = [
+        element("i", class_=f"back-{colour}{' waste' * (opacity < 1)}", style=f"width:{100 * length / longest:.2f}%")
+        for length, colour, opacity in row.parts
+        if length > 0
+    ]
+    small = " · ".join(part for part in (row.source, row.hover) if part and part != row.name)
+    return (
+        joined(
+            element("span", " ".join(filter(None, (row.name, row.detail))), class_="word"),
+            element("small", small) if small else None,
         ),
-        default=1.0,
-    )
-    rows = [
-        (
-            _name(prediction),
-            _step(prediction, slowest_s),
-            phrases.most(prediction, phrases.rate(prediction.examples_per_s)),
-            phrases.percent(prediction.mfu),
-            _memory(prediction),
-        )
-        for prediction in plan.predictions
-    ]
-    return table(titles, rows, "systems", numbers=(2, 3))
-
-
-def _name(prediction: Prediction) -> Markup:
-    devices = f"{phrases.devices(prediction)} · {prediction.target.compiler_name}"
-    return joined(
-        element("a", prediction.target.name, href=f"#{phrases.anchor(prediction)}", class_="name"),
-        element("small", devices),
-        _flags(prediction),
-    )
-
-
-def _flags(prediction: Prediction) -> Markup:
-    said = [] if prediction.fits else ["does not fit"]
-    said += {"compiled": [], "extrapolated": ["extrapolated"], "floor": ["a lower bound, not a forecast"]}[
-        prediction.basis
-    ]
-    said += costs.flags(prediction.cost)
-    flags = [element("span", word, class_="flag bad" if word == "does not fit" else "flag") for word in said]
-    return element("div", *flags) if flags else joined()
-
-
-def _step(prediction: Prediction, slowest_s: float) -> Markup:
-    """Return the step time over its interval, drawn on the scale of the slowest system."""
-    if prediction.interval_s is None or prediction.step_s is None:
-        return joined(phrases.UNKNOWN)
-    low_s, high_s = phrases.drawn(prediction.interval_s, prediction.step_s)
-    left, width = 100 * low_s / slowest_s, max(100 * (high_s - low_s) / slowest_s, 0.5)
-    span = element("i", class_="between", style=f"left:{left:.2f}%;width:{width:.2f}%")
-    point = element("i", class_="point", style=f"left:{100 * prediction.step_s / slowest_s:.2f}%")
-    words = phrases.interval(prediction.interval_s)
-    return joined(
-        element("b", phrases.at_least(prediction, phrases.seconds(prediction.step_s))),
-        element("small", words),
-        element("span", span, point, class_="range"),
-    )
-
-
-def _memory(prediction: Prediction) -> Markup:
-    share = phrases.memory_share(prediction.memory)
-    if share is None or prediction.memory is None:
-        return joined(phrases.UNKNOWN)
-    peak, limit = units.format_bytes(prediction.memory.peak_bytes), units.format_bytes(prediction.memory.limit_bytes)
-    words = phrases.least(prediction, f"{peak} of {limit}") if prediction.fits else phrases.verdict(prediction)
-    if prediction.largest_batch is not None:
-        words = f"{words}; largest batch {prediction.largest_batch:,}"
-    return joined(
-        element("b", phrases.percent(share)),
-        element("small", words),
-        meter(share, "full" if not prediction.fits else ""),
-    )
-
-
-def _cost_table(plan: Plan) -> Markup:
-    """Return the table of costs with its remarks; empty if no price is known."""
-    shown = costs.table(plan)
-    if shown is None:
-        return joined()
-    remarks = [element("li", element("b", f"{names}: "), said) for names, said in costs.price_remarks(plan)]
-    wanted = costs.wanted(plan)
-    return joined(
-        element("h2", "Cost"),
-        shown.to_html("costs"),
-        remark(wanted) if wanted else None,
-        element("ul", *remarks, class_="remark") if remarks else None,
-    )
-
-
-def _holding_table(plan: Plan) -> Markup:
-    """Return the table of slices on which the program would fit; empty if it fits on a planned system."""
-    shown = costs.holding_table(plan)
-    if shown is None:
-        return joined()
-    return joined(element("h2", "Slices on which it would fit"), remark(costs.HOLDING), shown.to_html("costs"))
-
-
-def _host_table(plan: Plan) -> Markup:
-    """Return the load of one host of each slice of several hosts; empty if there is no such slice."""
-    shown = host_loads.table(plan)
-    if shown is None:
-        return joined()
-    return joined(element("h2", "Load of one host"), shown.to_html("hosts"), remark(phrases.HOSTS))
-
-
-def _sweep_table(plan: Plan) -> Markup:
-    """Return the numbers of a sweep as closed tables: batches of one system, slices of one chip."""
-    return joined(
-        *(
-            element("details", element("summary", f"{title.capitalize()} in numbers"), table.to_html("sweep"))
-            for title, table in curve_tables(plan)
-        )
+        joined(element("b", row.amount), element("small", row.share), element("span", *bars, class_="bar")),
     )

@@ -8,14 +8,14 @@ from __future__ import annotations
 import dataclasses
 
 from anytpu import units
-from anytpu.planning.page import phrases
-from anytpu.planning.page.shares import KIND_COLOURS, kind_shares, layer_shares, parts_of_layer
+from anytpu.planning.page import lists, phrases
+from anytpu.planning.page.lists import KIND_COLOURS
 from anytpu.planning.page.sweeps import batch_memory, batch_speed, scaling_efficiency, scaling_time
 from anytpu.planning.page.system_plots import cost_time, step_times
-from anytpu.planning.records import Buffer, Plan, Prediction
+from anytpu.planning.records import Plan, Prediction
 from anytpu.report.drawing.axes import BOTTOM, HEIGHT, RIGHT, WIDTH, horizontal, vertical
 from anytpu.report.drawing.roofline import Roof, RoofPoint, tick_text
-from anytpu.report.drawing.rows import Row, bars
+from anytpu.report.drawing.rows import bars
 from anytpu.report.drawing.shapes import Drawing, Label
 
 _MAX_ROWS = 20
@@ -42,8 +42,7 @@ def common_drawings(plan: Plan) -> list[Drawing]:
 
 def system_drawings(prediction: Prediction) -> list[Drawing]:
     """Return the plots of one system, named after it."""
-    builders = (_buffers,) if prediction.is_floor else (_kinds, _layers, _longest_ops, _buffers, roofline)
-    drawn = [build(prediction) for build in builders]
+    drawn = [*_bars(prediction), None if prediction.is_floor else roofline(prediction)]
     return [
         dataclasses.replace(
             drawing,
@@ -63,55 +62,19 @@ def drawings(plan: Plan) -> list[Drawing]:
     ]
 
 
-def _kinds(prediction: Prediction) -> Drawing | None:
-    """Return the time by kind of operation."""
-    rows = [
-        Row(phrases.KIND_NAMES[kind], "", phrases.percent(share), phrases.seconds(time_s),
-            ((time_s, KIND_COLOURS[kind], 1.0),))
-        for kind, share, time_s in (kind_shares(prediction.time) if prediction.time else ())
-    ]  # fmt: skip
-    return bars("time_by_kind", "Time by kind of operation", rows)
-
-
-def _layers(prediction: Prediction) -> Drawing | None:
-    """Return the time of the longest layers, each by kind of operation."""
-    if prediction.time is None:
-        return None
-    time = prediction.time
-    rows = [
-        Row(layer, source, phrases.percent(share), phrases.seconds(time_s),
-            tuple((part_s, colour, 1.0) for colour, part_s in parts_of_layer(time, layer)))
-        for layer, source, share, time_s in layer_shares(time)[:_MAX_ROWS]
-    ]  # fmt: skip
-    return bars("time_by_layer", "Time by layer", rows)
-
-
-def _longest_ops(prediction: Prediction) -> Drawing | None:
-    """Return the time of the longest operations."""
-    total_s = sum(op.time_s for op in prediction.time_by_op) or 1.0
-    rows = [
-        Row(phrases.op_label(op), op.source,
-            phrases.percent(op.time_s / total_s), phrases.seconds(op.time_s),
-            ((op.time_s, KIND_COLOURS[op.kind], 1.0),), phrases.op_hover(op))
-        for op in prediction.time_by_op[:_MAX_ROWS]
-    ]  # fmt: skip
-    return bars("time_by_op", "Time by operation", rows)
-
-
-def _buffers(prediction: Prediction) -> Drawing | None:
-    """Return the largest buffers, with their padding in a pale colour."""
-    rows = [
-        Row(buffer.name, buffer.source or phrases.USE_NAMES[buffer.use], "", units.format_bytes(buffer.bytes),
-            _needed_and_padding(buffer),
-            buffer.shape)
-        for buffer in (prediction.memory.buffers[:_MAX_ROWS] if prediction.memory else ())
-    ]  # fmt: skip
-    return bars("memory_by_buffer", "Memory by buffer; padding is pale", rows)
-
-
-def _needed_and_padding(buffer: Buffer) -> tuple[tuple[float, str, float], ...]:
-    needed = min(buffer.logical_bytes, buffer.bytes)
-    return (float(needed), "c0", 1.0), (float(buffer.bytes - needed), "c0", 0.35)
+def _bars(prediction: Prediction) -> list[Drawing | None]:
+    """Return the lists of a system as plots."""
+    time, memory = prediction.time, prediction.memory
+    plots = []
+    if time is not None and not prediction.is_floor:
+        plots = [
+            ("time_by_kind", "Time by kind of operation", lists.kinds(time)),
+            ("time_by_layer", "Time by layer", lists.layers(time)),
+            ("time_by_op", "Time by operation", lists.operations(prediction.time_by_op)),
+        ]
+    if memory is not None:
+        plots.append(("memory_by_buffer", "Memory by buffer; padding is pale", lists.buffers(memory)))
+    return [bars(name, title, [row.to_bar() for row in rows[:_MAX_ROWS]]) for name, title, rows in plots]
 
 
 def roofline(prediction: Prediction) -> Drawing | None:

@@ -42,9 +42,9 @@ class TextTable(NamedTuple):
         return self._replace(titles=titles, rows=rows)
 
     def within(self, width: int) -> TextTable:
-        """Return the table without its last columns, as far as those beside the names take more of a terminal."""
+        """Return the table without its last columns, as far as a terminal has no room for them."""
         table = self
-        while len(table.titles) > 2 and table_width(table.without(table.titles[0]).to_terminal()) > width:
+        while len(table.titles) > 2 and table_width(table.to_terminal()) > width:
             table = table.without(table.titles[-1])
         return table
 

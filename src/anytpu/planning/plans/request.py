@@ -17,17 +17,22 @@ from anytpu.planning.jobs.job import PlanJob, jobs_of
 from anytpu.planning.jobs.settings import PlanSettings
 
 
-class SpecOptions(TypedDict, total=False):
-    """Arguments on the step and on each compilation, with their meaning in `plan`."""
+class CompileOptions(TypedDict, total=False):
+    """Arguments on each compilation, with their meaning in `plan`."""
 
-    input_specs: Any
-    precision: str | None
-    batch_axis: Any
     options: Mapping[str, str] | None
     timeout_s: float
     use_cache: bool
     progress: Callable[[str], None] | None
     name: str | None
+
+
+class SpecOptions(CompileOptions, total=False):
+    """`CompileOptions` and the step, with their meaning in `plan`."""
+
+    input_specs: Any
+    precision: str | None
+    batch_axis: Any
 
 
 class JobOptions(SpecOptions, total=False):
@@ -48,32 +53,20 @@ class RunOptions(JobOptions, total=False):
     prices: str | Path | None
 
 
+_OF_JOB = ("input_specs", "mode", "precision", "batch_axis")
+
+
 def requested(
-    job: Any,
-    devices: int,
-    *,
-    input_specs: Any = None,
-    mode: str | None = None,
-    precision: str | None = None,
-    batch_axis: Any = None,
-    layout: Any = None,
-    mesh: Mapping[str, int] | None = None,
-    waits: bool = True,
-    **settings: Any,
+    job: Any, devices: int, *, waits: bool = True, **given: Any
 ) -> tuple[Callable[[int], PlanJob], PlanSettings]:
     """Return a function from the number of devices to the job, and the settings of every prediction.
 
     Args:
         job: as `plan` takes it.
         devices: number of devices of the first system.
-        input_specs: as `plan` takes it.
-        mode: as `plan` takes it.
-        precision: as `plan` takes it.
-        batch_axis: as `plan` takes it.
-        layout: as `plan` takes it.
-        mesh: as `plan` takes it.
         waits: whether a step of a Keras model may wait for the host's call of `fit`.
-        **settings: the other arguments of a `RunOptions`, and fields of `PlanSettings`.
+        **given: the arguments of a `RunOptions`, and fields of `PlanSettings`.
     """
-    jobs = jobs_of(PlanJob(job, input_specs, mode, precision, batch_axis), layout, mesh)
-    return jobs, settings_of(jobs(devices).source if waits else None, **settings)
+    made = PlanJob(job, **{name: given.pop(name, None) for name in _OF_JOB})
+    jobs = jobs_of(made, given.pop("layout", None), given.pop("mesh", None))
+    return jobs, settings_of(jobs(devices).source if waits else None, **given)

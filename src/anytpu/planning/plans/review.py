@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from anytpu.errors import AnyTPUError, PlanError
+from anytpu.errors import PlanError
 from anytpu.planning.advice import advice_for, facts_of, slices_that_hold
-from anytpu.planning.floor import least_step_s, work_of
 from anytpu.planning.forecasts.forecast import predict
 from anytpu.planning.jobs.job import PlanJob, batch_parts
 from anytpu.planning.jobs.settings import PlanSettings
@@ -131,15 +130,7 @@ def _with_holding(
 ) -> Prediction:
     """Return a prediction with the slices that would hold the step, or with a note that none would."""
     is_placed = program.placement is not None
-    try:
-        work = work_of(program)
-    except AnyTPUError:
-        work = None
-
-    def least_s(target: Target) -> float | None:
-        return least_step_s(work, target) if work is not None else None
-
-    holding = slices_that_hold(prediction, line, settings.prices, least_s, is_placed=is_placed)
+    holding = slices_that_hold(prediction, line, settings.prices, program)
     if holding or line is None or is_placed:
         return dataclasses.replace(prediction, holding=holding)
     stays = (

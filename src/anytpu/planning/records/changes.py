@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from anytpu import units
 from anytpu.errors import SettingError
 from anytpu.planning.records.cost import Holding
-from anytpu.planning.records.json_files import write_record
 from anytpu.planning.records.prediction import Prediction
+from anytpu.planning.records.shown import ShownRecord
 from anytpu.planning.records.target import Target
-from anytpu.showing import report
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +88,7 @@ class SliceChoice:
 
 
 @dataclasses.dataclass(frozen=True)
-class StepChanges:
+class StepChanges(ShownRecord):
     """A training step as it is and with each change, and the slices that hold it.
 
     Attributes:
@@ -106,6 +104,9 @@ class StepChanges:
         >>> changes["by block"].memory_bytes < changes.rows[0].memory_bytes  # doctest: +SKIP
         True
     """
+
+    report_name: ClassVar = "changes"
+    noun: ClassVar = "the changes"
 
     job: str
     target: Target
@@ -136,10 +137,6 @@ class StepChanges:
             "changes.show() prints them>"
         )
 
-    def show(self) -> None:
-        """Print the table."""
-        report("changes").show(self)
-
     def to_record(self) -> dict[str, Any]:
         """Return every field as JSON values."""
         return {
@@ -151,15 +148,3 @@ class StepChanges:
             "slices": [choice.to_record() for choice in self.slices],
             "notes": list(self.notes),
         }
-
-    def to_json(self, path: str | Path) -> Path:
-        """Write the table as JSON and return its path.
-
-        Raises:
-            SettingError: the file cannot be written.
-        """
-        return write_record(self.to_record(), path, "the changes")
-
-    def _repr_html_(self) -> str:
-        """Return the HTML that a notebook shows."""
-        return report("changes").to_fragment(self)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from anytpu.errors import SettingError
-from anytpu.planning.records.json_files import write_record
+from anytpu.planning.records.shown import ShownRecord
 from anytpu.planning.records.target import Target
-from anytpu.showing import report
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +76,7 @@ class KernelOnChip:
 
 
 @dataclasses.dataclass(frozen=True)
-class KernelCheck:
+class KernelCheck(ShownRecord):
     """The check of a kernel.
 
     Attributes:
@@ -93,6 +91,9 @@ class KernelCheck:
         >>> check.passed, check["v5e-1"].vmem_bytes  # doctest: +SKIP
         (True, 8519680)
     """
+
+    report_name: ClassVar = "kernel"
+    noun: ClassVar = "the check"
 
     name: str
     inputs: str
@@ -131,10 +132,6 @@ class KernelCheck:
         state = "passed" if self.passed else " and ".join([*wrong, *faults])
         return f"<KernelCheck of {self.name}: {state}; check.show() prints it>"
 
-    def show(self) -> None:
-        """Print it."""
-        report("kernel").show(self)
-
     def to_record(self) -> dict[str, Any]:
         """Return every field as JSON values."""
         return {
@@ -146,11 +143,3 @@ class KernelCheck:
             "comparison": None if self.comparison is None else dataclasses.asdict(self.comparison),
             "chips": [chip.to_record() for chip in self.chips],
         }
-
-    def to_json(self, path: str | Path) -> Path:
-        """Write it as JSON and return its path.
-
-        Raises:
-            SettingError: the file cannot be written.
-        """
-        return write_record(self.to_record(), path, "the check")

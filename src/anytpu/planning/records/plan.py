@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from anytpu.errors import SettingError
-from anytpu.files.replacing import write_text
 from anytpu.planning.records.lock import lock_of
 from anytpu.planning.records.lock_check import MEMORY_PERCENT, STEP_PERCENT, LockCheck, compare_with_lock
 from anytpu.planning.records.prediction import Prediction, step_text
+from anytpu.planning.records.shown import ShownRecord, write_record
 from anytpu.showing import report
 
 FORMAT = 1
@@ -23,7 +22,7 @@ SHOWN = 4
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class Plan(ShownRecord):
     """Predictions of a job on several systems.
 
     Attributes:
@@ -38,6 +37,9 @@ class Plan:
         >>> plan["v3-8"].step_s < plan["v2-8"].step_s  # doctest: +SKIP
         True
     """
+
+    report_name: ClassVar = "plan"
+    noun: ClassVar = "the plan"
 
     job: str
     predictions: tuple[Prediction, ...]
@@ -101,10 +103,6 @@ class Plan:
         ]
         return min(_bounded(priced), key=lambda prediction: _usd_per_example(prediction), default=None)
 
-    def show(self) -> None:
-        """Print the plan."""
-        report("plan").show(self)
-
     def to_html(self, path: str | Path) -> Path:
         """Write the plan as one HTML page that needs no network and no script, and return its path."""
         return report("plan").to_html(self, path)
@@ -131,14 +129,6 @@ class Plan:
             "sweep": [prediction.to_record() for prediction in self.sweep],
         }
 
-    def to_json(self, path: str | Path) -> Path:
-        """Write the plan as JSON and return its path.
-
-        Raises:
-            SettingError: the file cannot be written.
-        """
-        return _write("plan", path, json.dumps(self.to_record(), indent=1) + "\n")
-
     def lock(self, path: str | Path) -> Path:
         """Write the predictions as a lock, for `check_lock` of a later plan, and return its path.
 
@@ -151,7 +141,7 @@ class Plan:
             >>> plan.lock("plan.lock")  # doctest: +SKIP
             PosixPath('plan.lock')
         """
-        return _write("lock", path, lock_of(self.job, (*self.predictions, *self.sweep)).to_text())
+        return write_record(lock_of(self.job, (*self.predictions, *self.sweep)).to_text(), path, "the lock")
 
     def check_lock(
         self, path: str | Path, *, step_percent: float = STEP_PERCENT, memory_percent: float = MEMORY_PERCENT
@@ -173,19 +163,6 @@ class Plan:
         """
         predictions = (*self.predictions, *self.sweep)
         return compare_with_lock(str(path), self.job, predictions, step_percent, memory_percent)
-
-    def _repr_html_(self) -> str:
-        """Return the HTML that a notebook shows."""
-        return report("plan").to_fragment(self)
-
-
-def _write(name: str, path: str | Path, text: str) -> Path:
-    place = Path(path)
-    try:
-        write_text(place, text)
-    except OSError as error:
-        raise SettingError(f"the {name} cannot be written to {str(path)!r}: {error.strerror or error}") from error
-    return place
 
 
 def _bounded(predictions: list[Prediction]) -> list[Prediction]:

@@ -6,21 +6,19 @@ import collections
 import dataclasses
 import math
 import re
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from anytpu import units
 from anytpu.errors import SettingError
-from anytpu.planning.records.json_files import write_record
 from anytpu.planning.records.prediction import Prediction, memory_text, step_text
+from anytpu.planning.records.shown import ShownRecord
 from anytpu.planning.records.target import Stage, Target
 from anytpu.program.placed import axes_text, partition_of
 from anytpu.sharding import ModelLayout
 from anytpu.sharding.searched import to_record
-from anytpu.showing import report
 
 _SHOWN_WEIGHTS = 3
 
@@ -120,7 +118,7 @@ class Sharding:
 
 
 @dataclasses.dataclass(frozen=True)
-class Shardings:
+class Shardings(ShownRecord):
     """The layouts of a job, best first: compiled ones that fit, then the others by their estimate.
 
     Attributes:
@@ -134,6 +132,9 @@ class Shardings:
         >>> found.best.layout.name, found.best.step_s  # doctest: +SKIP
         ('fsdp', 0.0761)
     """
+
+    report_name: ClassVar = "shardings"
+    noun: ClassVar = "the layouts"
 
     job: str
     candidates: tuple[Sharding, ...]
@@ -249,10 +250,6 @@ class Shardings:
             )
         return devices
 
-    def show(self) -> None:
-        """Print the layouts."""
-        report("shardings").show(self)
-
     def to_record(self) -> dict[str, Any]:
         """Return every field as JSON values."""
         return {
@@ -262,18 +259,6 @@ class Shardings:
             "notes": list(self.notes),
             "candidates": [candidate.to_record() for candidate in self.candidates],
         }
-
-    def to_json(self, path: str | Path) -> Path:
-        """Write the layouts as JSON and return its path.
-
-        Raises:
-            SettingError: the file cannot be written.
-        """
-        return write_record(self.to_record(), path, "the layouts")
-
-    def _repr_html_(self) -> str:
-        """Return the HTML that a notebook shows."""
-        return report("shardings").to_fragment(self)
 
 
 def missing_memory(candidate: Sharding, limit_bytes: int) -> str:

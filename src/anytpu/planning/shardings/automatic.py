@@ -17,14 +17,12 @@ from anytpu.planning.jobs.job import PlanJob
 from anytpu.planning.jobs.settings import PlanSettings
 from anytpu.planning.records.shardings import Sharding
 from anytpu.planning.records.target import Target, limit_bytes, target_named
-from anytpu.planning.shardings.candidates import candidates
 from anytpu.planning.shardings.depth import SearchedJob
-from anytpu.planning.shardings.estimate import estimate
 from anytpu.planning.shardings.search import run_searches, traced_job
 from anytpu.planning.shardings.slice_search import SliceSearch
 from anytpu.program.batch_axes import with_rows
 from anytpu.program.program import Program
-from anytpu.sharding import ModelLayout, trace_step
+from anytpu.sharding import ModelLayout
 
 COMPILED = 3
 """Number of layouts that are compiled: data parallelism, the smallest state and the shortest estimate."""
@@ -62,22 +60,27 @@ def choose_layout(program: Program, slice_name: str, say: Callable[[str], None])
     # 1. The same rows a device as in the run.
     program = _with_even_rows(program, target.devices)
     # 2. Without a compiler the estimate decides.
+    search = search_of(program, target)
     if not _env.has_libtpu():
-        return by_estimate(program, target, "the TPU compiler is not installed")
+        return by_estimate(search, "the TPU compiler is not installed")
     # 3. A short search by schedules. Errors of the compiler leave the choice to the estimate.
     say(f'layout="auto" compiles up to {COMPILED} layouts of {program.name!r} for {slice_name}')
-    job, settings = PlanJob(program), PlanSettings(is_trial=True, stage="schedule")
-    search = SliceSearch(SearchedJob(job, traced_job(job, None), None), target, settings)
     search.choose(COMPILED)
     try:
         is_stopped = run_searches([search])
     except AnyTPUError as error:
-        return by_estimate(program, target, f"the TPU compiler has no answer, {error}")
+        return by_estimate(search_of(program, target), f"the TPU compiler has no answer, {error}")
     if is_stopped:
         raise KeyboardInterrupt
-    return _by_prediction(search.shardings) or by_estimate(
-        program, target, "of no layout that fits there is a prediction"
-    )
+    chosen = _by_prediction(search.shardings)
+    return chosen or by_estimate(search_of(program, target), "of no layout that fits there is a prediction")
+
+
+def search_of(program: Program, target: Target) -> SliceSearch:
+    """Return the search for a layout of a program, in which each one is estimated."""
+    job = PlanJob(program)
+    settings = PlanSettings(is_trial=True, stage="schedule")
+    return SliceSearch(SearchedJob(job, traced_job(job, None), None), target, settings)
 
 
 def _with_even_rows(program: Program, devices: int) -> Program:
@@ -96,9 +99,7 @@ def _by_prediction(shardings: Sequence[Sharding]) -> ChosenLayout | None:
     if not timed:
         return None
     times = {layout.name: step_s for layout, step_s in timed}
-    shortest_s = min(times.values())
-    about = [layout for layout, step_s in timed if _is_about(step_s, shortest_s)]
-    best = min(about, key=lambda layout: (layout.name != "data", len(layout.patterns)))
+    shortest_s, best = min(times.values()), _simplest(timed)
     name, count = best.name, f"{len(times)} compiled layouts of {len(shardings)}"
     if name != "data" and "data" in times:
         count += f"; data takes {units.format_seconds(times['data'])}"
@@ -106,33 +107,32 @@ def _by_prediction(shardings: Sequence[Sharding]) -> ChosenLayout | None:
     return ChosenLayout(best, f"{units.format_seconds(times[name])} a step is predicted, {rank} of {count}")
 
 
-def _is_about(step_s: float, shortest_s: float) -> bool:
-    return step_s * (1 - _WORTH_SHARE) <= shortest_s
+def _simplest(timed: Sequence[tuple[ModelLayout, float]]) -> ModelLayout:
+    """Return the simplest of the layouts that take about the shortest time."""
+    shortest_s = min(step_s for _, step_s in timed)
+    about = [layout for layout, step_s in timed if step_s * (1 - _WORTH_SHARE) <= shortest_s]
+    return min(about, key=lambda layout: (layout.name != "data", len(layout.patterns)))
 
 
-def by_estimate(program: Program, target: Target, cause: str) -> ChosenLayout:
+def by_estimate(search: SliceSearch, cause: str) -> ChosenLayout:
     """Return the simplest layout whose estimate is about the shortest of those that fit the memory.
 
     Args:
-        program: whole-batch code without a placement.
-        target: the slice.
+        search: the estimated layouts.
         cause: why the estimate decides, the end of a sentence.
 
     Raises:
         SettingError: no layout fits the memory of the slice.
     """
-    traced, limit = trace_step(program), limit_bytes(target)
-    costs = [(layout, estimate(traced, layout, target)) for layout in candidates(traced, target.devices)]
-    fitting = [(layout, cost) for layout, cost in costs if cost.state_bytes <= limit]
+    limit, name = limit_bytes(search.target), search.job.traced.program.name
+    fitting = [(each.layout, each.estimate_s) for each in search.shardings if each.state_bytes <= limit]
     if not fitting:
-        layout, least = min(costs, key=lambda pair: pair[1].state_bytes)
+        least = min(search.shardings, key=lambda each: each.state_bytes)
         raise SettingError(
-            f'layout="auto" finds no layout of {program.name!r} for {target.name}: the smallest, {layout.name}, takes '
-            f"{units.format_bytes(least.state_bytes)} of a device for the state and the batch, and it has "
+            f'layout="auto" finds no layout of {name!r} for {search.target.name}: the smallest, {least.layout.name}, '
+            f"takes {units.format_bytes(least.state_bytes)} of a device for the state and the batch, and it has "
             f"{units.format_bytes(limit)}. Use a larger slice"
         )
-    shortest_s = min(cost.step_s for _, cost in fitting)
-    about = [layout for layout, cost in fitting if _is_about(cost.step_s, shortest_s)]
-    best = min(about, key=lambda layout: (layout.name != "data", len(layout.patterns)))
+    best = _simplest(fitting)
     layouts = "layout that fits" if len(fitting) == 1 else f"{len(fitting)} layouts that fit"
     return ChosenLayout(best, f"about the shortest estimate of {layouts}, by FLOPs and bytes alone; {cause}")

@@ -113,7 +113,7 @@ def _held_by(search: SliceSearch, least: Sharding, settings: PlanSettings) -> st
         traced = search.job.traced
         name, held = smallest_slice(place(traced.program, least.layout, traced)), "its state and batch"
     else:
-        holding = slices_that_hold(least.prediction, None, settings.prices, lambda target: None, is_placed=True)
+        holding = slices_that_hold(least.prediction, None, settings.prices)
         name, held = next((slice_.target.name for slice_ in holding), None), "it over as many devices"
     return f"The smallest slice that holds {held} is {name}." if name else f"No slice holds {held}."
 

@@ -15,7 +15,7 @@ import dataclasses
 import math
 from typing import Literal
 
-from anytpu.planning.hlo import Collective, HloInstruction, Shape, flops_of
+from anytpu.planning.hlo import Collective, HloInstruction, Module, Shape, flops_of
 from anytpu.planning.records import Kind, OpPrice
 from anytpu.planning.records.target import Target
 from anytpu.planning.timing.irregular import LATENCY_S, VECTOR, counted_time
@@ -49,13 +49,15 @@ REMARKED_S = 5e-6
 
 @dataclasses.dataclass(frozen=True)
 class OpPricer:
-    """Prices instructions for one target.
+    """Prices the instructions of one module for one target.
 
     Attributes:
+        module: the module.
         target: the slice.
         rates: rates of one device.
     """
 
+    module: Module
     target: Target
     rates: Rates
 
@@ -85,7 +87,8 @@ class OpPricer:
         if instruction.cycles is not None:
             return self._by_cycles(instruction, moved)
         if target_name == "tpu_custom_call":
-            return kernel_price(instruction, moved.bytes, self.target, self.rates)
+            constants = [self.module.literal(operand) for operand in instruction.operands]
+            return kernel_price(instruction, constants, moved.bytes, self.target, self.rates)
         if counted := self._by_count(instruction, moved):
             return counted
         if opcode in _COPIES:

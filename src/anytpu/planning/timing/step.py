@@ -46,7 +46,7 @@ def step_time(
         [('copy', 'memory', 'bandwidth'), ('host dispatch', 'host', 'published measurements')]
     """
     rates = rates or rates_of(target)
-    clock = Clock(module, OpPricer(target, rates))
+    clock = Clock(module, OpPricer(module, target, rates))
     clock.run()
     ops = [*clock.ops, _dispatch(rates, steps_per_execution)]
     return StepTime(

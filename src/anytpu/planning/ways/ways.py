@@ -21,7 +21,6 @@ from anytpu._calls import explain_arguments
 from anytpu.errors import AnyTPUError, CompilerMissingError, ProgramError
 from anytpu.planning.advice import facts_of, slices_that_hold
 from anytpu.planning.advice.residuals import Residuals
-from anytpu.planning.floor import least_step_s, work_of
 from anytpu.planning.forecasts.compiled import predict_compiled
 from anytpu.planning.forecasts.forecast import completed
 from anytpu.planning.jobs.job import PlanJob, batch_parts, batch_rows, for_devices
@@ -282,17 +281,7 @@ class _Compiler:
                 line = fit_line([(half, less), (rows, prediction.memory)], parts) if less else None
             except Exception:  # A step that is written for one batch.
                 line = None
-        try:
-            work = work_of(program)
-        except AnyTPUError:
-            work = None
-        return slices_that_hold(
-            prediction,
-            line,
-            self.settings.prices,
-            lambda target: least_step_s(work, target) if work is not None else None,
-            is_placed=program.placement is not None,
-        )
+        return slices_that_hold(prediction, line, self.settings.prices, program)
 
 
 def _notes(slices: tuple[SliceChoice, ...], table: list[ChangedStep]) -> tuple[str, ...]:
