@@ -75,7 +75,7 @@ def test_a_renamed_layer(trained, verb):
         "another model_dir"
     )
     # Never half-loaded: what would fit is as it was made.
-    assert np.all(np.asarray(one._state.store.variables["head/bias"].value) == 0)
+    assert np.all(np.asarray(one._state.variables.by_name["head/bias"].value) == 0)
 
 
 @pytest.mark.parametrize("verb", ["train", "evaluate"])

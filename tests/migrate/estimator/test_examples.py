@@ -7,7 +7,7 @@ import importlib
 
 import pytest
 
-MODULES = ["inputs", "run_config", "variable_store"]
+MODULES = ["inputs", "run_config", "model_call"]
 
 
 @pytest.mark.parametrize("name", MODULES)

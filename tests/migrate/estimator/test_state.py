@@ -113,7 +113,7 @@ def test_a_checkpoint_of_another_step_is_not_saved(tmp_path):
     one = estimator(tmp_path, run={"save_checkpoints_steps": 4})
 
     def disturb(step):
-        one._state.store.global_step.assign(1)
+        one._state.variables.global_step.assign(1)
 
     with pytest.raises(EstimatorError) as caught:
         one.train(input_fn, [Between(disturb)], max_steps=8)
@@ -179,7 +179,7 @@ def test_nothing_of_a_refused_checkpoint_is_loaded(tmp_path, other):
     one = estimator(tmp_path / "run", named, run=EVERY_FOUR)
     with pytest.raises(EstimatorError, match="and none of it is loaded"):
         one.evaluate(input_fn, steps=1, checkpoint_path=other)
-    assert int(one._state.store.global_step.value) == one._state.step == 0
+    assert int(one._state.variables.global_step.value) == one._state.step == 0
     expected = estimator(tmp_path / "alone", named, run=EVERY_FOUR).train(input_fn, max_steps=4)
     same(one.train(input_fn, max_steps=4), expected)
 
@@ -192,5 +192,5 @@ def test_a_refused_checkpoint_of_its_own_folder_is_refused_again(tmp_path, verb)
     for _ in range(2):
         with pytest.raises(EstimatorError, match="and none of it is loaded"):
             calls[verb](one)
-        assert int(one._state.store.global_step.value) == one._state.step == 0
+        assert int(one._state.variables.global_step.value) == one._state.step == 0
     assert one._state.checkpoints.steps() == [0, 4]
