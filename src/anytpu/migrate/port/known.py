@@ -288,8 +288,5 @@ def _top_level(tree: ast.AST) -> Iterator[ast.AST]:
 
 def _assigned_names(statement: ast.AST) -> list[str]:
     targets: list[ast.AST] = [*getattr(statement, "targets", []), getattr(statement, "target", statement)]
-    return [part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name) and _stores(part)]
-
-
-def _stores(name: ast.Name) -> bool:
-    return isinstance(name.ctx, ast.Store)
+    names = [part for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)]
+    return [name.id for name in names if isinstance(name.ctx, ast.Store)]
