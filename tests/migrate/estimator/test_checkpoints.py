@@ -20,7 +20,7 @@ from anytpu.errors import DamageError, EstimatorError, FileError
 from anytpu.train.checkpoint import Checkpoints, checkpoint_at
 from anytpu.train.checkpoint.lock import FolderLock
 from error_texts import error_text
-from estimator_samples import arrays, estimator, input_fn, model_fn, spec_of
+from estimator_samples import arrays, check_same, estimator, input_fn, model_fn, spec_of
 from forked import python
 
 X, _ = arrays()
@@ -193,9 +193,7 @@ def test_a_damaged_checkpoint_is_not_trained_on(tmp_path, caplog):
     one = estimator(tmp_path / "run", model_fn, run=EVERY_FOUR).train(input_fn, max_steps=16)
     assert one._state.checkpoints.steps() == [0, 4, 8, 12, 16]
     assert (tmp_path / "run" / "12.damaged").is_dir()
-    values = checkpoint_at(one.model_dir).values
-    for name, value in checkpoint_at(expected.model_dir).values.items():
-        np.testing.assert_array_equal(values[name], value, err_msg=name)
+    check_same(one, expected)
 
 
 @pytest.mark.parametrize("verb", ["train", "evaluate", "predict", "export"])
@@ -223,9 +221,7 @@ def test_a_checkpoint_of_an_earlier_release_continues(tmp_path):
     )
     whole = estimator(tmp_path / "new").train(input_fn, max_steps=4)
     resumed = estimator(tmp_path / "old").train(input_fn, max_steps=4)
-    expected = checkpoint_at(whole.model_dir).values
-    for name, value in checkpoint_at(resumed.model_dir).values.items():
-        np.testing.assert_array_equal(value, expected[name])
+    check_same(resumed, whole)
 
 
 def test_a_checkpoint_of_another_kind_of_run_is_refused(tmp_path):

@@ -17,18 +17,15 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any, final
 
 import numpy as np
 
 from anytpu._calls import explain_methods
-from anytpu.engine.hosts import current_hosts
 from anytpu.errors import EstimatorError, ProgramError
 from anytpu.migrate.estimator import arguments, inference, programs
-from anytpu.migrate.estimator.deployment import Deployment, strategy_of
-from anytpu.migrate.estimator.inputs import HostBatches
+from anytpu.migrate.estimator.deployment import Deployment, folder_of, strategy_of
 from anytpu.migrate.estimator.mode_run import ModeRun, first_of
 from anytpu.migrate.estimator.run_config import RunConfig
 from anytpu.migrate.estimator.spec import ModeKeys
@@ -39,8 +36,6 @@ from anytpu.migrate.estimator.training import Training
 from anytpu.program.program import Program
 from anytpu.strategy.identity import Identity
 from anytpu.strategy.strategy import TPUStrategy
-from anytpu.system.job import current_job
-from anytpu.system.launchers import find_job
 from anytpu.train.checkpoint import checkpoint_at
 
 LOG = logging.getLogger("anytpu")
@@ -99,10 +94,7 @@ class TPUEstimator:
         self._tables = EstimatorTables.of(embedding_config_spec, batch_axis)
         assert model_fn is not None and config is not None
         arguments.install_minimize()
-        if current_job() is not None or find_job() is not None:
-            # The hosts of the job must be known before the folder of the checkpoints is.
-            strategy_of(config, on_tpu=use_tpu)
-        folder = str(model_dir or config.model_dir or _temporary())
+        folder = folder_of(model_dir, config, on_tpu=use_tpu)
         self._model_fn, self._params = model_fn, dict(params or {})
         self._config = config.replace(model_dir=folder)
         self._use_tpu, self._eval_on_tpu, self._rows, self._batch_axis = use_tpu, eval_on_tpu, rows, batch_axis
@@ -173,7 +165,7 @@ class TPUEstimator:
     ) -> None:
         state, run = self._state, self._run("train")
         # 1. Make the batches, and go to the position of the checkpoint.
-        batches = self._batches(run, input_fn)
+        batches = run.batches(input_fn)
         if batches.go_to(state.position):
             LOG.info("The data continue at the position of step %d.", state.step)
         elif state.position is not None:
@@ -350,10 +342,7 @@ class TPUEstimator:
         if not self._state.refresh(checkpoint_path) and not self._state.variables.is_trained:
             LOG.info("Could not find trained model in model_dir: %s, running initialization.", self.model_dir)
         run = self._run(mode)
-        return run, self._batches(run, input_fn)
-
-    def _batches(self, run: ModeRun, input_fn: Callable) -> HostBatches:
-        return HostBatches(input_fn, run.deployment, self._params, self._config, self._tables)
+        return run, run.batches(input_fn)
 
     def _run(self, mode: str) -> ModeRun:
         """Return the run of a mode; it is made again if model_fn has changed or the system was stopped.
@@ -372,7 +361,7 @@ class TPUEstimator:
         deployment.check(tpu_config.num_shards)
         params = deployment.model_params(self._params)
         step = STEPS[mode](self._model_fn, params, self._config, self._state, self._tables)
-        run = ModeRun(deployment, step, self._strategy_of_tables)
+        run = ModeRun(deployment, step, self._params, self._strategy_of_tables)
         self._runs[mode] = identity, run
         return run
 
@@ -392,10 +381,3 @@ class TPUEstimator:
         if known is None or not known.system.is_running:
             self._strategies[on_tpu] = strategy_of(self._config, on_tpu)
         return self._strategies[on_tpu]
-
-
-def _temporary() -> str:
-    hosts = current_hosts()
-    folder = hosts.share((tempfile.mkdtemp(prefix="anytpu-estimator-") if hosts.is_first else "").encode()).decode()
-    LOG.warning("Using temporary folder as model directory: %s", folder)
-    return folder

@@ -36,13 +36,25 @@ class ModeRun:
     Args:
         deployment: the mode's cores and batch size.
         step: the step of one replica, with the embedding tables if there are some.
+        params: the user's params.
         strategy_of_tables: returns the strategy on whose cores the tables are.
     """
 
-    def __init__(self, deployment: Deployment, step: ModelStep, strategy_of_tables: Callable[[], TPUStrategy]) -> None:
-        self.deployment, self.step, self._strategy_of_tables = deployment, step, strategy_of_tables
+    def __init__(
+        self,
+        deployment: Deployment,
+        step: ModelStep,
+        params: dict[str, Any],
+        strategy_of_tables: Callable[[], TPUStrategy],
+    ) -> None:
+        self.deployment, self.step = deployment, step
+        self._params, self._strategy_of_tables = params, strategy_of_tables
         self._is_made = False
         self._loops = False
+
+    def batches(self, input_fn: Callable) -> HostBatches:
+        """Return the batches of an input_fn."""
+        return HostBatches(input_fn, self.deployment, self._params, self.step.config, self.step.tables)
 
     def hooks(self, caller_hooks: Iterable[Any] | None) -> Hooks:
         """Return the hooks of the caller, and those of the model_fn's spec for this mode."""

@@ -66,7 +66,7 @@ class ModelStep(abc.ABC):
         tables: EstimatorTables | None,
         looks_up: bool = False,
     ) -> None:
-        self.model_fn, self._params, self._config = model_fn, params, config
+        self.model_fn, self._params, self.config = model_fn, params, config
         self.state, self.tables, self._looks_up = state, tables, looks_up
         self.spec: TPUEstimatorSpec | None = None
         self._made: list[str] = []
@@ -122,7 +122,7 @@ class ModelStep(abc.ABC):
                 mode.
         """
         parameters = parameters_of(self.model_fn)
-        available: dict[str, Any] = {"mode": self.mode, "params": copy.copy(self._params), "config": self._config}
+        available: dict[str, Any] = {"mode": self.mode, "params": copy.copy(self._params), "config": self.config}
         arguments = {name: value for name, value in available.items() if name in parameters}
         if "labels" in parameters:
             arguments["labels"] = labels

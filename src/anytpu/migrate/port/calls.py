@@ -75,8 +75,7 @@ def row_of_call(tree: Tree, name: str, call: cst.Call | None) -> tuple[str, Repl
 
 def _has_files(tree: Tree, call: cst.Call) -> bool:
     """Return whether the first argument is a list of names of files."""
-    value = call.args[0].value if call.args else None
-    values = tree.values_assigned_to(value.value) if isinstance(value, cst.Name) else [value]
+    values = tree.sources(call.args[0].value) if call.args else ()
     functions = [tree.code(part.func) for part in values if isinstance(part, cst.Call)]
     return any(function.rpartition(".")[2] in ("glob", "listdir", "Glob", "ListDirectory") for function in functions)
 
@@ -84,9 +83,8 @@ def _has_files(tree: Tree, call: cst.Call) -> bool:
 def _has_sizes(tree: Tree, call: cst.Call) -> bool:
     """Return whether a call splits into parts of given sizes, not into a number of equal parts."""
     argument = argument_of(call, 1, "num_or_size_splits")
-    value = argument.value if argument is not None else None
-    values = tree.values_assigned_to(value.value) if isinstance(value, cst.Name) else [value]
-    return any(m.matches(part, _SIZES) or m.matches(part, _REPEATED) for part in values if part is not None)
+    values = tree.sources(argument.value) if argument is not None else ()
+    return any(m.matches(part, _SIZES) or m.matches(part, _REPEATED) for part in values)
 
 
 def _plan(edits: Edits, node: cst.Name | cst.Attribute, name: str, key: str, row: Replacement) -> None:

@@ -124,9 +124,8 @@ def _library_function(edits: Edits, call: cst.Call) -> str:
 
 def _is_array(edits: Edits, value: cst.BaseExpression) -> bool:
     """Return whether a value is one array or a number; False if it is not known."""
-    assigned = edits.tree.values_assigned_to(value.value) if isinstance(value, cst.Name) else [value]
-    calls = [call for call in assigned if isinstance(call, cst.Call) and edits.tree.library_name(call.func)]
-    names = [_library_function(edits, call) for call in calls]
+    calls = [call for call in edits.tree.sources(value) if isinstance(call, cst.Call)]
+    names = [_library_function(edits, call) for call in calls if edits.tree.library_name(call.func)]
     kinds = edits.values.of(value)
     several = facts("functions")["may return several arrays"]
     is_known = isinstance(value, cst.BaseNumber) or (bool(kinds) and kinds <= TENSORS)

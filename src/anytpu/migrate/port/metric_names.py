@@ -40,10 +40,7 @@ def _metric_texts(edits: Edits) -> list[cst.SimpleString]:
     passed = [
         argument_of(call, at, key) for call, _ in compiled for at, key in ((2, "metrics"), (-1, "weighted_metrics"))
     ]
-    values = [argument.value for argument in passed if argument is not None]
-    for value in values:  # It grows meanwhile.
-        held = edits.tree.values_assigned_to(value.value) if isinstance(value, cst.Name) else []
-        values += [other for other in held if other not in values]
+    values = [part for argument in passed if argument is not None for part in edits.tree.sources(argument.value)]
     strings = [text for value in values for text in edits.tree.nodes(value) if isinstance(text, cst.SimpleString)]
     return [text for text in strings if _is_metric(edits, text)]
 

@@ -174,10 +174,7 @@ def _plan_compile(edits: Edits) -> None:
     """Give `compile` an optimizer of Keras in place of TensorFlow 1's, which `tf.keras` took too."""
     for call, _ in edits.tree.method_calls("compile"):
         optimizer = argument_of(call, 0, "optimizer")
-        values = [optimizer.value] if optimizer is not None else []
-        if values and isinstance(values[0], cst.Name):
-            values = edits.tree.values_assigned_to(values[0].value)
-        for made in values:
+        for made in edits.tree.sources(optimizer.value) if optimizer is not None else ():
             row = rules().get(f"compile.{edits.tree.old_name(made.func)}") if isinstance(made, cst.Call) else None
             if row is not None and isinstance(made, cst.Call):
                 fill(edits, made, row)
@@ -329,7 +326,7 @@ def _plan_first_input(edits: Edits, node: cst.Attribute) -> None:
     The layers of a model with several inputs are in another order than its inputs.
     """
     match: Any = m.extract(node, _FIRST_INPUT)
-    made = edits.tree.values_assigned_to(match["model"].value) if isinstance(match["model"], cst.Name) else []
+    made = edits.tree.sources(match["model"]) if isinstance(match["model"], cst.Name) else []
     inputs = [argument_of(call, 0, "inputs") for call in made if isinstance(call, cst.Call)]
     is_single = not any(part is not None and isinstance(part.value, cst.List | cst.Tuple | cst.Dict) for part in inputs)
     is_single |= edits.values.is_a(match["model"], "keras.Sequential")

@@ -62,12 +62,12 @@ def _plan_resolver(edits: Edits, node: cst.Name | cst.Attribute) -> None:
     edits.put(call, resolver, covers=node)
 
 
-def _is_worker(tree: Tree, value: cst.BaseExpression, hops: int = 3) -> bool:
+def _is_worker(tree: Tree, value: cst.BaseExpression) -> bool:
     """Return whether an argument is, or was assigned, the name or address of a worker."""
-    if isinstance(value, cst.SimpleString):
-        return value.evaluated_value not in ("", "local")
-    if isinstance(value, cst.List | cst.Tuple) or _ADDRESSES.search(tree.code(value)):
-        return True
-    if not isinstance(value, cst.Name) or not hops:
-        return False
-    return any(_is_worker(tree, assigned, hops - 1) for assigned in tree.values_assigned_to(value.value))
+    for part in tree.sources(value):
+        if isinstance(part, cst.SimpleString):
+            if part.evaluated_value not in ("", "local"):
+                return True
+        elif isinstance(part, cst.List | cst.Tuple) or _ADDRESSES.search(tree.code(part)):
+            return True
+    return False

@@ -385,8 +385,7 @@ def _tuple(names: Sequence[str], is_tuple: bool = False) -> str:
 
 def _list_unbuilt(edits: Edits, variables: cst.BaseExpression) -> None:
     """List the variables of models that have none before their first call: they are named before it here."""
-    assigned = edits.tree.values_assigned_to(variables.value) if isinstance(variables, cst.Name) else []
-    for part in (part for value in assigned or [variables] for part in edits.tree.nodes(value)):
+    for part in (part for value in edits.tree.sources(variables) for part in edits.tree.nodes(value)):
         is_own = edits.tree.code(part) == "self.trainable_variables"
         if is_own and is_model_step(edits, edits.tree.function(variables)):
             continue  # `tpu.model_step` builds the model before its step.

@@ -124,6 +124,11 @@ class Tree:
         names = [self._imported(value.func) if isinstance(value, cst.Call) else [] for value in values]
         return any(name.startswith("numpy.") for imported in names for name in imported)
 
+    def is_integer_type(self, dtype: cst.BaseExpression) -> bool:
+        """Return whether a type is one of integers that holds each size."""
+        text = dtype.evaluated_value if isinstance(dtype, cst.SimpleString) else self.old_name(dtype)
+        return text in ("int32", "int64", "dtypes.int32", "dtypes.int64")
+
     def library_name(self, node: cst.CSTNode) -> str | None:
         """Return the canonical name of TensorFlow's, or the full name of Keras's, that a dotted name resolves to."""
         return self.old_name(node) or self.keras_name(node)
@@ -249,6 +254,14 @@ class Tree:
     def values_assigned_to(self, name: str) -> list[cst.BaseExpression]:
         """Return all values assigned to a variable of this name, anywhere in the program."""
         return self._assigned.get(name, [])
+
+    def sources(self, node: cst.BaseExpression | None) -> list[cst.BaseExpression]:
+        """Return an expression and, where it is a variable, what is assigned to it, directly or through variables."""
+        found = [node] if node is not None else []
+        for part in found:  # It grows meanwhile.
+            assigned = self.values_assigned_to(part.value) if isinstance(part, cst.Name) else []
+            found += [value for value in assigned if value not in found]
+        return found
 
 
 def _below(root: cst.CSTNode) -> Iterator[cst.CSTNode]:

@@ -167,7 +167,7 @@ class Values:
     def is_of_sizes(self, call: cst.Call) -> bool:
         """Return whether a call computes with sizes alone, so that its result is known when JAX traces a step."""
         name = self.tree.library_name(call.func) or ""
-        if name == "cast" and len(call.args) == 2 and is_integer_type(self.tree, call.args[1].value):
+        if name == "cast" and len(call.args) == 2 and self.tree.is_integer_type(call.args[1].value):
             return self.of(call.args[0].value) == SIZE
         if not _OF_SIZES.match(name):
             return False
@@ -497,9 +497,3 @@ class Values:
         names |= {n.value for n in self.tree.names(own.node.body) if self.tree.scopes_of(n) == {own.node}}
         attributes = (n for n in self.tree.nodes(own.node) if isinstance(n, cst.Attribute) and self.tree.is_stored(n))
         return names | {n.attr.value for n in attributes if self.tree.code(n.value) == "self"}
-
-
-def is_integer_type(tree: Tree, dtype: cst.BaseExpression) -> bool:
-    """Return whether a type is one of integers that holds each size."""
-    text = dtype.evaluated_value if isinstance(dtype, cst.SimpleString) else tree.old_name(dtype)
-    return text in ("int32", "int64", "dtypes.int32", "dtypes.int64")
