@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 import anytpu as tpu
+from anytpu.train.checkpoint import checkpoint_at
 
 ROWS, FEATURES, CLASSES = 64, 6, 3
 
@@ -71,3 +72,11 @@ def estimator(folder: Path | str, function: Any = linear_model_fn, cores: int = 
     )
     sizes = {"train_batch_size": 16, "eval_batch_size": 16, "predict_batch_size": 8}
     return tpu.TPUEstimator(function, str(folder), config, **{**sizes, **more})
+
+
+def check_same(one: Any, other: Any) -> None:
+    """Check that the newest checkpoints of two estimators have the same names and values."""
+    mine, theirs = (checkpoint_at(each.model_dir).values for each in (one, other))
+    assert list(mine) == list(theirs)
+    for name, value in theirs.items():
+        np.testing.assert_array_equal(mine[name], value, err_msg=name)

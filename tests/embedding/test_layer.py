@@ -272,9 +272,7 @@ def test_bad_ids_of_inputs(on_bad_id: str):
         lambda: model.predict(x, verbose=0),
         lambda: model.train_on_batch(x, y),
     ):
-        with pytest.raises(DataError) as caught:
-            call()
-        assert str(caught.value) == message
+        assert error_text(call, kind=DataError) == message
 
 
 def test_weights_that_are_nan():
@@ -282,9 +280,10 @@ def test_weights_that_are_nan():
     with tpu.connect("virtual", cores=2).scope():
         model = keras.Model([ids, weights], ShardedEmbedding(IDS, WIDTH, "sum")(ids, weights))
         model.compile("sgd", "mse")
-    with pytest.raises(DataError) as caught:
-        model.predict([np.ones((3, 2), int), np.array([[1.0, 1], [np.nan, 2], [1, 1]])], verbose=0)
-    assert str(caught.value) == (
+    assert error_text(
+        lambda: model.predict([np.ones((3, 2), int), np.array([[1.0, 1], [np.nan, 2], [1, 1]])], verbose=0),
+        kind=DataError,
+    ) == (
         "x['seconds'], row 1, has the weight nan: the weight of an id must be a finite number, and 0 leaves the id out"
     )
 
@@ -305,9 +304,7 @@ def test_two_calls_in_a_training_step_are_refused():
     layer = ShardedEmbedding(IDS, WIDTH, "sum", name="movies")
     model = two_inputs(lambda layer, a, b: layer(a) + layer(b), layer)
     assert model.predict(IDS_OF_TWO, verbose=0).shape == (4, WIDTH)
-    with pytest.raises(ProgramError) as caught:
-        model.fit(IDS_OF_TWO, np.ones((4, WIDTH)), verbose=0)
-    assert str(caught.value) == (
+    assert error_text(lambda: model.fit(IDS_OF_TWO, np.ones((4, WIDTH)), verbose=0), kind=ProgramError) == (
         "'movies' has 2 backward passes in one step, and each makes a table of its own. Call it once with all ids that "
         'use this table: liked, seen = layer({"liked": a, "seen": b}).values()'
     )
@@ -353,9 +350,7 @@ def test_optimizers_that_would_change_an_assigned_table_are_refused(optimizer: A
     with tpu.connect("virtual", cores=2).scope():
         model = model_of(ShardedEmbedding(IDS, WIDTH, "sum", name="movies"))
         model.compile(optimizer(), loss())
-    with pytest.raises(SettingError) as caught:
-        model.fit(*rows(), verbose=0)
-    assert str(caught.value) == (
+    assert error_text(lambda: model.fit(*rows(), verbose=0), kind=SettingError) == (
         f"the table of 'movies' is assigned by the optimizer of the model, and {named} would change that table. Leave "
         'it out; for half precision use keras.config.set_dtype_policy("mixed_bfloat16")'
     )
@@ -384,9 +379,7 @@ def test_passes_that_jax_hides_become_nan():
 
 def test_float_ids_that_cannot_hold_all():
     layer = ShardedEmbedding(2**24 + 8, 1, "sum", "sgd", name="users")
-    with pytest.raises(SettingError) as caught:
-        layer._check_dtype("float32")
-    assert str(caught.value) == (
+    assert error_text(lambda: layer._check_dtype("float32"), kind=SettingError) == (
         "ids of 'users' are float32, which does not hold every integer below 16,777,224: give the input a type, "
         'keras.Input(..., dtype="int32")'
     )
@@ -443,9 +436,10 @@ def test_in_a_step_of_one_replica_it_is_refused():
     ],
 )
 def test_wrong_arguments(arguments: dict, message: str):
-    with pytest.raises(SettingError) as caught:
-        ShardedEmbedding(**{"input_dim": 4, "output_dim": 2, **arguments})
-    assert str(caught.value) == message
+    assert (
+        error_text(lambda: ShardedEmbedding(**{"input_dim": 4, "output_dim": 2, **arguments}), kind=SettingError)
+        == message
+    )
 
 
 def test_a_table_that_fits_nowhere():

@@ -7,6 +7,7 @@ import pytest
 
 from anytpu.embedding import pad_ids
 from anytpu.errors import DataError, SettingError
+from error_texts import error_text
 
 
 def test_forms():
@@ -93,15 +94,14 @@ def test_objects_and_columns():
     ],
 )
 def test_errors(arguments: dict, message: str):
-    with pytest.raises(DataError) as caught:
-        pad_ids(**arguments)
-    assert str(caught.value) == message
+    assert error_text(lambda: pad_ids(**arguments), kind=DataError) == message
 
 
 def test_long_rows_are_cut_or_raise():
-    with pytest.raises(SettingError) as caught:
-        pad_ids([[1, 2]], length=1, on_long="drop")
-    assert str(caught.value) == 'on_long must be "raise" or "cut", not \'drop\''
+    assert (
+        error_text(lambda: pad_ids([[1, 2]], length=1, on_long="drop"), kind=SettingError)
+        == 'on_long must be "raise" or "cut", not \'drop\''
+    )
     with pytest.raises(DataError) as strings:
         pad_ids([["red", "blue"]])
     assert str(strings.value) == (

@@ -112,16 +112,18 @@ class EmbeddingConfigSpec:
 
     def __post_init__(self) -> None:
         features = self.feature_to_config_dict
-        if not isinstance(features, Mapping) or not features or not all(_is_named(pair) for pair in features.items()):
+        if (
+            not isinstance(features, Mapping)
+            or not features
+            or not all(
+                isinstance(name, str) and isinstance(feature, FeatureConfig) for name, feature in features.items()
+            )
+        ):
             raise SettingError(
                 "feature_to_config_dict must be a dictionary with a FeatureConfig for each feature of ids, by its "
                 f'name, such as {{"seen": FeatureConfig(table)}}, not {features!r}'
             )
         refuse_pipelining(self.pipeline_execution_with_tensor_core)
-
-
-def _is_named(pair: tuple[Any, Any]) -> bool:
-    return isinstance(pair[0], str) and isinstance(pair[1], FeatureConfig)
 
 
 def refuse_pipelining(pipeline_execution_with_tensor_core: bool) -> None:

@@ -16,11 +16,11 @@ from typing import Any
 
 import jax
 
-from anytpu.embedding.bags import FeatureBags, bags_of
+from anytpu.embedding.bags import FeatureBags
 from anytpu.embedding.configs import FeatureConfig, TableConfig
 from anytpu.embedding.feature_ids import FeatureIds, check_rows, ids_of_feature
 from anytpu.embedding.rows import Table, look_up, updated
-from anytpu.embedding.stacked_tables import StackedTables, groups_of
+from anytpu.embedding.stacked_tables import StackedTables, stacks_of
 from anytpu.errors import DataError, SettingError
 from anytpu.program.program import ROWS, Program, Tree, array_layouts, spec_of
 from anytpu.strategy import variables as homes
@@ -60,7 +60,9 @@ class FeatureTables:
         paths, _ = zip(*jax.tree_util.tree_flatten_with_path(feature_config, is_leaf=_is_feature)[0], strict=True)
         self.paths = [jax.tree_util.keystr(path, simple=True, separator="/") for path in paths]
         self._tables = named_tables(feature.table for feature in self._features)
-        self._stacks = [group.made() for group in groups_of(self._tables, optimizer)]
+        self._stacks = stacks_of(self._tables, optimizer)
+        for stack in self._stacks:
+            stack.build()
         self._step_variables = [variable for stack in self._stacks for variable in stack.step_variables]
         self._compiled: dict[tuple, tuple[Any, Any, tuple[Tree, Tree]]] = {}
 
@@ -164,8 +166,7 @@ class FeatureTables:
         for index, (feature, (ids, weights)) in enumerate(zip(self._features, features, strict=True)):
             stack, table = self._stack_of(feature.table), feature.table
             combiner = None if feature.max_sequence_length else table.combiner
-            made = bags_of(ids, weights, combiner, table.vocabulary_size, stack.variable_dtype, stack.offset(table))
-            bags[self._stacks.index(stack)].append((index, made))
+            bags[self._stacks.index(stack)].append((index, stack.bags(table, ids, weights, combiner)))
         return bags
 
     def _sums(self, rows: list[Any], features: Any, is_marked: bool) -> list[Any]:

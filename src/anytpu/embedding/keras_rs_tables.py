@@ -15,9 +15,8 @@ import jax.numpy as jnp
 import keras
 
 from anytpu import _keras
-from anytpu.embedding.bags import bags_of
 from anytpu.embedding.configs import TableConfig
-from anytpu.embedding.stacked_tables import StackedTables, groups_of
+from anytpu.embedding.stacked_tables import stacks_of
 from anytpu.strategy.current import CURRENT
 
 _TABLES = "_anytpu_tables"
@@ -41,7 +40,9 @@ def _init(original: Callable) -> Callable:
         if ours:
             distinct = {id(config.table): _converted(config.table) for config in ours.values()}
             vars(self)[_TABLES] = {path: distinct[id(config.table)] for path, config in ours.items()}
-            setattr(self, _STACKS, [group.made() for group in groups_of(list(distinct.values()), "adam")])
+            setattr(self, _STACKS, stacks_of(list(distinct.values()), "adam"))
+            for stack in getattr(self, _STACKS):
+                stack.build()
         original(self, others, table_stacking)
 
     return wrapper
@@ -49,13 +50,11 @@ def _init(original: Callable) -> Callable:
 
 def _converted(table: Any) -> TableConfig:
     """Return the table of keras-rs as ours."""
-    optimizer = table.optimizer if isinstance(table.optimizer, str) else _copy_of(table.optimizer)
+    optimizer = table.optimizer
+    if not isinstance(optimizer, str):
+        optimizer = type(optimizer).from_config(optimizer.get_config())
     size, width = table.vocabulary_size, table.embedding_dim
     return TableConfig(size, width, table.initializer, optimizer, table.combiner, table.name)
-
-
-def _copy_of(optimizer: Any) -> Any:
-    return type(optimizer).from_config(optimizer.get_config())
 
 
 def _build(original: Callable) -> Callable:
@@ -82,15 +81,14 @@ def _looked_up(layer: Any, inputs: dict[str, Any], weights: Any) -> dict[str, An
     tables, results = _tables(layer), {}
     for stack in getattr(layer, _STACKS, ()):
         members = [path for path in inputs if stack.has(tables[path])]
-        bags = [_bags(stack, tables[path], inputs[path], weights and weights[path]) for path in members]
+        arrays = [jnp.asarray(keras.ops.convert_to_tensor(inputs[path])) for path in members]
+        # keras-rs fills ragged rows up with id 0 of weight 0.
+        bags = [
+            stack.bags(tables[path], ids, weights and weights[path], tables[path].combiner)
+            for path, ids in zip(members, arrays, strict=True)
+        ]
         results.update(zip(members, stack.look_up(bags, True) if members else [], strict=True))
     return results
-
-
-def _bags(stack: StackedTables, table: TableConfig, ids: Any, weights: Any) -> Any:
-    ids = jnp.asarray(keras.ops.convert_to_tensor(ids))
-    # keras-rs fills ragged rows up with id 0 of weight 0.
-    return bags_of(ids, weights, table.combiner, table.vocabulary_size, stack.variable_dtype, stack.offset(table))
 
 
 def _read(original: Callable) -> Callable:

@@ -6,13 +6,13 @@ with the same optimizer are looked up and updated together. The ids of a table a
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
+from anytpu.embedding.bags import FeatureBags, bags_of
 from anytpu.embedding.configs import TableConfig
 from anytpu.embedding.row_optimizers import as_optimizer, learning_rate_of, row_optimizer
 from anytpu.embedding.table_layer import MAX_ROWS, TableLayer, stored_rows
@@ -20,19 +20,19 @@ from anytpu.errors import SettingError
 
 
 class StackedTables(TableLayer):
-    """Tables of one width with one optimizer.
+    """Tables of one width with one optimizer. Their variables are made by `build`.
 
     Args:
-        tables: the tables.
+        tables: the tables. The names of the first ones are the first part of the names of the variables.
         optimizer: their optimizer.
-        settings: arguments of `keras.layers.Layer`.
     """
 
-    def __init__(self, tables: Sequence[TableConfig], optimizer: Any, **settings: Any) -> None:
-        super().__init__(sum(table.vocabulary_size for table in tables), tables[0].dim, optimizer, **settings)
+    def __init__(self, tables: Sequence[TableConfig], optimizer: Any) -> None:
+        name = "_".join(str(table.name) for table in tables[:3])
+        super().__init__(sum(table.vocabulary_size for table in tables), tables[0].dim, optimizer, name=name)
         self._tables = tuple(tables)
-        starts = np.cumsum([0, *(table.vocabulary_size for table in tables)])
-        self._offsets = {id(table): int(start) for table, start in zip(tables, starts, strict=False)}
+        ends = np.cumsum([table.vocabulary_size for table in tables]).tolist()
+        self._rows = {id(t): slice(end - t.vocabulary_size, end) for t, end in zip(tables, ends, strict=True)}
 
     def build(self, input_shape: Any = None) -> None:
         """Make the variables, with the initial embeddings of each table."""
@@ -44,18 +44,23 @@ class StackedTables(TableLayer):
         rest = np.zeros((shape[0] - self.input_dim, shape[1]), dtype)
         return jnp.concatenate([*(table.first_rows(dtype) for table in self._tables), rest])
 
+    @property
+    def rows_by_name(self) -> dict[str, slice]:
+        """The rows of each table, by its name."""
+        return {str(table.name): self._rows[id(table)] for table in self._tables}
+
     def has(self, table: TableConfig) -> bool:
         """Return whether a table is in the stack."""
-        return id(table) in self._offsets
+        return id(table) in self._rows
 
-    def offset(self, table: TableConfig) -> int:
-        """Return the row of the first id of a table."""
-        return self._offsets[id(table)]
+    def bags(self, table: TableConfig, ids: Any, weights: Any, combiner: str | None) -> FeatureBags:
+        """Return the bags of a feature that uses one of the tables; see `bags_of`."""
+        first = self._rows[id(table)].start
+        return bags_of(ids, weights, combiner, table.vocabulary_size, self.variable_dtype, first)
 
     def rows_of(self, table: TableConfig) -> Any:
         """Return the embeddings of a table now, `(vocabulary_size, dim)`."""
-        offset = self.offset(table)
-        return self.read_rows()[offset : offset + table.vocabulary_size]
+        return self.read_rows()[self._rows[id(table)]]
 
     def assign_rows(self, table: TableConfig, value: Any) -> None:
         """Replace the embeddings of a table.
@@ -66,45 +71,13 @@ class StackedTables(TableLayer):
         array, shape = np.asarray(value), (table.vocabulary_size, table.dim)
         if array.shape != shape:
             raise SettingError(f"the table {table.name!r} has the shape {shape}, not {array.shape}")
-        offset = self.offset(table)
-        self._table.assign(self._table.value.at[offset : offset + len(array)].set(array))
+        self._table.assign(self._table.value.at[self._rows[id(table)]].set(array))
 
 
-@dataclasses.dataclass(frozen=True)
-class TableGroup:
-    """Tables that are stored as one.
+def stacks_of(tables: Sequence[TableConfig], optimizer: Any) -> list[StackedTables]:
+    """Return stacks of tables of one width and one optimizer, not built, in the order of their first tables.
 
-    Attributes:
-        tables: the tables.
-        optimizer: their optimizer.
-    """
-
-    tables: tuple[TableConfig, ...]
-    optimizer: Any
-
-    @property
-    def name(self) -> str:
-        """The first part of the names of the variables."""
-        return "_".join(str(table.name) for table in self.tables[:3])
-
-    @property
-    def rows(self) -> dict[str, slice]:
-        """The rows of each table, by its name."""
-        ends = np.cumsum([table.vocabulary_size for table in self.tables])
-        pairs = zip(self.tables, ends, strict=True)
-        return {str(table.name): slice(int(end) - table.vocabulary_size, int(end)) for table, end in pairs}
-
-    def made(self) -> StackedTables:
-        """Make the tables as one."""
-        stack = StackedTables(self.tables, self.optimizer, name=self.name)
-        stack.build()
-        return stack
-
-
-def groups_of(tables: Sequence[TableConfig], optimizer: Any) -> list[TableGroup]:
-    """Return groups of tables of one width and one optimizer, in the order of their first tables.
-
-    A group has no more rows than ids of 32 bits; further tables begin another group.
+    A stack has no more rows than ids of 32 bits; further tables begin another stack.
 
     Args:
         tables: the tables.
@@ -113,9 +86,8 @@ def groups_of(tables: Sequence[TableConfig], optimizer: Any) -> list[TableGroup]
     Raises:
         SettingError: an optimizer has no update of single rows, or a table has more rows than ids of 32 bits.
     """
-    groups: list[list[TableConfig]] = []
-    optimizers: list[Any] = []
-    newest: dict[tuple, int] = {}
+    groups: list[tuple[list[TableConfig], Any]] = []
+    newest: dict[tuple, list[TableConfig]] = {}
     for table in tables:
         if not _fits([table]):
             raise SettingError(
@@ -124,13 +96,12 @@ def groups_of(tables: Sequence[TableConfig], optimizer: Any) -> list[TableGroup]
             )
         own = as_optimizer(optimizer if table.optimizer is None else table.optimizer)
         key = table.dim, row_optimizer(own), learning_rate_of(own)
-        if key in newest and _fits([*groups[newest[key]], table]):
-            groups[newest[key]].append(table)
-            continue
-        newest[key] = len(groups)
-        groups.append([table])
-        optimizers.append(own)
-    return [TableGroup(tuple(group), own) for group, own in zip(groups, optimizers, strict=True)]
+        if key in newest and _fits([*newest[key], table]):
+            newest[key].append(table)
+        else:
+            newest[key] = [table]
+            groups.append((newest[key], own))
+    return [StackedTables(group, own) for group, own in groups]
 
 
 def _fits(tables: Sequence[TableConfig]) -> bool:

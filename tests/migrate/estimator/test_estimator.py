@@ -12,6 +12,7 @@ import pytest
 
 import anytpu as tpu
 from anytpu.errors import DataExhaustedError, EstimatorError, NaNLossError, SettingError
+from error_texts import error_text
 from estimator_samples import arrays, estimator, input_fn, linear_model_fn, loss_of, model_fn, spec_of
 
 X, Y = arrays()
@@ -69,9 +70,10 @@ def test_predictions_come_in_order_and_without_pads_a32(trained):
 def test_predict_in_batches_and_some_keys(trained):
     parts = list(trained.predict(lambda params: X[:21], predict_keys="class", yield_single_examples=False))
     assert [part["class"].shape for part in parts] == [(8,), (8,), (5,)]
-    with pytest.raises(EstimatorError) as caught:
-        next(trained.predict(input_fn, predict_keys=["clas"]))
-    assert str(caught.value) == "there is no prediction 'clas': model_fn predicts ['class', 'logits']"
+    assert (
+        error_text(lambda: next(trained.predict(input_fn, predict_keys=["clas"])), kind=EstimatorError)
+        == "there is no prediction 'clas': model_fn predicts ['class', 'logits']"
+    )
 
 
 def test_predict_twice_and_left_half_way_a32_p19(trained):
@@ -225,9 +227,7 @@ def test_the_data_may_end_before(tmp_path, caplog):
     with caplog.at_level(logging.WARNING, logger="anytpu"):
         assert one.evaluate(short, steps=9)["rows"] == 64
     assert caplog.messages == ["The data ended after 4 of the 9 steps of the evaluation"]
-    with pytest.raises(DataExhaustedError) as caught:
-        one.evaluate(lambda params: iter([]))
-    assert str(caught.value) == (
+    assert error_text(lambda: one.evaluate(lambda params: iter([])), kind=DataExhaustedError) == (
         "input_fn yielded no batch: return a data set with at least one batch that has rows for all replicas"
     )
 
@@ -260,9 +260,7 @@ def test_a_loss_that_is_not_finite(tmp_path):
         return spec_of(mode, params, logits / (2.0 - step) * (2.0 - step), labels, keras.optimizers.SGD(0.1))
 
     one = estimator(tmp_path, nan_fn, run={"save_checkpoints_steps": 2}, loop=2)
-    with pytest.raises(NaNLossError) as caught:
-        one.train(input_fn, steps=8)
-    assert str(caught.value) == (
+    assert error_text(lambda: one.train(input_fn, steps=8), kind=NaNLossError) == (
         "the loss is not finite at global step 3. The last checkpoint in model_dir is from before. Lower the learning "
         "rate, clip the gradients (clipnorm=1.0), or look for NaN in the data"
     )
@@ -318,9 +316,10 @@ def with_spec(make: Any) -> Any:
     ],
 )
 def test_what_a_model_fn_may_not_return_a28(tmp_path, make, message):
-    with pytest.raises(EstimatorError) as caught:
-        estimator(tmp_path, with_spec(make)).train(input_fn, steps=1)
-    assert str(caught.value) == message
+    assert (
+        error_text(lambda: estimator(tmp_path, with_spec(make)).train(input_fn, steps=1), kind=EstimatorError)
+        == message
+    )
 
 
 def no_labels(features, mode, params):
@@ -377,17 +376,16 @@ def no_params(features, labels, mode):
     ],
 )
 def test_calls_that_are_refused_a28(tmp_path, call, message):
-    with pytest.raises((EstimatorError, OSError)) as caught:
-        call(tmp_path)
-    assert str(caught.value) == (
+    assert error_text(lambda: call(tmp_path), kind=(EstimatorError, OSError)) == (
         message or f"there is no checkpoint in {str(tmp_path)!r}: pass the checkpoint_dir of a fit, or a model_dir"
     )
 
 
 def test_one_of_the_exports_must_be_true_a27(tmp_path):
-    with pytest.raises(SettingError) as caught:
-        estimator(tmp_path, export_to_tpu=False, export_to_cpu=False)
-    assert str(caught.value) == "One of export_to_cpu and export_to_tpu must be true. Leave both out"
+    assert (
+        error_text(lambda: estimator(tmp_path, export_to_tpu=False, export_to_cpu=False), kind=SettingError)
+        == "One of export_to_cpu and export_to_tpu must be true. Leave both out"
+    )
 
 
 def test_its_properties(tmp_path):

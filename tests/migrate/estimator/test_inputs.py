@@ -9,6 +9,7 @@ import anytpu as tpu
 from anytpu.errors import DataError, EstimatorError
 from anytpu.migrate.estimator.deployment import Deployment
 from anytpu.migrate.estimator.inputs import HostBatches, pad_rows, split_rows
+from error_texts import error_text
 
 X, Y = np.arange(10.0, dtype="float32")[:, None], np.arange(10)
 P = tpu.InputPipelineConfig
@@ -148,9 +149,7 @@ def test_there_is_no_position_behind_the_end(strategy):
     ],
 )
 def test_what_an_input_fn_may_not_return(strategy, made, message):
-    with pytest.raises(EstimatorError) as caught:
-        next(batches(strategy, made))
-    assert str(caught.value) == message
+    assert error_text(lambda: next(batches(strategy, made)), kind=EstimatorError) == message
 
 
 def test_strings_are_refused_by_name(strategy):
@@ -162,9 +161,7 @@ def test_params_are_needed_a28(strategy):
     def input_fn():
         return X, Y
 
-    with pytest.raises(EstimatorError) as caught:
-        batches(strategy, input_fn)
-    assert str(caught.value) == (
+    assert error_text(lambda: batches(strategy, input_fn), kind=EstimatorError) == (
         "input_fn (input_fn) does not include params argument, required by TPUEstimator to pass batch size as "
         'params["batch_size"]: write def input_fn(params)'
     )

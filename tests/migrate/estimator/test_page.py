@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
-
-from forked import python
-from source_tree import ROOT
-
-PAGE = (ROOT / "docs/estimator.md").read_text(encoding="utf-8")
+from page_programs import check_page
 
 
 def test_the_program_prints_what_the_page_says(tmp_path):
-    (program,), (output,) = re.findall(r"```python\n(.*?)```", PAGE, re.S), re.findall(r"```text\n(.*?)```", PAGE, re.S)
-    done = subprocess.run([*python(), "-c", program], cwd=tmp_path, capture_output=True, text=True)
-    assert done.stdout == output, done.stderr
+    check_page("estimator", 1, tmp_path)
     assert (tmp_path / "digits" / "400").is_dir()

@@ -10,6 +10,7 @@ import pytest
 
 import anytpu as tpu
 from anytpu.errors import EstimatorError, ProgramError
+from error_texts import error_text
 from estimator_samples import arrays, estimator, input_fn, model_fn
 from forked import python
 
@@ -64,27 +65,23 @@ def test_of_another_batch(trained):
 
 
 def test_of_no_other_precision(trained):
-    with pytest.raises(ProgramError) as caught:
-        tpu.program.of(trained, X[:4], mode="infer", precision="bfloat16")
-    assert str(caught.value) == (
+    assert error_text(
+        lambda: tpu.program.of(trained, X[:4], mode="infer", precision="bfloat16"), kind=ProgramError
+    ) == (
         "a TPUEstimator computes in the precision that its model_fn chooses, and cannot be made again with "
         "precision='bfloat16': cast in the model_fn, under tpu.bfloat16_scope() for example"
     )
 
 
 def test_what_cannot_be_exported(trained, tmp_path):
-    with pytest.raises(EstimatorError) as caught:
-        estimator(tmp_path).export_saved_model(tmp_path, X[:5])
-    assert str(caught.value) == (f"there is no checkpoint to export in {str(tmp_path)!r}: call estimator.train first")
-    with pytest.raises(EstimatorError) as caught:
-        trained.export_saved_model(tmp_path, lambda: "x")
-    assert str(caught.value) == (
+    assert error_text(lambda: estimator(tmp_path).export_saved_model(tmp_path, X[:5]), kind=EstimatorError) == (
+        f"there is no checkpoint to export in {str(tmp_path)!r}: call estimator.train first"
+    )
+    assert error_text(lambda: trained.export_saved_model(tmp_path, lambda: "x"), kind=EstimatorError) == (
         "serving_input_receiver_fn must return the features of a batch, arrays or jax.ShapeDtypeStruct, not 'x': for "
         "example lambda: jax.ShapeDtypeStruct((8, 32, 32, 3), 'float32')"
     )
-    with pytest.raises(ProgramError) as caught:
-        tpu.program.of(trained)
-    assert str(caught.value) == (
+    assert error_text(lambda: tpu.program.of(trained), kind=ProgramError) == (
         "a TPUEstimator needs input_specs, the shapes of a batch: program.of(estimator, (features, labels)), or "
         'program.of(estimator, features, mode="infer")'
     )

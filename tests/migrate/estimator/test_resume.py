@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import os
 import signal
@@ -11,48 +10,31 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import anytpu as tpu
-from anytpu.train.checkpoint import Checkpoints, checkpoint_at
-from estimator_samples import arrays, estimator, input_fn
+from anytpu.train.checkpoint import Checkpoints
+from estimator_samples import arrays, check_same, estimator, input_fn
+from migrate.estimator import resuming
 
 HERE = Path(__file__).parent
 STEPS = 20
 
 
-def program() -> Any:
-    spec = importlib.util.spec_from_file_location("resuming", HERE / "resuming.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory) -> dict[str, np.ndarray]:
-    folder = tmp_path_factory.mktemp("uninterrupted")
-    return checkpoint_at(program().run(str(folder), STEPS).model_dir).values
-
-
-def check_same(values: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
-    assert sorted(values) == sorted(expected)
-    for name, value in expected.items():
-        np.testing.assert_array_equal(values[name], value, err_msg=name)
+def uninterrupted(tmp_path_factory) -> Any:
+    return resuming.run(str(tmp_path_factory.mktemp("uninterrupted")), STEPS)
 
 
 def test_two_estimators_one_after_the_other_p20(tmp_path, uninterrupted):
-    program().run(str(tmp_path), 13)
-    check_same(checkpoint_at(program().run(str(tmp_path), STEPS).model_dir).values, uninterrupted)
+    resuming.run(str(tmp_path), 13)
+    check_same(resuming.run(str(tmp_path), STEPS), uninterrupted)
 
 
 def test_one_estimator_in_two_calls_p20(tmp_path, uninterrupted):
-    resuming = program()
     one = resuming.run(str(tmp_path), 7)
     one.evaluate(resuming.shuffled, steps=2)
-    check_same(checkpoint_at(one.train(resuming.shuffled, max_steps=STEPS).model_dir).values, uninterrupted)
+    check_same(one.train(resuming.shuffled, max_steps=STEPS), uninterrupted)
 
 
 def test_a_position_of_other_data_is_not_taken(tmp_path, caplog):
@@ -90,4 +72,4 @@ def test_killed_in_the_middle_of_a_save_p20_p30(tmp_path, uninterrupted):
     # What was being saved is not there, or, where it was quick, whole.
     assert there.latest() in (last, 12)
     there.load(there.latest() or 0)
-    check_same(checkpoint_at(program().run(str(tmp_path), STEPS).model_dir).values, uninterrupted)
+    check_same(resuming.run(str(tmp_path), STEPS), uninterrupted)

@@ -5,6 +5,7 @@ import pytest
 import anytpu as tpu
 from anytpu.errors import SettingError, SettingTypeError
 from anytpu.migrate.estimator.run_config import LoopLength
+from error_texts import error_text
 
 
 def test_defaults_a24():
@@ -47,9 +48,7 @@ def test_one_interval_takes_the_place_of_the_other():
     ],
 )
 def test_what_is_refused(given, message):
-    with pytest.raises(SettingError) as caught:
-        tpu.RunConfig(**given)
-    assert str(caught.value) == message
+    assert error_text(lambda: tpu.RunConfig(**given), kind=SettingError) == message
 
 
 def test_defaults_a23():
@@ -72,9 +71,7 @@ def test_iterations_per_loop(value, steps, seconds):
 
 @pytest.mark.parametrize("value", [0, -3, "5d", "0s", "", 2.5, True, None, "1h30m"])
 def test_iterations_per_loop_is_refused_a23(value):
-    with pytest.raises(SettingError) as caught:
-        tpu.TPUConfig(iterations_per_loop=value)
-    assert str(caught.value) == (
+    assert error_text(lambda: tpu.TPUConfig(iterations_per_loop=value), kind=SettingError) == (
         "Invalid TPUConfig `iterations_per_loop` value. Value must be positive integer value or time-based value "
         f'`<N><s|m|h>` but received {value!r}: type iterations_per_loop=100, or "30s", "5m", "1h"'
     )
@@ -101,12 +98,11 @@ def test_iterations_per_loop_is_refused_a23(value):
     ],
 )
 def test_settings_of_the_cores_that_are_refused(given, message):
-    with pytest.raises(SettingError) as caught:
-        tpu.TPUConfig(**given)
-    assert str(caught.value) == message
+    assert error_text(lambda: tpu.TPUConfig(**given), kind=SettingError) == message
 
 
 def test_a_number_that_is_no_integer():
-    with pytest.raises(SettingTypeError) as caught:
-        tpu.TPUConfig(experimental_host_call_every_n_steps=1.5)
-    assert str(caught.value) == "TPUConfig experimental_host_call_every_n_steps must be int, got float: 1.5"
+    assert (
+        error_text(lambda: tpu.TPUConfig(experimental_host_call_every_n_steps=1.5), kind=SettingTypeError)
+        == "TPUConfig experimental_host_call_every_n_steps must be int, got float: 1.5"
+    )

@@ -7,6 +7,7 @@ import anytpu as tpu
 from anytpu.errors import EstimatorError
 from anytpu.migrate.estimator.spec import call_on_host, check_batch_axis
 from anytpu.migrate.low_level.cross_shard import Minimization
+from error_texts import error_text
 
 LOSS = np.float32(1)
 OP = Minimization(None, LOSS)
@@ -27,15 +28,16 @@ def two(a, b):
     ],
 )
 def test_pairs_a29(name, pair, message):
-    with pytest.raises(EstimatorError) as caught:
-        tpu.TPUEstimatorSpec("train", loss=LOSS, train_op=OP, **{name: pair})
-    assert str(caught.value) == message.format(name) + f"TPUEstimatorSpec(mode, {name}=(function, [tensor, ...]))"
+    assert (
+        error_text(lambda: tpu.TPUEstimatorSpec("train", loss=LOSS, train_op=OP, **{name: pair}), kind=EstimatorError)
+        == message.format(name) + f"TPUEstimatorSpec(mode, {name}=(function, [tensor, ...]))"
+    )
 
 
 def test_as_many_tensors_as_arguments_a29():
-    with pytest.raises(EstimatorError) as caught:
-        tpu.TPUEstimatorSpec("train", loss=LOSS, train_op=OP, host_call=(two, [LOSS]))
-    assert str(caught.value) == (
+    assert error_text(
+        lambda: tpu.TPUEstimatorSpec("train", loss=LOSS, train_op=OP, host_call=(two, [LOSS])), kind=EstimatorError
+    ) == (
         "In TPUEstimatorSpec.host_call, length of tensors 1 does not match method args of the function, which takes 2: "
         "two(a, b)"
     )
@@ -71,16 +73,12 @@ def test_a_function_of_any_number_of_tensors():
     ],
 )
 def test_what_a_mode_needs_a28(given, message):
-    with pytest.raises(EstimatorError) as caught:
-        tpu.TPUEstimatorSpec(**given)
-    assert str(caught.value) == message
+    assert error_text(lambda: tpu.TPUEstimatorSpec(**given), kind=EstimatorError) == message
 
 
 def test_tensors_keep_their_rows_a29():
     check_batch_axis("host_call", {"loss": np.ones(1)})
-    with pytest.raises(EstimatorError) as caught:
-        check_batch_axis("host_call", {"loss": LOSS})
-    assert str(caught.value) == (
+    assert error_text(lambda: check_batch_axis("host_call", {"loss": LOSS}), kind=EstimatorError) == (
         "All tensors outfed from TPU should preserve batch size dimension, but got scalar 'loss' in "
         "TPUEstimatorSpec.host_call: give it one, for example keras.ops.reshape(loss, [1])"
     )
@@ -89,9 +87,7 @@ def test_tensors_keep_their_rows_a29():
 def test_a_function_is_called_by_position_or_by_name():
     assert call_on_host("host_call", (two, [0, 0]), [1, 2]) == 3
     assert call_on_host("host_call", (two, {"b": 0, "a": 0}), {"b": 1, "a": 2}) == 3
-    with pytest.raises(EstimatorError) as caught:
-        call_on_host("host_call", (two, {"c": 0}), {"c": 1})
-    assert str(caught.value) == (
+    assert error_text(lambda: call_on_host("host_call", (two, {"c": 0}), {"c": 1}), kind=EstimatorError) == (
         "the tensors of TPUEstimatorSpec.host_call are named ['c'], and two takes (a, b): the names of the dictionary "
         "must be those of its arguments"
     )

@@ -5,13 +5,12 @@ from __future__ import annotations
 import threading
 
 import keras
-import numpy as np
 import pytest
 
 import anytpu as tpu
 from anytpu.errors import EstimatorError, StrategyError
-from anytpu.train.checkpoint import checkpoint_at
-from estimator_samples import arrays, estimator, input_fn, linear_model_fn, spec_of
+from error_texts import error_text
+from estimator_samples import arrays, check_same, estimator, input_fn, linear_model_fn, spec_of
 
 X, Y = arrays()
 EVERY_FOUR = {"save_checkpoints_steps": 4, "tf_random_seed": 3}
@@ -25,13 +24,6 @@ class Between(tpu.SessionRunHook):
 
     def after_run(self, run_context, run_values):
         self.function(run_values.results["global_step"])
-
-
-def same(one, other):
-    mine, theirs = checkpoint_at(one.model_dir).values, checkpoint_at(other.model_dir).values
-    assert list(mine) == list(theirs)
-    for name, value in theirs.items():
-        np.testing.assert_array_equal(mine[name], value, err_msg=name)
 
 
 VERBS = {
@@ -52,7 +44,7 @@ def test_a_hook_of_train_looks_at_the_weights_of_that_moment(tmp_path, verb):
     one.train(input_fn, [Between(lambda step: seen.append((step, VERBS[verb](one))))], max_steps=16)
     assert seen == [(4, 4), (8, 8), (12, 12), (16, 16)]
     assert int(one.get_variable_value("global_step")) == 16
-    same(one, expected)
+    check_same(one, expected)
 
 
 def test_a_hook_of_train_evaluates_a_checkpoint_only_where_it_holds_the_same(tmp_path):
@@ -113,11 +105,9 @@ def test_a_checkpoint_of_another_step_is_not_saved(tmp_path):
     one = estimator(tmp_path, run={"save_checkpoints_steps": 4})
 
     def disturb(step):
-        one._state.store.global_step.assign(1)
+        one._state.variables.global_step.assign(1)
 
-    with pytest.raises(EstimatorError) as caught:
-        one.train(input_fn, [Between(disturb)], max_steps=8)
-    assert str(caught.value) == (
+    assert error_text(lambda: one.train(input_fn, [Between(disturb)], max_steps=8), kind=EstimatorError) == (
         "the checkpoint of step 4 is not saved, since the variables are those of step 1: code other than the "
         "training has assigned to the global step. Let only train change it; the next train continues from the newest "
         "checkpoint"
@@ -143,7 +133,7 @@ def test_a_training_does_not_begin_with_a_checkpoint_that_was_looked_at(tmp_path
         one.export_saved_model(str(tmp_path / "exported"), X[:2], checkpoint_path=other)
     one.train(input_fn, max_steps=4)
     assert one._state.checkpoints.steps() == [0, 4]
-    same(one, expected)
+    check_same(one, expected)
 
 
 def test_an_evaluation_after_that_of_another_checkpoint_is_of_the_own_weights(tmp_path, other):
@@ -160,7 +150,7 @@ def test_a_warm_start_outlives_the_evaluation_of_another_checkpoint(tmp_path, ot
         one = estimator(tmp_path / name, warm_start_from=first)
         for path in looks:
             one.evaluate(input_fn, steps=1, checkpoint_path=path)
-        same(one.train(input_fn, max_steps=4), expected)
+        check_same(one.train(input_fn, max_steps=4), expected)
 
 
 def test_a_refused_warm_start_is_refused_again(tmp_path, other):
@@ -179,9 +169,9 @@ def test_nothing_of_a_refused_checkpoint_is_loaded(tmp_path, other):
     one = estimator(tmp_path / "run", named, run=EVERY_FOUR)
     with pytest.raises(EstimatorError, match="and none of it is loaded"):
         one.evaluate(input_fn, steps=1, checkpoint_path=other)
-    assert int(one._state.store.global_step.value) == one._state.step == 0
+    assert int(one._state.variables.global_step.value) == one._state.step == 0
     expected = estimator(tmp_path / "alone", named, run=EVERY_FOUR).train(input_fn, max_steps=4)
-    same(one.train(input_fn, max_steps=4), expected)
+    check_same(one.train(input_fn, max_steps=4), expected)
 
 
 @pytest.mark.parametrize("verb", ["train", "evaluate", "predict"])
@@ -192,5 +182,5 @@ def test_a_refused_checkpoint_of_its_own_folder_is_refused_again(tmp_path, verb)
     for _ in range(2):
         with pytest.raises(EstimatorError, match="and none of it is loaded"):
             calls[verb](one)
-        assert int(one._state.store.global_step.value) == one._state.step == 0
+        assert int(one._state.variables.global_step.value) == one._state.step == 0
     assert one._state.checkpoints.steps() == [0, 4]

@@ -18,6 +18,7 @@ from keras import layers
 
 import anytpu as tpu
 from anytpu.errors import SettingError
+from error_texts import error_text
 from keras_oracle import CLASSES, FEATURES, close, compiled, rows
 
 X, Y = rows()
@@ -91,9 +92,7 @@ def test_weights_of_rows_count():
     [({"y": Y}, "y"), ({"batch_size": 64}, "batch_size"), ({"y": Y, "batch_size": 64}, "y and batch_size")],
 )
 def test_a_function_gives_its_own_targets_and_batches(given: Any, names: str):
-    with pytest.raises(SettingError) as caught:
-        converted().fit(batches, **given)
-    assert str(caught.value) == (
+    assert error_text(lambda: converted().fit(batches, **given), kind=SettingError) == (
         f"{names} cannot be passed when x is a function: the data set that it returns contains the targets and the "
         "batches. Type model.fit(make_dataset), where make_dataset() yields (x, y)"
     )
@@ -130,9 +129,9 @@ def test_a_file_that_is_there(tmp_path: Path):
     model = converted()
     path = tmp_path / "tpu_model.h5"
     path.write_text("mine")
-    with pytest.raises(SettingError) as caught:
-        model.save_weights(path, overwrite=False)
-    assert str(caught.value) == (f"{str(path)!r} exists, and overwrite is False: pass overwrite=True, or another name")
+    assert error_text(lambda: model.save_weights(path, overwrite=False), kind=SettingError) == (
+        f"{str(path)!r} exists, and overwrite is False: pass overwrite=True, or another name"
+    )
     assert path.read_text() == "mine"
 
 

@@ -11,6 +11,7 @@ import pytest
 import anytpu as tpu
 from anytpu.errors import ReplicaError, SettingError, StrategyError
 from anytpu.migrate.low_level.arguments import in_use
+from error_texts import error_text
 
 SUPPORTED = (
     "which is not a supported TPU infeed type. Supported types are: bool, int8 to int64, uint8 to uint64, bfloat16, "
@@ -127,9 +128,7 @@ def test_what_is_refused(call, kind, message, strategy):
     ],
 )
 def test_computations_are_not_nested(name, call, strategy):
-    with pytest.raises(StrategyError) as caught:
-        tpu.rewrite(call)
-    assert str(caught.value) == (
+    assert error_text(lambda: tpu.rewrite(call), kind=StrategyError) == (
         f"TPU computations cannot be nested: tpu.{name} was called in a function that already runs on the cores. Call "
         "the inner function directly"
     )
@@ -199,6 +198,4 @@ def test_a_model_made_in_a_scope_runs_on_one_of_its_cores(strategy):
     ],
 )
 def test_what_a_loop_refuses(call, message, strategy):
-    with pytest.raises(SettingError) as caught:
-        call()
-    assert str(caught.value) == message
+    assert error_text(call, kind=SettingError) == message

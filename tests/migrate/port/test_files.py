@@ -71,28 +71,6 @@ def test_a_backup_is_never_overwritten(tmp_path: Path):
     assert (first.read_text(), second.read_text(), backup.read_text()) == (OLD, OLD, "mine")
 
 
-def test_names_of_weights_that_a_percent_sign_fills(tmp_path: Path):
-    path = tmp_path / "old.py"
-    path.write_text(
-        "import tensorflow as tf\nmodel = tf.keras.Sequential()\nfold = 1\n"
-        "model.save_weights('fold-%i.h5' % fold)\nmodel.load_weights('fold-%i.h5' % fold)\n"
-    )
-    assert ported_file(path).program.new.splitlines()[-2:] == [
-        "model.save_weights('fold-%i.weights.h5' % fold)",
-        "model.load_weights('fold-%i.weights.h5' % fold)",
-    ]
-
-
-def test_the_folder_of_weights_is_made_as_tensorflow_made_it(tmp_path: Path):
-    path = tmp_path / "old.py"
-    path.write_text("import tensorflow as tf\nmodel = tf.keras.Sequential()\nmodel.save_weights('bert/tuned')\n")
-    assert ported_file(path).program.new.splitlines()[-2:] == [
-        "os.makedirs('bert', exist_ok=True)",
-        "model.save_weights('bert/tuned.weights.h5')",
-    ]
-    assert "import os" in ported_file(path).program.new
-
-
 def test_text_that_its_encoding_lacks_leaves_the_file_as_it_was(tmp_path: Path):
     path = tmp_path / "old.py"
     path.write_text(OLD)

@@ -8,6 +8,7 @@ import pytest
 
 from anytpu.errors import PortError
 from anytpu.migrate.port import ported_file, write
+from error_texts import error_text
 
 
 def cell(*lines: str, kind: str = "code") -> dict[str, Any]:
@@ -63,25 +64,17 @@ def test_a_notebook_without_tensorflow_stays_as_it_is(tmp_path: Path):
     assert file.content == path.read_text()
 
 
-@pytest.mark.parametrize("text", ["import tensorflow", "[]", '{"cells": 3}'])
-def test_what_is_no_notebook(text: str, tmp_path: Path):
-    path = tmp_path / "old.ipynb"
-    path.write_text(text)
-    with pytest.raises(PortError) as caught:
-        ported_file(path)
-    assert str(caught.value) == f"{path} is not a notebook: it must be JSON with a list of cells, as Jupyter writes it"
+CELLS = [1, ["a"], [{"cell_type": "code"}], [{"source": 1}], [{"source": ["a", 1]}], [{"source": "\ud800"}], [[]] * 3]
 
 
 @pytest.mark.parametrize(
-    "cells",
-    [1, ["a"], [{"cell_type": "code"}], [{"source": 1}], [{"source": ["a", 1]}], [{"source": "\ud800"}], [[]] * 3],
+    "text", ["import tensorflow", "[]", '{"cells": 3}', *(json.dumps({"cells": cells}) for cells in CELLS)]
 )
-def test_cells_that_are_none(tmp_path: Path, cells: Any):
-    path = tmp_path / "some.ipynb"
-    path.write_text(json.dumps({"cells": cells}))
-    with pytest.raises(PortError) as caught:
-        ported_file(path)
-    assert str(caught.value) == f"{path} is not a notebook: it must be JSON with a list of cells, as Jupyter writes it"
+def test_what_is_no_notebook(text: str, tmp_path: Path):
+    path = tmp_path / "old.ipynb"
+    path.write_text(text)
+    message = f"{path} is not a notebook: it must be JSON with a list of cells, as Jupyter writes it"
+    assert error_text(lambda: ported_file(path), kind=PortError) == message
 
 
 def test_a_cell_that_is_timed_is_ported(tmp_path: Path):

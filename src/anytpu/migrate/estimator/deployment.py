@@ -7,15 +7,22 @@ global batch here, unless the input pipeline is configured by replica. Off the T
 from __future__ import annotations
 
 import dataclasses
+import logging
+import tempfile
 from typing import Any
 
 import jax
 
+from anytpu.engine.hosts import current_hosts
 from anytpu.errors import EstimatorError, SettingError
 from anytpu.migrate.estimator.run_config import InputPipelineConfig, RunConfig
 from anytpu.strategy.current import CURRENT
 from anytpu.strategy.strategy import TPUStrategy
+from anytpu.system.job import current_job
+from anytpu.system.launchers import find_job
 from anytpu.system.resolver import TPUClusterResolver
+
+LOG = logging.getLogger("anytpu")
 
 _BY_REPLICA = (InputPipelineConfig.PER_SHARD_V1, InputPipelineConfig.PER_HOST_V2, InputPipelineConfig.SLICED)
 
@@ -143,3 +150,19 @@ def strategy_of(config: RunConfig, on_tpu: bool) -> TPUStrategy:
     if config.master is None and in_scope is not None:
         return in_scope
     return TPUStrategy(TPUClusterResolver(config.master or ""))
+
+
+def folder_of(model_dir: str | None, config: RunConfig, on_tpu: bool) -> str:
+    """Return the folder of the checkpoints: a model_dir, that of the config, or a temporary folder.
+
+    In a job of several hosts all of them get that of the first one.
+    """
+    if current_job() is not None or find_job() is not None:
+        # The hosts of the job must be known before the folder of the checkpoints is.
+        strategy_of(config, on_tpu)
+    if model_dir or config.model_dir:
+        return str(model_dir or config.model_dir)
+    hosts = current_hosts()
+    folder = hosts.share((tempfile.mkdtemp(prefix="anytpu-estimator-") if hosts.is_first else "").encode()).decode()
+    LOG.warning("Using temporary folder as model directory: %s", folder)
+    return folder

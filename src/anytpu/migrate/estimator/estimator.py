@@ -17,26 +17,25 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any, final
 
 import numpy as np
 
 from anytpu._calls import explain_methods
-from anytpu.engine.hosts import current_hosts
 from anytpu.errors import EstimatorError, ProgramError
 from anytpu.migrate.estimator import arguments, inference, programs
-from anytpu.migrate.estimator.deployment import strategy_of
-from anytpu.migrate.estimator.mode_run import Runs, first_of
+from anytpu.migrate.estimator.deployment import Deployment, folder_of, strategy_of
+from anytpu.migrate.estimator.mode_run import ModeRun, first_of
 from anytpu.migrate.estimator.run_config import RunConfig
-from anytpu.migrate.estimator.state import EstimatorSaver, ModelState
+from anytpu.migrate.estimator.spec import ModeKeys
+from anytpu.migrate.estimator.state import TABLES, ModelState
+from anytpu.migrate.estimator.steps import STEPS, ModelStep, PredictStep
 from anytpu.migrate.estimator.tables import EstimatorTables
 from anytpu.migrate.estimator.training import Training
-from anytpu.migrate.estimator.variable_store import TABLES
 from anytpu.program.program import Program
-from anytpu.system.job import current_job
-from anytpu.system.launchers import find_job
+from anytpu.strategy.identity import Identity
+from anytpu.strategy.strategy import TPUStrategy
 from anytpu.train.checkpoint import checkpoint_at
 
 LOG = logging.getLogger("anytpu")
@@ -95,24 +94,13 @@ class TPUEstimator:
         self._tables = EstimatorTables.of(embedding_config_spec, batch_axis)
         assert model_fn is not None and config is not None
         arguments.install_minimize()
-        if current_job() is not None or find_job() is not None:
-            # The hosts of the job must be known before the folder of the checkpoints is.
-            strategy_of(config, on_tpu=use_tpu)
-        folder = str(model_dir or config.model_dir or _temporary())
-        config = config.replace(model_dir=folder)
-        keep = config.keep_checkpoint_max or None
-        self._state = ModelState(folder, keep, warm_start_from, config.tf_random_seed)
-        self._runs = Runs(
-            model_fn,
-            dict(params or {}),
-            config,
-            self._state.store,
-            use_tpu=use_tpu,
-            eval_on_tpu=eval_on_tpu,
-            rows=rows,
-            batch_axis=batch_axis,
-            tables=self._tables,
-        )
+        folder = folder_of(model_dir, config, on_tpu=use_tpu)
+        self._model_fn, self._params = model_fn, dict(params or {})
+        self._config = config.replace(model_dir=folder)
+        self._use_tpu, self._eval_on_tpu, self._rows, self._batch_axis = use_tpu, eval_on_tpu, rows, batch_axis
+        self._state = ModelState(folder, config.keep_checkpoint_max or None, warm_start_from, config.tf_random_seed)
+        self._strategies: dict[bool, TPUStrategy] = {}
+        self._runs: dict[str, tuple[Identity, ModeRun]] = {}
 
     @property
     def model_dir(self) -> str:
@@ -122,17 +110,17 @@ class TPUEstimator:
     @property
     def model_fn(self) -> Callable:
         """The model function."""
-        return self._runs.model_fn
+        return self._model_fn
 
     @property
     def params(self) -> dict[str, Any]:
         """A copy of the params passed to the constructor."""
-        return dict(self._runs.params)
+        return dict(self._params)
 
     @property
     def config(self) -> RunConfig:
         """The `RunConfig`, with the model_dir in use."""
-        return self._runs.config
+        return self._config
 
     def train(
         self,
@@ -164,7 +152,7 @@ class TPUEstimator:
             FileError: another job trains in model_dir, or the folder cannot be written.
             NaNLossError: the loss is not finite.
         """
-        arguments.check_train(steps, max_steps, self._runs.is_on_tpu("train"))
+        arguments.check_train(steps, max_steps, self._use_tpu)
         with self._occupied_by("train"), self._state.training():
             if max_steps is not None and self._state.step >= max_steps:
                 LOG.info("Skipping training since max_steps has already saved.")
@@ -175,10 +163,9 @@ class TPUEstimator:
     def _train(
         self, input_fn: Callable, hooks: Any, steps: int | None, max_steps: int | None, saving_listeners: Any
     ) -> None:
-        state = self._state
-        run = self._runs.of("train")
+        state, run = self._state, self._run("train")
         # 1. Make the batches, and go to the position of the checkpoint.
-        batches = self._runs.batches(run, input_fn)
+        batches = run.batches(input_fn)
         if batches.go_to(state.position):
             LOG.info("The data continue at the position of step %d.", state.step)
         elif state.position is not None:
@@ -194,14 +181,9 @@ class TPUEstimator:
         state.seed()
         run.make(first)
         # 3. Train and save.
-        saver = EstimatorSaver(state.checkpoints, state.store, self.config, saving_listeners)
-        training = Training(run, batches, run.hooks(hooks), saver, self.config)
-        # Until the training has ended: after an error, the next use reads the newest checkpoint again.
-        state.store.source = None
-        try:
-            state.saved(training.train(first, state.step, max_steps if steps is None else state.step + steps))
-        finally:
-            saver.close()
+        training = Training(run, batches, run.hooks(hooks), state, self._config, saving_listeners)
+        state.changes()
+        training.train(first, max_steps if steps is None else state.step + steps)
 
     def evaluate(
         self,
@@ -227,7 +209,7 @@ class TPUEstimator:
         Raises:
             EstimatorError: an argument, or a result of input_fn or model_fn, is invalid.
         """
-        arguments.check_evaluate(steps, self._runs.is_on_tpu("eval"))
+        arguments.check_evaluate(steps, self._use_tpu and self._eval_on_tpu)
         with self._occupied_by("evaluate"):
             run, batches = self._begin("eval", input_fn, checkpoint_path)
             first = first_of(batches)
@@ -318,7 +300,7 @@ class TPUEstimator:
                 missing = f"there is no checkpoint to export in {self.model_dir!r}: call estimator.train first"
                 raise EstimatorError(missing)
             self._state.seed()
-            program = programs.prediction(self._runs.serving_step, serving_input_receiver_fn, tensors=True)
+            program = programs.prediction(self._serving_step, serving_input_receiver_fn, tensors=True)
             return programs.exported(program, export_dir_base, self._state.step, platforms)
 
     def program(self, input_specs: Any, mode: str = "train", tensors: bool = False) -> Program:
@@ -333,8 +315,12 @@ class TPUEstimator:
             EstimatorError: mode is "train", and the estimator has embedding tables.
             ProgramError: `input_specs` is None.
         """
-        if mode == "train":
-            self._runs.check_one_program()
+        if mode == "train" and self._tables is not None:
+            raise EstimatorError(
+                "a training step with embedding_config_spec is three programs: a lookup, the step of model_fn, and an "
+                "update. To plan it as one, put tpu.layers.ShardedEmbedding into a Keras model, and type "
+                "tpu.plan(model, batch)"
+            )
         if input_specs is None:
             raise ProgramError(
                 "a TPUEstimator needs input_specs, the shapes of a batch: program.of(estimator, (features, labels)), "
@@ -344,23 +330,54 @@ class TPUEstimator:
             self._state.refresh(None)
             self._state.seed()
             if mode == "train":
-                return programs.training(self._runs.of("train"), input_specs, tensors)
-            return programs.prediction(self._runs.serving_step, input_specs, tensors)
+                return programs.training(self._run("train"), input_specs, tensors)
+            return programs.prediction(self._serving_step, input_specs, tensors)
 
     def _occupied_by(self, name: str) -> contextlib.AbstractContextManager[Any]:
         """Return a context in which a method of this name occupies the model."""
-        return self._state.store.occupancy.by(f"{name} of the estimator of {self.model_dir!r}")
+        return self._state.occupancy.by(f"{name} of the estimator of {self.model_dir!r}")
 
     def _begin(self, mode: str, input_fn: Callable, checkpoint_path: str | None) -> tuple[Any, Any]:
         """Load the checkpoint to evaluate or predict with, and return the run and the batches."""
-        if not self._state.refresh(checkpoint_path) and not self._state.store.is_trained:
+        if not self._state.refresh(checkpoint_path) and not self._state.variables.is_trained:
             LOG.info("Could not find trained model in model_dir: %s, running initialization.", self.model_dir)
-        run = self._runs.of(mode)
-        return run, self._runs.batches(run, input_fn)
+        run = self._run(mode)
+        return run, run.batches(input_fn)
 
+    def _run(self, mode: str) -> ModeRun:
+        """Return the run of a mode; it is made again if model_fn has changed or the system was stopped.
 
-def _temporary() -> str:
-    hosts = current_hosts()
-    folder = hosts.share((tempfile.mkdtemp(prefix="anytpu-estimator-") if hosts.is_first else "").encode()).decode()
-    LOG.warning("Using temporary folder as model directory: %s", folder)
-    return folder
+        Raises:
+            EstimatorError, SettingError: the batch size or the number of shards is invalid for the system.
+        """
+        identity, known = Identity(self._model_fn), self._runs.get(mode)
+        if known is not None and known[0] == identity and known[1].deployment.strategy.system.is_running:
+            return known[1]
+        tpu_config, on_tpu = self._config.tpu_config, self._use_tpu and (self._eval_on_tpu or mode != ModeKeys.EVAL)
+        assert tpu_config is not None
+        axis = self._batch_axis if on_tpu and mode == ModeKeys.TRAIN else None
+        pipeline: Any = tpu_config.per_host_input_for_training
+        deployment = Deployment(mode, self._strategy(on_tpu), on_tpu, self._rows[mode], pipeline, axis)
+        deployment.check(tpu_config.num_shards)
+        params = deployment.model_params(self._params)
+        step = STEPS[mode](self._model_fn, params, self._config, self._state, self._tables)
+        run = ModeRun(deployment, step, self._params, self._strategy_of_tables)
+        self._runs[mode] = identity, run
+        return run
+
+    def _serving_step(self, rows: int) -> ModelStep:
+        """Return a prediction step for a number of rows, which runs on any system."""
+        params = {**self._params, "batch_size": rows, "use_tpu": False}
+        step = PredictStep(self._model_fn, params, self._config, self._state, self._tables, looks_up=True)
+        step.add_tables(self._strategy_of_tables)
+        return step
+
+    def _strategy_of_tables(self) -> TPUStrategy:
+        """Return the strategy of training, on whose cores the embedding tables are in all modes."""
+        return self._strategy(self._use_tpu)
+
+    def _strategy(self, on_tpu: bool) -> TPUStrategy:
+        known = self._strategies.get(on_tpu)
+        if known is None or not known.system.is_running:
+            self._strategies[on_tpu] = strategy_of(self._config, on_tpu)
+        return self._strategies[on_tpu]

@@ -3,14 +3,13 @@
 Idea: a step returns each output once for each replica. All host work on outputs (losses, metrics, predictions, host
 calls) starts from the same array form, `(steps, replicas, ...)`.
 
-Rule: a step is compiled once for each batch form; later calls reuse it. `Runs` keeps the run of each mode.
+Rule: a step is compiled once for each batch form; later calls reuse it.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, final
 
 import jax
@@ -18,23 +17,16 @@ import numpy as np
 
 from anytpu.engine.feeds import BUFFER_BYTES, MAX_STEPS, shapes_of
 from anytpu.errors import DataExhaustedError, EstimatorError
-from anytpu.migrate.estimator.deployment import Deployment, strategy_of
+from anytpu.migrate.estimator.deployment import Deployment
 from anytpu.migrate.estimator.inputs import Batch, HostBatches, split_rows
-from anytpu.migrate.estimator.run_config import RunConfig
-from anytpu.migrate.estimator.spec import Hooks, ModeKeys
-from anytpu.migrate.estimator.steps import EMBEDDING_GRADIENTS, EvalStep, ModelStep, PredictStep, TrainStep
-from anytpu.migrate.estimator.tables import EstimatorTables
-from anytpu.migrate.estimator.variable_store import VariableStore
+from anytpu.migrate.estimator.spec import Hooks
+from anytpu.migrate.estimator.steps import EMBEDDING_GRADIENTS, ModelStep
 from anytpu.program.program import Tree
-from anytpu.strategy.identity import Identity
 from anytpu.strategy.per_replica import PerReplica, is_per_replica
 from anytpu.strategy.strategy import TPUStrategy
 
 Outputs = Tree
 """The outputs of some steps, as NumPy arrays `(steps, replicas, ...)`."""
-
-
-_STEPS: dict[str, type[ModelStep]] = {"train": TrainStep, "eval": EvalStep, "infer": PredictStep}
 
 
 @final
@@ -44,15 +36,25 @@ class ModeRun:
     Args:
         deployment: the mode's cores and batch size.
         step: the step of one replica, with the embedding tables if there are some.
+        params: the user's params.
         strategy_of_tables: returns the strategy on whose cores the tables are.
     """
 
     def __init__(
-        self, deployment: Deployment, step: ModelStep, strategy_of_tables: Callable[[], TPUStrategy] | None = None
+        self,
+        deployment: Deployment,
+        step: ModelStep,
+        params: dict[str, Any],
+        strategy_of_tables: Callable[[], TPUStrategy],
     ) -> None:
-        self.deployment, self.step, self._strategy_of_tables = deployment, step, strategy_of_tables
+        self.deployment, self.step = deployment, step
+        self._params, self._strategy_of_tables = params, strategy_of_tables
         self._is_made = False
         self._loops = False
+
+    def batches(self, input_fn: Callable) -> HostBatches:
+        """Return the batches of an input_fn."""
+        return HostBatches(input_fn, self.deployment, self._params, self.step.config, self.step.tables)
 
     def hooks(self, caller_hooks: Iterable[Any] | None) -> Hooks:
         """Return the hooks of the caller, and those of the model_fn's spec for this mode."""
@@ -66,7 +68,7 @@ class ModeRun:
         """Make the model's variables for batches of this form, unless they are made."""
         if self._is_made:
             return
-        add_tables(self.step, self._strategy_of_tables)
+        self.step.add_tables(self._strategy_of_tables)
         batch, _ = self._embedded(batch)
         specs = jax.tree.map(lambda leaf: leaf.spec(), self._split(batch), is_leaf=is_per_replica)
         outputs = self.step.make(self.deployment.strategy, specs)
@@ -143,13 +145,6 @@ class ModeRun:
         return PerReplica.of_stack(split_rows(leaf, replicas, axis))
 
 
-def add_tables(step: ModelStep, strategy_of_tables: Callable[[], TPUStrategy] | None) -> None:
-    """Make the embedding tables of a step, if it has some, and add them to its variables."""
-    if step.tables is not None and strategy_of_tables is not None:
-        tables = step.tables.make(strategy_of_tables())
-        step.store.add_tables(tables.variables, tables.table_variables)
-
-
 def joined(outputs: Outputs) -> Tree:
     """Return the rows of all steps and replicas, concatenated: `(steps * replicas * rows, ...)`."""
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[3:]), outputs)
@@ -167,98 +162,6 @@ def _take(batches: Iterator[Batch], max_batches: int) -> list[Batch]:
 
 def _bytes(tree: Tree) -> int:
     return sum(int(np.prod(leaf.shape)) * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(tree))
-
-
-@dataclasses.dataclass(eq=False)
-class Runs:
-    """The run of each mode of an estimator.
-
-    Attributes:
-        model_fn, params, config, use_tpu, eval_on_tpu: those of the `TPUEstimator`.
-        store: the variables of the model.
-        rows: number of rows of the global batch, by mode, or None.
-        batch_axis: the axes of the rows of features and labels in training, or None.
-        tables: the embedding tables, or None.
-    """
-
-    model_fn: Callable
-    params: dict[str, Any]
-    config: RunConfig
-    store: VariableStore
-    use_tpu: bool
-    eval_on_tpu: bool
-    rows: Mapping[str, int | None]
-    batch_axis: Any
-    tables: EstimatorTables | None
-
-    def __post_init__(self) -> None:
-        self._strategies: dict[bool, TPUStrategy] = {}
-        self._runs: dict[str, tuple[Identity, ModeRun]] = {}
-
-    def is_on_tpu(self, mode: str) -> bool:
-        """Return whether a mode runs on the TPU."""
-        return self.use_tpu and (self.eval_on_tpu or mode != ModeKeys.EVAL)
-
-    def of(self, mode: str) -> ModeRun:
-        """Return the run of a mode; it is made again if model_fn has changed or the system was stopped.
-
-        Raises:
-            EstimatorError, SettingError: the batch size or the number of shards is invalid for the system.
-        """
-        identity, known = Identity(self.model_fn), self._runs.get(mode)
-        if known is not None and known[0] == identity and known[1].deployment.strategy.system.is_running:
-            return known[1]
-        deployment = self._deployment(mode)
-        params = deployment.model_params(self.params)
-        step = _STEPS[mode](self.model_fn, mode, params, self.config, self.store)
-        step.tables = self.tables
-        run = ModeRun(deployment, step, self._strategy_of_tables)
-        self._runs[mode] = identity, run
-        return run
-
-    def batches(self, run: ModeRun, input_fn: Callable) -> HostBatches:
-        """Return the batches of an input_fn for a run."""
-        return HostBatches(input_fn, run.deployment, self.params, self.config, self.tables)
-
-    def check_one_program(self) -> None:
-        """Refuse to make one Program of a training step with embedding tables.
-
-        Raises:
-            EstimatorError: the estimator has embedding tables.
-        """
-        if self.tables is not None:
-            raise EstimatorError(
-                "a training step with embedding_config_spec is three programs: a lookup, the step of model_fn, and an "
-                "update. To plan it as one, put tpu.layers.ShardedEmbedding into a Keras model, and type "
-                "tpu.plan(model, batch)"
-            )
-
-    def serving_step(self, rows: int) -> PredictStep:
-        """Return a prediction step for a number of rows, which runs on any system."""
-        params = {**self.params, "batch_size": rows, "use_tpu": False}
-        step = PredictStep(self.model_fn, "infer", params, self.config, self.store)
-        step.tables, step.looks_up = self.tables, True
-        add_tables(step, self._strategy_of_tables)
-        return step
-
-    def _deployment(self, mode: str) -> Deployment:
-        tpu_config, on_tpu = self.config.tpu_config, self.is_on_tpu(mode)
-        assert tpu_config is not None
-        axis = self.batch_axis if on_tpu and mode == ModeKeys.TRAIN else None
-        pipeline: Any = tpu_config.per_host_input_for_training
-        deployment = Deployment(mode, self._strategy(on_tpu), on_tpu, self.rows[mode], pipeline, axis)
-        deployment.check(tpu_config.num_shards)
-        return deployment
-
-    def _strategy_of_tables(self) -> TPUStrategy:
-        """Return the strategy of training, on whose cores the embedding tables are in all modes."""
-        return self._strategy(self.use_tpu)
-
-    def _strategy(self, on_tpu: bool) -> TPUStrategy:
-        known = self._strategies.get(on_tpu)
-        if known is None or not known.system.is_running:
-            self._strategies[on_tpu] = strategy_of(self.config, on_tpu)
-        return self._strategies[on_tpu]
 
 
 def first_of(batches: HostBatches) -> Batch:

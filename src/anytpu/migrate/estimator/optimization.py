@@ -16,13 +16,12 @@ from jax.core import Tracer
 from anytpu.errors import EstimatorError
 from anytpu.migrate.low_level.cross_shard import CrossShardOptimizer, Minimization
 from anytpu.strategy.assignments import write_back
-from anytpu.strategy.gradients import value_and_grad_of_share
 
 _EMPTY = types.CellType()
 
 
-def checked_train_op(train_op: Any, use_tpu: bool) -> Minimization:
-    """Return a train_op after checking it.
+def check_train_op(train_op: Any, use_tpu: bool) -> None:
+    """Check a train_op.
 
     Args:
         train_op: the `train_op` of a model_fn's spec.
@@ -49,7 +48,6 @@ def checked_train_op(train_op: Any, use_tpu: bool) -> Minimization:
             "global step; it is applied outside of model_fn's gradient. Give optax a schedule, a function of the "
             "number of updates: optax.sgd(optax.exponential_decay(0.1, 1000, 0.9))"
         )
-    return train_op
 
 
 def _holds_traced_array(value: Any, seen: set[int]) -> bool:
@@ -65,17 +63,6 @@ def _holds_traced_array(value: Any, seen: set[int]) -> bool:
     elif inspect.isfunction(value):
         inner = [cell.cell_contents for cell in value.__closure__ or () if cell != _EMPTY]
     return any(_holds_traced_array(item, seen) for item in inner)
-
-
-def scale_of(optimizer: Any) -> float:
-    """Return the factor for the loss of one replica before differentiation."""
-    return optimizer.loss_scale() if isinstance(optimizer, CrossShardOptimizer) else 1.0
-
-
-def differentiated(loss_fn: Callable[[], tuple[Any, Any]], variables: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """Return the auxiliary output of `loss_fn`, and the gradients of its loss, summed over the replicas."""
-    (_, auxiliary), gradients = value_and_grad_of_share(loss_fn, variables, has_aux=True)()
-    return auxiliary, gradients
 
 
 def apply(train_op: Minimization, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:

@@ -13,7 +13,7 @@ import abc
 import copy
 import inspect
 from collections.abc import Callable
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import jax
 import jax.numpy as jnp
@@ -22,13 +22,15 @@ import keras
 from anytpu._contexts import value_within
 from anytpu.errors import EstimatorError
 from anytpu.migrate.estimator import optimization
-from anytpu.migrate.estimator.spec import TPUEstimatorSpec, check_batch_axis, name_of
+from anytpu.migrate.estimator.model_call import ModelCall
+from anytpu.migrate.estimator.spec import HostPair, TPUEstimatorSpec, check_batch_axis, name_of
+from anytpu.migrate.estimator.state import ModelState
 from anytpu.migrate.estimator.tables import EstimatorTables
-from anytpu.migrate.estimator.variable_store import ModelCall, VariableStore
+from anytpu.migrate.low_level.cross_shard import CrossShardOptimizer
 from anytpu.program.program import REPLICA_AXIS, Tree
 from anytpu.strategy import scopes
 from anytpu.strategy.current import CURRENT
-from anytpu.strategy.gradients import grads_of_rows
+from anytpu.strategy.gradients import grads_of_rows, value_and_grad_of_share
 from anytpu.strategy.replicas import Replica, ReplicaScope, inside
 from anytpu.strategy.summed import SummedGradient
 
@@ -41,33 +43,49 @@ class ModelStep(abc.ABC):
 
     Args:
         model_fn: takes `features`, and those of `labels`, `mode`, `params` and `config` that its signature names.
-        mode: one of `ModeKeys`.
         params: the user's params, with "batch_size" (of one replica) and "use_tpu".
         config: the `RunConfig`.
-        store: the model's variables.
-
-    Attributes:
+        state: the model's variables.
         tables: the estimator's embedding tables, or None.
         looks_up: whether the step gets ids, and looks them up itself, not embeddings.
+
+    Attributes:
+        mode: one of `ModeKeys`.
         spec: result of the model_fn's first call, used for its functions and hooks; its tensors are traced and must not
             be used. None before that call.
     """
 
+    mode: ClassVar[str]
+
     def __init__(
-        self, model_fn: Callable, mode: str, params: dict[str, Any], config: Any, store: VariableStore
+        self,
+        model_fn: Callable,
+        params: dict[str, Any],
+        config: Any,
+        state: ModelState,
+        tables: EstimatorTables | None,
+        looks_up: bool = False,
     ) -> None:
-        self.model_fn, self._mode, self._params, self._config = model_fn, mode, params, config
-        self.store = store
-        self.tables: EstimatorTables | None = None
-        self.looks_up = False
+        self.model_fn, self._params, self.config = model_fn, params, config
+        self.state, self.tables, self._looks_up = state, tables, looks_up
         self.spec: TPUEstimatorSpec | None = None
         self._made: list[str] = []
         self._optimizer_state: list[Any] = []
 
     def __call__(self, batch: tuple[Tree, Tree]) -> Tree:
         """Run one replica's step on (features, labels)."""
-        with self.store.call(makes=False) as call:
+        with self.state.variables.call(makes=False) as call:
             return self._run(call, *batch)
+
+    def add_tables(self, strategy: Callable[[], Any]) -> None:
+        """Make the embedding tables, if there are some, and add them to the variables.
+
+        Args:
+            strategy: returns the strategy on whose cores they are.
+        """
+        if self.tables is not None:
+            tables = self.tables.make(strategy())
+            self.state.add_tables(tables.variables, tables.table_variables)
 
     def make(self, strategy: Any, batch: tuple[Tree, Tree]) -> Tree:
         """Make the variables, by tracing the model_fn.
@@ -85,18 +103,15 @@ class ModelStep(abc.ABC):
 
         def make_replica(batch: tuple[Tree, Tree]) -> Tree:
             scope.begins_here()
-            return self._make_replica(batch)
+            with self.state.variables.call(makes=True) as call:
+                outputs = self._make(call, *batch)
+            self._made = call.names
+            return outputs
 
         with value_within(CURRENT, strategy), scope, inside(Replica(replicas)):
             all_replicas = jax.vmap(make_replica, axis_name=REPLICA_AXIS, axis_size=replicas)
             outputs = jax.eval_shape(all_replicas, batch)
-        self.store.settle(self._mode, self._made, scope.seen, self._optimizer_state)
-        return outputs
-
-    def _make_replica(self, batch: tuple[Tree, Tree]) -> Tree:
-        with self.store.call(makes=True) as call:
-            outputs = self._make(call, *batch)
-        self._made = call.names
+        self.state.settle(self.mode, self._made, scope.seen, self._optimizer_state)
         return outputs
 
     def _spec(self, features: Tree, labels: Tree) -> TPUEstimatorSpec:
@@ -107,7 +122,7 @@ class ModelStep(abc.ABC):
                 mode.
         """
         parameters = parameters_of(self.model_fn)
-        available: dict[str, Any] = {"mode": self._mode, "params": copy.copy(self._params), "config": self._config}
+        available: dict[str, Any] = {"mode": self.mode, "params": copy.copy(self._params), "config": self.config}
         arguments = {name: value for name, value in available.items() if name in parameters}
         if "labels" in parameters:
             arguments["labels"] = labels
@@ -116,17 +131,17 @@ class ModelStep(abc.ABC):
                 "model_fn does not take labels, but input_fn returns labels. Write "
                 "def model_fn(features, labels, mode, params)"
             )
-        if self.tables is not None and self.looks_up:
+        if self.tables is not None and self._looks_up:
             features = self.tables.embedded_in_trace(features)
         spec = self.model_fn(features, **arguments)
         if not isinstance(spec, TPUEstimatorSpec):
             raise EstimatorError(
-                f"estimator_spec used by TPU {_ACTIVITIES[self._mode]} must have type `TPUEstimatorSpec`. Got "
+                f"estimator_spec used by TPU {_ACTIVITIES[self.mode]} must have type `TPUEstimatorSpec`. Got "
                 f"{type(spec).__name__}: return tpu.TPUEstimatorSpec(mode, ...)"
             )
-        if spec.mode != self._mode:
+        if spec.mode != self.mode:
             raise EstimatorError(
-                f"model_fn was called for mode {self._mode!r} and returned a TPUEstimatorSpec for {spec.mode!r}: "
+                f"model_fn was called for mode {self.mode!r} and returned a TPUEstimatorSpec for {spec.mode!r}: "
                 "pass on its argument mode"
             )
         if self.spec is None:
@@ -146,26 +161,27 @@ class ModelStep(abc.ABC):
 class TrainStep(ModelStep):
     """A training step. Its outputs are the replica's loss, the host_call's tensors, and gradients of embeddings."""
 
+    mode = "train"
+
     def _run(self, call: ModelCall, features: Tree, labels: Tree) -> Tree:
         # 1. Call the model_fn inside the loss, so that its forward pass is differentiated.
         specs: list[TPUEstimatorSpec] = []
 
         def loss_fn(embeddings: Tree) -> tuple[Any, Tree]:
             with call.scope():
-                spec = self._spec({**features, **embeddings} if embeddings else features, labels)
-                train_op = optimization.checked_train_op(spec.train_op, self._params["use_tpu"])
+                spec, outputs = self._checked_spec({**features, **embeddings} if embeddings else features, labels)
                 specs.append(spec)
-                loss = _scalar(train_op.loss) * optimization.scale_of(train_op.optimizer)
-                return loss, {"loss": _scalar(spec.loss), "host_call": _tensors("host_call", spec.host_call)}
+                optimizer = spec.train_op.optimizer
+                scale = optimizer.loss_scale() if isinstance(optimizer, CrossShardOptimizer) else 1.0
+                return _scalar(spec.train_op.loss) * scale, outputs
 
         # 2. Differentiate by all trainable variables: the var_list of the spec is known only after the call.
-        variables = self._variables(call, None)
-        embeddings = self._embeddings(features)
-        if embeddings:
+        variables = self.state.trainable()
+        if embeddings := self._embeddings(features):
             outputs, gradients, outputs_of_rows = grads_of_rows(loss_fn, variables, embeddings)
             outputs = {**outputs, EMBEDDING_GRADIENTS: outputs_of_rows}
         else:
-            outputs, gradients = optimization.differentiated(lambda: loss_fn({}), variables)
+            (_, outputs), gradients = value_and_grad_of_share(lambda: loss_fn({}), variables, has_aux=True)()
         # 3. Update the variables of the var_list.
         wanted = {id(variable) for variable in self._variables(call, specs[-1])}
         pairs = [(g, v) for g, v in zip(gradients, variables, strict=True) if id(v) in wanted]
@@ -174,9 +190,7 @@ class TrainStep(ModelStep):
 
     def _make(self, call: ModelCall, features: Tree, labels: Tree) -> Tree:
         with call.scope():
-            spec = self._spec(features, labels)
-            optimization.checked_train_op(spec.train_op, self._params["use_tpu"])
-            outputs = {"loss": _scalar(spec.loss), "host_call": _tensors("host_call", spec.host_call)}
+            spec, outputs = self._checked_spec(features, labels)
         if embeddings := self._embeddings(features):
             outputs[EMBEDDING_GRADIENTS] = embeddings
         variables = self._variables(call, spec)
@@ -188,23 +202,32 @@ class TrainStep(ModelStep):
         # An update by zeros makes the variables of the optimizer.
         zeros = [SummedGradient(jnp.zeros(variable.shape, variable.dtype)) for variable in variables]
         self._optimizer_state = [call.original(v) for v in self._apply(call, spec, zeros, variables)]
-        self.store.is_trained = True
+        self.state.variables.is_trained = True
         return outputs
+
+    def _checked_spec(self, features: Tree, labels: Tree) -> tuple[TPUEstimatorSpec, dict[str, Tree]]:
+        """Return the spec with a train_op that is right, and its outputs."""
+        spec = self._spec(features, labels)
+        optimization.check_train_op(spec.train_op, self._params["use_tpu"])
+        return spec, {
+            "loss": _scalar(spec.loss),
+            "host_call": _tensors("host_call", spec.host_call and spec.host_call[1]),
+        }
 
     def _embeddings(self, features: Tree) -> dict[str, Any]:
         """Return the features that are embeddings."""
         return {} if self.tables is None else {name: features[name] for name in self.tables.names}
 
-    def _variables(self, call: ModelCall, spec: TPUEstimatorSpec | None) -> list[Any]:
+    def _variables(self, call: ModelCall, spec: TPUEstimatorSpec) -> list[Any]:
         """Return the variables to train: the spec's var_list, or else all trainable variables."""
-        chosen = None if spec is None else spec.train_op.variables
-        return self.store.trainable() if chosen is None else [call.original(variable) for variable in chosen]
+        chosen = spec.train_op.variables
+        return self.state.trainable() if chosen is None else [call.original(variable) for variable in chosen]
 
     def _apply(self, call: ModelCall, spec: TPUEstimatorSpec, gradients: list[Any], variables: list[Any]) -> list[Any]:
         """Update variables with the optimizer. Return the variables of the optimizer's state."""
         with call.scope():
             state = optimization.apply(spec.train_op, gradients, variables)
-            self.store.global_step.assign_add(1)
+            self.state.variables.global_step.assign_add(1)
         return state
 
 
@@ -212,31 +235,43 @@ class TrainStep(ModelStep):
 class EvalStep(ModelStep):
     """An evaluation step. Its outputs are the replica's loss and the tensors of the eval_metrics."""
 
+    mode = "eval"
+
     def _run(self, call: ModelCall, features: Tree, labels: Tree) -> Tree:
         with call.scope():
             spec = self._spec(features, labels)
-            return {"loss": _scalar(spec.loss), "eval_metrics": _tensors("eval_metrics", spec.eval_metrics)}
+            return {
+                "loss": _scalar(spec.loss),
+                "eval_metrics": _tensors("eval_metrics", _second(spec.eval_metrics)),
+            }
 
 
 @final
 class PredictStep(ModelStep):
     """A prediction step. Its outputs are the predictions."""
 
+    mode = "infer"
+
     def _run(self, call: ModelCall, features: Tree, labels: Tree) -> Tree:
         with call.scope():
-            predictions = self._spec(features, None).predictions
-            assert predictions is not None
-            check_batch_axis("predictions", predictions)
-            return {name: _array(tensor) for name, tensor in predictions.items()}
+            return _tensors("predictions", self._spec(features, None).predictions)
 
 
-def _tensors(name: str, pair: Any) -> Tree:
-    if pair is None:
+STEPS: dict[str, type[ModelStep]] = {step.mode: step for step in (TrainStep, EvalStep, PredictStep)}
+"""The step of each mode."""
+
+
+def _second(pair: HostPair | None) -> Any:
+    return None if pair is None else pair[1]
+
+
+def _tensors(name: str, tensors: Any) -> Tree:
+    if tensors is None:
         return None
-    check_batch_axis(name, pair[1])
-    if isinstance(pair[1], dict):
-        return {key: _array(tensor) for key, tensor in pair[1].items()}
-    return [_array(tensor) for tensor in pair[1]]
+    check_batch_axis(name, tensors)
+    if isinstance(tensors, dict):
+        return {key: _array(tensor) for key, tensor in tensors.items()}
+    return [_array(tensor) for tensor in tensors]
 
 
 def _array(tensor: Any) -> jax.Array:

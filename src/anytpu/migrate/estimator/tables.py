@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from anytpu.embedding import EmbeddingConfigSpec
+from anytpu.embedding import EmbeddingConfigSpec, pad_ids
 from anytpu.embedding.feature_ids import ids_of_feature
 from anytpu.embedding.feature_tables import FeatureTables, named_tables
-from anytpu.embedding.stacked_tables import groups_of
+from anytpu.embedding.stacked_tables import stacks_of
 from anytpu.errors import DataError, SettingError
 
 
@@ -86,7 +86,7 @@ class EstimatorTables:
             parts: the features of each replica.
         """
         lengths = {name: max(part[name].shape[1] for part in parts) for name in self.names}
-        return [{**part, **{name: _filled(part[name], length) for name, length in lengths.items()}} for part in parts]
+        return [{**part, **{name: pad_ids(part[name], length=n) for name, n in lengths.items()}} for part in parts]
 
     def without_ids(self, features: Any) -> Any:
         """Return the features whose shape must not change from batch to batch."""
@@ -138,7 +138,7 @@ class EstimatorTables:
         """
         # In the order of `FeatureTables`.
         tables = named_tables(self._configs[name].table for name in sorted(self.names))
-        places = {group.name: group.rows for group in groups_of(tables, self._optimizer)}
+        places = {stack.name: stack.rows_by_name for stack in stacks_of(tables, self._optimizer)}
         unstacked: dict[str, np.ndarray] = {}
         for name, value in values.items():
             first, _, rest = name.partition("/")
@@ -153,7 +153,3 @@ class EstimatorTables:
 
     def _ids(self, features: Any) -> dict[str, Any]:
         return {name: features[name] for name in self.names}
-
-
-def _filled(ids: np.ndarray, length: int) -> np.ndarray:
-    return np.pad(ids, ((0, 0), (0, length - ids.shape[1])), constant_values=-1)

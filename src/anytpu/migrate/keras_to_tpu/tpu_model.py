@@ -23,7 +23,7 @@ import keras
 from anytpu._contexts import value_within
 from anytpu.errors import SettingError
 from anytpu.files.replacing import replaced
-from anytpu.migrate.keras_to_tpu.restarted_batches import RestartedBatches
+from anytpu.pipeline import Dataset
 from anytpu.strategy import TPUStrategy
 from anytpu.strategy.current import CURRENT
 from anytpu.train import clones
@@ -188,7 +188,7 @@ class TPUModel:
             )
         self._warn_of_global_batches()
         dataset = function()
-        return RestartedBatches(function) if isinstance(dataset, Iterator) else dataset
+        return Dataset.from_generator(function) if isinstance(dataset, Iterator) else dataset
 
     def _warn_of_global_batches(self) -> None:
         conversion = conversion_of(self)

@@ -10,7 +10,6 @@ input as the user writes it, `inputs[0]['x']`.
 from __future__ import annotations
 
 import numbers
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -30,6 +29,7 @@ from anytpu.system.resolver import TPUClusterResolver
 SUPPORTED = ("bool", "int8 to int64", "uint8 to uint64", "bfloat16", "float16 to float64", "complex64", "complex128")
 """The dtypes that a core accepts; types wider than 32 bits are narrowed to 32 bits unless JAX's 64-bit mode is on."""
 
+_TYPE_NAMES = {"U": "string", "S": "string", "O": "objects", "M": "datetime64", "m": "timedelta64"}
 _NUMBERS = "biufcV"  # In NumPy, bfloat16 and the other types of ml_dtypes are of kind V (void).
 
 
@@ -99,7 +99,7 @@ def checked_axes(axes: Any, count: int, name: str, noun: str) -> list[int | None
     """
     if axes is None:
         return None
-    if not isinstance(axes, list | tuple) or not all(axis is None or _is_axis(axis) for axis in axes):
+    if not isinstance(axes, list | tuple) or not all(axis is None or _is_integer(axis) for axis in axes):
         raise SettingError(f"{name} must be a list of axes, such as [0, 1, None], or None, not {axes!r}")
     if len(axes) != count:
         counted = noun if count != 1 else noun.removesuffix("s")
@@ -153,32 +153,24 @@ def _checked_leaf(leaf: Any, name: str, function: str) -> Any:
         return leaf  # `strategy.run` raises an error that says what to do with it.
     array = np.asarray(leaf)
     if array.dtype.kind not in _NUMBERS:
+        kind = _TYPE_NAMES.get(array.dtype.kind, str(array.dtype))
         raise SettingTypeError(
-            f"{name} holds {_type_name(array)}, which is not a supported TPU infeed type. Supported types are: "
+            f"{name} holds {kind}, which is not a supported TPU infeed type. Supported types are: "
             f"{', '.join(SUPPORTED)}. Turn its values into numbers first, for example strings with "
             "np.unique(..., return_inverse=True) or keras.layers.StringLookup"
         )
     return leaf if isinstance(leaf, np.ndarray | numbers.Number) and not isinstance(leaf, bool) else array
 
 
-def _type_name(array: np.ndarray) -> str:
-    names = {"U": "string", "S": "string", "O": "objects", "M": "datetime64", "m": "timedelta64"}
-    return names.get(array.dtype.kind, str(array.dtype))
-
-
 def _kind(inputs: list[Any]) -> tuple[Any, str]:
     """Return the properties that all replicas must share: the tree of the inputs, and the text of shapes and types."""
     leaves, tree = jax.tree.flatten(inputs)
-    return tree, ", ".join(_types(leaves)) or "no inputs"
+    dtypes = [jax.dtypes.canonicalize_dtype(np.result_type(leaf)) for leaf in leaves]
+    forms = [f"{dtype}{list(np.shape(leaf))}" for dtype, leaf in zip(dtypes, leaves, strict=True)]
+    return tree, ", ".join(forms) or "no inputs"
 
 
-def _types(leaves: Sequence[Any]) -> Iterator[str]:
-    for leaf in leaves:
-        dtype = jax.dtypes.canonicalize_dtype(np.result_type(leaf))
-        yield f"{dtype}{list(np.shape(leaf))}"
-
-
-def _is_axis(value: Any) -> bool:
+def _is_integer(value: Any) -> bool:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
@@ -194,9 +186,7 @@ def cores_of(num_shards: int | None) -> TPUStrategy:
     Raises:
         SettingError: `num_shards` is not a positive integer, or exceeds the number of cores.
     """
-    if num_shards is not None and (
-        isinstance(num_shards, bool) or not isinstance(num_shards, numbers.Integral) or num_shards < 1
-    ):
+    if num_shards is not None and not (_is_integer(num_shards) and num_shards >= 1):
         raise SettingError(f"num_shards must be a positive integer, or None for all cores, not {num_shards!r}")
     strategy = in_use()
     cores = strategy.num_replicas_in_sync
@@ -234,5 +224,5 @@ def refuse_nested(name: str) -> None:
         )
 
 
-def _forget(system: Any) -> None:
+def _forget(system: System) -> None:
     _KEPT.pop(system, None)

@@ -99,10 +99,7 @@ class CrossShardOptimizer:
             The updates, for `optax.apply_updates`, and the new state.
         """
         optimizer = self._optax("update")
-        scale = self._scale(_replica())
-        reduced = self._summed(grads)
-        reduced = reduced if scale is None else _scaled(reduced, grads, scale)
-        return optimizer.update(reduced, state, params, **extra)
+        return optimizer.update(self._summed(grads, self._scale(_replica())), state, params, **extra)
 
     def compute_gradients(self, loss_fn: Callable[..., Any], params: Any, *, local: bool = False) -> Any:
         """Return the gradients of a loss. For "mean", this shard's loss is first divided by the number of shards.
@@ -193,13 +190,13 @@ class CrossShardOptimizer:
         shards = replica.replicas if self._groups is None else len(self._groups[0])
         return None if shards == 1 else 1 / shards
 
-    def _summed(self, gradients: Any) -> Any:
-        """Return a tree of gradients without marks, each summed over the shards exactly once."""
-        return jax.tree.map(
-            lambda leaf: leaf.array if _is_summed(leaf) else cross_replica_sum(leaf, self._groups),
-            gradients,
-            is_leaf=_is_summed,
-        )
+    def _summed(self, gradients: Any, scale: float | None = None) -> Any:
+        """Return gradients without marks, each summed over the shards exactly once, and scaled if it is summed here."""
+
+        def total(leaf: Any) -> Any:
+            return leaf.array if _is_summed(leaf) else _times(cross_replica_sum(leaf, self._groups), scale)
+
+        return jax.tree.map(total, gradients, is_leaf=_is_summed)
 
     def _marked(self, gradient: Any, replica: Replica | None) -> Any:
         """Return a gradient for Keras's `apply_gradients`, which sums unmarked gradients over all replicas."""
@@ -219,12 +216,6 @@ def _gradients(loss_of: Callable, params: Any, replica: Replica | None, is_local
 
 def _times(loss: Any, scale: float | None) -> Any:
     return loss if scale is None else loss * scale
-
-
-def _scaled(summed: Any, gradients: Any, scale: float) -> Any:
-    """Scale the summed gradients whose originals were unmarked."""
-    marks = jax.tree.map(_is_summed, gradients, is_leaf=_is_summed)
-    return jax.tree.map(lambda is_marked, leaf: leaf if is_marked else leaf * scale, marks, summed)
 
 
 def _is_summed(leaf: Any) -> bool:

@@ -212,7 +212,11 @@ def outside_compilation(computation: Callable, *args: Any, returns: Any = None) 
         24.0
     """
     if returns is None:
-        jax.debug.callback(lambda *values: _discard(computation(*values)), *args)
+
+        def call(*values: Any) -> None:
+            computation(*values)
+
+        jax.debug.callback(call, *args)
         return None
     return jax.pure_callback(computation, spec_of(returns), *args, vmap_method="sequential")
 
@@ -236,7 +240,3 @@ def bfloat16_scope() -> Iterator[None]:
         yield
     finally:
         keras.config.set_dtype_policy(previous)
-
-
-def _discard(_: Any) -> None:
-    return None

@@ -146,7 +146,8 @@ def replicate(computation: Callable, inputs: Sequence[Sequence[Any]] | None = No
     if replicas is None:
         arguments = ()
     else:
-        arguments = jax.tree.map(lambda *parts: _per_replica(parts), *[tuple(trees) for trees in replicas])
+        trees = [tuple(row) for row in replicas]
+        arguments = jax.tree.map(lambda *parts: PerReplica(list(parts)), *trees) if len(trees) > 1 else trees[0]
     outputs = _listed(strategy.run(computation, arguments))
     if outputs is None:
         return [None] * strategy.num_replicas_in_sync
@@ -209,18 +210,14 @@ def _split(strategy: Any, tree: Any, axis: int | None, name: str) -> Any:
         split_axis = checked_split_axis(leaf, axis, shards, name + jax.tree_util.keystr(path))
         if shards == 1 or is_per_replica(leaf):
             return leaf
-        stacked = _stacked(leaf, split_axis, shards)
+        if isinstance(leaf, jax.Array):
+            stacked = _shards_in_front(leaf, split_axis, shards)
+        else:
+            stacked = np.array(_moved(np.asarray(leaf), split_axis, shards, np))
         spec = jax.ShapeDtypeStruct(stacked.shape, jax.dtypes.canonicalize_dtype(stacked.dtype))
         return PerReplica.of_handle(strategy.backend, strategy.backend.put(stacked, ROWS), spec)
 
     return jax.tree_util.tree_map_with_path(split, tree, is_leaf=is_per_replica)
-
-
-def _stacked(leaf: Any, axis: int, shards: int) -> Any:
-    """Return an array with its shards along a new leading axis; a host array is copied."""
-    if isinstance(leaf, jax.Array):
-        return _shards_in_front(leaf, axis, shards)
-    return np.array(_moved(np.asarray(leaf), axis, shards, np))
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
@@ -232,10 +229,6 @@ def _moved(leaf: Any, axis: int, shards: int, library: Any) -> Any:
     shape = leaf.shape
     split = leaf.reshape(*shape[:axis], shards, shape[axis] // shards, *shape[axis + 1 :])
     return library.moveaxis(split, axis, 0)
-
-
-def _per_replica(parts: tuple[Any, ...]) -> Any:
-    return parts[0] if len(parts) == 1 else PerReplica(list(parts))
 
 
 # Joining the outputs.

@@ -42,6 +42,11 @@ def plain_assignment(updated: Any, left: cst.BaseExpression) -> cst.Assign:
     return cst.Assign([cst.AssignTarget(updated.target)], cst.BinaryOperation(left, operator, value))
 
 
+def lambda_in_parentheses(function: Any) -> Any:
+    """Return a function as it can be called: a lambda in parentheses."""
+    return in_parentheses(function) if isinstance(function, cst.Lambda) else function
+
+
 def in_parentheses(expression: Any) -> Any:
     """Return an expression in parentheses, once."""
     return expression if expression.lpar else expression.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])

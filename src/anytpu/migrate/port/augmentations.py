@@ -6,7 +6,6 @@ So the numbers depend on the seed, the element and the pass, and not on threads.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import libcst as cst
@@ -17,6 +16,7 @@ from anytpu.migrate.port.edits import Edits
 from anytpu.migrate.port.filling import fill, rename_attribute
 from anytpu.migrate.port.methods import takes_several
 from anytpu.migrate.port.tree import parameter_names
+from anytpu.migrate.replaced.table import advice
 
 
 def plan_augmentations(edits: Edits) -> None:
@@ -70,7 +70,8 @@ def _plan_calls(edits: Edits, random_functions: set[cst.CSTNode], rng: str) -> N
                 if isinstance(argument.value, cst.Name) and _is(argument.value, random_functions, edits):
                     if _is_parameter(argument.value, caller):
                         continue
-                    edits.put(argument.value, functools.partial(_bound, edits, rng))
+                    code = f"lambda *args: {{function}}(*args, {rng}={rng})"
+                    edits.put(argument.value, lambda updated, code=code: edits.expression(code, function=updated))
                     random_functions.add(caller)
 
 
@@ -84,17 +85,13 @@ def _is_parameter(value: cst.BaseExpression, function: Any) -> bool:
     return isinstance(value, cst.Name) and value.value in parameter_names(function)
 
 
-def _bound(edits: Edits, rng: str, function: cst.BaseExpression) -> cst.BaseExpression:
-    return edits.expression(f"lambda *args: {{function}}(*args, {rng}={rng})", function=function)
-
-
 def _plan_map(edits: Edits, call: cst.Call, rng: str) -> None:
     """Turn `dataset.map(function)` into `dataset.random_map(...)`; list a random function of another method."""
     if (edits.tree.old_name(call.func) or "").endswith("map_and_batch"):
         edits.compose(call, _with_random_map)
     elif not isinstance(call.func, cst.Attribute) or call.func.attr.value != "map":
         if isinstance(call.func, cst.Attribute) and edits.values.is_dataset(call.func.value):
-            edits.say(call, "only random_map passes a generator: draw the random numbers in a random_map before")
+            edits.say(call, advice("random method"))
         return
     else:
         rename_attribute(edits, call.func.attr, "random_map")

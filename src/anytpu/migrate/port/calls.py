@@ -20,17 +20,8 @@ from anytpu.migrate.port.filling import fill, fill_as_function
 from anytpu.migrate.port.fitting import fit_arguments
 from anytpu.migrate.port.rules import new_name, rule_of, rules
 from anytpu.migrate.port.tree import Tree, head
-from anytpu.migrate.replaced.table import Replacement, advice_of
+from anytpu.migrate.replaced.table import Replacement, advice, advice_of
 
-_SLOW = (
-    "NumPy lacks it, so this function of a data set computes with keras.ops, which is slower there: map it behind "
-    "batch, once for many rows, or write it with NumPy"
-)
-_RATE = (
-    "this rate is a tensor that a step computes: pass a schedule, a function of the step that optax calls, such as "
-    "optax.exponential_decay(0.1, 100, 0.9)"
-)
-_UNKNOWN = "no counterpart is known: write it with keras.ops, or with NumPy in a function of a data set"
 _PART = m.Element(~m.UnaryOperation())
 _PARTS = [m.ZeroOrMore(_PART), m.Element()]
 _SIZES = m.List(_PARTS) | m.Tuple(_PARTS)
@@ -45,20 +36,17 @@ _INTEGERS = re.compile(r"(^|\.|['\"])int(32|64)\b")
 def plan_calls(edits: Edits) -> None:
     """Plan an edit or a finding for each name of TensorFlow or of Keras 2 that no pattern has handled."""
     tree = edits.tree
-    for node, name in [*tree.chains(), *_names_of_keras(tree)]:
+    # Programs for Keras 2 import names from the package keras itself.
+    chains = [n for n in tree.all(cst.Name, cst.Attribute) if not isinstance(tree.parent(n), cst.Attribute)]
+    of_keras = [(node, name) for node in chains if (name := tree.keras_name(node)) not in (None, "keras")]
+    for node, name in [*tree.chains(), *of_keras]:
         if edits.is_done(node) or edits.is_left(node):
             continue
         rule = row_of_call(tree, name, tree.parent_call(node))
         if rule is not None:
             _plan(edits, node, name, *rule)
         elif not name.startswith("keras"):
-            edits.say(tree.parent_call(node) or node, _UNKNOWN, old=tree.code(node))
-
-
-def _names_of_keras(tree: Tree) -> list[tuple[cst.Name | cst.Attribute, str]]:
-    """Return the names that the program imports from the package keras itself, as programs for Keras 2 did."""
-    chains = [n for n in tree.all(cst.Name, cst.Attribute) if not isinstance(tree.parent(n), cst.Attribute)]
-    return [(node, name) for node in chains if (name := tree.keras_name(node)) not in (None, "keras")]
+            edits.say(tree.parent_call(node) or node, advice("no counterpart"), old=tree.code(node))
 
 
 def row_of_call(tree: Tree, name: str, call: cst.Call | None) -> tuple[str, Replacement] | None:
@@ -87,8 +75,7 @@ def row_of_call(tree: Tree, name: str, call: cst.Call | None) -> tuple[str, Repl
 
 def _has_files(tree: Tree, call: cst.Call) -> bool:
     """Return whether the first argument is a list of names of files."""
-    value = call.args[0].value if call.args else None
-    values = tree.values_assigned_to(value.value) if isinstance(value, cst.Name) else [value]
+    values = tree.sources(call.args[0].value) if call.args else ()
     functions = [tree.code(part.func) for part in values if isinstance(part, cst.Call)]
     return any(function.rpartition(".")[2] in ("glob", "listdir", "Glob", "ListDirectory") for function in functions)
 
@@ -96,9 +83,8 @@ def _has_files(tree: Tree, call: cst.Call) -> bool:
 def _has_sizes(tree: Tree, call: cst.Call) -> bool:
     """Return whether a call splits into parts of given sizes, not into a number of equal parts."""
     argument = argument_of(call, 1, "num_or_size_splits")
-    value = argument.value if argument is not None else None
-    values = tree.values_assigned_to(value.value) if isinstance(value, cst.Name) else [value]
-    return any(m.matches(part, _SIZES) or m.matches(part, _REPEATED) for part in values if part is not None)
+    values = tree.sources(argument.value) if argument is not None else ()
+    return any(m.matches(part, _SIZES) or m.matches(part, _REPEATED) for part in values)
 
 
 def _plan(edits: Edits, node: cst.Name | cst.Attribute, name: str, key: str, row: Replacement) -> None:
@@ -109,11 +95,11 @@ def _plan(edits: Edits, node: cst.Name | cst.Attribute, name: str, key: str, row
     if row.how == "drop" and _drop(edits, node, called):
         return
     if not host and row.target.startswith("keras.ops.") and edits.values.is_host(node):
-        edits.say(node, _SLOW, "note")
+        edits.say(node, advice("slow on the host"), "note")
     if name.startswith("train.") and name.endswith("Optimizer"):
         for argument in called.args if called is not None else ():
             if "array" in edits.values.of(argument.value):
-                edits.say(argument, _RATE)
+                edits.say(argument, advice("rate of a step"))
     call = called if row.how == "call" and key == name else None
     if call is not None and ((host and fill(edits, call, row, host)) or fill(edits, call, row)):
         return
@@ -162,7 +148,7 @@ def _gone(name: str) -> str:
     home, _, last = name.rpartition(".")
     new_home = new_name(home) if home else None
     if new_home is None:
-        return _UNKNOWN
+        return advice("no counterpart")
     near = difflib.get_close_matches(last, known.public_names(new_home), n=3, cutoff=0.6)
     hint = f"its nearest names are {', '.join(near)}" if near else "`anytpu docs migrate` has what replaces what"
     return f"{new_home} has no {last}; {hint}"

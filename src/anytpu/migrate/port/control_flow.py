@@ -6,7 +6,6 @@ a condition on the host. In a step that draws random numbers both branches run.
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import libcst as cst
@@ -18,16 +17,9 @@ from anytpu.migrate.port.kinds import TENSORS
 from anytpu.migrate.port.rules import new_name
 from anytpu.migrate.port.seeds import is_random
 from anytpu.migrate.port.tree import Tree, parameter_names
+from anytpu.migrate.replaced.table import advice, facts
 
-_BOTH = "a branch of a step cannot draw random numbers: draw them before keras.ops.cond"
 _PURE = ("keras.ops.", "keras.random.", "keras.activations.", "keras.losses.")
-_RUN_OTHERS = re.compile(r"(associative_scan|cond|fori_loop|map|scan|switch|vectorized_map|while_loop)$")
-"""Functions of `keras.ops` that run functions of the program."""
-_RETURN_SEVERAL = re.compile(
-    r"(array_split|divmod|eigh?|i?rfft|i?fft2?|frexp|histogram|lu_factor|meshgrid|modf|moments|nonzero|qr|shape|slogdet|"
-    r"i?stft|split|svd|top_k|unstack)$"
-)
-"""Functions of `keras.ops` that may return several arrays."""
 _ONE = cst.Name | cst.Call | cst.Subscript | cst.BinaryOperation | cst.UnaryOperation | cst.BaseNumber
 _LOOSE = cst.IfExp | cst.Lambda | cst.Tuple | cst.NamedExpr
 _NEXT_ITEM = m.Element(m.Call(m.Name("next"), [m.Arg(m.SaveMatchedNode(m.DoNotCare(), "iterator"))]))
@@ -46,8 +38,7 @@ _RUN_LOOP = m.For(body=m.IndentedBlock([_RUN_LINE]), orelse=None)
 
 def plan_branches(edits: Edits) -> None:
     """Plan each `tf.cond` that Keras's `cond` does not replace, and arrays of NumPy indexed in a loop."""
-    for call in edits.tree.all(cst.Call):
-        name = edits.tree.old_name(call.func)
+    for call, name in edits.tree.calls():
         if name == "cond":
             _plan_condition(edits, call)
         elif name == "while_loop":
@@ -69,7 +60,7 @@ def _plan_condition(edits: Edits, call: cst.Call) -> None:
     elif any(_draws(edits, branch) for branch in passed):
         template = "keras.ops.where({test}, {true}, {false})"
         if not all(_is_one_array(edits, branch) for branch in passed):  # `where` runs both.
-            edits.say(call, _BOTH)
+            edits.say(call, advice("random branch"))
             return
     else:
         return
@@ -128,17 +119,17 @@ def _library_function(edits: Edits, call: cst.Call) -> str:
     """Return the new last name of a function that only computes; "" for another one."""
     new = new_name(edits.tree.library_name(call.func) or "") or ""
     last = new.rpartition(".")[2]
-    return last if new.startswith(_PURE) and not _RUN_OTHERS.match(last) else ""
+    return last if new.startswith(_PURE) and last not in facts("functions")["run functions of the program"] else ""
 
 
 def _is_array(edits: Edits, value: cst.BaseExpression) -> bool:
     """Return whether a value is one array or a number; False if it is not known."""
-    assigned = edits.tree.values_assigned_to(value.value) if isinstance(value, cst.Name) else [value]
-    calls = [call for call in assigned if isinstance(call, cst.Call) and edits.tree.library_name(call.func)]
-    names = [_library_function(edits, call) for call in calls]
+    calls = [call for call in edits.tree.sources(value) if isinstance(call, cst.Call)]
+    names = [_library_function(edits, call) for call in calls if edits.tree.library_name(call.func)]
     kinds = edits.values.of(value)
+    several = facts("functions")["may return several arrays"]
     is_known = isinstance(value, cst.BaseNumber) or (bool(kinds) and kinds <= TENSORS)
-    return is_known and isinstance(value, _ONE) and all(name and not _RETURN_SEVERAL.match(name) for name in names)
+    return is_known and isinstance(value, _ONE) and all(name and name not in several for name in names)
 
 
 def _draws(edits: Edits, branch: cst.CSTNode) -> bool:

@@ -10,53 +10,42 @@ import functools
 
 import libcst as cst
 
-from anytpu.migrate.port.arguments import argument_of, in_parentheses, with_argument
+from anytpu.migrate.port.arguments import argument_of, lambda_in_parentheses, with_argument
 from anytpu.migrate.port.edits import Edits
 from anytpu.migrate.port.tree import parameter_names
 from anytpu.migrate.port.values import MODEL_FUNCTION, Function
+from anytpu.migrate.replaced.table import advice
 
-_VERBS = ("train", "evaluate", "predict")
-_METRICS = (
-    "write eval_metrics=(metric_fn, [labels, logits]): metric_fn(labels, logits) gets the rows of the whole "
-    "evaluation, and returns metrics of Keras or numbers by name"
-)
-_PAIR = (
-    "TensorFlow 1 returned a pair, the value and the operation that updates it. Here a metric is one value, and "
-    "eval_metrics=(metric_fn, [labels, logits]) has the functions that compute it"
-)
 _OF_NUMPY = ("x", "y", "batch_size", "num_epochs", "shuffle")
-_ORDER = "write shuffle=True or shuffle=False: tpu.pipeline.Dataset has a method shuffle, which is called or left out"
 _NAME = "estimator.Estimator"
 
 
 def plan_estimators(edits: Edits) -> None:
     """Plan each `tf.estimator.Estimator`, its model function and its input functions."""
     # 1. Inputs from arrays, and metrics that were pairs.
-    calls = [call for call in edits.tree.all(cst.Call) if edits.tree.old_name(call.func) == _NAME]
-    for call in edits.tree.all(cst.Call):
-        if (edits.tree.old_name(call.func) or "").endswith("estimator.inputs.numpy_input_fn"):
+    calls = [call for call, name in edits.tree.calls() if name == _NAME]
+    for call, name in edits.tree.calls():
+        if name.endswith("estimator.inputs.numpy_input_fn"):
             _plan_arrays(edits, call)
-        if (edits.tree.old_name(call.func) or "").startswith("metrics.") and _is_pair(edits, call):
-            edits.say(call, _PAIR)
+        if name.startswith("metrics.") and _is_pair(edits, call):
+            edits.say(call, advice("metric pair"))
             edits.leave(call.func)
         metrics = argument_of(call, -1, "eval_metric_ops")
-        if metrics is not None and edits.tree.old_name(call.func) == "estimator.EstimatorSpec":
-            edits.say(metrics, _METRICS)
+        if metrics is not None and name == "estimator.EstimatorSpec":
+            edits.say(metrics, advice("metric functions"))
     # 2. The estimators themselves. They run on one device.
     for call in calls:
-        edits.put(call, functools.partial(_with_one_device, edits))
+        edits.put(call, functools.partial(_on_one_device, edits))
         edits.cover(call.func)
     # 3. Functions without `params`: model functions and input functions get one.
     for function in edits.tree.all(cst.FunctionDef) if calls else ():
         if set(parameter_names(function)) >= MODEL_FUNCTION and not _takes_params(function):
             _add_params(edits, function)
-    for call in edits.tree.all(cst.Call) if calls else ():
-        is_verb = isinstance(call.func, cst.Attribute) and call.func.attr.value in _VERBS
-        input_fn = argument_of(call, 0, "input_fn") if is_verb else None
-        if input_fn is not None and isinstance(call.func, cst.Attribute):
+    for call, method in edits.tree.method_calls("train", "evaluate", "predict") if calls else ():
+        input_fn = argument_of(call, 0, "input_fn")
+        if input_fn is not None and edits.values.is_a(method.value, "anytpu.TPUEstimator"):
             functions = edits.values.functions(input_fn.value)
-            is_estimator = edits.values.is_a(call.func.value, "anytpu.TPUEstimator")
-            if is_estimator and functions and not any(_takes_params(function.node) for function in functions):
+            if functions and not any(_takes_params(function.node) for function in functions):
                 edits.compose(input_fn.value, functools.partial(_with_params, edits))
 
 
@@ -75,7 +64,7 @@ def _is_pair(edits: Edits, call: cst.Call) -> bool:
     )
 
 
-def _with_one_device(edits: Edits, call: cst.Call) -> cst.Call:
+def _on_one_device(edits: Edits, call: cst.Call) -> cst.Call:
     new = with_argument(call.with_changes(func=edits.expression("tpu.TPUEstimator")), "use_tpu", cst.Name("False"))
     has_config = argument_of(call, 2, "config") is not None
     return new if has_config else with_argument(new, "config", edits.expression("tpu.RunConfig()"))
@@ -85,7 +74,7 @@ def _plan_arrays(edits: Edits, call: cst.Call) -> None:
     """Plan an input function of arrays; list one whose order is not known."""
     shuffle = argument_of(call, _OF_NUMPY.index("shuffle"), "shuffle")
     if shuffle is None or not (_is(shuffle, "True") or _is(shuffle, "False")):
-        edits.say(call, _ORDER)
+        edits.say(call, advice("order of arrays"))
         edits.leave(call.func)
     else:
         edits.put(call, functools.partial(_from_arrays, edits), covers=call.func)
@@ -136,5 +125,4 @@ def _with_params(edits: Edits, passed: cst.BaseExpression) -> cst.BaseExpression
         return passed.with_changes(
             params=cst.Parameters([cst.Param(cst.Name("params"))]), whitespace_after_lambda=cst.SimpleWhitespace(" ")
         )
-    function = in_parentheses(passed) if isinstance(passed, cst.Lambda) else passed
-    return edits.expression("lambda params: {function}()", function=function)
+    return edits.expression("lambda params: {function}()", function=lambda_in_parentheses(passed))

@@ -13,8 +13,8 @@ import libcst as cst
 
 from anytpu.migrate.port.arguments import argument_of, with_argument
 from anytpu.migrate.port.edits import Edits
+from anytpu.migrate.replaced.table import advice
 
-_LAMBDA = "safe_mode=False lets the model's file run the code of its Lambda layers: load only files that you trust"
 _WEIGHTS, _MODEL = ".weights.h5", ".keras"
 _OLD_ENDING = re.compile(r"(\.weights)?\.(h5|hdf5|hdf|ckpt|tf)$")
 
@@ -35,19 +35,19 @@ def plan_file_names(edits: Edits) -> None:
                 line = edits.statement(f"os.makedirs({new.rpartition('/')[0]!r}, exist_ok=True)")
                 edits.insert_before(edits.tree.statement(literal), [line])
             edits.put(literal, lambda updated, new=new: _with_text(updated, new))
-    _plan_lambdas(edits, calls)
+    _plan_lambdas(edits)
 
 
-def _plan_lambdas(edits: Edits, calls: list[cst.Call]) -> None:
+def _plan_lambdas(edits: Edits) -> None:
     """Let Keras load the lambdas of a program that has `Lambda` layers of them, as TensorFlow did."""
-    layers = [call for call in calls if edits.tree.library_name(call.func) == "keras.layers.Lambda" and call.args]
+    layers = [call for call, name in edits.tree.calls() if name == "keras.layers.Lambda" and call.args]
     if not any(isinstance(layer.args[0].value, cst.Lambda) for layer in layers):
         return
-    for call in calls:
-        is_load = edits.tree.library_name(call.func) in ("keras.models.load_model", "keras.saving.load_model")
+    for call, name in edits.tree.calls():
+        is_load = name in ("keras.models.load_model", "keras.saving.load_model")
         if is_load and argument_of(call, -1, "safe_mode") is None:
             edits.compose(call, lambda updated: with_argument(updated, "safe_mode", cst.Name("False")))
-            edits.say(call, _LAMBDA, "note")
+            edits.say(call, advice("file with lambdas"), "note")
 
 
 def _file(edits: Edits, call: cst.Call, what: tuple[str, int] | None) -> tuple[str, Any] | None:

@@ -56,7 +56,9 @@ def program_files(paths: Iterable[Path]) -> list[Path]:
     programs: dict[Path, None] = {}
     for path in paths:
         if os.path.isdir(path):
-            inside = sorted(file for file in path.rglob("*") if _is_program(file) and not _is_skipped(file, path))
+            # An editor's lock file `.#old.py` is a dangling link, so it is no file.
+            files = [file for file in path.rglob("*") if file.suffix in SUFFIXES and os.path.isfile(file)]
+            inside = sorted(file for file in files if not _is_skipped(file, path))
             if not inside:
                 raise PortError(f"the folder {str(path)!r} has no programs: it needs a file *.py or *.ipynb")
             programs.update(dict.fromkeys(inside))
@@ -73,11 +75,6 @@ def _check_readable(path: Path) -> None:
         raise PortError(f"there is no file {str(path)!r}; name a program, a notebook or a folder of them") from error
     except OSError as error:
         raise PortError(f"cannot read {str(path)!r}: {error.strerror}") from error
-
-
-def _is_program(path: Path) -> bool:
-    """Return whether a path is a program file; an editor's lock file `.#old.py` is a dangling link, so it is not."""
-    return path.suffix in SUFFIXES and os.path.isfile(path)
 
 
 def _is_skipped(path: Path, folder: Path) -> bool:

@@ -18,11 +18,11 @@ from anytpu.migrate.port.arguments import keyword_of, with_argument, with_keywor
 from anytpu.migrate.port.edits import Edits
 from anytpu.migrate.port.filling import rename_attribute
 from anytpu.migrate.port.known import Definition
+from anytpu.migrate.replaced.table import advice
 
 _MAX_LISTED = 24
 _SAME_DEFAULTS = ("data_format", "ema_overwrite_frequency", "reduction", "step", "verbose")
 """Parameters whose defaults differ in their text, or only in what they print."""
-_REFUSED = "{shown} has no argument {name!r}: leave it out, or use one of its own: {taken}"
 _UNKNOWN = object()
 
 
@@ -64,12 +64,14 @@ def fit_arguments(
             continue
         target = renamed.get(name, name)
         is_gone = target is None or (accepted is not None and target not in accepted)
-        if target is None or (is_gone and _asks_for_nothing(edits, argument, before, name)):
+        value = _value(edits.tree.code(argument.value))
+        is_default = value is not _UNKNOWN and value == _defaults(before).get(name, _UNKNOWN)
+        if target is None or (is_gone and (value is None or is_default)):
             edits.drop(argument)
             is_moved = True
         elif is_gone:
             taken = ", ".join(sorted((accepted or frozenset()) - {""})[:_MAX_LISTED])
-            edits.say(argument, _REFUSED.format(shown=shown, name=name, taken=taken))
+            edits.say(argument, advice("refused argument", shown=shown, name=name, taken=taken))
             if not keyword:
                 edits.compose(argument, functools.partial(with_keyword, name=name))
                 is_moved = True
@@ -115,12 +117,6 @@ def _value(node: ast.AST | str | None) -> Any:
         return ast.literal_eval(node) if node is not None else _UNKNOWN  # pyright: ignore[reportArgumentType]
     except (ValueError, SyntaxError):
         return _UNKNOWN
-
-
-def _asks_for_nothing(edits: Edits, argument: cst.Arg, before: ast.arguments | None, name: str) -> bool:
-    """Return whether an argument is None or has the value of its old default."""
-    value = _value(edits.tree.code(argument.value))
-    return value is None or (value is not _UNKNOWN and value == _defaults(before).get(name, _UNKNOWN))
 
 
 def _write_defaults(

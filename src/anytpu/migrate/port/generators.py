@@ -9,23 +9,19 @@ import libcst as cst
 
 from anytpu.migrate.port.arguments import argument_of
 from anytpu.migrate.port.edits import Edits
-
-_UNKNOWN = (
-    "these types made arrays of what the generator yields: yield arrays, or add "
-    '.map(lambda row: (np.asarray(row[0], "float32"), np.asarray(row[1], "int32")))'
-)
+from anytpu.migrate.replaced.table import advice
 
 
 def plan_generators(edits: Edits) -> None:
     """Plan the types of all data sets that are made from generators."""
-    for call in edits.tree.all(cst.Call):
-        if edits.tree.old_name(call.func) != "data.Dataset.from_generator":
+    for call, name in edits.tree.calls():
+        if name != "data.Dataset.from_generator":
             continue
         types = argument_of(call, 1, "output_types") or argument_of(call, -1, "output_signature")
         shapes = argument_of(call, 2, "output_shapes")
         code = _converted(edits, types.value, "row") if types is not None else None
         if types is not None and code is None:
-            edits.say(types, _UNKNOWN)
+            edits.say(types, advice("types of a generator"))
             edits.leave(types)
             continue
         for argument in (types, shapes):

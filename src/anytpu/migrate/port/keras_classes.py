@@ -14,18 +14,10 @@ from anytpu.migrate.port.arguments import argument_of
 from anytpu.migrate.port.edits import Edits
 from anytpu.migrate.port.filling import rename_attribute
 from anytpu.migrate.port.tree import parameter_names
+from anytpu.migrate.replaced.table import advice
 
 _STEPS = ("train_step", "test_step", "predict_step")
-_SUPER = (
-    "Keras's own step takes the state on JAX: write the forward pass, tpu.value_and_grad and "
-    "self.optimizer.apply_gradients here"
-)
 _OLD_METHODS = ("_resource_apply_dense", "_resource_apply_sparse", "_create_slots", "_prepare_local", "get_updates")
-_NEW_METHODS = (
-    "Keras 3 calls build(variables) and update_step(gradient, variable, learning_rate) of an optimizer, and none of "
-    "{method}: for decoupled weight decay write keras.optimizers.AdamW(rate, weight_decay=0.01) and "
-    "optimizer.exclude_from_weight_decay(var_names=['bias'])"
-)
 
 
 def is_model_step(edits: Edits, function: cst.CSTNode | None) -> bool:
@@ -39,6 +31,8 @@ def is_model_step(edits: Edits, function: cst.CSTNode | None) -> bool:
 
 def plan_model_steps(edits: Edits) -> None:
     """Plan the decorator `tpu.model_step`, and the loss of `compile` in such a step."""
+    # The arguments of a `compute_loss` that the program defines are its own.
+    has_own_loss = any(function.name.value == "compute_loss" for function in edits.tree.all(cst.FunctionDef))
     for function in edits.tree.all(cst.FunctionDef):
         if not is_model_step(edits, function):
             continue
@@ -47,24 +41,19 @@ def plan_model_steps(edits: Edits) -> None:
             function, lambda updated, new=decorator: updated.with_changes(decorators=[new, *updated.decorators])
         )
         for call in (node for node in edits.tree.nodes(function) if isinstance(node, cst.Call)):
-            _plan_call(edits, call)
+            _plan_call(edits, call, has_own_loss)
 
 
-def _plan_call(edits: Edits, call: cst.Call) -> None:
+def _plan_call(edits: Edits, call: cst.Call, has_own_loss: bool) -> None:
     if m.matches(call.func, m.Attribute(m.Call(m.Name("super")), m.OneOf(*map(m.Name, _STEPS)))):
-        edits.say(call, _SUPER)
-    elif m.matches(call.func, m.Attribute(m.Name("self"), m.Name("compute_loss"))) and not _has_own_loss(edits):
+        edits.say(call, advice("step of the base class"))
+    elif m.matches(call.func, m.Attribute(m.Name("self"), m.Name("compute_loss"))) and not has_own_loss:
         # TensorFlow's compute_loss updates the metric "loss" too, and takes x first.
         assert isinstance(call.func, cst.Attribute)
         rename_attribute(edits, call.func.attr, "compiled_loss")
         x = argument_of(call, 0, "x")
         if x is not None:
             edits.drop(x)
-
-
-def _has_own_loss(edits: Edits) -> bool:
-    """Return whether a class of the program defines `compute_loss`, whose arguments are its own."""
-    return any(function.name.value == "compute_loss" for function in edits.tree.all(cst.FunctionDef))
 
 
 def plan_optimizers(edits: Edits) -> None:
@@ -74,5 +63,5 @@ def plan_optimizers(edits: Edits) -> None:
         old = next((name for name in methods if name in _OLD_METHODS), None)
         bases = edits.values.bases_of(owner)
         if old is not None and any(known.is_below(base, "keras.optimizers.Optimizer") for base in bases):
-            edits.say(owner, _NEW_METHODS.format(method=old), old=f"class {owner.name.value}")
+            edits.say(owner, advice("methods of an optimizer", method=old), old=f"class {owner.name.value}")
             edits.list_whole(owner)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
+import functools
+from collections.abc import Iterable
 from typing import Any
 
 import libcst as cst
@@ -10,6 +13,7 @@ import libcst as cst
 from anytpu.migrate.port import known
 from anytpu.migrate.port.known import Definition
 from anytpu.migrate.port.rules import new_name, rule_of
+from anytpu.migrate.replaced.table import facts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,19 +71,6 @@ IN_SEQUENTIAL, IN_MODEL = "in a Sequential", "in a model"
 """Beside a variable: the model that it was taken from. Keras 3 puts the name of a Sequential before its path."""
 _MARKS = (OF_ANY_CLASS, IN_SEQUENTIAL, IN_MODEL)
 DATASET = "anytpu.pipeline.Dataset"
-_RETURNS = {
-    "keras.models.load_model": "keras.Model",
-    "keras.saving.load_model": "keras.Model",
-    "keras.models.clone_model": "keras.Model",
-    "keras.models.model_from_json": "keras.Model",
-    "keras.models.model_from_config": "keras.Model",
-    "tpu.TPUDistributionStrategy": "tpu.TPUStrategy",
-    "keras.layers.Input": "array",
-    "keras.Input": "array",
-    "keras.optimizers.get": "keras.optimizers.Optimizer",
-}
-"""Classes of results that no annotation promises."""
-_ARRAYS = ("keras.ops.", "keras.random.", "keras.activations.", "keras.losses.", "tpu.pipeline.decode")
 
 
 def instance_of(name: str) -> Kinds:
@@ -112,39 +103,32 @@ def list_of(kinds: Kinds) -> Kinds:
     return frozenset({Each(held)}) if held else UNKNOWN
 
 
+@functools.cache
 def result_of(old: str) -> Kinds:
     """Return the value of a call of a TensorFlow or Keras name, by the class that its new name makes or promises."""
-    # 1. Names whose value is fixed here.
-    if old in ("shape", "keras.backend.shape"):
-        return SHAPE
-    if old == "data.Options":
-        return frozenset({"dataset options"})
-    if old.startswith("train.") and old.endswith("_decay"):
-        return frozenset({"schedule"})
-    if old == "train.Example":
-        return frozenset({"example"})
-    if old.startswith("data.") and (old.endswith("Dataset") or old.startswith("data.Dataset.")):
-        return instance_of(DATASET)
+    if kinds := _given("results of old names", old):
+        return kinds
     rule = rule_of(old)
     if rule is not None and rule[1].how == "call" and ")({" in rule[1].target:
         return ARRAY  # a layer that is made and called
-    # 2. The class that the new name makes, or that its definition or a table promises.
     name = new_name(old)
     if name is None:
         return frozenset({"optax"}) if old.startswith("train.") and old.endswith("Optimizer") else UNKNOWN
-    if name.startswith("optax."):
-        return frozenset({"optax"})
-    if name == "tpu.keras_to_tpu_model":
-        return (
-            instance_of("keras.Model") | instance_of("anytpu.migrate.keras_to_tpu.tpu_model.TPUModel") | {"converted"}
-        )
-    if name == "keras.Variable":
-        return instance_of(name) | {IN_MODEL}
-    if name in _RETURNS:
-        return ARRAY | SYMBOLIC if _RETURNS[name] == "array" else instance_of(_RETURNS[name])
+    if kinds := _given("results of new names", name):
+        return kinds
     definition = known.find(name)
-    if definition is not None and name.startswith("keras.applications."):
-        return instance_of("keras.Model")
     is_class = definition is not None and definition.is_class
     made = instances_of(definition if is_class else known.returned_class(definition))
-    return made or (ARRAY if name.startswith(_ARRAYS) else UNKNOWN)
+    return made or _given("results of functions", name)
+
+
+def _given(heading: str, name: str) -> Kinds:
+    """Return the values that the table gives for a name under a heading."""
+    patterns = facts(heading)
+    found = next((patterns[pattern] for pattern in patterns if fnmatch.fnmatchcase(name, pattern)), ())
+    return kinds_of(found)
+
+
+def kinds_of(names: Iterable[str]) -> Kinds:
+    """Return the values that some names of the table stand for: instances of classes, which have a dot, and marks."""
+    return UNKNOWN.union(*(instance_of(name) if "." in name else {name} for name in names))

@@ -85,12 +85,7 @@ def find(name: str, hops: int = _MAX_HOPS) -> Definition | None:
     if _module_path(home) is None:
         owner = find(home, hops - 1)
         return members(owner).get(last) if owner is not None else None
-    for bound in _bindings(home).get(last, ()):
-        definition = Definition(home, bound) if isinstance(bound, ast.ClassDef | ast.FunctionDef) else None
-        definition = definition or (find(bound, hops - 1) if isinstance(bound, str) else None)
-        if definition is not None:
-            return definition
-    return None
+    return next(iter(_all_found(home, last, hops)), None)
 
 
 @functools.cache
@@ -214,13 +209,13 @@ def _taken_from_kwargs(node: ast.FunctionDef) -> set[str]:
     return {key for key in taken if isinstance(key, str)}
 
 
-def _all_found(module: str, name: str) -> list[Definition]:
+def _all_found(module: str, name: str, hops: int = _MAX_HOPS) -> list[Definition]:
     """Return the definitions of a name as written in a module; several where an `if` chooses one of them."""
     head, _, rest = name.partition(".")
     definitions = []
     for bound in _bindings(module).get(head, ()):
         if isinstance(bound, str):
-            definitions.append(find(f"{bound}.{rest}" if rest else bound))
+            definitions.append(find(f"{bound}.{rest}" if rest else bound, hops - 1))
         elif not rest and isinstance(bound, ast.ClassDef | ast.FunctionDef):
             definitions.append(Definition(module, bound))
     return [definition for definition in definitions if definition is not None]
@@ -288,8 +283,5 @@ def _top_level(tree: ast.AST) -> Iterator[ast.AST]:
 
 def _assigned_names(statement: ast.AST) -> list[str]:
     targets: list[ast.AST] = [*getattr(statement, "targets", []), getattr(statement, "target", statement)]
-    return [part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name) and _stores(part)]
-
-
-def _stores(name: ast.Name) -> bool:
-    return isinstance(name.ctx, ast.Store)
+    names = [part for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)]
+    return [name.id for name in names if isinstance(name.ctx, ast.Store)]

@@ -7,25 +7,12 @@ import functools
 import libcst as cst
 import libcst.matchers as m
 
-from anytpu.migrate.port.arguments import in_parentheses, keyword_of
+from anytpu.migrate.port.arguments import keyword_of, lambda_in_parentheses
 from anytpu.migrate.port.edits import Edits
 from anytpu.migrate.port.filling import fill, rename_attribute
 from anytpu.migrate.port.rules import rules
-from anytpu.migrate.replaced.table import advice_of
+from anytpu.migrate.replaced.table import advice, advice_of, facts
 
-_ARGUMENTS_TO_DROP = {
-    "minimize": ("global_step",),
-    "map": ("num_parallel_calls", "deterministic"),
-    "interleave": ("num_parallel_calls", "deterministic"),
-    "shuffle": ("reshuffle_each_iteration",),
-    "batch": ("num_parallel_calls", "deterministic"),
-    "padded_batch": ("num_parallel_calls", "deterministic"),
-}
-_MOST_POSITIONS = {"map": 1, "interleave": 3}
-"""Methods of tf.data with `num_parallel_calls` as the next argument by position, and the number of those before it."""
-_SERIALIZED = (
-    "tpu.pipeline.encode_example returns the bytes of a tf.train.Example: leave .SerializeToString() out for one"
-)
 _UNPACKED = ("map", "filter", "flat_map", "interleave")
 """Methods of tf.data that unpack a tuple element into the parameters of their function."""
 
@@ -41,16 +28,16 @@ def plan_methods(edits: Edits) -> None:
             rename_attribute(edits, node.attr, row.target)
         elif row is not None and node.attr.value == "numpy":
             _plan_numpy(edits, node)
-        elif row is not None and node.attr.value == "SerializeToString" and not _is_example(edits, node.value):
+        elif node.attr.value == "SerializeToString" and "example" not in edits.values.of(node.value):
             if any(name == "train.Example" for _, name in edits.tree.chains()):
-                edits.say(call or node, _SERIALIZED)
+                edits.say(call or node, advice("serialized example"))
         elif row is not None and row.how == "call" and call is not None:
             fill(edits, call, row)
         elif row is not None and row.how == "hand":
             edits.say(call or node, advice_of(row))
         elif row is not None and row.how == "drop" and isinstance(edits.tree.parent(call or node), cst.Expr):
             edits.drop_statement(node)
-        elif node.attr.value == "minimize" and _is_old_optimizer(edits, node.value):
+        elif node.attr.value == "minimize" and edits.values.of(node.value) == {"optax"}:
             # optax optimizers have no `minimize`; `tpu.CrossShardOptimizer` adds it.
             inner = node.value
             edits.compose(inner, lambda updated: edits.expression("tpu.CrossShardOptimizer({inner})", inner=updated))
@@ -58,17 +45,13 @@ def plan_methods(edits: Edits) -> None:
 
 def plan_arguments(edits: Edits) -> None:
     """Drop arguments that only TensorFlow's methods have, such as `global_step` and `num_parallel_calls`."""
+    dropped, positions = facts("arguments that are dropped"), facts("positions before num_parallel_calls")
     for call in edits.tree.all(cst.Call):
         method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+        is_dataset = isinstance(call.func, cst.Attribute) and edits.values.is_dataset(call.func.value)
+        behind = call.args[positions[method] :] if is_dataset and method in positions else ()
         for argument in call.args:
-            if keyword_of(argument) in _ARGUMENTS_TO_DROP.get(method, ()):
-                edits.drop(argument)
-        if (
-            isinstance(call.func, cst.Attribute)
-            and method in _MOST_POSITIONS
-            and edits.values.is_dataset(call.func.value)
-        ):
-            for argument in call.args[_MOST_POSITIONS[method] :]:
+            if argument in behind or keyword_of(argument) in dropped.get(method, ()):
                 edits.drop(argument)
         passed = call.args[0].value if call.args and method in _UNPACKED else None
         if passed is not None and not edits.has_edit(passed) and takes_several(edits, passed):
@@ -90,16 +73,7 @@ def takes_several(edits: Edits, passed: cst.BaseExpression) -> bool:
 
 
 def _spread(edits: Edits, function: cst.BaseExpression) -> cst.BaseExpression:
-    function = in_parentheses(function) if isinstance(function, cst.Lambda) else function
-    return edits.expression("lambda row: {function}(*row)", function=function)
-
-
-def _is_example(edits: Edits, value: cst.BaseExpression) -> bool:
-    return "example" in edits.values.of(value)
-
-
-def _is_old_optimizer(edits: Edits, value: cst.BaseExpression) -> bool:
-    return edits.values.of(value) == {"optax"}
+    return edits.expression("lambda row: {function}(*row)", function=lambda_in_parentheses(function))
 
 
 def _plan_numpy(edits: Edits, method: cst.Attribute) -> None:

@@ -10,9 +10,9 @@ import libcst.matchers as m
 from anytpu.migrate.port import known
 from anytpu.migrate.port.arguments import argument_of, keyword_of
 from anytpu.migrate.port.edits import Edits
+from anytpu.migrate.replaced.table import advice
 
 _ACCURACY = ("acc", "val_acc")
-_MIXED = "one model here has the metric 'acc' and one 'accuracy': the log has the name that compile was given"
 
 
 def plan_metric_names(edits: Edits) -> None:
@@ -36,12 +36,11 @@ def plan_metric_names(edits: Edits) -> None:
 
 def _metric_texts(edits: Edits) -> list[cst.SimpleString]:
     """Return the strings that name metrics in calls of `compile`, also through a variable."""
-    compiled = [call for call in edits.tree.all(cst.Call) if _is_compile(call)]
-    passed = [argument_of(call, at, key) for call in compiled for at, key in ((2, "metrics"), (-1, "weighted_metrics"))]
-    values = [argument.value for argument in passed if argument is not None]
-    for value in values:  # It grows meanwhile.
-        held = edits.tree.values_assigned_to(value.value) if isinstance(value, cst.Name) else []
-        values += [other for other in held if other not in values]
+    compiled = edits.tree.method_calls("compile")
+    passed = [
+        argument_of(call, at, key) for call, _ in compiled for at, key in ((2, "metrics"), (-1, "weighted_metrics"))
+    ]
+    values = [part for argument in passed if argument is not None for part in edits.tree.sources(argument.value)]
     strings = [text for value in values for text in edits.tree.nodes(value) if isinstance(text, cst.SimpleString)]
     return [text for text in strings if _is_metric(edits, text)]
 
@@ -67,7 +66,7 @@ def _plan_mixed(edits: Edits, text: cst.SimpleString) -> None:
     item = edits.tree.around(text, cst.Subscript) if isinstance(edits.tree.parent(text), cst.Index) else None
     other = text.value.replace("acc", "accuracy")
     if item is None or edits.tree.is_stored(item):
-        edits.say(text, _MIXED, "note")
+        edits.say(text, advice("two names of accuracy"), "note")
         return
     edits.put(
         item,

@@ -38,7 +38,8 @@ def ported_notebook(text: str, name: str) -> tuple[Ported, str]:
     """
     notebook = _read(text, name)
     cells = [cell for cell in notebook["cells"] if _is_python(cell)]
-    joined = "".join(f"__cell__({number})\n{_code(cell)}\n" for number, cell in enumerate(cells, 1))
+    codes = [MAGIC.sub(r"\1pass  # aside: \2", "".join(cell["source"])) for cell in cells]
+    joined = "".join(f"__cell__({number})\n{code}\n" for number, code in enumerate(codes, 1))
     program = ported(joined, f"the code of {name}")
     if not program.is_changed:
         return _shown(program), text
@@ -79,10 +80,6 @@ def _is_python(cell: dict[str, Any]) -> bool:
     code = "".join(cell["source"])
     is_magic = code.lstrip().startswith("%%") and not _RUNS_PYTHON.match(code)
     return cell.get("cell_type") == "code" and not is_magic
-
-
-def _code(cell: dict[str, Any]) -> str:
-    return MAGIC.sub(r"\1pass  # aside: \2", "".join(cell["source"]))
 
 
 def _set(cell: dict[str, Any], code: str) -> None:

@@ -14,6 +14,7 @@ from anytpu.migrate.port.arguments import argument_of
 from anytpu.migrate.port.edits import Edits
 from anytpu.migrate.port.rules import rules
 from anytpu.migrate.port.tree import Tree
+from anytpu.migrate.replaced.table import advice
 
 ADDRESS_VARIABLE = "COLAB_TPU_ADDR"
 _ADDRESSES = re.compile(r"grpc://|COLAB_TPU_ADDR|KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS|TPU_NAME|\.(get_)?master\(")
@@ -33,8 +34,7 @@ def plan_resolvers(edits: Edits) -> None:
             edits.drop_statement(node)
     for node in edits.tree.all(cst.SimpleString):
         if ADDRESS_VARIABLE in node.value and not edits.is_done(node):
-            advice = 'only the notebooks of 2018 set this; tpu.TPUClusterResolver("") finds the TPU without it'
-            edits.say(node, advice, "note")
+            edits.say(node, advice("address of 2018"), "note")
 
 
 def _plan_resolver(edits: Edits, node: cst.Name | cst.Attribute) -> None:
@@ -48,12 +48,11 @@ def _plan_resolver(edits: Edits, node: cst.Name | cst.Attribute) -> None:
     removed = [argument for argument in call.args if not (argument is tpu and is_kept)]
     if removed:
         code = ", ".join(tree.code(argument).rstrip(", \n") for argument in removed)
-        edits.say(call, f"{code} is left out: the worker of a TensorFlow program does not speak to JAX", "note")
+        edits.say(call, advice("worker that is left out", code=code), "note")
         for argument in removed:
             edits.cover(argument)
     elif tpu is not None and not isinstance(tpu.value, cst.SimpleString):
-        advice = f'{tree.code(tpu.value)} is kept: it must be "", "local", "virtual" or a slice such as "v2-8"'
-        edits.say(call, advice, "note")
+        edits.say(call, advice("address that is kept", code=tree.code(tpu.value)), "note")
 
     def resolver(updated: cst.Call) -> cst.BaseExpression:
         arguments = [edits.rebuilt(tpu).with_changes(comma=cst.MaybeSentinel.DEFAULT)] if tpu and is_kept else []
@@ -63,12 +62,12 @@ def _plan_resolver(edits: Edits, node: cst.Name | cst.Attribute) -> None:
     edits.put(call, resolver, covers=node)
 
 
-def _is_worker(tree: Tree, value: cst.BaseExpression, hops: int = 3) -> bool:
+def _is_worker(tree: Tree, value: cst.BaseExpression) -> bool:
     """Return whether an argument is, or was assigned, the name or address of a worker."""
-    if isinstance(value, cst.SimpleString):
-        return value.evaluated_value not in ("", "local")
-    if isinstance(value, cst.List | cst.Tuple) or _ADDRESSES.search(tree.code(value)):
-        return True
-    if not isinstance(value, cst.Name) or not hops:
-        return False
-    return any(_is_worker(tree, assigned, hops - 1) for assigned in tree.values_assigned_to(value.value))
+    for part in tree.sources(value):
+        if isinstance(part, cst.SimpleString):
+            if part.evaluated_value not in ("", "local"):
+                return True
+        elif isinstance(part, cst.List | cst.Tuple) or _ADDRESSES.search(tree.code(part)):
+            return True
+    return False

@@ -5,14 +5,7 @@ from __future__ import annotations
 import functools
 
 from anytpu.migrate.port.known import exists
-from anytpu.migrate.replaced.table import Replacement, replacements
-
-_MOVED = {
-    "engine": ("models", "layers"),
-    "preprocessing": ("utils", "layers"),
-    "experimental": ("layers", "optimizers", "optimizers.schedules"),
-}
-"""Folders of Keras 2 whose names are public elsewhere."""
+from anytpu.migrate.replaced.table import Replacement, facts, replacements
 
 
 @functools.cache
@@ -67,6 +60,6 @@ def keras_name(name: str) -> str | None:
     if exists(name):
         return name
     parts = name.split(".")
-    homes = (parts[1], *_MOVED.get(parts[1], ()))
+    homes = (parts[1], *facts("homes of Keras 2").get(parts[1], ()))
     names = [f"keras.{home}.{parts[-1]}" for home in homes] if len(parts) > 2 else []
     return next((public for public in names if exists(public)), None)

@@ -15,12 +15,9 @@ from anytpu.migrate.port.edits import Edits
 from anytpu.migrate.port.rules import new_name, rule_of
 from anytpu.migrate.port.tree import parameter_names
 from anytpu.migrate.port.values import MODEL_FUNCTION
+from anytpu.migrate.replaced.table import advice
 
 _GENERATOR = "keras.random.SeedGenerator()"
-_LAMBDA = (
-    "a Lambda has no state, so its random numbers would never change: write a layer with "
-    "self.seed_generator = keras.random.SeedGenerator(), and pass seed=self.seed_generator"
-)
 
 
 def plan_seeds(edits: Edits) -> None:
@@ -31,20 +28,24 @@ def plan_seeds(edits: Edits) -> None:
     # 1. Give each call a seed: of its layer, of a model function, or of one generator for the whole program.
     in_lambdas, first = functions_of_lambdas(edits), None
     for node in tree.all(cst.Name, cst.Attribute):
-        call = tree.parent_call(node)
-        if call is None or not is_random(edits, node) or _has_seed(edits, call):
+        call, function = tree.parent_call(node), tree.function(node)
+        if call is None or function is None or not is_random(edits, node) or edits.values.is_host(node):
             continue
-        function = tree.function(node)
-        if function is None or edits.values.is_host(node) or _is_constructor(function):
+        given = argument_of(call, -1, "seed")
+        if given is not None and edits.values.is_a(given.value, "keras.random.SeedGenerator"):
             continue
+        if isinstance(function, cst.FunctionDef) and function.name.value in ("__init__", "build"):
+            continue  # It makes variables, so it is never traced.
         if function in in_lambdas:
-            edits.say(call, _LAMBDA)
+            edits.say(call, advice("random lambda"))
             continue
-        owner = _layer_around(edits, node)
-        if owner is not None:
+        owner = tree.around(node, cst.ClassDef)
+        if owner is not None and edits.values.is_layer(owner):
             owners.add(owner)
-        seed = "self.seed_generator" if owner is not None else shared
-        seed = _GENERATOR if owner is None and _is_in_model_function(edits, node) else seed
+            seed = "self.seed_generator"
+        else:
+            is_in_model = any(set(parameter_names(around)) >= MODEL_FUNCTION for around in tree.functions(node))
+            seed = _GENERATOR if is_in_model else shared
         first = node if seed == shared and first is None else first
         edits.compose(call, lambda updated, seed=seed: with_argument(updated, "seed", edits.expression(seed)))
     # 2. Make the generators. The common one stands before the first statement that uses it.
@@ -53,11 +54,6 @@ def plan_seeds(edits: Edits) -> None:
     if first is not None:
         top = next(statement for statement in tree.module.body if first in set(tree.nodes(statement)))
         edits.insert_before(top, [edits.statement(f"{shared} = {_GENERATOR}")])
-
-
-def _is_constructor(function: cst.CSTNode) -> bool:
-    """Return whether a function makes variables: it is never traced, so it needs no seed."""
-    return isinstance(function, cst.FunctionDef) and function.name.value in ("__init__", "build")
 
 
 def is_random(edits: Edits, node: cst.CSTNode) -> bool:
@@ -69,27 +65,11 @@ def is_random(edits: Edits, node: cst.CSTNode) -> bool:
     return rule[1].target.startswith("keras.random.") or (new_name(old) or "").startswith("keras.random.")
 
 
-def _has_seed(edits: Edits, call: cst.Call) -> bool:
-    """Return whether a call has a seed that works in a step: a generator, not an integer of TensorFlow's."""
-    seed = argument_of(call, -1, "seed")
-    return seed is not None and edits.values.is_a(seed.value, "keras.random.SeedGenerator")
-
-
 def functions_of_lambdas(edits: Edits) -> set[cst.CSTNode]:
     """Return the functions that `Lambda` layers call."""
-    calls = [call for call in edits.tree.all(cst.Call) if edits.tree.library_name(call.func) == "keras.layers.Lambda"]
+    calls = [call for call, name in edits.tree.calls() if name == "keras.layers.Lambda"]
     passed = [call.args[0].value for call in calls if call.args]
     return {function.node for value in passed for function in edits.values.functions(value)}
-
-
-def _layer_around(edits: Edits, node: cst.CSTNode) -> cst.ClassDef | None:
-    owner = edits.tree.around(node, cst.ClassDef)
-    return owner if owner is not None and edits.values.is_layer(owner) else None
-
-
-def _is_in_model_function(edits: Edits, node: cst.CSTNode) -> bool:
-    names = [parameter_names(function) for function in edits.tree.functions(node)]
-    return any(set(parameters) >= MODEL_FUNCTION for parameters in names)
 
 
 def _give_generator(edits: Edits, owner: cst.ClassDef) -> None:

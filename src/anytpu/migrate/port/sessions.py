@@ -37,16 +37,12 @@ def _plan(edits: Edits, block: cst.With, item: cst.WithItem) -> None:
     uses = [n for n in tree.names(block.body) if isinstance(name, cst.Name) and n.value == name.value]
     rewritten = [use for use in uses if _plan_use(edits, use)]
     for use in uses:
-        if use not in rewritten and _old_name(tree, _fetched(tree, use)) is None:
+        call = tree.parent_call(tree.parent(use) or use)
+        fetched = call.args[0].value if call is not None and call.args else None
+        if use not in rewritten and _old_name(tree, fetched) is None:
             edits.say(tree.statement(use), advice_of(rules()["Session"]))
     if len(rewritten) == len(uses) and uses and len(block.items) == 1 and isinstance(block.body, cst.IndentedBlock):
         edits.put_body(block, item)
-
-
-def _fetched(tree: Tree, use: cst.Name) -> cst.BaseExpression | None:
-    """Return the first argument of a method that is called on a session."""
-    call = tree.parent_call(tree.parent(use) or use)
-    return call.args[0].value if call is not None and call.args else None
 
 
 def _plan_use(edits: Edits, use: cst.Name) -> bool:
@@ -60,12 +56,9 @@ def _plan_use(edits: Edits, use: cst.Name) -> bool:
         return True
     fetched = call.args[0].value if method.attr.value == "run" and len(call.args) == 1 else None
     is_system = (_old_name(tree, fetched) or "").rpartition(".")[2] in _SYSTEM
-    is_computed = fetched is not None and not isinstance(fetched, cst.Call) and not _has_graph(tree)
+    # With placeholders, variables or optimizers a session computes something anew.
+    has_graph = any(name in _GRAPH or name.endswith("Optimizer") for _, name in tree.chains())
+    is_computed = fetched is not None and not isinstance(fetched, cst.Call) and not has_graph
     if is_system or is_computed:
         edits.put(call, lambda updated: updated.args[0].value)
     return is_system or is_computed
-
-
-def _has_graph(tree: Tree) -> bool:
-    """Return whether a program has placeholders, variables or optimizers, so that a session computes something anew."""
-    return any(name in _GRAPH or name.endswith("Optimizer") for _, name in tree.chains())

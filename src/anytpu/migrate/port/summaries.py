@@ -11,18 +11,18 @@ import libcst.matchers as m
 from anytpu.migrate.port.arguments import argument_of
 from anytpu.migrate.port.edits import Edits
 from anytpu.migrate.port.rules import rules
-from anytpu.migrate.replaced.table import advice_of
+from anytpu.migrate.replaced.table import advice, advice_of
 
 _MAKERS = ("summary.create_file_writer", "contrib.summary.create_file_writer")
-_ENDS = ("flush", "close", "init")
-_NOTE = "printed instead of written to a TensorBoard event file"
 
 
 def plan_summaries(edits: Edits) -> None:
     """Plan the writers, the blocks `with writer.as_default()` and the scalars in them."""
     # 1. Print the scalars. Other summaries stay, and so do all in traced code, with one finding for each function.
     tree = edits.tree
-    writers = {code for node, name in tree.chains() if name in _MAKERS and (code := _target(edits, node)) is not None}
+    makers = [node for node, name in tree.chains() if name in _MAKERS]
+    targets = {node: tree.target_code(tree.small_statement(node)) for node in makers}
+    writers = {code for code in targets.values() if code is not None}
     traced: set[cst.CSTNode | None] = set()
     needs_writer = False
     for node, name in tree.chains():
@@ -48,22 +48,12 @@ def plan_summaries(edits: Edits) -> None:
         )
         if is_writer and isinstance(block.body, cst.IndentedBlock) and not edits.is_done(block.items[0]):
             edits.put_body(block, block.items[0])
-    for call in tree.all(cst.Call):
-        is_end = isinstance(call.func, cst.Attribute) and call.func.attr.value in _ENDS and tree.is_statement(call)
-        if is_end and isinstance(call.func, cst.Attribute) and tree.code(call.func.value) in writers:
+    for call, method in tree.method_calls("flush", "close", "init"):
+        if tree.is_statement(call) and tree.code(method.value) in writers:
             edits.drop_statement(call)
-    _drop_writers(edits)
-
-
-def _target(edits: Edits, maker: cst.CSTNode) -> str | None:
-    return edits.tree.target_code(edits.tree.small_statement(maker))
-
-
-def _drop_writers(edits: Edits) -> None:
-    for node, name in edits.tree.chains():
-        if name in _MAKERS and _target(edits, node) is not None:
-            edits.drop_statement(node)
-            edits.say(node, _NOTE, "note")
+    for node in (node for node, code in targets.items() if code is not None):
+        edits.drop_statement(node)
+        edits.say(node, advice("printed summary"), "note")
 
 
 def _print(edits: Edits, call: cst.Call) -> None:

@@ -24,7 +24,7 @@ from anytpu.migrate.port.keras_classes import is_model_step
 from anytpu.migrate.port.rules import rules
 from anytpu.migrate.port.tree import Tree, parameter_names
 from anytpu.migrate.port.variables import certain_writes, reads, reads_before_it_writes, writes
-from anytpu.migrate.replaced.table import advice_of
+from anytpu.migrate.replaced.table import advice, advice_of
 
 _LOSS_NAMES = ("compute_loss", "loss_of_batch", "loss_to_differentiate")
 _LOSSES_NAMES = ("compute_losses", "losses_of_batch", "losses_to_differentiate")
@@ -309,13 +309,17 @@ def _put(edits: Edits, tape: _Tape) -> None:
     first, *others = tape.gradients
     function = edits.tree.free_name(*(_LOSSES_NAMES if others else _LOSS_NAMES))
     gradients = first.target or edits.tree.free_name(*_GRADIENT_NAMES)
+    # The function takes the watched tensors, several as one argument, and the variables that the body changes.
+    watched = tape.watched if tape.watched.isidentifier() or not tape.watched else "watched"
+    parameters = ", ".join([*filter(None, [watched]), *(f"{name}={name}" for name in tape.carried)])
+    unpacked = [] if watched == tape.watched else [edits.statement(f"{tape.watched} = {watched}")]
 
     def rewritten(_: cst.With) -> cst.FlattenSentinel:
         body = [new for statement in tape.body for new in edits.rebuilt_lines(statement)]
         moved = [line.with_changes(body=[edits.rebuilt(small) for small in line.body]) for line in tape.moved]
         before = [new for statement in tape.before for new in edits.rebuilt_lines(statement)]
-        definition = edits.statement(f"def {function}({_parameters(tape)}):\n    pass").with_changes(
-            body=tape.block.body.with_changes(body=[*_unpacked(edits, tape), *body, _returned(edits, tape, kept)]),
+        definition = edits.statement(f"def {function}({parameters}):\n    pass").with_changes(
+            body=tape.block.body.with_changes(body=[*unpacked, *body, _returned(edits, tape, kept)]),
             leading_lines=tape.block.leading_lines,
         )
         rest = [new for statement in tape.rest for new in edits.rebuilt_lines(statement)]
@@ -338,22 +342,6 @@ def _put(edits: Edits, tape: _Tape) -> None:
     edits.put(tape.block, rewritten)
     for item in tape.block.items:
         edits.cover(item)
-
-
-def _parameters(tape: _Tape) -> str:
-    """Return the parameters of the function: the watched tensors, and the variables that the body changes."""
-    watched = [_argument(tape)] if tape.watched else []
-    return ", ".join([*watched, *(f"{name}={name}" for name in tape.carried)])
-
-
-def _argument(tape: _Tape) -> str:
-    return tape.watched if tape.watched.isidentifier() else "watched"
-
-
-def _unpacked(edits: Edits, tape: _Tape) -> list[cst.SimpleStatementLine]:
-    """Return the line that takes several watched tensors apart, if there are several."""
-    is_one = not tape.watched or tape.watched.isidentifier()
-    return [] if is_one else [edits.statement(f"{tape.watched} = {_argument(tape)}")]
 
 
 def _returned(edits: Edits, tape: _Tape, kept: Sequence[str]) -> cst.SimpleStatementLine:
@@ -397,8 +385,7 @@ def _tuple(names: Sequence[str], is_tuple: bool = False) -> str:
 
 def _list_unbuilt(edits: Edits, variables: cst.BaseExpression) -> None:
     """List the variables of models that have none before their first call: they are named before it here."""
-    assigned = edits.tree.values_assigned_to(variables.value) if isinstance(variables, cst.Name) else []
-    for part in (part for value in assigned or [variables] for part in edits.tree.nodes(value)):
+    for part in (part for value in edits.tree.sources(variables) for part in edits.tree.nodes(value)):
         is_own = edits.tree.code(part) == "self.trainable_variables"
         if is_own and is_model_step(edits, edits.tree.function(variables)):
             continue  # `tpu.model_step` builds the model before its step.
@@ -412,4 +399,4 @@ def _list_unbuilt_model(edits: Edits, variables: cst.Attribute) -> None:
     is_built = any(edits.tree.code(call.func) == f"{model}.build" for call in calls)
     is_built |= any(edits.tree.code(call.func) == model and edits.tree.function(call) is None for call in calls)
     if not is_built:
-        edits.say(variables, f"{model} has no variables before its first call: call it on a batch before the loop")
+        edits.say(variables, advice("unbuilt model", model=model))

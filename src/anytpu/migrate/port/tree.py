@@ -69,6 +69,11 @@ class Tree:
         self._scopes = wrapper.resolve(ScopeProvider)
         self._nodes = list(_below(self.module))
         self._variables = [node for node in self._nodes if isinstance(node, cst.Name) and self._is_variable(node)]
+        self._assigned: dict[str, list[cst.BaseExpression]] = {}
+        for assign in self.all(cst.Assign):
+            for target in assign.targets:
+                for name in dict.fromkeys(n.value for n in self.names(target.target) if self.is_stored(n)):
+                    self._assigned.setdefault(name, []).append(assign.value)
 
     def nodes(self, root: cst.CSTNode | None = None) -> Iterable[cst.CSTNode]:
         """Return a node and its descendants in text order; None starts at the module."""
@@ -119,6 +124,11 @@ class Tree:
         names = [self._imported(value.func) if isinstance(value, cst.Call) else [] for value in values]
         return any(name.startswith("numpy.") for imported in names for name in imported)
 
+    def is_integer_type(self, dtype: cst.BaseExpression) -> bool:
+        """Return whether a type is one of integers that holds each size."""
+        text = dtype.evaluated_value if isinstance(dtype, cst.SimpleString) else self.old_name(dtype)
+        return text in ("int32", "int64", "dtypes.int32", "dtypes.int64")
+
     def library_name(self, node: cst.CSTNode) -> str | None:
         """Return the canonical name of TensorFlow's, or the full name of Keras's, that a dotted name resolves to."""
         return self.old_name(node) or self.keras_name(node)
@@ -136,6 +146,16 @@ class Tree:
         for node in self.all(cst.Name, cst.Attribute):
             if not isinstance(self.parent(node), cst.Attribute) and (name := self.old_name(node)) is not None:
                 yield node, name
+
+    def calls(self) -> Iterator[tuple[cst.Call, str]]:
+        """Yield the calls of names of TensorFlow or Keras, with the name."""
+        named = ((call, self.library_name(call.func)) for call in self.all(cst.Call))
+        return ((call, name) for call, name in named if name is not None)
+
+    def method_calls(self, *names: str) -> Iterator[tuple[cst.Call, cst.Attribute]]:
+        """Yield the calls of methods of some names, on any object, with the method: `a.f(x)` with `a.f`."""
+        methods = ((call, call.func) for call in self.all(cst.Call) if isinstance(call.func, cst.Attribute))
+        return ((call, method) for call, method in methods if method.attr.value in names)
 
     def statement(self, node: cst.CSTNode) -> Any:
         """Return the innermost statement line or compound statement that contains a node."""
@@ -233,9 +253,15 @@ class Tree:
 
     def values_assigned_to(self, name: str) -> list[cst.BaseExpression]:
         """Return all values assigned to a variable of this name, anywhere in the program."""
-        assigns = [(node, target.target) for node in self.all(cst.Assign) for target in node.targets]
-        stored = [(node, {n.value for n in self.names(target) if self.is_stored(n)}) for node, target in assigns]
-        return [node.value for node, names in stored if name in names]
+        return self._assigned.get(name, [])
+
+    def sources(self, node: cst.BaseExpression | None) -> list[cst.BaseExpression]:
+        """Return an expression and, where it is a variable, what is assigned to it, directly or through variables."""
+        found = [node] if node is not None else []
+        for part in found:  # It grows meanwhile.
+            assigned = self.values_assigned_to(part.value) if isinstance(part, cst.Name) else []
+            found += [value for value in assigned if value not in found]
+        return found
 
 
 def _below(root: cst.CSTNode) -> Iterator[cst.CSTNode]:

@@ -44,11 +44,8 @@ def _training_functions(tree: ast.Module) -> dict[str, bool]:
     """Map each function of a program to whether it trains, also through other functions."""
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     own = {function.name: False for function in functions}
-    for _ in range(len(functions) + 1):
-        extended = own | {function.name: True for function in functions if _trains(function, own)}
-        if extended == own:
-            break
-        own = extended
+    while (more := own | {function.name: True for function in functions if _trains(function, own)}) != own:
+        own = more
     return own
 
 

@@ -20,45 +20,13 @@ from anytpu.migrate.port.kinds import IN_MODEL, IN_SEQUENTIAL, OF_ANY_CLASS
 from anytpu.migrate.port.known import Definition
 from anytpu.migrate.port.rules import rules
 from anytpu.migrate.port.tree import parameter_names
-from anytpu.migrate.replaced.table import Replacement, advice_of
+from anytpu.migrate.replaced.table import Replacement, advice, advice_of, facts
 
-OWNERS = {
-    "anytpu.pipeline.Dataset": "data.Dataset",
-    "anytpu.TPUClusterResolver": "distribute.cluster_resolver.TPUClusterResolver",
-    "anytpu.strategy.base.Strategy": "distribute.Strategy",
-    "keras.Sequential": "keras.Sequential",
-    "keras.Model": "keras.Model",
-    "keras.layers.Layer": "keras.layers.Layer",
-    "keras.optimizers.Optimizer": "keras.optimizers.Optimizer",
-    "keras.metrics.Metric": "keras.metrics.Metric",
-    "keras.losses.Loss": "keras.losses.Loss",
-    "keras.callbacks.Callback": "keras.callbacks.Callback",
-    "keras.Variable": "Variable",
-    "anytpu.TPUEstimator": "estimator.tpu.TPUEstimator",
-}
-"""Classes whose uses are checked, and the old name that the table's rows for their members start with."""
-_ADDED = {
-    "reset_states": "keras.metrics.Metric",
-    "minimize": "keras.optimizers.Optimizer",
-    "compiled_loss": "keras.Model",
-    "compiled_metrics": "keras.Model",
-}
-"""Members that anytpu adds to classes of Keras."""
 _ONLY_OF_MODELS = ("compile", "fit_generator", "evaluate_generator", "predict_generator")
 """Methods that no class but a model has; `compile` of others has two arguments at most."""
-_OF_BUILT_MODELS = frozenset(["inputs", "outputs", "input_names", "output_names", "input_shape", "output_shape"])
-"""Members of a model that is made of its inputs and outputs; `keras.Model` makes one of a class of its own."""
 _GIVES_SHAPE = re.compile(r"input_(shape|dim|length)\b|Input(Layer)?\(|Embedding\(")
 """In a program with this, a Sequential of Keras 2 is built, and its name is in no name of a variable."""
-_TWO_PATHS = (
-    "the path of a variable in Keras 3 starts with the name of a keras.Sequential, and not with that of another model: "
-    "print variable.path, and compare with its parts"
-)
 _MAX_LISTED = 24
-_NAME = (
-    "of a variable of Keras 3 this is the name within its layer, such as kernel: write variable.path for "
-    "'dense/kernel', and leave ':0' out"
-)
 
 
 def plan_uses(edits: Edits) -> None:
@@ -106,15 +74,15 @@ def _plan_member(edits: Edits, node: cst.Attribute) -> None:
     if "dataset options" in edits.values.of(node.value):
         edits.drop_statement(node)
         return
-    checked = [(owner, old) for owner in owners for new, old in OWNERS.items() if known.is_below(owner, new)]
+    checked = [(owner, old) for owner in owners for new, old in facts("owners").items() if known.is_below(owner, new)]
     call = "()" if made is not None else ""
     rows = (rules().get(f"{old}.{name}{ending}") for _, old in checked for ending in (call, ""))
     row = next((row for row in rows if row is not None), None)
     if not checked or is_own or (name.startswith("_") and row is None) or f".{name}" in rules():
         return
     has_member = any(name in known.members(owner) for owner in owners)
-    is_known = has_member or any(known.is_below(owner, _ADDED.get(name, "")) for owner in owners)
-    is_known |= name in _OF_BUILT_MODELS and any(known.is_below(owner, "keras.Model") for owner in owners)
+    unseen = facts("members that no class shows").get(name, "")
+    is_known = has_member or any(known.is_below(owner, unseen) for owner in owners)
     if row is not None:
         _apply(edits, node, row, has_member)
     elif not is_known and not edits.tree.is_stored(node) and _is_gone(edits, node, owners):
@@ -126,17 +94,12 @@ def _plan_member(edits: Edits, node: cst.Attribute) -> None:
 def _owners_by_member(edits: Edits, node: cst.Attribute, call: cst.Call | None) -> list[Definition]:
     """Return the class of a value that is not known, if its member says it; list a name of a variable."""
     name, model = node.attr.value, known.find("keras.Model")
-    if name == "name" and _is_compared_with_path(edits, node):
-        edits.say(node, _NAME)
+    comparison = edits.tree.around(node, cst.Comparison) if name == "name" else None
+    texts = [text for text in edits.tree.nodes(comparison) if isinstance(text, cst.SimpleString)] if comparison else ()
+    if any(re.search(r"\w/\w|:0", text.value) for text in texts):
+        edits.say(node, advice("name of a variable"))  # Only a variable's is "dense_1/kernel:0".
     is_model = call is not None and name in _ONLY_OF_MODELS and (name != "compile" or len(call.args) > 2)
     return [model] if is_model and model is not None else []
-
-
-def _is_compared_with_path(edits: Edits, node: cst.Attribute) -> bool:
-    """Return whether a name is compared with a text such as "dense_1/kernel:0", which only a variable's can be."""
-    comparison = edits.tree.around(node, cst.Comparison)
-    texts = edits.tree.nodes(comparison) if comparison is not None else ()
-    return any(isinstance(text, cst.SimpleString) and re.search(r"\w/\w|:0", text.value) for text in texts)
 
 
 def _is_gone(edits: Edits, node: cst.Attribute, owners: list[Definition]) -> bool:
@@ -184,7 +147,7 @@ def _apply(edits: Edits, node: cst.Attribute, row: Replacement, has_member: bool
         if IN_SEQUENTIAL in kinds and _GIVES_SHAPE.search(edits.tree.module.code):
             template = template.replace(".path", '.path.partition("/")[2]')
             if IN_MODEL in kinds:
-                edits.say(node, _TWO_PATHS)
+                edits.say(node, advice("two paths"))
         if text is not None and text.start[-1] == '"':
             template = template.replace('"', "'")
         edits.put(node, lambda updated: edits.expression(template, **{OWNER: updated.value}))
@@ -199,5 +162,5 @@ def _unknown(owner: Definition, name: str) -> str:
     shown = "tpu.pipeline.Dataset" if known.find("anytpu.pipeline.Dataset") == owner else owner.name
     names = sorted(n for n, member in known.members(owner).items() if member is not None and not n.startswith("_"))
     if len(names) > _MAX_LISTED:
-        return f"{shown} has no {name}; `anytpu docs migrate` has what replaces what"
-    return f"{shown} has no {name}: write it with its own methods, {', '.join(names)}"
+        return advice("no such member of many", shown=shown, name=name)
+    return advice("no such member", shown=shown, name=name, names=", ".join(names))

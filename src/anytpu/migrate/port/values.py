@@ -39,12 +39,14 @@ from anytpu.migrate.port.kinds import (
     instance_of,
     instances_of,
     item_of,
+    kinds_of,
     list_of,
     result_of,
 )
 from anytpu.migrate.port.known import Definition
 from anytpu.migrate.port.rules import new_name
 from anytpu.migrate.port.tree import Function, Tree, parameter_names
+from anytpu.migrate.replaced.table import facts
 
 MAX_ROUNDS = 8
 """Maximum number of rounds; each follows values through one more assignment or call."""
@@ -165,7 +167,7 @@ class Values:
     def is_of_sizes(self, call: cst.Call) -> bool:
         """Return whether a call computes with sizes alone, so that its result is known when JAX traces a step."""
         name = self.tree.library_name(call.func) or ""
-        if name == "cast" and len(call.args) == 2 and is_integer_type(self.tree, call.args[1].value):
+        if name == "cast" and len(call.args) == 2 and self.tree.is_integer_type(call.args[1].value):
             return self.of(call.args[0].value) == SIZE
         if not _OF_SIZES.match(name):
             return False
@@ -354,15 +356,18 @@ class Values:
             kinds |= frozenset(self._method(own, name))
         members = [known.members(owner).get(name) for owner in self.classes(node.value)]
         properties = [member for member in members if member is not None and member.is_property]
-        if name == "optimizer" and self.is_a(node.value, "keras.Model"):
-            kinds |= instance_of("keras.optimizers.Optimizer")
-        if name == "model" and self.is_a(node.value, "keras.callbacks.Callback"):
-            kinds |= instance_of("keras.Model") | {OF_ANY_CLASS}
+        kinds |= self._given_member(name, node.value)
         if name == "layers" and self.is_a(node.value, "keras.Model"):
             kinds |= list_of(instance_of("keras.layers.Layer") | {OF_ANY_CLASS} | self._place(node.value))
         if name in _VARIABLES or (name in ("variables", "weights") and self.is_a(node.value, *_HAVE_VARIABLES)):
             kinds |= list_of(instance_of("keras.Variable") | self._place(node.value))
         return kinds | instances_of(*map(known.returned_class, properties))
+
+    def _given_member(self, name: str, owner: cst.CSTNode) -> Kinds:
+        """Return the values that the table gives for a member, such as "optimizer" of a model or "add_weight()"."""
+        given = (full.rpartition(".") for full in facts("values of members"))
+        homes = [f"{home}.{name}" for home, _, last in given if last == name and self.is_a(owner, home)]
+        return UNKNOWN.union(*(kinds_of(facts("values of members")[full]) for full in homes))
 
     def _place(self, owner: cst.CSTNode) -> Kinds:
         """Return the mark of the layers and variables of a model, and of the variables of a layer of it."""
@@ -441,8 +446,8 @@ class Values:
                 return instance_of(DATASET)
         if name == "get_layer":
             return instance_of("keras.layers.Layer") | {OF_ANY_CLASS} | self._place(owner)
-        if name == "add_weight" and self.is_a(owner, "keras.layers.Layer"):
-            return instance_of("keras.Variable")
+        if given := self._given_member(f"{name}()", owner):
+            return given
         if name == "sync_to_cpu" and "converted" in self.of(owner):
             return instance_of("keras.Model")
         if name in ("get_next", "__next__") and "iterator" in self.of(owner):
@@ -492,9 +497,3 @@ class Values:
         names |= {n.value for n in self.tree.names(own.node.body) if self.tree.scopes_of(n) == {own.node}}
         attributes = (n for n in self.tree.nodes(own.node) if isinstance(n, cst.Attribute) and self.tree.is_stored(n))
         return names | {n.attr.value for n in attributes if self.tree.code(n.value) == "self"}
-
-
-def is_integer_type(tree: Tree, dtype: cst.BaseExpression) -> bool:
-    """Return whether a type is one of integers that holds each size."""
-    text = dtype.evaluated_value if isinstance(dtype, cst.SimpleString) else tree.old_name(dtype)
-    return text in ("int32", "int64", "dtypes.int32", "dtypes.int64")

@@ -11,7 +11,7 @@ import functools
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 How = Literal["rename", "call", "drop", "pattern", "method", "same", "hand"]
 """The porter's way of rewriting the old line; table.toml explains each."""
@@ -50,11 +50,26 @@ class Replacement:
 
 
 @functools.cache
+def _sections() -> dict[str, Any]:
+    return tomllib.loads(Path(__file__).with_name("table.toml").read_text(encoding="utf-8"))
+
+
+@functools.cache
 def replacements() -> dict[str, tuple[Replacement, ...]]:
     """Return every row, by section of the page."""
-    sections = tomllib.loads(Path(__file__).with_name("table.toml").read_text(encoding="utf-8"))
-    shared = sections.pop("shared")
+    shared, sections = _sections()["shared"], {t: rows for t, rows in _sections().items() if isinstance(rows, list)}
     return {title: tuple(_replacement(shared, **row) for row in rows) for title, rows in sections.items()}
+
+
+def advice(name: str, /, **parts: Any) -> str:
+    """Return a text of the table's [advice], with its parts filled in."""
+    text = _sections()["advice"][name]
+    return text.format(**parts) if parts else text
+
+
+def facts(name: str) -> Any:
+    """Return what the table's [facts] has under a name: a dictionary of names."""
+    return _sections()["facts"][name]
 
 
 def _replacement(
@@ -96,21 +111,6 @@ def _pairs(text: str) -> dict[str, str | None]:
     """Read `x, y=0` as {"x": None, "y": "0"}."""
     pairs = (part.partition("=") for part in text.split(", ") if part)
     return {name: value if equal else None for name, equal, value in pairs}
-
-
-FOREIGN = {
-    "transformers.TF": "it is a TensorFlow model: write it with keras.layers, or take one of keras_hub",
-    "efficientnet": "it is built on TensorFlow's Keras: keras.applications has EfficientNetB0 to B7",
-    "classification_models": "it is built on TensorFlow's Keras: keras.applications has such models",
-    "segmentation_models": "it is built on TensorFlow's Keras: write the model with keras.layers",
-    "vit_keras": "it is built on TensorFlow's Keras: keras_hub has vision transformers that run on JAX",
-    "official": "it is the TensorFlow model garden: write the model with keras.layers, or take one of keras_hub",
-    "tf_models": "it is the TensorFlow model garden: write the model with keras.layers, or take one of keras_hub",
-    "bert": "it is built on TensorFlow: write the model with keras.layers, or take one of keras_hub",
-    "tensorboard.plugins": "it imports TensorFlow: write the numbers to a file, with csv or json",
-    "tf_agents": "it is built on TensorFlow; it has no counterpart here",
-}
-"""Packages built on TensorFlow, or beginnings of their names, with the advice for their imports."""
 
 
 def advice_for(attribute: str) -> str | None:

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import keras
 import numpy as np
-import pytest
 
 import anytpu as tpu
 from anytpu.errors import EstimatorError
+from error_texts import error_text
 from estimator_samples import arrays, estimator, input_fn, model_fn, spec_of
 
 X, _ = arrays()
@@ -25,9 +25,7 @@ def test_a_layer_that_changes_between_modes(tmp_path):
         return spec_of(mode, params, keras.layers.Dense(3)(x), labels, keras.optimizers.SGD(0.1))
 
     one = estimator(tmp_path, changing).train(input_fn, max_steps=1)
-    with pytest.raises(EstimatorError) as caught:
-        one.evaluate(input_fn, steps=1)
-    assert str(caught.value) == (
+    assert error_text(lambda: one.evaluate(input_fn, steps=1), kind=EstimatorError) == (
         "model_fn makes the layer 'dense' of another form than before: its 'kernel' was float32[6, 4] and is "
         "float32[6, 5] now. A model_fn must make the same layers in the same order in every mode; give a layer that "
         "only one mode has a name of its own"
@@ -42,9 +40,7 @@ def test_a_layer_that_training_has_not_made(tmp_path):
         return spec_of(mode, params, keras.layers.Dense(3, name="logits")(x), labels, keras.optimizers.SGD(0.1))
 
     one = estimator(tmp_path, more).train(input_fn, max_steps=1)
-    with pytest.raises(EstimatorError) as caught:
-        next(one.predict(lambda params: X))
-    assert str(caught.value) == (
+    assert error_text(lambda: next(one.predict(lambda params: X)), kind=EstimatorError) == (
         "model_fn makes the layer 'dense_1', which it did not make when it was called before: a variable "
         "'dense_1/kernel' of the form float32[4, 4]. A model_fn must make the same layers in the same order in every "
         "mode; what one mode makes depends on mode and params only"
@@ -59,9 +55,7 @@ def test_a_model_of_another_form_than_the_checkpoint(tmp_path):
         return spec_of(mode, params, keras.layers.Dense(3)(features), labels, keras.optimizers.SGD(0.1))
 
     estimator(tmp_path, wide).train(input_fn, max_steps=1)
-    with pytest.raises(EstimatorError) as caught:
-        estimator(tmp_path, narrow).evaluate(input_fn, steps=1)
-    assert str(caught.value) == (
+    assert error_text(lambda: estimator(tmp_path, narrow).evaluate(input_fn, steps=1), kind=EstimatorError) == (
         f"the checkpoint of step 1 in {str(tmp_path)!r} is of another model than model_fn makes to evaluate or "
         "predict, and none of it is loaded. With another shape: 'dense/kernel' float32[6, 9] in the checkpoint and "
         "float32[6, 3] in the model, 'dense/bias' float32[9] in the checkpoint and float32[3] in the model. Use the "
