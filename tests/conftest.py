@@ -18,6 +18,8 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 # Before anything imports JAX. Tests of real accelerators run in a process of their own.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Most tests compile without most optimizations, a third of their time. "0" compiles all as a user's programs are.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 import jax
 import pytest
@@ -25,6 +27,7 @@ from hypothesis import HealthCheck, settings
 
 # Before any test module imports keras: it chooses the backend.
 import anytpu  # noqa: F401
+import quick_compilation  # noqa: F401
 from anytpu import _keras_layers
 from anytpu.train.checkpoint import saver
 
@@ -61,23 +64,28 @@ def same_initial_weights() -> None:
 
 
 QUICK = "JAX_DISABLE_MOST_OPTIMIZATIONS"
+# Folders whose tests read what a compiler makes of a program.
+OPTIMIZED = [Path(__file__).parent / folder for folder in ("planning", "bench")]
 
 
-@pytest.fixture(scope="module")
-def quick_compilation() -> Iterator[None]:
-    """Compile without LLVM's optimizations, half of a test's time: for tests of numbers to a tolerance, not of bits.
-
-    JAX_DISABLE_MOST_OPTIMIZATIONS=0 in the environment compiles these tests too as a user's programs are.
-    """
-    if QUICK in os.environ:
+@pytest.fixture(autouse=True, scope="module")
+def compile_as_for_a_user(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Compile with all optimizations for a file with the mark `optimized`: tests of bits, of HLO text, of kernels."""
+    is_optimized = request.node.get_closest_marker("optimized") or {*request.path.parents} & {*OPTIMIZED}
+    if not is_optimized or os.environ[QUICK] == "0":
         yield
         return
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(QUICK, "1")
-        jax.config.update(QUICK.lower(), True)
+        patch.setenv(QUICK, "0")
+        _set_quick(False)
         yield
-    jax.config.update(QUICK.lower(), False)
-    jax.clear_caches()  # Another module's tests may compare bits with a process that optimizes.
+    _set_quick(True)
+
+
+def _set_quick(is_quick: bool) -> None:
+    """Compile from now on with or without most optimizations, also what was compiled before."""
+    jax.config.update(QUICK.lower(), is_quick)
+    jax.clear_caches()
 
 
 BATTERY = Path(__file__).parent / "battery.txt"

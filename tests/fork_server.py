@@ -31,6 +31,7 @@ import keras  # noqa: F401
 import anytpu.embedding
 import anytpu.strategy
 import anytpu.train.adopt  # noqa: F401
+import quick_compilation  # noqa: F401
 from anytpu import _env
 
 

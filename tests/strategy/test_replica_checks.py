@@ -11,11 +11,8 @@ from mesh_checks import failures_of_child
 from strategy.loop_checks import LOOP_CHECKS
 from strategy.replica_checks import CHECKS
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 ALL = {**CHECKS, **LOOP_CHECKS}
 
-# Three virtual cores run every check in float64, in a child process.
 SYSTEMS = [pytest.param("virtual", 1, marks=pytest.mark.battery), ("virtual", 8), ("twin", 2)]
 
 
@@ -30,7 +27,7 @@ def test_check(check, kind, cores):
 def mesh_failures() -> dict[str, str]:
     """What failed in a child process, in float64, by "kind/check"."""
     # The shards are tested, not LLVM's code.
-    return failures_of_child(Path(__file__).with_name("mesh_child.py"), JAX_DISABLE_MOST_OPTIMIZATIONS="1")
+    return failures_of_child(Path(__file__).with_name("mesh_child.py"))
 
 
 @pytest.mark.timeout(600)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import doctest
 import itertools
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anytpu.chip.machine import intervals
 from anytpu.chip.machine.intervals import Interval, IntervalSet
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 6)).map(lambda one: (one[0], one[0] + one[1])))
@@ -16,10 +14,6 @@ INTERVALS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 6)).map(lambda
 
 def addresses(found: list[Interval]) -> set[int]:
     return {address for start, stop in found for address in range(start, stop)}
-
-
-def test_the_examples_of_the_documentation():
-    assert doctest.testmod(intervals).failed == 0
 
 
 @settings(max_examples=300, deadline=None)
