@@ -18,7 +18,7 @@ import anytpu as tpu
 from anytpu.train.checkpoint import Checkpoints, checkpoint_at
 from estimator_samples import arrays, estimator, input_fn
 
-pytestmark = pytest.mark.optimized  # Bits, and those of a new process.
+pytestmark = pytest.mark.new_processes
 
 HERE = Path(__file__).parent
 STEPS = 20
