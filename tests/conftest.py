@@ -18,6 +18,8 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 # Before anything imports JAX. Tests of real accelerators run in a process of their own.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Most tests compile without most optimizations, a third of their time. "0" compiles all as a user's programs are.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 import jax
 import pytest
@@ -25,6 +27,7 @@ from hypothesis import HealthCheck, settings
 
 # Before any test module imports keras: it chooses the backend.
 import anytpu  # noqa: F401
+import quick_compilation
 from anytpu import _keras_layers
 from anytpu.train.checkpoint import saver
 
@@ -60,28 +63,33 @@ def same_initial_weights() -> None:
         sys.modules["keras"].utils.set_random_seed(0)
 
 
+TESTS = Path(__file__).parent
 QUICK = "JAX_DISABLE_MOST_OPTIMIZATIONS"
+# Folders whose files all have a mark: their tests read what a compiler makes of a program, or ask a worker.
+MARKED = {"planning": "optimized", "bench": "optimized", "worker": "new_processes"}
 
 
-@pytest.fixture(scope="module")
-def quick_compilation() -> Iterator[None]:
-    """Compile without LLVM's optimizations, half of a test's time: for tests of numbers to a tolerance, not of bits.
-
-    JAX_DISABLE_MOST_OPTIMIZATIONS=0 in the environment compiles these tests too as a user's programs are.
-    """
-    if QUICK in os.environ:
+@pytest.fixture(autouse=True, scope="module")
+def compile_as_the_marks_of_a_file_say(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Compile with all optimizations for the mark `optimized`, as new processes of a test do for `new_processes`."""
+    folder = request.path.relative_to(TESTS).parts[0] if TESTS in request.path.parents else ""
+    marks = {mark.name for mark in request.node.iter_markers()} | {MARKED.get(folder)}
+    if os.environ[QUICK] == "0" or not marks & {"optimized", "new_processes"}:
         yield
         return
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(QUICK, "1")
-        jax.config.update(QUICK.lower(), True)
+        patch.setattr(quick_compilation, "without_emitters", False)
+        if "optimized" in marks:
+            patch.setenv(QUICK, "0")
+            jax.config.update(QUICK.lower(), False)
+        jax.clear_caches()  # What other files compiled is not used here, nor the other way round.
         yield
-    jax.config.update(QUICK.lower(), False)
-    jax.clear_caches()  # Another module's tests may compare bits with a process that optimizes.
+    jax.config.update(QUICK.lower(), True)
+    jax.clear_caches()
 
 
-BATTERY = Path(__file__).parent / "battery.txt"
-READS_KERAS_VARIABLES = [Path(__file__).parent / folder for folder in ("train", "migrate", "migrate/keras_to_tpu")]
+BATTERY = TESTS / "battery.txt"
+READS_KERAS_VARIABLES = [TESTS / folder for folder in ("train", "migrate", "migrate/keras_to_tpu")]
 # `Variable.numpy()` of Keras 3.15 does this with NumPy 2; its `__array__` takes no `copy`.
 KERAS_NUMPY = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
 

@@ -31,6 +31,7 @@ import keras  # noqa: F401
 import anytpu.embedding
 import anytpu.strategy
 import anytpu.train.adopt  # noqa: F401
+import quick_compilation  # noqa: F401
 from anytpu import _env
 
 
@@ -109,8 +110,9 @@ def _begin(files: list[int], words: list[str], folder: str, environment: Mapping
     # JAX has read its settings at its import.
     for name in {**environment, **os.environ}:
         if name.startswith("JAX_") and environment.get(name) != os.environ.get(name):
-            value = environment.get(name)
-            jax.config.update(name.lower(), value if value is None or not value.isdigit() else bool(int(value)))
+            value, kind = environment.get(name), type(jax.config.values[name.lower()])
+            is_number = value is not None and kind in (bool, int, float)
+            jax.config.update(name.lower(), kind(float(value)) if is_number else value)
     os.environ.clear()
     os.environ.update(environment)
     # The import of anytpu has chosen by the server's environment.

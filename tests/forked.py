@@ -31,4 +31,14 @@ def _address() -> str:
 
 def python() -> list[str]:
     """Return the words that stand for `python` in a command."""
-    return [sys.executable, "-I", "-S", str(HERE / "fork_client.py"), _address()]
+    return [sys.executable, "-I", "-S", *script()]
+
+
+def script() -> list[str]:
+    """Return the words before a program of a command that runs Python itself, such as `anytpu launch`."""
+    return [str(HERE / "fork_client.py"), _address()]
+
+
+def launch(processes: int, cores: int) -> list[str]:
+    """Return the words of `anytpu launch` before a program, which several processes run."""
+    return [*python(), "-m", "anytpu", "launch", "-n", str(processes), "--cores", str(cores), *script()]

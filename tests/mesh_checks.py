@@ -21,16 +21,17 @@ EIGHT_DEVICES = {
 """The environment of a process with 8 host devices."""
 
 
-def failures_of_child(child: Path, **settings: str) -> dict[str, str]:
+def failures_of_child(child: Path, *words: str, **settings: str) -> dict[str, str]:
     """Run a child process on 8 host devices, and return what it prints last: the failures by name, as JSON.
 
     Args:
         child: the program.
+        words: its arguments.
         settings: further variables of its environment.
     """
     forced = {**EIGHT_DEVICES, "KERAS_BACKEND": "jax", "JAX_ENABLE_X64": "1"}
     ran = subprocess.run(
-        [*python(), str(child)],
+        [*python(), str(child), *words],
         env={**os.environ, **forced, **settings},
         capture_output=True,
         text=True,

@@ -12,9 +12,6 @@ import pytest
 from forked import python
 from source_tree import ROOT
 
-# The text that an example prints is tested, not the speed of its code.
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 POOLED = {"06_chip", "07_everywhere"}
 """Models with maxima of computed values, which are rounded twice without LLVM's optimizations."""
 

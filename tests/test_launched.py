@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import doctest
-
 import pytest
 
-from anytpu import _env, _launched
+from anytpu import _env
 from anytpu._launched import LaunchedProcess
 from anytpu.errors import SettingError
 
@@ -22,10 +20,6 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> None:
 def set_variables(monkeypatch: pytest.MonkeyPatch, *values: str) -> None:
     for name, value in zip(LaunchedProcess.VARIABLES, values, strict=True):
         monkeypatch.setenv(name, value)
-
-
-def test_examples():
-    assert doctest.testmod(_launched).failed == 0
 
 
 def test_a_process_that_was_not_launched():

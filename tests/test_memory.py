@@ -22,8 +22,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
 from memory_doors import DOORS
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 WARM_UP, ROUNDS = 2, 2
 TRIED = (
     "fit",

@@ -1,16 +1,8 @@
 from __future__ import annotations
 
-import doctest
-
 import pytest
 
 from anytpu import units
-
-
-def test_examples_in_the_docstrings():
-    outcome = doctest.testmod(units)
-    assert outcome.attempted == 7
-    assert outcome.failed == 0
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import doctest
 import importlib
 from typing import Any
 
@@ -82,11 +81,6 @@ def test_the_jobs_fit_their_rows(name: str):
     again, *_ = JOBS[name](strategy)
     for one, other in zip(model.weights, again.weights, strict=True):
         assert np.array_equal(one.value, other.value)
-
-
-def test_examples_in_the_docstrings():
-    outcome = doctest.testmod(compare_module)
-    assert (outcome.attempted > 0, outcome.failed) == (True, 0)
 
 
 @pytest.mark.parametrize(("gpus", "name"), [(1, "1 GPU"), (2, "2 GPUs")])

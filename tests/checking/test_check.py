@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
-import importlib
 from typing import Any
 
 import jax
@@ -14,8 +12,6 @@ import pytest
 
 import anytpu as tpu
 from anytpu.errors import BackendError, DataError, ProgramError, SettingError
-
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 L = keras.layers
 
@@ -168,11 +164,3 @@ def test_a_child_that_takes_too_long():
     assert "on 2 devices took longer than 0.01 s and was ended. Give tpu.check a smaller batch_size" in str(
         caught.value
     )
-
-
-def test_the_example():
-    result = doctest.testmod(
-        importlib.import_module("anytpu.checking.check"), extraglobs={"keras": keras, "check": tpu.check}
-    )
-    assert result.attempted == 3
-    assert result.failed == 0

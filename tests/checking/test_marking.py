@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import doctest
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from anytpu.checking import marking
 from anytpu.checking.marking import marked, tapped
 
 
@@ -56,9 +54,3 @@ def test_what_has_many_values_stays_inside():
 
 def test_names_of_others_stay_theirs():
     assert values(lambda w, x: (w, jax.ad_checkpoint.checkpoint_name(x, "theirs")), W, X) == {}
-
-
-def test_the_example():
-    result = doctest.testmod(marking, extraglobs={"jnp": jnp})
-    assert result.attempted
-    assert result.failed == 0

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import doctest
 import importlib.metadata
 import json
 import platform
@@ -50,9 +49,3 @@ def test_an_empty_section_says_none():
 
 def test_json_has_the_same_values():
     assert json.loads(to_json({"Versions": {"jax": "0.10.2"}})) == {"versions": {"jax": "0.10.2"}}
-
-
-def test_examples_in_the_docstrings():
-    outcome = doctest.testmod(env)
-    assert outcome.attempted > 0
-    assert outcome.failed == 0

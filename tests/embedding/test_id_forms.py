@@ -14,8 +14,6 @@ from anytpu.embedding import ShardedEmbedding
 from anytpu.errors import DataError
 from error_texts import error_text
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 ROWS = [[1, 2], [3], [4, 5, 6], [7]]
 RAGGED = (
     "x['seen'] has rows of different lengths, and the table 'movies' takes rows of one length: fill them up with -1, "

@@ -12,7 +12,6 @@ import anytpu as tpu
 
 keras_rs: Any = pytest.importorskip("keras_rs")
 pytestmark = [
-    pytest.mark.usefixtures("quick_compilation"),
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"),
 ]
 

@@ -20,7 +20,7 @@ from error_texts import error_text
 from forked import python
 
 pytestmark = [
-    pytest.mark.usefixtures("quick_compilation", "float64"),
+    pytest.mark.usefixtures("float64"),
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"),
 ]
 

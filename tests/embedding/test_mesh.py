@@ -18,7 +18,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict:
     program = Path(__file__).with_name("mesh_program.py")
     done = subprocess.run(
         [*python(), str(program), str(tmp_path_factory.mktemp("runs"))],
-        env={**os.environ, **EIGHT_DEVICES, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},
+        env={**os.environ, **EIGHT_DEVICES},
         capture_output=True,
         text=True,
         timeout=500,

@@ -18,7 +18,6 @@ from anytpu.errors import DataError, ProgramError, ReplicaError, SettingError, S
 from error_texts import error_text
 
 pytestmark = [
-    pytest.mark.usefixtures("quick_compilation"),
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"),
 ]
 

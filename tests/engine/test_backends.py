@@ -24,8 +24,6 @@ from engine import battery, samples
 from forked import python
 from mesh_checks import EIGHT_DEVICES
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 TESTS = Path(__file__).parents[1]
 IN_PROCESS = {"virtual": VirtualBackend, "twin": TwinBackend}
 RUN_FILES = """

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -19,6 +18,7 @@ from anytpu.errors import SettingError
 from anytpu.program import lower, of
 from anytpu.system.topologies import row_of_cores
 from engine.kernel_switch import compiled
+from forked import python
 
 CALL = "anytpu_convolution"
 
@@ -40,10 +40,8 @@ def operands(*batch):
 
 
 def in_new_process(program, **settings):
-    environment = os.environ | settings
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, env=environment, timeout=100
-    )
+    words = [*python(), "-c", f"import warnings\nwarnings.simplefilter('error')\n{program}"]
+    return subprocess.run(words, capture_output=True, text=True, env=os.environ | settings, timeout=100)
 
 
 @needs_kernels

@@ -19,6 +19,8 @@ from anytpu.engine.joint_sums import RowAxes, with_joint_sums
 from anytpu.program.passes import inlined
 from forked import python
 
+pytestmark = pytest.mark.optimized
+
 
 @pytest.fixture(scope="module")
 def results() -> dict[str, Any]:

@@ -11,6 +11,7 @@ import gc
 import itertools
 import json
 import sys
+import warnings
 from collections.abc import Iterable, Iterator
 
 import keras
@@ -127,6 +128,7 @@ def on_batch(model: keras.Model, rows: Rows) -> dict:
 
 def main() -> None:
     """Answer the cases in the first argument."""
+    warnings.simplefilter("error")
     cases = [Case(**fields) for fields in json.loads(sys.argv[1])]
     prepare(cases[0].dtype)
     for result in results(cases):

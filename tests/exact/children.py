@@ -6,11 +6,11 @@ import dataclasses
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from exact.grid import Case, Result
+from forked import python
 
 _ROOT = Path(__file__).parents[2]
 
@@ -41,7 +41,7 @@ def run(cases: Iterable[Case], variables: Mapping[str, str] | None = None) -> It
     listed = list(cases)
     (backend,), (dtype,) = {case.backend for case in listed}, {case.dtype for case in listed}
     with subprocess.Popen(
-        [sys.executable, "-W", "error", "-m", "exact.child", json.dumps([dataclasses.asdict(case) for case in listed])],
+        [*python(), "-m", "exact.child", json.dumps([dataclasses.asdict(case) for case in listed])],
         env={**environment(backend, dtype), **(variables or {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

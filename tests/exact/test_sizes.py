@@ -9,10 +9,6 @@ import pytest
 from exact import grid
 from exact.children import run
 
-# The sample is about rows and shards; `scripts/exact_grid.py` compiles as users do.
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
-
 SYSTEMS = list(itertools.product(grid.BACKENDS, grid.DTYPES))
 
 

@@ -11,6 +11,8 @@ import pytest
 import anytpu as tpu
 from exact.models import KINDS, Batches, Kind, compiled, rows_of
 
+pytestmark = pytest.mark.optimized
+
 MLP = KINDS["mlp"]
 STREAMED = dataclasses.replace(MLP, streamed=True)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import io
 import os
 import resource
@@ -17,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from anytpu.files import memory, npy
+from anytpu.files import memory
 from anytpu.files.npy import read_npy
 from anytpu.files.replacing import replaced
 from anytpu.files.zips import Zip
@@ -45,12 +44,6 @@ def npy_file(array: np.ndarray) -> bytes:
 
 def with_header(text: str) -> bytes:
     return b"\x93NUMPY\1\0" + struct.pack("<H", len(text)) + text.encode()
-
-
-@pytest.mark.parametrize("module", [memory, npy])
-def test_examples(module):
-    flags = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL
-    assert doctest.testmod(module, optionflags=flags).failed == 0
 
 
 @pytest.mark.parametrize("available_bytes", [None, 0, 2**25])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import doctest
 import json
 import tracemalloc
 from collections.abc import Callable
@@ -49,11 +48,6 @@ REFUSED: dict[str, tuple[bytes | str, str]] = {
     "large": (b" " * 1025, "it has 1,025 bytes, and 1,024 is the most that it can have"),
     "many digits": (b"9" * 5000, "it has a number of too many digits"),
 }
-
-
-def test_the_examples_of_the_documentation():
-    results = doctest.testmod(json_text, optionflags=doctest.ELLIPSIS)
-    assert results.attempted and not results.failed
 
 
 @pytest.mark.parametrize("name", REFUSED)

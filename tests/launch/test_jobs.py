@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import doctest
 import os
 import shlex
 import stat
@@ -10,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from anytpu.errors import SettingError
-from anytpu.launch import jobs
 from anytpu.launch.jobs import batch_job, slice_command
 
 JOB = """\
@@ -40,10 +38,6 @@ fi
 exit "$status"
 """
 WORDS = ["python", "my train.py", "--name", "it's $HOME"]
-
-
-def test_examples():
-    assert doctest.testmod(jobs).failed == 0
 
 
 def test_a_job_file():

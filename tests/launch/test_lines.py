@@ -1,15 +1,8 @@
 from __future__ import annotations
 
-import doctest
-
 import pytest
 
-from anytpu.launch import lines
 from anytpu.launch.lines import MAX_LAST_LINES, MAX_LINE_BYTES, LineBuffer, last_words
-
-
-def test_examples():
-    assert doctest.testmod(lines).failed == 0
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 100])

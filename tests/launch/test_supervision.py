@@ -1,19 +1,13 @@
 from __future__ import annotations
 
-import doctest
 import itertools
 import signal
 
 import pytest
 
-from anytpu.launch import supervision
 from anytpu.launch.supervision import GRACE_S, SAVE_S, ProcessEnd, Supervision
 
 KILL, TERM, INT = signal.SIGKILL, signal.SIGTERM, signal.SIGINT
-
-
-def test_examples():
-    assert doctest.testmod(supervision).failed == 0
 
 
 def test_all_succeed():

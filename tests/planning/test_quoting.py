@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import doctest
-
-from anytpu.planning.records import quoting
 from anytpu.planning.records.quoting import quoted
 
 
@@ -10,7 +7,3 @@ def test_what_is_long_is_cut():
     assert quoted("v" * 81) == repr("v" * 80 + "...")
     assert quoted([1] * 100) == repr([1] * 100)[:80] + "..."
     assert quoted(7) == "7"
-
-
-def test_the_examples():
-    assert doctest.testmod(quoting).failed == 0

@@ -16,7 +16,7 @@ from program.even_scatters_child import CHECKS
 
 @pytest.fixture(scope="module")
 def failures() -> dict[str, str]:
-    return failures_of_child(Path(__file__).with_name("even_scatters_child.py"), JAX_DISABLE_MOST_OPTIMIZATIONS="1")
+    return failures_of_child(Path(__file__).with_name("even_scatters_child.py"))
 
 
 @pytest.mark.timeout(600)

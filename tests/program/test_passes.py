@@ -1,13 +1,10 @@
 """The passes of small traced steps."""
 
-import doctest
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import jaxpr_as_fun
 
-from anytpu.program import passes
 from anytpu.program.passes import bytes_of, inlined, passes_of
 
 ROWS, WIDTH = 8, 16
@@ -49,8 +46,3 @@ def test_the_forward_pass_keeps_what_the_backward_pass_reads():
     assert {bytes_of(variable) for variable in kept} == {4 * ROWS * WIDTH}
     assert any(equation.primitive.name == "tanh" for equation in found.forward)
     assert not any(equation.primitive.name == "tanh" for equation in found.backward)
-
-
-def test_examples():
-    names = {"jax": jax, "jnp": jnp}
-    assert doctest.testmod(passes, extraglobs=names).failed == 0

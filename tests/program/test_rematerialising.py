@@ -1,6 +1,5 @@
 """Steps that compute parts of their forward pass again: the same numbers, and less that is kept."""
 
-import doctest
 import functools
 
 import jax
@@ -11,7 +10,6 @@ import pytest
 from jax.extend.core import jaxpr_as_fun
 
 from anytpu import program as programs
-from anytpu.program import rematerialising
 from anytpu.program.jaxprs import inner_jaxprs, level_of
 from anytpu.program.rematerialising import REMATS, REPEATED, live_bytes, rematerialised
 from anytpu.sharding import trace_step
@@ -151,10 +149,6 @@ def test_a_block_waits_for_the_gradient_that_meets_it():
         if equation.primitive.name == "optimization_barrier":
             assert made.intersection(equation.invars)
             made.update(equation.outvars[-1:])
-
-
-def test_examples():
-    assert doctest.testmod(rematerialising, extraglobs={"jax": jax, "jnp": jnp}).failed == 0
 
 
 def _stacks(jaxpr):

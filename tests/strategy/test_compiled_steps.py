@@ -17,8 +17,6 @@ import anytpu as tpu
 from anytpu.errors import ReplicaError, SettingError, StrategyError
 from anytpu.strategy import compiled_steps
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 @pytest.fixture
 def strategy():

@@ -18,8 +18,6 @@ from flax import nnx
 import anytpu as tpu  # isort: skip
 from anytpu.errors import ProgramError, ReplicaError
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 X = np.random.default_rng(0).normal(size=(16, 2)).astype("float32")
 Y = X @ np.array([[1.0], [2.0]], "float32")
 

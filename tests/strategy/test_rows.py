@@ -11,8 +11,6 @@ import pytest
 import anytpu as tpu
 from anytpu.errors import ReplicaError, StrategyError
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 @pytest.fixture
 def batch(strategy):

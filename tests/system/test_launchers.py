@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import doctest
 import subprocess
 import sys
 
 import pytest
 
 from anytpu.errors import HostsError
-from anytpu.system import launchers
 from anytpu.system.job import HostJob
 from anytpu.system.launchers import cluster_name, find_job
 
@@ -34,10 +32,6 @@ def found(patch: pytest.MonkeyPatch, variables: dict[str, str]) -> HostJob | Non
     for name, value in variables.items():
         patch.setenv(name, value)
     return find_job()
-
-
-def test_examples():
-    assert doctest.testmod(launchers).failed == 0
 
 
 @pytest.mark.parametrize(

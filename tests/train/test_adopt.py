@@ -18,8 +18,6 @@ from anytpu.errors import SettingError, StrategyError
 from anytpu.train.compiled_models import trainer_of
 from keras_oracle import CLASSES, FEATURES, PLACES, agrees, classifier, close, compiled, rows, run, values
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 X, Y = rows()
 FIT = {"batch_size": 8, "epochs": 2, "verbose": 0}
 

@@ -10,7 +10,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,8 @@ from anytpu.train.variable_names import model_variables
 from checkpointed_fit import Ended
 from cli.commands import anytpu
 from forked import python
+
+pytestmark = pytest.mark.optimized
 
 PROGRAM = Path(checkpointed_fit.__file__)
 VARIANTS = ("arrays", "dataset", "stream", "spanning", "fsdp", "generator", "sequences", "outside")
@@ -82,7 +83,7 @@ def child(folder: Path, *words: str) -> subprocess.Popen:
 
 def test_kill_9_during_fit_and_a_restart(tmp_path: Path):
     whole = uninterrupted("dataset")
-    words = ["run", "--", sys.executable, str(PROGRAM), str(tmp_path / "run"), "dataset", "--kill-after", "17"]
+    words = ["run", "--", *python(), str(PROGRAM), str(tmp_path / "run"), "dataset", "--kill-after", "17"]
     done = anytpu(*words, "--every", "3")
     assert done.returncode == 0
     assert re.search(r"killed by SIGKILL, newest checkpoint: step \d+. Restart 1 of 100", done.stderr)

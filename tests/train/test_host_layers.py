@@ -21,8 +21,6 @@ from anytpu.train import host_layers
 from anytpu.train.compiled_models import trainer_of
 from keras_oracle import PLACES, agrees, close, compiled, run, values
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 SIZE, CLASSES, ROWS = 10, 3, 20
 IMAGES = np.random.default_rng(4).uniform(size=(ROWS, SIZE, SIZE, 3)).astype("float32")
 LABELS = np.random.default_rng(5).integers(0, CLASSES, ROWS).astype("int32")

@@ -6,24 +6,18 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from forked import launch, python
+
 TESTS = Path(__file__).parents[1]
 
 
-def launch(processes: int, cores: int = 2) -> list[str]:
-    return [sys.executable, "-m", "anytpu", "launch", "-n", str(processes), "--cores", str(cores)]
-
-
-LAUNCH = launch(2)
-
-
 def start(*words: str | Path, **variables: str) -> subprocess.Popen:
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1", **variables}
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", **variables}
     return subprocess.Popen(
         [str(word) for word in words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -41,8 +35,8 @@ def test_every_front_door_computes_the_numbers_of_one_process(tmp_path: Path):
     alone.mkdir()
     together.mkdir()
     program = TESTS / "hosts_program.py"
-    one = start(sys.executable, program, alone, JAX_ENABLE_X64="1")
-    several = start(*LAUNCH, program, together, JAX_ENABLE_X64="1")
+    one = start(*python(), program, alone, JAX_ENABLE_X64="1")
+    several = start(*launch(2, 2), program, together, JAX_ENABLE_X64="1")
     ended(one)
     output = ended(several)
 
@@ -64,8 +58,8 @@ def test_four_processes_compute_the_numbers_of_one(tmp_path: Path):
     alone.mkdir()
     together.mkdir()
     program, variables = TESTS / "hosts_program.py", {"JAX_ENABLE_X64": "1", "CASES": "fit", "CORES": "8"}
-    one = start(sys.executable, program, alone, **variables)
-    ended(start(*launch(4), program, together, **variables))
+    one = start(*python(), program, alone, **variables)
+    ended(start(*launch(4, 2), program, together, **variables))
     ended(one)
 
     expected = np.load(alone / "0.npz")["fit"]
@@ -77,7 +71,7 @@ def test_four_processes_compute_the_numbers_of_one(tmp_path: Path):
 def whole_run(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
     """The weights of a run that nothing stopped."""
     folder = tmp_path_factory.mktemp("whole")
-    ended(start(*LAUNCH, TESTS / "hosts_checkpoints.py", folder / "run", folder / "result", SEED="3"))
+    ended(start(*launch(2, 2), TESTS / "hosts_checkpoints.py", folder / "run", folder / "result", SEED="3"))
     results = [np.load(folder / f"result.{index}.npz") for index in range(2)]
     assert [int(each["steps"]) for each in results] == [40, 40]
     np.testing.assert_array_equal(results[0]["weights"], results[1]["weights"])
@@ -97,11 +91,11 @@ def test_a_job_that_a_signal_to_one_process_ended_continues_bit_for_bit(
 ):
     program = TESTS / "hosts_checkpoints.py"
     output = ended(
-        start(*LAUNCH, program, tmp_path / "run", tmp_path / "stopped", "24", str(int(number)), SEED="3"), status
+        start(*launch(2, 2), program, tmp_path / "run", tmp_path / "stopped", "24", str(int(number)), SEED="3"), status
     )
 
     # No seed: process 0 chooses the random state, and the checkpoint replaces it.
-    ended(start(*LAUNCH, program, tmp_path / "run", tmp_path / "resumed"))
+    ended(start(*launch(2, 2), program, tmp_path / "run", tmp_path / "resumed"))
 
     assert output.count("is saved in") == saves
     for index in range(2):
@@ -114,13 +108,13 @@ def test_a_job_that_a_signal_to_one_process_ended_continues_bit_for_bit(
 def test_the_number_of_hosts_may_change_at_a_resume(tmp_path: Path):
     program, variables = TESTS / "hosts_checkpoints.py", {"SEED": "3", "COUNTS": "1", "JAX_ENABLE_X64": "1"}
     whole, run, fewer, more = (tmp_path / name for name in ("whole", "run", "fewer", "more"))
-    ended(start(*launch(2), program, whole / "run", tmp_path / "whole", **variables))
-    ended(start(*launch(2), program, run, tmp_path / "stopped", "14", str(int(signal.SIGTERM)), **variables), 75)
+    ended(start(*launch(2, 2), program, whole / "run", tmp_path / "whole", **variables))
+    ended(start(*launch(2, 2), program, run, tmp_path / "stopped", "14", str(int(signal.SIGTERM)), **variables), 75)
     for copy in (fewer, more):
         shutil.copytree(run, copy)
     resumed = {
-        1: start(sys.executable, program, fewer, tmp_path / "fewer", **variables),
-        4: start(*launch(4, cores=1), program, more, tmp_path / "more", **variables),
+        1: start(*python(), program, fewer, tmp_path / "fewer", **variables),
+        4: start(*launch(4, 1), program, more, tmp_path / "more", **variables),
     }
     for process in resumed.values():
         ended(process)
@@ -167,6 +161,6 @@ def test_hosts_that_do_not_run_one_program_are_refused(tmp_path: Path, program: 
         f"    model.compile('sgd', 'mse')\n{program}\n{program}\n"
     )
 
-    output = ended(start(*LAUNCH, script), status=1)
+    output = ended(start(*launch(2, 2), script), status=1)
 
     assert why in output

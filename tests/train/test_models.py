@@ -12,8 +12,6 @@ from keras import layers
 
 from keras_oracle import CLASSES, FEATURES, PLACES, agrees, compiled, rows, run, values
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 X, Y = rows()
 IMAGES = np.random.default_rng(5).normal(size=(48, 6, 6, 2)).astype("float32")
 

@@ -18,7 +18,6 @@ from anytpu.train.padding import Padding, rows_of
 from keras_oracle import close
 
 pytestmark = [
-    pytest.mark.usefixtures("quick_compilation"),
     pytest.mark.filterwarnings("ignore:Your input ran out of data"),
     pytest.mark.filterwarnings("ignore:Layer .* does not support masking"),
 ]

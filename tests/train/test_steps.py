@@ -13,8 +13,6 @@ import anytpu as tpu
 from anytpu.errors import SettingError
 from keras_oracle import CLASSES, FEATURES, PLACES, EveryLog, agrees, classifier, close, compiled, rows, run, values
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 X, Y = rows()
 
 

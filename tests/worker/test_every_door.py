@@ -22,8 +22,6 @@ from source_tree import ROOT
 from test_examples import PRINTS
 from worker.worker_process import WorkerProcess
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 X = np.random.default_rng(0).random((128, 16), dtype="float32")
 Y = np.arange(128) % 4
 

@@ -15,8 +15,6 @@ import anytpu as tpu
 from anytpu.errors import ProgramError
 from worker.worker_process import WorkerProcess
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 X = np.random.default_rng(0).random((96, 12, 12, 1), dtype="float32")
 Y = np.arange(96) % 10
 

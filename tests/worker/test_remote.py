@@ -21,8 +21,6 @@ from anytpu.worker.session import Session
 from engine import battery
 from worker.worker_process import WorkerProcess
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 @pytest.fixture(scope="module")
 def backend(worker: WorkerProcess) -> Iterator[Backend]:

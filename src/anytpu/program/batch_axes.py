@@ -54,8 +54,9 @@ def batch_layout(
 
     Example:
         >>> batch = jax.ShapeDtypeStruct((28, 28, 1, 64), "float32"), jax.ShapeDtypeStruct((64,), "int32")
-        >>> batch_layout("step/train", batch, None, (3, 0))
-        ((Layout(axis=3), Layout(axis=0)), '')
+        >>> layouts, why = batch_layout("step/train", batch, None, (3, 0))
+        >>> [layout.axis for layout in layouts], why
+        ([3, 0], '')
     """
     leaves = jax.tree.leaves(batch)
     names, why = leaf_names(batch, "batch"), ""

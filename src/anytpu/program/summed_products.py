@@ -46,7 +46,7 @@ def with_summed_products(closed: ClosedJaxpr) -> ClosedJaxpr:
 
     Example:
         >>> def step(w, x):
-        ...     return jax.lax.psum(jax.grad(lambda w: (x @ w).sum())(w), "replica")
+        ...     return jax.lax.psum(jax.grad(lambda w: ((x @ w) ** 2).sum())(w), "replica")
         >>> over = jax.vmap(step, in_axes=(None, 0), out_axes=None, axis_name="replica")
         >>> trace = jax.make_jaxpr(over)(np.ones((64, 64)), np.ones((8, 4, 64)))
         >>> "psum" in str(trace), "psum" in str(with_summed_products(trace))

@@ -135,10 +135,10 @@ class Checkpointer:
         Example:
             >>> import keras
             >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-            >>> for step in Checkpointer(folder).steps(3, model=model):
-            ...     model.layers[0].bias.assign_add([1.0])
+            >>> for step in Checkpointer("trained").steps(3, model=model):
+            ...     bias = model.layers[0].bias.assign_add([1.0])
             >>> fresh = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-            >>> Checkpointer(folder).load_weights(fresh)
+            >>> Checkpointer("trained").load_weights(fresh)
             3
             >>> fresh.layers[0].bias.numpy().tolist()
             [3.0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import doctest
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anytpu.chip import file
-from anytpu.chip.assembly import assemble, assembler, disassemble, disassembler, instruction_text, line
+from anytpu.chip.assembly import assemble, disassemble
 from anytpu.chip.assembly.instruction_text import write_instruction
 from anytpu.chip.image.image import Binding, Image
 from anytpu.chip.isa.instructions import (
@@ -28,12 +27,6 @@ from anytpu.chip.isa.registers import Register
 from anytpu.chip.quantized.nodes import Quantization
 from chip_samples import SMALL, dense_code, dense_image, dense_weights, service_image
 from isa_samples import any_instruction, float32_numbers
-
-
-@pytest.mark.parametrize("module", [assembler, disassembler, instruction_text, line])
-def test_the_examples_of_the_documentation(module):
-    result = doctest.testmod(module)
-    assert result.failed == 0 and result.attempted > 0
 
 
 @settings(max_examples=250, deadline=None)

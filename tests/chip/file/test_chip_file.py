@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import doctest
 import json
 import os
 import resource
@@ -34,11 +33,6 @@ from anytpu.units import format_bytes
 from chip_samples import dense_image, every_node, host_step, service_image, tables_network
 
 COPY = "Copy it again, or save it again, with ChipProgram.save or anytpu chip compile."
-
-
-def test_the_examples_of_the_documentation():
-    for module in (file, file_parts, serialization):
-        assert doctest.testmod(module).failed == 0
 
 
 def test_an_image_there_and_back(tmp_path: Path):

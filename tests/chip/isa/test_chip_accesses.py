@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import doctest
-
 import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from anytpu.chip.isa import accesses as accesses_module
-from anytpu.chip.isa import issue as issue_module
 from anytpu.chip.isa.accesses import AddressRange, Memory, accesses, parameters_popped, tiles_popped
 from anytpu.chip.isa.design import Design
 from anytpu.chip.isa.instructions import (
@@ -33,11 +29,6 @@ BUFFER, SUMS = Memory.BUFFER, Memory.ACCUMULATORS
 
 def registers(**values: int | float):
     return {**RESET, **{int(R[name]): value for name, value in values.items()}}
-
-
-def test_the_examples_of_the_documentation():
-    for module in (accesses_module, issue_module):
-        assert doctest.testmod(module).failed == 0
 
 
 def test_registers_are_those_at_issue():

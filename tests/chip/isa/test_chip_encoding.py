@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import doctest
 import typing
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anytpu.chip.isa import decode, encode, encoding, forms, registers
+from anytpu.chip.isa import decode, encode
 from anytpu.chip.isa.encoding import fault_of
 from anytpu.chip.isa.forms import FORMS, FieldKind, Form
 from anytpu.chip.isa.instructions import (
@@ -28,11 +27,6 @@ from anytpu.chip.isa.instructions import (
 from anytpu.chip.isa.registers import MEANINGS, Register
 from anytpu.errors import ChipError, ChipFileError
 from isa_samples import any_instruction
-
-
-def test_the_examples_of_the_documentation():
-    for module in (encoding, forms, registers):
-        assert doctest.testmod(module).failed == 0
 
 
 @settings(max_examples=200, deadline=None)

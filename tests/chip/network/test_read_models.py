@@ -17,8 +17,6 @@ from anytpu.chip.network import evaluate, read
 from anytpu.chip.network.nodes import Convolution, HostStep, Network
 from anytpu.chip.network.shapes import restored
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def values(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)

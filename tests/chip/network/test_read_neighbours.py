@@ -20,8 +20,6 @@ from anytpu.chip.network import evaluate, read
 from anytpu.chip.network.nodes import HostStep
 from anytpu.chip.network.shapes import restored
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 Layer = Callable[[Any], Any]
 Way = Callable[..., list[Any]]
 ops: Any = keras.ops

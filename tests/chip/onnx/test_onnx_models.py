@@ -18,8 +18,6 @@ from anytpu.chip.quantized import reference
 from anytpu.chip.quantized.nodes import QHostStep
 from chip_models import X_TEST, X_TRAIN, Y_TEST
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 ROWS = 24
 
 

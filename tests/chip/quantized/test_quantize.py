@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -24,7 +22,7 @@ from anytpu.chip.network.nodes import (
     Shape,
     Slice,
 )
-from anytpu.chip.quantized import counterparts, quantize, reference, scale_groups
+from anytpu.chip.quantized import counterparts, quantize, reference
 from anytpu.chip.quantized.choices import choose
 from anytpu.chip.quantized.nodes import (
     QConcatenate,
@@ -477,8 +475,3 @@ def test_any_network(draft: Draft, bits: int, method):
     # Far outside of what was seen, everything saturates and nothing wraps: signs and order are kept.
     far = reference.compute(quantized, [1000 * one for one in examples])
     assert all(far[name].dtype == one.dtype for name, one in quantized.quantizations.items())
-
-
-@pytest.mark.parametrize("module", [scale_groups, counterparts])
-def test_the_examples_of_the_documentation(module):
-    assert doctest.testmod(module).failed == 0

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import doctest
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anytpu.chip.quantized import ranges, scales
 from anytpu.chip.quantized.nodes import Quantization
 from anytpu.chip.quantized.ranges import Histogram, Range
 from anytpu.chip.quantized.scales import quantization_of, quantization_of_integers, without_flat_ends
@@ -153,8 +150,3 @@ def test_flat_ends_are_left_out():
     # Where it is no number, nothing is known of its ends.
     with np.errstate(invalid="ignore"):
         assert without_flat_ends(Range(-5, 4), np.sqrt, 0.1).low == -5
-
-
-@pytest.mark.parametrize("module", [ranges, scales])
-def test_the_examples_of_the_documentation(module):
-    assert doctest.testmod(module).failed == 0

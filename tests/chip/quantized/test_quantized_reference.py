@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import itertools
 
 import numpy as np
@@ -285,8 +284,3 @@ def test_the_clip_of_infinities_is_the_end_of_the_integers():
     assert multipliers.clip_bounds(target, -np.inf, np.inf) == (-128, 127)
     assert multipliers.clip_bounds(target, 0.0, None) == (5, 127)
     assert multipliers.clip_bounds(target, 100.0, 200.0) == (127, 127)
-
-
-@pytest.mark.parametrize("module", [multipliers, nodes, reference])
-def test_the_examples_of_the_documentation(module):
-    assert doctest.testmod(module).failed == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import math
 
 import numpy as np
@@ -114,7 +113,3 @@ def test_accuracy_before_and_after():
     with pytest.raises(SettingError) as caught:
         accuracies(network(), quantized, X, labels[:7])
     assert str(caught.value) == "labels have the shape (7,), not (100,): give the number of the class of each example"
-
-
-def test_the_examples_of_the_documentation():
-    assert doctest.testmod(summary_module).failed == 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -98,10 +96,6 @@ def test_needed_bits_are_enough():
     assert natural_scales(weights, bias, 1.0)[0] == np.float32(1 / 127)
     integers, _, _ = quantize_weights(weights, bias, 16.0, (-(2**15 >> bits), (2**15 >> bits) - 1))
     assert integers.min() == 127
-
-
-def test_the_examples_of_the_documentation():
-    assert doctest.testmod(weights_module).failed == 0
 
 
 def test_channels_in_blocks_are_as_all_at_once(monkeypatch: pytest.MonkeyPatch):

@@ -18,7 +18,6 @@ from error_texts import error_text
 from estimator_samples import estimator
 
 pytestmark = [
-    pytest.mark.usefixtures("quick_compilation"),
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"),
 ]
 

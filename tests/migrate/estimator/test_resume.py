@@ -17,6 +17,8 @@ from anytpu.train.checkpoint import Checkpoints
 from estimator_samples import arrays, check_same, estimator, input_fn
 from migrate.estimator import resuming
 
+pytestmark = pytest.mark.new_processes
+
 HERE = Path(__file__).parent
 STEPS = 20
 

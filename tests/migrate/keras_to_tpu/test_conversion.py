@@ -13,8 +13,6 @@ import anytpu as tpu
 from anytpu.errors import IndivisibleError, SettingError
 from keras_oracle import CLASSES, FEATURES, close, compiled, rows
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 X, Y = rows()
 
 

@@ -10,8 +10,6 @@ import anytpu as tpu
 from mesh_checks import failures_of_child
 from migrate.low_level.shard_checks import CHECKS
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 SYSTEMS = [("virtual", 8), ("virtual", 1), ("twin", 3)]
 
 

@@ -17,8 +17,6 @@ from anytpu.migrate.port import ported
 from anytpu.migrate.replaced.table import Replacement, replacements
 from forked import python
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 FOLDER = Path(__file__).parent / "programs"
 PROGRAMS = sorted(path.stem for path in FOLDER.glob("*.ported"))
 IMPORTS = """\

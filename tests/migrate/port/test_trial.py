@@ -12,8 +12,6 @@ import ported_corpus as corpus
 from anytpu.migrate.port import Trial, ported_file, tried
 from anytpu.migrate.port.trial_run import cut_program, run_program
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 SAMPLE = [
     "autograph_steps.py",
     "colab_bert.ipynb",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import functools
 
 import jax
@@ -93,7 +92,3 @@ def test_a_step_without_a_backward_pass_keeps_nothing():
     assert residuals_of(jax.make_jaxpr(lambda w, x: (w, jnp.tanh(x @ w)))(jnp.zeros((8, 8)), jnp.zeros((4, 8))), 1) == (
         residuals.Residuals()
     )
-
-
-def test_the_example_runs():
-    assert doctest.testmod(residuals, extraglobs={"jax": jax, "jnp": jnp}).failed == 0

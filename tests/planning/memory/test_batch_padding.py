@@ -1,11 +1,8 @@
 """What rows that do not fill the tiles of the memory take, from the layouts of a compiled step."""
 
-import doctest
-
 import pytest
 from tests.planning.timing.modules import computation, module_of
 
-from anytpu.planning.memory import batch_padding
 from anytpu.planning.memory.batch_padding import padding_of_rows
 from anytpu.planning.records import BatchPadding
 
@@ -81,7 +78,3 @@ def test_an_operation_in_a_loop_counts_as_often_as_it_runs():
     )
     # 9 x 2 arrays with a quarter of padding, and 2 without.
     assert padding_of_rows(module, 12).share == pytest.approx(0.25 * 18 / 20, rel=0.01)
-
-
-def test_the_examples_of_the_docstrings_run():
-    assert doctest.testmod(batch_padding).failed == 0

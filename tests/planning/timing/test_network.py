@@ -1,5 +1,4 @@
 import dataclasses
-import doctest
 
 import pytest
 from tests.planning.timing.modules import REGION, cycles, module_of
@@ -193,7 +192,3 @@ def test_several_slices_are_surer_of_less_and_say_so():
 @pytest.mark.parametrize(("name", "rate"), [("2xv6e-256", 4.1e9), ("2xv5e-16", 1.0e9), ("2xv3-8", 0.5e9)])
 def test_a_device_has_its_part_of_the_card(name, rate):
     assert network.dcn_bytes_per_s(target_named(name)) == pytest.approx(rate, rel=0.03)
-
-
-def test_the_example_of_the_docstring_runs():
-    assert doctest.testmod(network).failed == 0

@@ -1,12 +1,9 @@
-import doctest
-
 import pytest
 from tests.planning.timing.modules import cycles, module_of
 
 from anytpu.planning.costs.waits import add_input_wait
-from anytpu.planning.hlo import parse
 from anytpu.planning.records.target import target_named
-from anytpu.planning.timing import step, step_time
+from anytpu.planning.timing import step_time
 from anytpu.planning.timing.rates import rates_of
 
 MODULE = module_of(
@@ -42,11 +39,3 @@ def test_every_chip_has_a_time_and_evidence(name):
     assert time.step_s > 0
     assert time.evidence
     assert all(sentence.endswith(".") for sentence in time.evidence)
-
-
-def test_the_example_of_the_docstring_runs():
-    known = {**vars(step), "parse": parse, "target_named": target_named}
-    examples = doctest.DocTestFinder().find(step.step_time, "step_time", globs=known)
-    runner = doctest.DocTestRunner()
-    assert examples
-    assert all(runner.run(example).failed == 0 for example in examples)

@@ -1,9 +1,5 @@
-import doctest
-
 from tests.planning.timing.modules import computation, module_of
 
-from anytpu.planning.hlo.shapes import shapes_of
-from anytpu.planning.timing import traffic
 from anytpu.planning.timing.traffic import traffic_of
 
 MIB = 2**20
@@ -89,10 +85,6 @@ def test_a_slice_that_is_brought_to_the_chip_is_read():
         ROOT %b = f32[1,1024,256]{2,1,0:T(8,128)S(1)} dynamic-slice(%a, %i, %i, %i), dynamic_slice_sizes={1,1024,256}"""
     )
     assert of(module, "b") == MIB
-
-
-def test_the_examples_of_the_docstrings_run():
-    assert doctest.testmod(traffic, extraglobs={"shapes_of": shapes_of}).failed == 0
 
 
 def test_a_fusion_that_updates_in_place_reads_and_writes_the_update():

@@ -1,4 +1,3 @@
-import doctest
 import math
 
 import pytest
@@ -75,10 +74,6 @@ def test_no_interval_starts_below_what_the_peaks_allow():
 
 def test_without_a_number_of_turns_there_is_no_upper_end():
     assert interval_of([op("matmul", 1.0)], V3, fitted(), is_endless=True)[1] == math.inf
-
-
-def test_the_examples_of_the_docstrings_run():
-    assert doctest.testmod(uncertainty, extraglobs={"OpTime": OpTime}).failed == 0
 
 
 PRODUCT = [op("matmul", 1.0)]

@@ -16,8 +16,6 @@ import anytpu as tpu
 from anytpu.errors import ReplicaError
 from uneven_steps import LINKS
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 AXIS = "replica"
 
 

@@ -18,8 +18,6 @@ import keras
 from anytpu.errors import ReplicaError
 from uneven_steps import LINKS, STEPS, chained
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def rows_of(count: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     random = np.random.default_rng(seed)
