@@ -46,6 +46,26 @@ def test_a_network_that_was_not(program: Any):
     )
 
 
+@pytest.mark.parametrize("dtype", ["int32", "bool"])
+def test_integers_and_booleans_are_compared_too(dtype: str):
+    def counted(weights: Any, x: Any) -> Any:
+        return weights, jnp.round(x * 10).astype(dtype)
+
+    program = of(counted, (np.ones(1, np.float32), np.zeros((8, 3), np.float32)), "infer", True)
+    prove(program, read(program), [X])
+    with pytest.raises(QuantizationError) as caught:
+        prove(program, read(_negated(dtype)), [X])
+    assert "was read wrongly: on the examples its output" in str(caught.value)
+
+
+def _negated(dtype: str) -> Any:
+    def negated(weights: Any, x: Any) -> Any:
+        made = jnp.round(x * 10)
+        return weights, (made == 0 if dtype == "bool" else -made.astype(dtype))
+
+    return of(negated, (np.ones(1, np.float32), np.zeros((8, 3), np.float32)), "infer", True)
+
+
 def test_a_model_whose_examples_have_places():
     def place(weights: Any, x: Any) -> Any:
         return weights, x * jnp.arange(1.0, 9.0)[:, None]

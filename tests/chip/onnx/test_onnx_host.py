@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -168,6 +169,26 @@ def test_operations_of_several_operators(tmp_path: Path, name: str):
     if name in ("remainder", "chlo.erfc", "select"):  # of an infinity they would make one, which is refused
         x[0, 1] = 2
     assert_same(network_of(steps_of(made, shape)), tmp_path / "m.onnx", x)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_numbers_of_16_bits_are_rounded_after_each_operation(tmp_path: Path, dtype: str):
+    shape, kind = (ROWS, 6), jnp.dtype(dtype)
+    numbers = {"lhs_batching": [0], "rhs_batching": [0], "lhs_contracting": [1], "rhs_contracting": [1]}
+    made = [
+        operation("convert", ["a"], "h", shape, kind),
+        operation("multiply", ["h", np.full(shape, 0.3, kind)], "m", shape, kind),
+        operation("dot_general", ["m", "m"], "p", (ROWS,), kind, dot_dimension_numbers=numbers),
+        operation("broadcast_in_dim", ["p"], "q", shape, kind, broadcast_dimensions=[0]),
+        operation("add", ["q", "h"], "s", shape, kind),
+        operation("convert", ["s"], "y", shape),
+    ]
+    x = np.random.default_rng(0).normal(0, 1, (5, 6)).astype(np.float32)
+    network = network_of(steps_of(made, shape))
+    found = chip_oracle.run(write(network, tmp_path / "m.onnx"), [x])["y"]
+    wanted = reference.outputs(network, reference.compute(network, [x]))[0]
+    np.testing.assert_allclose(found, wanted, rtol=2 * float(jnp.finfo(dtype).eps), atol=1e-2)
+    assert (found == found.astype(kind)).all()
 
 
 def test_what_cannot_be_written(tmp_path: Path):

@@ -25,8 +25,6 @@ _RULES: tuple[Callable[[NetworkGraph, Node], bool], ...] = (
     joining.slice_concatenation,
     joining.flatten_concatenations,
     joining.merge_summed_products,
-    joining.swap_slices,
-    joining.split_product,
     folding.fold_scale_forward,
 )
 

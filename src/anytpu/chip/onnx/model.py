@@ -3,8 +3,9 @@
 Idea: the model quantizes its inputs, computes the network in standard ONNX operators, and dequantizes its outputs. It
 runs without the chip: in onnxruntime, on a phone, in an FPGA tool.
 
-Rule: every integer equals the chip's, at any level of onnxruntime's optimizations; `quantized/nodes.py` is the
-specification. Floating-point host steps (a softmax) agree only as far as two implementations of exp do.
+Rule: every integer before the first float step of the host equals the chip's, at any level of onnxruntime's
+optimizations; `quantized/nodes.py` is the specification. Float steps (a softmax) agree only as far as two
+implementations of exp do, and integers computed from them may differ by a step or two.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ _WRITERS: dict[type[Node], Callable[[OnnxWriter, Any], str]] = {
 }
 
 _DESCRIPTION = """\
-A network in whole numbers, as the first TPU computes it. Every integer in it is exact: the sums are of 32 bits, scaled
-in float32, rounded half to even. Run it with any level of graph optimization. {products}"""
+A network in integers, as the first TPU computes it. Every integer before a float step is exact: the sums are
+of 32 bits, scaled in float32, rounded half to even. Run it with any level of graph optimization. {products}"""
 
 _SIGNED = """\
 Its 8-bit tensors are int8. On an x86 CPU without VNNI, onnxruntime adds pairs of such products in 16 bits, which
@@ -128,11 +129,11 @@ def _check_size(network: QuantizedNetwork) -> None:
 
 def _write_input(writer: OnnxWriter, port: Port, name: str) -> Any:
     """Write an input of the model and its conversion to a tensor of the network; return its declaration."""
-    shape, value = writer.shape(port.tensor), name
+    shape, value, dtype = writer.shape(port.tensor), name, _outer_dtype(port)
     if port.tensor in writer.network.quantizations:
-        value = writer.quantize(writer.graph.cast(value, np.float32, port.dtype), port.tensor)
+        value = writer.quantize(writer.graph.cast(value, np.float32, dtype), port.tensor)
     writer.values[port.tensor] = writer.channels_first(writer.graph.reshape(value, shape), shape)
-    return _declared(name, port.dtype, port.shape)
+    return _declared(name, dtype, port.shape)
 
 
 def _write_output(writer: OnnxWriter, port: Port, name: str) -> Any:
@@ -142,8 +143,13 @@ def _write_output(writer: OnnxWriter, port: Port, name: str) -> Any:
     value = graph.reshape(last, port.shape)
     if known:
         value = writer.dequantize(value, port.tensor)
-    graph.add("Identity", graph.cast(value, port.dtype, np.float32 if known else None), name=name)
-    return _declared(name, port.dtype, port.shape)
+    graph.add("Identity", graph.cast(value, _outer_dtype(port), np.float32 if known else None), name=name)
+    return _declared(name, _outer_dtype(port), port.shape)
+
+
+def _outer_dtype(port: Port) -> str:
+    """Return the dtype of an input or output of the model: the user's, but float32 for bfloat16, which NumPy lacks."""
+    return "float32" if port.dtype == "bfloat16" else port.dtype
 
 
 def _write_integers(writer: OnnxWriter, tensor: str) -> Any:
