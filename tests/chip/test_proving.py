@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from anytpu.chip.graph.nodes import Convolution, Network, Port
 from anytpu.chip.network import read
-from anytpu.chip.network.nodes import Convolution, Network, Port
 from anytpu.chip.proving import prove
 from anytpu.errors import QuantizationError
 from anytpu.program import of
@@ -72,7 +72,7 @@ def test_a_model_whose_examples_have_places():
 
     program = of(place, (np.ones(1, np.float32), np.zeros((8, 3), np.float32)), "infer", True)
     # What a reader that believes in the numbers of the first row would make of it.
-    network = Network("places", (Port("x", (3,)),), (Port("x", (3,)),), {"x": (1, 1, 3)}, ())
+    network = Network("places", (Port("x", (3,)),), (Port("x", (3,)),), {"x": (1, 1, 3)}, {}, ())
     with pytest.raises(QuantizationError) as caught:
         prove(program, network, [X[:1]])
     assert str(caught.value).startswith("places was read wrongly: on the examples its output 'x' is off by ")
@@ -83,7 +83,7 @@ def test_examples_in_another_order():
         return weights, x - x[:1] * (x[:1, :1] > -0.99)
 
     program = of(mixed, (np.ones(1, np.float32), np.zeros((8, 3), np.float32)), "infer", True)
-    network = Network("mixed", (Port("x", (3,)),), (Port("x", (3,)),), {"x": (1, 1, 3)}, ())
+    network = Network("mixed", (Port("x", (3,)),), (Port("x", (3,)),), {"x": (1, 1, 3)}, {}, ())
     with pytest.raises(QuantizationError) as caught:
         prove(program, network, [X])
     assert str(caught.value) == (

@@ -97,7 +97,6 @@ def compile_job(arguments: argparse.Namespace) -> None:
             batch=arguments.batch,
             activation_bits=arguments.bits,
             method=arguments.method,
-            convolution=arguments.convolution,
             spill=not arguments.no_spill,
             progress=progress,
         )

@@ -20,8 +20,8 @@ from anytpu.chip.running import Runner
 from anytpu.showing import report
 
 if TYPE_CHECKING:
-    from anytpu.chip.network.nodes import Port
-    from anytpu.chip.quantized import QuantizedNetwork, Summary
+    from anytpu.chip.graph.nodes import Network, Port
+    from anytpu.chip.quantized import Summary
     from anytpu.chip.timing import Timing
 
 
@@ -45,7 +45,7 @@ class ChipProgram:
     def __init__(
         self,
         image: Image,
-        network: QuantizedNetwork | None = None,
+        network: Network | None = None,
         settings: CompilerSettings | None = None,
         summary: Summary | None = None,
         example: Mapping[str, np.ndarray] | None = None,
@@ -156,19 +156,18 @@ class ChipProgram:
         """
         return written.save(self._images, path)
 
-    def to_onnx(self, path: str | Path, *, unsigned: bool = False, integers: bool = False) -> Path:
-        """Write the quantized network as an ONNX model that computes the same integers, and return its path.
+    def to_onnx(self, path: str | Path, *, integers: bool = False) -> Path:
+        """Write the quantized network as an ONNX model, and return its path.
 
         Args:
             path: the file to write.
-            unsigned: use u8 instead of s8; on a CPU without VNNI, onnxruntime's s8 sums saturate.
             integers: also make each tensor of the chip an output, "name:integers".
 
         Raises:
             ChipError: the program has no network, a host step has no ONNX operator, or onnx is not installed.
             ChipFileError: the file cannot be written.
         """
-        return written.save_onnx(self._images, path, unsigned, integers)
+        return written.save_onnx(self._images, path, integers)
 
     def trace(self, path: str | Path, batch: int | None = None) -> Path:
         """Write a trace of all units for https://ui.perfetto.dev, and return its path."""

@@ -36,12 +36,6 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
         default="minmax",
         help="how a tensor's range is calibrated (default: minmax)",
     )
-    parser.add_argument(
-        "--convolution",
-        choices=("auto", "native", "packed"),
-        default="auto",
-        help="kernel positions per pass: one (native), several (packed), or the cheaper of both (default: auto)",
-    )
     parser.add_argument("--no-spill", action="store_true", help="fail if the Unified Buffer is too small")
     parser.add_argument("--onnx", metavar="FILE", type=Path, help="also write the quantized model as ONNX")
 

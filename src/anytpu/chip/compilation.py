@@ -38,7 +38,6 @@ def compile(
     batch: int | None = None,
     activation_bits: Literal[8, 16] = 8,
     method: Literal["minmax", "percentile", "mse"] = "minmax",
-    convolution: Literal["auto", "native", "packed"] = "auto",
     spill: bool = True,
     design: Design = TPU_V1,
     progress: Callable[[str], None] | None = None,
@@ -55,8 +54,6 @@ def compile(
         activation_bits: 8 or 16 bits per activation. 16 takes twice the time; recurrent networks need it.
         method: calibration of a range: "minmax" covers all values, "percentile" all but the outermost 0.01 %, "mse"
             minimizes the mean squared error.
-        convolution: kernel positions per pass: one ("native"), as many as the array holds ("packed"), or the faster
-            of both per layer ("auto").
         spill: move tensors that exceed the Unified Buffer to the host; False: raise an error instead.
         design: the chip.
         progress: called with one line of text per compilation step.
@@ -72,7 +69,7 @@ def compile(
         >>> program.time(batch=200).time_s  # doctest: +SKIP
     """
     _check(activation_bits, method, design, progress)
-    settings = CompilerSettings(convolution, spill)
+    settings = CompilerSettings(spill)
     if batch is not None:
         check_batch(batch)
     _check_calibration(calibration)
@@ -92,7 +89,7 @@ def compile(
     # 3. Generate the instructions.
     say(f"compiling {network.name}")
     rows = batch or largest_batch(quantized, design, MAX_ROWS) or 1
-    image = compile_image(quantized, batch=rows, design=design, convolution=convolution, spill=spill)
+    image = compile_image(quantized, batch=rows, design=design, spill=spill)
     example = {port.tensor: array[:TRACED_ROWS] for port, array in zip(network.inputs, arrays, strict=True)}
     return ChipProgram(image, quantized, settings, summary, example)
 

@@ -22,13 +22,13 @@ from typing import Any
 import numpy as np
 
 from anytpu.chip.file_parts import PARTS, SAVE_AGAIN, Packed, join_parts, split_parts
+from anytpu.chip.graph.nodes import Network
 from anytpu.chip.image.image import Image, Resident, Tag
 from anytpu.chip.image.serialization import RecordDecoder, RecordEncoder, binding, join_arrays, size_bytes, split_arrays
 from anytpu.chip.images import CompilerSettings
 from anytpu.chip.isa import Instruction, decode, encode
 from anytpu.chip.isa.design import Design
 from anytpu.chip.quantized.checking import check_network
-from anytpu.chip.quantized.nodes import QuantizedNetwork
 from anytpu.errors import ChipError, ChipFileError
 from anytpu.files.json_text import MAX_JSON_BYTES, check_json, read_json
 from anytpu.files.opening import read_file
@@ -44,7 +44,7 @@ MAX_PART_BYTES = {_HEADER: MAX_JSON_BYTES, _CODE: 16 * 2**20, _NETWORK: MAX_JSON
 
 
 def write(
-    path: str | Path, image: Image, network: QuantizedNetwork | None = None, settings: CompilerSettings | None = None
+    path: str | Path, image: Image, network: Network | None = None, settings: CompilerSettings | None = None
 ) -> Path:
     """Write a program to a file.
 
@@ -77,7 +77,7 @@ def write(
     return place
 
 
-def read(path: str | Path) -> tuple[Image, QuantizedNetwork | None, CompilerSettings]:
+def read(path: str | Path) -> tuple[Image, Network | None, CompilerSettings]:
     """Read a program from a file.
 
     Returns:
@@ -97,7 +97,7 @@ def read(path: str | Path) -> tuple[Image, QuantizedNetwork | None, CompilerSett
     return from_bytes(content, str(path))
 
 
-def to_bytes(image: Image, network: QuantizedNetwork | None = None, settings: CompilerSettings | None = None) -> bytes:
+def to_bytes(image: Image, network: Network | None = None, settings: CompilerSettings | None = None) -> bytes:
     """Return the content of a file.
 
     Raises:
@@ -141,7 +141,7 @@ def to_bytes(image: Image, network: QuantizedNetwork | None = None, settings: Co
     return join_parts(dict(zip(PARTS, parts, strict=True)))
 
 
-def from_bytes(content: bytes, name: str) -> tuple[Image, QuantizedNetwork | None, CompilerSettings]:
+def from_bytes(content: bytes, name: str) -> tuple[Image, Network | None, CompilerSettings]:
     """Parse the content of a file; return the program, its network or None, and its settings.
 
     Args:
@@ -163,7 +163,7 @@ def from_bytes(content: bytes, name: str) -> tuple[Image, QuantizedNetwork | Non
     raise ChipFileError(f"The file {name!r} cannot be used. {why} Compile it again, or {SAVE_AGAIN}")
 
 
-def _recall(parts: dict[str, Packed]) -> tuple[Image, QuantizedNetwork | None, CompilerSettings]:
+def _recall(parts: dict[str, Packed]) -> tuple[Image, Network | None, CompilerSettings]:
     # The header gives the maximum sizes of the other parts.
     header = read_json(parts[_HEADER].unpack(MAX_PART_BYTES[_HEADER]))
     design = Design(**header["design"])
@@ -190,7 +190,7 @@ def _recall(parts: dict[str, Packed]) -> tuple[Image, QuantizedNetwork | None, C
     network = None if described is None else recalling.network(described)
     if network is not None:
         check_network(network, design)
-    return image, network, CompilerSettings(**header["settings"])
+    return image, network, CompilerSettings(header["settings"]["spill"])
 
 
 def _instructions(code: bytes) -> tuple[Instruction, ...]:

@@ -7,11 +7,11 @@ from text has no network, and therefore a single image.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any
 
+from anytpu.chip.graph.nodes import Network
 from anytpu.chip.image.image import Image
 from anytpu.chip.isa.design import COMPILED_FOR, Design
-from anytpu.chip.quantized.nodes import QuantizedNetwork
 from anytpu.errors import ChipError, SettingError
 
 
@@ -20,17 +20,12 @@ class CompilerSettings:
     """Settings of the compiler.
 
     Attributes:
-        convolution: kernel positions per pass: one ("native"), as many as the array holds ("packed"), or the faster of
-            both ("auto").
         spill: whether to move tensors that exceed the Unified Buffer to the host; False: raise an error instead.
     """
 
-    convolution: Literal["auto", "native", "packed"] = "auto"
     spill: bool = True
 
     def __post_init__(self):
-        if self.convolution not in ("auto", "native", "packed"):
-            raise SettingError(f"convolution must be 'auto', 'native' or 'packed', not {self.convolution!r}.")
         if not isinstance(self.spill, bool):
             raise SettingError(f"spill must be True or False, not {self.spill!r}.")
 
@@ -44,7 +39,7 @@ class ImageCache:
         settings: settings of the compiler.
     """
 
-    def __init__(self, own: Image, network: QuantizedNetwork | None, settings: CompilerSettings) -> None:
+    def __init__(self, own: Image, network: Network | None, settings: CompilerSettings) -> None:
         self.own = own
         self.network = network
         self.settings = settings
@@ -67,7 +62,7 @@ class ImageCache:
             self._known[key] = self._compiled(batch, self.own.design.turned(numbers))
         return self._known[key]
 
-    def network_to(self, purpose: str) -> QuantizedNetwork:
+    def network_to(self, purpose: str) -> Network:
         """Return the network, for a purpose ("write as ONNX").
 
         Raises:
@@ -89,7 +84,6 @@ class ImageCache:
             self.network,
             batch=batch,
             design=design,
-            convolution=self.settings.convolution,
             spill=self.settings.spill,
         )
 

@@ -10,10 +10,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 
+from anytpu.chip.graph.nodes import Network, Node, Port, Quantization, Shape
+from anytpu.chip.graph.shapes import canonical_shape
 from anytpu.chip.image.image import Binding, Image
-from anytpu.chip.network.nodes import Node, Port, Shape
-from anytpu.chip.network.shapes import canonical_shape
-from anytpu.chip.quantized.nodes import Quantization, QuantizedNetwork
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +33,7 @@ class ProgramInterface:
     steps: tuple[Node, ...]
 
 
-def interface_of(image: Image, network: QuantizedNetwork | None) -> ProgramInterface:
+def interface_of(image: Image, network: Network | None) -> ProgramInterface:
     """Return the interface of a program; `network` is None if it has only an image."""
     if network is not None:
         return ProgramInterface(network.inputs, network.outputs, network.shapes, network.quantizations, network.nodes)
@@ -71,7 +70,7 @@ def _host_inputs(image: Image) -> Iterator[Port]:
     """Yield the inputs of host steps that are the user's own arrays."""
     known = {service.step.output for service in image.services}
     for service in image.services:
-        arguments = service.step.step.steps.arguments
+        arguments = service.step.steps.arguments
         for name, binding, argument in zip(service.step.inputs, service.inputs, arguments, strict=True):
             if binding is None and name not in known:
                 known.add(name)
@@ -83,5 +82,5 @@ def _host_outputs(image: Image) -> Iterator[Port]:
     taken = {name for service in image.services for name in service.step.inputs}
     for service in image.services:
         if service.output is None and service.step.output not in taken:
-            result = service.step.step.steps.result
+            result = service.step.steps.result
             yield Port(service.step.output, result.example_shape, result.dtype)

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from anytpu.chip.network.nodes import Network
+from anytpu.chip.graph.nodes import Network
 from anytpu.chip.quantized.calibration import evaluate_chunks
 from anytpu.errors import QuantizationError
 from anytpu.program import Program

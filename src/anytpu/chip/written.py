@@ -37,8 +37,8 @@ def save(images: ImageCache, path: str | Path) -> Path:
     return file.write(path_of(path), images.own, images.network, images.settings)
 
 
-def save_onnx(images: ImageCache, path: str | Path, unsigned: bool, integers: bool) -> Path:
+def save_onnx(images: ImageCache, path: str | Path, integers: bool) -> Path:
     """Write the quantized network as ONNX and return its path."""
     from anytpu.chip.onnx import write
 
-    return write(images.network_to("write as ONNX"), path_of(path), unsigned=unsigned, integers=integers)
+    return write(images.network_to("write as ONNX"), path_of(path), integers=integers)

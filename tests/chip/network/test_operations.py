@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from anytpu import program
+from anytpu.chip.graph.nodes import HostStep, Network
 from anytpu.chip.network import read
-from anytpu.chip.network.nodes import HostStep, Network
 from anytpu.chip.network.operations import compute, from_json, to_json
 
 

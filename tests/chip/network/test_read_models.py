@@ -13,9 +13,10 @@ import pytest
 from keras import layers
 
 from anytpu import program
-from anytpu.chip.network import evaluate, read
-from anytpu.chip.network.nodes import Convolution, HostStep, Network
-from anytpu.chip.network.shapes import restored
+from anytpu.chip.graph.nodes import Convolution, HostStep, Network
+from anytpu.chip.graph.shapes import restored
+from anytpu.chip.network import read
+from anytpu.chip.quantized.reference import compute as evaluate
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

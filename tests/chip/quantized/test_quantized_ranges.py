@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anytpu.chip.graph.nodes import Quantization
 from anytpu.chip.quantized import ranges, scales
-from anytpu.chip.quantized.nodes import Quantization
 from anytpu.chip.quantized.ranges import Histogram, Range
 from anytpu.chip.quantized.scales import quantization_of, quantization_of_integers, without_flat_ends
 

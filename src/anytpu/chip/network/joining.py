@@ -1,8 +1,8 @@
 """Rewrite rules for slices, concatenations and adjacent products, as recurrent layers have them; and CSE.
 
 Idea: a recurrent layer multiplies its input and its state by weights, adds, and slices the sum into gates. The two
-products become one product over the concatenated inputs, and the gates are slices of its result: one tile of weights
-serves all of them.
+products become one product over the concatenated inputs. The gates are slices of its result, so that one tile of
+weights serves all of them.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import dataclasses
 
 import numpy as np
 
+from anytpu.chip.graph.nodes import Concatenate, Convolution, Elementwise, Function, Node, Reshape, Slice
 from anytpu.chip.network.graph import NetworkGraph, is_plain
-from anytpu.chip.network.nodes import Concatenate, Convolution, Elementwise, Function, Node, Reshape, Slice
 
 
 def merge_slices(graph: NetworkGraph, node: Node) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from anytpu.chip.graph.nodes import HostStep
 from anytpu.chip.network import batching
 from anytpu.chip.network.layout import BatchLayout
 from anytpu.chip.network.operations import Argument, HostOperations, Operation
@@ -23,17 +24,16 @@ from anytpu.chip.onnx.batched_value import BatchedValue, UntranslatableError, op
 from anytpu.chip.onnx.graph import OnnxGraph, held_dtype
 from anytpu.chip.onnx.operators import write_operation
 from anytpu.chip.onnx.writer import OnnxWriter
-from anytpu.chip.quantized.nodes import QHostStep
 from anytpu.errors import ChipError
 
 
-def write_host_step(writer: OnnxWriter, node: QHostStep) -> str:
+def write_host_step(writer: OnnxWriter, node: HostStep) -> str:
     """Write a host step; return the name of its value.
 
     Raises:
         ChipError: it has an operation without an ONNX equivalent.
     """
-    graph, steps = writer.graph, node.step.steps
+    graph, steps = writer.graph, node.steps
     values = {
         argument.name: _batched(graph, _real(writer, tensor), argument)
         for argument, tensor in zip(steps.arguments, node.inputs, strict=True)
@@ -68,7 +68,7 @@ def _real(writer: OnnxWriter, tensor: str) -> str:
 
 def _written(
     graph: OnnxGraph,
-    node: QHostStep,
+    node: HostStep,
     operation: Operation,
     values: dict[str, str],
     types: dict[str, TensorType],
