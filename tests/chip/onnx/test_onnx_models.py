@@ -101,7 +101,11 @@ def padded() -> keras.Model:
 
 
 def transposed() -> keras.Model:
-    made = [layers.Conv2DTranspose(4, (2, 4), strides=(3, 2), padding="same"), layers.Conv2D(3, 2), layers.Flatten()]
+    made = [
+        layers.Conv2DTranspose(4, (2, 4), strides=(3, 2), padding="same", name="up"),
+        layers.Conv2D(3, 2),
+        layers.Flatten(),
+    ]
     return keras.Sequential([layers.Input((7, 5, 2)), *made, layers.Dense(4)])
 
 
@@ -111,7 +115,7 @@ def test_a_convolution_of_the_host_is_refused(tmp_path: Path):
     with pytest.raises(ChipError) as error:
         program.to_onnx(tmp_path / "model.onnx")
     assert str(error.value) == (
-        "The layer 'conv2d_transpose' cannot be written as ONNX: the host computes 'convolution' for it, for which "
+        "The layer 'up' cannot be written as ONNX: the host computes 'convolution' for it, for which "
         "there is no operator here. Compile the model without that layer, and compute it from the outputs."
     )
 
