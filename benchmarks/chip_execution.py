@@ -7,8 +7,8 @@ layers: single layers whose tiles are full, compiled and run as any model is: qu
     the next works; of two runs of a turn the second is timed:
         blas         numpy's product of two float32 matrices of 2048 by 2048, with the BLAS's own threads
         anytpu       the chip's machine; its rate counts the layer's own multiply-adds only
-        ort s8, u8   onnxruntime: the same quantized layer, written by `to_onnx` (QLinearConv; QLinearMatMul for a dense
-                     layer), of signed or of unsigned bytes, on as many threads as there are cores, floats in and out
+        ort          onnxruntime: the same quantized layer, written by `to_onnx` (QLinearConv; QLinearMatMul for a dense
+                     layer), on as many threads as there are cores, floats in and out
 digits: a CNN on the 8 by 8 digits, a batch of 256, floats in and floats out; anytpu and onnxruntime take turns. Their
     outputs must be the same.
 deep: Keras's ResNet50 with random weights: seconds to read, calibrate and quantize, compile, check, count cycles, and
@@ -41,11 +41,10 @@ import onnxruntime
 from anytpu.chip import machine
 from anytpu.chip.checking import check
 from anytpu.chip.compiler import compile_image
+from anytpu.chip.graph.nodes import Convolution, Network, Port, Quantization
 from anytpu.chip.network import read
-from anytpu.chip.network.nodes import Port
 from anytpu.chip.onnx import write
 from anytpu.chip.quantized import quantize
-from anytpu.chip.quantized.nodes import QConvolution, Quantization, QuantizedNetwork
 from anytpu.chip.timing import time as count_cycles
 from machine import cpu_name
 
@@ -64,7 +63,7 @@ LAYERS: dict[str, tuple[int, int, int, int, int, bool]] = {
 }
 
 
-def layer_of(side: int, channels: int, outputs: int, kernel: int, uniform: bool) -> QuantizedNetwork:
+def layer_of(side: int, channels: int, outputs: int, kernel: int, uniform: bool) -> Network:
     rng = np.random.default_rng(0)
     shape = (kernel, kernel, channels, outputs)
     weights = rng.integers(-127, 128, shape) if uniform else np.clip(np.rint(rng.normal(0, 32, shape)), -127, 127)
@@ -72,21 +71,19 @@ def layer_of(side: int, channels: int, outputs: int, kernel: int, uniform: bool)
     scales = np.full(outputs, 0.01, np.float32)
     # Without a bias a dense layer is one QLinearMatMul for onnxruntime.
     bias = rng.integers(-1000, 1000, outputs).astype(np.int32) * (side > 1)
-    node = QConvolution(
+    node = Convolution(
         "layer", "layer", ("x",), "y", weights.astype(np.int8), scales, bias, (1, 1), (1, 1), (pad, pad), 1, -128, 127
     )
     shapes = {"x": (side, side, channels), "y": (side, side, outputs)}
     quantizations = {"x": Quantization(float(np.float32(0.02)), 3), "y": Quantization(1.0, 0)}
-    return QuantizedNetwork(
-        "layer", (Port("x", shapes["x"]),), (Port("y", shapes["y"]),), shapes, quantizations, (node,)
-    )
+    return Network("layer", (Port("x", shapes["x"]),), (Port("y", shapes["y"]),), shapes, quantizations, (node,))
 
 
-def session_of(network: QuantizedNetwork, folder: str, unsigned: bool = False) -> onnxruntime.InferenceSession:
+def session_of(network: Network, folder: str) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = os.cpu_count() or 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    path = write(network, Path(folder) / f"{network.name}.onnx", unsigned=unsigned)
+    path = write(network, Path(folder) / f"{network.name}.onnx")
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
@@ -135,7 +132,7 @@ def summary(turns: dict[str, list[float]]) -> dict[str, dict[str, float]]:
 def measure_layers(rounds: int, folder: str) -> dict[str, Any]:
     square = np.random.default_rng(0).random((SQUARE, SQUARE), np.float32)
     result: dict[str, Any] = {}
-    print(f"{'':44}{'blas':>8}{'anytpu':>8}{'share':>7}{'ort s8':>8}{'ort u8':>8}   (multiply-adds a second, in 1e9)")
+    print(f"{'':44}{'blas':>8}{'anytpu':>8}{'share':>7}{'ort':>8}   (multiply-adds a second, in 1e9)")
     for name, (side, channels, outputs, kernel, batch, uniform) in LAYERS.items():
         network = layer_of(side, channels, outputs, kernel, uniform)
         image = compile_image(network, batch=batch)
@@ -146,10 +143,9 @@ def measure_layers(rounds: int, folder: str) -> dict[str, Any]:
             "blas": lambda: square @ square,
             "anytpu": lambda image=image, integers=integers: machine.run(image, {"x": integers})["y"],
         }
-        for kind in ("s8", "u8"):
-            session = session_of(network, folder, kind == "u8")
-            contenders[f"ort {kind}"] = lambda session=session, floats=floats: session.run(None, {"x": floats})[0]
-        ours, theirs = network.quantizations["y"].dequantize(contenders["anytpu"]()), contenders["ort u8"]()
+        session = session_of(network, folder)
+        contenders["ort"] = lambda session=session, floats=floats: session.run(None, {"x": floats})[0]
+        ours, theirs = network.quantizations["y"].dequantize(contenders["anytpu"]()), contenders["ort"]()
         turns = take_turns(contenders, rounds)
         macs = batch * side * side * channels * outputs * kernel * kernel
         seconds = summary(turns)
@@ -166,7 +162,7 @@ def measure_layers(rounds: int, folder: str) -> dict[str, Any]:
             "share_of_blas": share,
             "outputs_that_differ": int((ours != theirs.reshape(ours.shape)).sum()),
         }
-        first, rest = f"{rates['blas']:8.1f}{rates['anytpu']:8.1f}", f"{rates['ort s8']:8.1f}{rates['ort u8']:8.1f}"
+        first, rest = f"{rates['blas']:8.1f}{rates['anytpu']:8.1f}", f"{rates['ort']:8.1f}"
         print(f"{name:44}{first}{share:7.2f}{rest}", flush=True)
     return result
 
@@ -185,11 +181,10 @@ def measure_digits(rounds: int, folder: str) -> dict[str, Any]:
     program = tpu.chip.compile(digits_model(), x[:256], batch=256)
     assert program.network is not None
     contenders: dict[str, Callable[[], Any]] = {"anytpu": lambda: program.run(x[:256])}
-    for kind in ("s8", "u8"):
-        session = session_of(program.network, folder, kind == "u8")
-        given = {session.get_inputs()[0].name: x[:256].astype(np.float32)}
-        contenders[f"ort {kind}"] = lambda session=session, given=given: session.run(None, given)[0]
-    differ = int((np.asarray(contenders["anytpu"]()) != contenders["ort u8"]()).sum())
+    session = session_of(program.network, folder)
+    given = {session.get_inputs()[0].name: x[:256].astype(np.float32)}
+    contenders["ort"] = lambda: session.run(None, given)[0]
+    differ = int((np.asarray(contenders["anytpu"]()) != contenders["ort"]()).sum())
     seconds = summary(take_turns(contenders, rounds))
     rates = {contender: 256 / seconds[contender]["median_s"] for contender in seconds}
     print("digits CNN, rows a second:", ", ".join(f"{contender} {rate:,.0f}" for contender, rate in rates.items()))

@@ -33,9 +33,8 @@ import numpy as np
 
 import scalesim_rules as scalesim
 from anytpu.chip.compiler import compile_image
+from anytpu.chip.graph.nodes import Convolution, Network, Port, Quantization
 from anytpu.chip.image.image import Image
-from anytpu.chip.network.nodes import Port
-from anytpu.chip.quantized.nodes import QConvolution, Quantization, QuantizedNetwork
 from anytpu.chip.timing import Timing, time
 from machine import cpu_name
 
@@ -87,13 +86,13 @@ UseRamulatorTrace: False
 """
 
 
-def network_of(line: str) -> QuantizedNetwork:
+def network_of(line: str) -> Network:
     """Return the one layer of a line of the topology, for one picture."""
     name, *fields = [field.strip() for field in line.split(",") if field.strip()]
     height, width, kernel_height, kernel_width, channels, filters, stride = map(int, fields)
     out = [-(-(size - kernel + stride) // stride) for size, kernel in ((height, kernel_height), (width, kernel_width))]
     more = [(out[0] - 1) * stride + kernel_height - height, (out[1] - 1) * stride + kernel_width - width]
-    layer = QConvolution(
+    layer = Convolution(
         name,
         name,
         ("x",),
@@ -110,7 +109,7 @@ def network_of(line: str) -> QuantizedNetwork:
     )
     shapes = {"x": (height, width, channels), "y": (out[0], out[1], filters)}
     same = dict.fromkeys(shapes, Quantization(2.0**-4))
-    return QuantizedNetwork(name, (Port("x", shapes["x"]),), (Port("y", shapes["y"]),), shapes, same, (layer,))
+    return Network(name, (Port("x", shapes["x"]),), (Port("y", shapes["y"]),), shapes, same, (layer,))
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, float, Any]:

@@ -25,15 +25,17 @@ from collections.abc import Callable
 
 import numpy as np
 
-from anytpu.chip.network.nodes import Node, Port, Shape
-from anytpu.chip.quantized.nodes import (
-    QConcatenate,
-    QConvolution,
-    QElementwise,
-    QPool,
-    QTable,
+from anytpu.chip.graph.nodes import (
+    Concatenate,
+    Convolution,
+    Elementwise,
+    Network,
+    Node,
+    Pool,
+    Port,
     Quantization,
-    QuantizedNetwork,
+    Shape,
+    Table,
 )
 
 
@@ -78,12 +80,12 @@ class Sketch:
         self.nodes: list[Node] = []
         self.dense_layers = self.convolutions = self.vectors = self.pools = self.weights = self.macs = 0
 
-    def network(self) -> QuantizedNetwork:
+    def network(self) -> Network:
         """Return what has grown; its outputs are those that were named, or the last tensor."""
         outputs = self.outputs or [self.nodes[-1].output]
         ports = [tuple(Port(name, self.shapes[name]) for name in names) for names in (self.inputs, outputs)]
         same = dict.fromkeys(self.shapes, self.quantization)
-        return QuantizedNetwork(self.name, ports[0], ports[1], self.shapes, same, tuple(self.nodes))
+        return Network(self.name, ports[0], ports[1], self.shapes, same, tuple(self.nodes))
 
     def _tensor(self, shape: Shape) -> tuple[str, str]:
         tensor = f"t{len(self.shapes)}"
@@ -109,7 +111,7 @@ class Sketch:
         low = 0 if relu else self.quantization.low
         high, strides = self.quantization.high, (stride, stride)
         self.nodes.append(
-            QConvolution(node, node, (x,), y, weights, scales, bias, strides, (1, 1), padding, 1, low, high)
+            Convolution(node, node, (x,), y, weights, scales, bias, strides, (1, 1), padding, 1, low, high)
         )
         self.convolutions += 1
         self.weights += weights.size
@@ -125,7 +127,7 @@ class Sketch:
     def table(self, x: str, kind: str, layers: int = 1) -> str:
         node, y = self._tensor(self.shapes[x])
         table = np.zeros(2**self.quantization.bits, self.quantization.dtype)
-        self.nodes.append(QTable(node, node, (x,), y, kind, table))
+        self.nodes.append(Table(node, node, (x,), y, kind, table))
         self.vectors += layers
         return y
 
@@ -133,14 +135,14 @@ class Sketch:
         """Add, subtract or multiply two tensors."""
         node, y = self._tensor(self.shapes[a])
         low, high = self.quantization.low, self.quantization.high
-        self.nodes.append(QElementwise(node, node, (a, b), y, kind, low, high))  # type: ignore[arg-type]
+        self.nodes.append(Elementwise(node, node, (a, b), y, kind, low, high))  # type: ignore[arg-type]
         self.vectors += layers
         return y
 
     def concatenate(self, *parts: str) -> str:
         height, width, _ = self.shapes[parts[0]]
         node, y = self._tensor((height, width, sum(self.shapes[part][2] for part in parts)))
-        self.nodes.append(QConcatenate(node, node, parts, y, 2))
+        self.nodes.append(Concatenate(node, node, parts, y, 2))
         return y
 
     def pool(self, x: str, kind: str, window: int = 3, stride: int = 1) -> str:
@@ -156,7 +158,7 @@ class Sketch:
 
     def _pool(self, x: str, kind: str, shape: Shape, window, strides, padding) -> str:
         node, y = self._tensor(shape)
-        self.nodes.append(QPool(node, node, (x,), y, kind, window, strides, padding, False))  # type: ignore[arg-type]
+        self.nodes.append(Pool(node, node, (x,), y, kind, window, strides, padding, False))  # type: ignore[arg-type]
         self.pools += 1
         return y
 

@@ -42,12 +42,12 @@ from pathlib import Path
 from typing import Any
 
 from anytpu.chip.compiler import compile_image, largest_batch
+from anytpu.chip.graph.nodes import Network
 from anytpu.chip.image.image import Image
 from anytpu.chip.isa.design import TPU_V1, UNIT_BYTES
 from anytpu.chip.isa.instructions import ArrayInstruction, DebugTag, InterruptHost, ReadHostMemory, ReadWeights, Sync
 from anytpu.chip.isa.units import Unit
 from anytpu.chip.page.levels import peak_units
-from anytpu.chip.quantized.nodes import QuantizedNetwork
 from anytpu.chip.timing import Latencies, Timing, time
 from anytpu.errors import CapacityError
 from chip_table1 import CONTRADICTING, SKETCHES, TABLE_1
@@ -87,7 +87,7 @@ ROOMY = dataclasses.replace(TPU_V1, unified_buffer_bytes=512 * 2**20)
 """A chip with room for CNN1's 32 pictures at a time, for contrast."""
 
 
-def batch_of(application: str, network: QuantizedNetwork) -> int:
+def batch_of(application: str, network: Network) -> int:
     """Return the batch of Table 1, or where it does not fit on the chip the largest power of two that does."""
     batch = TABLE_1[application].batch
     try:

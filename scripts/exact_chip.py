@@ -39,14 +39,14 @@ sys.path.insert(0, str(ROOT / "tests"))
 import chip_models  # noqa: E402
 import chip_oracle  # noqa: E402
 import chip_random  # noqa: E402
-from anytpu.chip.quantized import reference  # noqa: E402
-from anytpu.chip.quantized.nodes import (  # noqa: E402
-    QConvolution,
-    QElementwise,
-    QPool,
+from anytpu.chip.graph.nodes import (  # noqa: E402
+    Convolution,
+    Elementwise,
+    Network,
+    Pool,
     Quantization,
-    QuantizedNetwork,
 )
+from anytpu.chip.quantized import reference  # noqa: E402
 
 Tensors = dict[str, np.ndarray]
 
@@ -71,15 +71,12 @@ def options() -> argparse.Namespace:
 
 def contenders(folder: Path, is_small: bool) -> Iterator[tuple[str, Callable[[chip_random.Case], Tensors]]]:
     """Yield the name and function of each contender: it computes all tensors (onnxruntime), or the chip's outputs."""
-    for unsigned in (False, True) if chip_oracle.has_vnni() else (True,):
-        for level in ("none", "all"):
-            run = functools.partial(chip_oracle.integers, path=folder / "model.onnx", unsigned=unsigned, level=level)
-            kind = "u8 x u8" if unsigned else "s8 x s8"
-            yield f"onnxruntime, {kind}, optimizations: {level}", lambda case, run=run: run(case.network, case.inputs)
+    for level in ("none", "all"):
+        run = functools.partial(chip_oracle.integers, path=folder / "model.onnx", level=level)
+        yield f"onnxruntime, optimizations: {level}", lambda case, run=run: run(case.network, case.inputs)
     for name, design in chip_oracle.DESIGNS.items():
-        for convolution in ("auto", "native", "packed"):
-            run = functools.partial(chip_oracle.on_chip, design=design, convolution=convolution)
-            yield f"chip, {name}, {convolution}", lambda case, run=run: run(case.network, case.inputs)
+        run = functools.partial(chip_oracle.on_chip, design=design)
+        yield f"chip, {name}", lambda case, run=run: run(case.network, case.inputs)
     if is_small:
         run = functools.partial(chip_oracle.on_chip, design=chip_oracle.DESIGNS["8 by 8"], literal=True)
         yield "systolic array, 8 by 8", lambda case: run(case.network, case.inputs)
@@ -153,17 +150,17 @@ def tally(
     found.differing += sum(chip_oracle.differing(wanted, computed, names).values())
 
 
-def ties(network: QuantizedNetwork, tensors: Tensors) -> int:
+def ties(network: Network, tensors: Tensors) -> int:
     """Return how many results lie exactly between two integers before they are rounded, where the rule decides.
 
     They are counted by computing with a scale 2**30 times as fine: a tie is then an odd multiple of 2**29.
     """
     count = 0
     for node in network.nodes:
-        if isinstance(node, QConvolution | QElementwise) or (isinstance(node, QPool) and node.kind == "average"):
+        if isinstance(node, Convolution | Elementwise) or (isinstance(node, Pool) and node.kind == "average"):
             fine = Quantization(network.quantizations[node.output].scale / 2**30, 0, 64)
             finer = dataclasses.replace(network, quantizations={**network.quantizations, node.output: fine})
-            wide = node if isinstance(node, QPool) else dataclasses.replace(node, low=fine.low, high=fine.high)
+            wide = node if isinstance(node, Pool) else dataclasses.replace(node, low=fine.low, high=fine.high)
             found = reference.compute_node(wide, finer, [tensors[name] for name in node.inputs])
             count += int((found % 2**30 == 2**29).sum())
     return count
@@ -180,9 +177,7 @@ def run_model(name: str, seed: int, epochs: int, folder: Path) -> dict[str, Any]
     x, y, network = chip_models.X_TEST, chip_models.Y_TEST, program.network
     wanted = reference.compute(network, [x])
     found = chip_oracle.integers(network, [x], folder / "model.onnx")
-    (scores,) = chip_oracle.run(
-        program.to_onnx(folder / "model.onnx", unsigned=not chip_oracle.has_vnni()), [x]
-    ).values()
+    (scores,) = chip_oracle.run(program.to_onnx(folder / "model.onnx"), [x]).values()
     on_chip = program.run(x)
     floats = np.asarray(keras.ops.convert_to_numpy(model(x, training=False)))
     return {
@@ -244,7 +239,7 @@ def run_application(name: str, folder: Path) -> dict[str, Any]:
     }
 
 
-def makers(network: QuantizedNetwork, tensor: str) -> tuple[str, ...]:
+def makers(network: Network, tensor: str) -> tuple[str, ...]:
     """Return the chip tensors that an output of the host is computed from."""
     return (
         next(node.inputs for node in network.nodes if node.output == tensor)
@@ -280,7 +275,6 @@ def show(random: dict[str, Any], models: list[dict[str, Any]], applications: lis
 
 def main() -> int:
     chosen = options()
-    print("onnxruntime computes", chip_oracle.products())
     with tempfile.TemporaryDirectory() as folder:
         random = run_random(chosen.networks, Path(folder))
         models = run_models(chosen.seeds, chosen.epochs, Path(folder))
@@ -288,7 +282,6 @@ def main() -> int:
     differing = show(random, models, applications)
     record = {
         "machine": f"{platform.machine()}, {os.cpu_count()} CPUs",
-        "products": chip_oracle.products(),
         "python": platform.python_version(),
         **{name: version(name) for name in PACKAGES},
         "differing": differing,

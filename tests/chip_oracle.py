@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -13,12 +11,11 @@ import onnxruntime
 
 from anytpu.chip import machine
 from anytpu.chip.compiler import compile_image
+from anytpu.chip.graph.nodes import Network
 from anytpu.chip.isa.design import TPU_V1, Design
 from anytpu.chip.onnx import write
-from anytpu.chip.quantized.nodes import QuantizedNetwork
 
 Level = Literal["none", "all"]
-Convolution = Literal["auto", "native", "packed"]
 
 DESIGNS = {
     "8 by 8": Design(array=8, accumulator_rows=32, unified_buffer_bytes=2**20),
@@ -31,21 +28,6 @@ _LEVELS = {
     "none": onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
     "all": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
 }
-
-
-@functools.cache
-def has_vnni() -> bool:
-    """Tell whether this CPU adds products of bytes in 32 bits; every ARM does, x86 since VNNI."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except FileNotFoundError:
-        return False
-    return bool(re.search(r"^flags\s*:.*vnni", text, re.MULTILINE)) or "CPU implementer" in text
-
-
-def products() -> str:
-    """Say which products the oracle uses on this machine."""
-    return "s8 x s8 (this CPU has VNNI)" if has_vnni() else "u8 x u8 (this CPU has no VNNI)"
 
 
 def session(path: Path, level: Level = "all") -> onnxruntime.InferenceSession:
@@ -65,11 +47,10 @@ def run(path: Path, inputs: Sequence[np.ndarray], level: Level = "all") -> dict[
 
 
 def integers(
-    network: QuantizedNetwork,
+    network: Network,
     inputs: Sequence[np.ndarray],
     path: Path,
     *,
-    unsigned: bool | None = None,
     level: Level = "all",
 ) -> dict[str, np.ndarray]:
     """Return what onnxruntime computes: the integers of every tensor that the chip holds.
@@ -78,10 +59,9 @@ def integers(
         network: what to compute.
         inputs: in the user's shapes.
         path: where the model is written.
-        unsigned: as `write` takes it; None: what this CPU computes exactly.
         level: of onnxruntime's graph optimizations.
     """
-    write(network, path, unsigned=not has_vnni() if unsigned is None else unsigned, integers=True)
+    write(network, path, integers=True)
     found = run(path, inputs, level)
     return {tensor: found[f"{tensor}:integers"] for tensor in network.quantizations}
 
@@ -96,7 +76,7 @@ def differing(first: dict[str, np.ndarray], second: dict[str, np.ndarray], names
     return {name: count for name, count in counts.items() if count}
 
 
-def chip_inputs(network: QuantizedNetwork, inputs: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+def chip_inputs(network: Network, inputs: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
     """Return inputs in the user's shapes as the chip takes them."""
     values = {}
     for port, array in zip(network.inputs, inputs, strict=True):
@@ -107,10 +87,9 @@ def chip_inputs(network: QuantizedNetwork, inputs: Sequence[np.ndarray]) -> dict
 
 
 def on_chip(
-    network: QuantizedNetwork,
+    network: Network,
     inputs: Sequence[np.ndarray],
     design: Design,
-    convolution: Convolution = "auto",
     *,
     literal: bool = False,
 ) -> dict[str, np.ndarray]:
@@ -120,14 +99,13 @@ def on_chip(
         network: what to compute.
         inputs: in the user's shapes; all of them are one batch.
         design: the chip.
-        convolution: how convolutions are laid over the array.
         literal: products are made by the systolic array, register by register.
     """
-    image = compile_image(network, batch=len(inputs[0]), design=design, convolution=convolution)
+    image = compile_image(network, batch=len(inputs[0]), design=design)
     compute = machine.witness if literal else machine.run
     return compute(image, chip_inputs(network, inputs))
 
 
-def chip_outputs(network: QuantizedNetwork) -> list[str]:
+def chip_outputs(network: Network) -> list[str]:
     """Return the outputs of a network that the chip makes."""
     return [port.tensor for port in network.outputs if port.tensor in network.quantizations]

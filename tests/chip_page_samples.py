@@ -7,6 +7,7 @@ import dataclasses
 
 import numpy as np
 
+from anytpu.chip.graph.nodes import Convolution, HostStep, Network, Pool, Port, Quantization
 from anytpu.chip.image.image import Image, Resident, Tag
 from anytpu.chip.isa.instructions import (
     Activate,
@@ -24,11 +25,9 @@ from anytpu.chip.isa.instructions import (
 )
 from anytpu.chip.isa.registers import Register
 from anytpu.chip.isa.units import Unit
-from anytpu.chip.network.nodes import HostStep, Port
 from anytpu.chip.page.first_tile import FirstTile
 from anytpu.chip.page.layers import layers
 from anytpu.chip.page.record import ChipPage
-from anytpu.chip.quantized.nodes import QConvolution, QHostStep, QPool, Quantization, QuantizedNetwork
 from anytpu.chip.quantized.summary import LayerSummary, Summary
 from anytpu.chip.timing.record import Event, PartTiming, Span, Timing
 
@@ -108,25 +107,25 @@ def _instructions() -> tuple[Instruction, ...]:
     )
 
 
-def _network(name: str) -> QuantizedNetwork:
+def _network(name: str) -> Network:
     rng = np.random.default_rng(0)
     q = Quantization(0.05, 3)
 
-    def convolution(node: str, takes: str, makes: str, kernel: int, rows: int, columns: int) -> QConvolution:
+    def convolution(node: str, takes: str, makes: str, kernel: int, rows: int, columns: int) -> Convolution:
         weights = np.clip(rng.normal(0, 40, (kernel, kernel, rows, columns)).round(), -127, 127).astype(np.int8)
         scales = np.full(columns, 0.01, np.float32)
         bias = np.zeros(columns, np.int32)
         pad = ((kernel // 2,) * 2,) * 2
-        return QConvolution(
+        return Convolution(
             node, "", (takes,), makes, weights, scales, bias, (1, 1), (1, 1), pad, 1, q.low, q.high
         )  # fmt: skip
 
     nodes = (
         convolution("conv1/convolution", "x", "c1", 3, 1, 32),
-        QPool("pool1/pool", "pool1", ("c1",), "p1", "max", (2, 2), (2, 2), ((0, 0), (0, 0)), False),
+        Pool("pool1/pool", "pool1", ("c1",), "p1", "max", (2, 2), (2, 2), ((0, 0), (0, 0)), False),
         convolution("conv2/convolution", "p1", "c2", 3, 32, 64),
         convolution("dense/dot", "c2", "d", 1, 64, 10),
-        QHostStep("softmax", "", ("d",), "y", HostStep("softmax", "", ("d",), "y", "softmax", "it divides", None)),
+        HostStep("softmax", "", ("d",), "y", "softmax", "it divides", None),
     )
     shapes = {
         "x": (28, 28, 1),
@@ -137,7 +136,7 @@ def _network(name: str) -> QuantizedNetwork:
         "y": (1, 1, 10),
     }
     held = {tensor: q for tensor in ("x", "c1", "p1", "c2", "d")}
-    return QuantizedNetwork(
+    return Network(
         name, (Port("x", (28, 28, 1)),), (Port("y", (10,)),), shapes, held, nodes
     )  # fmt: skip
 

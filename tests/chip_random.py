@@ -12,17 +12,20 @@ import math
 import numpy as np
 from hypothesis import strategies as st
 
-from anytpu.chip.network.nodes import Node, Padding, Port, Shape
-from anytpu.chip.quantized.nodes import (
-    QConcatenate,
-    QConvolution,
-    QElementwise,
-    QPool,
-    QReshape,
-    QSlice,
-    QTable,
+from anytpu.chip.graph.nodes import (
+    Concatenate,
+    Convolution,
+    Elementwise,
+    Network,
+    Node,
+    Padding,
+    Pool,
+    Port,
     Quantization,
-    QuantizedNetwork,
+    Reshape,
+    Shape,
+    Slice,
+    Table,
 )
 
 MOST_NUMBERS = 3000
@@ -33,7 +36,7 @@ MOST_NUMBERS = 3000
 class Case:
     """A network, and inputs for it in the user's shapes."""
 
-    network: QuantizedNetwork
+    network: Network
     inputs: tuple[np.ndarray, ...]
 
     def __repr__(self) -> str:
@@ -164,7 +167,7 @@ class _Drawing:
         scales = 2.0 ** self.random.integers(-8, -5, channels) * (1 if self.is_exact else self.random.uniform(0.5, 1))
         bias = self.random.integers(-25 * most, 25 * most + 1, channels).astype(np.int32) * self.number(0, 1)
         whole = weights, scales.astype(np.float32), bias
-        return QConvolution(name, "", (source,), name, *whole, strides, dilation, padding, groups, *self.clip(target))
+        return Convolution(name, "", (source,), name, *whole, strides, dilation, padding, groups, *self.clip(target))
 
     def draw_pool(self, name: str) -> Node | None:
         source, kind = self.any_tensor(), self.draw(st.sampled_from(["max", "average"]))
@@ -177,7 +180,7 @@ class _Drawing:
         target = quantization if kind == "max" else self.quantization(self.unit_scale(source) / 2)
         if not self.made(name, self.out_shape(shape, window, strides, (1, 1), padding, shape[2]), target):
             return None
-        return QPool(name, "", (source,), name, kind, window, strides, padding, self.draw(st.booleans()))
+        return Pool(name, "", (source,), name, kind, window, strides, padding, self.draw(st.booleans()))
 
     def unit_scale(self, tensor: str) -> float:
         """Return the scale of a tensor as if it were of 8 bits."""
@@ -192,14 +195,14 @@ class _Drawing:
         target = self.quantization(scales[0] * scales[1] * 150 if kind == "multiply" else 2 * max(scales))
         if not self.made(name, shape, target):
             return None
-        return QElementwise(name, "", (first, second), name, kind, *self.clip(target))
+        return Elementwise(name, "", (first, second), name, kind, *self.clip(target))
 
     def draw_table(self, name: str) -> Node:
         source = self.any_tensor()
         target = self.quantization(self.unit_scale(source))
         self.add(name, self.shapes[source], target)
         entries = self.random.integers(target.low, target.high + 1, 2**self.bits).astype(target.dtype)
-        return QTable(name, "", (source,), name, "function", entries)
+        return Table(name, "", (source,), name, "function", entries)
 
     def draw_movement(self, name: str) -> Node | None:
         return getattr(self, f"_{self.draw(st.sampled_from(['concatenate', 'slice', 'reshape']))}")(name)
@@ -219,7 +222,7 @@ class _Drawing:
         whole = tuple(size if n == axis else shape[n] for n in range(3))
         if not self.made(name, whole, quantization):  # pyright: ignore[reportArgumentType]
             return None
-        return QConcatenate(name, "", tuple(parts), name, axis)
+        return Concatenate(name, "", tuple(parts), name, axis)
 
     def _slice(self, name: str) -> Node | None:
         source, axis = self.any_tensor(), self.number(0, 2)
@@ -228,14 +231,14 @@ class _Drawing:
         stop = self.number(start + 1, shape[axis])
         whole = tuple(stop - start if n == axis else shape[n] for n in range(3))
         self.add(name, whole, self.quantizations[source])  # pyright: ignore[reportArgumentType]
-        return QSlice(name, "", (source,), name, axis, start, stop)
+        return Slice(name, "", (source,), name, axis, start, stop)
 
     def _reshape(self, name: str) -> Node | None:
         source = self.any_tensor()
         height, width, channels = self.shapes[source]
         forms = [(1, 1, height * width * channels), (1, height * width, channels), (width, channels, height)]
         self.add(name, self.draw(st.sampled_from(forms)), self.quantizations[source])
-        return QReshape(name, "", (source,), name)
+        return Reshape(name, "", (source,), name)
 
     # The whole.
 
@@ -244,7 +247,7 @@ class _Drawing:
         inputs = [Port(name, self.shapes[name]) for name in self.inputs if name in used]
         outputs = [Port(node.output, self.shapes[node.output]) for node in self.nodes if node.output not in used]
         known = {port.tensor for port in inputs} | {node.output for node in self.nodes}
-        network = QuantizedNetwork(
+        network = Network(
             "random",
             tuple(inputs),
             tuple(outputs),

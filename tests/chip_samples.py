@@ -2,8 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
+from anytpu.chip.graph.nodes import (
+    Concatenate,
+    Convolution,
+    Elementwise,
+    HostStep,
+    Network,
+    Pool,
+    Port,
+    Quantization,
+    Reshape,
+    Slice,
+    Table,
+)
 from anytpu.chip.image.image import Binding, Image, Resident, Service, Tag
 from anytpu.chip.isa.design import Design
 from anytpu.chip.isa.instructions import (
@@ -22,20 +37,7 @@ from anytpu.chip.isa.instructions import (
 from anytpu.chip.isa.registers import Register as R
 from anytpu.chip.isa.units import Unit
 from anytpu.chip.network.layout import BatchLayout
-from anytpu.chip.network.nodes import HostStep, Port
 from anytpu.chip.network.operations import Argument, HostOperations, Operation
-from anytpu.chip.quantized.nodes import (
-    QConcatenate,
-    QConvolution,
-    QElementwise,
-    QHostStep,
-    QPool,
-    QReshape,
-    QSlice,
-    QTable,
-    Quantization,
-    QuantizedNetwork,
-)
 
 SMALL = Design(array=8, unified_buffer_bytes=4096, accumulator_rows=16)
 READ, WEIGHTS, MATRIX, ACTIVATE, WRITE = (1 << unit for unit in Unit)
@@ -106,26 +108,26 @@ def service_image() -> Image:
     image = dense_image()
     code = (*image.instructions[:-1], InterruptHost(0), Halt())
     step = host_step()
-    service = Service(QHostStep(step.name, step.layer, step.inputs, step.output, step), (binding("y", 128),), None)
+    service = Service(step, (binding("y", 128),), None)
     return Image(
         **{**image.__dict__, "name": "with a step", "instructions": code, "services": (service,)},
     )
 
 
-def tables_network(*outputs: str) -> QuantizedNetwork:
+def tables_network(*outputs: str) -> Network:
     """A network of the tensors of `dense_image`, and of one more, "t": two tables."""
     table = np.arange(-128, 128).astype(np.int8)
-    nodes = (QTable("a", "", ("x",), "y", "tanh", table), QTable("b", "", ("y",), "t", "tanh", table))
+    nodes = (Table("a", "", ("x",), "y", "tanh", table), Table("b", "", ("y",), "t", "tanh", table))
     shapes, own = dict.fromkeys("xyt", (1, 1, 8)), dict.fromkeys("xyt", Quantization(0.25, 3))
     ports = tuple(Port(tensor, (8,)) for tensor in outputs)
-    return QuantizedNetwork("tables", (Port("x", (8,)),), ports, shapes, own, nodes)
+    return Network("tables", (Port("x", (8,)),), ports, shapes, own, nodes)
 
 
-def every_node() -> QuantizedNetwork:
+def every_node() -> Network:
     """A network that has one node of each kind."""
     ranges = np.random.default_rng(0)
     q8, q16 = Quantization(0.5, -3), Quantization(0.001, 5, 16)
-    convolution = QConvolution(
+    convolution = Convolution(
         "conv/c", "conv", ("x",), "c", ranges.integers(-127, 128, (3, 3, 2, 4)).astype(np.int8),
         np.float32([0.1, 0.2, 0.3, 0.4]), np.int32([1, -2, 3, 2**31 - 1]), (2, 1), (1, 1),
         ((1, 0), (0, -1)), 1, -3, 127,
@@ -133,16 +135,16 @@ def every_node() -> QuantizedNetwork:
     step = host_step()
     found = (
         convolution,
-        QPool("pool/p", "pool", ("c",), "p", "average", (2, 2), (2, 2), ((0, 0), (0, 1)), False),
-        QElementwise("add/a", "add", ("p", "p"), "a", "add", -128, 127),
-        QTable("tanh/t", "tanh", ("a",), "t", "tanh", np.arange(-128, 128).astype(np.int16)),
-        QConcatenate("cat/k", "cat", ("t", "t"), "k", 2),
-        QSlice("cut/s", "cut", ("k",), "s", 1, 0, 1),
-        QReshape("flat/r", "flat", ("s",), "y"),
-        QHostStep("host/h", "", ("y",), "z", step),
+        Pool("pool/p", "pool", ("c",), "p", "average", (2, 2), (2, 2), ((0, 0), (0, 1)), False),
+        Elementwise("add/a", "add", ("p", "p"), "a", "add", -128, 127),
+        Table("tanh/t", "tanh", ("a",), "t", "tanh", np.arange(-128, 128).astype(np.int16)),
+        Concatenate("cat/k", "cat", ("t", "t"), "k", 2),
+        Slice("cut/s", "cut", ("k",), "s", 1, 0, 1),
+        Reshape("flat/r", "flat", ("s",), "y"),
+        dataclasses.replace(step, name="host/h", layer="", inputs=("y",), output="z"),
     )
     shapes = dict(zip("xcpatksyz", [(5, 6, 2), (2, 3, 4), *[(1, 2, 4)] * 3, (1, 2, 8), *[(1, 1, 8)] * 3], strict=True))
-    return QuantizedNetwork(
+    return Network(
         "all kinds", (Port("x", (5, 6, 2)),), (Port("z", (8,), "float32"),), shapes,
         {"x": q8, "c": q8, "p": q8, "a": q8, "t": q16, "k": q16, "s": q16, "y": q16}, found,
     )  # fmt: skip

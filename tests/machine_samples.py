@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from anytpu.chip.graph.nodes import Quantization
 from anytpu.chip.image.image import Binding, Image
 from anytpu.chip.isa.design import Design
 from anytpu.chip.isa.instructions import (
@@ -16,7 +17,6 @@ from anytpu.chip.isa.instructions import (
 )
 from anytpu.chip.isa.registers import Register
 from anytpu.chip.machine import run, witness
-from anytpu.chip.quantized.nodes import Quantization
 from literal_machine import LiteralMachine
 
 SMALL = Design(array=8, unified_buffer_bytes=32 * 512, accumulator_rows=64)

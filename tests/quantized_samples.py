@@ -10,24 +10,27 @@ import numpy as np
 
 from anytpu.chip.checking import check
 from anytpu.chip.compiler import compile_image
+from anytpu.chip.graph.nodes import (
+    Concatenate,
+    Convolution,
+    Elementwise,
+    HostStep,
+    Network,
+    Node,
+    Padding,
+    Pool,
+    Port,
+    Quantization,
+    Reshape,
+    Shape,
+    Slice,
+    Table,
+)
 from anytpu.chip.image.image import Image
 from anytpu.chip.isa.design import Design
 from anytpu.chip.machine import run
 from anytpu.chip.network.layout import BatchLayout
-from anytpu.chip.network.nodes import HostStep, Node, Padding, Port, Shape
 from anytpu.chip.network.operations import Argument, HostOperations, Operation
-from anytpu.chip.quantized.nodes import (
-    QConcatenate,
-    QConvolution,
-    QElementwise,
-    QHostStep,
-    QPool,
-    QReshape,
-    QSlice,
-    QTable,
-    Quantization,
-    QuantizedNetwork,
-)
 from anytpu.chip.quantized.reference import compute_integers
 
 SMALL = Design(array=8, accumulator_rows=64)
@@ -74,7 +77,7 @@ class Sketch:
 
     def convolution(
         self, x: str, outputs: int, kernel=(1, 1), strides=(1, 1), padding: Padding = NO_PADDING, groups: int = 1,
-        dilation=(1, 1), like: QConvolution | None = None, quantization: Quantization | None = None,
+        dilation=(1, 1), like: Convolution | None = None, quantization: Quantization | None = None,
     ) -> str:  # fmt: skip
         *sizes, channels = self.shapes[x]
         made = [
@@ -91,7 +94,7 @@ class Sketch:
         if like is not None:
             weights, scales, bias = like.weights, like.weight_scales, like.bias
         fields = weights, scales, bias, strides, dilation, padding, groups, target.low, target.high
-        return self.add(QConvolution, [x], output, *fields)
+        return self.add(Convolution, [x], output, *fields)
 
     def pool(self, kind: str, x: str, window, strides=(1, 1), padding: Padding = NO_PADDING, counts=False) -> str:
         *sizes, channels = self.shapes[x]
@@ -100,14 +103,14 @@ class Sketch:
             for size, pads, reach, stride in zip(sizes, padding, window, strides, strict=True)
         ]
         output = self.tensor((*made, channels), self.quantizations[x] if kind == "max" else None)
-        return self.add(QPool, [x], output, kind, window, strides, padding, counts)
+        return self.add(Pool, [x], output, kind, window, strides, padding, counts)
 
     def elementwise(self, kind: str, a: str, b: str, quantization: Quantization | None = None) -> str:
         target = quantization or self.quantization()
         if kind == "multiply" and quantization is None:
             target = dataclasses.replace(target, scale=target.scale * 2.0 ** (self.bits - 4))
         output = self.tensor(self.shapes[a], target)
-        return self.add(QElementwise, [a, b], output, kind, target.low, target.high)
+        return self.add(Elementwise, [a, b], output, kind, target.low, target.high)
 
     def table(self, x: str, bits: int = 0, entries: np.ndarray | None = None) -> str:
         output = self.tensor(self.shapes[x], self.quantization(bits))
@@ -115,22 +118,22 @@ class Sketch:
         if entries is None:
             count = 2 ** self.quantizations[x].bits
             entries = self.random.integers(own.low, own.high + 1, count).astype(own.dtype)
-        return self.add(QTable, [x], output, "tanh", entries)
+        return self.add(Table, [x], output, "tanh", entries)
 
     def concatenate(self, xs: Sequence[str], axis: int) -> str:
         for x in xs:
             self.quantizations[x] = self.quantizations[xs[0]]
         shape = list(self.shapes[xs[0]])
         shape[axis] = sum(self.shapes[x][axis] for x in xs)
-        return self.add(QConcatenate, xs, self.tensor(shape, self.quantizations[xs[0]]), axis)
+        return self.add(Concatenate, xs, self.tensor(shape, self.quantizations[xs[0]]), axis)
 
     def cut(self, x: str, axis: int, start: int, stop: int) -> str:
         shape = list(self.shapes[x])
         shape[axis] = stop - start
-        return self.add(QSlice, [x], self.tensor(shape, self.quantizations[x]), axis, start, stop)
+        return self.add(Slice, [x], self.tensor(shape, self.quantizations[x]), axis, start, stop)
 
     def reshape(self, x: str, *shape: int) -> str:
-        return self.add(QReshape, [x], self.tensor(shape, self.quantizations[x]))
+        return self.add(Reshape, [x], self.tensor(shape, self.quantizations[x]))
 
     def negate_on_host(self, x: str, *, is_real: bool = False) -> str:
         """Add a step of the host; `is_real`: what it makes is no tensor of the chip."""
@@ -142,11 +145,11 @@ class Sketch:
         operation = Operation("negate", ("a",), "b", shape, np.dtype("float32"))
         steps = HostOperations((argument,), (operation,), result)
         step = HostStep("negate", "", (x,), output, "negate", "the test says so", steps)
-        return self.add(QHostStep, [x], output, step)
+        return self.add(HostStep, [x], output, step.kind, step.why, step.steps)
 
-    def network(self, *outputs: str) -> QuantizedNetwork:
+    def network(self, *outputs: str) -> Network:
         ports = tuple(Port(name, self.shapes[name]) for name in outputs)
-        return QuantizedNetwork("sketch", tuple(self.inputs), ports, self.shapes, self.quantizations, tuple(self.nodes))
+        return Network("sketch", tuple(self.inputs), ports, self.shapes, self.quantizations, tuple(self.nodes))
 
     def lstm(self, steps: int, units: int, features: int) -> tuple[str, list[str]]:
         """Add an LSTM layer, unrolled; return its last state and all of them."""
@@ -156,7 +159,7 @@ class Sketch:
         states: list[str] = []
         for step in range(steps):
             like = self.nodes[first + 2] if step else None
-            tables = [node.table for node in self.nodes[first:] if isinstance(node, QTable)][:5] or [None] * 5
+            tables = [node.table for node in self.nodes[first:] if isinstance(node, Table)][:5] or [None] * 5
             both = self.concatenate([self.cut(x, 1, step, step + 1), h], 2)
             z = self.convolution(both, 4 * units, like=like, quantization=gates)  # pyright: ignore[reportArgumentType]
             parts = [self.cut(z, 2, n * units, (n + 1) * units) for n in range(4)]
@@ -167,7 +170,7 @@ class Sketch:
         return h, states
 
 
-def inputs_of(network: QuantizedNetwork, batch: int, seed: int = 0) -> dict[str, np.ndarray]:
+def inputs_of(network: Network, batch: int, seed: int = 0) -> dict[str, np.ndarray]:
     """Return random integers for the inputs of a network."""
     random, values = np.random.default_rng(seed), {}
     for port in network.inputs:
@@ -177,14 +180,14 @@ def inputs_of(network: QuantizedNetwork, batch: int, seed: int = 0) -> dict[str,
     return values
 
 
-def run_exactly(network: QuantizedNetwork, batch: int, design: Design, **settings) -> Image:
+def run_exactly(network: Network, batch: int, design: Design, **settings) -> Image:
     """Compile a network, check the program, run it, and compare all outputs with the reference, bit by bit."""
     image = compile_image(network, batch=batch, design=design, **settings)
     agree(image, network, inputs_of(network, batch))
     return image
 
 
-def agree(image: Image, network: QuantizedNetwork, values: dict[str, np.ndarray]) -> None:
+def agree(image: Image, network: Network, values: dict[str, np.ndarray]) -> None:
     """Check a program, run it, and compare all outputs with the reference, bit by bit."""
     check(image)
     made, wanted = run(image, values), compute_integers(network, values)

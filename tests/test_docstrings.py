@@ -29,7 +29,6 @@ from source_tree import modules
 FLAGS = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL
 # Their examples show a call with a value that only the text describes.
 SKETCHES = {
-    "anytpu.chip.network.evaluation",
     "anytpu.chip.network.functions",
     "anytpu.chip.network.hosting",
     "anytpu.chip.network.reading",

@@ -116,7 +116,7 @@ def text_with_constants(compiled: Any) -> str:
         ImportError: this jaxlib has its options elsewhere.
         AttributeError: this jaxlib prints in another way.
     """
-    from jaxlib import _hlo
+    from jaxlib import _hlo  # pyright: ignore[reportAttributeAccessIssue]
 
     options = _hlo.HloPrintOptions()
     options.print_large_constants = True

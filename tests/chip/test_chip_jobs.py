@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 from keras import layers
 
-from anytpu.errors import AnyTPUError, ProgramError, SettingError
+from anytpu.errors import AnyTPUError, ProgramError, QuantizationError, SettingError
 
 X = np.random.default_rng(0).normal(size=(30, 6)).astype(np.float32)
 STATE = {"w": np.eye(6, 3, dtype=np.float32)}
 JOBS = (
-    "give a Keras model, a PyTorch module, a JAX function and state=weights, a Program, or the path of a '.anytpu' or "
-    "'.mlir' file"
+    "give a Keras model, a PyTorch module, a JAX function and state=weights, a Program, or the path of a '.anytpu' file"
 )
 
 
@@ -54,6 +53,31 @@ def test_a_file_of_keras(tmp_path: Path):
     assert refusal(ProgramError, path) == refusal(ProgramError, str(path))
     assert refusal(ProgramError, path) == (
         f"{str(path)!r} is a file of Keras: hand in the model itself, keras.models.load_model({str(path)!r})."
+    )
+
+
+def test_a_file_of_stablehlo():
+    assert refusal(ProgramError, "mine.mlir") == (
+        "'mine.mlir' is a StableHLO file, which holds no values of weights, and the chip's program has them: hand in "
+        "the function that it was made of, with state=weights, or a program file of it (.anytpu)."
+    )
+
+
+def test_a_layer_in_place_of_a_model():
+    assert refusal(ProgramError, layers.Dense(3, name="mine")) == (
+        "The Keras layer 'mine' is not a model: hand in one with the shape of its inputs, "
+        "keras.Sequential([keras.Input(shape), layer])."
+    )
+
+
+def test_a_model_that_jax_has_for_no_cpu():
+    def product(weights: Any, x: Any) -> Any:
+        return jax.lax.dot(x.astype("float16"), weights, precision=jax.lax.DotAlgorithmPreset.F16_F16_F32)
+
+    assert refusal(QuantizationError, product, state=np.eye(6, 3, dtype=np.float16)) == (
+        "product cannot be computed on the host, which compares the chip's network with it (The precision "
+        "'F16_F16_F32' is not supported by dot_general on CPU). Make the model with float32; in mixed_float16, JAX has "
+        "some products (Keras's attention) for no CPU."
     )
 
 

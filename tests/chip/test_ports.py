@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from anytpu.chip import ports
-from anytpu.chip.network.nodes import Port
-from anytpu.chip.quantized.nodes import Quantization
+from anytpu.chip.graph.nodes import Port, Quantization
 from anytpu.errors import ChipError
 
 PICTURE, WORDS = Port("x", (4, 3)), Port("w", (5,), "int32")

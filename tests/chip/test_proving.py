@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from anytpu.chip.graph.nodes import Convolution, Network, Port
 from anytpu.chip.network import read
-from anytpu.chip.network.nodes import Convolution, Network, Port
 from anytpu.chip.proving import prove
 from anytpu.errors import QuantizationError
 from anytpu.program import of
@@ -46,13 +46,33 @@ def test_a_network_that_was_not(program: Any):
     )
 
 
+@pytest.mark.parametrize("dtype", ["int32", "bool"])
+def test_integers_and_booleans_are_compared_too(dtype: str):
+    def counted(weights: Any, x: Any) -> Any:
+        return weights, jnp.round(x * 10).astype(dtype)
+
+    program = of(counted, (np.ones(1, np.float32), np.zeros((8, 3), np.float32)), "infer", True)
+    prove(program, read(program), [X])
+    with pytest.raises(QuantizationError) as caught:
+        prove(program, read(_negated(dtype)), [X])
+    assert "was read wrongly: on the examples its output" in str(caught.value)
+
+
+def _negated(dtype: str) -> Any:
+    def negated(weights: Any, x: Any) -> Any:
+        made = jnp.round(x * 10)
+        return weights, (made == 0 if dtype == "bool" else -made.astype(dtype))
+
+    return of(negated, (np.ones(1, np.float32), np.zeros((8, 3), np.float32)), "infer", True)
+
+
 def test_a_model_whose_examples_have_places():
     def place(weights: Any, x: Any) -> Any:
         return weights, x * jnp.arange(1.0, 9.0)[:, None]
 
     program = of(place, (np.ones(1, np.float32), np.zeros((8, 3), np.float32)), "infer", True)
     # What a reader that believes in the numbers of the first row would make of it.
-    network = Network("places", (Port("x", (3,)),), (Port("x", (3,)),), {"x": (1, 1, 3)}, ())
+    network = Network("places", (Port("x", (3,)),), (Port("x", (3,)),), {"x": (1, 1, 3)}, {}, ())
     with pytest.raises(QuantizationError) as caught:
         prove(program, network, [X[:1]])
     assert str(caught.value).startswith("places was read wrongly: on the examples its output 'x' is off by ")
@@ -63,7 +83,7 @@ def test_examples_in_another_order():
         return weights, x - x[:1] * (x[:1, :1] > -0.99)
 
     program = of(mixed, (np.ones(1, np.float32), np.zeros((8, 3), np.float32)), "infer", True)
-    network = Network("mixed", (Port("x", (3,)),), (Port("x", (3,)),), {"x": (1, 1, 3)}, ())
+    network = Network("mixed", (Port("x", (3,)),), (Port("x", (3,)),), {"x": (1, 1, 3)}, {}, ())
     with pytest.raises(QuantizationError) as caught:
         prove(program, network, [X])
     assert str(caught.value) == (

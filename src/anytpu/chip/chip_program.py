@@ -19,8 +19,8 @@ from anytpu.chip.running import Runner
 from anytpu.showing import report
 
 if TYPE_CHECKING:
-    from anytpu.chip.network.nodes import Port
-    from anytpu.chip.quantized import QuantizedNetwork, Summary
+    from anytpu.chip.graph.nodes import Network, Port
+    from anytpu.chip.quantized import Summary
     from anytpu.chip.timing import Timing
 
 
@@ -44,7 +44,7 @@ class ChipProgram:
     def __init__(
         self,
         image: Image,
-        network: QuantizedNetwork | None = None,
+        network: Network | None = None,
         spill: bool = True,
         summary: Summary | None = None,
         example: Mapping[str, np.ndarray] | None = None,
@@ -159,12 +159,11 @@ class ChipProgram:
 
         return file.write(path_of(path), self._images.own, self.network, self._images.spill)
 
-    def to_onnx(self, path: str | Path, *, unsigned: bool = False, integers: bool = False) -> Path:
-        """Write the quantized network as an ONNX model that computes the same integers, and return its path.
+    def to_onnx(self, path: str | Path, *, integers: bool = False) -> Path:
+        """Write the quantized network as an ONNX model, and return its path.
 
         Args:
             path: the file to write.
-            unsigned: use u8 instead of s8; on a CPU without VNNI, onnxruntime's s8 sums saturate.
             integers: also make each tensor of the chip an output, "name:integers".
 
         Raises:
@@ -174,7 +173,7 @@ class ChipProgram:
         from anytpu.chip.onnx import write
 
         network = self._images.network_to("write as ONNX")
-        return write(network, path_of(path), unsigned=unsigned, integers=integers)
+        return write(network, path_of(path), integers=integers)
 
     def trace(self, path: str | Path, batch: int | None = None) -> Path:
         """Write a trace of all units for https://ui.perfetto.dev, and return its path."""

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from anytpu.chip.file_parts import PARTS, SAVE_AGAIN, Packed, join_parts, split_parts
+from anytpu.chip.graph.nodes import HostStep, Network
 from anytpu.chip.image.image import Image, Resident, Tag
 from anytpu.chip.image.serialization import RecordDecoder, RecordEncoder, binding, join_arrays, size_bytes, split_arrays
 from anytpu.chip.images import check_spill
@@ -31,7 +32,6 @@ from anytpu.chip.isa.design import Design
 from anytpu.chip.jobs import TRACED_ROWS
 from anytpu.chip.network.operations import HostOperations
 from anytpu.chip.quantized.checking import check_network
-from anytpu.chip.quantized.nodes import QHostStep, QuantizedNetwork
 from anytpu.errors import ChipError, ChipFileError
 from anytpu.files.json_text import MAX_JSON_BYTES, check_json, read_json
 from anytpu.files.opening import read_file
@@ -50,7 +50,7 @@ MAX_PART_BYTES = {_HEADER: MAX_JSON_BYTES, _CODE: 16 * 2**20, _NETWORK: MAX_JSON
 """Maximum bytes of these parts: enough for 2,500 steps of an LSTM. The header has the sizes of the other parts."""
 
 
-def write(path: str | Path, image: Image, network: QuantizedNetwork | None = None, spill: bool = True) -> Path:
+def write(path: str | Path, image: Image, network: Network | None = None, spill: bool = True) -> Path:
     """Write a program to a file.
 
     Args:
@@ -83,7 +83,7 @@ def write(path: str | Path, image: Image, network: QuantizedNetwork | None = Non
     return place
 
 
-def read(path: str | Path) -> tuple[Image, QuantizedNetwork | None, bool]:
+def read(path: str | Path) -> tuple[Image, Network | None, bool]:
     """Read a program from a file.
 
     Returns:
@@ -103,7 +103,7 @@ def read(path: str | Path) -> tuple[Image, QuantizedNetwork | None, bool]:
     return from_bytes(content, str(path))
 
 
-def to_bytes(image: Image, network: QuantizedNetwork | None = None, spill: bool = True) -> bytes:
+def to_bytes(image: Image, network: Network | None = None, spill: bool = True) -> bytes:
     """Return the content of a file.
 
     Raises:
@@ -149,7 +149,7 @@ def to_bytes(image: Image, network: QuantizedNetwork | None = None, spill: bool 
     return join_parts(dict(zip(PARTS, parts, strict=True)))
 
 
-def from_bytes(content: bytes, name: str) -> tuple[Image, QuantizedNetwork | None, bool]:
+def from_bytes(content: bytes, name: str) -> tuple[Image, Network | None, bool]:
     """Parse the content of a file; return the program, its network or None, and whether it may spill.
 
     Args:
@@ -171,7 +171,7 @@ def from_bytes(content: bytes, name: str) -> tuple[Image, QuantizedNetwork | Non
     raise ChipFileError(f"The file {name!r} cannot be used. {why} Compile it again, or {SAVE_AGAIN}")
 
 
-def _recall(parts: dict[str, Packed]) -> tuple[Image, QuantizedNetwork | None, bool]:
+def _recall(parts: dict[str, Packed]) -> tuple[Image, Network | None, bool]:
     # The header gives the maximum sizes of the other parts.
     header = read_json(parts[_HEADER].unpack(MAX_PART_BYTES[_HEADER]))
     design = Design(**header["design"])
@@ -203,15 +203,15 @@ def _recall(parts: dict[str, Packed]) -> tuple[Image, QuantizedNetwork | None, b
     return image, network, check_spill(header["settings"]["spill"])
 
 
-def _fault_in_steps(image: Image, network: QuantizedNetwork | None) -> str | None:
+def _fault_in_steps(image: Image, network: Network | None) -> str | None:
     """Return why a host step takes too much memory, as a sentence, or None.
 
     A step is computed in pieces of the rows that it was traced for, however few rows there are.
     """
     nodes = [service.step for service in image.services]
-    nodes += [node for node in (network.nodes if network else ()) if isinstance(node, QHostStep)]
+    nodes += [node for node in (network.nodes if network else ()) if isinstance(node, HostStep)]
     for node in nodes:
-        steps: HostOperations = node.step.steps
+        steps: HostOperations = node.steps
         values = [(argument.shape, np.dtype(argument.dtype)) for argument in steps.arguments]
         values += [(operation.shape, operation.dtype) for operation in steps.operations]
         size_bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in values)

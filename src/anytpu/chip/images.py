@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from anytpu.chip.graph.nodes import Network
 from anytpu.chip.image.image import Image
 from anytpu.chip.isa.design import COMPILED_FOR, Design
-from anytpu.chip.quantized.nodes import QuantizedNetwork
 from anytpu.errors import ChipError, SettingError, SettingTypeError
 
 
@@ -24,7 +24,7 @@ class ImageCache:
         spill: whether the compiler may move tensors that exceed the Unified Buffer to the host.
     """
 
-    def __init__(self, own: Image, network: QuantizedNetwork | None, spill: bool) -> None:
+    def __init__(self, own: Image, network: Network | None, spill: bool) -> None:
         self.own = own
         self.network = network
         self.spill = spill
@@ -47,7 +47,7 @@ class ImageCache:
             self._known[key] = self._compiled(batch, self.own.design.turned(numbers))
         return self._known[key]
 
-    def network_to(self, purpose: str) -> QuantizedNetwork:
+    def network_to(self, purpose: str) -> Network:
         """Return the network, for a purpose ("write as ONNX").
 
         Raises:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from anytpu.chip.graph.nodes import Network, Port
+from anytpu.chip.graph.shapes import canonical_shape
 from anytpu.chip.image.image import Binding, Image
-from anytpu.chip.network.nodes import Port
-from anytpu.chip.network.shapes import canonical_shape
-from anytpu.chip.quantized.nodes import QuantizedNetwork
 
 
-def interface_of(image: Image, network: QuantizedNetwork | None) -> QuantizedNetwork:
+def interface_of(image: Image, network: Network | None) -> Network:
     """Return the network of a program; if it has only an image, the part of a network that its image describes.
 
     That part has the inputs and outputs, their shapes, each chip tensor that the host reads or writes, and the host's
@@ -27,7 +26,7 @@ def interface_of(image: Image, network: QuantizedNetwork | None) -> QuantizedNet
         (*_chip_ports(image.inputs), *_host_inputs(image)),
         (*_chip_ports(image.outputs), *_host_outputs(image)),
     )
-    return QuantizedNetwork(
+    return Network(
         image.name,
         inputs=inputs,
         outputs=outputs,
@@ -57,7 +56,7 @@ def _host_inputs(image: Image) -> Iterator[Port]:
     """Yield the inputs of host steps that are the user's own arrays."""
     known = {service.step.output for service in image.services}
     for service in image.services:
-        arguments = service.step.step.steps.arguments
+        arguments = service.step.steps.arguments
         for name, binding, argument in zip(service.step.inputs, service.inputs, arguments, strict=True):
             if binding is None and name not in known:
                 known.add(name)
@@ -69,5 +68,5 @@ def _host_outputs(image: Image) -> Iterator[Port]:
     taken = {name for service in image.services for name in service.step.inputs}
     for service in image.services:
         if service.output is None and service.step.output not in taken:
-            result = service.step.step.steps.result
+            result = service.step.steps.result
             yield Port(service.step.output, result.example_shape, result.dtype)

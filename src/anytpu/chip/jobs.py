@@ -18,12 +18,11 @@ from anytpu.program.frameworks import TORCH_MAKER
 TRACED_ROWS = 8
 """Batch size with which a Keras model or a function is traced; it is compiled for any batch size."""
 
-_PROGRAM_FILES = (".anytpu", ".mlir")
+_PROGRAM_FILE = ".anytpu"
 _KERAS_FILES = (".keras", ".h5", ".hdf5")
 
 _JOBS = (
-    "give a Keras model, a PyTorch module, a JAX function and state=weights, a Program, or the path of a '.anytpu' or "
-    "'.mlir' file"
+    "give a Keras model, a PyTorch module, a JAX function and state=weights, a Program, or the path of a '.anytpu' file"
 )
 _OWN_STATE = "state is for the weights of a JAX function, and the {which} has its own: leave state out."
 
@@ -46,13 +45,23 @@ def program_of(job: Any, calibration: Any, state: Any, rows: int = TRACED_ROWS) 
         ProgramError: the job has another type, or tracing it fails.
         SettingError: `state` is given for a job that has its own weights.
     """
-    if isinstance(job, Program) or (is_path(job) and Path(job).suffix in _PROGRAM_FILES):
+    if isinstance(job, Program) or (is_path(job) and Path(job).suffix == _PROGRAM_FILE):
         if state is not None:
             raise SettingError(_OWN_STATE.format(which=f"program {getattr(job, 'name', str(job))!r}"))
         return of(job, mode="infer", tensors=True)
     if is_path(job) and Path(job).suffix in _KERAS_FILES:
         raise ProgramError(
             f"{str(job)!r} is a file of Keras: hand in the model itself, keras.models.load_model({str(job)!r})."
+        )
+    if is_path(job) and Path(job).suffix == ".mlir":
+        raise ProgramError(
+            f"{str(job)!r} is a StableHLO file, which holds no values of weights, and the chip's program has them: "
+            "hand in the function that it was made of, with state=weights, or a program file of it (.anytpu)."
+        )
+    if _is_layer(job):
+        raise ProgramError(
+            f"The Keras layer {job.name!r} is not a model: hand in one with the shape of its inputs, "
+            "keras.Sequential([keras.Input(shape), layer])."
         )
     if hasattr(job, "predict"):
         return _of_model(job, calibration, state, rows)
@@ -71,6 +80,12 @@ def has_one_size(job: Any) -> bool:
 def is_path(value: Any) -> bool:
     """Return whether a value is a path."""
     return isinstance(value, str) or hasattr(value, "__fspath__")
+
+
+def _is_layer(job: Any) -> bool:
+    """Return whether a job is a Keras layer that is no model, without importing Keras."""
+    names = {cls.__name__ for cls in type(job).__mro__ if cls.__module__.startswith("keras.")}
+    return "Layer" in names and "Model" not in names
 
 
 def _of_model(model: Any, calibration: Any, state: Any, rows: int) -> Program:

@@ -7,9 +7,9 @@ from pathlib import Path
 from anytpu._calls import explain_arguments
 from anytpu.chip.chip_program import ChipProgram
 from anytpu.chip.file_parts import SAVE_AGAIN
+from anytpu.chip.graph.nodes import Network
 from anytpu.chip.image.image import Image
 from anytpu.chip.images import path_of
-from anytpu.chip.quantized.nodes import QuantizedNetwork
 from anytpu.errors import ChipFileError, SettingTypeError
 
 
@@ -33,7 +33,7 @@ def load(path: str | Path) -> ChipProgram:
     return ChipProgram(image, network, spill)
 
 
-def _check_interface(network: QuantizedNetwork, image: Image, file: str) -> None:
+def _check_interface(network: Network, image: Image, file: str) -> None:
     """Raise an error if the instructions hold another tensor than the network, or do not compute an output of it."""
     services = [bound for service in image.services for bound in (*service.inputs, service.output)]
     for bound in filter(None, (*image.inputs, *image.outputs, *services)):

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from anytpu.chip.network.nodes import Port, Shape
-from anytpu.chip.quantized.nodes import Quantization
+from anytpu.chip.graph.nodes import Port, Quantization, Shape
 from anytpu.errors import ChipError
 
 

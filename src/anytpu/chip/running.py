@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from anytpu.chip import ports
+from anytpu.chip.graph.nodes import HostStep
 from anytpu.chip.images import ImageCache
 from anytpu.chip.interface import interface_of
-from anytpu.chip.quantized.nodes import QHostStep
 from anytpu.errors import HostStepError
 
 
@@ -89,7 +89,7 @@ class Runner:
         if tensor in self._interface.quantizations:
             return [tensor]
         maker = next((step for step in self._interface.nodes if step.output == tensor), None)
-        inputs = maker.inputs if isinstance(maker, QHostStep) else ()
+        inputs = maker.inputs if isinstance(maker, HostStep) else ()
         return [source for name in inputs for source in self._held(name)]
 
 

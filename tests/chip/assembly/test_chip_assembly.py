@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from anytpu.chip import file
 from anytpu.chip.assembly import assemble, disassemble
 from anytpu.chip.assembly.instruction_text import write_instruction
+from anytpu.chip.graph.nodes import Quantization
 from anytpu.chip.image.image import Binding, Image
 from anytpu.chip.isa.instructions import (
     Activate,
@@ -24,7 +25,6 @@ from anytpu.chip.isa.instructions import (
     Sync,
 )
 from anytpu.chip.isa.registers import Register
-from anytpu.chip.quantized.nodes import Quantization
 from chip_samples import SMALL, dense_code, dense_image, dense_weights, service_image
 from isa_samples import any_instruction, float32_numbers
 

@@ -15,6 +15,7 @@ import pytest
 
 from anytpu.chip.checking import check
 from anytpu.chip.compiler import compile_image
+from anytpu.chip.graph.nodes import Network
 from anytpu.chip.image.image import Image
 from anytpu.chip.isa.accesses import parameters_popped, tiles_popped
 from anytpu.chip.isa.design import Design
@@ -24,7 +25,6 @@ from anytpu.chip.isa.issue import RESET, Issued, issue
 from anytpu.chip.isa.registers import MEANINGS, Register, RegisterKind
 from anytpu.chip.isa.units import Unit
 from anytpu.chip.machine import run
-from anytpu.chip.quantized.nodes import QuantizedNetwork
 from quantized_samples import Sketch, inputs_of
 
 ALL = (1 << len(Unit)) - 1
@@ -93,7 +93,7 @@ def reordered(image: Image, choose: Callable[[list[int]], int]) -> Image:
     return dataclasses.replace(image, instructions=tuple(code))
 
 
-def network() -> QuantizedNetwork:
+def network() -> Network:
     sketch = Sketch(8)
     a = sketch.convolution(sketch.input(9, 8, 3), 20, (3, 3), padding=SAME)
     pooled = sketch.pool("max", a, (2, 2), (2, 2))

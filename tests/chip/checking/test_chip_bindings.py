@@ -11,8 +11,8 @@ import pytest
 
 from anytpu.chip.assembly import assemble
 from anytpu.chip.checking import check
+from anytpu.chip.graph.nodes import Quantization
 from anytpu.chip.image.image import Binding, Image, Resident, Tag
-from anytpu.chip.quantized.nodes import Quantization
 from anytpu.errors import ChipError
 from chip_samples import binding, dense_image
 

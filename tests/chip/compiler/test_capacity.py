@@ -170,9 +170,3 @@ def test_a_batch_that_is_none(batch):
     with pytest.raises(SettingError) as error:
         compile_image(network_of(branches()), batch=batch)
     assert str(error.value) == f"batch must be a positive integer, not {batch!r}."
-
-
-def test_a_way_that_is_none():
-    with pytest.raises(SettingError) as error:
-        compile_image(network_of(branches()), convolution="im2col")  # pyright: ignore[reportArgumentType]
-    assert str(error.value) == "convolution must be 'auto', 'native' or 'packed', not 'im2col'."

@@ -185,7 +185,7 @@ def test_more_taps_than_an_instruction_repeats():
     sketch = Sketch()
     x = sketch.input(17, 18, 8)
     network = sketch.network(sketch.convolution(x, 3, (17, 17)))
-    image = run_exactly(network, 1, SMALL, convolution="native")
+    image = run_exactly(network, 1, SMALL)
     products = [one for one in image.instructions if isinstance(one, Convolve)]
     assert [one.repeat for one in products] == [255, 34]
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anytpu.chip.compiler import compile_image
+from anytpu.chip.graph.nodes import Port
 from anytpu.chip.isa.design import TPU_V1, Design
-from anytpu.chip.network.nodes import Port
 from anytpu.errors import CapacityError
 from chip_random import Case, cases
 from quantized_samples import agree
@@ -29,14 +29,14 @@ def values_of(case: Case):
 
 
 @settings(max_examples=80)
-@given(cases(most_nodes=8, most_channels=45), DESIGNS, st.sampled_from(["auto", "native", "packed"]), st.booleans())
-def test_every_bit(case: Case, design: Design, convolution, shows_all: bool):
+@given(cases(most_nodes=8, most_channels=45), DESIGNS, st.booleans())
+def test_every_bit(case: Case, design: Design, shows_all: bool):
     network, values = case.network, values_of(case)
     if shows_all:
         ports = tuple(Port(node.output, network.shapes[node.output]) for node in network.nodes)
         network = dataclasses.replace(network, outputs=ports)
     batch = len(next(iter(values.values())))
-    agree(compile_image(network, batch=batch, design=design, convolution=convolution), network, values)
+    agree(compile_image(network, batch=batch, design=design), network, values)
 
 
 @settings(max_examples=80)

@@ -11,17 +11,17 @@ from anytpu.chip import file
 from anytpu.chip.assembly import assemble, disassemble
 from anytpu.chip.checking import check
 from anytpu.chip.compiler import compile_image
+from anytpu.chip.graph.nodes import Network
 from anytpu.chip.image.image import Image
 from anytpu.chip.isa.instructions import Sync
 from anytpu.chip.machine import run
-from anytpu.chip.quantized.nodes import QuantizedNetwork
 from anytpu.errors import HazardError
 from quantized_samples import SMALL, Sketch, inputs_of
 
 SAME = ((1, 1), (1, 1))
 
 
-def network() -> QuantizedNetwork:
+def network() -> Network:
     sketch = Sketch(8)
     a = sketch.convolution(sketch.input(6, 5, 3), 12, (3, 3), padding=SAME)
     pooled = sketch.pool("max", a, (2, 2), (2, 2))
@@ -32,12 +32,12 @@ def network() -> QuantizedNetwork:
 
 
 @pytest.fixture(scope="module")
-def made() -> tuple[QuantizedNetwork, Image]:
+def made() -> tuple[Network, Image]:
     quantized = network()
     return quantized, compile_image(quantized, batch=3, design=SMALL)
 
 
-def test_text_there_and_back(made: tuple[QuantizedNetwork, Image]):
+def test_text_there_and_back(made: tuple[Network, Image]):
     _, image = made
     assert len(image.services) == 1
     text = disassemble(image, weights=True)
@@ -46,7 +46,7 @@ def test_text_there_and_back(made: tuple[QuantizedNetwork, Image]):
     assert disassemble(again, weights=True) == text
 
 
-def test_file_there_and_back(made: tuple[QuantizedNetwork, Image]):
+def test_file_there_and_back(made: tuple[Network, Image]):
     quantized, image = made
     content = file.to_bytes(image, quantized)
     again, network_again, _ = file.from_bytes(content, "made.tpu")
@@ -61,7 +61,7 @@ def test_file_there_and_back(made: tuple[QuantizedNetwork, Image]):
     assert compiled.instructions == image.instructions and np.array_equal(compiled.weights, image.weights)
 
 
-def test_no_sync_can_be_left_out(made: tuple[QuantizedNetwork, Image]):
+def test_no_sync_can_be_left_out(made: tuple[Network, Image]):
     _, image = made
     check(image)
     code = image.instructions

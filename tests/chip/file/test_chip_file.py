@@ -19,14 +19,13 @@ import pytest
 from anytpu.chip import file, file_parts
 from anytpu.chip.file import read, write
 from anytpu.chip.file_parts import PARTS, join_parts, split_parts
+from anytpu.chip.graph import nodes
+from anytpu.chip.graph.nodes import Function, HostStep, Node
 from anytpu.chip.image import serialization
 from anytpu.chip.image.image import Image
 from anytpu.chip.isa.instructions import Halt, MatrixMultiply
 from anytpu.chip.loading import load
 from anytpu.chip.network import operations
-from anytpu.chip.network.nodes import HostStep, Node
-from anytpu.chip.quantized import nodes
-from anytpu.chip.quantized.nodes import QHostStep
 from anytpu.errors import ChipError, ChipFileError
 from anytpu.files import memory
 from anytpu.units import format_bytes
@@ -61,12 +60,12 @@ def test_services_and_networks_there_and_back(tmp_path: Path):
             ours, theirs = getattr(node, field.name), getattr(same, field.name)
             if isinstance(ours, np.ndarray):
                 assert np.array_equal(ours, theirs) and ours.dtype == theirs.dtype
-            elif not isinstance(ours, HostStep):
+            elif field.name != "steps":
                 assert ours == theirs
     x = np.random.default_rng(0).normal(size=(6, 1, 1, 8)).astype(np.float32)
     for node in (network_again.nodes[-1], again.services[0].step):
-        assert isinstance(node, QHostStep)
-        assert np.array_equal(operations.compute(node.step, [x]), operations.compute(host_step(), [x]))
+        assert isinstance(node, HostStep)
+        assert np.array_equal(operations.compute(node, [x]), operations.compute(host_step(), [x]))
     assert again.services[0].inputs == image.services[0].inputs and again.services[0].output is None
 
 
@@ -193,7 +192,7 @@ def test_the_old_file_stays_when_the_new_one_cannot_be_written(tmp_path: Path, m
 
 def test_every_kind_of_node_can_be_written():
     kinds = {kind for kind in vars(nodes).values() if isinstance(kind, type) and issubclass(kind, Node)}
-    assert kinds - {Node, HostStep} == {type(node) for node in every_node().nodes}
+    assert kinds - {Node, Function} == {type(node) for node in every_node().nodes}
 
 
 def test_an_array_of_no_numbers():
@@ -379,7 +378,7 @@ def with_rows(rows: int) -> bytes:
 
 def test_a_step_of_more_rows_than_the_program_has_is_bounded():
     few = file.from_bytes(with_rows(10_000), "a.tpu")[0]
-    assert few.services[0].step.step.steps.rows == 10_000
+    assert few.services[0].step.steps.rows == 10_000
     for rows in (10**8, 10**30):
         with pytest.raises(ChipFileError) as caught:
             file.from_bytes(with_rows(rows), "a.tpu")
@@ -391,13 +390,12 @@ def test_a_step_of_more_rows_than_the_program_has_is_bounded():
             "above batches of 4, 1 GiB is the most that it can take. Compile it again, or save it again, with "
             "ChipProgram.save or anytpu chip compile."
         )
-    step = few.services[0].step.step
+    step = few.services[0].step
     shape = (10**8, *step.steps.operations[0].shape[1:])
     operations = tuple(dataclasses.replace(one, shape=shape) for one in step.steps.operations)
     result = dataclasses.replace(step.steps.result, layout=dataclasses.replace(step.steps.result.layout, rows=10**8))
     large = dataclasses.replace(step, steps=dataclasses.replace(step.steps, operations=operations, result=result))
-    node = dataclasses.replace(few.services[0].step, step=large)
-    service = dataclasses.replace(few.services[0], step=node)
+    service = dataclasses.replace(few.services[0], step=large)
     with pytest.raises(
         ChipFileError, match=r"^The program cannot be written\. The host's step .* of a smaller batch\.$"
     ):

@@ -7,14 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anytpu.chip.graph.nodes import HostStep, Quantization
 from anytpu.chip.image.image import Binding, Image, Service
 from anytpu.chip.isa.instructions import Halt, InterruptHost
 from anytpu.chip.machine import run
 from anytpu.chip.machine.host import pack, unpack
 from anytpu.chip.network.layout import BatchLayout
-from anytpu.chip.network.nodes import HostStep
 from anytpu.chip.network.operations import Argument, HostOperations, Operation
-from anytpu.chip.quantized.nodes import QHostStep, Quantization
 from anytpu.errors import ChipError
 
 
@@ -53,12 +52,12 @@ def test_each_number_lies_where_the_image_says(batch, height, width, lanes, bits
     np.testing.assert_array_equal(back, x)
 
 
-def doubled(inputs: tuple[str, ...], output: str) -> QHostStep:
+def doubled(inputs: tuple[str, ...], output: str) -> HostStep:
     """Return a step of the host that adds a value to itself."""
     argument = Argument("a", (2, 1, 1, 3), "float32", BatchLayout(0, 2))
     operation = Operation("add", ("a", "a"), "b", (2, 1, 1, 3), np.dtype("float32"))
     steps = HostOperations((argument,), (operation,), Argument("b", (2, 1, 1, 3), "float32", BatchLayout(0, 2)))
-    return QHostStep(output, "", inputs, output, HostStep(output, "", inputs, output, "add", "it is a test", steps))
+    return HostStep(output, "", inputs, output, "add", "it is a test", steps)
 
 
 def binding(tensor: str, address: int, scale: float) -> Binding:

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from anytpu.chip.network import elementwise
+from anytpu.chip.network import elementwise, foreign
 
 WHOLE = [np.int8, np.int16, np.int32, np.uint8, np.uint16, np.uint32]
 
@@ -34,3 +34,23 @@ def test_real_numbers_become_whole_ones_as_xla_does(dtype: type):
     made = computed("convert", np.dtype(dtype), x)
     assert made.dtype == dtype
     np.testing.assert_array_equal(made, jax.jit(lambda x: jax.lax.convert_element_type(x, dtype))(x))
+
+
+@pytest.mark.parametrize("bits", [8, 16, 32])
+def test_powers_of_integers_are_those_of_xla(bits: int):
+    x, y = (each.reshape(-1).astype(f"int{bits}") for each in np.meshgrid(np.arange(-4, 5), np.arange(-3, 7)))
+    kind = f"tensor<{len(x)}xi{bits}>"
+    text = (
+        f"module {{ func.func public @main(%x: {kind}, %y: {kind}) -> {kind} {{\n"
+        f"%0 = stablehlo.power %x, %y : {kind}\nreturn %0 : {kind} }} }}"
+    )
+    (wanted,) = foreign.call(text, [x, y])
+    np.testing.assert_array_equal(computed("power", x.dtype, x, y), wanted)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_halves_are_rounded_away_from_zero_and_nothing_else(dtype: type):
+    below = np.nextafter(dtype(0.5), dtype(0))
+    x = np.array([below, -below, 0.5, -0.5, 1.5, -2.5, 0, -0.0, np.inf, 2**20 if dtype is np.float32 else 2048], dtype)
+    away = jax.jit(lambda x: jax.lax.round(x, jax.lax.RoundingMethod.AWAY_FROM_ZERO))
+    np.testing.assert_array_equal(computed("round_nearest_afz", np.dtype(dtype), x), away(x))

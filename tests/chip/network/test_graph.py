@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import anytpu  # noqa: F401  # isort: skip
+from anytpu.chip.graph.nodes import Elementwise
 from anytpu.chip.network.graph import NetworkGraph
-from anytpu.chip.network.nodes import Elementwise
 
 
 def add(graph: NetworkGraph, output: str, first: str, second: str) -> None:

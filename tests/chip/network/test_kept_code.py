@@ -13,8 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from anytpu import program
-from anytpu.chip.network import evaluate, evaluation, foreign, read
-from anytpu.chip.network.nodes import Network
+from anytpu.chip.graph.nodes import Network
+from anytpu.chip.network import foreign, read
+from anytpu.chip.quantized import floats
+from anytpu.chip.quantized.reference import compute as evaluate
 
 ROWS = np.ones((4, 6), np.float32)
 
@@ -56,4 +58,4 @@ def test_operations_of_the_same_text_share_their_code():
 def counts() -> tuple[int, int, int]:
     """Return the networks that have kernels, the operations that are compiled, and XLA's executables."""
     executables = jax.devices()[0].client.live_executables()
-    return len(evaluation._KERNELS), len(foreign._COMPILED), len(executables)
+    return len(floats._KERNELS), len(foreign._COMPILED), len(executables)

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from anytpu import program
+from anytpu.chip.graph.nodes import HostStep, Network
 from anytpu.chip.network import read
-from anytpu.chip.network.nodes import HostStep, Network
 from anytpu.chip.network.operations import compute, from_json, to_json
 
 
@@ -67,6 +67,20 @@ def test_any_number_of_rows(name: str):
     described, held = to_json([step.steps])
     (again,) = from_json(json.loads(json.dumps(described)), held)
     np.testing.assert_array_equal(compute(dataclasses.replace(step, steps=again), [x.reshape(11, *x.shape[1:])]), got)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16"])
+def test_products_of_small_integers_are_summed_in_the_dtype_of_the_result(dtype: str):
+    ends = np.iinfo(dtype)
+    x, weights = (np.random.default_rng(n).integers(ends.min, ends.max, (11, 11)).astype(dtype) for n in (1, 2))
+    for function in (
+        lambda x: jax.lax.dot(x, weights, preferred_element_type=jnp.int32),
+        lambda x: jnp.einsum("bi,bi->b", x, jnp.flip(x, 1), preferred_element_type=jnp.int32),
+    ):
+        (step,) = network_of(function, x).nodes
+        assert isinstance(step, HostStep)
+        made = compute(step, [x.reshape(11, 1, 1, 11)])
+        np.testing.assert_array_equal(made.reshape(11, -1), np.asarray(function(x)).reshape(11, -1))
 
 
 @pytest.mark.parametrize("name", ["softmax", "log softmax", "embedding", "sort", "search", "transpose"])

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from anytpu import program
-from anytpu.chip.network import evaluate, read
-from anytpu.chip.network.nodes import Convolution, Function, Network
+from anytpu.chip.graph.nodes import Convolution, Function, Network
+from anytpu.chip.network import read
+from anytpu.chip.quantized.reference import compute as evaluate
 
 RANDOM = np.random.default_rng(0)
 WEIGHTS = RANDOM.normal(size=(8, 8)).astype(np.float32)

@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anytpu import program
-from anytpu.chip.network import evaluate, read
-from anytpu.chip.network.nodes import HostStep, Network
-from anytpu.chip.network.shapes import restored
+from anytpu.chip.graph.nodes import HostStep, Network
+from anytpu.chip.graph.shapes import restored
+from anytpu.chip.network import read
+from anytpu.chip.quantized.reference import compute as evaluate
 
 PAIR = st.tuples(st.integers(1, 3), st.integers(1, 3))
 EDGE = st.tuples(st.integers(0, 2), st.integers(0, 2))

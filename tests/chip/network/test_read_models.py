@@ -13,9 +13,10 @@ import pytest
 from keras import layers
 
 from anytpu import program
-from anytpu.chip.network import evaluate, read
-from anytpu.chip.network.nodes import Convolution, HostStep, Network
-from anytpu.chip.network.shapes import restored
+from anytpu.chip.graph.nodes import Convolution, HostStep, Network
+from anytpu.chip.graph.shapes import restored
+from anytpu.chip.network import read
+from anytpu.chip.quantized.reference import compute as evaluate
 
 
 def values(*shape: int, seed: int = 0) -> np.ndarray:
@@ -280,6 +281,28 @@ def test_several_inputs_and_outputs():
     agree(network, model, [values(11, 5), values(11, 6, 6, 2, seed=1)])
     assert [port.tensor for port in network.inputs] == ["input_0", "input_1"]
     assert [port.shape for port in (*network.inputs, *network.outputs)] == [(5,), (6, 6, 2), (3,), (2,), (4,)]
+
+
+@pytest.mark.parametrize(
+    ("layer", "given", "why"),
+    [
+        (
+            lambda: layers.Conv2D(4, 2, data_format="channels_first"),
+            (3, 6, 5),
+            "its channels are not the last axis, as the chip needs (in Keras: data_format='channels_last')",
+        ),
+        (lambda: layers.Conv3D(4, 2), (3, 6, 5, 2), "it convolves in three dimensions, and the chip in one or two"),
+        (
+            lambda: layers.Conv2DTranspose(4, 2, strides=2),
+            (3, 6, 5),
+            "it is a transposed convolution, and the chip has only the other kind",
+        ),
+    ],
+    ids=["channels first", "three dimensions", "transposed"],
+)
+def test_each_convolution_of_the_host_has_its_reason(layer: Any, given: tuple[int, ...], why: str):
+    network = agrees(shaken(keras.Sequential([keras.Input(given), layer(), layers.Flatten(), layers.Dense(2)])), given)
+    assert [node.why for node in network.nodes if isinstance(node, HostStep) and node.kind == "convolution"] == [why]
 
 
 def test_a_block_of_a_transformer():

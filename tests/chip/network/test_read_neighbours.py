@@ -16,9 +16,10 @@ import pytest
 from keras import layers
 
 from anytpu import program
-from anytpu.chip.network import evaluate, read
-from anytpu.chip.network.nodes import HostStep
-from anytpu.chip.network.shapes import restored
+from anytpu.chip.graph.nodes import HostStep
+from anytpu.chip.graph.shapes import restored
+from anytpu.chip.network import read
+from anytpu.chip.quantized.reference import compute as evaluate
 
 Layer = Callable[[Any], Any]
 Way = Callable[..., list[Any]]

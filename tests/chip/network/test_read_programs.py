@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from anytpu import program
-from anytpu.chip.network import evaluate, read
-from anytpu.chip.network.nodes import Convolution, Elementwise, Network
-from anytpu.chip.network.shapes import canonical, canonical_shape, restored
+from anytpu.chip.graph.nodes import Convolution, Elementwise, Network
+from anytpu.chip.graph.shapes import canonical, canonical_shape, restored
+from anytpu.chip.network import read
+from anytpu.chip.quantized.reference import compute as evaluate
 
 RANDOM = np.random.default_rng(0)
 STATE = {

@@ -5,18 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import chip_oracle
+from anytpu.chip.graph.nodes import HostStep, Network, Port, Quantization
+from anytpu.chip.graph.shapes import canonical_shape
 from anytpu.chip.network import operations
 from anytpu.chip.network.layout import BatchLayout
-from anytpu.chip.network.nodes import HostStep, Port
 from anytpu.chip.network.operations import Argument, HostOperations, Operation
-from anytpu.chip.network.shapes import canonical_shape
 from anytpu.chip.onnx import write
 from anytpu.chip.quantized import reference
-from anytpu.chip.quantized.nodes import QHostStep, Quantization, QuantizedNetwork
 from anytpu.errors import ChipError
 
 ROWS = 4
@@ -33,14 +33,14 @@ def network_of(
     dtype: str = "float32",
     source: Quantization | None = None,
     target: Quantization | None = None,
-) -> QuantizedNetwork:
+) -> Network:
     """Return a network of one step of the host, whose input and output the chip may hold."""
     (argument,) = steps.arguments
     shapes = {"x": canonical_shape(argument.example_shape), "y": canonical_shape(steps.result.example_shape)}
     known = {name: one for name, one in (("x", source), ("y", target)) if one is not None}
-    node = QHostStep("step", "odd", ("x",), "y", HostStep("step", "odd", ("x",), "y", "test", "", steps))
+    node = HostStep("step", "odd", ("x",), "y", "test", "", steps)
     ports = Port("x", argument.example_shape, dtype), Port("y", steps.result.example_shape, steps.result.dtype)
-    return QuantizedNetwork("host", (ports[0],), (ports[1],), shapes, known, (node,))
+    return Network("host", (ports[0],), (ports[1],), shapes, known, (node,))
 
 
 def steps_of(
@@ -55,7 +55,7 @@ def steps_of(
     return HostOperations((argument,), tuple(made), Argument(last.result, last.shape, last.dtype.name, out or layout))
 
 
-def assert_same(network: QuantizedNetwork, path: Path, x: np.ndarray) -> None:
+def assert_same(network: Network, path: Path, x: np.ndarray) -> None:
     found = chip_oracle.run(write(network, path), [x])["y"]
     wanted = reference.outputs(network, reference.compute(network, [x]))[0]
     assert found.dtype == wanted.dtype
@@ -170,6 +170,26 @@ def test_operations_of_several_operators(tmp_path: Path, name: str):
     assert_same(network_of(steps_of(made, shape)), tmp_path / "m.onnx", x)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_numbers_of_16_bits_are_rounded_after_each_operation(tmp_path: Path, dtype: str):
+    shape, kind = (ROWS, 6), jnp.dtype(dtype)
+    numbers = {"lhs_batching": [0], "rhs_batching": [0], "lhs_contracting": [1], "rhs_contracting": [1]}
+    made = [
+        operation("convert", ["a"], "h", shape, kind),
+        operation("multiply", ["h", np.full(shape, 0.3, kind)], "m", shape, kind),
+        operation("dot_general", ["m", "m"], "p", (ROWS,), kind, dot_dimension_numbers=numbers),
+        operation("broadcast_in_dim", ["p"], "q", shape, kind, broadcast_dimensions=[0]),
+        operation("add", ["q", "h"], "s", shape, kind),
+        operation("convert", ["s"], "y", shape),
+    ]
+    x = np.random.default_rng(0).normal(0, 1, (5, 6)).astype(np.float32)
+    network = network_of(steps_of(made, shape))
+    found = chip_oracle.run(write(network, tmp_path / "m.onnx"), [x])["y"]
+    wanted = reference.outputs(network, reference.compute(network, [x]))[0]
+    np.testing.assert_allclose(found, wanted, rtol=2 * float(jnp.finfo(dtype).eps), atol=1e-2)
+    assert (found == found.astype(kind)).all()
+
+
 def test_what_cannot_be_written(tmp_path: Path):
     made = [operation("atan2", ["a", "a"], "y", (ROWS, 3))]
     with pytest.raises(ChipError) as error:
@@ -194,5 +214,5 @@ def test_every_function_of_one_number_is_close(tmp_path: Path):
         made = chain if name == "chlo.acosh" else [operation(name, ["a"], "y", (ROWS, 50))]
         network = network_of(steps_of(made, (ROWS, 50)))
         found = chip_oracle.run(write(network, tmp_path / "m.onnx"), [x])["y"]
-        wanted = operations.compute(network.nodes[0].step, [x.reshape(3, 1, 1, 50)]).reshape(3, 50)  # pyright: ignore[reportAttributeAccessIssue]
+        wanted = operations.compute(network.nodes[0], [x.reshape(3, 1, 1, 50)]).reshape(3, 50)  # pyright: ignore[reportAttributeAccessIssue]
         np.testing.assert_allclose(found, wanted, rtol=2e-6, atol=2e-7, err_msg=name)

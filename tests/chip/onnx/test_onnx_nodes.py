@@ -15,10 +15,9 @@ import pytest
 
 from anytpu.chip import machine
 from anytpu.chip.compiler import compile_image
+from anytpu.chip.graph.nodes import Concatenate, Convolution, Network, Port, Quantization
 from anytpu.chip.isa.design import Design
-from anytpu.chip.network.nodes import Port
 from anytpu.chip.quantized import reference
-from anytpu.chip.quantized.nodes import QConcatenate, QConvolution, Quantization, QuantizedNetwork
 
 
 def cases(operator: str) -> list[tuple[str, list[np.ndarray], np.ndarray]]:
@@ -56,10 +55,10 @@ def parts_of(weights: np.ndarray) -> np.ndarray:
     return np.concatenate(parts, axis=-2).astype(np.int8)
 
 
-def product(weights: np.ndarray, scale: np.ndarray, source: Quantization, target: Quantization) -> QuantizedNetwork:
+def product(weights: np.ndarray, scale: np.ndarray, source: Quantization, target: Quantization) -> Network:
     """Return a product with weights `(inputs, outputs)` of -255 to 255, at each position."""
     inputs, outputs = weights.shape
-    convolution = QConvolution(
+    convolution = Convolution(
         "product",
         "",
         ("xxx",),
@@ -74,17 +73,17 @@ def product(weights: np.ndarray, scale: np.ndarray, source: Quantization, target
         low=-128,
         high=127,
     )
-    return QuantizedNetwork(
+    return Network(
         "node",
         (Port("x", (1, 1, inputs)),),
         (Port("y", (1, 1, outputs)),),
         {"x": (1, 1, inputs), "xxx": (1, 1, 3 * inputs), "y": (1, 1, outputs)},
         {"x": source, "xxx": source, "y": target},
-        (QConcatenate("thrice", "", ("x", "x", "x"), "xxx", axis=2), convolution),
+        (Concatenate("thrice", "", ("x", "x", "x"), "xxx", axis=2), convolution),
     )
 
 
-def computed(network: QuantizedNetwork, rows: np.ndarray) -> Iterator[np.ndarray]:
+def computed(network: Network, rows: np.ndarray) -> Iterator[np.ndarray]:
     """Yield the product of rows `(rows, inputs)`, by everything that computes networks."""
     values = {"x": rows[:, None, None]}
     yield reference.compute_integers(network, values)["y"][:, 0, 0]

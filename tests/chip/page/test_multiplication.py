@@ -5,13 +5,13 @@ import dataclasses
 import numpy as np
 
 import chip_page_samples
+from anytpu.chip.graph.nodes import Quantization
 from anytpu.chip.image.image import Binding, Image, Tag
 from anytpu.chip.isa.design import Design
 from anytpu.chip.isa.instructions import DebugTag, Halt, MatrixMultiply, ReadHostMemory, ReadWeights, SetConfiguration
 from anytpu.chip.isa.registers import Register
 from anytpu.chip.page.first_tile import FirstTile, first_tile
 from anytpu.chip.page.multiplication import scene, wave, wave_of, wave_scene
-from anytpu.chip.quantized.nodes import Quantization
 
 
 def test_the_corner_is_that_of_the_tile_and_the_sums_are_right():

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anytpu.chip.network import evaluate
-from anytpu.chip.network.nodes import (
+from anytpu.chip.graph.nodes import (
+    UNSCALED,
     Concatenate,
     Convolution,
     Elementwise,
@@ -18,22 +18,16 @@ from anytpu.chip.network.nodes import (
     Node,
     Pool,
     Port,
+    Quantization,
     Reshape,
     Shape,
     Slice,
+    Table,
 )
 from anytpu.chip.quantized import counterparts, quantize, reference
 from anytpu.chip.quantized.choices import choose
-from anytpu.chip.quantized.nodes import (
-    QConcatenate,
-    QConvolution,
-    QElementwise,
-    QPool,
-    QTable,
-    Quantization,
-    QuantizedNetwork,
-)
 from anytpu.chip.quantized.ranges import Range
+from anytpu.chip.quantized.reference import compute as evaluate
 from anytpu.chip.quantized.summary import decibels
 from anytpu.chip.quantized.weights import max_sums
 from anytpu.errors import QuantizationError, SettingError
@@ -69,7 +63,7 @@ class Draft:
             fields["bias"] = (self.rng.normal(size=outputs) * scale / 4).astype(np.float32)
         padding, strides = fields.get("padding", ((0, 0), (0, 0))), fields.get("strides", (1, 1))
         ends = [(n + sum(p) - kernel) // s + 1 for n, p, s in zip((height, width), padding, strides, strict=True)]
-        return self.add(Convolution, (x,), (*ends, outputs), layer, **fields)
+        return self.add(Convolution, (x,), (*ends, outputs), layer, weight_scales=UNSCALED, **fields)
 
     def pool(self, x: str, kind: str, size: int = 2, padding=((0, 0), (0, 0))) -> str:
         height, width, depth = self.shapes[x]
@@ -95,14 +89,14 @@ class Draft:
 
     def network(self, *outputs: str) -> Network:
         ports = tuple(Port(name, self.shapes[name]) for name in outputs or (self.nodes[-1].output,))
-        return Network("draft", self.inputs, ports, self.shapes, tuple(self.nodes))
+        return Network("draft", self.inputs, ports, self.shapes, {}, tuple(self.nodes))
 
     def examples(self, count: int = 64, scale: float = 1.0) -> list[np.ndarray]:
         rng = np.random.default_rng(7)
         return [(scale * rng.normal(size=(count, *port.shape))).astype(np.float32) for port in self.inputs]
 
 
-def errors(network: Network, quantized: QuantizedNetwork, examples: list[np.ndarray]) -> dict[str, float]:
+def errors(network: Network, quantized: Network, examples: list[np.ndarray]) -> dict[str, float]:
     """Return the ratio of signal to noise of each tensor, in dB."""
     exact, ours = evaluate(network, examples), reference.compute(quantized, examples)
     found = {}
@@ -194,8 +188,8 @@ def test_integers_that_share_a_memory_share_a_quantization(bits: int):
         quantized = quantize(draft.network(*outputs), draft.examples(), bits=bits)
         known = quantized.quantizations
         for node in quantized.nodes:
-            keeps = isinstance(node, QPool) and node.kind == "max"
-            if keeps or type(node).__name__ in ("QConcatenate", "QSlice", "QReshape"):
+            keeps = isinstance(node, Pool) and node.kind == "max"
+            if keeps or type(node).__name__ in ("Concatenate", "Slice", "Reshape"):
                 assert {known[name] for name in node.inputs} == {known[node.output]}, node
 
 
@@ -208,9 +202,9 @@ def test_what_is_used_elsewhere_too_keeps_its_finer_steps():
     known = quantized.quantizations
     # One is used only there, and so is the coarse one; the other goes through a table.
     assert known[alone] == known[coarse] == known[whole] != known[fine]
-    (table,) = [node for node in quantized.nodes if isinstance(node, QTable)]
+    (table,) = [node for node in quantized.nodes if isinstance(node, Table)]
     assert (table.kind, table.inputs, table.output, table.layer) == ("requantize", (fine,), f"{fine}/as {whole}", whole)
-    (joined,) = [node for node in quantized.nodes if isinstance(node, QConcatenate)]
+    (joined,) = [node for node in quantized.nodes if isinstance(node, Concatenate)]
     assert joined.inputs == (table.output, coarse, alone)
     assert quantized.shapes[table.output] == (1, 1, 8)
     every = np.arange(-128, 128)
@@ -221,7 +215,7 @@ def test_what_is_used_elsewhere_too_keeps_its_finer_steps():
     first, second = draft.convolve("x", 8), draft.convolve("x", 8)
     whole = draft.concatenate(2, first, second)
     quantized = quantize(draft.network(whole, draft.convolve(first, 3)), draft.examples())
-    assert not [node for node in quantized.nodes if isinstance(node, QTable)]
+    assert not [node for node in quantized.nodes if isinstance(node, Table)]
 
 
 def test_what_the_user_is_given_keeps_its_own_steps():
@@ -261,32 +255,32 @@ def test_steps_of_a_loop_share_scales_weights_and_tables():
     draft, outputs = recurrent(steps=10)
     quantized = quantize(draft.network(*outputs), draft.examples())
     loop = [node for node in quantized.nodes if node.layer == "lstm"]
-    products = [node for node in loop if isinstance(node, QConvolution)]
+    products = [node for node in loop if isinstance(node, Convolution)]
     assert len(products) == 10
     for field in ("weights", "weight_scales", "bias"):
         assert len({id(getattr(node, field)) for node in products}) == 1
     known = quantized.quantizations
-    for kind in (QConvolution, QConcatenate):
+    for kind in (Convolution, Concatenate):
         assert len({known[node.output] for node in loop if isinstance(node, kind)}) == 1
-    tables = [node for node in loop if isinstance(node, QTable) and node.kind != "requantize"]
+    tables = [node for node in loop if isinstance(node, Table) and node.kind != "requantize"]
     assert len(tables) == 50
     # A sigmoid and a tanh of the gates, and a tanh of the state: the first steps' states are made otherwise.
     assert len({id(node.table) for node in tables}) <= 5
-    sums = [node for node in loop if isinstance(node, QElementwise) and node.kind == "add"]
+    sums = [node for node in loop if isinstance(node, Elementwise) and node.kind == "add"]
     assert len({known[node.output] for node in sums[3:]}) == 1
 
 
-def greatest(quantized: QuantizedNetwork) -> float:
+def greatest(quantized: Network) -> float:
     """Return the greatest |sum| that any input could make in any product."""
     makers = {node.output: node for node in quantized.nodes}
     found = [0.0]
     for node in quantized.nodes:
-        if isinstance(node, QConvolution):
+        if isinstance(node, Convolution):
             source, maker = quantized.quantizations[node.inputs[0]], makers.get(node.inputs[0])
             low, high = source.low, source.high
-            if isinstance(maker, QConvolution | QElementwise):
+            if isinstance(maker, Convolution | Elementwise):
                 low, high = maker.low, maker.high
-            if isinstance(maker, QTable):
+            if isinstance(maker, Table):
                 low, high = int(maker.table.min()), int(maker.table.max())
             reach = (low - source.zero_point, high - source.zero_point)
             found.append(float((max_sums(node.weights, reach) + np.abs(node.bias.astype(np.int64))).max()))
@@ -311,7 +305,7 @@ def test_sums_of_16_bits_have_room(between: str):
     quantized = quantize(network, examples, bits=16)
     assert greatest(quantized) < 2**31
     product = quantized.nodes[-1]
-    assert isinstance(product, QConvolution)
+    assert isinstance(product, Convolution)
     if between != "input":
         # The tensor before it made room, so that the weights keep their 8 bits.
         assert np.abs(product.weights[..., :3].astype(int)).min() == 127
@@ -346,8 +340,8 @@ def test_clips_become_integers():
     draft.combine("add", six, six, low=-1.0, high=3.0)
     quantized = quantize(draft.network(), draft.examples())
     product, added = quantized.nodes
-    assert isinstance(product, QConvolution)
-    assert isinstance(added, QElementwise)
+    assert isinstance(product, Convolution)
+    assert isinstance(added, Elementwise)
     assert quantized.quantizations[six] == Quantization(float(np.float32(6 / 255)), -128)
     assert (product.low, product.high) == (-128, 127)
     assert quantized.quantizations[added.output] == Quantization(float(np.float32(3 / 255)), -128)

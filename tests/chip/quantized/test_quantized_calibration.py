@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from anytpu.chip.network.nodes import Convolution, Function, Network, Port
+from anytpu.chip.graph.nodes import UNSCALED, Convolution, Function, Network, Port
 from anytpu.chip.quantized import calibration, quantize
 from anytpu.chip.quantized.calibration import check, evaluate_chunks, observe
 from anytpu.errors import CalibrationError, QuantizationError
@@ -20,7 +20,7 @@ X = Port("x", (2, 3))
 
 def network(function=np.tanh, ports=(X,)) -> Network:
     node = Function("f", "gate", ("x",), "y", "function", function)
-    return Network("net", ports, (Port("y", (2, 3)),), SHAPES, (node,))
+    return Network("net", ports, (Port("y", (2, 3)),), SHAPES, {}, (node,))
 
 
 TWO = network(ports=(Port("x", (2, 3)), Port("n", (), "int32")))
@@ -114,8 +114,8 @@ def test_a_layer_that_is_not_finite_is_named():
 def test_weights_that_are_not_finite(what: str):
     arrays = {"weights": np.ones((1, 1, 3, 3), np.float32), "bias": np.zeros(3, np.float32)}
     arrays[what].flat[1] = np.nan
-    node = Convolution("c", "dense", ("x",), "y", **arrays)
-    broken = Network("net", (Port("x", (2, 3)),), (Port("y", (2, 3)),), SHAPES, (node,))
+    node = Convolution("c", "dense", ("x",), "y", **arrays, weight_scales=UNSCALED)
+    broken = Network("net", (Port("x", (2, 3)),), (Port("y", (2, 3)),), SHAPES, {}, (node,))
     with pytest.raises(QuantizationError) as caught:
         quantize(broken, [GOOD])
     assert str(caught.value) == (

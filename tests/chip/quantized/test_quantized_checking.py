@@ -58,19 +58,19 @@ NETWORKS: dict[str, tuple[Sequence[tuple[Sequence[Any], Any]], str]] = {
     ),
     "a stride that is a float": (
         [node(CONV, "strides", [2.5, 1])],
-        "Its description is invalid (TypeError: the strides of a QConvolution is (2.5, 1)).",
+        "Its description is invalid (TypeError: the strides of a Convolution is (2.5, 1)).",
     ),
     "a name that is a number": (
         [node(ADD, "name", 7)],
-        "Its description is invalid (TypeError: the name of a QElementwise is 7).",
+        "Its description is invalid (TypeError: the name of a Elementwise is 7).",
     ),
     "an unknown kind": (
         [node(POOL, "kind", "sum")],
-        "Its description is invalid (TypeError: the kind of a QPool is 'sum').",
+        "Its description is invalid (TypeError: the kind of a Pool is 'sum').",
     ),
     "weights that are none": (
         [node(CONV, "weights", 3)],
-        "Its description is invalid (TypeError: the weights of a QConvolution is 3).",
+        "Its description is invalid (TypeError: the weights of a Convolution is 3).",
     ),
     "no positions": (
         [(("shapes", "c"), [0, 3, 4])],

@@ -8,10 +8,22 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from anytpu.chip.network.nodes import Concatenate, Convolution, Elementwise, Function, Network, Node, Pool, Port, Shape
+from anytpu.chip.graph.nodes import (
+    UNSCALED,
+    Concatenate,
+    Convolution,
+    Elementwise,
+    Function,
+    Network,
+    Node,
+    Pool,
+    Port,
+    Quantization,
+    Shape,
+    Table,
+)
 from anytpu.chip.quantized import quantize, reference, summarize
 from anytpu.chip.quantized.choices import choose
-from anytpu.chip.quantized.nodes import QPool, QTable, Quantization
 from anytpu.chip.quantized.ranges import Range
 from anytpu.errors import QuantizationError
 
@@ -19,7 +31,7 @@ from anytpu.errors import QuantizationError
 def average(source: Shape, made: Shape = (1, 1, 1), layer: str = "", **fields) -> Network:
     """Return a network that is one average, over all positions unless `fields` say otherwise."""
     pool = Pool("mean", layer, ("x",), "mean", "average", fields.pop("window", source[:2]), (1, 1), **fields)
-    return Network("wide", (Port("x", source),), (Port("mean", made),), {"x": source, "mean": made}, (pool,))
+    return Network("wide", (Port("x", source),), (Port("mean", made),), {"x": source, "mean": made}, {}, (pool,))
 
 
 def test_a_wide_average_of_16_bits_has_room():
@@ -27,8 +39,8 @@ def test_a_wide_average_of_16_bits_has_room():
     network = average((300, 300, 1))
     quantized = quantize(network, images, bits=16)
     table, pool = quantized.nodes
-    assert isinstance(table, QTable)
-    assert isinstance(pool, QPool)
+    assert isinstance(table, Table)
+    assert isinstance(pool, Pool)
     assert (table.layer, table.inputs, table.output) == ("mean", ("x",), "x/as mean")
     assert pool.inputs == ("x/as mean",)
     known = quantized.quantizations
@@ -90,7 +102,7 @@ def silent(*nodes: Node, apart: Shape = (1, 1, 4)) -> Network:
     """Return a network of two inputs whose nodes keep the shape of "x"."""
     shapes = {"x": (1, 1, 4), "state": apart, **{node.output: (1, 1, 4) for node in nodes}}
     ports = tuple(Port(name, shapes[name]) for name in ("x", "state"))
-    return Network("silent", ports, (Port(nodes[-1].output, (1, 1, 4)),), shapes, nodes)
+    return Network("silent", ports, (Port(nodes[-1].output, (1, 1, 4)),), shapes, {}, nodes)
 
 
 @pytest.mark.parametrize("bits", [8, 16])
@@ -146,7 +158,7 @@ def test_what_is_laid_side_by_side_again_and_again_is_decided_in_linear_time():
             nodes.append(Function(f"part {step}", "", ("x",), f"part {step}", "tanh", np.tanh))
             nodes.append(Concatenate(f"whole {step}", "", (before, f"part {step}"), f"whole {step}", 1))
         names = ["x", *(node.output for node in nodes)]
-        network = Network("laid", (Port("x", (1, 1, 4)),), (), dict.fromkeys(names, (1, 1, 4)), tuple(nodes))
+        network = Network("laid", (Port("x", (1, 1, 4)),), (), dict.fromkeys(names, (1, 1, 4)), {}, tuple(nodes))
         ranges = Looked(dict.fromkeys(names, Range(-1, 1)))
         assert len(set(choose(network, ranges, 16).quantizations.values())) == 1
         return ranges.times
@@ -158,14 +170,14 @@ def test_a_change_of_scale_counts_for_a_concatenation_without_a_layer():
     rng = np.random.default_rng(0)
     weights, bias = rng.normal(size=(1, 1, 8, 8)).astype(np.float32), np.zeros(8, np.float32)
     nodes: tuple[Node, ...] = (
-        Convolution("coarse", "", ("x",), "coarse", 100 * weights, bias),
+        Convolution("coarse", "", ("x",), "coarse", 100 * weights, UNSCALED, bias),
         Concatenate("whole", "", ("coarse", "x"), "whole", 2),
     )
     shapes = {"x": (1, 1, 8), "coarse": (1, 1, 8), "whole": (1, 1, 16)}
-    network = Network("parts", (Port("x", (8,)),), (Port("whole", (16,)), Port("x", (8,))), shapes, nodes)
+    network = Network("parts", (Port("x", (8,)),), (Port("whole", (16,)), Port("x", (8,))), shapes, {}, nodes)
     examples = rng.normal(size=(16, 8)).astype(np.float32)
     summary = summarize(network, quantize(network, examples), examples)
     assert [(one.layer, one.kinds) for one in summary.layers] == [
-        ("coarse", ("QConvolution",)),
-        ("whole", ("QTable", "QConcatenate")),
+        ("coarse", ("Convolution",)),
+        ("whole", ("Table", "Concatenate")),
     ]

@@ -14,11 +14,10 @@ import pytest
 import anytpu as tpu  # isort: skip
 import keras
 
-from anytpu.chip.network import evaluate, read
-from anytpu.chip.network.nodes import Network
+from anytpu.chip.graph.nodes import HostStep, Network
+from anytpu.chip.network import read
 from anytpu.chip.quantized import quantize, reference, summarize
-from anytpu.chip.quantized.accuracy import accuracies
-from anytpu.chip.quantized.nodes import QHostStep
+from anytpu.chip.quantized.reference import compute as evaluate
 from anytpu.program import of
 
 layers = keras.layers
@@ -68,7 +67,10 @@ def trained(request: pytest.FixtureRequest, images: tuple[Any, Any]) -> Network:
 def test_whole_numbers_know_the_digits(trained: Network, images: tuple[Any, Any], bits: int):
     (x, _), (x_test, y_test) = images
     quantized = quantize(trained, x[:256], bits=bits)
-    before, after = accuracies(trained, quantized, x_test, y_test)
+    before, after = (
+        (reference.outputs(each, reference.compute(each, [x_test]))[0].argmax(1) == y_test).mean()
+        for each in (trained, quantized)
+    )
     assert before > 0.88
     # Of 359 images, four: least squares leave many close calls.
     assert abs(after - before) <= 4.01 / 359
@@ -89,8 +91,8 @@ def test_what_the_host_does_stays_exact():
     network = network_of(keras.Sequential([keras.Input((6,), dtype="int32"), *words]))
     tokens = np.random.default_rng(0).integers(0, 300, (40, 6)).astype(np.int32)
     quantized = quantize(network, tokens)
-    hosts = [node for node in quantized.nodes if isinstance(node, QHostStep)]
-    assert [node.step.kind for node in hosts] == ["embedding", "softmax"]
+    hosts = [node for node in quantized.nodes if isinstance(node, HostStep)]
+    assert [node.kind for node in hosts] == ["embedding", "softmax"]
     # Indices go in and shares come out as they are; what the embedding gives to the chip has integers.
     assert network.inputs[0].tensor not in quantized.quantizations
     assert hosts[0].output in quantized.quantizations

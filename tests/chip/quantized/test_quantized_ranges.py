@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anytpu.chip.quantized.nodes import Quantization
+from anytpu.chip.graph.nodes import Quantization
 from anytpu.chip.quantized.ranges import Histogram, Range
 from anytpu.chip.quantized.scales import quantization_of, quantization_of_integers, without_flat_ends
 

@@ -9,26 +9,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anytpu.chip.network.nodes import Port
-from anytpu.chip.quantized import multipliers, nodes, reference
-from anytpu.chip.quantized.nodes import (
-    QConcatenate,
-    QConvolution,
-    QElementwise,
-    QPool,
-    QReshape,
-    QSlice,
-    QTable,
+from anytpu.chip.graph import arithmetic as multipliers
+from anytpu.chip.graph import nodes
+from anytpu.chip.graph.nodes import (
+    Concatenate,
+    Convolution,
+    Elementwise,
+    Network,
+    Pool,
+    Port,
     Quantization,
-    QuantizedNetwork,
+    Reshape,
+    Slice,
+    Table,
 )
+from anytpu.chip.quantized import reference
 
 F = np.float32
 
 
-def one_node(node, shapes, quantizations) -> QuantizedNetwork:
+def one_node(node, shapes, quantizations) -> Network:
     ports = [Port(name, shapes[name]) for name in (*dict.fromkeys(node.inputs), node.output)]
-    return QuantizedNetwork("one", tuple(ports[:-1]), (ports[-1],), shapes, quantizations, (node,))
+    return Network("one", tuple(ports[:-1]), (ports[-1],), shapes, quantizations, (node,))
 
 
 def run(node, shapes, quantizations, *inputs):
@@ -50,7 +52,7 @@ def inside(shape, y: int, x: int) -> bool:
     return 0 <= y < shape[0] and 0 <= x < shape[1]
 
 
-def convolve(node: QConvolution, source: Quantization, target: Quantization, q: np.ndarray, shape) -> np.ndarray:
+def convolve(node: Convolution, source: Quantization, target: Quantization, q: np.ndarray, shape) -> np.ndarray:
     out = np.zeros((len(q), *shape), target.dtype)
     depth, width = node.weights.shape[2], shape[2] // node.groups
     for n, oh, ow, m in itertools.product(range(len(q)), *map(range, shape)):
@@ -66,7 +68,7 @@ def convolve(node: QConvolution, source: Quantization, target: Quantization, q: 
     return out
 
 
-def pool(node: QPool, source: Quantization, target: Quantization, q: np.ndarray, shape) -> np.ndarray:
+def pool(node: Pool, source: Quantization, target: Quantization, q: np.ndarray, shape) -> np.ndarray:
     out = np.zeros((len(q), *shape), target.dtype)
     for n, oh, ow, c in itertools.product(range(len(q)), *map(range, shape)):
         places = [
@@ -128,7 +130,7 @@ def test_a_convolution_is_the_sum_that_is_written(data):
     seed = data.draw(st.integers(0, 2**32))
     rng = np.random.default_rng(seed)
     low, high = limits(data.draw, target)
-    node = QConvolution(
+    node = Convolution(
         "c", "", ("x",), "y",
         weights=rng.integers(-127, 128, (*kernel, depth, groups * width)).astype(np.int8),
         weight_scales=np.array([data.draw(scales) for _ in range(groups * width)], F) / 8,
@@ -150,7 +152,7 @@ def test_a_pool_is_what_is_written(data):
     source = data.draw(quantizations())
     kind, counts_padding = data.draw(st.sampled_from([("max", False), ("average", False), ("average", True)]))
     target = source if kind == "max" else data.draw(quantizations())
-    node = QPool("p", "", ("x",), "y", kind, window, strides, padding, counts_padding)
+    node = Pool("p", "", ("x",), "y", kind, window, strides, padding, counts_padding)
     shapes = {"x": (*sizes, 2), "y": (*ends, 2)}
     q = integers(data.draw(st.integers(0, 2**32)), source, 2, *shapes["x"])
     ours = run(node, shapes, {"x": source, "y": target}, q)
@@ -168,7 +170,7 @@ def test_two_tensors_number_by_number(data):
     shapes = {"a": (2, 3, 4), "b": second_shape, "y": (2, 3, 4)}
     seed = data.draw(st.integers(0, 2**32))
     a, b = integers(seed, first, 2, 2, 3, 4), integers(seed + 1, second, 2, *second_shape)
-    node = QElementwise("e", "", ("a", "b"), "y", kind, low, high)
+    node = Elementwise("e", "", ("a", "b"), "y", kind, low, high)
     ours = run(node, shapes, {"a": first, "b": second, "y": target}, a, b)
     operation = {"add": F.__add__, "subtract": F.__sub__, "multiply": F.__mul__}[kind]
     for place in np.ndindex(2, 2, 3, 4):
@@ -181,7 +183,7 @@ def test_two_tensors_number_by_number(data):
 def test_ties_go_to_even_before_the_zero_point():
     # Sums 1, 3, 5, -1, -3, -5 times a half: 0, 2, 2, 0, -2, -2, then an odd zero point.
     source, target = Quantization(1.0, 0), Quantization(2.0, 3)
-    node = QConvolution(
+    node = Convolution(
         "c", "", ("x",), "y", np.ones((1, 1, 1, 1), np.int8), np.ones(1, F), np.zeros(1, np.int32),
         (1, 1), (1, 1), ((0, 0), (0, 0)), 1, -128, 127,
     )  # fmt: skip
@@ -191,7 +193,7 @@ def test_ties_go_to_even_before_the_zero_point():
 
 
 def test_sums_wrap_at_32_bits_and_results_saturate():
-    node = QConvolution(
+    node = Convolution(
         "c", "", ("x",), "y", np.full((1, 1, 1, 3), 127, np.int8), F([1, 2.0**-20, 1]),
         np.int32([0, 2**31 - 1, -(2**31)]), (1, 1), (1, 1), ((0, 0), (0, 0)), 1, -128, 127,
     )  # fmt: skip
@@ -205,7 +207,7 @@ def test_sums_of_a_deep_kernel_are_exact():
     rng = np.random.default_rng(0)
     weights = rng.integers(-127, 128, (1, 1, 3000, 2)).astype(np.int8)
     q = rng.integers(-32768, 32768, (3, 1, 1, 3000)).astype(np.int16)
-    node = QConvolution(
+    node = Convolution(
         "c", "", ("x",), "y", weights, np.full(2, 2.0**-17, F), np.zeros(2, np.int32),
         (1, 1), (1, 1), ((0, 0), (0, 0)), 1, -32768, 32767,
     )  # fmt: skip
@@ -223,20 +225,20 @@ def test_a_table_starts_with_the_least_integer():
     table = np.arange(255, -1, -1, dtype=np.int64).astype(np.uint8).view(np.int8)
     q = np.int8([-128, -1, 0, 127]).reshape(1, 1, 1, 4)
     known = {"x": Quantization(1.0), "y": Quantization(1.0)}
-    ours = run(QTable("t", "", ("x",), "y", "f", table), {"x": (1, 1, 4), "y": (1, 1, 4)}, known, q)
+    ours = run(Table("t", "", ("x",), "y", "f", table), {"x": (1, 1, 4), "y": (1, 1, 4)}, known, q)
     assert ours.ravel().tolist() == [table[0], table[127], table[128], table[255]]
 
 
 @pytest.mark.parametrize(
     ("node", "shape", "expected"),
     [
-        (QConcatenate("n", "", ("a", "b"), "y", 0), (4, 3, 2), lambda a, b: np.concatenate([a, b], 1)),
-        (QConcatenate("n", "", ("a", "b"), "y", 1), (2, 6, 2), lambda a, b: np.concatenate([a, b], 2)),
-        (QConcatenate("n", "", ("a", "b"), "y", 2), (2, 3, 4), lambda a, b: np.concatenate([a, b], 3)),
-        (QSlice("n", "", ("a",), "y", 0, 1, 2), (1, 3, 2), lambda a, b: a[:, 1:2]),
-        (QSlice("n", "", ("a",), "y", 1, 0, 2), (2, 2, 2), lambda a, b: a[:, :, :2]),
-        (QSlice("n", "", ("a",), "y", 2, 1, 2), (2, 3, 1), lambda a, b: a[..., 1:]),
-        (QReshape("n", "", ("a",), "y"), (1, 1, 12), lambda a, b: a.reshape(5, 1, 1, 12)),
+        (Concatenate("n", "", ("a", "b"), "y", 0), (4, 3, 2), lambda a, b: np.concatenate([a, b], 1)),
+        (Concatenate("n", "", ("a", "b"), "y", 1), (2, 6, 2), lambda a, b: np.concatenate([a, b], 2)),
+        (Concatenate("n", "", ("a", "b"), "y", 2), (2, 3, 4), lambda a, b: np.concatenate([a, b], 3)),
+        (Slice("n", "", ("a",), "y", 0, 1, 2), (1, 3, 2), lambda a, b: a[:, 1:2]),
+        (Slice("n", "", ("a",), "y", 1, 0, 2), (2, 2, 2), lambda a, b: a[:, :, :2]),
+        (Slice("n", "", ("a",), "y", 2, 1, 2), (2, 3, 1), lambda a, b: a[..., 1:]),
+        (Reshape("n", "", ("a",), "y"), (1, 1, 12), lambda a, b: a.reshape(5, 1, 1, 12)),
     ],
 )
 def test_the_same_integers_elsewhere(node, shape, expected):
@@ -249,10 +251,8 @@ def test_the_same_integers_elsewhere(node, shape, expected):
 
 def test_real_numbers_in_the_users_shapes():
     known = {"x": Quantization(0.5, 1), "y": Quantization(0.5, 1)}
-    network = one_node(QReshape("n", "", ("x",), "y"), {"x": (1, 2, 3), "y": (1, 1, 6)}, known)
-    network = QuantizedNetwork(
-        "n", (Port("x", (2, 3)),), (Port("y", (3, 2), "float32"),), network.shapes, known, network.nodes
-    )
+    network = one_node(Reshape("n", "", ("x",), "y"), {"x": (1, 2, 3), "y": (1, 1, 6)}, known)
+    network = Network("n", (Port("x", (2, 3)),), (Port("y", (3, 2), "float32"),), network.shapes, known, network.nodes)
     x = np.arange(12).reshape(2, 2, 3) / 2
     tensors = reference.compute(network, [x])
     assert tensors["x"].shape == (2, 1, 2, 3)

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 
 from anytpu.chip.compiler import compile_image
+from anytpu.chip.graph.nodes import Convolution, Network, Port, Quantization
 from anytpu.chip.image.image import Image
 from anytpu.chip.isa.design import TPU_V1
-from anytpu.chip.network.nodes import Port
-from anytpu.chip.quantized.nodes import QConvolution, Quantization, QuantizedNetwork
 from anytpu.chip.timing import time
 
 
-def perceptron(*widths: int) -> QuantizedNetwork:
+def perceptron(*widths: int) -> Network:
     """Return dense layers with ReLU and weights of one."""
     nodes = []
     for number, (before, after) in enumerate(itertools.pairwise(widths)):
@@ -22,12 +21,12 @@ def perceptron(*widths: int) -> QuantizedNetwork:
         names = f"dense{number}", f"dense{number}", (f"t{number}",), f"t{number + 1}"
         square = (1, 1)
         nodes.append(
-            QConvolution(*names, weights, scales, bias, square, square, ((0, 0), (0, 0)), 1, 0, 127)
+            Convolution(*names, weights, scales, bias, square, square, ((0, 0), (0, 0)), 1, 0, 127)
         )  # fmt: skip
     shapes = {f"t{number}": (1, 1, width) for number, width in enumerate(widths)}
     ports = [(Port(name, shapes[name]),) for name in ("t0", f"t{len(widths) - 1}")]
     quantizations = dict.fromkeys(shapes, Quantization(0.1))
-    return QuantizedNetwork("perceptron", ports[0], ports[1], shapes, quantizations, tuple(nodes))
+    return Network("perceptron", ports[0], ports[1], shapes, quantizations, tuple(nodes))
 
 
 @pytest.fixture(scope="module")

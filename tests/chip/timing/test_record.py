@@ -4,13 +4,12 @@ import json
 import numpy as np
 import pytest
 
+from anytpu.chip.graph.nodes import HostStep
 from anytpu.chip.image.image import Service, Tag
 from anytpu.chip.isa.design import TPU_V1
 from anytpu.chip.isa.instructions import Activate, InterruptHost, SetConfiguration
 from anytpu.chip.isa.registers import Register
 from anytpu.chip.isa.units import Unit
-from anytpu.chip.network.nodes import HostStep
-from anytpu.chip.quantized.nodes import QHostStep
 from anytpu.chip.timing import Timing, time
 from timing_samples import TINY, dense, image_of, sync
 
@@ -61,9 +60,7 @@ def test_nothing_takes_no_time_and_divides_by_nothing():
 
 
 def test_what_the_host_does_is_named_and_orders_the_units():
-    step = QHostStep(
-        "softmax", "softmax", ("x",), "y", HostStep("softmax", "softmax", ("x",), "y", "softmax", "why", ())
-    )
+    step = HostStep("softmax", "softmax", ("x",), "y", "softmax", "why", ())
     program = [Activate("copy", 0, 0, 30), InterruptHost(0), Activate("copy", 0, 0, 5), InterruptHost(1)]
     image = dataclasses.replace(image_of(program, TINY), services=(Service(step, (None,), None),))
     t = time(image, events=True)

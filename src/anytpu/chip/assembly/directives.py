@@ -14,9 +14,9 @@ import numpy as np
 from anytpu.chip.assembly.image_builder import ImageBuilder, read_base64, read_json
 from anytpu.chip.assembly.line import Head, SourceLine, nearest
 from anytpu.chip.assembly.operands import Operands, OperandValue, read_numbers
+from anytpu.chip.graph.nodes import Quantization, fault_in_quantization
 from anytpu.chip.image.image import MAX_BATCH, MAX_HOST_BYTES, Binding, Resident, Tag, fault_in_binding
 from anytpu.chip.isa.design import BLOCK_BYTES, TPU_V1, Design
-from anytpu.chip.quantized.nodes import Quantization, fault_in_quantization
 from anytpu.errors import SettingError
 from anytpu.files.memory import check_memory, check_ratio
 from anytpu.files.npy import named_dtype

@@ -31,7 +31,7 @@ def remark_on(image: Image, issued: Issued) -> str:
         return f"{_units(instruction.waiting)} {verb} for {_units(instruction.finished)}"
     if isinstance(instruction, InterruptHost):
         services = image.services[instruction.number : instruction.number + 1]
-        return "".join(f"{service.step.step.kind} on the host: {service.step.step.why}" for service in services)
+        return "".join(f"{service.step.kind} on the host: {service.step.why}" for service in services)
     return "" if instruction.unit is None else _moved(image, issued)
 
 

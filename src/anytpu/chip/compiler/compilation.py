@@ -12,7 +12,6 @@ Idea: five passes, each over the whole network:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 from anytpu.chip.compiler.allocation import BufferAllocation
 from anytpu.chip.compiler.drafting import write_unsynced
@@ -20,20 +19,17 @@ from anytpu.chip.compiler.fitting import find_room
 from anytpu.chip.compiler.limits import check_registers
 from anytpu.chip.compiler.lowering import Lowering
 from anytpu.chip.compiler.ordering import insert_syncs
+from anytpu.chip.graph.nodes import Network
 from anytpu.chip.image.image import Binding, Image, Resident
 from anytpu.chip.isa.design import TPU_V1, Design
-from anytpu.chip.quantized.nodes import QuantizedNetwork
 from anytpu.errors import SettingError
-
-_WAYS = ("auto", "native", "packed")
 
 
 def compile_image(
-    network: QuantizedNetwork,
+    network: Network,
     *,
     batch: int = 1,
     design: Design = TPU_V1,
-    convolution: Literal["auto", "native", "packed"] = "auto",
     spill: bool = True,
     weights: bool = True,
 ) -> Image:
@@ -43,22 +39,18 @@ def compile_image(
         network: the network to compile.
         batch: number of examples in a batch, at least 1.
         design: the chip.
-        convolution: kernel taps in a pass: one ("native") or as many as the array holds ("packed"). With "auto", each
-            layer takes the faster of the two.
         spill: whether to spill storages that exceed the Unified Buffer to the host's buffer; False: that is an error.
         weights: whether to fill the Weight Memory; False: zeros that take no memory, if only the time is needed.
 
     Raises:
         CapacityError: the weights, or the storages that one layer needs at a time, exceed the chip's memory. Without
             `spill`: all storages that are live at a time do.
-        SettingError: a setting has none of the values above.
+        SettingError: the batch is none.
     """
     if not isinstance(batch, int) or batch < 1:
         raise SettingError(f"batch must be a positive integer, not {batch!r}.")
-    if convolution not in _WAYS:
-        raise SettingError(f"convolution must be 'auto', 'native' or 'packed', not {convolution!r}.")
     # 1 and 2. Lowering and buffer allocation; lowering is repeated if storages must be spilled.
-    lowering, allocation = find_room(network, batch, design, convolution, by_content=weights, spill=spill)
+    lowering, allocation = find_room(network, batch, design, by_content=weights, spill=spill)
     # 3 and 4. Instructions without Syncs, writes to the host hoisted.
     drafted = write_unsynced(lowering, allocation)
     # 5. Syncs. They shift instructions: `numbers` maps old indices to new ones.

@@ -12,25 +12,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from anytpu.chip.network.nodes import Node
-from anytpu.chip.quantized.nodes import QConcatenate, QElementwise, QPool, QReshape, QSlice, QTable, QuantizedNetwork
+from anytpu.chip.graph.nodes import Concatenate, Elementwise, Network, Node, Pool, Reshape, Slice, Table
 
-_PROPAGATING = QConcatenate | QElementwise | QPool | QReshape | QSlice | QTable
+_PROPAGATING = Concatenate | Elementwise | Pool | Reshape | Slice | Table
 
 
 class ChannelCuts:
     """The cuts of each tensor of a network.
 
     Example:
-        >>> from anytpu.chip.network.nodes import Port
-        >>> from anytpu.chip.quantized.nodes import QSlice
-        >>> part = QSlice("part", "", ("x",), "y", 2, 100, 200)
-        >>> network = QuantizedNetwork("n", (), (), {"x": (1, 1, 300), "y": (1, 1, 100)}, {}, (part,))
+        >>> from anytpu.chip.graph.nodes import Port
+        >>> from anytpu.chip.graph.nodes import Slice
+        >>> part = Slice("part", "", ("x",), "y", 2, 100, 200)
+        >>> network = Network("n", (), (), {"x": (1, 1, 300), "y": (1, 1, 100)}, {}, (part,))
         >>> sorted(ChannelCuts(network).of("x"))
         [100, 200]
     """
 
-    def __init__(self, network: QuantizedNetwork):
+    def __init__(self, network: Network):
         self._shapes = network.shapes
         self._cuts: dict[str, set[int]] = {name: set() for name in network.shapes}
         nodes = [node for node in network.nodes if isinstance(node, _PROPAGATING)]
@@ -50,19 +49,19 @@ class ChannelCuts:
         return len(own) > before
 
     def _propagate(self, node: Node) -> bool:
-        if isinstance(node, QConcatenate) and node.axis == 2:
+        if isinstance(node, Concatenate) and node.axis == 2:
             return self._propagate_concatenate(node)
-        if isinstance(node, QSlice) and node.axis == 2:
+        if isinstance(node, Slice) and node.axis == 2:
             source = self._cuts[node.inputs[0]]
             has_changed = self._add(node.output, [cut - node.start for cut in source])
             back = [node.start, node.stop, *(cut + node.start for cut in self._cuts[node.output])]
             return self._add(node.inputs[0], back) or has_changed
-        if isinstance(node, QReshape):
+        if isinstance(node, Reshape):
             return self._propagate_reshape(node)
         union = set().union(*(self._cuts[name] for name in (*node.inputs, node.output)))
         return any([self._add(name, union) for name in (*node.inputs, node.output)])
 
-    def _propagate_concatenate(self, node: QConcatenate) -> bool:
+    def _propagate_concatenate(self, node: Concatenate) -> bool:
         has_changed, first = False, 0
         for name in node.inputs:
             has_changed |= self._add(node.output, [first, *(first + cut for cut in self._cuts[name])])
@@ -70,7 +69,7 @@ class ChannelCuts:
             first += self._shapes[name][2]
         return has_changed
 
-    def _propagate_reshape(self, node: QReshape) -> bool:
+    def _propagate_reshape(self, node: Reshape) -> bool:
         source, target = node.inputs[0], node.output
         few, many = sorted((self._shapes[source][2], self._shapes[target][2]))
         if many % few:

@@ -11,12 +11,12 @@ import dataclasses
 from anytpu.chip.compiler.allocation import BufferAllocation, BufferFullError, allocate
 from anytpu.chip.compiler.lowering import Lowering
 from anytpu.chip.compiler.walking import lowered
+from anytpu.chip.graph.nodes import Network
 from anytpu.chip.isa.design import UNIT_BYTES, Design
-from anytpu.chip.quantized.nodes import QuantizedNetwork
 from anytpu.errors import CapacityError
 
 
-def largest_batch(network: QuantizedNetwork, design: Design, maximum: int) -> int:
+def largest_batch(network: Network, design: Design, maximum: int) -> int:
     """Return the largest power of two up to `maximum` whose activations fit without spilling; 0 when not even 1 does.
 
     Args:
@@ -24,23 +24,23 @@ def largest_batch(network: QuantizedNetwork, design: Design, maximum: int) -> in
         design: the chip.
         maximum: the largest batch to consider, at least 1.
     """
-    return _largest(lowered(network, 1, design, "auto", by_content=False, in_place=True), maximum, spill=False)
+    return _largest(lowered(network, 1, design, by_content=False, in_place=True), maximum, spill=False)
 
 
 def find_room(
-    network: QuantizedNetwork, batch: int, design: Design, convolution: str, *, by_content: bool, spill: bool
+    network: Network, batch: int, design: Design, *, by_content: bool, spill: bool
 ) -> tuple[Lowering, BufferAllocation]:
     """Return the jobs of a network, and the allocation of their storages.
 
     Args:
-        network, batch, design, convolution, spill: as in `compile_image`.
+        network, batch, design, spill: as in `compile_image`.
         by_content: as in `lowered`.
 
     Raises:
         CapacityError: the weights or the activations exceed the memories of the chip.
     """
     # 1. Without spilling: concatenations are written in place.
-    lowering = lowered(network, batch, design, convolution, by_content=by_content, in_place=True)
+    lowering = lowered(network, batch, design, by_content=by_content, in_place=True)
     lowering.memory.check(network.name)
     try:
         return lowering, _allocated(lowering, 1, spill=False)
@@ -48,7 +48,7 @@ def find_room(
         if not spill:
             raise _live_error(lowering, error) from None
     # 2. With spilling. A storage can be spilled only if it is completely written, so nothing is written in place.
-    lowering = lowered(network, batch, design, convolution, by_content=by_content, in_place=False)
+    lowering = lowered(network, batch, design, by_content=by_content, in_place=False)
     try:
         return lowering, _allocated(lowering, 1, spill=True)
     except BufferFullError as error:
@@ -101,8 +101,7 @@ def _layer_error(lowering: Lowering, error: BufferFullError) -> CapacityError:
 
 
 def _for_one(lowering: Lowering, *, in_place: bool) -> Lowering:
-    network, design, convolution = lowering.network, lowering.design, lowering.convolution
-    return lowered(network, 1, design, convolution, by_content=False, in_place=in_place)
+    return lowered(lowering.network, 1, lowering.design, by_content=False, in_place=in_place)
 
 
 def _where(lowering: Lowering, error: BufferFullError) -> str:

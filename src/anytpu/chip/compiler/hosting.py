@@ -10,9 +10,8 @@ from anytpu.chip.compiler.jobs import ExportJob, HostServiceJob, storages_of
 from anytpu.chip.compiler.lowering import Lowering, lower
 from anytpu.chip.compiler.planes import is_compact, structure_of
 from anytpu.chip.compiler.rearranging import compacted
+from anytpu.chip.graph.nodes import HostStep, Node
 from anytpu.chip.image.image import Service, Tag
-from anytpu.chip.network.nodes import Node
-from anytpu.chip.quantized.nodes import QHostStep
 
 
 def receive(tensor: str, layer: str, lowering: Lowering) -> frozenset[int]:
@@ -39,9 +38,9 @@ def export(tensor: str, node: Node, tag: Tag, lowering: Lowering) -> None:
 
 
 @lower.register
-def _(node: QHostStep, lowering: Lowering) -> None:
+def _(node: HostStep, lowering: Lowering) -> None:
     layer = node.layer or node.name
-    tag = Tag(node.name, node.layer, f"{node.step.kind} on the host", 0, f"on the host: {node.step.why}")
+    tag = Tag(node.name, node.layer, f"{node.kind} on the host", 0, f"on the host: {node.why}")
     known = lowering.network.quantizations
     for name in node.inputs:
         if name in known:

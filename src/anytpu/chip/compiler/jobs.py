@@ -78,29 +78,51 @@ class Job:
 
 
 @dataclasses.dataclass(frozen=True)
-class PlaneFeed:
+class Feed:
     """A plane as the input of passes, one or more taps per pass.
 
     Attributes:
         plane: the source plane, or the first plane of a stack.
-        lanes: number of lanes of each tap.
+        first: the input channel of its first lane.
+        tap_step: difference between the input indices of consecutive taps.
         taps: number of taps side by side in a pass.
         window: the geometry; None: row by row (MatrixMultiply), one pass.
     """
 
     plane: StoragePlane
-    lanes: int
+    first: int = 0
+    tap_step: int = 0
     taps: int = 1
     window: WindowGeometry | None = None
 
     @property
+    def lanes(self) -> int:
+        """Number of lanes of each tap."""
+        return self.plane.span
+
+    @property
+    def all_taps(self) -> int:
+        """Number of taps of all passes."""
+        return 1 if self.window is None else self.window.taps
+
+    @property
     def passes(self) -> int:
         """Number of passes, and of tiles."""
-        return 1 if self.window is None else -(-self.window.taps // self.taps)
+        return -(-self.all_taps // self.taps)
+
+    @property
+    def channels(self) -> tuple[int, int]:
+        """The first and the last channel of a tap."""
+        return self.first, self.first + self.plane.channels - 1
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """A key that determines its tiles, given the weights."""
+        return self.first, self.tap_step, self.plane.runs, self.lanes, self.taps, self.all_taps
 
 
 @dataclasses.dataclass(frozen=True)
-class OutputBlock:
+class Block:
     """One block of outputs of a product.
 
     Attributes:
@@ -111,7 +133,7 @@ class OutputBlock:
     """
 
     target: StoragePlane
-    feeds: tuple[PlaneFeed, ...]
+    feeds: tuple[Feed, ...]
     tiles: int
     parameters: int
 
@@ -133,7 +155,7 @@ class ProductJob(Job):
         table: whether the Activate looks up the table that `settings` names.
     """
 
-    blocks: tuple[OutputBlock, ...]
+    blocks: tuple[Block, ...]
     rows: int
     settings: RegisterValues
     wide: bool

@@ -15,17 +15,16 @@ from anytpu.chip.compiler.outline import outline_of
 from anytpu.chip.compiler.planes import Layout, LayoutStructure, Storage, place_planes, structure_for, structure_of
 from anytpu.chip.compiler.tables import TableSlots
 from anytpu.chip.compiler.weight_memory import WeightMemory
+from anytpu.chip.graph.nodes import Network, Node, Quantization
 from anytpu.chip.image.image import Binding, Service
 from anytpu.chip.isa.design import Design
-from anytpu.chip.network.nodes import Node
-from anytpu.chip.quantized.nodes import Quantization, QuantizedNetwork
 
 
 class Lowering:
     """The state of lowering a network to jobs.
 
     Attributes:
-        network, batch, design, convolution: as in `compile_image`.
+        network, batch, design: as in `compile_image`.
         cuts, fused, parts: as in `Outline`.
         memory: the Weight Memory.
         tables: the lookup tables.
@@ -38,10 +37,8 @@ class Lowering:
         services: the host's steps.
     """
 
-    def __init__(
-        self, network: QuantizedNetwork, batch: int, design: Design, convolution: str, by_content: bool, in_place: bool
-    ):
-        self.network, self.batch, self.design, self.convolution = network, batch, design, convolution
+    def __init__(self, network: Network, batch: int, design: Design, by_content: bool, in_place: bool):
+        self.network, self.batch, self.design = network, batch, design
         outline = outline_of(network, in_place=in_place)
         self.cuts, self.fused, self.parts = outline.cuts, outline.fused, outline.parts
         self.memory = WeightMemory(design, by_content=by_content)

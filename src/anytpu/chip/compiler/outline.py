@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from anytpu.chip.compiler.cutting import ChannelCuts
 from anytpu.chip.compiler.joining import fusable_tables, written_in_place
-from anytpu.chip.quantized.nodes import QTable, QuantizedNetwork
+from anytpu.chip.graph.nodes import Network, Table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,10 +21,10 @@ class Outline:
     """
 
     cuts: ChannelCuts
-    fused: Mapping[str, QTable]
+    fused: Mapping[str, Table]
     parts: Mapping[str, tuple[str, int]]
 
 
-def outline_of(network: QuantizedNetwork, *, in_place: bool) -> Outline:
+def outline_of(network: Network, *, in_place: bool) -> Outline:
     """Return the outline of a network; without `in_place`, inputs of concatenations are copied."""
     return Outline(ChannelCuts(network), fusable_tables(network), written_in_place(network) if in_place else {})

@@ -17,15 +17,14 @@ from anytpu.chip.compiler.lowering import Lowering, lower
 from anytpu.chip.compiler.planes import Layout, StoragePlane, common_runs, split, stacks, structure_of
 from anytpu.chip.compiler.rearranging import arrange
 from anytpu.chip.compiler.results import result_of
+from anytpu.chip.graph.arithmetic import average_multipliers
+from anytpu.chip.graph.nodes import Elementwise, Node, Pool, Quantization, Table
 from anytpu.chip.image.image import Tag
 from anytpu.chip.isa.registers import Register
-from anytpu.chip.network.nodes import Node
-from anytpu.chip.quantized.multipliers import average_multipliers
-from anytpu.chip.quantized.nodes import QElementwise, QPool, QTable, Quantization
 
 
 @lower.register
-def _(node: QPool, lowering: Lowering) -> None:
+def _(node: Pool, lowering: Lowering) -> None:
     result = result_of(node, lowering)
     source = lowering.layouts[node.inputs[0]]
     target = lowering.target(result.tensor, structure_of(source), node.layer or node.name)
@@ -43,7 +42,7 @@ def _(node: QPool, lowering: Lowering) -> None:
     _add(node, result.named(f"{node.kind} pool"), steps, lowering)
 
 
-def _scales(node: QPool, source: Quantization, target: Quantization) -> dict[Register, int | float]:
+def _scales(node: Pool, source: Quantization, target: Quantization) -> dict[Register, int | float]:
     if node.kind == "max":
         return {Register.ZERO_POINT: source.zero_point}
     if not node.counts_padding:
@@ -61,8 +60,8 @@ def _single(quantization: Quantization) -> float:
 
 
 @lower.register
-def _(node: QElementwise, lowering: Lowering) -> None:
-    result = result_of(node, lowering, node.low, node.high)
+def _(node: Elementwise, lowering: Lowering) -> None:
+    result = result_of(node, lowering, *node.bounds)
     sources = _alike(node, lowering)
     target = lowering.target(result.tensor, structure_of(sources[0]), node.layer or node.name)
     first, second = (lowering.quantization(name) for name in node.inputs)
@@ -84,7 +83,7 @@ def _(node: QElementwise, lowering: Lowering) -> None:
 
 
 @lower.register
-def _(node: QTable, lowering: Lowering) -> None:
+def _(node: Table, lowering: Lowering) -> None:
     if node.inputs[0] in lowering.fused:
         return
     source = lowering.layouts[node.inputs[0]]

@@ -13,8 +13,8 @@ from __future__ import annotations
 import numpy as np
 
 from anytpu.chip.compiler.jobs import (
-    OutputBlock,
-    PlaneFeed,
+    Block,
+    Feed,
     PlaneOperation,
     PlaneOperationsJob,
     ProductJob,
@@ -24,14 +24,13 @@ from anytpu.chip.compiler.jobs import (
 from anytpu.chip.compiler.lowering import Lowering, lower
 from anytpu.chip.compiler.planes import Layout, StoragePlane, channels_of, common_runs, structure_of
 from anytpu.chip.compiler.tiles import numbers_of
+from anytpu.chip.graph.nodes import Concatenate, Node, Reshape, Slice
 from anytpu.chip.image.image import Tag
 from anytpu.chip.isa.registers import Register
-from anytpu.chip.network.nodes import Node
-from anytpu.chip.quantized.nodes import QConcatenate, QReshape, QSlice
 
 
 @lower.register
-def _(node: QSlice, lowering: Lowering) -> None:
+def _(node: Slice, lowering: Lowering) -> None:
     source, shape = lowering.layouts[node.inputs[0]], lowering.network.shapes[node.inputs[0]]
     if node.axis == 2:
         view = channels_of(source, node.start, node.stop)
@@ -57,7 +56,7 @@ def _(node: QSlice, lowering: Lowering) -> None:
 
 
 @lower.register
-def _(node: QConcatenate, lowering: Lowering) -> None:
+def _(node: Concatenate, lowering: Lowering) -> None:
     if node.axis == 2:
         lowering.layouts[node.output] = tuple(plane for name in node.inputs for plane in lowering.layouts[name])
         return
@@ -79,7 +78,7 @@ def _(node: QConcatenate, lowering: Lowering) -> None:
 
 
 @lower.register
-def _(node: QReshape, lowering: Lowering) -> None:
+def _(node: Reshape, lowering: Lowering) -> None:
     source, batch = lowering.layouts[node.inputs[0]], lowering.batch
     old, new = (lowering.network.shapes[name] for name in (node.inputs[0], node.output))
     if old[2] == new[2]:
@@ -102,7 +101,7 @@ def _flat(source: Layout, positions: int, batch: int) -> Layout:
     return tuple(plane.row(index * batch) for index in range(positions) for plane in source)
 
 
-def _gather_positions(node: QReshape, count: int, positions: int, lowering: Lowering) -> None:
+def _gather_positions(node: Reshape, count: int, positions: int, lowering: Lowering) -> None:
     """Merge every `count` positions into one: every count-th position of the source is a window of one tap."""
     source = lowering.layouts[node.inputs[0]]
     structure = structure_of(source) * count
@@ -163,7 +162,7 @@ def arrange(
         lowering.jobs.append(job)
 
 
-def _selection(source: Layout, first: int, target: StoragePlane, rows: int, lowering: Lowering) -> OutputBlock:
+def _selection(source: Layout, first: int, target: StoragePlane, rows: int, lowering: Lowering) -> Block:
     """Return the product that copies channels from `first` on to the lanes of a plane."""
     array, design = lowering.design.array, lowering.design
     columns = numbers_of(target.runs, first, array)
@@ -185,16 +184,16 @@ def _selection(source: Layout, first: int, target: StoragePlane, rows: int, lowe
     key = (np.where(chosen < 0, -1, chosen - minimum).tobytes(), np.where(columns < 0, -1, columns - minimum).tobytes())
     address = lowering.memory.reserve(("selection", key), len(feeds), design.tile_blocks, tiles)
     block = lowering.memory.reserve("ones", 1, design.parameter_blocks, parameters)
-    return OutputBlock(target, tuple(feeds), address, block)
+    return Block(target, tuple(feeds), address, block)
 
 
-def row_feed(plane: StoragePlane, rows: int, batch: int) -> PlaneFeed:
+def row_feed(plane: StoragePlane, rows: int, batch: int) -> Feed:
     """Return the feed that sends a plane through the array row by row."""
     if plane.shift == 0:
-        return PlaneFeed(plane, plane.span)
+        return Feed(plane)
     # A shifted row starts after other lanes, and the lanes after it belong to the next row: take only its own lanes.
     positions = (1, rows // batch)
-    return PlaneFeed(plane, plane.span, 1, WindowGeometry(positions, positions))
+    return Feed(plane, window=WindowGeometry(positions, positions))
 
 
 def compacted(tensor: str, node: Node, lowering: Lowering) -> Layout:

@@ -6,8 +6,8 @@ import dataclasses
 
 from anytpu.chip.compiler.jobs import RegisterValues
 from anytpu.chip.compiler.lowering import Lowering
+from anytpu.chip.graph.nodes import Node
 from anytpu.chip.isa.registers import Register
-from anytpu.chip.network.nodes import Node
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,51 +9,21 @@ Rule: -1 marks an unused row or column; its weights are 0.
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 
-from anytpu.chip.compiler.jobs import PlaneFeed
+from anytpu.chip.compiler.jobs import Feed
 from anytpu.chip.compiler.planes import LaneRuns
 
 
-@dataclasses.dataclass(frozen=True)
-class FeedChannels:
-    """The input channels of a product that a feed supplies.
-
-    Attributes:
-        feed: the plane and its passes.
-        first: the channel of its first lane.
-        tap_step: difference between the input indices of consecutive taps.
-    """
-
-    feed: PlaneFeed
-    first: int
-    tap_step: int
-
-    @property
-    def channels(self) -> tuple[int, int]:
-        """The first and the last channel of a tap."""
-        return self.first, self.first + self.feed.plane.channels - 1
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """A key that determines its tiles, given the weights."""
-        feed = self.feed
-        taps = 1 if feed.window is None else feed.window.taps
-        return self.first, self.tap_step, feed.plane.runs, feed.lanes, feed.taps, taps
-
-    def rows(self, array: int) -> np.ndarray:
-        """Return the inputs that the rows of the array take, `(passes, array)`."""
-        feed = self.feed
-        taps = 1 if feed.window is None else feed.window.taps
-        lanes = numbers_of(feed.plane.runs, self.first, feed.lanes)
-        rows = np.full((feed.passes, array), -1, np.int64)
-        for index in range(feed.passes):
-            tap = np.arange(index * feed.taps, min((index + 1) * feed.taps, taps))[:, None]
-            taken = np.where(lanes >= 0, tap * self.tap_step + lanes, -1).reshape(-1)
-            rows[index, : len(taken)] = taken
-        return rows
+def rows_of(feed: Feed, array: int) -> np.ndarray:
+    """Return the inputs that the rows of the array take from a feed, `(passes, array)`."""
+    lanes = numbers_of(feed.plane.runs, feed.first, feed.lanes)
+    rows = np.full((feed.passes, array), -1, np.int64)
+    for index in range(feed.passes):
+        tap = np.arange(index * feed.taps, min((index + 1) * feed.taps, feed.all_taps))[:, None]
+        taken = np.where(lanes >= 0, tap * feed.tap_step + lanes, -1).reshape(-1)
+        rows[index, : len(taken)] = taken
+    return rows
 
 
 def numbers_of(runs: LaneRuns, first: int, lanes: int) -> np.ndarray:
@@ -71,7 +41,7 @@ def tiles_of(weights: np.ndarray, groups: int, rows: np.ndarray, columns: np.nda
     Args:
         weights: `(kernel height, kernel width, input channels / groups, output channels)`.
         groups: number of groups of channels; weights between different groups are 0.
-        rows: input of each row, `(passes, array)`, as from `FeedChannels.rows`.
+        rows: input of each row, `(passes, array)`, as from `rows_of`.
         columns: output of each column, `(array,)`, ascending.
     """
     depth, width = weights.shape[2:]

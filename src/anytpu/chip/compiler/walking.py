@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from anytpu.chip.compiler import convolutions, hosting, pointwise, rearranging
 from anytpu.chip.compiler.lowering import Lowering, lower
+from anytpu.chip.graph.nodes import Network
 from anytpu.chip.image.image import Tag
 from anytpu.chip.isa.design import Design
-from anytpu.chip.quantized.nodes import QuantizedNetwork
 
 _ = convolutions, pointwise, rearranging  # Imported to register the functions that lower their nodes.
 
 
-def lowered(
-    network: QuantizedNetwork, batch: int, design: Design, convolution: str, *, by_content: bool, in_place: bool
-) -> Lowering:
+def lowered(network: Network, batch: int, design: Design, *, by_content: bool, in_place: bool) -> Lowering:
     """Return the jobs of a network, with their storages, layouts and weights.
 
     Args:
-        network, batch, design, convolution: as in `compile_image`.
+        network, batch, design: as in `compile_image`.
         by_content: whether equal weights are found by content; otherwise, faster, by object identity.
         in_place: whether inputs of a concatenation are written directly into its output. Its storage is then written by
             several jobs, so it cannot be spilled in between.
     """
-    lowering = Lowering(network, batch, design, convolution, by_content, in_place)
+    lowering = Lowering(network, batch, design, by_content, in_place)
     # 1. Inputs come from the host's buffer.
     outputs = {port.tensor for port in network.outputs} & network.quantizations.keys()
     for port in network.inputs:

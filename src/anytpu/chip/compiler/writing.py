@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 from anytpu.chip.compiler.emitter import Emitter, parts_of
 from anytpu.chip.compiler.jobs import (
+    Block,
     ExportJob,
+    Feed,
     HostServiceJob,
     Job,
-    OutputBlock,
-    PlaneFeed,
     PlaneOperation,
     PlaneOperationsJob,
     ProductJob,
@@ -55,7 +55,7 @@ def _chunks(rows: int, maximum: int) -> Iterator[tuple[int, int]]:
         yield first, (index + 1) * rows // parts - first
 
 
-def _write_part(job: ProductJob, block: OutputBlock, first: int, rows: int, emitter: Emitter) -> None:
+def _write_part(job: ProductJob, block: Block, first: int, rows: int, emitter: Emitter) -> None:
     """Write the instructions for some rows of a block of outputs: all products, then the Activate."""
     # 1. Requests to the Weight Memory, as early as possible: their FIFOs prefetch.
     keep_parameters = emitter.fetch_parameters(block.parameters)
@@ -81,9 +81,9 @@ def _write_part(job: ProductJob, block: OutputBlock, first: int, rows: int, emit
     )  # fmt: skip
 
 
-def _grouped(feeds: tuple[PlaneFeed, ...]) -> list[list[PlaneFeed]]:
+def _grouped(feeds: tuple[Feed, ...]) -> list[list[Feed]]:
     """Group feeds that one MatrixMultiply can take: planes at a constant stride."""
-    groups: list[list[PlaneFeed]] = []
+    groups: list[list[Feed]] = []
     for feed in feeds:
         last = groups[-1] if groups else []
         if last and _follows(last, feed):
@@ -93,7 +93,7 @@ def _grouped(feeds: tuple[PlaneFeed, ...]) -> list[list[PlaneFeed]]:
     return groups
 
 
-def _follows(group: list[PlaneFeed], feed: PlaneFeed) -> bool:
+def _follows(group: list[Feed], feed: Feed) -> bool:
     last = group[-1]
     if feed.window is not None or last.window is not None or len(group) == _MAX_PASSES:
         return False
@@ -108,7 +108,7 @@ def _follows(group: list[PlaneFeed], feed: PlaneFeed) -> bool:
 
 
 def _multiply(
-    job: ProductJob, feeds: list[PlaneFeed], first: int, rows: int, sums: int, accumulate: bool, keep: bool,
+    job: ProductJob, feeds: list[Feed], first: int, rows: int, sums: int, accumulate: bool, keep: bool,
     emitter: Emitter,
 ) -> None:  # fmt: skip
     plane = feeds[0].plane
@@ -121,7 +121,7 @@ def _multiply(
 
 
 def _convolve(
-    job: ProductJob, feed: PlaneFeed, rows: int, sums: int, accumulate: bool, keep: bool, emitter: Emitter
+    job: ProductJob, feed: Feed, rows: int, sums: int, accumulate: bool, keep: bool, emitter: Emitter
 ) -> None:
     assert feed.window is not None
     plane = feed.plane

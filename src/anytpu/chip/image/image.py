@@ -16,10 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from anytpu.chip.graph.nodes import HostStep, Quantization, Shape
 from anytpu.chip.isa.design import TPU_V1, UNIT_BYTES, Design
 from anytpu.chip.isa.instructions import Instruction
-from anytpu.chip.network.nodes import Shape
-from anytpu.chip.quantized.nodes import QHostStep, Quantization
 from anytpu.errors import ChipError
 
 MAX_HOST_BYTES = 2**40
@@ -108,7 +107,7 @@ class Service:
         output: location of its result; None if it is not a chip tensor.
     """
 
-    step: QHostStep
+    step: HostStep
     inputs: tuple[Binding | None, ...]
     output: Binding | None
 

@@ -12,35 +12,39 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import types
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from anytpu.chip.graph import nodes
+from anytpu.chip.graph.nodes import HostStep, Network, Node, Port, Quantization, Shape
 from anytpu.chip.image.image import Binding, Service
 from anytpu.chip.network import operations
-from anytpu.chip.network.nodes import HostStep, Node, Port, Shape
-from anytpu.chip.quantized import nodes
-from anytpu.chip.quantized.nodes import QHostStep, Quantization, QuantizedNetwork
 from anytpu.errors import ChipError
 from anytpu.files.npy import named_dtype
 
 _Kind = typing.TypeVar("_Kind")
 
 _NODES: dict[str, type[Node]] = {
-    node.__name__: node
+    f"Q{node.__name__}": node
     for node in (
-        nodes.QConvolution,
-        nodes.QPool,
-        nodes.QElementwise,
-        nodes.QTable,
-        nodes.QConcatenate,
-        nodes.QSlice,
-        nodes.QReshape,
-        nodes.QHostStep,
+        nodes.Convolution,
+        nodes.Pool,
+        nodes.Elementwise,
+        nodes.Table,
+        nodes.Concatenate,
+        nodes.Slice,
+        nodes.Reshape,
+        nodes.HostStep,
     )
 }
+"""The nodes by their names in a file: those of integers are marked by a Q."""
+
+
+_STEP_FIELDS = ("name", "layer", "inputs", "output", "kind", "why")
 
 
 class RecordEncoder:
@@ -55,7 +59,7 @@ class RecordEncoder:
         self._array_indices: dict[int, int] = {}
         self._steps: dict[int, tuple[int, Any]] = {}
 
-    def network(self, network: QuantizedNetwork) -> dict[str, Any]:
+    def network(self, network: Network) -> dict[str, Any]:
         """Return a quantized network as JSON values."""
         return {
             "name": network.name,
@@ -85,17 +89,16 @@ class RecordEncoder:
 
     def _node(self, node: Node) -> dict[str, Any]:
         fields = {field.name: self._value(getattr(node, field.name)) for field in dataclasses.fields(node)}
-        return {"node": type(node).__name__, "fields": fields}
+        if isinstance(node, HostStep):
+            # The file keeps the step as it was in floats within its node.
+            index, _ = self._steps.setdefault(id(node.steps), (len(self._steps), node.steps))
+            step = {"host_step": {name: fields[name] for name in _STEP_FIELDS}, "steps": index}
+            fields = {**{name: fields[name] for name in _STEP_FIELDS[:4]}, "step": step}
+        return {"node": f"Q{type(node).__name__}", "fields": fields}
 
     def _value(self, value: Any) -> Any:
         if isinstance(value, np.ndarray):
             return {"array": self._array_index(value)}
-        if isinstance(value, HostStep):
-            index, _ = self._steps.setdefault(id(value.steps), (len(self._steps), value.steps))
-            fields = {
-                f.name: self._value(getattr(value, f.name)) for f in dataclasses.fields(value) if f.name != "steps"
-            }
-            return {"host_step": fields, "steps": index}
         if isinstance(value, tuple):
             return [self._value(item) for item in value]
         return value.item() if isinstance(value, np.generic) else value
@@ -122,7 +125,7 @@ class RecordDecoder:
         self._arrays = arrays
         self._steps = _read(lambda: operations.from_json(steps["steps"], arrays[steps["first_array"] :]))
 
-    def network(self, described: Mapping[str, Any]) -> QuantizedNetwork:
+    def network(self, described: Mapping[str, Any]) -> Network:
         """Return a quantized network from its JSON values.
 
         Raises:
@@ -138,13 +141,13 @@ class RecordDecoder:
         """
         return _read(lambda: self._service(described))
 
-    def _network(self, described: Mapping[str, Any]) -> QuantizedNetwork:
+    def _network(self, described: Mapping[str, Any]) -> Network:
         shapes = {tensor: _tuples(shape) for tensor, shape in described["shapes"].items()}
         for tensor, shape in shapes.items():
             if not _is_of(shape, Shape):
                 raise TypeError(f"{tensor!r:.100} of shape {shape!r:.100}")
         return _record(
-            QuantizedNetwork,
+            Network,
             name=described["name"],
             inputs=tuple(_port(port) for port in described["inputs"]),
             outputs=tuple(_port(port) for port in described["outputs"]),
@@ -155,24 +158,26 @@ class RecordDecoder:
 
     def _service(self, described: Mapping[str, Any]) -> Service:
         step = self._node(described["step"])
-        if not isinstance(step, QHostStep):
+        if not isinstance(step, HostStep):
             raise TypeError(f"{type(step).__name__} is no step of the host")
         inputs = tuple(None if bound is None else binding(bound) for bound in described["inputs"])
-        if not len(inputs) == len(step.inputs) == len(step.step.steps.arguments):
+        if not len(inputs) == len(step.inputs) == len(step.steps.arguments):
             raise ValueError(f"{step.name!r:.100} has {len(step.inputs)} inputs, bound to {len(inputs)}")
         output = described["output"]
         return Service(step, inputs, None if output is None else binding(output))
 
     def _node(self, described: Mapping[str, Any]) -> Node:
         fields = {name: self._value(value) for name, value in described["fields"].items()}
-        return _record(_NODES[described["node"]], **fields)
+        kind = _NODES[described["node"]]
+        if kind is HostStep:
+            step = fields.pop("step")
+            own = {name: step["host_step"][name] for name in ("kind", "why")}
+            return _record(HostStep, **fields, **own, steps=self._steps[step["steps"]])
+        return _record(kind, **fields)
 
     def _value(self, value: Any) -> Any:
         if isinstance(value, Mapping) and "array" in value:
             return self._arrays[value["array"]]
-        if isinstance(value, Mapping):
-            fields = {name: self._value(field) for name, field in value["host_step"].items()}
-            return _record(HostStep, **fields, steps=self._steps[value["steps"]])
         return tuple(self._value(item) for item in value) if isinstance(value, list) else value
 
 
@@ -282,6 +287,8 @@ def _is_of(value: Any, hint: Any) -> bool:
     kind, parts = typing.get_origin(hint) or hint, typing.get_args(hint)
     if kind is Any:
         return True
+    if kind is types.UnionType:
+        return any(_is_of(value, part) for part in parts)
     if kind is typing.Literal:
         return type(value) is str and value in parts
     if kind is tuple:
@@ -289,6 +296,8 @@ def _is_of(value: Any, hint: Any) -> bool:
             return False
         parts = parts[:1] * len(value) if parts[-1] is ... else parts
         return len(value) == len(parts) and all(map(_is_of, value, parts))
+    if kind is float:
+        return type(value) in (int, float)
     if kind in (int, str, bool):
         return type(value) is kind
     return isinstance(value, kind)

@@ -83,8 +83,8 @@ def serve(host: np.ndarray, service: Service, batch: int, values: dict[str, np.n
             values[name] = unpack(host, binding, batch)
             inputs.append(binding.quantization.dequantize(values[name]))
     # 2. The operations, in floating point; a NaN is refused before it can be quantized.
-    result = operations.compute(node.step, inputs)
-    check_finite(node.step, inputs, result, held=service.output is not None)
+    result = operations.compute(node, inputs)
+    check_finite(node, inputs, result, held=service.output is not None)
     # 3. The result: a chip tensor is quantized and packed.
     if service.output is not None:
         result = service.output.quantization.quantize(result)

@@ -1,6 +1,6 @@
 """The front end: a model as a graph of the few kinds of layers that the chip knows, in floating point.
 
-`read` and `evaluate` load JAX, so they are imported on first use; the records do not.
+`read` loads JAX, so it is imported on first use.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from anytpu.chip.network.evaluation import evaluate
     from anytpu.chip.network.reading import read
     from anytpu.chip.network.refusals import check_network
 
-__all__ = ["check_network", "evaluate", "read"]
+__all__ = ["check_network", "read"]
 
-_PLACES = {"check_network": "refusals", "evaluate": "evaluation", "read": "reading"}
+_PLACES = {"check_network": "refusals", "read": "reading"}
 
 
 def __getattr__(name: str) -> Any:

@@ -101,7 +101,9 @@ def _dot(
     right = rhs.transpose(*numbers["rhs_batching"], *numbers["rhs_contracting"], *rhs_free).reshape(
         *sizes[0], left.shape[-1], int(np.prod(sizes[2]))
     )
-    return np.matmul(left, right).reshape(*sizes[0], *sizes[1], *sizes[2]).astype(dtype, copy=False)
+    # In the dtype of the result: a sum of int8 products is declared as int32, and would wrap in int8.
+    product = np.matmul(left.astype(dtype, copy=False), right.astype(dtype, copy=False))
+    return product.reshape(*sizes[0], *sizes[1], *sizes[2]).astype(dtype, copy=False)
 
 
 _STRUCTURAL: dict[str, Callable[..., np.ndarray]] = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from anytpu.chip.graph.nodes import Network, Port
 from anytpu.chip.network.drafting import TraceLowering
 from anytpu.chip.network.graph import NetworkGraph
-from anytpu.chip.network.nodes import Network, Port
 from anytpu.chip.network.placement import place_operations
 from anytpu.chip.network.simplifying import simplify
 from anytpu.chip.network.trace import OperationTrace

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from anytpu.chip.graph.nodes import Elementwise, Function
 from anytpu.chip.network import hosting
 from anytpu.chip.network.constants import per_channel
 from anytpu.chip.network.functions import OperationChain, chain_from
 from anytpu.chip.network.graph import NetworkGraph
 from anytpu.chip.network.movements import MovementLowering
-from anytpu.chip.network.nodes import Elementwise, Function
 from anytpu.chip.network.operations import Operation
 from anytpu.chip.network.placement import LoweringKind, OperationPlacement
 from anytpu.chip.network.trace import OperationTrace

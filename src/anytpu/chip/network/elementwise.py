@@ -45,7 +45,16 @@ def _logistic(x: np.ndarray) -> np.ndarray:
 
 
 def _round_away(x: np.ndarray) -> np.ndarray:
-    return np.trunc(x + np.copysign(x.dtype.type(0.5), x)).astype(x.dtype)
+    whole = np.trunc(x)  # Not trunc(x + 0.5): just below 0.5 that sum rounds to 1.
+    return (whole + np.where(np.abs(x - whole) >= 0.5, np.copysign(1, x), 0)).astype(x.dtype)
+
+
+def _power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    if x.dtype.kind != "i":
+        return np.power(x, y)
+    # Of the negative powers of integers, only those of 1 and -1 are not 0.
+    inverse = np.where(x == 1, 1, np.where(x == -1, 1 - 2 * (y & 1), 0))
+    return np.where(y < 0, inverse, np.power(x, np.maximum(y, 0))).astype(x.dtype)
 
 
 def _of_jax(function: Callable[[Any], Any]) -> Callable[[np.ndarray], np.ndarray]:
@@ -118,7 +127,7 @@ BINARY: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "minimum": np.minimum,
     "multiply": np.multiply,
     "or": np.bitwise_or,
-    "power": np.power,
+    "power": _power,
     "remainder": _remainder,
     "shift_left": _left,
     "shift_right_logical": _right_logical,

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from anytpu.chip.network.nodes import HostStep
+from anytpu.chip.graph.nodes import HostStep
 from anytpu.chip.network.operations import Operation
 from anytpu.errors import HostStepError
 

@@ -7,9 +7,9 @@ import math
 
 import numpy as np
 
+from anytpu.chip.graph.nodes import Convolution, Elementwise, Function, Node, Reshape
 from anytpu.chip.network import functions
 from anytpu.chip.network.graph import NetworkGraph, is_affine, is_plain
-from anytpu.chip.network.nodes import Convolution, Elementwise, Function, Node, Reshape
 
 MAX_SPREAD = 4
 """Maximum ratio of the largest channel scale to the median, to fold scales into the next layer's weights. All input

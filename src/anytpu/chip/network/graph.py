@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from anytpu.chip.network.nodes import Convolution, Node, Reshape, Shape
+from anytpu.chip.graph.nodes import UNSCALED, Convolution, Node, Reshape, Shape
 
 Made = TypeVar("Made")
 
@@ -112,7 +112,7 @@ class NetworkGraph:
         """Add a scale and an offset per channel, as a depthwise convolution."""
         channels = len(factor)
         weights = np.ascontiguousarray(factor.reshape(1, 1, 1, channels), np.float32)
-        node = Convolution(name, layer, (source,), name, weights, offset.astype(np.float32), groups=channels)
+        node = Convolution(name, layer, (source,), name, weights, UNSCALED, offset.astype(np.float32), groups=channels)
         self.add(node, self.shapes[source])
 
     def ordered(self) -> Iterator[Node]:

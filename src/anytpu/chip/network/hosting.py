@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from anytpu.chip.graph.nodes import HostStep
 from anytpu.chip.network import elementwise
 from anytpu.chip.network.graph import NetworkGraph
-from anytpu.chip.network.nodes import HostStep
 from anytpu.chip.network.operations import HostOperations, Operation
 from anytpu.chip.network.placement import OperationPlacement
 from anytpu.chip.network.trace import OperationTrace

@@ -1,7 +1,8 @@
 """Rewrite rules for slices, concatenations and adjacent products, as recurrent layers have them; and CSE.
 
 Idea: a recurrent layer multiplies its input and its state by weights, adds, and slices the sum into gates. The two
-products become one product over the concatenated inputs. Each gate becomes a product with a slice of the weights.
+products become one product over the concatenated inputs. The gates are slices of its result, so that one tile of
+weights serves all of them.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import dataclasses
 
 import numpy as np
 
+from anytpu.chip.graph.nodes import Concatenate, Convolution, Elementwise, Function, Node, Reshape, Slice
 from anytpu.chip.network.graph import NetworkGraph, is_plain
-from anytpu.chip.network.nodes import Concatenate, Convolution, Elementwise, Function, Node, Reshape, Slice
 
 
 def merge_slices(graph: NetworkGraph, node: Node) -> bool:
@@ -113,10 +114,6 @@ def _summed(first: np.ndarray, second: np.ndarray, sign: int) -> np.ndarray:
     return first + second if sign > 0 else first - second
 
 
-def _part(array: np.ndarray, start: int, stop: int) -> np.ndarray:
-    return np.ascontiguousarray(array[..., start:stop])
-
-
 def _is_term(graph: NetworkGraph, node: Node | None) -> bool:
     return (
         isinstance(node, Convolution)
@@ -126,48 +123,6 @@ def _is_term(graph: NetworkGraph, node: Node | None) -> bool:
         and graph.has_one_user(node.output)
         and graph.shapes[node.inputs[0]][:2] == (1, 1)
     )
-
-
-def swap_slices(graph: NetworkGraph, node: Node) -> bool:
-    """Swap a slice of positions and a slice of channels of a product, so that the product can be split by channels."""
-    if not isinstance(node, Slice) or node.axis != 2:
-        return False
-    before = graph.nodes.get(node.inputs[0])
-    if not isinstance(before, Slice) or before.axis == 2:
-        return False
-    origin = graph.nodes.get(before.inputs[0])
-    if not isinstance(origin, Convolution) or origin.groups != 1:
-        return False
-    name = f"{origin.output}/channels{node.start}to{node.stop}"
-    if name not in graph.nodes:
-        height, width, _ = graph.shapes[origin.output]
-        part = Slice(name, origin.layer, (origin.output,), name, 2, node.start, node.stop)
-        graph.add(part, (height, width, node.stop - node.start))
-    graph.change(node, inputs=(name,), axis=before.axis, start=before.start, stop=before.stop)
-    graph.drop(before.output)
-    return True
-
-
-def split_product(graph: NetworkGraph, node: Node) -> bool:
-    """Split a product that is only used in slices of channels into a product for each slice."""
-    if not isinstance(node, Slice) or node.axis != 2:
-        return False
-    (source,) = node.inputs
-    before = graph.nodes.get(source)
-    if not isinstance(before, Convolution) or before.groups != 1 or source in graph.outputs:
-        return False
-    users = [graph.nodes[user] for user in graph.users[source]]
-    if not all(isinstance(user, Slice) and user.axis == 2 for user in users):
-        return False
-    part = dataclasses.replace(
-        before,
-        output=node.output,
-        weights=graph.shared(_part, before.weights, node.start, node.stop),
-        bias=graph.shared(_part, before.bias, node.start, node.stop),
-    )
-    graph.add(part, graph.shapes[node.output])
-    graph.drop(source)
-    return True
 
 
 def eliminate_common_nodes(graph: NetworkGraph) -> bool:

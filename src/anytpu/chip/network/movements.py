@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
+from anytpu.chip.graph.nodes import UNSCALED, Concatenate, Convolution, Pool, Slice
 from anytpu.chip.network.graph import NetworkGraph
-from anytpu.chip.network.nodes import Concatenate, Convolution, Pool, Slice
 from anytpu.chip.network.operations import Operation
 from anytpu.chip.network.placement import LoweringKind
 from anytpu.chip.network.trace import OperationTrace
@@ -93,6 +93,7 @@ class MovementLowering:
             inputs=(source,),
             output=operation.result,
             weights=np.ones((1, 1, 1, channels), np.float32),
+            weight_scales=UNSCALED,
             bias=np.zeros(channels, np.float32),
             padding=(padding[0], padding[1]),
             groups=channels,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from anytpu.chip.network.graph import NetworkGraph, is_affine
-from anytpu.chip.network.nodes import (
+from anytpu.chip.graph.nodes import (
     Concatenate,
     Convolution,
     Elementwise,
@@ -19,6 +18,7 @@ from anytpu.chip.network.nodes import (
     Reshape,
     Slice,
 )
+from anytpu.chip.network.graph import NetworkGraph, is_affine
 
 _WORDS: dict[type[Node], str] = {Concatenate: "concatenate", Slice: "slice", Reshape: "reshape"}
 
@@ -46,7 +46,7 @@ def named(name: str, graph: NetworkGraph, inputs: Mapping[str, Port], outputs: S
         nodes.append(dataclasses.replace(node, name=unique, inputs=sources, output=unique))
     ports = tuple(dataclasses.replace(port, tensor=tensors[port.tensor]) for port in outputs)
     sources = tuple(dataclasses.replace(port, tensor=called) for called, port in inputs.items())
-    return Network(name, sources, ports, shapes, tuple(nodes))
+    return Network(name, sources, ports, shapes, {}, tuple(nodes))
 
 
 def _unused(wanted: str, taken: dict[str, int], names: set[str]) -> str:

@@ -16,10 +16,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from anytpu.chip.graph.nodes import HostStep
+from anytpu.chip.graph.shapes import canonical_shape
 from anytpu.chip.network import arrays, foreign
 from anytpu.chip.network.layout import BatchLayout
-from anytpu.chip.network.nodes import HostStep
-from anytpu.chip.network.shapes import canonical_shape
 from anytpu.errors import ChipError
 from anytpu.files.memory import check_memory
 from anytpu.files.npy import named_dtype

@@ -12,8 +12,8 @@ import math
 
 import numpy as np
 
+from anytpu.chip.graph.nodes import Padding, Pair
 from anytpu.chip.network.constants import of_example
-from anytpu.chip.network.nodes import Padding, Pair
 from anytpu.chip.network.operations import Operation
 from anytpu.chip.network.recorder import uniform
 from anytpu.chip.network.trace import OperationTrace

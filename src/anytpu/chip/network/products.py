@@ -12,8 +12,8 @@ import math
 
 import numpy as np
 
+from anytpu.chip.graph.nodes import Padding, Pair, Shape
 from anytpu.chip.network.graph import NetworkGraph
-from anytpu.chip.network.nodes import Padding, Pair, Shape
 from anytpu.chip.network.operations import Operation
 from anytpu.chip.network.trace import OperationTrace
 

@@ -18,10 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.mlir import ir
 
+from anytpu.chip.graph.nodes import Network
 from anytpu.chip.network.building import build
 from anytpu.chip.network.layout import BatchLayout
 from anytpu.chip.network.lowering import lowered
-from anytpu.chip.network.nodes import Network
 from anytpu.chip.network.parsing import TensorType, parse
 from anytpu.chip.network.partial_evaluation import PartialEvaluator
 from anytpu.chip.network.recorder import Recorder, Symbol, Value

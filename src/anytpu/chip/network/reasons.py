@@ -7,7 +7,6 @@ from anytpu.chip.network.trace import OperationTrace
 
 _WHYS = {
     "concatenate": "it puts a tensor beside constants, or along an axis that the chip does not have",
-    "convolution": "the chip convolves pictures and sequences with a fixed kernel, channels last and not transposed",
     "custom_call": "it calls code of the host",
     "divide": "it divides one tensor by another",
     "dot_general": "it multiplies two activations, and the chip multiplies activations with weights",
@@ -36,4 +35,19 @@ def reason_for_host(operation: Operation, trace: OperationTrace) -> str:
         return "it works on whole numbers or truth values"
     if operation.name in ("add", "subtract", "multiply", "divide") and len(operation.values) == 1:
         return "it combines a tensor with a table of numbers that differs from position to position"
+    if operation.name == "convolution":
+        return _reason_of_convolution(operation)
     return _WHYS.get(operation.name, f"it has no instruction for {operation.name!r}")
+
+
+def _reason_of_convolution(operation: Operation) -> str:
+    numbers, axes = operation.attributes, operation.attributes["dimension_numbers"]
+    if isinstance(operation.operands[1], str):
+        return "its kernel is computed from the inputs, and the chip convolves with weights"
+    if len(axes["input"]) > 4:
+        return "it convolves in three dimensions, and the chip in one or two"
+    if set(numbers.get("lhs_dilation", [1])) != {1}:
+        return "it is a transposed convolution, and the chip has only the other kind"
+    if axes["input"][-1] != len(axes["input"]) - 1 or axes["output"][-1] != len(axes["output"]) - 1:
+        return "its channels are not the last axis, as the chip needs (in Keras: data_format='channels_last')"
+    return "the chip convolves pictures and sequences with the batch as the first axis, and one group of it"

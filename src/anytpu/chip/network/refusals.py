@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from anytpu.chip.network.nodes import HostStep, Network, Reshape
+from anytpu.chip.graph.nodes import HostStep, Network, Reshape
 from anytpu.errors import QuantizationError
 from anytpu.program.program import Program, leaf_names
 

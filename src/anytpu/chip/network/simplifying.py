@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from anytpu.chip.graph.nodes import Network, Node, Port
 from anytpu.chip.network import folding, joining
 from anytpu.chip.network.graph import NetworkGraph
 from anytpu.chip.network.naming import named
-from anytpu.chip.network.nodes import Network, Node, Port
 
 _RULES: tuple[Callable[[NetworkGraph, Node], bool], ...] = (
     folding.name_function,
@@ -25,8 +25,6 @@ _RULES: tuple[Callable[[NetworkGraph, Node], bool], ...] = (
     joining.slice_concatenation,
     joining.flatten_concatenations,
     joining.merge_summed_products,
-    joining.swap_slices,
-    joining.split_product,
     folding.fold_scale_forward,
 )
 

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from anytpu.chip.graph.nodes import Shape
+from anytpu.chip.graph.shapes import canonical_shape
 from anytpu.chip.network.batching import follow
 from anytpu.chip.network.layout import BatchLayout
-from anytpu.chip.network.nodes import Shape
 from anytpu.chip.network.operations import Argument, Operation
 from anytpu.chip.network.parsing import TensorType
-from anytpu.chip.network.shapes import canonical_shape
 from anytpu.errors import QuantizationError
 
 

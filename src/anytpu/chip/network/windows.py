@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from anytpu.chip.graph.nodes import UNSCALED, Convolution, Pool
 from anytpu.chip.network.graph import NetworkGraph
-from anytpu.chip.network.nodes import Convolution, Pool
 from anytpu.chip.network.operations import Operation
 from anytpu.chip.network.placement import LoweringKind
 from anytpu.chip.network.pooling import WindowSum, window_of
@@ -45,6 +45,7 @@ class WindowLowering:
             inputs=(source,),
             output=made,
             weights=product.weights,
+            weight_scales=UNSCALED,
             bias=self._graph.shared(_nothing, product.weights.shape[3]),
             strides=product.strides,
             dilation=product.dilation,

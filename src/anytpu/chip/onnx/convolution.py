@@ -13,27 +13,27 @@ from typing import Any
 
 import numpy as np
 
+from anytpu.chip.graph.arithmetic import convolution_multipliers
+from anytpu.chip.graph.nodes import Convolution, Quantization
 from anytpu.chip.onnx.writer import OnnxWriter
-from anytpu.chip.quantized.multipliers import convolution_multipliers
-from anytpu.chip.quantized.nodes import QConvolution, Quantization
 
 
-def write_convolution(writer: OnnxWriter, node: QConvolution) -> str:
+def write_convolution(writer: OnnxWriter, node: Convolution) -> str:
     """Write a convolution or a dense layer; return the name of its value."""
     source, target = writer.quantization(node.inputs[0]), writer.quantization(node.output)
     if source.bits == target.bits == 8:
         if is_plain_product(writer, node):
             return _product(writer, node)
-        return writer.clip(_linear(writer, node), target, node.low, node.high)
+        return writer.clip(_linear(writer, node), target, *node.bounds)
     value, pads = _cropped(writer, node)
     sums = convolve(writer, value, source, _oihw(node.weights), **_geometry(node, pads))
     biased = writer.graph.add("Add", sums, node.bias.astype(np.int32)[:, None, None])
     multipliers = convolution_multipliers(source, node.weight_scales, target)[:, None, None]
     scaled = writer.graph.add("Mul", writer.graph.cast(biased, np.float32), multipliers)
-    return writer.round(scaled, target, node.low, node.high)
+    return writer.round(scaled, target, *node.bounds)
 
 
-def is_plain_product(writer: OnnxWriter, node: QConvolution) -> bool:
+def is_plain_product(writer: OnnxWriter, node: Convolution) -> bool:
     """Return whether a node is a vector-matrix product without bias, which QLinearMatMul computes."""
     height, width, _ = writer.shape(node.inputs[0])
     plain = height == width == 1 and node.weights.shape[:2] == (1, 1) and node.padding == ((0, 0), (0, 0))
@@ -68,7 +68,7 @@ def convolve(writer: OnnxWriter, value: str, source: Quantization, weights: np.n
     return graph.add("Add", graph.add("Mul", sums[0], np.int32(256)), sums[1])
 
 
-def _cropped(writer: OnnxWriter, node: QConvolution) -> tuple[str, list[int]]:
+def _cropped(writer: OnnxWriter, node: Convolution) -> tuple[str, list[int]]:
     return writer.crop(writer.values[node.inputs[0]], writer.shape(node.inputs[0]), node.padding)
 
 
@@ -77,7 +77,7 @@ def _oihw(weights: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(weights.transpose(3, 2, 0, 1))
 
 
-def _geometry(node: QConvolution, pads: list[int]) -> dict[str, Any]:
+def _geometry(node: Convolution, pads: list[int]) -> dict[str, Any]:
     return {
         "kernel_shape": list(node.weights.shape[:2]),
         "strides": list(node.strides),
@@ -87,7 +87,7 @@ def _geometry(node: QConvolution, pads: list[int]) -> dict[str, Any]:
     }
 
 
-def _linear(writer: OnnxWriter, node: QConvolution) -> str:
+def _linear(writer: OnnxWriter, node: Convolution) -> str:
     value, pads = _cropped(writer, node)
     weights, weight_zero = writer.weights(_oihw(node.weights))
     return writer.graph.add(
@@ -103,7 +103,7 @@ def _linear(writer: OnnxWriter, node: QConvolution) -> str:
     )
 
 
-def _product(writer: OnnxWriter, node: QConvolution) -> str:
+def _product(writer: OnnxWriter, node: Convolution) -> str:
     target, channels = writer.quantization(node.output), writer.shape(node.output)[2]
     flat = writer.graph.reshape(writer.values[node.inputs[0]], (writer.shape(node.inputs[0])[2],))
     weights, weight_zero = writer.weights(np.ascontiguousarray(node.weights[0, 0]))
@@ -116,4 +116,4 @@ def _product(writer: OnnxWriter, node: QConvolution) -> str:
         np.full(channels, weight_zero, weights.dtype),
         *writer.parameters(node.output),
     )
-    return writer.clip(writer.graph.reshape(product, (channels, 1, 1)), target, node.low, node.high)
+    return writer.clip(writer.graph.reshape(product, (channels, 1, 1)), target, *node.bounds)

@@ -9,7 +9,7 @@ import numpy as np
 from anytpu.chip.network.layout import BatchLayout
 from anytpu.chip.network.operations import Operation
 from anytpu.chip.onnx.batched_value import BatchedValue, UntranslatableError
-from anytpu.chip.onnx.graph import OnnxGraph, Operand
+from anytpu.chip.onnx.graph import OnnxGraph, Operand, held_dtype
 
 _DIRECT = {
     "abs": "Abs",
@@ -94,7 +94,7 @@ def write_elements(
     if name == "compare":
         return _compared(graph, operation.attributes["comparison_direction"], values)
     if name == "convert":
-        return graph.cast(str(values[0]), operation.dtype)
+        return graph.cast(str(values[0]), held_dtype(operation.dtype))
     return None
 
 

@@ -35,6 +35,11 @@ def load_onnx() -> Any:
     return onnx
 
 
+def held_dtype(dtype: np.dtype) -> np.dtype:
+    """Return the dtype in which a model holds values of a dtype of the host: float32 for those of 16 bits."""
+    return np.dtype(np.float32) if dtype.name in ("float16", "bfloat16") else dtype
+
+
 class OnnxGraph:
     """A builder of an ONNX graph.
 
@@ -91,6 +96,10 @@ class OnnxGraph:
         if have is not None and np.dtype(have) == np.dtype(dtype):
             return value
         return self.add("Cast", value, to=self._onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+
+    def rounded(self, value: str, dtype: np.dtype) -> str:
+        """Round a float32 value to a dtype of 16 bits, and keep it as float32; another dtype changes nothing."""
+        return value if held_dtype(dtype) == dtype else self.cast(self.cast(value, dtype), np.float32)
 
     def reshape(self, value: str, shape: tuple[int, ...]) -> str:
         """Reshape each example of a value; the first axis, the batch, is kept."""

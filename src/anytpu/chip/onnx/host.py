@@ -3,7 +3,9 @@
 Idea: the operations of a step were traced with one batch size. `network/batching.py` finds the batch axis of each
 value, and this axis is left open in the model: -1 in a Reshape, 1 in an Expand.
 
-Rule: an operation without an equivalent here is an error that names the layer, never an approximation.
+Rule: an operation without an equivalent here is an error that names the layer, never an approximation. Onnxruntime has
+few operators for float16 and bfloat16. So a value of 16 bits is kept as float32, and rounded to its 16 bits after each
+operation.
 """
 
 from __future__ import annotations
@@ -13,25 +15,25 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from anytpu.chip.graph.nodes import HostStep
 from anytpu.chip.network import batching
 from anytpu.chip.network.layout import BatchLayout
 from anytpu.chip.network.operations import Argument, HostOperations, Operation
 from anytpu.chip.network.parsing import TensorType
 from anytpu.chip.onnx.batched_value import BatchedValue, UntranslatableError, open_shape
-from anytpu.chip.onnx.graph import OnnxGraph
+from anytpu.chip.onnx.graph import OnnxGraph, held_dtype
 from anytpu.chip.onnx.operators import write_operation
 from anytpu.chip.onnx.writer import OnnxWriter
-from anytpu.chip.quantized.nodes import QHostStep
 from anytpu.errors import ChipError
 
 
-def write_host_step(writer: OnnxWriter, node: QHostStep) -> str:
+def write_host_step(writer: OnnxWriter, node: HostStep) -> str:
     """Write a host step; return the name of its value.
 
     Raises:
         ChipError: it has an operation without an ONNX equivalent.
     """
-    graph, steps = writer.graph, node.step.steps
+    graph, steps = writer.graph, node.steps
     values = {
         argument.name: _batched(graph, _real(writer, tensor), argument)
         for argument, tensor in zip(steps.arguments, node.inputs, strict=True)
@@ -66,18 +68,20 @@ def _real(writer: OnnxWriter, tensor: str) -> str:
 
 def _written(
     graph: OnnxGraph,
-    node: QHostStep,
+    node: HostStep,
     operation: Operation,
     values: dict[str, str],
     types: dict[str, TensorType],
     layouts: dict[str, BatchLayout],
 ) -> str:
     operands = [
-        BatchedValue(values[operand], types[operand].shape, layouts[operand]) if isinstance(operand, str) else operand
+        BatchedValue(values[operand], types[operand].shape, layouts[operand])
+        if isinstance(operand, str)
+        else operand.astype(held_dtype(operand.dtype), copy=False)
         for operand in operation.operands
     ]
     try:
-        return write_operation(graph, operation, operands, layouts[operation.result])
+        return graph.rounded(write_operation(graph, operation, operands, layouts[operation.result]), operation.dtype)
     except UntranslatableError as reason:
         layer = operation.layer or node.layer or node.name
         raise ChipError(
@@ -92,7 +96,8 @@ def _batched(graph: OnnxGraph, value: str, argument: Argument) -> str:
     outside, inside = shape[: layout.axis], shape[layout.axis + 1 :]
     split = graph.reshape(value, (*outside, layout.before, layout.after, *inside))
     order = [*range(1, layout.axis + 2), 0, *range(layout.axis + 2, len(shape) + 2)]
-    return _reshaped(graph, graph.transpose(split, order), open_shape(shape, layout, -1))
+    whole = _reshaped(graph, graph.transpose(split, order), open_shape(shape, layout, -1))
+    return graph.rounded(whole, np.dtype(argument.dtype))
 
 
 def _rows_first(graph: OnnxGraph, value: str, steps: HostOperations, layouts: dict[str, BatchLayout]) -> str:
@@ -102,8 +107,7 @@ def _rows_first(graph: OnnxGraph, value: str, steps: HostOperations, layouts: di
     split = _reshaped(graph, value, (*outside, layout.before, -1, layout.after, *inside))
     order = [layout.axis + 1, *range(layout.axis + 1), *range(layout.axis + 2, len(result.shape) + 2)]
     whole = math.prod((*outside, layout.before, layout.after, *inside))
-    cast = graph.cast(split, np.float32) if np.dtype(result.dtype).kind not in "iub" else split
-    return _reshaped(graph, graph.transpose(cast, order), (-1, whole))
+    return _reshaped(graph, graph.transpose(split, order), (-1, whole))
 
 
 def _reshaped(graph: OnnxGraph, value: str, shape: Sequence[int] | np.ndarray) -> str:

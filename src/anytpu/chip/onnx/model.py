@@ -3,8 +3,9 @@
 Idea: the model quantizes its inputs, computes the network in standard ONNX operators, and dequantizes its outputs. It
 runs without the chip: in onnxruntime, on a phone, in an FPGA tool.
 
-Rule: every integer equals the chip's, at any level of onnxruntime's optimizations; `quantized/nodes.py` is the
-specification. Floating-point host steps (a softmax) agree only as far as two implementations of exp do.
+Rule: every integer before the first float step of the host equals the chip's, at any level of onnxruntime's
+optimizations; `graph/nodes.py` is the specification. Float steps (a softmax) agree only as far as two
+implementations of exp do. Integers computed from them may differ by a step or two.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from anytpu.chip.network.nodes import Node, Port
+from anytpu.chip.graph import nodes
+from anytpu.chip.graph.nodes import Network, Node, Port
 from anytpu.chip.onnx.convolution import write_convolution
 from anytpu.chip.onnx.graph import OnnxGraph, load_onnx
 from anytpu.chip.onnx.host import write_host_step
@@ -29,8 +31,6 @@ from anytpu.chip.onnx.integers import (
 )
 from anytpu.chip.onnx.pool import write_pool
 from anytpu.chip.onnx.writer import OnnxWriter
-from anytpu.chip.quantized import nodes
-from anytpu.chip.quantized.nodes import QuantizedNetwork
 from anytpu.errors import ChipError, ChipFileError
 from anytpu.files.replacing import write_bytes
 
@@ -44,31 +44,23 @@ MAX_BYTES = 2**31 - 1
 """Maximum size of an ONNX file in bytes: it is a single Protocol Buffers message."""
 
 _WRITERS: dict[type[Node], Callable[[OnnxWriter, Any], str]] = {
-    nodes.QConvolution: write_convolution,
-    nodes.QPool: write_pool,
-    nodes.QElementwise: write_elementwise,
-    nodes.QTable: write_table,
-    nodes.QConcatenate: write_concatenate,
-    nodes.QSlice: write_slice,
-    nodes.QReshape: write_reshape,
-    nodes.QHostStep: write_host_step,
+    nodes.Convolution: write_convolution,
+    nodes.Pool: write_pool,
+    nodes.Elementwise: write_elementwise,
+    nodes.Table: write_table,
+    nodes.Concatenate: write_concatenate,
+    nodes.Slice: write_slice,
+    nodes.Reshape: write_reshape,
+    nodes.HostStep: write_host_step,
 }
 
 _DESCRIPTION = """\
-A network in whole numbers, as the first TPU computes it. Every integer in it is exact: the sums are of 32 bits, scaled
-in float32, rounded half to even. Run it with any level of graph optimization. {products}"""
-
-_SIGNED = """\
-Its 8-bit tensors are int8. On an x86 CPU without VNNI, onnxruntime adds pairs of such products in 16 bits, which
-saturate: there, write it with unsigned=True."""
-
-_UNSIGNED = """\
-Its 8-bit tensors are uint8, 128 above the chip's, so that no x86 CPU adds products in 16 bits."""
+A network in integers, as the first TPU computes it. Every integer before a float step is exact: the sums are
+of 32 bits, scaled in float32, rounded half to even. Run it with any level of graph optimization. Its 8-bit tensors are
+uint8, 128 above the chip's, so that no x86 CPU adds products in 16 bits."""
 
 
-def write(
-    network: QuantizedNetwork, path: str | os.PathLike[str], *, unsigned: bool = False, integers: bool = False
-) -> Path:
+def write(network: Network, path: str | os.PathLike[str], *, integers: bool = False) -> Path:
     """Write a quantized network as an ONNX model.
 
     Inputs and outputs have the user's shapes and dtypes (in most cases float32), with any number of rows. It needs the
@@ -77,8 +69,6 @@ def write(
     Args:
         network: the network.
         path: the file to write.
-        unsigned: store 8-bit integers as uint8, offset by 128, and multiply uint8 by uint8. The results are the same.
-            x86 CPUs without VNNI need it: their int8 kernels saturate at 16 bits.
         integers: also make each chip tensor an output, named after it with ":integers", `(batch, height, width,
             channels)`, int8 or int16.
 
@@ -92,7 +82,7 @@ def write(
     """
     onnx = load_onnx()
     _check_size(network)
-    writer = OnnxWriter(network, OnnxGraph(), unsigned)
+    writer = OnnxWriter(network, OnnxGraph())
     # Reserve the user's names first, so that no internal value takes them.
     input_names = [writer.graph.name(port.tensor) for port in network.inputs]
     output_names = [writer.graph.name(port.tensor) for port in network.outputs]
@@ -108,7 +98,7 @@ def write(
         ir_version=IR_VERSION,
         opset_imports=[onnx.helper.make_opsetid("", OPSET)],
         producer_name="anytpu",
-        doc_string=_DESCRIPTION.format(products=_UNSIGNED if unsigned else _SIGNED),
+        doc_string=_DESCRIPTION,
     )
     try:
         write_bytes(Path(path), model.SerializeToString())
@@ -117,8 +107,8 @@ def write(
     return Path(path)
 
 
-def _check_size(network: QuantizedNetwork) -> None:
-    weights = {id(node.weights): node.weights.size for node in network.nodes if isinstance(node, nodes.QConvolution)}
+def _check_size(network: Network) -> None:
+    weights = {id(node.weights): node.weights.size for node in network.nodes if isinstance(node, nodes.Convolution)}
     if (size := sum(weights.values())) > MAX_BYTES:
         raise ChipError(
             f"{network.name} has {size:,} bytes of weights, and an ONNX file holds {MAX_BYTES:,} bytes at most. Write "
@@ -128,11 +118,11 @@ def _check_size(network: QuantizedNetwork) -> None:
 
 def _write_input(writer: OnnxWriter, port: Port, name: str) -> Any:
     """Write an input of the model and its conversion to a tensor of the network; return its declaration."""
-    shape, value = writer.shape(port.tensor), name
+    shape, value, dtype = writer.shape(port.tensor), name, _outer_dtype(port)
     if port.tensor in writer.network.quantizations:
-        value = writer.quantize(writer.graph.cast(value, np.float32, port.dtype), port.tensor)
+        value = writer.quantize(writer.graph.cast(value, np.float32, dtype), port.tensor)
     writer.values[port.tensor] = writer.channels_first(writer.graph.reshape(value, shape), shape)
-    return _declared(name, port.dtype, port.shape)
+    return _declared(name, dtype, port.shape)
 
 
 def _write_output(writer: OnnxWriter, port: Port, name: str) -> Any:
@@ -142,15 +132,20 @@ def _write_output(writer: OnnxWriter, port: Port, name: str) -> Any:
     value = graph.reshape(last, port.shape)
     if known:
         value = writer.dequantize(value, port.tensor)
-    graph.add("Identity", graph.cast(value, port.dtype, np.float32 if known else None), name=name)
-    return _declared(name, port.dtype, port.shape)
+    graph.add("Identity", graph.cast(value, _outer_dtype(port), np.float32 if known else None), name=name)
+    return _declared(name, _outer_dtype(port), port.shape)
+
+
+def _outer_dtype(port: Port) -> str:
+    """Return the dtype of an input or output of the model: the user's, but float32 for bfloat16, which NumPy lacks."""
+    return "float32" if port.dtype == "bfloat16" else port.dtype
 
 
 def _write_integers(writer: OnnxWriter, tensor: str) -> Any:
     """Write an output with the integers of a chip tensor; return its declaration."""
     quantization, shape = writer.quantization(tensor), writer.shape(tensor)
     value = writer.channels_last(writer.values[tensor], shape)
-    if writer.is_moved(quantization):
+    if writer.offset(quantization):
         value = writer.graph.add("Sub", writer.graph.cast(value, np.int32), np.int32(writer.offset(quantization)))
     name = writer.graph.name(f"{tensor}:integers")
     writer.graph.add("Identity", writer.graph.cast(value, quantization.dtype), name=name)

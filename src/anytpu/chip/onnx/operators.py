@@ -12,9 +12,6 @@ from anytpu.chip.onnx.batched_value import BatchedValue, UntranslatableError
 from anytpu.chip.onnx.elementwise import write_elements
 from anytpu.chip.onnx.graph import OnnxGraph
 from anytpu.chip.onnx.structure import write_structure
-from anytpu.chip.onnx.windows import write_convolution, write_pad
-
-_WINDOWED = {"convolution": write_convolution, "pad": write_pad}
 
 
 def write_operation(
@@ -34,8 +31,6 @@ def write_operation(
     Raises:
         UntranslatableError: the operation has no ONNX equivalent.
     """
-    if operation.name in _WINDOWED:
-        return _WINDOWED[operation.name](graph, operation, operands)
     value = write_elements(graph, operation, operands, layout) or write_structure(graph, operation, operands, layout)
     if value is None:
         raise UntranslatableError("for which there is no operator here")

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import numpy as np
 
+from anytpu.chip.graph.arithmetic import average_multipliers, pool_counts, window_counts
+from anytpu.chip.graph.nodes import Pool
 from anytpu.chip.onnx.convolution import convolve
 from anytpu.chip.onnx.writer import OnnxWriter
-from anytpu.chip.quantized.multipliers import average_multipliers, pool_counts, window_counts
-from anytpu.chip.quantized.nodes import QPool
 
 
-def write_pool(writer: OnnxWriter, node: QPool) -> str:
+def write_pool(writer: OnnxWriter, node: Pool) -> str:
     """Write a pool; return the name of its value."""
     return _maximum(writer, node) if node.kind == "max" else _average(writer, node)
 
 
-def _maximum(writer: OnnxWriter, node: QPool) -> str:
+def _maximum(writer: OnnxWriter, node: Pool) -> str:
     graph, quantization = writer.graph, writer.quantization(node.inputs[0])
     value, pads = _cropped(writer, node)
     # MaxPool has no int16; float32 represents each int16 exactly.
@@ -37,7 +37,7 @@ def _maximum(writer: OnnxWriter, node: QPool) -> str:
     return graph.cast(result, writer.dtype(quantization), dtype)
 
 
-def _padded(writer: OnnxWriter, node: QPool, value: str, pads: list[int], dtype: np.dtype) -> str:
+def _padded(writer: OnnxWriter, node: Pool, value: str, pads: list[int], dtype: np.dtype) -> str:
     """Pad a value with the minimum integer by Pad and Min; onnxruntime would fuse a single Pad into MaxPool."""
     quantization, shape = writer.quantization(node.inputs[0]), writer.shape(node.inputs[0])
     sizes = [size + min(0, first) + min(0, last) for size, (first, last) in zip(shape[:2], node.padding, strict=True)]
@@ -47,7 +47,7 @@ def _padded(writer: OnnxWriter, node: QPool, value: str, pads: list[int], dtype:
     return writer.graph.add("Min", wider, writer.integers(maximum, quantization).astype(dtype))
 
 
-def _average(writer: OnnxWriter, node: QPool) -> str:
+def _average(writer: OnnxWriter, node: Pool) -> str:
     source, target = writer.quantization(node.inputs[0]), writer.quantization(node.output)
     counts = pool_counts(node, writer.shape(node.inputs[0]), writer.shape(node.output))
     value, pads = _cropped(writer, node)
@@ -64,5 +64,5 @@ def _average(writer: OnnxWriter, node: QPool) -> str:
     return writer.round(scaled, target, target.low, target.high)
 
 
-def _cropped(writer: OnnxWriter, node: QPool) -> tuple[str, list[int]]:
+def _cropped(writer: OnnxWriter, node: Pool) -> tuple[str, list[int]]:
     return writer.crop(writer.values[node.inputs[0]], writer.shape(node.inputs[0]), node.padding)

@@ -158,11 +158,20 @@ def _reverse(graph: OnnxGraph, operation: Operation, operands: _Operands, _: Bat
     return graph.add("Slice", _placed(operands[0]).value, *ends, _int64(*axes), _int64(*[-1] * len(axes)))
 
 
+def _pad(graph: OnnxGraph, operation: Operation, operands: _Operands, _: BatchLayout) -> str:
+    source, filler = operands
+    lows, highs = operation.attributes["edge_padding_low"], operation.attributes["edge_padding_high"]
+    if isinstance(filler, BatchedValue) or any(operation.attributes["interior_padding"]) or min(*lows, *highs) < 0:
+        raise UntranslatableError("with more than a constant around a value")
+    return graph.add("Pad", _placed(source).value, np.array([*lows, *highs], np.int64), filler)
+
+
 _WRITERS: dict[str, Callable[[OnnxGraph, Operation, Any, BatchLayout], str]] = {
     "broadcast_in_dim": _broadcast,
     "concatenate": _concatenate,
     "dot_general": _dot,
     "gather": _gather,
+    "pad": _pad,
     "reduce": _reduce,
     "reshape": lambda graph, operation, operands, layout: graph.add(
         "Reshape", _placed(operands[0]).value, open_shape(operation.shape, layout, -1)

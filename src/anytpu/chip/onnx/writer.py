@@ -4,9 +4,9 @@ Idea: in the model every tensor is `(batch, channels, height, width)`, as ONNX's
 `(batch, height, width, channels)`. A tensor with one position or one channel has the same order in both layouts, and is
 reshaped instead of transposed.
 
-Rule: with `unsigned`, 8-bit integers and their zero points are stored as uint8, offset by 128. Sums are of
-q - zero_point, so no result changes. But it prevents saturation on CPUs that add pairs of products in 16 bits. 16-bit
-integers are stored without an offset.
+Rule: 8-bit integers and their zero points are stored as uint8, offset by 128. Sums are of q - zero_point, so no result
+changes. But it prevents saturation on CPUs that add pairs of int8 products in 16 bits, as x86 without VNNI does.
+Integers of 16 bits are stored without an offset.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ import dataclasses
 
 import numpy as np
 
-from anytpu.chip.network.nodes import Node, Padding, Shape
+from anytpu.chip.graph.nodes import Network, Node, Padding, Quantization, Shape
 from anytpu.chip.onnx.graph import OnnxGraph
-from anytpu.chip.quantized.nodes import Quantization, QuantizedNetwork
 
 SPATIAL_AXES = (2, 3, 1)
 """The axes in the model of the axes 0 (height), 1 (width) and 2 (channels) of a chip tensor."""
@@ -30,13 +29,11 @@ class OnnxWriter:
     Attributes:
         network: the network.
         graph: the ONNX graph so far.
-        unsigned: whether 8-bit integers are stored as uint8, offset by 128.
         values: maps each tensor written so far to the name of its ONNX value, `(batch, channels, height, width)`.
     """
 
-    network: QuantizedNetwork
+    network: Network
     graph: OnnxGraph
-    unsigned: bool
     values: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def shape(self, tensor: str) -> Shape:
@@ -53,17 +50,13 @@ class OnnxWriter:
 
     # Integer types and offsets.
 
-    def is_moved(self, quantization: Quantization) -> bool:
-        """Return whether integers of a quantization are stored with an offset of 128."""
-        return self.unsigned and quantization.bits == 8
-
     def offset(self, quantization: Quantization) -> int:
         """Return the offset of stored integers of a quantization: 128 or 0."""
-        return 128 if self.is_moved(quantization) else 0
+        return 128 if quantization.bits == 8 else 0
 
     def dtype(self, quantization: Quantization) -> np.dtype:
         """Return the dtype in the model of integers of a quantization."""
-        return np.dtype(np.uint8) if self.is_moved(quantization) else quantization.dtype
+        return np.dtype(np.uint8) if quantization.bits == 8 else quantization.dtype
 
     def integers(self, values: np.ndarray | int, quantization: Quantization) -> np.ndarray:
         """Return integers as stored in the model, with their dtype and offset."""

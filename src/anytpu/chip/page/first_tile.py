@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from anytpu.chip import ports
+from anytpu.chip.graph.nodes import Network
 from anytpu.chip.image.image import Image
 from anytpu.chip.isa.instructions import DebugTag
 from anytpu.chip.machine.decoding import Step, decode
@@ -18,7 +19,6 @@ from anytpu.chip.machine.execution import execute
 from anytpu.chip.machine.memories import ChipMemories
 from anytpu.chip.machine.products import passes_of, product_of
 from anytpu.chip.machine.witness import operands_of
-from anytpu.chip.quantized.nodes import QuantizedNetwork
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -50,7 +50,7 @@ class _FirstProduct(Exception):
         self.weights, self.numbers, self.step = weights, numbers, step
 
 
-def first_tile(image: Image, network: QuantizedNetwork | None, example: Mapping[str, np.ndarray]) -> FirstTile | None:
+def first_tile(image: Image, network: Network | None, example: Mapping[str, np.ndarray]) -> FirstTile | None:
     """Return the first tile of a program; None if it has no product.
 
     Args:
@@ -79,9 +79,7 @@ def first_tile(image: Image, network: QuantizedNetwork | None, example: Mapping[
     return None
 
 
-def _example_values(
-    image: Image, network: QuantizedNetwork, example: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
+def _example_values(image: Image, network: Network, example: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the user's arrays as tensors, with rows repeated to fill a batch."""
     values = {}
     for port in network.inputs:
@@ -91,7 +89,7 @@ def _example_values(
     return values
 
 
-def _random_values(image: Image, network: QuantizedNetwork | None) -> dict[str, np.ndarray]:
+def _random_values(image: Image, network: Network | None) -> dict[str, np.ndarray]:
     """Return inputs of the program: random integers around the zero point, and zeros for inputs of host steps."""
     rng = np.random.default_rng(0)
     values: dict[str, np.ndarray] = {}

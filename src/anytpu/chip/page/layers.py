@@ -15,10 +15,10 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from anytpu.chip.graph.nodes import Convolution, Network
 from anytpu.chip.image.image import Image
 from anytpu.chip.isa.instructions import ArrayInstruction, Convolve, DebugTag, InterruptHost, SetConfiguration
 from anytpu.chip.isa.registers import Register
-from anytpu.chip.quantized.nodes import QConvolution, QuantizedNetwork
 from anytpu.chip.timing.record import PartTiming
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class _TagCounts:
     on_host: bool = False
 
 
-def layers(image: Image, network: QuantizedNetwork | None = None, summary: Summary | None = None) -> list[ProgramLayer]:
+def layers(image: Image, network: Network | None = None, summary: Summary | None = None) -> list[ProgramLayer]:
     """Return the layers of a program, in order.
 
     Args:
@@ -115,12 +115,12 @@ def layers(image: Image, network: QuantizedNetwork | None = None, summary: Summa
     return parts
 
 
-def _own_weight_bytes(network: QuantizedNetwork | None) -> dict[str, int]:
+def _own_weight_bytes(network: Network | None) -> dict[str, int]:
     """Return the size of each node's weights; 0 if an earlier node has the same weights."""
     sizes: dict[str, int] = {}
     seen: set[tuple[object, ...]] = set()
     for node in network.nodes if network else ():
-        if isinstance(node, QConvolution):
+        if isinstance(node, Convolution):
             digest = (node.weights.shape, hashlib.sha256(node.weights.tobytes()).digest())
             sizes[node.name] = 0 if digest in seen else node.weights.size
             seen.add(digest)

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from anytpu import units
+from anytpu.chip.graph.nodes import Convolution, Network
 from anytpu.chip.page import figures
 from anytpu.chip.page.figures import CAUSES, cycles_by_cause, cycles_of, dominating
 from anytpu.chip.page.layers import ProgramLayer, grouped_layers, grouped_parts, largest
 from anytpu.chip.page.record import ChipPage
 from anytpu.chip.page.time_plots import memory_map, overview
-from anytpu.chip.quantized.nodes import QConvolution, QuantizedNetwork
 from anytpu.chip.timing.record import PartTiming, Timing
 from anytpu.report.drawing.axes import horizontal, vertical
 from anytpu.report.drawing.roofline import Roof, RoofPoint, tick_text
@@ -168,13 +168,13 @@ def _roof_title(part: PartTiming, timing: Timing) -> str:
     )
 
 
-def layers_with_weights(network: QuantizedNetwork | None) -> list[QConvolution]:
+def layers_with_weights(network: Network | None) -> list[Convolution]:
     """Return the layers that have weights, the largest first."""
-    nodes = [node for node in network.nodes if isinstance(node, QConvolution)] if network else []
+    nodes = [node for node in network.nodes if isinstance(node, Convolution)] if network else []
     return sorted(nodes, key=lambda node: -node.weights.size)
 
 
-def histogram(node: QConvolution) -> Drawing:
+def histogram(node: Convolution) -> Drawing:
     """Return the histogram of a layer's weights, with four values per bar."""
     counts = np.bincount(node.weights.ravel().astype(np.int64) + 128, minlength=256).reshape(-1, _BIN).sum(axis=1)
     most = max(int(counts.max()), 1)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from anytpu.chip.graph.nodes import Network
 from anytpu.chip.image.image import Image
 from anytpu.chip.page.first_tile import FirstTile, first_tile
 from anytpu.chip.page.lanes import with_titles
 from anytpu.chip.page.layers import ProgramLayer, layers
-from anytpu.chip.quantized.nodes import QuantizedNetwork
 from anytpu.chip.timing.record import Timing
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class ChipPage:
 
     image: Image
     timing: Timing
-    network: QuantizedNetwork | None
+    network: Network | None
     layers: tuple[ProgramLayer, ...]
     summary: Summary | None = None
     first_tile: FirstTile | None = None

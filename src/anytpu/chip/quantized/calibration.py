@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from anytpu.chip.network.nodes import Network, Port
+from anytpu.chip.graph.nodes import Network, Port
+from anytpu.chip.quantized import reference
 from anytpu.chip.quantized.ranges import Histogram, Method
 from anytpu.errors import CalibrationError, QuantizationError
 
@@ -84,15 +85,13 @@ def observe(
 
 def evaluate_chunks(network: Network, arrays: Sequence[np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
     """Compute a network on chunks of examples, and yield all tensors of each chunk, by name."""
-    from anytpu.chip.network import evaluate  # loads JAX
-
     example_bytes = 4 * sum(int(np.prod(shape)) for shape in network.shapes.values())
     count = len(arrays[0])
     rows = min(int(np.clip(CHUNK_BYTES // max(example_bytes, 1), 1, 256)), count)
     for start in range(0, count, rows):
         # All chunks have equal size, because JAX compiles each size anew; the last chunk is padded with examples.
         filled = [array[np.arange(start, start + rows) % count] for array in arrays]
-        yield {name: values[: count - start] for name, values in evaluate(network, filled).items()}
+        yield {name: values[: count - start] for name, values in reference.compute(network, filled).items()}
 
 
 def _check_array(port: Port, array: np.ndarray) -> np.ndarray:

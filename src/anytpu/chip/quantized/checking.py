@@ -14,22 +14,26 @@ from typing import Any
 
 import numpy as np
 
-from anytpu.chip.isa.design import UNIT_BYTES, Design
-from anytpu.chip.network.nodes import Node, Padding, Pair, Port, Shape
-from anytpu.chip.network.shapes import canonical_shape
-from anytpu.chip.quantized.multipliers import convolution_multipliers
-from anytpu.chip.quantized.nodes import (
-    QConcatenate,
-    QConvolution,
-    QElementwise,
-    QHostStep,
-    QPool,
-    QReshape,
-    QSlice,
-    QTable,
+from anytpu.chip.graph.arithmetic import convolution_multipliers
+from anytpu.chip.graph.nodes import (
+    Concatenate,
+    Convolution,
+    Elementwise,
+    HostStep,
+    Network,
+    Node,
+    Padding,
+    Pair,
+    Pool,
+    Port,
     Quantization,
-    QuantizedNetwork,
+    Reshape,
+    Shape,
+    Slice,
+    Table,
 )
+from anytpu.chip.graph.shapes import canonical_shape
+from anytpu.chip.isa.design import UNIT_BYTES, Design
 from anytpu.errors import ChipError
 from anytpu.files.npy import named_dtype
 
@@ -51,7 +55,7 @@ _MAX_BUFFERS = 4
 and a larger one would keep the compiler busy for minutes before."""
 
 
-def check_network(network: QuantizedNetwork, design: Design) -> None:
+def check_network(network: Network, design: Design) -> None:
     """Check the fields of a network against each other; their types are right.
 
     Args:
@@ -65,7 +69,7 @@ def check_network(network: QuantizedNetwork, design: Design) -> None:
 
 
 class _Check:
-    def __init__(self, network: QuantizedNetwork, design: Design):
+    def __init__(self, network: Network, design: Design):
         self._network, self._design = network, design
         self._shapes, self._quantizations = network.shapes, network.quantizations
 
@@ -116,18 +120,18 @@ class _Check:
         for name in node.inputs:
             _require(name in made, f"its input {name!r:.100} is not made before it")
         inputs, output = [self._shapes[name] for name in node.inputs], self._shapes[node.output]
-        if isinstance(node, QHostStep):
+        if isinstance(node, HostStep):
             return self._host_step(node, inputs, output)
         for name in (*node.inputs, node.output):
             _require(name in self._quantizations, f"{name!r:.100} has no quantization")
         kind = type(node)
-        expected = 2 if kind is QElementwise else max(1, len(inputs)) if kind is QConcatenate else 1
+        expected = 2 if kind is Elementwise else max(1, len(inputs)) if kind is Concatenate else 1
         _require(len(inputs) == expected, f"it has {len(inputs)} inputs")
         given = [self._quantizations[name] for name in node.inputs]
         _RULES[kind](node, inputs, output, given, self._quantizations[node.output])
 
-    def _host_step(self, node: QHostStep, inputs: list[Shape], output: Shape) -> None:
-        steps = node.step.steps
+    def _host_step(self, node: HostStep, inputs: list[Shape], output: Shape) -> None:
+        steps = node.steps
         taken = [canonical_shape(argument.example_shape) for argument in steps.arguments]
         _require(taken == inputs, f"its operations take {_listed(taken)}, not {_listed(inputs)}")
         result = canonical_shape(steps.result.example_shape)
@@ -137,7 +141,7 @@ class _Check:
 
 
 def _convolution(
-    node: QConvolution, inputs: list[Shape], output: Shape, given: list[Quantization], target: Quantization
+    node: Convolution, inputs: list[Shape], output: Shape, given: list[Quantization], target: Quantization
 ) -> None:
     weights, outputs = node.weights, output[2]
     is_kernel = weights.dtype == np.int8 and weights.ndim == 4 and weights.size > 0
@@ -156,7 +160,7 @@ def _convolution(
     _clip(node.low, node.high, target)
 
 
-def _pool(node: QPool, inputs: list[Shape], output: Shape, given: list[Quantization], target: Quantization) -> None:
+def _pool(node: Pool, inputs: list[Shape], output: Shape, given: list[Quantization], target: Quantization) -> None:
     _require(inputs[0][2] == output[2], "it changes the channels")
     _window(node.window, node.strides, (1, 1), node.padding, inputs[0], output)
     _require(math.prod(node.window) * math.prod(output[:2]) <= _MAX_POOLED, f"its window is {list(node.window)}")
@@ -164,20 +168,20 @@ def _pool(node: QPool, inputs: list[Shape], output: Shape, given: list[Quantizat
 
 
 def _elementwise(
-    node: QElementwise, inputs: list[Shape], output: Shape, given: list[Quantization], target: Quantization
+    node: Elementwise, inputs: list[Shape], output: Shape, given: list[Quantization], target: Quantization
 ) -> None:
     _require(inputs[0] == output and inputs[1] in (output, (1, 1, output[2])), f"its inputs are {_listed(inputs)}")
     _clip(node.low, node.high, target)
 
 
-def _table(node: QTable, inputs: list[Shape], output: Shape, given: list[Quantization], target: Quantization) -> None:
+def _table(node: Table, inputs: list[Shape], output: Shape, given: list[Quantization], target: Quantization) -> None:
     _require(inputs == [output], f"it makes {list(output)} of {_listed(inputs)}")
     is_table = node.table.dtype == target.dtype and node.table.shape == (2 ** given[0].bits,)
     _require(is_table, f"its table is {node.table.dtype} {list(node.table.shape)}")
 
 
 def _concatenate(
-    node: QConcatenate, inputs: list[Shape], output: Shape, given: list[Quantization], target: Quantization
+    node: Concatenate, inputs: list[Shape], output: Shape, given: list[Quantization], target: Quantization
 ) -> None:
     _require(0 <= node.axis <= 2, f"its axis is {node.axis}")
     total = sum(shape[node.axis] for shape in inputs)
@@ -188,7 +192,7 @@ def _concatenate(
     _same(given, target)
 
 
-def _slice(node: QSlice, inputs: list[Shape], output: Shape, given: list[Quantization], target: Quantization) -> None:
+def _slice(node: Slice, inputs: list[Shape], output: Shape, given: list[Quantization], target: Quantization) -> None:
     _require(0 <= node.axis <= 2, f"its axis is {node.axis}")
     shape = inputs[0]
     is_inside = 0 <= node.start < node.stop <= shape[node.axis]
@@ -198,7 +202,7 @@ def _slice(node: QSlice, inputs: list[Shape], output: Shape, given: list[Quantiz
 
 
 def _reshape(
-    node: QReshape, inputs: list[Shape], output: Shape, given: list[Quantization], target: Quantization
+    node: Reshape, inputs: list[Shape], output: Shape, given: list[Quantization], target: Quantization
 ) -> None:
     _require(math.prod(inputs[0]) == math.prod(output), f"it makes {list(output)} of {_listed(inputs)}")
     before, after = math.prod(inputs[0][:2]), math.prod(output[:2])
@@ -211,13 +215,13 @@ def _reshape(
 
 
 _RULES: dict[type[Node], Callable[..., None]] = {
-    QConvolution: _convolution,
-    QPool: _pool,
-    QElementwise: _elementwise,
-    QTable: _table,
-    QConcatenate: _concatenate,
-    QSlice: _slice,
-    QReshape: _reshape,
+    Convolution: _convolution,
+    Pool: _pool,
+    Elementwise: _elementwise,
+    Table: _table,
+    Concatenate: _concatenate,
+    Slice: _slice,
+    Reshape: _reshape,
 }
 
 
@@ -230,7 +234,9 @@ def _window(kernel: Pair, strides: Pair, dilation: Pair, padding: Padding, sourc
         _require(target[axis] <= positions, f"it has {max(positions, 0)} windows, not {target[axis]}")
 
 
-def _clip(low: int, high: int, target: Quantization) -> None:
+def _clip(low: float | None, high: float | None, target: Quantization) -> None:
+    _require(isinstance(low, int) and isinstance(high, int), f"it clips to {low} and {high}, not to integers")
+    assert low is not None and high is not None
     _require(target.low <= low <= high <= target.high, f"it clips to {low} and {high}")
 
 

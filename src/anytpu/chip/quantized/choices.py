@@ -27,7 +27,8 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from anytpu.chip.network.nodes import (
+from anytpu.chip.graph.arithmetic import window_counts
+from anytpu.chip.graph.nodes import (
     Concatenate,
     Convolution,
     Elementwise,
@@ -37,9 +38,8 @@ from anytpu.chip.network.nodes import (
     Node,
     Pool,
     Port,
+    Quantization,
 )
-from anytpu.chip.quantized.multipliers import window_counts
-from anytpu.chip.quantized.nodes import Quantization
 from anytpu.chip.quantized.ranges import Range, step
 from anytpu.chip.quantized.scale_groups import initial_groups, keeps_integers
 from anytpu.chip.quantized.scales import (

@@ -1,6 +1,6 @@
-"""`NodeQuantizer`: convert each node of a float network to its quantized node, given the `QuantizationChoices`.
+"""`NodeQuantizer`: convert each node of a float network to integers, given the `QuantizationChoices`.
 
-Idea: each kind of node has one quantized kind. It depends only on the node and on the quantizations of its tensors.
+Idea: products get integer weights, functions become tables, and clips get integer bounds. Other nodes stay as they are.
 
 Rule: equal arrays are made once. Steps of an unrolled loop share their weights, and their tables if the scales are
 equal. So the compiler stores each array once.
@@ -8,37 +8,15 @@ equal. So the compiler stores each array once.
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 import hashlib
-from collections.abc import Hashable, Iterator, Mapping
-from typing import Any
+from collections.abc import Hashable, Iterator
 
 import numpy as np
 
-from anytpu.chip.network.nodes import (
-    Concatenate,
-    Convolution,
-    Elementwise,
-    Function,
-    HostStep,
-    Node,
-    Pool,
-    Reshape,
-    Slice,
-)
+from anytpu.chip.graph.arithmetic import clip_bounds
+from anytpu.chip.graph.nodes import Convolution, Elementwise, Function, Node, Quantization, Table
 from anytpu.chip.quantized.choices import QuantizationChoices
-from anytpu.chip.quantized.multipliers import clip_bounds
-from anytpu.chip.quantized.nodes import (
-    QConcatenate,
-    QConvolution,
-    QElementwise,
-    QHostStep,
-    QPool,
-    QReshape,
-    QSlice,
-    QTable,
-    Quantization,
-)
 from anytpu.chip.quantized.weights import quantize_weights
 from anytpu.errors import QuantizationError
 
@@ -74,20 +52,34 @@ class NodeQuantizer:
         self.tables: dict[Hashable, np.ndarray] = {}
 
     def make(self, node: Node) -> Iterator[Node]:
-        """Yield the quantized nodes of a node: tables that requantize its inputs, if any, and its counterpart."""
+        """Yield the quantized nodes of a node: tables that requantize its inputs, if any, and the node itself."""
         detours = {name: new for name in node.inputs if (new := self.choices.detours.get((node.name, name)))}
         for name, new in detours.items():
             yield self.requantize(node, name, new)
-        inputs = tuple(detours.get(name, name) for name in node.inputs)
-        yield _counterpart(
-            node, self, {"name": node.name, "layer": node.layer, "inputs": inputs, "output": node.output}
-        )
+        yield self.counterpart(dataclasses.replace(node, inputs=tuple(detours.get(name, name) for name in node.inputs)))
 
-    def requantize(self, node: Node, name: str, new: str) -> QTable:
+    def counterpart(self, node: Node) -> Node:
+        """Return the same node in integers."""
+        if isinstance(node, Convolution):
+            source = self.choices.quantizations[node.inputs[0]]
+            low, high = (limit - source.zero_point for limit in self.limits(node.inputs[0]))
+            made = self.once(*quantize_weights(node.weights, node.bias, source.scale, (low, high)))
+            arrays = dict(zip(("weights", "weight_scales", "bias"), made, strict=True))
+            low, high = self.clip(node.output, node.low, node.high)
+            return dataclasses.replace(node, **arrays, low=low, high=high)
+        if isinstance(node, Elementwise):
+            low, high = self.clip(node.output, node.low, node.high)
+            return dataclasses.replace(node, low=low, high=high)
+        if isinstance(node, Function):
+            table = self.table(node, node.inputs[0], node.output)
+            return Table(node.name, node.layer, node.inputs, node.output, node.kind, table)
+        return node
+
+    def requantize(self, node: Node, name: str, new: str) -> Table:
         """Return a table node that requantizes tensor `name` to tensor `new`; it belongs to the node's layer."""
         layer = node.layer or node.name
         same = Function(new, layer, (name,), new, "requantize", _same)
-        return QTable(new, layer, (name,), new, "requantize", self.table(same, name, new))
+        return Table(new, layer, (name,), new, "requantize", self.table(same, name, new))
 
     def table(self, function: Function, source: str, target: str) -> np.ndarray:
         """Return the table of a function between two tensors."""
@@ -113,76 +105,6 @@ class NodeQuantizer:
         """Return the arrays, or equal arrays that were made before."""
         key = tuple((array.shape, array.dtype.str, hashlib.sha256(array.tobytes()).digest()) for array in arrays)
         return self.made.setdefault(key, arrays)
-
-
-@functools.singledispatch
-def _counterpart(node: Node, maker: NodeQuantizer, same: Mapping[str, Any]) -> Node:
-    """Return the quantized node; `same` holds the fields that it keeps."""
-    raise NotImplementedError(f"{type(node).__name__} is no node of a network")
-
-
-@_counterpart.register
-def _(node: Convolution, maker: NodeQuantizer, same: Mapping[str, Any]) -> QConvolution:
-    source = maker.choices.quantizations[node.inputs[0]]
-    low, high = maker.limits(node.inputs[0])
-    bounds = (low - source.zero_point, high - source.zero_point)
-    weights, scales, bias = maker.once(*quantize_weights(node.weights, node.bias, source.scale, bounds))
-    low, high = maker.clip(node.output, node.low, node.high)
-    return QConvolution(
-        **same,
-        weights=weights,
-        weight_scales=scales,
-        bias=bias,
-        strides=node.strides,
-        dilation=node.dilation,
-        padding=node.padding,
-        groups=node.groups,
-        low=low,
-        high=high,
-    )
-
-
-@_counterpart.register
-def _(node: Pool, maker: NodeQuantizer, same: Mapping[str, Any]) -> QPool:
-    return QPool(
-        **same,
-        kind=node.kind,
-        window=node.window,
-        strides=node.strides,
-        padding=node.padding,
-        counts_padding=node.counts_padding,
-    )
-
-
-@_counterpart.register
-def _(node: Elementwise, maker: NodeQuantizer, same: Mapping[str, Any]) -> QElementwise:
-    low, high = maker.clip(node.output, node.low, node.high)
-    return QElementwise(**same, kind=node.kind, low=low, high=high)
-
-
-@_counterpart.register
-def _(node: Function, maker: NodeQuantizer, same: Mapping[str, Any]) -> QTable:
-    return QTable(**same, kind=node.kind, table=maker.table(node, node.inputs[0], node.output))
-
-
-@_counterpart.register
-def _(node: Concatenate, maker: NodeQuantizer, same: Mapping[str, Any]) -> QConcatenate:
-    return QConcatenate(**same, axis=node.axis)
-
-
-@_counterpart.register
-def _(node: Slice, maker: NodeQuantizer, same: Mapping[str, Any]) -> QSlice:
-    return QSlice(**same, axis=node.axis, start=node.start, stop=node.stop)
-
-
-@_counterpart.register
-def _(node: Reshape, maker: NodeQuantizer, same: Mapping[str, Any]) -> QReshape:
-    return QReshape(**same)
-
-
-@_counterpart.register
-def _(node: HostStep, maker: NodeQuantizer, same: Mapping[str, Any]) -> QHostStep:
-    return QHostStep(**same, step=node)
 
 
 def _same(x: np.ndarray) -> np.ndarray:

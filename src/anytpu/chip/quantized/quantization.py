@@ -2,7 +2,7 @@
 
 1. `calibration.py` computes the network on the examples and collects the range of each tensor.
 2. `choices.py` chooses the scale and zero point of each tensor.
-3. `counterparts.py` converts each node to a quantized node, as specified in `nodes.py`.
+3. `counterparts.py` converts each node to integers, as specified in `graph/nodes.py`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from typing import Literal
 
 import numpy as np
 
-from anytpu.chip.network.nodes import Convolution, Network
+from anytpu.chip.graph.nodes import Convolution, Network
 from anytpu.chip.quantized.calibration import check, observe
 from anytpu.chip.quantized.choices import choose, tensors_of_chip
 from anytpu.chip.quantized.counterparts import NodeQuantizer
-from anytpu.chip.quantized.nodes import QuantizedNetwork
 from anytpu.errors import QuantizationError, SettingError
 
 
@@ -26,7 +25,7 @@ def quantize(
     *,
     bits: int = 8,
     method: Literal["minmax", "percentile", "mse"] = "minmax",
-) -> QuantizedNetwork:
+) -> Network:
     """Quantize a float network.
 
     Args:
@@ -56,7 +55,7 @@ def quantize(
     maker = NodeQuantizer(choices)
     nodes = tuple(made for node in network.nodes for made in maker.make(node))
     shapes = {**network.shapes, **{new: network.shapes[old] for (_, old), new in choices.detours.items()}}
-    return QuantizedNetwork(network.name, network.inputs, network.outputs, shapes, choices.quantizations, nodes)
+    return Network(network.name, network.inputs, network.outputs, shapes, choices.quantizations, nodes)
 
 
 def _check_weights(network: Network) -> None:

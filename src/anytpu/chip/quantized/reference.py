@@ -1,7 +1,9 @@
-"""The reference implementation of a quantized network, with which the compiler, chip and ONNX model are compared.
+"""`compute`: every tensor of a network, in floats as calibration runs it, or in integers as the chip does.
 
-Idea: each function below implements a node's definition in `nodes.py` in NumPy, on whole tensors. Nothing is tiled,
-packed or fused. The code is slow, and written to be read.
+Idea: one node after the other, so that each tensor can be observed. In floats, XLA computes products and pools
+(`floats.py`). In integers this is the reference, with which the compiler, chip and ONNX model are compared. Each
+function implements a node's definition in `graph/nodes.py` in NumPy. Nothing is tiled, packed or fused. The code is
+slow, and written to be read.
 
 Rule: a sum is computed exactly, then wraps to int32. Every operation after a sum is rounded once to float32.
 
@@ -14,30 +16,34 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from anytpu.chip.network.nodes import Node, Padding, Pair
-from anytpu.chip.quantized.multipliers import average_multipliers, convolution_multipliers, pool_counts
-from anytpu.chip.quantized.nodes import (
-    QConcatenate,
-    QConvolution,
-    QElementwise,
-    QHostStep,
-    QPool,
-    QReshape,
-    QSlice,
-    QTable,
+from anytpu.chip.graph.arithmetic import average_multipliers, convolution_multipliers, pool_counts
+from anytpu.chip.graph.nodes import (
+    Concatenate,
+    Convolution,
+    Elementwise,
+    Function,
+    HostStep,
+    Network,
+    Node,
+    Padding,
+    Pair,
+    Pool,
     Quantization,
-    QuantizedNetwork,
+    Reshape,
+    Slice,
+    Table,
 )
 
 
-def compute(network: QuantizedNetwork, inputs: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+def compute(network: Network, inputs: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
     """Compute every tensor of a network.
 
     Args:
-        network: the quantized network.
+        network: the network.
         inputs: an array of real numbers for each input, `(examples, ...)` in the user's shapes.
 
     Returns:
@@ -48,11 +54,14 @@ def compute(network: QuantizedNetwork, inputs: Sequence[np.ndarray]) -> dict[str
     for port, array in zip(network.inputs, inputs, strict=True):
         whole = np.asarray(array).reshape(-1, *network.shapes[port.tensor])
         quantization = network.quantizations.get(port.tensor)
-        values[port.tensor] = whole if quantization is None else quantization.quantize(whole)
+        if quantization is not None:
+            values[port.tensor] = quantization.quantize(whole)
+        else:
+            values[port.tensor] = whole if np.dtype(port.dtype).kind in "iub" else whole.astype(np.float32, copy=False)
     return compute_integers(network, values)
 
 
-def compute_integers(network: QuantizedNetwork, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def compute_integers(network: Network, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Compute every tensor of a network from quantized inputs.
 
     Args:
@@ -69,7 +78,7 @@ def compute_integers(network: QuantizedNetwork, values: Mapping[str, np.ndarray]
     return tensors
 
 
-def outputs(network: QuantizedNetwork, tensors: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+def outputs(network: Network, tensors: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """Return the outputs among a network's tensors as real numbers, in the user's shapes and dtypes."""
     arrays = []
     for port in network.outputs:
@@ -80,7 +89,7 @@ def outputs(network: QuantizedNetwork, tensors: Mapping[str, np.ndarray]) -> lis
 
 
 @functools.singledispatch
-def compute_node(node: Node, network: QuantizedNetwork, values: Sequence[np.ndarray]) -> np.ndarray:
+def compute_node(node: Node, network: Network, values: Sequence[np.ndarray]) -> np.ndarray:
     """Compute one node of a network.
 
     Args:
@@ -95,7 +104,9 @@ def compute_node(node: Node, network: QuantizedNetwork, values: Sequence[np.ndar
 
 
 @compute_node.register
-def _(node: QConvolution, network: QuantizedNetwork, values: Sequence[np.ndarray]) -> np.ndarray:
+def _(node: Convolution, network: Network, values: Sequence[np.ndarray]) -> np.ndarray:
+    if node.output not in network.quantizations:
+        return _floats().convolution(node, network, values[0])
     source, target = _quantizations(node, network)
     centered = values[0].astype(np.float64) - source[0].zero_point
     sums = np.zeros((len(centered), *network.shapes[node.output]))
@@ -106,11 +117,13 @@ def _(node: QConvolution, network: QuantizedNetwork, values: Sequence[np.ndarray
         sums += _grouped_product(seen, node.weights[y, x], node.groups)
     whole = (sums.astype(np.int64) + node.bias).astype(np.int32)
     multipliers = convolution_multipliers(source[0], node.weight_scales, target)
-    return _requantize(whole.astype(np.float32) * multipliers, target, node.low, node.high)
+    return _requantize(whole.astype(np.float32) * multipliers, target, *node.bounds)
 
 
 @compute_node.register
-def _(node: QPool, network: QuantizedNetwork, values: Sequence[np.ndarray]) -> np.ndarray:
+def _(node: Pool, network: Network, values: Sequence[np.ndarray]) -> np.ndarray:
+    if node.output not in network.quantizations:
+        return _floats().pool(node, network, values[0])
     source, target = _quantizations(node, network)
     height, width = network.shapes[node.output][:2]
     taps = list(np.ndindex(*node.window))
@@ -129,36 +142,43 @@ def _(node: QPool, network: QuantizedNetwork, values: Sequence[np.ndarray]) -> n
 
 
 @compute_node.register
-def _(node: QElementwise, network: QuantizedNetwork, values: Sequence[np.ndarray]) -> np.ndarray:
-    source, target = _quantizations(node, network)
+def _(node: Elementwise, network: Network, values: Sequence[np.ndarray]) -> np.ndarray:
     operation = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply}[node.kind]
+    if node.output not in network.quantizations:
+        return _clipped(operation(*values), node.low, node.high)
+    source, target = _quantizations(node, network)
     first, second = (quantization.dequantize(value) for quantization, value in zip(source, values, strict=True))
-    return _requantize(operation(first, second) / np.float32(target.scale), target, node.low, node.high)
+    return _requantize(operation(first, second) / np.float32(target.scale), target, *node.bounds)
 
 
 @compute_node.register
-def _(node: QTable, network: QuantizedNetwork, values: Sequence[np.ndarray]) -> np.ndarray:
+def _(node: Function, network: Network, values: Sequence[np.ndarray]) -> np.ndarray:
+    return node.apply(values[0].astype(np.float32, copy=False))
+
+
+@compute_node.register
+def _(node: Table, network: Network, values: Sequence[np.ndarray]) -> np.ndarray:
     source, _ = _quantizations(node, network)
     return node.table[values[0].astype(np.int32) - source[0].low]
 
 
 @compute_node.register
-def _(node: QConcatenate, network: QuantizedNetwork, values: Sequence[np.ndarray]) -> np.ndarray:
+def _(node: Concatenate, network: Network, values: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate(values, axis=node.axis + 1)
 
 
 @compute_node.register
-def _(node: QSlice, network: QuantizedNetwork, values: Sequence[np.ndarray]) -> np.ndarray:
+def _(node: Slice, network: Network, values: Sequence[np.ndarray]) -> np.ndarray:
     return values[0][(slice(None),) * (node.axis + 1) + (slice(node.start, node.stop),)]
 
 
 @compute_node.register
-def _(node: QReshape, network: QuantizedNetwork, values: Sequence[np.ndarray]) -> np.ndarray:
+def _(node: Reshape, network: Network, values: Sequence[np.ndarray]) -> np.ndarray:
     return values[0].reshape(len(values[0]), *network.shapes[node.output])
 
 
 @compute_node.register
-def _(node: QHostStep, network: QuantizedNetwork, values: Sequence[np.ndarray]) -> np.ndarray:
+def _(node: HostStep, network: Network, values: Sequence[np.ndarray]) -> np.ndarray:
     from anytpu.chip.network import finiteness, operations  # loads JAX
 
     known = [network.quantizations.get(name) for name in node.inputs]
@@ -166,13 +186,26 @@ def _(node: QHostStep, network: QuantizedNetwork, values: Sequence[np.ndarray]) 
         value if quantization is None else quantization.dequantize(value)
         for quantization, value in zip(known, values, strict=True)
     ]
-    result = operations.compute(node.step, reals)
+    result = operations.compute(node, reals)
+    if not network.quantizations:
+        return result
     target = network.quantizations.get(node.output)
-    finiteness.check_finite(node.step, reals, result, held=target is not None)
+    finiteness.check_finite(node, reals, result, held=target is not None)
     return result if target is None else target.quantize(result)
 
 
-def _quantizations(node: Node, network: QuantizedNetwork) -> tuple[list[Quantization], Quantization]:
+def _clipped(x: np.ndarray, low: float | None, high: float | None) -> np.ndarray:
+    """Clip floats to the bounds that there are."""
+    return x if low is None and high is None else np.clip(x, low, high)
+
+
+def _floats() -> Any:
+    from anytpu.chip.quantized import floats  # loads JAX
+
+    return floats
+
+
+def _quantizations(node: Node, network: Network) -> tuple[list[Quantization], Quantization]:
     return [network.quantizations[name] for name in node.inputs], network.quantizations[node.output]
 
 

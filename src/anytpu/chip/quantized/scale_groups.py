@@ -17,7 +17,7 @@ import collections
 import hashlib
 from collections.abc import Hashable, Iterable, Mapping
 
-from anytpu.chip.network.nodes import (
+from anytpu.chip.graph.nodes import (
     Convolution,
     Elementwise,
     Function,

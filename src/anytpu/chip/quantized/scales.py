@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from anytpu.chip.quantized.nodes import Quantization
+from anytpu.chip.graph.nodes import Quantization
 from anytpu.chip.quantized.ranges import Range, step
 
 FIXED = {

@@ -20,10 +20,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from anytpu.chip.network.nodes import Convolution, Network, Node
+from anytpu.chip.graph.nodes import Convolution, HostStep, Network, Node
 from anytpu.chip.quantized import reference
 from anytpu.chip.quantized.calibration import check, evaluate_chunks, observe
-from anytpu.chip.quantized.nodes import QConvolution, QHostStep, QuantizedNetwork
 from anytpu.errors import HostStepError
 from anytpu.units import format_bytes
 
@@ -39,7 +38,7 @@ class LayerSummary:
 
     Attributes:
         layer: name of the layer.
-        kinds: distinct class names of its quantized nodes ("QConvolution", "QTable").
+        kinds: distinct class names of its quantized nodes ("Convolution", "Table").
         float_bytes, quantized_bytes: bytes of its weights before and after quantization.
         sqnr_db: signal-to-quantization-noise ratio of its last tensor, in dB; infinite without error.
     """
@@ -103,7 +102,7 @@ class Summary:
         return "\n".join(rows)
 
 
-def summarize(network: Network, quantized: QuantizedNetwork, calibration: Sequence[np.ndarray] | np.ndarray) -> Summary:
+def summarize(network: Network, quantized: Network, calibration: Sequence[np.ndarray] | np.ndarray) -> Summary:
     """Compare a quantized network with its float network.
 
     Args:
@@ -145,8 +144,8 @@ def weight_bytes(nodes: Iterable[Node]) -> tuple[int, int]:
     """Return the weight bytes of some quantized nodes, before and after quantization; shared weights count once."""
     from anytpu.chip.network import operations  # loads JAX
 
-    products = {id(node.weights): node for node in nodes if isinstance(node, QConvolution)}.values()
-    kept = {id(node.step): node.step for node in nodes if isinstance(node, QHostStep)}.values()
+    products = {id(node.weights): node for node in nodes if isinstance(node, Convolution)}.values()
+    kept = {id(node.steps): node for node in nodes if isinstance(node, HostStep)}.values()
     kept_bytes = sum(array.nbytes for step in kept for array in operations.to_json([step.steps])[1])
     before = sum(4 * (node.weights.size + node.bias.size) for node in products)
     after = sum(node.weights.nbytes + node.weight_scales.nbytes + node.bias.nbytes for node in products)
@@ -169,9 +168,7 @@ def _always_zero(network: Network, arrays: Sequence[np.ndarray], names: Sequence
     return [name for name, histogram in histograms.items() if histogram.low == histogram.high]
 
 
-def _powers(
-    network: Network, quantized: QuantizedNetwork, arrays: Sequence[np.ndarray], compared: int
-) -> dict[str, np.ndarray]:
+def _powers(network: Network, quantized: Network, arrays: Sequence[np.ndarray], compared: int) -> dict[str, np.ndarray]:
     """Return the sums of squares of signal and noise of each tensor, on the first `compared` examples."""
     powers = {name: np.zeros(2) for name in network.shapes}
     done, chunks = 0, evaluate_chunks(network, arrays)

@@ -168,7 +168,7 @@ def _timing(
 
 
 def _host_steps(image: Image, queues: WorkQueues) -> tuple[str, ...]:
-    kinds = [service.step.step.kind for service in image.services]
+    kinds = [service.step.kind for service in image.services]
     return tuple(kinds[number] if number < len(kinds) else f"step {number}" for number in queues.interrupts)
 
 

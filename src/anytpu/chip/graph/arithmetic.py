@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from anytpu.chip.network.nodes import Padding, Pair, Shape
-from anytpu.chip.quantized.nodes import QPool, Quantization
+from anytpu.chip.graph.nodes import Padding, Pair, Pool, Quantization, Shape
 
 
 def convolution_multipliers(source: Quantization, weight_scales: np.ndarray, target: Quantization) -> np.ndarray:
@@ -62,7 +61,7 @@ def window_counts(window: Pair, strides: Pair, padding: Padding, source: Shape, 
     return height[:, None] * width[None, :]
 
 
-def pool_counts(node: QPool, source: Shape, target: Shape) -> np.ndarray:
+def pool_counts(node: Pool, source: Shape, target: Shape) -> np.ndarray:
     """Return the divisors of an average pool, int64 `(target height, target width)`."""
     if node.counts_padding:
         return np.full(target[:2], node.window[0] * node.window[1])

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from anytpu.chip.network.nodes import Shape
+from anytpu.chip.graph.nodes import Shape
 
 
 def canonical_shape(shape: Sequence[int]) -> Shape:
