@@ -86,6 +86,8 @@ def test_normalize_and_standardize():
     assert abs(float(even.mean())) < 1e-6
     assert abs(float(even.std()) - 1) < 1e-6
     assert standardize(np.full((2, 2, 1), 7)).tolist() == np.zeros((2, 2, 1)).tolist()
+    batch = np.stack([IMAGE, IMAGE // 2])
+    np.testing.assert_array_equal(standardize(batch), np.stack([standardize(image) for image in batch]))
 
 
 REFUSED = {
@@ -103,6 +105,14 @@ REFUSED = {
         (
             "an image must be an array (height, width, channels), not one of shape (1, 5, 7, 3): for a batch, call "
             "map before batch; for a grey image, add the channel with image[..., None]"
+        ),
+    ),
+    "no channels": (
+        lambda: standardize(np.ones((2, 2))),
+        DataError,
+        (
+            "an image must be an array (height, width, channels), not one of shape (2, 2): for a batch, call map "
+            "before batch; for a grey image, add the channel with image[..., None]"
         ),
     ),
     "another method": (

@@ -263,7 +263,7 @@ def normalize(
 
 @explain_arguments
 def standardize(image: np.ndarray) -> np.ndarray:
-    """Scale an image to mean 0 and standard deviation 1, in float32; a uniform image becomes 0.
+    """Scale an image, or each of a batch, to mean 0 and standard deviation 1, in float32; a uniform image becomes 0.
 
     The divisor is at least 1 / sqrt(number of values), as in TensorFlow's `tf.image.per_image_standardization`.
 
@@ -271,9 +271,11 @@ def standardize(image: np.ndarray) -> np.ndarray:
         >>> standardize(np.array([[[1.0], [3.0]]])).ravel().tolist()
         [-1.0, 1.0]
     """
-    wide = image.astype(np.float32)
-    min_deviation = 1 / math.sqrt(wide.size)
-    return (wide - wide.mean()) / max(float(wide.std()), min_deviation)
+    wide = np.asarray(image, np.float32)
+    if wide.ndim not in (3, 4):
+        _shape(wide)
+    mean, deviation = (measure(wide, axis=(-3, -2, -1), keepdims=True) for measure in (np.mean, np.std))
+    return (wide - mean) / np.maximum(deviation, np.float32(1 / math.sqrt(math.prod(wide.shape[-3:]))))
 
 
 def _in_float32(change: Callable, image: np.ndarray, *arguments: Any) -> np.ndarray:
