@@ -266,7 +266,7 @@ class CompiledSteps:
         call = Call(fn, form, strategy, own is not None, module_form, own=own)
         modules.refuse_captured(call.name, identity.objects)
         with compiled_in_spite(f"{call.name} on {strategy!r}"):
-            step = _traced(call, modules.trace_check(call.name, [*identity.objects, *identity.reached]))
+            step = _traced(call, modules.trace_check(call.name, identity.objects))
             # A loop returns one output per replica, so only single steps share outputs.
             program = dataclasses.replace(step.program, shares_outputs=loop is None)
             executable = strategy.compile(program, loop)

@@ -14,21 +14,21 @@ import functools
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.extend.core import ClosedJaxpr
 
 from anytpu.errors import ReplicaError
-from anytpu.program.jaxprs import inner_jaxprs, level_of
 from anytpu.program.program import Tree
 from anytpu.strategy.arguments import StaticLeaf
 from anytpu.strategy.assignments import mean_over_rows
 from anytpu.strategy.identity import IdentityParts, is_weakly_referable
 from anytpu.strategy.per_replica import PerReplica, is_key, is_per_replica
+from anytpu.strategy.reached import find_reads
 from anytpu.strategy.replicas import current_replica
 
 
@@ -258,40 +258,19 @@ class ReplicaState:
         return structure.unflatten([_merge_replicas(*array) for array in arrays])
 
 
-def trace_check(name: str, objects: list[Any]) -> Callable[[ClosedJaxpr], None] | None:
-    """Return a check that rejects the trace of a step that reads an NNX module through an object, as `self.model`.
-
-    JAX turns each array that a traced function captures into a constant of the compiled step. An NNX module is mutable,
-    so its arrays must not be constants. An object may hold modules whose arrays the step does not read.
+def trace_check(name: str, held: list[Any]) -> Callable[[ClosedJaxpr], None] | None:
+    """Return a check that rejects the trace of a step that reads an NNX module through an object.
 
     Args:
         name: name of the step function.
-        objects: the objects that decide its identity.
+        held: the objects that it names, closes over, or has as defaults.
 
     Returns:
-        A function of the trace, which raises as `refuse_captured` does; None if no object is an NNX module or variable.
+        A function of the trace, which raises as `refuse_captured` does; None if these objects hold no NNX module.
     """
     nnx = sys.modules.get("flax.nnx")
-    found = [] if nnx is None else [value for value in objects if isinstance(value, nnx.Pytree | nnx.Variable)]
-    # Hold the arrays, so that their ids are unique.
-    owners = {id(array): (array, owner) for owner in reversed(found) for array in _arrays(nnx, owner)}
-
-    def check(trace: ClosedJaxpr) -> None:
-        refuse_captured(name, [owners[id(constant)][1] for constant in _constants(trace) if id(constant) in owners])
-
-    return check if owners else None
-
-
-def _arrays(nnx: Any, owner: Any) -> list[Any]:
-    return jax.tree.leaves(nnx.state(owner) if isinstance(owner, nnx.Pytree) else owner.get_value())
-
-
-def _constants(jaxpr: ClosedJaxpr | Jaxpr) -> Iterator[Any]:
-    """Yield the constants of a jaxpr and of its nested jaxprs."""
-    yield from jaxpr.consts if isinstance(jaxpr, ClosedJaxpr) else ()
-    for equation in level_of(jaxpr).eqns:
-        for inner in inner_jaxprs(equation):
-            yield from _constants(inner)
+    reads = None if nnx is None else find_reads(nnx, held)
+    return (lambda trace: refuse_captured(name, reads(trace))) if reads else None
 
 
 def refuse_shared(state: Tree) -> None:
