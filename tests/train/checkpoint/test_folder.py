@@ -168,7 +168,6 @@ def test_no_step_is_whole(tmp_path):
     with three_steps(tmp_path) as checkpoints:
         for step in (1, 2, 3):
             (tmp_path / str(step) / "manifest.json").unlink()
-        (tmp_path / "3" / "arrays.bin").unlink()
         assert checkpoints.latest() is None
         with pytest.raises(DamageError) as caught:
             checkpoints.load_newest()
@@ -214,6 +213,23 @@ def test_numbered_folders_of_the_user_are_left_alone(tmp_path, caplog):
     assert sorted(os.listdir(tmp_path)) == there
 
 
+def test_an_empty_folder_is_told_and_left_alone(tmp_path, caplog):
+    (tmp_path / "6").mkdir()
+    checkpoints = Checkpoints(tmp_path)
+    with caplog.at_level(logging.WARNING, logger="anytpu"):
+        assert checkpoints.load_newest() is None
+        checkpoints.save(3, VALUES)
+        found = checkpoints.load_newest()
+        assert found is not None
+        assert found.step == 3
+        checkpoints.set_aside(after=3)
+        checkpoints.save(9, VALUES)
+        checkpoints.load_newest()
+    empty = f"The folder {tmp_path / '6'} is empty. If it was a checkpoint, its files were deleted."
+    assert caplog.messages == [f"{empty} None is used", f"{empty} That of step 3 is used"]
+    assert sorted(os.listdir(tmp_path)) == ["3", "6", "9"]
+
+
 @pytest.mark.parametrize("made", ["4/_CHECKPOINT_METADATA", "4/arrays.bin", "4/", "4"])
 def test_what_has_the_name_of_a_checkpoint_is_not_replaced(tmp_path, made):
     place = tmp_path / made
@@ -245,7 +261,7 @@ def test_a_newer_format_is_not_damage(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["1", "2", "3"]
 
 
-@pytest.mark.parametrize("name", ["²", "007", "٣"])
+@pytest.mark.parametrize("name", ["7", "²", "007", "٣"])
 def test_a_folder_of_checkpoints_whose_name_is_a_number(tmp_path, name):
     folder = tmp_path / name
     folder.mkdir()

@@ -123,6 +123,10 @@ class BucketStore:
         facts = self._files(step).values()
         return max((time_s for _, time_s in facts), default=0.0), sum(size for size, _ in facts)
 
+    def empty_steps(self) -> list[int]:
+        """Return an empty list: a bucket has no empty folders."""
+        return []
+
     def _read_part(self, name: str) -> bytes:
         try:
             return self._bucket.read(name)

@@ -248,10 +248,12 @@ class Checkpoints:
                     damaged[step],
                     checkpoint.step,
                 )
+            self._warn_of_empty(checkpoint.step)
             return checkpoint
         # 2. None is whole. Report those that are still there.
         still = sorted(set(damaged) & set(self.numbered()))
         if not still:
+            self._warn_of_empty(None)
             return None
         listed = "; ".join(f"step {step}: {damaged[step]}" for step in still)
         raise DamageError(
@@ -310,6 +312,15 @@ class Checkpoints:
             f"the checkpoint of step {step} in {self.folder!r} cannot be used: {error!s:.500}. Steps with a "
             f"checkpoint: {existing}"
         )
+
+    def _warn_of_empty(self, used: int | None) -> None:
+        for step in self._store.empty_steps():
+            if used is None or step > used:
+                LOG.warning(
+                    "The folder %s is empty. If it was a checkpoint, its files were deleted. %s is used",
+                    self.path(step),
+                    "None" if used is None else f"That of step {used}",
+                )
 
     @contextlib.contextmanager
     def _explained(self, failure: str) -> Iterator[None]:

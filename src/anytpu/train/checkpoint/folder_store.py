@@ -132,14 +132,21 @@ class FolderStore:
         facts = [path.stat() for path in self._folder(step).iterdir() if path.is_file()]
         return max((fact.st_mtime for fact in facts), default=0.0), sum(fact.st_size for fact in facts)
 
+    def empty_steps(self) -> list[int]:
+        """Return the steps whose folders are empty."""
+        with contextlib.suppress(OSError):
+            folders = [path for path in self._path.iterdir() if number_of(path.name) is not None and path.is_dir()]
+            return sorted(int(path.name) for path in folders if not os.listdir(path))
+        return []
+
     def _folder(self, step: int) -> Path:
         return self._path / str(step)
 
     def _step_at(self, path: Path) -> int | None:
         """Return the step of the checkpoint in a folder, whole or damaged; None if the folder is not a checkpoint.
 
-        A checkpoint's folder gets its number only after its files are written. So a numbered folder with other files is
-        not a checkpoint; from an empty one the files were deleted.
+        A checkpoint's folder gets its number only after its files are written. So a numbered folder without any of
+        these files is not a checkpoint.
         """
         step = number_of(path.name)
         if step is None:
@@ -152,8 +159,7 @@ class FolderStore:
                 return None
             raise
         try:
-            names = os.listdir(path)
-            is_checkpoint = not names or not {NAME, ARRAYS}.isdisjoint(names)
+            is_checkpoint = not {NAME, ARRAYS}.isdisjoint(os.listdir(path))
         except FileNotFoundError:
             return None
         except OSError:

@@ -83,6 +83,10 @@ class Store(Protocol):
         """Return the time of the last change of a checkpoint, in seconds since 1970, and its size in bytes."""
         ...
 
+    def empty_steps(self) -> list[int]:
+        """Return the steps whose folders are empty."""
+        ...
+
 
 def number_of(name: str) -> int | None:
     """Return the step that a name is, or None."""
