@@ -261,13 +261,6 @@ def is_one_shot(adapter: Any) -> bool:
     return isinstance(adapter, GeneratorDataAdapter)
 
 
-def data_adapter_class() -> Any:
-    """Return the base class of objects that Keras accepts in place of data, and that yield the batches of each pass."""
-    from keras.src.trainers.data_adapters.data_adapter import DataAdapter
-
-    return DataAdapter
-
-
 # Copies of models.
 
 

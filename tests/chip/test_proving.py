@@ -119,3 +119,12 @@ def test_a_model_that_only_knows_it():
         return (x @ weights + jnp.float32(x.shape[0])) - jnp.float32(x.shape[0])
 
     assert tpu.chip.compile(known, X, state=np.ones((3, 2), np.float32)).run(X).shape == (5, 2)
+
+
+def test_large_integers_are_compared_as_the_floats_that_they_were():
+    def scaled(weights: Any, x: Any) -> Any:
+        return weights, jnp.round((x @ weights) * 1e6).astype("int32")
+
+    rng = np.random.default_rng(0)
+    program = of(scaled, (rng.normal(size=(64, 8)).astype("float32"), np.zeros((8, 64), np.float32)), "infer", True)
+    prove(program, read(program), [rng.normal(size=(16, 64)).astype("float32")])

@@ -210,6 +210,8 @@ from anytpu.program import of
 from anytpu.system.topologies import row_of_cores
 from anytpu_kernels import use_huge_pages
 
+pytestmark = pytest.mark.optimized
+
 def step(state, batch):
     x = jnp.sin(batch["x"][:, None] * batch["x"])
     return {"w": state["w"] + (x @ x).sum()}, {}

@@ -47,7 +47,12 @@ def memory():
 
 
 class Server(http.server.BaseHTTPRequestHandler):
-    """Serves one file, /file; of each part of /short half; /denied wants credentials; /broken fails."""
+    """Serves one file, /file; of each part of /short half; /denied wants credentials; /broken fails.
+
+    The first answer with a part of /dropped ends in its middle.
+    """
+
+    dropped = False
 
     def do_HEAD(self):
         self.answer(with_body=False)
@@ -57,7 +62,7 @@ class Server(http.server.BaseHTTPRequestHandler):
 
     def answer(self, with_body):
         path = self.path.split("?")[0]
-        is_file = path in ("/file", "/short")
+        is_file = path in ("/file", "/short", "/dropped")
         status = 200 if is_file else {"/denied": 403, "/broken": 500}.get(path, 404)
         body = FILE if is_file else b""
         is_part = is_file and "Range" in self.headers
@@ -70,6 +75,8 @@ class Server(http.server.BaseHTTPRequestHandler):
             self.send_header("Accept-Ranges", "bytes")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
+        if with_body and is_part and path == "/dropped" and not Server.dropped:
+            Server.dropped, body = True, body[: len(body) // 2]
         if with_body:
             self.wfile.write(body)
 
@@ -134,6 +141,13 @@ def test_a_server_that_sends_too_little(site):
     assert message == (
         f"cannot read '{site}/short': 4,319 bytes could be read, and the file has 4,320; download it first"
     )
+
+
+def test_a_connection_that_breaks_once(site):
+    Server.dropped = False
+    with stored(f"{site}/dropped").stream() as stream:
+        assert stream.read() == FILE
+    assert Server.dropped
 
 
 def test_what_a_web_server_refuses(site):

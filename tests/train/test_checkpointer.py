@@ -267,6 +267,8 @@ def test_a_signal_within_the_first_body_ends_the_loop_at_once(tmp_path: Path):
     program = """
 import sys, threading
 import anytpu as tpu
+
+pytestmark = pytest.mark.optimized
 for step in tpu.Checkpointer(sys.argv[1]).steps(9, state={"a": 0}):
     print("waiting", flush=True)
     threading.Event().wait()

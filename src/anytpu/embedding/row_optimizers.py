@@ -18,6 +18,7 @@ import keras
 import numpy as np
 from jax import Array
 
+from anytpu import _keras
 from anytpu.errors import SettingError
 
 Settings = Mapping[str, Any]
@@ -132,7 +133,7 @@ def as_optimizer(optimizer: Any) -> Any:
 
 def learning_rate_of(optimizer: Any) -> Any:
     """Return the learning rate of a Keras optimizer: a number, or its schedule."""
-    rate = optimizer._learning_rate
+    rate = _keras.rate_setting(optimizer)
     return float(np.asarray(rate.value)) if isinstance(rate, keras.Variable) else rate
 
 

@@ -128,7 +128,10 @@ class _ExplainedReader(io.RawIOBase):
 
     def readinto(self, buffer: memoryview, /) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
         with explained(self._file.path, "read"):
-            content = self._opened.read(len(buffer))
+            try:
+                content = self._opened.read(len(buffer))
+            except Exception:  # A connection broke: the next request has a new one.
+                content = self._opened.read(len(buffer))
             if not content and self._opened.tell() < self._file.size_bytes:
                 raise FileError(
                     f"cannot read {self._file.path!r}: {self._opened.tell():,} bytes could be read, and the file has "

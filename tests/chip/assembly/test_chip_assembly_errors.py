@@ -506,6 +506,9 @@ UNREADABLE = [
     ("halt", "@"),
     ("sync", "|".join(["read"] * 20_000) + "|1, read"),
     (".int8", "1 2"),
+    (".int8", "1if 1else 1"),
+    ("debug_tag", "(300)"),
+    ("debug_tag", "'\\d'"),
 ]
 
 
@@ -516,3 +519,9 @@ def test_operands_that_are_none(head: str, operands: str):
     line, _, shown = str(caught.value).partition("\n")
     assert line == f"Line 2, column {len(head) + 2}: {NO_OPERANDS}"
     assert shown.endswith(f"\n    {' ' * (len(head) + 1)}^")
+
+
+def test_an_integer_that_python_does_not_print():
+    with pytest.raises(AssemblyError) as caught:
+        assemble(f"sync matrix, 0x{'f' * 5000}")
+    assert str(caught.value).startswith("Line 1, column 14: an integer has at most 14,000 bits.")

@@ -260,7 +260,7 @@ STUCK = [
     ([ReadWeights(0, 2), MatrixMultiply(0, 0, 1, repeat=3)], f"Instruction 1 of 'sample' (MatrixMultiply) {WHY}"),
     ([Activate("scale", 0, 0, 1)], f"Instruction 0 of 'sample' (Activate) {WHY}"),
     ([ReadWeights(0, 1), sync(Unit.WEIGHTS, Unit.MATRIX), MatrixMultiply(0, 0, 1), MatrixMultiply(0, 0, 1),
-      sync(Unit.WEIGHTS, Unit.MATRIX), ReadWeights(0, 1)], f"Instruction 5 of 'sample' (tile) {WHY}"),
+      sync(Unit.WEIGHTS, Unit.MATRIX), ReadWeights(0, 1)], f"Instruction 3 of 'sample' (MatrixMultiply) {WHY}"),
 ]  # fmt: skip
 
 

@@ -113,6 +113,13 @@ def test_a_checkpoint_of_another_step_is_not_saved(tmp_path):
         "checkpoint"
     )
     assert one._state.checkpoints.steps() == [0]
+
+    class Early(Between):
+        def begin(self):
+            one._state.variables.global_step.assign(7)
+
+    other = error_text(lambda: one.train(input_fn, [Early(print)], max_steps=8), kind=EstimatorError)
+    assert other.startswith("the checkpoint of step 4 is not saved, since the variables are those of step ")
     assert one.train(input_fn, max_steps=4).evaluate(input_fn, steps=1)["global_step"] == 4
 
 

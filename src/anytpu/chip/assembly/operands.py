@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import json
+import warnings
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -15,6 +16,8 @@ from anytpu.chip.assembly.line import Head, SourceLine, nearest, without_texts
 
 Number = int | float
 
+_MAX_BITS = 14_000
+"""Integers of more bits have more digits than Python prints."""
 _SIGNS = {ast.UAdd: 1, ast.USub: -1}
 _EXPECTED = (
     "the operands cannot be read. They are numbers (300, 0x12c, 0.5), names (read|activate), texts in quotation marks "
@@ -45,7 +48,9 @@ class _Reader:
         try:
             # Texts are written as in JSON, and read below: Python's escapes are others.
             masked = without_texts(text)
-            call = ast.parse(f"f({masked})", mode="eval").body if masked.isascii() else None
+            is_plain = masked.isascii() and "(" not in masked
+            with warnings.catch_warnings(action="error"):  # Python warns of "1if".
+                call = ast.parse(f"f({masked})", mode="eval").body if is_plain else None
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             call = None
         # A text with brackets of its own may be another expression than one call, as in f(1)(2).
@@ -65,16 +70,22 @@ class _Reader:
                 return OperandValue(column, text, json.loads(text))
             except ValueError as error:
                 raise self.line.error(column, f"the text {text} cannot be read: it is written as in JSON.") from error
-        number = _number(node)
+        number = self._number(node)
         content = _words(node) if number is None else number
         if content is None:
             raise self.line.error(column, _EXPECTED)
         return OperandValue(column, text, content)
 
     def _listed(self, node: ast.expr) -> Number:
-        number = _number(node)
+        number = self._number(node)
         if number is None:
             raise self.line.error(self.column_of(node), "a list holds numbers, separated by commas, and ends with ']'.")
+        return number
+
+    def _number(self, node: ast.expr) -> Number | None:
+        number = _number(node)
+        if isinstance(number, int) and number.bit_length() > _MAX_BITS:
+            raise self.line.error(self.column_of(node), f"an integer has at most {_MAX_BITS:,} bits.")
         return number
 
 

@@ -15,6 +15,7 @@ from anytpu.chip.checking import faults
 from anytpu.chip.checking.bindings import fault_in_bindings
 from anytpu.chip.checking.fifos import FifoCounts
 from anytpu.chip.checking.geometry import fault_in_geometry, fault_in_overwrite
+from anytpu.chip.checking.progress import Progress
 from anytpu.chip.checking.weights import fault_in_multipliers, fault_in_size
 from anytpu.chip.image.image import Binding, Image
 from anytpu.chip.isa.accesses import Accesses, AddressRange, Memory, accesses, range_text
@@ -23,7 +24,6 @@ from anytpu.chip.isa.encoding import fault_of
 from anytpu.chip.isa.hazards import AccessHistory, VectorClocks
 from anytpu.chip.isa.instructions import Activate, DebugTag, Halt, InterruptHost, SetConfiguration, Sync
 from anytpu.chip.isa.issue import Issued, issue
-from anytpu.chip.timing.schedule import first_stuck
 from anytpu.errors import ChipError, HazardError
 from anytpu.program.remembered import Remembered
 
@@ -58,6 +58,7 @@ class _ProgramChecker:
     def __init__(self, image: Image):
         self._image = image
         self._history, self._clocks, self._fifos = AccessHistory(), VectorClocks(), FifoCounts()
+        self._progress = Progress(image.design.weight_fifo_tiles)
         self._issued: list[Issued] = []
         self._is_set: set[int] = set()
         self._sizes = {
@@ -128,6 +129,7 @@ class _ProgramChecker:
         self._refuse(issued, fault_in_multipliers(instruction, self._image.weights, self._image.design))
         # 2. Dependences on instructions that may not be done yet.
         self._clocks.issue(unit, number)
+        self._progress.issue(number, instruction, self._clocks.waits_of(unit))
         hazards = [
             found
             for found in self._history.touch(number, unit, touched)
@@ -177,7 +179,7 @@ class _ProgramChecker:
             )
 
     def _check_progress(self) -> None:
-        stuck = first_stuck(self._image.instructions, self._image.design)
+        stuck = self._progress.stuck()
         if stuck is not None:
             fault = (
                 "would wait forever (a deadlock): the item that it pops is requested after tiles that do not fit in "

@@ -106,7 +106,7 @@ def fault_in_quantization(scale: Any, zero_point: Any, bits: Any) -> tuple[str, 
     is_number = isinstance(scale, numbers.Real) and not isinstance(scale, bool)
     if not is_number or scale < _MIN_SCALE or not scale <= _MAX_SCALE:
         return "scale", f"a scale is a float32 number above 0, not {scale!r}."
-    if isinstance(bits, bool) or bits not in (8, 16):
+    if not isinstance(bits, int | np.integer) or bits not in (8, 16):
         return "bits", f"bits must be 8 or 16, not {bits!r}."
     maximum = 2 ** (bits - 1) - 1
     is_whole = isinstance(zero_point, int | np.integer) and not isinstance(zero_point, bool)

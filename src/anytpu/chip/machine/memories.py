@@ -85,9 +85,11 @@ def plane_rows(
         group: number of rows of a group.
 
     Returns:
-        The bytes `(groups, group, lanes)`, a view.
+        The bytes `(groups, group, lanes)`, a view; no group if the first row ends behind the buffer.
     """
     start, row_bytes = address * UNIT_BYTES, pitch * UNIT_BYTES
-    groups = (max(0, len(buffer) - start - lanes) // row_bytes + 1) // group
+    groups = ((len(buffer) - start - lanes) // row_bytes + 1) // group
+    if groups < 1:
+        return np.empty((0, group, lanes), dtype)
     strides = (group * row_bytes, row_bytes, 1)
     return np.ndarray((groups, group, lanes), dtype, buffer, start, strides)  # pyright: ignore[reportArgumentType]

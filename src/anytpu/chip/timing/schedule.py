@@ -17,10 +17,9 @@ import math
 from typing import NamedTuple
 
 from anytpu.chip.isa.design import Design
-from anytpu.chip.isa.instructions import Instruction
 from anytpu.chip.isa.units import Unit
 from anytpu.chip.timing.latencies import Latencies
-from anytpu.chip.timing.work import HOST, UnitWork, WorkQueues, queues_of
+from anytpu.chip.timing.work import HOST, UnitWork, WorkQueues
 from anytpu.errors import HazardError
 
 
@@ -275,9 +274,3 @@ class Schedule:
             f"they are used, and put a Sync only after the work that it waits for; or increase weight_fifo_tiles, "
             f"which is {depth}."
         )
-
-
-def first_stuck(instructions: tuple[Instruction, ...], design: Design) -> int | None:
-    """Return the index of the first instruction that would wait forever on a chip, or None."""
-    stuck = Schedule("", queues_of(instructions, design), design, Latencies()).advance()
-    return None if stuck is None else stuck.number

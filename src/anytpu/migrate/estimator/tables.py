@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from anytpu.embedding import EmbeddingConfigSpec, pad_ids
+from anytpu.embedding import EmbeddingConfigSpec
 from anytpu.embedding.feature_ids import ids_of_feature
 from anytpu.embedding.feature_tables import FeatureTables, named_tables
 from anytpu.embedding.stacked_tables import stacks_of
@@ -86,7 +86,16 @@ class EstimatorTables:
             parts: the features of each replica.
         """
         lengths = {name: max(part[name].shape[1] for part in parts) for name in self.names}
-        return [{**part, **{name: pad_ids(part[name], length=n) for name, n in lengths.items()}} for part in parts]
+        return [
+            {
+                **part,
+                **{
+                    name: np.pad(part[name], ((0, 0), (0, length - part[name].shape[1])), constant_values=-1)
+                    for name, length in lengths.items()
+                },
+            }
+            for part in parts
+        ]
 
     def without_ids(self, features: Any) -> Any:
         """Return the features whose shape must not change from batch to batch."""

@@ -75,11 +75,12 @@ class Training:
             FileError: a checkpoint cannot be saved.
             NaNLossError: the loss is not finite.
         """
+        first = self._state.step
         try:
             self._hooks.begin()
-            self._begin_saving()
+            self._begin_saving(first)
             self._hooks.ready()
-            step = self._train(self._state.step, last, itertools.chain([first_batch], self._batches))
+            step = self._train(first, last, itertools.chain([first_batch], self._batches))
             position = self._batches.position()
             self._end_saving(step, position)
             self._hooks.end()
@@ -147,14 +148,14 @@ class Training:
         LOG.info("loss = %.6g, global_step = %d (%s)", self._loss, step, speed)
         self._logged, self._next_line = (step, now_s, compiled), step + self._log_steps
 
-    def _begin_saving(self) -> None:
+    def _begin_saving(self, step: int) -> None:
         """Let errors of saving appear before the first step: save now, or for a resumed run check the room."""
         for listener in self._listeners:
             listener.begin()
         values = self._state.trained_values()
         self._finite = frozenset(name for name, value in values.items() if is_finite(value))
         if self._is_new:
-            self._save(self._state.step, None, self._saver.save_first)
+            self._save(step, None, self._saver.save_first)
         else:
             self._state.checkpoints.check_room(sum(value.nbytes for value in values.values()))
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import h5py
 import keras
+import numpy as np
 
 from anytpu._contexts import value_within
 from anytpu.errors import SettingError
@@ -188,7 +189,7 @@ class TPUModel:
             )
         self._warn_of_global_batches()
         dataset = function()
-        return Dataset.from_generator(function) if isinstance(dataset, Iterator) else dataset
+        return Dataset.from_generator(lambda: map(_as_arrays, function())) if isinstance(dataset, Iterator) else dataset
 
     def _warn_of_global_batches(self) -> None:
         conversion = conversion_of(self)
@@ -205,6 +206,10 @@ class TPUModel:
 
     def __repr__(self) -> str:
         return f"<TPU model of {super().__repr__()[1:-1]}, on {conversion_of(self).strategy!r}>"
+
+
+def _as_arrays(batch: Any) -> Any:
+    return keras.tree.map_structure(lambda leaf: None if leaf is None else np.asarray(leaf), batch)
 
 
 def converted(model: Any, conversion: Conversion) -> Any:

@@ -32,7 +32,7 @@ IDLE_S = 120.0
 """How long a child waits for the next request, seconds."""
 
 _LOOKS_S = 1.0
-_MAX_LINE = 2**18
+_MAX_LINE = 2**22
 _KERNEL = b"tpu_custom_call"
 _LITERAL = re.compile(r" constant\(\{[^)]*\)")
 _Requests = queue.SimpleQueue[tuple[dict[str, Any], bytes]]

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-MAX_STEPS = 2**20
-"""The largest grid that is evaluated: 8 MiB for each value."""
+MAX_STEPS = 2**22
+"""The largest grid that is evaluated: 32 MiB for each value."""
 
 _COMPARISONS = (np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal)
 """By the number that MLIR gives to signed predicates: https://mlir.llvm.org/docs/Dialects/ArithOps/#cmpipredicate"""

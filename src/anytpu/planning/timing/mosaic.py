@@ -31,6 +31,7 @@ _BODY = re.compile(r'"custom_call_config":\{"body":"([A-Za-z0-9+/=]+)"')
 _VECTOR = re.compile(r"vector<([\dx]*)x([a-z]\w*)>")
 _MEMREF = re.compile(r"memref<([\dx]+)x[a-z]")
 _INTEGER = re.compile(r"-?\d+")
+_INTEGERS = re.compile(r"[-\d{},\s]*")
 _CONTRACTED = re.compile(r"dot_dimension_numbers<\[([\d, ]*)\]")
 _DYNAMIC = -(2**63)
 _WORKING = ("arith", "math")
@@ -146,7 +147,8 @@ def _prefetched(main: Any, rank: int, constants: Sequence[str | None]) -> list[n
 
 def _array(argument: Any, literal: str | None) -> np.ndarray | None:
     match = _MEMREF.match(str(argument.type))
-    numbers = [int(number) for number in _INTEGER.findall(literal or "")]
+    is_whole = _INTEGERS.fullmatch(literal or "") is not None
+    numbers = [int(number) for number in _INTEGER.findall(literal or "")] if is_whole else []
     sizes = _sizes(match[1]) if match else []
     # A single number is that of a broadcast.
     is_known = sizes and len(numbers) in (1, math.prod(sizes))
