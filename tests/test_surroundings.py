@@ -33,7 +33,7 @@ HOSTILE = {
     "HTTPS_PROXY": "http://127.0.0.1:9",
     "ALL_PROXY": "http://127.0.0.1:9",
 }
-TESTS = ("tests/report/test_progress.py", "tests/report/test_steps.py", "tests/report/test_terminal.py")
+TESTS = ("tests/report/test_steps.py", "tests/report/test_terminal.py")
 
 
 def test_only_listed_variables_are_seen(tmp_path: Path):

@@ -20,6 +20,8 @@ from anytpu.system.topologies import row_of_cores
 from engine.kernel_switch import compiled
 from forked import python
 
+pytestmark = pytest.mark.optimized
+
 CALL = "anytpu_convolution"
 
 needs_kernels = pytest.mark.skipif(why_not() is not None, reason=f"XLA computes everything here: {why_not()}")
@@ -209,8 +211,6 @@ from anytpu.engine.virtual import VirtualBackend
 from anytpu.program import of
 from anytpu.system.topologies import row_of_cores
 from anytpu_kernels import use_huge_pages
-
-pytestmark = pytest.mark.optimized
 
 def step(state, batch):
     x = jnp.sin(batch["x"][:, None] * batch["x"])

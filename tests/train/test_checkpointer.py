@@ -21,6 +21,8 @@ from anytpu.errors import DataError, FileError, SettingError
 from anytpu.train.checkpoint import Checkpoints, SavePolicy, Saver, Snapshot
 from forked import python
 
+pytestmark = pytest.mark.optimized
+
 X = np.random.default_rng(0).normal(size=(24, 3)).astype("float32")
 Y = X.sum(axis=1, keepdims=True)
 
@@ -267,8 +269,6 @@ def test_a_signal_within_the_first_body_ends_the_loop_at_once(tmp_path: Path):
     program = """
 import sys, threading
 import anytpu as tpu
-
-pytestmark = pytest.mark.optimized
 for step in tpu.Checkpointer(sys.argv[1]).steps(9, state={"a": 0}):
     print("waiting", flush=True)
     threading.Event().wait()
