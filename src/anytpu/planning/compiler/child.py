@@ -33,6 +33,8 @@ IDLE_S = 120.0
 
 _LOOKS_S = 1.0
 _MAX_LINE = 2**22
+_MAX_CODE = 2**26
+"""Bytes of a program whose constants are printed: a captured array of 1 GB would be several GB of text."""
 _KERNEL = b"tpu_custom_call"
 _LITERAL = re.compile(r" constant\(\{[^)]*\)")
 _Requests = queue.SimpleQueue[tuple[dict[str, Any], bytes]]
@@ -101,7 +103,7 @@ def _compiled(header: dict[str, Any], code: bytes) -> tuple[dict[str, Any], str]
     """Compile to machine code; return the sizes and the HLO text."""
     compiled = _compile(header, code)
     # The dump takes a second compilation, so it comes last.
-    text = _text(compiled) or _dumped_text(header, code)
+    text = _text(compiled, _has_masks(code)) or _dumped_text(header, code)
     sizes = compiled.memory_analysis()
     answer = {
         "argument_bytes": sizes.argument_size_in_bytes,
@@ -150,16 +152,21 @@ def _memory(assignment: str) -> dict[str, Any]:
     return {"argument_bytes": sizes["parameter"], "temp_bytes": sizes[""], **fixed}
 
 
-def _text(compiled: Any) -> str | None:
+def _text(compiled: Any, has_masks: bool) -> str | None:
     """Return the text of a program, or None if this jaxlib cannot read the output of a newer libtpu."""
     try:
         text = compiled.as_text()
         with contextlib.suppress(ImportError, AttributeError):
             # The mask of an attention kernel is a constant.
-            text = _with_masks(_jax.text_with_constants(compiled)) if _KERNEL.decode() in text else text
+            text = _with_masks(_jax.text_with_constants(compiled)) if has_masks else text
         return text
     except jax.errors.JaxRuntimeError:
         return None
+
+
+def _has_masks(code: bytes) -> bool:
+    """Return whether a program has kernels, whose masks may be constants, and is small enough to print these."""
+    return _KERNEL in code and len(code) <= _MAX_CODE
 
 
 def _with_masks(text: str) -> str:
@@ -185,7 +192,7 @@ def _dumped_text(header: dict[str, Any], code: bytes) -> str:
 def _dumping(header: dict[str, Any], folder: str, code: bytes) -> dict[str, Any]:
     """Return a request whose compilation dumps its stages into a folder; those of a kernel with all constants."""
     dump = {"xla_dump_to": folder, "xla_dump_hlo_as_text": "True"}
-    if _KERNEL in code:
+    if _has_masks(code):
         dump["xla_dump_large_constants"] = "True"
     return header | {"options": header["options"] | dump}
 
