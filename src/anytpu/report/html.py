@@ -15,9 +15,6 @@ import html
 from collections.abc import Sequence
 from pathlib import Path
 
-from anytpu.errors import SettingError
-from anytpu.files.replacing import write_text
-
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _VOID = {"meta", "link", "br", "rect", "circle", "polyline", "line", "path"}
 
@@ -196,20 +193,6 @@ def whole(title: str, content: Markup, style: str = "", script: str = "") -> str
 def piece(content: Markup, style: str = "") -> Markup:
     """Return content as an HTML fragment for a notebook, without a script."""
     return element("div", _style(style), content, class_="anytpu-report")
-
-
-def write(text: str, path: str | Path) -> Path:
-    """Write a page to a file and return its path.
-
-    Raises:
-        SettingError: the file cannot be written.
-    """
-    target = Path(path)
-    try:
-        write_text(target, text)
-    except OSError as error:
-        raise SettingError(f"the page cannot be written to {str(path)!r}: {error.strerror or error}") from error
-    return target
 
 
 def _style(own: str) -> Markup:

@@ -15,7 +15,7 @@ from anytpu.chip.assembly.instruction_text import write_instruction
 from anytpu.chip.page import figures, multiplication, sections, timeline
 from anytpu.chip.page.record import ChipPage
 from anytpu.chip.page.text import facts
-from anytpu.report import html
+from anytpu.report import html, output
 from anytpu.report.html import Markup, cards, element, joined, predicted, remark, section
 from anytpu.report.wording import percent
 
@@ -64,7 +64,7 @@ def write_page(record: ChipPage, path: str | Path) -> Path:
     Raises:
         SettingError: the file cannot be written.
     """
-    return html.write(page(record), path)
+    return output.write(page(record), path, "the page")
 
 
 def _header(page: ChipPage) -> Markup:

@@ -26,6 +26,7 @@ from anytpu.chip.page.levels import buffer_levels, fifo_levels
 from anytpu.chip.timing.record import Event, Timing
 from anytpu.errors import SettingError
 from anytpu.files.replacing import replaced
+from anytpu.report.output import explained
 
 _PROCESS = 1
 _LAYERS = len(LANES) + 1
@@ -54,11 +55,9 @@ def write_trace(timing: Timing, path: str | Path, image: Image | None = None) ->
             "program.time(events=True)"
         )
     target = Path(path)
-    try:
-        with replaced(target) as unfinished, _open(unfinished, is_packed=target.suffix == ".gz") as file:
-            _write(file, timing, image)
-    except OSError as error:
-        raise SettingError(f"the trace cannot be written to {str(path)!r}: {error.strerror or error}") from error
+    is_packed = target.suffix == ".gz"
+    with explained("the trace", path), replaced(target) as unfinished, _open(unfinished, is_packed=is_packed) as file:
+        _write(file, timing, image)
     return target
 
 

@@ -10,6 +10,7 @@ from typing import Literal
 
 from anytpu.planning.page.terminal import print_plan
 from anytpu.planning.records import Plan
+from anytpu.report import output
 from anytpu.report.terminal import open_console
 
 
@@ -27,9 +28,8 @@ class PlanReport:
             SettingError: the file cannot be written.
         """
         from anytpu.planning.page.page import page
-        from anytpu.report import html
 
-        return html.write(page(record), path)
+        return output.write(page(record), path, "the page")
 
     def to_fragment(self, record: Plan) -> str:
         """Return a plan as an HTML fragment, for a notebook."""

@@ -11,7 +11,8 @@ from anytpu.errors import SettingError
 from anytpu.planning.records.lock import lock_of
 from anytpu.planning.records.lock_check import MEMORY_PERCENT, STEP_PERCENT, LockCheck, compare_with_lock
 from anytpu.planning.records.prediction import Prediction, step_text
-from anytpu.planning.records.shown import ShownRecord, write_record
+from anytpu.planning.records.shown import ShownRecord
+from anytpu.report import output
 from anytpu.showing import report
 
 FORMAT = 1
@@ -141,7 +142,7 @@ class Plan(ShownRecord):
             >>> plan.lock("plan.lock")  # doctest: +SKIP
             PosixPath('plan.lock')
         """
-        return write_record(lock_of(self.job, (*self.predictions, *self.sweep)).to_text(), path, "the lock")
+        return output.write(lock_of(self.job, (*self.predictions, *self.sweep)).to_text(), path, "the lock")
 
     def check_lock(
         self, path: str | Path, *, step_percent: float = STEP_PERCENT, memory_percent: float = MEMORY_PERCENT

@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, ClassVar
 
-from anytpu.errors import SettingError
-from anytpu.files.replacing import write_text
+from anytpu.report import output
 from anytpu.showing import report
 
 
@@ -36,27 +35,8 @@ class ShownRecord:
         Raises:
             SettingError: the file cannot be written.
         """
-        return write_record(json.dumps(self.to_record(), indent=1) + "\n", path, self.noun)
+        return output.write(json.dumps(self.to_record(), indent=1) + "\n", path, self.noun)
 
     def _repr_html_(self) -> str:
         """Return the HTML that a notebook shows."""
         return report(self.report_name).to_fragment(self)
-
-
-def write_record(text: str, path: str | Path, noun: str) -> Path:
-    """Write the text of a record to a file, which is replaced, and return its path.
-
-    Args:
-        text: the text.
-        path: the file.
-        noun: name of the record in the error: "the layouts".
-
-    Raises:
-        SettingError: the file cannot be written.
-    """
-    place = Path(path)
-    try:
-        write_text(place, text)
-    except OSError as error:
-        raise SettingError(f"{noun} cannot be written to {str(path)!r}: {error.strerror or error}") from error
-    return place

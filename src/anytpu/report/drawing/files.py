@@ -17,10 +17,10 @@ from typing import Literal
 
 from PIL import Image, ImageDraw, ImageFont
 
-from anytpu.errors import SettingError
 from anytpu.files.replacing import replaced, write_text
 from anytpu.report.drawing import svg
 from anytpu.report.drawing.shapes import COLOURS, Dot, Drawing, Label, Polyline, Rectangle, titled
+from anytpu.report.output import explained
 
 SCALE = 2
 """Pixels per point of the drawing, in each direction."""
@@ -46,12 +46,10 @@ def write(drawings: Sequence[Drawing], folder: str | Path, form: Literal["svg", 
     """
     target = Path(folder)
     paths = [target / f"{drawing.name}.{form}" for drawing in drawings]
-    try:
+    with explained("the plots", folder):
         target.mkdir(parents=True, exist_ok=True)
         for drawing, path in zip(drawings, paths, strict=True):
             _write(titled(drawing), path, form)
-    except OSError as error:
-        raise SettingError(f"the plots cannot be written to {str(folder)!r}: {error.strerror or error}") from error
     return paths
 
 
