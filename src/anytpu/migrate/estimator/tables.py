@@ -86,16 +86,7 @@ class EstimatorTables:
             parts: the features of each replica.
         """
         lengths = {name: max(part[name].shape[1] for part in parts) for name in self.names}
-        return [
-            {
-                **part,
-                **{
-                    name: np.pad(part[name], ((0, 0), (0, length - part[name].shape[1])), constant_values=-1)
-                    for name, length in lengths.items()
-                },
-            }
-            for part in parts
-        ]
+        return [{**part, **{name: _filled(part[name], length) for name, length in lengths.items()}} for part in parts]
 
     def without_ids(self, features: Any) -> Any:
         """Return the features whose shape must not change from batch to batch."""
@@ -162,3 +153,7 @@ class EstimatorTables:
 
     def _ids(self, features: Any) -> dict[str, Any]:
         return {name: features[name] for name in self.names}
+
+
+def _filled(ids: np.ndarray, length: int) -> np.ndarray:
+    return np.pad(ids, ((0, 0), (0, length - ids.shape[1])), constant_values=-1)
