@@ -7,6 +7,9 @@ import io
 import logging
 import re
 import socket
+import socketserver
+import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,11 +18,11 @@ from typing import Any
 import grpc
 import pytest
 
-from anytpu.errors import WorkerError
 from anytpu.system.workers import WorkerAddress
 from anytpu.worker import log
 from anytpu.worker.session import describe_worker, worker_status
 from anytpu.worker.wire import SERVICE, messages
+from forked import python
 from worker.strangers import PREFACE, SETTINGS, call_of, encrypted, frame
 from worker.worker_process import WorkerProcess
 
@@ -113,21 +116,49 @@ def test_a_line_of_the_log_is_one_line(monkeypatch: pytest.MonkeyPatch):
     assert all(line.startswith("    ") and line.isprintable() for line in traceback)
 
 
-@pytest.mark.parametrize(
-    "code", ["UNAUTHENTICATED", "FAILED_PRECONDITION", "ABORTED", "RESOURCE_EXHAUSTED", "INTERNAL"]
-)
-def test_a_worker_does_not_write_on_the_terminal_of_a_client(code: str, capfd: pytest.CaptureFixture[str]):
+ASK = """
+import sys
+from anytpu.errors import WorkerError
+from anytpu.system.workers import WorkerAddress
+from anytpu.worker.session import describe_worker
+for target in sys.argv[1:]:
+    try:
+        describe_worker(WorkerAddress(target))
+    except WorkerError as error:
+        print(error)
+"""
+
+
+def refusal_of(code: str) -> Any:
+    """Return an answer of an impostor that ends a call with a status and a forged text."""
     start = {"ABORTED": "memory ", "RESOURCE_EXHAUSTED": "queue "}.get(code, "")
+    return lambda _, context: context.abort(getattr(grpc.StatusCode, code), start + FORGED)
 
-    def refuse(_: bytes, context: Any) -> bytes:
-        context.abort(getattr(grpc.StatusCode, code), start + FORGED)
-        raise AssertionError
 
-    with impostor(refuse) as address, pytest.raises(WorkerError) as caught:
-        describe_worker(address)
-    assert str(caught.value).isprintable()
-    assert r"\x1b[2J" in str(caught.value)
-    assert capfd.readouterr().err == ""
+class GoesAway(socketserver.BaseRequestHandler):
+    """Ends each connection with a forged reason. gRPC prints the reason, if it prints."""
+
+    def handle(self) -> None:
+        reason = bytes(4) + (2).to_bytes(4, "big") + FORGED.encode()
+        self.request.sendall(frame(SETTINGS, 0, 0, b"") + frame(GOAWAY, 0, 0, reason))
+        while self.request.recv(4096):
+            pass
+
+
+def test_a_worker_does_not_write_on_the_terminal_of_a_client():
+    """In a process of its own: gRPC reads how much it may print when a process imports it first."""
+    codes = ["UNAUTHENTICATED", "FAILED_PRECONDITION", "ABORTED", "RESOURCE_EXHAUSTED", "INTERNAL"]
+    with contextlib.ExitStack() as stack:
+        leaving = stack.enter_context(socketserver.ThreadingTCPServer(("127.0.0.1", 0), GoesAway))
+        stack.callback(leaving.shutdown)
+        threading.Thread(target=leaving.serve_forever).start()
+        targets = [stack.enter_context(impostor(refusal_of(code))).target for code in codes]
+        targets.append(f"127.0.0.1:{leaving.server_address[1]}")
+        client = subprocess.run([*python(), "-c", ASK, *targets], capture_output=True, text=True)
+    assert client.stderr == ""
+    lines = client.stdout.splitlines()
+    assert len(lines) == len(targets)
+    assert all(line.isprintable() and r"\x1b[2J" in line for line in lines)
 
 
 def test_texts_of_messages_are_escaped():

@@ -173,6 +173,7 @@ def help_of(name: str) -> str:
     return _parsers()[name].format_help()
 
 
+@functools.cache
 def _parsers() -> dict[str, Parser]:
     """Return the parser of each command and action by name; "" has the top-level parser."""
     parser = Parser(
