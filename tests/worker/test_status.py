@@ -15,9 +15,9 @@ from pathlib import Path
 import grpc
 import pytest
 
-from anytpu.errors import WorkerError
 from anytpu.worker.connection import open_channel
 from anytpu.worker.session import Session
+from forked import python
 from worker.strangers import is_over
 from worker.test_faults import address_of, works
 from worker.worker_process import WorkerProcess
@@ -78,30 +78,34 @@ def test_a_program_waits_for_its_turn(watched: WorkerProcess):
     assert begun.is_set()
 
 
+WAIT = """
+import sys, threading
+from anytpu.errors import WorkerError
+from anytpu.system.workers import parse_worker
+from anytpu.worker.session import Session
+
+def wait():
+    try:
+        Session(parse_worker(sys.argv[1]))
+    except WorkerError as error:
+        print(error, flush=True)
+
+for _ in range(34):
+    threading.Thread(target=wait).start()
+"""
+
+
 def test_too_many_programs_wait(watched: WorkerProcess):
     first = Session(address_of(watched))
-    texts: list[str] = []
-
-    def wait() -> None:
-        try:
-            Session(address_of(watched)).close()
-        except WorkerError as error:
-            texts.append(str(error))
-
-    waiting = [threading.Thread(target=wait) for _ in range(34)]
-    for thread in waiting:
-        thread.start()
-    for _ in range(600):
-        if len(texts) == 2:
-            break
-        waiting[0].join(0.1)
+    with subprocess.Popen([*python(), "-c", WAIT, watched.url], stdout=subprocess.PIPE, text=True) as waiting:
+        assert waiting.stdout is not None
+        texts = [waiting.stdout.readline() for _ in range(2)]
+        waiting.terminate()  # None of the others gets its turn, which would start 32 programs one after the other.
     first.close()
     assert texts == 2 * [
         f"the worker at {watched.target} is in use, and 32 programs wait for their turn, which is the maximum. Wait "
-        "until some of them ended, or start a second worker on another port"
+        "until some of them ended, or start a second worker on another port\n"
     ]
-    for thread in waiting:
-        thread.join(120)
 
 
 def test_silent_connections_to_the_metrics(watched: WorkerProcess):
