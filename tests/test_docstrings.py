@@ -26,7 +26,7 @@ from anytpu.planning.records.target import target_named
 from program_samples import linear
 from source_tree import modules
 
-FLAGS = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL
+FLAGS = doctest.ELLIPSIS
 # Their examples show a call with a value that only the text describes.
 SKETCHES = {
     "anytpu.chip.network.functions",

@@ -44,7 +44,7 @@ def check_memory(needed_bytes: int) -> None:
     Example:
         >>> check_memory(2**60)
         Traceback (most recent call last):
-        ValueError: it needs 1024 PiB of memory, and ... are free
+        ValueError: it needs 1,024 PiB of memory, and ... are free
     """
     if needed_bytes <= _UNCHECKED_BYTES:
         return
