@@ -122,17 +122,36 @@ class Feed:
 
 
 @dataclasses.dataclass(frozen=True)
+class BlockResult:
+    """A plane that is made of some columns of a block of outputs.
+
+    Attributes:
+        target: the result plane.
+        settings: registers of the Activate.
+        wide: whether the result is 16-bit.
+        table: whether the Activate looks up the table that `settings` names.
+        lane: the column of its first lane.
+    """
+
+    target: StoragePlane
+    settings: RegisterValues
+    wide: bool
+    table: bool
+    lane: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
 class Block:
     """One block of outputs of a product.
 
     Attributes:
-        target: the result plane.
+        results: the planes that are made of it, side by side in its columns.
         feeds: the feeds that are summed, in the order of the tiles.
         tiles: block of the Weight Memory where the first tile starts; the tiles are consecutive.
         parameters: block of the Weight Memory where its parameters start.
     """
 
-    target: StoragePlane
+    results: tuple[BlockResult, ...]
     feeds: tuple[Feed, ...]
     tiles: int
     parameters: int
@@ -150,17 +169,14 @@ class ProductJob(Job):
     Attributes:
         blocks: its blocks of outputs.
         rows: number of rows of the result.
-        settings: registers of the Convolve (ZERO_POINT) and of the Activate.
-        wide, wide_out: whether the source and the result are 16-bit.
-        table: whether the Activate looks up the table that `settings` names.
+        settings: registers of the Convolve (ZERO_POINT), and of the Activates where all have the same.
+        wide: whether the source is 16-bit.
     """
 
     blocks: tuple[Block, ...]
     rows: int
     settings: RegisterValues
     wide: bool
-    wide_out: bool
-    table: bool
 
 
 @dataclasses.dataclass(frozen=True)

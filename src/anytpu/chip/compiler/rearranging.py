@@ -14,6 +14,7 @@ import numpy as np
 
 from anytpu.chip.compiler.jobs import (
     Block,
+    BlockResult,
     Feed,
     PlaneOperation,
     PlaneOperationsJob,
@@ -57,8 +58,11 @@ def _(node: Slice, lowering: Lowering) -> None:
 
 @lower.register
 def _(node: Concatenate, lowering: Lowering) -> None:
-    if node.axis == 2:
+    if node.axis == 2 and node.output not in lowering.shared:
         lowering.layouts[node.output] = tuple(plane for name in node.inputs for plane in lowering.layouts[name])
+        return
+    if node.axis == 2:
+        _share_rows(node, lowering)
         return
     target = lowering.layouts.get(node.output)
     if target is None:
@@ -75,6 +79,20 @@ def _(node: Concatenate, lowering: Lowering) -> None:
             if source != part:
                 arrange(source, 0, part, rows, node, lowering, wide=_is_wide(node.output, lowering))
         first += rows
+
+
+def _share_rows(node: Concatenate, lowering: Lowering) -> None:
+    """Copy the inputs into the same rows, except for those that were written there."""
+    target = lowering.layouts.get(node.output)
+    if target is None:
+        target = lowering.target(node.output, lowering.structure(node.output), _layer(node))
+    first = 0
+    for name in node.inputs:
+        part = channels_of(target, first, first + lowering.channels(name))
+        assert part is not None  # the planes are cut where an input begins
+        if part != lowering.layouts[name]:
+            arrange(lowering.layouts[name], 0, part, lowering.rows(name), node, lowering, wide=_is_wide(name, lowering))
+        first += lowering.channels(name)
 
 
 @lower.register
@@ -149,20 +167,20 @@ def arrange(
         if part is not None and len(part) == 1 and part[0].runs == plane.runs:
             steps.append(PlaneOperation("copy", part[0], plane, rows, limits, None, 0, None, wide, wide))
         else:
-            blocks.append(_selection(source, first, plane, rows, lowering))
+            blocks.append(_selection(source, first, plane, rows, lowering, wide=wide))
         first += plane.channels
     if steps:
         reads, writes = storages_of([[s.source] for s in steps]), storages_of([[s.target] for s in steps])
         lowering.jobs.append(PlaneOperationsJob(_tag(node), reads, writes, tuple(steps)))
     if blocks:
         reads = storages_of([[feed.plane for feed in block.feeds] for block in blocks])
-        writes = storages_of([[block.target] for block in blocks])
+        writes = storages_of([[result.target for result in block.results] for block in blocks])
         settings = {**limits, Register.OUT_ZERO_POINT: 0, Register.BATCH: lowering.batch}
-        job = ProductJob(_tag(node), reads, writes, tuple(blocks), rows, settings, wide, wide, False)
+        job = ProductJob(_tag(node), reads, writes, tuple(blocks), rows, settings, wide)
         lowering.jobs.append(job)
 
 
-def _selection(source: Layout, first: int, target: StoragePlane, rows: int, lowering: Lowering) -> Block:
+def _selection(source: Layout, first: int, target: StoragePlane, rows: int, lowering: Lowering, *, wide: bool) -> Block:
     """Return the product that copies channels from `first` on to the lanes of a plane."""
     array, design = lowering.design.array, lowering.design
     columns = numbers_of(target.runs, first, array)
@@ -184,7 +202,7 @@ def _selection(source: Layout, first: int, target: StoragePlane, rows: int, lowe
     key = (np.where(chosen < 0, -1, chosen - minimum).tobytes(), np.where(columns < 0, -1, columns - minimum).tobytes())
     address = lowering.memory.reserve(("selection", key), len(feeds), design.tile_blocks, tiles)
     block = lowering.memory.reserve("ones", 1, design.parameter_blocks, parameters)
-    return Block(target, tuple(feeds), address, block)
+    return Block((BlockResult(target, {}, wide, False),), tuple(feeds), address, block)
 
 
 def row_feed(plane: StoragePlane, rows: int, batch: int) -> Feed:
