@@ -200,9 +200,11 @@ def _block(pieces: tuple[_Piece, ...], feeds: tuple[Feed, ...], lowering: Loweri
 def _parameters(piece: _Piece, lowering: Lowering) -> np.ndarray:
     node = piece.node
     source, target = lowering.quantization(node.inputs[0]), lowering.quantization(node.output)
-    multipliers = convolution_multipliers(source, node.weight_scales, target)
-    bias = folded_bias(node.weights, node.bias, source.zero_point)
-    return parameters_of(bias, multipliers, piece.columns(lowering.design.array))
+    own = slice(piece.first, piece.first + piece.plane.channels)
+    multipliers = convolution_multipliers(source, node.weight_scales[own], target)
+    bias = folded_bias(node.weights[..., own], node.bias[own], source.zero_point)
+    columns = piece.columns(lowering.design.array)
+    return parameters_of(bias, multipliers, np.where(columns < 0, -1, columns - piece.first))
 
 
 def _tag(
