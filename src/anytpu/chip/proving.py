@@ -6,8 +6,8 @@ chip computes each example independently.
 
 Rule: a difference of more than rounding is an error, and the network is not compiled. Integers and booleans may differ
 in few of the numbers, since an argmax or a rounding may fall either way where two values nearly tie. In a program of
-16-bit floats ties are frequent. There a number is a tie if the program itself gives another one as soon as its inputs
-and its state change by no more than such floats round.
+16-bit floats ties are frequent. There a number is a tie if the program itself gives another one when its inputs and
+state change as much as such floats round.
 """
 
 from __future__ import annotations

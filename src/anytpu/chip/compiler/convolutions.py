@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anytpu.chip.compiler.jobs import Block, BlockResult, Feed, ProductJob, WindowGeometry, storages_of
+from anytpu.chip.compiler.jobs import Block, BlockResult, Feed, ProductJob, storages_of
 from anytpu.chip.compiler.lowering import Lowering, lower
 from anytpu.chip.compiler.planes import Layout, StoragePlane, stacks
 from anytpu.chip.compiler.results import NodeResult, result_of
@@ -24,6 +24,7 @@ from anytpu.chip.compiler.tiles import folded_bias, numbers_of, parameters_of, r
 from anytpu.chip.graph.arithmetic import convolution_multipliers
 from anytpu.chip.graph.nodes import Convolution
 from anytpu.chip.image.image import Tag
+from anytpu.chip.isa.geometry import Window
 from anytpu.chip.isa.registers import Register
 
 _MAX_TAPS = 65535  # The maximum of register KERNEL_WIDTH.
@@ -79,7 +80,7 @@ def _(node: Convolution, lowering: Lowering) -> None:
         storages_of([[piece.plane for piece in pieces]]),
         blocks,
         rows,
-        {**pieces[0].result.settings, Register.ZERO_POINT: zero_point, **window.settings(lowering.batch)},
+        {**pieces[0].result.settings, Register.ZERO_POINT: zero_point, **window.settings()},
         wide,
     )
     lowering.jobs.append(job)
@@ -107,11 +108,11 @@ def _side_by_side(pieces: Sequence[_Piece], array: int) -> list[tuple[_Piece, ..
     return [tuple(block) for block in blocks]
 
 
-def _window(node: Convolution, lowering: Lowering) -> WindowGeometry:
+def _window(node: Convolution, lowering: Lowering) -> Window:
     source, target = lowering.network.shapes[node.inputs[0]], lowering.network.shapes[node.output]
     pad = node.padding[0][0], node.padding[1][0]
     kernel = node.weights.shape[0], node.weights.shape[1]
-    return WindowGeometry(source[:2], target[:2], kernel, node.strides, node.dilation, pad)
+    return Window.over(lowering.batch, source[:2], target[1], kernel, node.strides, node.dilation, pad)
 
 
 def _passes(mapping: Mapping) -> int:
@@ -120,7 +121,7 @@ def _passes(mapping: Mapping) -> int:
 
 
 def _way(
-    columns: Sequence[tuple[_Piece, ...]], source: Layout, window: WindowGeometry, lowering: Lowering, packed: bool
+    columns: Sequence[tuple[_Piece, ...]], source: Layout, window: Window, lowering: Lowering, packed: bool
 ) -> Mapping:
     node = columns[0][0].node
     feeds = _feeds(node, source, window, lowering, packed)
@@ -134,12 +135,12 @@ def _way(
     return tuple(blocks)
 
 
-def _feeds(node: Convolution, source: Layout, window: WindowGeometry, lowering: Lowering, packed: bool) -> list[Feed]:
+def _feeds(node: Convolution, source: Layout, window: Window, lowering: Lowering, packed: bool) -> list[Feed]:
     array, depth = lowering.design.array, lowering.channels(node.inputs[0])
     feeds, first = [], 0
-    if window.is_plain and packed and window.target == (1, 1) and node.groups == 1:
+    if window.is_plain and packed and window.in_height == window.in_width == 1 and node.groups == 1:
         for stack in stacks(source, lowering.batch, _MAX_TAPS):
-            feeds.append(_of_stack(stack, first, array))
+            feeds.append(_of_stack(stack, first, array, lowering.batch))
             first += len(stack) * stack[0].channels
         return feeds
     for plane in source:
@@ -151,11 +152,11 @@ def _feeds(node: Convolution, source: Layout, window: WindowGeometry, lowering: 
     return feeds
 
 
-def _of_stack(stack: list[StoragePlane], first: int, array: int) -> Feed:
+def _of_stack(stack: list[StoragePlane], first: int, array: int, batch: int) -> Feed:
     plane, count = stack[0], len(stack)
     if count == 1 and plane.shift == 0:
         return Feed(plane, first)
-    window = WindowGeometry((1, count), (1, 1), (1, count))
+    window = Window.over(batch, (1, count), 1, (1, count))
     return Feed(plane, first, plane.channels, max(1, array // plane.span), window)
 
 

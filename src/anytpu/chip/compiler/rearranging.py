@@ -19,7 +19,6 @@ from anytpu.chip.compiler.jobs import (
     PlaneOperation,
     PlaneOperationsJob,
     ProductJob,
-    WindowGeometry,
     storages_of,
 )
 from anytpu.chip.compiler.lowering import Lowering, lower
@@ -27,6 +26,7 @@ from anytpu.chip.compiler.planes import Layout, StoragePlane, channels_of, commo
 from anytpu.chip.compiler.tiles import numbers_of
 from anytpu.chip.graph.nodes import Concatenate, Node, Reshape, Slice
 from anytpu.chip.image.image import Tag
+from anytpu.chip.isa.geometry import Window
 from anytpu.chip.isa.registers import Register
 
 
@@ -52,7 +52,8 @@ def _(node: Slice, lowering: Lowering) -> None:
         lowering.layouts[node.output] = tuple(plane.row(first) for plane in source)
     else:
         target = lowering.target(node.output, structure_of(source), _layer(node))
-        window = WindowGeometry(shape[:2], lowering.network.shapes[node.output][:2], pad=(0, -node.start))
+        width = lowering.network.shapes[node.output][1]
+        window = Window.over(lowering.batch, shape[:2], width, pad=(0, -node.start))
         _copy_windows(source, target, [window] * len(source), lowering.rows(node.output), node, lowering)
 
 
@@ -125,7 +126,7 @@ def _gather_positions(node: Reshape, count: int, positions: int, lowering: Lower
     structure = structure_of(source) * count
     target = lowering.target(node.output, structure, _layer(node))
     windows = [
-        WindowGeometry((1, positions), (1, positions // count), strides=(1, count), pad=(0, -index))
+        Window.over(lowering.batch, (1, positions), positions // count, strides=(1, count), pad=(0, -index))
         for index in range(count)
         for _ in source
     ]
@@ -133,15 +134,13 @@ def _gather_positions(node: Reshape, count: int, positions: int, lowering: Lower
 
 
 def _copy_windows(
-    source: Layout, target: Layout, windows: list[WindowGeometry], rows: int, node: Node, lowering: Lowering
+    source: Layout, target: Layout, windows: list[Window], rows: int, node: Node, lowering: Lowering
 ) -> None:
     quantization = lowering.quantization(node.output)
     wide = quantization.bits == 16
     limits = {Register.ZERO_POINT: quantization.zero_point, **_limits(quantization.bits)}
     steps = tuple(
-        PlaneOperation(
-            "max", plane, other, rows, {**limits, **window.settings(lowering.batch)}, None, 0, window, wide, wide
-        )
+        PlaneOperation("max", plane, other, rows, {**limits, **window.settings()}, None, 0, window, wide, wide)
         for plane, other, window in zip(source, target, windows, strict=True)
     )
     lowering.jobs.append(PlaneOperationsJob(_tag(node), storages_of([source]), storages_of([target]), steps))
@@ -210,8 +209,8 @@ def row_feed(plane: StoragePlane, rows: int, batch: int) -> Feed:
     if plane.shift == 0:
         return Feed(plane)
     # A shifted row starts after other lanes, and the lanes after it belong to the next row: take only its own lanes.
-    positions = (1, rows // batch)
-    return Feed(plane, window=WindowGeometry(positions, positions))
+    positions = rows // batch
+    return Feed(plane, window=Window.over(batch, (1, positions), positions))
 
 
 def compacted(tensor: str, node: Node, lowering: Lowering) -> Layout:

@@ -130,7 +130,7 @@ def _convolve(
     plane = feed.plane
     emitter.set(
         {
-            **feed.window.settings(int(job.settings[Register.BATCH])),
+            **feed.window.settings(),
             Register.PITCH: plane.pitch,
             Register.HIGH_OFFSET: plane.high,
             Register.LANES: feed.lanes,

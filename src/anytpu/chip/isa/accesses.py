@@ -5,9 +5,8 @@ The compiler inserts the Syncs, the checker finds missing ones, and the time mod
 this function, and so agree.
 
 Rule: a range is never too small. The rows of a plane are PITCH units apart, and the units between two rows count as
-accessed; those between the parts of rows that `OUT_UNITS` selects do not. For a window, everything between its first
-and its last row of the source counts. Planes that are not adjacent
-are separate ranges.
+accessed. Only the parts of rows that OUT_UNITS selects are ranges of their own. For a window, everything between its
+first and its last row of the source counts. Planes that are not adjacent are separate ranges.
 """
 
 from __future__ import annotations

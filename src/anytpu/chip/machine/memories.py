@@ -68,12 +68,13 @@ def check_room(image: Image, example_bytes: int = 0) -> None:
     """
     design = image.design
     chip_bytes = design.unified_buffer_bytes + design.accumulator_rows * design.array * np.int32().nbytes
+    outside_bytes = image.host_bytes + image.batch * example_bytes
     try:
-        check_memory(image.host_bytes + chip_bytes + image.batch * example_bytes)
+        check_memory(outside_bytes + chip_bytes)
     except ValueError as error:
         raise CapacityError(
-            f"This machine lacks the memory to run {image.name!r}: {image.host_bytes:,} bytes for the host's buffer, "
-            f"plus the memories of the chip. Compile it for smaller batches than {image.batch:,}."
+            f"This machine lacks the memory to run {image.name!r}: {outside_bytes:,} bytes for the host's buffer "
+            f"and the inputs, plus the memories of the chip. Compile it for smaller batches than {image.batch:,}."
         ) from error
 
 
