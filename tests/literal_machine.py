@@ -146,7 +146,7 @@ class LiteralMachine:
         table = self.tables[self.get(R.TABLE)] if instruction.table else None
         result = {}
         for row in range(instruction.rows):
-            for lane in range(32 * self.get(R.OUT_PITCH)):
+            for lane in range(32 * (self.get(R.OUT_UNITS) or self.get(R.OUT_PITCH))):
                 with np.errstate(over="ignore"):
                     q = self.integer(instruction, row, lane)
                 q = int(min(max(q, self.get(R.LOW)), self.get(R.HIGH)))
@@ -164,6 +164,7 @@ class LiteralMachine:
         operation, wide = instruction.operation, instruction.wide
         pitch, offset = self.get(R.PITCH), self.get(R.HIGH_OFFSET)
         if operation == "scale":
+            lane += self.get(R.SOURCE_LANE)
             if lane >= self.array:
                 return self.rounded(f32(0))
             bias, multiplier = self.parameter[0][lane], f32(self.parameter[1][lane])

@@ -84,7 +84,9 @@ def test_few_rows_share_a_few_images(program: ChipProgram, tmp_path: Path):
     fresh = tpu.chip.load(program.save(tmp_path / "net.tpu"))
     for rows in (1, 3, 4, 5, 7, 8, 15, 16, 40):
         fresh.run(X[:rows])
-    assert sorted(one.batch for one in fresh._images._known.values()) == [1, 4, 8, 16]
+    images = list(fresh._images._known.values())
+    assert sorted(one.batch for one in images) == [1, 4, 8, 16]
+    assert all(one.weights is fresh.image().weights for one in images)
 
 
 def test_a_knob_stays_out_of_the_instructions(program: ChipProgram):

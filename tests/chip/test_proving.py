@@ -102,6 +102,25 @@ def test_half_precision_is_compared_roughly(dtype: str):
     prove(program, read(program), [X])
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_integers_of_half_precision_differ_only_where_they_tie(dtype: str):
+    x = np.linspace(-1, 1, 24, dtype=np.float32).reshape(8, 3)
+
+    def counted(most: float) -> Any:
+        def function(weights: Any, x: Any) -> Any:
+            y = jnp.tanh(x.astype(dtype) * weights.astype(dtype)) * 40  # many of these nearly tie
+            return weights, jnp.round(y + 3 * (x > most)).astype("int32")
+
+        return of(function, (np.full(3, 1.3, np.float32), np.zeros((8, 3), np.float32)), "infer", True)
+
+    prove(counted(2), read(counted(2)), [x])
+    with pytest.raises(QuantizationError) as caught:  # a quarter of the integers is off by 3
+        prove(counted(2), read(counted(0.5)), [x])
+    assert str(caught.value).startswith(
+        "function/infer was read wrongly: on the examples its output 'convert' is off by 3, "
+    )
+
+
 def test_a_model_that_computes_with_its_number_of_examples():
     def sized(weights: Any, x: Any) -> Any:
         return x @ weights / x.shape[0]

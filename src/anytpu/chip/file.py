@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -25,26 +24,28 @@ import numpy as np
 from anytpu.chip.file_parts import PARTS, SAVE_AGAIN, Packed, join_parts, split_parts
 from anytpu.chip.graph.nodes import HostStep, Network
 from anytpu.chip.image.image import Image, Resident, Tag
-from anytpu.chip.image.serialization import RecordDecoder, RecordEncoder, binding, join_arrays, size_bytes, split_arrays
+from anytpu.chip.image.serialization import (
+    RecordDecoder,
+    RecordEncoder,
+    binding,
+    fault_in_size,
+    join_arrays,
+    size_bytes,
+    split_arrays,
+)
 from anytpu.chip.images import check_spill
 from anytpu.chip.isa import Instruction, decode, encode
 from anytpu.chip.isa.design import Design
-from anytpu.chip.jobs import TRACED_ROWS
-from anytpu.chip.network.operations import HostOperations
 from anytpu.chip.quantized.checking import check_network
 from anytpu.errors import ChipError, ChipFileError
 from anytpu.files.json_text import MAX_JSON_BYTES, check_json, read_json
 from anytpu.files.opening import read_file
 from anytpu.files.replacing import replaced
-from anytpu.units import GIB, format_bytes
 
 SUFFIX = ".tpu"
 """Suffix of a program file's name."""
 
 _HEADER, _CODE, _WEIGHTS, _NETWORK, _ARRAYS = PARTS
-
-MAX_STEP_BYTES = GIB
-"""Maximum bytes of the values of a host step that is written for more rows than the program's batch."""
 
 MAX_PART_BYTES = {_HEADER: MAX_JSON_BYTES, _CODE: 16 * 2**20, _NETWORK: MAX_JSON_BYTES}
 """Maximum bytes of these parts: enough for 2,500 steps of an LSTM. The header has the sizes of the other parts."""
@@ -65,7 +66,7 @@ def write(path: str | Path, image: Image, network: Network | None = None, spill:
 
     Raises:
         ChipFileError: the name has another suffix, or the file cannot be written. A part exceeds `MAX_PART_BYTES`, or a
-            host step `MAX_STEP_BYTES`.
+            host step takes too much memory (`fault_in_size`).
         ChipError: an instruction cannot be encoded.
 
     Example:
@@ -107,11 +108,9 @@ def to_bytes(image: Image, network: Network | None = None, spill: bool = True) -
     """Return the content of a file.
 
     Raises:
-        ChipFileError: a part exceeds `MAX_PART_BYTES`, or a host step `MAX_STEP_BYTES`.
+        ChipFileError: a part exceeds `MAX_PART_BYTES`, or a host step takes too much memory (`fault_in_size`).
         ChipError: an instruction cannot be encoded.
     """
-    if (fault := _fault_in_steps(image, network)) is not None:
-        raise ChipFileError(f"The program cannot be written. {fault} Compile it from a Program of a smaller batch.")
     describing = RecordEncoder()
     services = [describing.service(service) for service in image.services]
     described = None if network is None else describing.network(network)
@@ -146,7 +145,11 @@ def to_bytes(image: Image, network: Network | None = None, spill: bool = True) -
                 check_json(part)
             except ValueError as error:
                 raise ChipFileError(f"The program cannot be written: part {name!r} of its file: {error}.") from error
-    return join_parts(dict(zip(PARTS, parts, strict=True)))
+    content = join_parts(dict(zip(PARTS, parts, strict=True)))
+    for node in (*[service.step for service in image.services], *(network.nodes if network else ())):
+        if isinstance(node, HostStep) and (fault := fault_in_size(node, len(content))) is not None:
+            raise ChipFileError(f"The program cannot be written. {fault} Compile it from a Program of a smaller batch.")
+    return content
 
 
 def from_bytes(content: bytes, name: str) -> tuple[Image, Network | None, bool]:
@@ -161,7 +164,7 @@ def from_bytes(content: bytes, name: str) -> tuple[Image, Network | None, bool]:
     """
     parts = split_parts(content, name)
     try:
-        return _recall(parts)
+        return _recall(parts, len(content))
     except ChipFileError:
         raise
     except ChipError as error:
@@ -171,7 +174,7 @@ def from_bytes(content: bytes, name: str) -> tuple[Image, Network | None, bool]:
     raise ChipFileError(f"The file {name!r} cannot be used. {why} Compile it again, or {SAVE_AGAIN}")
 
 
-def _recall(parts: dict[str, Packed]) -> tuple[Image, Network | None, bool]:
+def _recall(parts: dict[str, Packed], file_bytes: int) -> tuple[Image, Network | None, bool]:
     # The header gives the maximum sizes of the other parts.
     header = read_json(parts[_HEADER].unpack(MAX_PART_BYTES[_HEADER]))
     design = Design(**header["design"])
@@ -180,7 +183,7 @@ def _recall(parts: dict[str, Packed]) -> tuple[Image, Network | None, bool]:
         raise ValueError(f"weights of {weights_bytes!r} bytes")
     weights = parts[_WEIGHTS].unpack(min(weights_bytes, design.weight_memory_bytes))
     arrays = split_arrays(header["arrays"], parts[_ARRAYS].unpack(size_bytes(header["arrays"])))
-    recalling = RecordDecoder(arrays, header["steps"])
+    recalling = RecordDecoder(arrays, header["steps"], file_bytes)
     image = Image(
         name=header["name"],
         instructions=_instructions(parts[_CODE].unpack(MAX_PART_BYTES[_CODE])),
@@ -198,30 +201,7 @@ def _recall(parts: dict[str, Packed]) -> tuple[Image, Network | None, bool]:
     network = None if described is None else recalling.network(described)
     if network is not None:
         check_network(network, design)
-    if (fault := _fault_in_steps(image, network)) is not None:
-        raise ChipError(fault)
     return image, network, check_spill(header["settings"]["spill"])
-
-
-def _fault_in_steps(image: Image, network: Network | None) -> str | None:
-    """Return why a host step takes too much memory, as a sentence, or None.
-
-    A step is computed in pieces of the rows that it was traced for, however few rows there are.
-    """
-    nodes = [service.step for service in image.services]
-    nodes += [node for node in (network.nodes if network else ()) if isinstance(node, HostStep)]
-    for node in nodes:
-        steps: HostOperations = node.steps
-        values = [(argument.shape, np.dtype(argument.dtype)) for argument in steps.arguments]
-        values += [(operation.shape, operation.dtype) for operation in steps.operations]
-        size_bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in values)
-        if steps.rows > max(image.batch, TRACED_ROWS) and size_bytes > MAX_STEP_BYTES:
-            return (
-                f"The host's step {node.name!r:.100} computes {steps.rows:,} rows at a time, which take "
-                f"{format_bytes(size_bytes)}; above batches of {image.batch:,}, {format_bytes(MAX_STEP_BYTES)} is the "
-                "most that it can take."
-            )
-    return None
 
 
 def _instructions(code: bytes) -> tuple[Instruction, ...]:

@@ -1,7 +1,7 @@
 """`ImageCache`: the images of a program for other batch sizes and other chips, compiled on demand.
 
-Idea: an image is for one chip and one batch size, but the quantized network serves any. A program that was assembled
-from text has no network, and therefore a single image.
+Idea: an image is for one chip and one batch size, but the quantized network serves any. The images
+share their weights. A program that was assembled from text has no network, and therefore a single image.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ImageCache:
                 f"{self.own.name} was assembled for batches of {self.own.batch} and for one chip; it has no network to "
                 "compile anew."
             )
-        return compile_image(self.network, batch=batch, design=design, spill=self.spill)
+        return compile_image(self.network, batch=batch, design=design, spill=self.spill, known=self.own.weights)
 
 
 def check_spill(spill: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -59,7 +60,9 @@ class Runner:
             return {name: self._nothing(name) for name in tensors}
         # A few rows use the image for the next power of two, so that there are few images; the batch is padded.
         image = self._images.image(min(_power_of_two(rows), own.batch)) if self._images.network else own
-        machine.check_room(image)  # before the arrays of a batch are allocated
+        # Before the arrays of a batch are allocated, of which each row has an index of 8 bytes too.
+        inputs_bytes = [math.prod(port.shape) * np.dtype(port.dtype).itemsize for port in self.inputs]
+        machine.check_room(image, 8 + sum(inputs_bytes))
         made = []
         for index, inputs in enumerate(self._batches(arrays, image.batch)):
             try:

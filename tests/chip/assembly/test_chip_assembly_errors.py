@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import tracemalloc
+
+import numpy as np
 import pytest
 
-from anytpu.chip.assembly import assemble
+from anytpu.chip.assembly import assemble, disassemble
 from anytpu.errors import AssemblyError
+from anytpu.units import format_bytes
+from chip_samples import service_image
 
 NINES = "9" * 400
 
@@ -94,7 +100,8 @@ Line 1, column 19: there is no register PICTH. Did you mean PITCH?
 Line 1, column 19: there is no register 0x14. There are: PITCH, PLANE_STRIDE, HIGH_OFFSET, LANES, BATCH, IN_HEIGHT, \
 IN_WIDTH, OUT_WIDTH, FIRST_ROW, KERNEL_HEIGHT, KERNEL_WIDTH, STRIDE_HEIGHT, STRIDE_WIDTH, DILATION_HEIGHT, \
 DILATION_WIDTH, PAD_TOP, PAD_LEFT, TAPS, FIRST_TAP, ZERO_POINT, SECOND_PITCH, SECOND_ROWS, SECOND_HIGH_OFFSET, \
-SECOND_ZERO_POINT, OUT_PITCH, OUT_HIGH_OFFSET, OUT_ZERO_POINT, LOW, HIGH, SCALE, SECOND_SCALE, OUT_SCALE, TABLE.
+SECOND_ZERO_POINT, OUT_PITCH, OUT_HIGH_OFFSET, OUT_ZERO_POINT, LOW, HIGH, SCALE, SECOND_SCALE, OUT_SCALE, TABLE, \
+SOURCE_LANE, OUT_UNITS.
     set_configuration 0x14, 8
                       ^""",
     ),
@@ -525,3 +532,56 @@ def test_an_integer_that_python_does_not_print():
     with pytest.raises(AssemblyError) as caught:
         assemble(f"sync matrix, 0x{'f' * 5000}")
     assert str(caught.value).startswith("Line 1, column 14: an integer has at most 14,000 bits.")
+
+
+@pytest.mark.parametrize("operands", ["1" + "|a" * 200_000, "[" + "1," * 200_000 + "1]", "-" * 300_000 + "1"])
+def test_a_line_of_more_syntax_than_it_may_have(operands: str):
+    tracemalloc.start()
+    try:
+        with pytest.raises(AssemblyError) as caught:
+            assemble(f".batch {operands}")
+        assert tracemalloc.get_traced_memory()[1] < 10 * 2**20
+    finally:
+        tracemalloc.stop()
+    assert str(caught.value).startswith(
+        f"Line 1, column 8: a line has at most 262,144 characters outside of texts, and this one {len(operands):,}. "
+        "Write data as .int8 or .base64.\n"
+    )
+
+
+def test_a_line_of_many_numbers_takes_little_memory():
+    numbers = np.arange(10**5, dtype=np.uint64).astype(np.int8)  # 100 MB at once
+    text = ".int8 " + ", ".join(map(str, numbers)) + "  ; a comment\nhalt"
+    tracemalloc.start()
+    try:
+        image = assemble(text)
+        assert tracemalloc.get_traced_memory()[1] < 10 * 2**20
+    finally:
+        tracemalloc.stop()
+    np.testing.assert_array_equal(image.weights.view(np.int8), numbers)
+
+
+@pytest.mark.parametrize("broken", [4095, 4096, 4097])
+@pytest.mark.parametrize(("written", "why"), [("", NO_OPERANDS), ("a", ".int8 takes numbers, separated by commas.")])
+def test_a_fault_in_a_long_line_of_numbers(broken: int, written: str, why: str):
+    numbers = ["1"] * 9000
+    numbers[broken] = written
+    with pytest.raises(AssemblyError) as caught:
+        assemble(".int8 " + ",".join(numbers))
+    message = str(caught.value).partition("\n")[0]
+    assert message.startswith("Line 1, column ") and message.endswith(why)
+
+
+def test_a_step_of_the_host_that_is_too_large():
+    text = disassemble(service_image(), weights=True)
+    assemble(text)
+    (steps,) = (line for line in text.splitlines() if line.startswith(".steps"))
+    rows = {"[4, 8]": "[100000000, 8]", '\\"rows\\": 4': '\\"rows\\": 100000000'}
+    large = text.replace(steps, functools.reduce(lambda line, pair: line.replace(*pair), rows.items(), steps))
+    with pytest.raises(AssemblyError) as caught:
+        assemble(large)
+    assert (
+        "what the host does cannot be read. The host's step 'negate/h' computes 100,000,000 rows at a time, which is "
+        f"too much: it unpacks from {format_bytes(len(large))} to {format_bytes(4 * 32 * 10**8)}, and above 1 GiB a "
+        "file may unpack to 100 times its size.\n"
+    ) in str(caught.value)

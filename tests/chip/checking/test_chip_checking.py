@@ -199,6 +199,12 @@ Only the program's inputs are there from the start: write_host_memory, or a step
         "Output 'y' is taken from bytes 128 to 255 of the host's buffer, and nothing has written byte 224. Write it "
         "with write_host_memory.",
     ),
+    "lanes between parts of rows that nothing has written": (
+        changed("debug_tag 1", "debug_tag 1\nset_configuration OUT_PITCH, 2\nset_configuration OUT_UNITS, 1"),
+        """\
+Instruction 16 (write_host_memory of 'sigmoid') reads unit 5 of the Unified Buffer, which nothing has written. Fill \
+them first, with read_host_memory or activate.""",
+    ),
     "a result that is written over its source": (
         changed("halt", "sync activate, write\nactivate.copy 4, 5, 3\nhalt"),
         "Instruction 16 (activate of 'sigmoid') writes units 5 to 6 of the Unified Buffer before it has read them all.",
@@ -253,6 +259,23 @@ sync matrix|activate, read
 """
 
 WRONG = {
+    "sums beyond the array": (
+        changed("debug_tag 1", "debug_tag 1\nset_configuration SOURCE_LANE, 8"),
+        "Instruction 13 (activate of 'sigmoid') reads sums from SOURCE_LANE = 8 on, and the array has 8 lanes, from 0 "
+        "on.",
+    ),
+    "parts of rows that are larger than the rows": (
+        changed("debug_tag 1", "debug_tag 1\nset_configuration OUT_UNITS, 2"),
+        "Instruction 13 (activate of 'sigmoid') writes OUT_UNITS = 2 units of rows that have 1 (OUT_PITCH = 1).",
+    ),
+    "parts of too many rows": (
+        changed(
+            "activate.scale 0, 4, 4",
+            "set_configuration OUT_PITCH, 2\nset_configuration OUT_UNITS, 1\nactivate.scale 0, 4, 4294967295",
+        ),
+        "Instruction 14 (activate of 'sigmoid') writes a part of 4294967295 rows, which may be at most 4096: "
+        "OUT_UNITS is not 0.",
+    ),
     "no halt": (without("halt"), "The program 'assembled' does not end: its last instruction must be a halt."),
     "no instruction": ("", "The program 'assembled' does not end: its last instruction must be a halt."),
     "more after the halt": (

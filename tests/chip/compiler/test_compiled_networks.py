@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -75,8 +77,8 @@ def test_lstm(bits: int, design: Design):
     sequence = sketch.concatenate(states, 1)
     outputs = sequence, sketch.convolution(last, 3), sketch.convolution(sequence, 7)
     image = run_exactly(sketch.network(*outputs), 3, design)
-    copies = [tag for tag in image.tags if tag.kind == "copy"]
-    assert not copies  # All parts are views: of time, of gates, of the sequence that is made.
+    # Parts of time and gates are views. What a step takes is copied beside its state, and all states into the sequence.
+    assert sum(tag.kind == "copy" for tag in image.tags) == (5 + 1 if design is TPU_V1 else 0)
     assert count(image, WriteHostMemory) == 3
 
 
@@ -203,3 +205,58 @@ def test_several_inputs():
     a, b = sketch.input(1, 1, 5), sketch.input(1, 1, 5)
     image = run_exactly(sketch.network(sketch.elementwise("add", a, b)), 4, SMALL)
     assert [one.tensor for one in image.inputs] == [a, b]
+
+
+@BITS
+def test_an_lstm_takes_two_tiles_a_step(bits: int):
+    steps, sketch = 5, Sketch(bits)
+    last, states = sketch.lstm(steps, 100, 32)
+    image = run_exactly(sketch.network(last, states[2]), 3, TPU_V1)
+    tiles = [one.count for one in image.instructions if isinstance(one, ReadWeights) and one.kind == "tile"]
+    assert sum(tiles) == 2 * steps
+    # A scale for each gate, with its table, the tanh of the state and four operations; the input is copied beside it.
+    assert count(image, Activate) <= 10 * steps + 2
+
+
+@BITS
+@DESIGNS
+def test_products_of_one_input_share_tiles(bits: int, design: Design):
+    sketch = Sketch(bits)
+    x, picture = sketch.input(1, 1, 20), sketch.input(3, 4, 5)
+    made = [sketch.convolution(x, outputs) for outputs in (3, 70, 1, 12, 270, 7)]
+    made.append(sketch.convolution(x, 5, quantization=sketch.quantization(16)))
+    made += [sketch.convolution(picture, 7, (2, 2)), sketch.convolution(picture, 9, (2, 2))]
+    # Two parts of one layer, and another layer, whose results are pictures.
+    sketch.nodes[-1] = dataclasses.replace(sketch.nodes[-1], layer=sketch.nodes[-2].layer)
+    made.append(sketch.convolution(picture, 8, (2, 2)))
+    outputs = [sketch.table(made[1]), *made[2:], sketch.elementwise("add", made[0], made[0])]
+    image = run_exactly(sketch.network(*outputs), 3, design)
+    if design is TPU_V1:
+        tiles = [one.count for one in image.instructions if isinstance(one, ReadWeights) and one.kind == "tile"]
+        assert sum(tiles) == 4
+
+
+@BITS
+@DESIGNS
+def test_concatenated_inputs_of_a_product_share_rows(bits: int, design: Design):
+    sketch = Sketch(bits)
+    x = sketch.input(1, 3, 20)
+    first = sketch.convolution(sketch.cut(x, 1, 1, 2), 35)
+    second = sketch.table(sketch.convolution(sketch.input(1, 1, 11), 9))
+    both = sketch.concatenate([sketch.cut(x, 1, 0, 1), first, second], 2)
+    twice = sketch.concatenate([first, sketch.cut(x, 1, 2, 3)], 2)
+    outputs = [sketch.convolution(both, 21), sketch.convolution(both, 4), sketch.convolution(twice, 12), first]
+    run_exactly(sketch.network(*outputs), 5, design)
+
+
+def test_images_for_other_batches_share_the_weights():
+    sketch = Sketch()
+    network = sketch.network(sketch.convolution(sketch.convolution(sketch.input(6, 6, 9), 33, (3, 3)), 300))
+    own = compile_image(network, batch=8, design=TPU_V1)
+    for batch in (1, 2, 5, 16):
+        other = compile_image(network, batch=batch, design=TPU_V1, known=own.weights)
+        alone = compile_image(network, batch=batch, design=TPU_V1)
+        assert other.weights is own.weights and other.instructions == alone.instructions
+        np.testing.assert_array_equal(alone.weights, own.weights)
+    small = compile_image(network, batch=8, design=SMALL, known=own.weights)
+    assert len(small.weights) != len(own.weights)

@@ -364,10 +364,10 @@ def test_what_no_one_wrote_is_refused_and_fills_no_memory(name: str):
     assert str(caught.value) == f"The file 'a.tpu' {expected}"
 
 
-def with_rows(rows: int) -> bytes:
+def with_rows(rows: int, batch: int) -> bytes:
     """A file of `service_image` whose step is for some rows, consistently, with right checksums."""
     parts = unpacked(file.to_bytes(service_image()))
-    header = json.loads(parts["header"])
+    header = json.loads(parts["header"]) | {"batch": batch}
     for step in header["steps"]["steps"]:
         for argument in (*step["arguments"], step["result"]):
             argument["lay"]["rows"] = argument["shape"][argument["lay"]["axis"]] = rows
@@ -376,30 +376,56 @@ def with_rows(rows: int) -> bytes:
     return join_parts({**parts, "header": json.dumps(header).encode()})
 
 
-def test_a_step_of_more_rows_than_the_program_has_is_bounded():
-    few = file.from_bytes(with_rows(10_000), "a.tpu")[0]
-    assert few.services[0].step.steps.rows == 10_000
-    for rows in (10**8, 10**30):
-        with pytest.raises(ChipFileError) as caught:
-            file.from_bytes(with_rows(rows), "a.tpu")
-        start, _, end = str(caught.value).partition(" take ")
-        assert start == (
-            f"The file 'a.tpu' cannot be used. The host's step 'negate/h' computes {rows:,} rows at a time, which"
-        )
-        assert end.partition("; ")[2] == (
-            "above batches of 4, 1 GiB is the most that it can take. Compile it again, or save it again, with "
-            "ChipProgram.save or anytpu chip compile."
-        )
-    step = few.services[0].step
+def large_step() -> HostStep:
+    """The step of `service_image`, for a hundred million rows."""
+    step = service_image().services[0].step
     shape = (10**8, *step.steps.operations[0].shape[1:])
     operations = tuple(dataclasses.replace(one, shape=shape) for one in step.steps.operations)
     result = dataclasses.replace(step.steps.result, layout=dataclasses.replace(step.steps.result.layout, rows=10**8))
-    large = dataclasses.replace(step, steps=dataclasses.replace(step.steps, operations=operations, result=result))
-    service = dataclasses.replace(few.services[0], step=large)
-    with pytest.raises(
-        ChipFileError, match=r"^The program cannot be written\. The host's step .* of a smaller batch\.$"
-    ):
-        file.to_bytes(dataclasses.replace(few, services=(service,)))
+    return dataclasses.replace(step, steps=dataclasses.replace(step.steps, operations=operations, result=result))
+
+
+TOO_MUCH = (
+    "The host's step 'negate/h' computes {rows:,} rows at a time, which is too much: it unpacks from {small} to "
+    "{large}, and above 1 GiB a file may unpack to 100 times its size."
+)
+
+
+@pytest.mark.parametrize("batch", [4, 10**9])
+def test_a_step_of_many_rows_is_bounded_whatever_the_batch_is(batch: int):
+    few = file.from_bytes(with_rows(10_000, batch), "a.tpu")[0]
+    assert few.services[0].step.steps.rows == 10_000
+    for rows in (10**8, 10**30):
+        content = with_rows(rows, batch)
+        with pytest.raises(ChipFileError) as caught:
+            file.from_bytes(content, "a.tpu")
+        # An input, a result and two operations, each of 8 numbers a row.
+        why = TOO_MUCH.format(rows=rows, small=format_bytes(len(content)), large=format_bytes(4 * 32 * rows))
+        assert str(caught.value) == f"The file 'a.tpu' cannot be used. {why} {AGAIN}"
+
+
+def test_a_step_that_is_too_large_to_be_read_is_not_written():
+    image = service_image()
+    service = dataclasses.replace(image.services[0], step=large_step())
+    with pytest.raises(ChipFileError) as caught:
+        file.to_bytes(dataclasses.replace(image, services=(service,)))
+    start, _, end = str(caught.value).partition("it unpacks from ")
+    assert start == (
+        "The program cannot be written. The host's step 'negate/h' computes 100,000,000 rows at a time, which is too "
+        "much: "
+    )
+    assert end.endswith("times its size. Compile it from a Program of a smaller batch.")
+
+
+def test_a_small_file_of_many_instructions_takes_little_memory():
+    content = crafted({"code": b"\1" * 2**20})
+    tracemalloc.start()
+    try:
+        image, _, _ = file.from_bytes(content, "a.tpu")
+        assert len(image.instructions) == 2**20 and len(content) < 2**13
+        assert tracemalloc.get_traced_memory()[1] < 30 * 2**20
+    finally:
+        tracemalloc.stop()
 
 
 def test_what_would_not_be_read_is_not_written():

@@ -67,6 +67,27 @@ def test_lanes_that_the_array_does_not_have_are_computed_as_0():
     scaled(np.random.default_rng(6), np.arange(ARRAY), np.full(ARRAY, 0.01), out_pitch=2, out_zero_point=11)
 
 
+@pytest.mark.parametrize("lane", [0, 3, ARRAY - 1])
+@pytest.mark.parametrize("wide_out", [False, True])
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_scale_of_some_lanes(lane, wide_out, keep):
+    rng = np.random.default_rng(7)
+    bias, multiplier = rng.integers(-1000, 1000, ARRAY), rng.uniform(1e-4, 1e-1, ARRAY)
+    scaled(rng, bias, multiplier, wide_out=wide_out, keep=keep, source_lane=lane, out_pitch=3, out_units=1)
+
+
+@pytest.mark.parametrize("out_units", [0, 1, 2, 3])
+@pytest.mark.parametrize("operation", ["copy", "add", "max", "average"])
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_part_of_each_row(out_units, operation, wide):
+    registers = {**WINDOW, "pitch": 2, "second_pitch": 1, "second_rows": 3, "high_offset": 50, "out_high_offset": 60}
+    far = 32767 if wide else 127
+    registers |= {"second_high_offset": 20, "out_pitch": 3, "out_units": out_units, "low": -far, "high": far}
+    registers |= {"scale": 0.25, "second_scale": 0.5, "out_scale": 0.75, "source_lane": 5}
+    code = [*configured(**registers), Activate(operation, 10, 300, 11, second=150, wide=wide, wide_out=wide)]
+    assert_literal(image_of(code, blocks()), 3)
+
+
 @pytest.mark.parametrize("operation", ["copy", "add", "subtract", "multiply"])
 @pytest.mark.parametrize(("wide", "wide_out"), [(False, False), (True, True), (False, True), (True, False)])
 @pytest.mark.parametrize(("pitch", "second_pitch", "out_pitch"), [(1, 1, 1), (2, 1, 2), (1, 2, 2), (2, 2, 1)])

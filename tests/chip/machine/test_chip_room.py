@@ -7,6 +7,10 @@ import sys
 
 import pytest
 
+from anytpu.chip.assembly import assemble
+from anytpu.chip.machine import check_room
+from anytpu.errors import CapacityError
+
 SCRIPT = """\
 import resource
 from anytpu.chip import machine
@@ -27,6 +31,17 @@ def test_more_than_the_machine_has():
     environment = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     ran = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, env=environment)
     assert ran.stdout == (
-        "This machine lacks the memory to run 'wide': 1,099,511,627,776 bytes for the host's buffer, plus the memories "
-        "of the chip. Compile it for smaller batches than 4,096.\n"
+        "This machine lacks the memory to run 'wide': 1,099,511,627,776 bytes for the host's buffer and the inputs, "
+        "plus the memories of the chip. Compile it for smaller batches than 4,096.\n"
+    )
+
+
+def test_the_inputs_of_a_batch_count_too():
+    image = assemble(".batch 4000000000\nhalt", "wide")
+    check_room(image)
+    with pytest.raises(CapacityError) as caught:
+        check_room(image, 2**20)
+    assert str(caught.value) == (
+        f"This machine lacks the memory to run 'wide': {4 * 10**9 * 2**20:,} bytes for the host's buffer and the "
+        "inputs, plus the memories of the chip. Compile it for smaller batches than 4,000,000,000."
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+import tracemalloc
 from typing import Any
 
 import anytpu  # noqa: F401  # isort: skip
@@ -14,8 +16,9 @@ import pytest
 
 from anytpu import program
 from anytpu.chip.graph.nodes import HostStep, Network
-from anytpu.chip.network import read
+from anytpu.chip.network import foreign, read
 from anytpu.chip.network.operations import compute, from_json, to_json
+from anytpu.errors import ChipError
 
 
 def network_of(function: Any, *inputs: np.ndarray, rows: int = 8) -> Network:
@@ -87,6 +90,63 @@ def test_products_of_small_integers_are_summed_in_the_dtype_of_the_result(dtype:
 def test_steps_have_names(name: str):
     (step,) = network_of(*CASES[name]).nodes
     assert isinstance(step, HostStep) and step.kind == name
+
+
+PARTS = {"name": "concatenate", "operands": ["a"] * 10_000, "attributes": {"dimension": 0}}
+SPREAD = {"name": "reduce", "operands": ["a", {"array": 0}], "attributes": {"reducer": "add", "dimensions": []}}
+CRAFTED = {
+    "more parts than the result has": (PARTS, "10000 parts do not make (8, 1000)"),
+    "a reduction that begins with many": (SPREAD, "a reduction that begins with (1, 8, 1000)"),
+}
+
+
+@pytest.mark.parametrize("name", CRAFTED)
+def test_a_crafted_operation_takes_no_more_memory_than_its_result(name: str):
+    described, message = CRAFTED[name]
+    (step,) = network_of(lambda x: jnp.sort(x, axis=-1), values(8, 1000)).nodes
+    assert isinstance(step, HostStep)
+    (whole,), _ = to_json([step.steps])
+    taken = whole["arguments"][0]["name"]
+    described = {**whole["operations"][0], **described, "number": 0}
+    described["operands"] = [taken if one == "a" else one for one in described["operands"]]
+    whole["operations"] = [described]
+    (crafted,) = from_json([whole], [values(1, 8, 1000)])
+    tracemalloc.start()
+    try:
+        with pytest.raises(ChipError) as caught:
+            compute(dataclasses.replace(step, steps=crafted), [values(8, 1, 1, 1000)])
+        assert tracemalloc.get_traced_memory()[1] < 2**22
+    finally:
+        tracemalloc.stop()
+    assert str(caught.value) == (
+        f"The host's step {step.name!r} cannot be computed (ValueError: {message}): its operations make no sense. "
+        "Compile the program again."
+    )
+
+
+OTHER = "an operation whose text does not make float32 [8, 6]"
+MADE = {
+    "another shape": ("tensor<9x6xf32>", OTHER),
+    "another dtype": ("tensor<8x6xi32>", OTHER),
+    "more": (
+        "tensor<8x6xf32>, tensor<99999999xf32>",
+        "an operation 'stablehlo.custom_call', which makes more than [8, 6]",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_an_operation_whose_text_makes_something_else(name: str):
+    made, message = MADE[name]
+    kinds, values = f"({made})", ", ".join(f"%0#{index}" for index in range(made.count("tensor")))
+    text = f"""\
+func.func public @main(%a: tensor<8x6xf32>) -> {kinds} {{
+  %0:{made.count("tensor")} = stablehlo.custom_call @lapack_s(%a) : (tensor<8x6xf32>) -> {kinds}
+  return {values} : {made}
+}}
+"""
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        foreign.check(text, (8, 6), np.dtype("float32"), 0)
 
 
 def test_operations_side_by_side_are_one_step():

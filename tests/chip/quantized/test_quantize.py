@@ -24,7 +24,7 @@ from anytpu.chip.graph.nodes import (
     Slice,
     Table,
 )
-from anytpu.chip.quantized import counterparts, quantize, reference
+from anytpu.chip.quantized import counterparts, quantize, reference, summarize
 from anytpu.chip.quantized.choices import choose
 from anytpu.chip.quantized.ranges import Range
 from anytpu.chip.quantized.reference import compute as evaluate
@@ -101,6 +101,8 @@ def errors(network: Network, quantized: Network, examples: list[np.ndarray]) -> 
     exact, ours = evaluate(network, examples), reference.compute(quantized, examples)
     found = {}
     for name, values in exact.items():
+        if name not in quantized.shapes:  # a product that was split
+            continue
         near = quantized.quantizations[name].dequantize(ours[name])
         found[name] = decibels(float(np.square(values).sum()), float(np.square(values - near).sum()))
     return found
@@ -191,6 +193,32 @@ def test_integers_that_share_a_memory_share_a_quantization(bits: int):
             keeps = isinstance(node, Pool) and node.kind == "max"
             if keeps or type(node).__name__ in ("Concatenate", "Slice", "Reshape"):
                 assert {known[name] for name in node.inputs} == {known[node.output]}, node
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+@pytest.mark.parametrize("share", [0.01, 0.4, 0.9])
+def test_parts_of_a_product_have_scales_of_their_own_where_their_ranges_differ(bits: int, share: float):
+    draft, rng = Draft(x=(1, 3, 30)), np.random.default_rng(1)
+    weights = rng.normal(size=(1, 1, 30, 14)).astype(np.float32)
+    weights[..., :4] *= share
+    fields = {"weights": weights, "bias": np.zeros(14, np.float32)}
+    outputs = []
+    for step in range(2):  # products of the same weights are split alike
+        now = draft.slice("x", 1, step, step + 1, "head")
+        whole = draft.convolve(now, 14, layer="head", **fields)
+        outputs += [draft.slice(whole, 2, 0, 4, "head"), draft.slice(whole, 2, 4, 14, "head")]
+    network = draft.network(*outputs)
+    examples = [rng.normal(size=(50, 1, 3, 30)).astype(np.float32)]
+    examples[0][:, :, 1] *= 0.01  # the second product is as uneven as the first
+    quantized = quantize(network, examples, bits=bits)
+    products = [node for node in quantized.nodes if isinstance(node, Convolution)]
+    is_split = bits == 8 and share < 0.5
+    assert len(products) == (4 if is_split else 2)
+    assert len({id(node.weights) for node in products}) == (2 if is_split else 1)
+    assert len({node.name for node in products}) == len(products)
+    least = min(errors(network, quantized, examples)[name] for name in outputs[:2])
+    assert least > (35 if bits == 8 else 40)
+    assert next(layer.layer for layer in summarize(network, quantized, examples).layers) == "head"
 
 
 def test_what_is_used_elsewhere_too_keeps_its_finer_steps():

@@ -33,7 +33,7 @@ def assemble(text: str, name: str = "assembled") -> Image:
         >>> assemble("sync matrix, read|activate  ; a comment").instructions
         (Sync(waiting=4, finished=9),)
     """
-    builder = ImageBuilder(name)
+    builder = ImageBuilder(len(text), name)
     for number, content in enumerate(text.splitlines(), 1):
         line = SourceLine(number, content)
         plain = _PLAIN_BYTES.fullmatch(content)

@@ -48,9 +48,9 @@ def read_directive(builder: ImageBuilder, line: SourceLine, head: Head, column: 
         AssemblyError: the line is not a valid directive.
     """
     if head.text in NUMBERS:
-        values = read_numbers(line, head, column, text)
         dtype = np.dtype(NUMBERS[head.text])
-        builder.weights += np.array([_number(line, value, dtype) for value in values], dtype).tobytes()
+        for values in read_numbers(line, head, column, text):
+            builder.weights += np.array([_number(line, value, dtype) for value in values], dtype).tobytes()
         return
     directive = DIRECTIVES.get(head.text)
     if directive is None:

@@ -23,6 +23,7 @@ class ImageBuilder:
     """An image under construction, from the lines read so far.
 
     Attributes:
+        text_bytes: size of the text.
         name, batch, host_bytes, tags, residents, instructions: as in `Image`.
         design: values of the `Design` fields that the text sets, by name.
         inputs, outputs: bindings, each with whether the text gives its lanes.
@@ -32,6 +33,7 @@ class ImageBuilder:
         arrays: arrays that the descriptions refer to.
     """
 
+    text_bytes: int
     name: str
     batch: int = 1
     host_bytes: int = 0
@@ -73,7 +75,7 @@ class ImageBuilder:
             return []
         line, steps = self.steps or (self.services[0][0], {"steps": [], "first_array": 0})
         try:
-            recalling = RecordDecoder(self.arrays, steps)
+            recalling = RecordDecoder(self.arrays, steps, self.text_bytes)
             return [recalling.service(described) for _, described in self.services]
         except ChipError as error:
             raise line.error(1, f"what the host does cannot be read. {error}") from error

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 
 from anytpu.errors import AssemblyError
 
-_TEXT = r'"(?:[^"\\]|\\.)*"'
-_LINE = re.compile(rf'\s*(?P<head>\.?[A-Za-z_]\w*(?:\.\w+)*)?(?P<operands>(?:[^";#]|{_TEXT})*)(?:[;#].*)?')
+_TEXT = r'"(?:[^"\\]++|\\.)*"'  # "++", so that the match of a long line takes no memory
+_LINE = re.compile(rf'\s*(?P<head>\.?[A-Za-z_]\w*(?:\.\w+)*)?(?P<operands>(?:[^";#]++|{_TEXT})*)(?:[;#].*)?')
 _TEXTS = re.compile(_TEXT)
 
 MAX_MESSAGE = 600

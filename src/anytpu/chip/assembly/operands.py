@@ -8,14 +8,18 @@ from __future__ import annotations
 import ast
 import dataclasses
 import json
+import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from anytpu.chip.assembly.line import Head, SourceLine, nearest, without_texts
 
 Number = int | float
 
+_MAX_SYNTAX = 2**18
+"""Maximum characters of a line's operands outside of texts: Python's parser takes some hundred bytes for each."""
+_NUMBERS = 2**12  # of a line of data that are parsed at a time
 _MAX_BITS = 14_000
 """Integers of more bits have more digits than Python prints."""
 _SIGNS = {ast.UAdd: 1, ast.USub: -1}
@@ -45,9 +49,16 @@ class _Reader:
 
     def __init__(self, line: SourceLine, column: int, text: str):
         self.line, self.column, self.text = line, column, text
+        # Texts are written as in JSON, and read below: Python's escapes are others.
+        masked = without_texts(text)
+        length = len(masked) - masked.count("_")
+        if length > _MAX_SYNTAX:
+            raise line.error(
+                column,
+                f"a line has at most {_MAX_SYNTAX:,} characters outside of texts, and this one {length:,}. Write data "
+                "as .int8 or .base64.",
+            )
         try:
-            # Texts are written as in JSON, and read below: Python's escapes are others.
-            masked = without_texts(text)
             is_plain = masked.isascii() and "(" not in masked
             with warnings.catch_warnings(action="error"):  # Python warns of "1if".
                 call = ast.parse(f"f({masked})", mode="eval").body if is_plain else None
@@ -106,12 +117,21 @@ def _words(node: ast.expr) -> tuple[str, ...] | None:
     return (node.id, *reversed(words)) if isinstance(node, ast.Name) else None
 
 
-def read_numbers(line: SourceLine, head: Head, column: int, text: str) -> list[OperandValue]:
-    """Read the operands of a line that takes any count of numbers.
+def read_numbers(line: SourceLine, head: Head, column: int, text: str) -> Iterator[list[OperandValue]]:
+    """Yield the operands of a line that takes any count of numbers, some at a time.
 
     Raises:
         AssemblyError: an operand is not a number.
     """
+    start = 0
+    for number, comma in enumerate(re.finditer(",", text), 1):
+        if number % _NUMBERS == 0:
+            yield _read_numbers(line, head, column + start, text[start : comma.start()])
+            start = comma.end()
+    yield _read_numbers(line, head, column + start, text[start:])
+
+
+def _read_numbers(line: SourceLine, head: Head, column: int, text: str) -> list[OperandValue]:
     reader = _Reader(line, column, text)
     values = [reader.value(node) for node in reader.call.args]
     other = next((value.column for value in values if not isinstance(value.content, int | float)), None)

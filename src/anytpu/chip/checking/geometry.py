@@ -6,9 +6,9 @@ here, before anything divides by it.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 
-from anytpu.chip.isa.accesses import Accesses, Memory, range_text
+from anytpu.chip.isa.accesses import Accesses, AddressRange, Memory, out_units, range_text
 from anytpu.chip.isa.design import UNIT_BYTES, Design
 from anytpu.chip.isa.instructions import Activate, ArrayInstruction, Convolve, Instruction, MatrixMultiply
 from anytpu.chip.isa.issue import Registers
@@ -26,6 +26,7 @@ _WINDOW = (
 )
 _BINARY = ("add", "subtract", "multiply")
 _POOLS = ("max", "average")
+_MAX_PART_ROWS = 4096  # each is a range of its own in `AccessHistory`
 
 
 def fault_in_geometry(
@@ -51,7 +52,11 @@ def fault_in_geometry(
     if isinstance(instruction, Convolve):
         return _fault_in_window(instruction, registers, design)
     if isinstance(instruction, Activate):
-        return _fault_in_count(instruction, registers) or _fault_in_clip(instruction, registers, is_set)
+        return (
+            _fault_in_lanes(instruction, registers, design)
+            or _fault_in_count(instruction, registers)
+            or _fault_in_clip(instruction, registers, is_set)
+        )
     return None
 
 
@@ -112,6 +117,17 @@ def _fault_in_fill(instruction: Convolve, fill: int) -> str | None:
     return f"reads ZERO_POINT = {fill} outside of a source that holds {minimum} to {maximum}."
 
 
+def _fault_in_lanes(instruction: Activate, registers: Registers, design: Design) -> str | None:
+    lane, pitch = int(registers[Register.SOURCE_LANE]), int(registers[Register.OUT_PITCH])
+    if instruction.operation == "scale" and lane >= design.array:
+        return f"reads sums from SOURCE_LANE = {lane} on, and the array has {design.array} lanes, from 0 on."
+    if out_units(registers) > pitch:
+        return f"writes OUT_UNITS = {out_units(registers)} units of rows that have {pitch} (OUT_PITCH = {pitch})."
+    if out_units(registers) < pitch and instruction.rows > _MAX_PART_ROWS:
+        return f"writes a part of {instruction.rows} rows, which may be at most {_MAX_PART_ROWS}: OUT_UNITS is not 0."
+    return None
+
+
 def _fault_in_count(instruction: Activate, registers: Registers) -> str | None:
     if not instruction.counted:
         return None
@@ -142,14 +158,17 @@ def fault_in_overwrite(instruction: Activate, registers: Registers, touched: Acc
 
     In-place operation is valid only if row i of an operand and row i of the result have the same address.
     """
-    if len(touched.writes) == 2:
-        low, high = touched.writes
+    writes = touched.writes
+    if instruction.wide_out:
+        low, high = _joined(writes[: len(writes) // 2]), _joined(writes[len(writes) // 2 :])
+        writes = low, high
         if high.start < low.stop:
             twice, minimum = range_text(Memory.BUFFER, high.start, low.stop), low.stop - low.start
             offset = f"OUT_HIGH_OFFSET must be {minimum} or more, not {high.start - low.start}"
             return f"writes {twice} twice, with low bytes and with high ones: {offset}."
     if instruction.operation == "scale":
         return None
+    writes = writes if instruction.wide_out else (_joined(writes),)
     planes = 2 if instruction.wide else 1
     repeats = int(registers[Register.SECOND_ROWS]) < instruction.rows
     # Reads come in order: planes of the source, then those of the second operand.
@@ -160,9 +179,14 @@ def fault_in_overwrite(instruction: Activate, registers: Registers, touched: Acc
         pitch = registers[Register.SECOND_PITCH if is_second else Register.PITCH]
         is_row_by_row = instruction.operation not in _POOLS and pitch == registers[Register.OUT_PITCH]
         is_row_by_row = is_row_by_row and not (is_second and repeats)
-        for write in touched.writes:
+        for write in writes:
             overlaps = read.start < write.stop and write.start < read.stop
             if overlaps and not (is_row_by_row and read.start == write.start):
                 first, stop = max(read.start, write.start), min(read.stop, write.stop)
                 return f"writes units {first} to {stop - 1} of the Unified Buffer before it has read them all."
     return None
+
+
+def _joined(writes: Sequence[AddressRange]) -> AddressRange:
+    """Return the range from the first to the last of some ranges in order."""
+    return writes[0]._replace(stop=writes[-1].stop)

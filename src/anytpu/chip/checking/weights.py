@@ -33,7 +33,8 @@ def fault_in_multipliers(instruction: Instruction, weights: np.ndarray, design: 
     if not isinstance(instruction, ReadWeights) or instruction.kind != "parameters":
         return None
     blocks = blocks_of(instruction, design)
-    for block in range(instruction.address, instruction.address + instruction.count * blocks, blocks):
+    stop = min(instruction.address + instruction.count * blocks, -(-len(weights) // BLOCK_BYTES))
+    for block in range(instruction.address, stop, blocks):
         first = block * BLOCK_BYTES + 4 * design.array
         content = weights[first : first + 4 * design.array]
         # A number at the end of `weights` that lacks bytes has 0 as its highest byte, so it is finite.

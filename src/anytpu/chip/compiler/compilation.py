@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from anytpu.chip.compiler.allocation import BufferAllocation
 from anytpu.chip.compiler.drafting import write_unsynced
 from anytpu.chip.compiler.fitting import find_room
@@ -32,6 +34,7 @@ def compile_image(
     design: Design = TPU_V1,
     spill: bool = True,
     weights: bool = True,
+    known: np.ndarray | None = None,
 ) -> Image:
     """Compile a quantized network for batches of one size.
 
@@ -41,6 +44,7 @@ def compile_image(
         design: the chip.
         spill: whether to spill storages that exceed the Unified Buffer to the host's buffer; False: that is an error.
         weights: whether to fill the Weight Memory; False: zeros that take no memory, if only the time is needed.
+        known: the weights of the network's image for another batch, which the new image shares if they are equal.
 
     Raises:
         CapacityError: the weights, or the storages that one layer needs at a time, exceed the chip's memory. Without
@@ -59,7 +63,7 @@ def compile_image(
     return Image(
         network.name,
         program,
-        lowering.memory.image(filled=weights),
+        lowering.memory.image(filled=weights, known=known),
         batch,
         allocation.host_bytes,
         _bindings([port.tensor for port in network.inputs], lowering),

@@ -9,11 +9,14 @@ Source: Jouppi et al. 2017, section 9 ("for low C/M, a number of techniques redu
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from anytpu.chip.compiler.jobs import Block, Feed, ProductJob, WindowGeometry, storages_of
+from anytpu.chip.compiler.jobs import Block, BlockResult, Feed, ProductJob, storages_of
 from anytpu.chip.compiler.lowering import Lowering, lower
 from anytpu.chip.compiler.planes import Layout, StoragePlane, stacks
 from anytpu.chip.compiler.results import NodeResult, result_of
@@ -21,6 +24,7 @@ from anytpu.chip.compiler.tiles import folded_bias, numbers_of, parameters_of, r
 from anytpu.chip.graph.arithmetic import convolution_multipliers
 from anytpu.chip.graph.nodes import Convolution
 from anytpu.chip.image.image import Tag
+from anytpu.chip.isa.geometry import Window
 from anytpu.chip.isa.registers import Register
 
 _MAX_TAPS = 65535  # The maximum of register KERNEL_WIDTH.
@@ -30,40 +34,85 @@ Mapping = tuple[tuple[Feed, ...], ...]
 """One mapping of a convolution to the array: the feeds that each block of outputs sums."""
 
 
+class _Piece(NamedTuple):
+    """A plane of the result of a convolution, and the columns of the array that make it.
+
+    Attributes:
+        node: the convolution.
+        result: its result.
+        plane: the plane.
+        first: the output channel of its first lane.
+        lane: its first column.
+    """
+
+    node: Convolution
+    result: NodeResult
+    plane: StoragePlane
+    first: int
+    lane: int = 0
+
+    def columns(self, array: int) -> np.ndarray:
+        """Return the output of each column of the array, -1 where another piece or nothing is made."""
+        columns = np.full(array, -1, np.int64)
+        columns[self.lane : self.lane + self.plane.span] = numbers_of(self.plane.runs, self.first, self.plane.span)
+        return columns
+
+
 @lower.register
 def _(node: Convolution, lowering: Lowering) -> None:
-    result = result_of(node, lowering, *node.bounds)
-    source = lowering.layouts[node.inputs[0]]
-    structure = lowering.structure(result.tensor)
-    target = lowering.target(result.tensor, structure, node.layer or node.name, adaptable=True)
-    rows = lowering.rows(result.tensor)
-    window = _window(node, lowering)
-    mappings = {name: _way(node, source, target, window, lowering, name == "packed") for name in ("native", "packed")}
+    if node.output in lowering.joined:
+        return  # made with the convolution before it
+    nodes = (node, *lowering.joints.get(node.output, ()))
+    source, window = lowering.layouts[node.inputs[0]], _window(node, lowering)
+    pieces = [piece for one in nodes for piece in _pieces(one, lowering)]
+    columns = _side_by_side(pieces, lowering.design.array) if len(nodes) > 1 else [(piece,) for piece in pieces]
+    rows = lowering.rows(pieces[0].result.tensor)
+    mappings = {name: _way(columns, source, window, lowering, name == "packed") for name in ("native", "packed")}
     wide = lowering.quantization(node.inputs[0]).bits == 16
     costs = {name: _cost_cycles(mapping, rows, wide, lowering) for name, mapping in mappings.items()}
     chosen = min(costs, key=lambda name: costs[name])
-    blocks = _output_blocks(node, target, mappings[chosen], lowering)
+    blocks = tuple(_block(pieces, feeds, lowering) for pieces, feeds in zip(columns, mappings[chosen], strict=True))
     zero_point = lowering.quantization(node.inputs[0]).zero_point
-    tag = _tag(node, result, mappings, chosen, lowering)
+    tag = _tag(nodes, pieces, mappings, chosen, lowering)
     job = ProductJob(
         tag,
         storages_of([source]),
-        storages_of([target]),
+        storages_of([[piece.plane for piece in pieces]]),
         blocks,
         rows,
-        {**result.settings, Register.ZERO_POINT: zero_point, **window.settings(lowering.batch)},
+        {**pieces[0].result.settings, Register.ZERO_POINT: zero_point, **window.settings()},
         wide,
-        result.wide,
-        result.table,
     )
     lowering.jobs.append(job)
 
 
-def _window(node: Convolution, lowering: Lowering) -> WindowGeometry:
+def _pieces(node: Convolution, lowering: Lowering) -> Iterator[_Piece]:
+    result = result_of(node, lowering, *node.bounds)
+    structure, first = lowering.structure(result.tensor), 0
+    for plane in lowering.target(result.tensor, structure, node.layer or node.name, adaptable=True):
+        yield _Piece(node, result, plane, first)
+        first += plane.channels
+
+
+def _side_by_side(pieces: Sequence[_Piece], array: int) -> list[tuple[_Piece, ...]]:
+    """Give each piece columns of the first block of outputs that has as many left."""
+    blocks: list[list[_Piece]] = []
+    for piece in pieces:
+        for block in blocks:
+            lane = block[-1].lane + block[-1].plane.span
+            if lane + piece.plane.span <= array:
+                block.append(piece._replace(lane=lane))
+                break
+        else:
+            blocks.append([piece])
+    return [tuple(block) for block in blocks]
+
+
+def _window(node: Convolution, lowering: Lowering) -> Window:
     source, target = lowering.network.shapes[node.inputs[0]], lowering.network.shapes[node.output]
     pad = node.padding[0][0], node.padding[1][0]
     kernel = node.weights.shape[0], node.weights.shape[1]
-    return WindowGeometry(source[:2], target[:2], kernel, node.strides, node.dilation, pad)
+    return Window.over(lowering.batch, source[:2], target[1], kernel, node.strides, node.dilation, pad)
 
 
 def _passes(mapping: Mapping) -> int:
@@ -72,24 +121,26 @@ def _passes(mapping: Mapping) -> int:
 
 
 def _way(
-    node: Convolution, source: Layout, target: Layout, window: WindowGeometry, lowering: Lowering, packed: bool
+    columns: Sequence[tuple[_Piece, ...]], source: Layout, window: Window, lowering: Lowering, packed: bool
 ) -> Mapping:
+    node = columns[0][0].node
     feeds = _feeds(node, source, window, lowering, packed)
     depth, width = node.weights.shape[2], node.weights.shape[3] // node.groups
-    blocks, first = [], 0
-    for plane in target:
+    blocks = []
+    for pieces in columns:
+        first, plane = pieces[0].first, pieces[0].plane  # with several groups, the only piece
         low, high = first // width, (first + plane.channels - 1) // width
-        first += plane.channels
-        blocks.append(tuple(f for f in feeds if f.channels[0] // depth <= high and low <= f.channels[1] // depth))
+        met = [feed for feed in feeds if feed.channels[0] // depth <= high and low <= feed.channels[1] // depth]
+        blocks.append(tuple(met if node.groups > 1 else feeds))
     return tuple(blocks)
 
 
-def _feeds(node: Convolution, source: Layout, window: WindowGeometry, lowering: Lowering, packed: bool) -> list[Feed]:
+def _feeds(node: Convolution, source: Layout, window: Window, lowering: Lowering, packed: bool) -> list[Feed]:
     array, depth = lowering.design.array, lowering.channels(node.inputs[0])
     feeds, first = [], 0
-    if window.is_plain and packed and window.target == (1, 1) and node.groups == 1:
+    if window.is_plain and packed and window.in_height == window.in_width == 1 and node.groups == 1:
         for stack in stacks(source, lowering.batch, _MAX_TAPS):
-            feeds.append(_of_stack(stack, first, array))
+            feeds.append(_of_stack(stack, first, array, lowering.batch))
             first += len(stack) * stack[0].channels
         return feeds
     for plane in source:
@@ -101,11 +152,11 @@ def _feeds(node: Convolution, source: Layout, window: WindowGeometry, lowering: 
     return feeds
 
 
-def _of_stack(stack: list[StoragePlane], first: int, array: int) -> Feed:
+def _of_stack(stack: list[StoragePlane], first: int, array: int, batch: int) -> Feed:
     plane, count = stack[0], len(stack)
     if count == 1 and plane.shift == 0:
         return Feed(plane, first)
-    window = WindowGeometry((1, count), (1, 1), (1, count))
+    window = Window.over(batch, (1, count), 1, (1, count))
     return Feed(plane, first, plane.channels, max(1, array // plane.span), window)
 
 
@@ -116,43 +167,57 @@ def _cost_cycles(mapping: Mapping, rows: int, wide: bool, lowering: Lowering) ->
     return _passes(mapping) * chunks * max(rows / chunks * (1 + wide), design.array, design.tile_cycles)
 
 
-def _output_blocks(node: Convolution, target: Layout, mapping: Mapping, lowering: Lowering) -> tuple[Block, ...]:
+def _block(pieces: tuple[_Piece, ...], feeds: tuple[Feed, ...], lowering: Lowering) -> Block:
+    """Return a block of outputs, with its tiles and parameters in the Weight Memory."""
     design, memory, array = lowering.design, lowering.memory, lowering.design.array
-    source, result = lowering.quantization(node.inputs[0]), lowering.quantization(node.output)
-    weights, scales, bias = (memory.identity(tensor) for tensor in (node.weights, node.weight_scales, node.bias))
 
-    def tiles(feeds: tuple[Feed, ...], columns):
+    def tiles() -> np.ndarray:
         rows = np.concatenate([rows_of(feed, array) for feed in feeds])
-        return tiles_of(node.weights, node.groups, rows, columns)
+        made = [tiles_of(one.node.weights, one.node.groups, rows, one.columns(array)) for one in pieces]
+        return functools.reduce(np.bitwise_or, made)  # in columns of their own
 
-    def parameters(columns):
-        multipliers = convolution_multipliers(source, node.weight_scales, result)
-        return parameters_of(folded_bias(node.weights, node.bias, source.zero_point), multipliers, columns)
+    def parameters() -> np.ndarray:
+        return functools.reduce(np.bitwise_or, [_parameters(piece, lowering) for piece in pieces])
 
-    made, first = [], 0
-    for plane, feeds in zip(target, mapping, strict=True):
-        columns = numbers_of(plane.runs, first, array)
-        place = (first, plane.runs)
-        address = memory.reserve(
-            ("tiles", weights, node.groups, place, tuple(feed.key for feed in feeds)),
-            sum(feed.passes for feed in feeds),
-            design.tile_blocks,
-            lambda feeds=feeds, columns=columns: tiles(feeds, columns),
-        )
-        block = memory.reserve(
-            ("parameters", weights, scales, bias, place, source, result.scale),
-            1,
-            design.parameter_blocks,
-            lambda columns=columns: parameters(columns),
-        )
-        made.append(Block(plane, feeds, address, block))
-        first += plane.channels
-    return tuple(made)
+    keys = [(memory.identity(one.node.weights), one.first, one.plane.runs, one.lane) for one in pieces]
+    address = memory.reserve(
+        ("tiles", *keys, pieces[0].node.groups, tuple(feed.key for feed in feeds)),
+        sum(feed.passes for feed in feeds),
+        design.tile_blocks,
+        tiles,
+    )
+    source = lowering.quantization(pieces[0].node.inputs[0])
+    more = [
+        (memory.identity(node.weight_scales), memory.identity(node.bias), lowering.quantization(node.output).scale)
+        for node, *_ in pieces
+    ]
+    block = memory.reserve(("parameters", *keys, *more, source), 1, design.parameter_blocks, parameters)
+    results = tuple(
+        BlockResult(one.plane, one.result.settings, one.result.wide, one.result.table, one.lane) for one in pieces
+    )
+    return Block(results, feeds, address, block)
 
 
-def _tag(node: Convolution, result: NodeResult, mappings: dict[str, Mapping], chosen: str, lowering: Lowering) -> Tag:
+def _parameters(piece: _Piece, lowering: Lowering) -> np.ndarray:
+    node = piece.node
+    source, target = lowering.quantization(node.inputs[0]), lowering.quantization(node.output)
+    own = slice(piece.first, piece.first + piece.plane.channels)
+    multipliers = convolution_multipliers(source, node.weight_scales[own], target)
+    bias = folded_bias(node.weights[..., own], node.bias[own], source.zero_point)
+    columns = piece.columns(lowering.design.array)
+    return parameters_of(bias, multipliers, np.where(columns < 0, -1, columns - piece.first))
+
+
+def _tag(
+    nodes: Sequence[Convolution],
+    pieces: Sequence[_Piece],
+    mappings: dict[str, Mapping],
+    chosen: str,
+    lowering: Lowering,
+) -> Tag:
+    node = nodes[0]
     height, width, _ = lowering.network.shapes[node.output]
-    cells = math.prod(node.weights.shape)
+    cells = sum(math.prod(one.weights.shape) for one in nodes)
     capacity = lowering.design.array**2
     # A dense layer after a flatten is a convolution whose kernel is as large as the image.
     is_dense = (height, width) == (1, 1) and node.groups == 1 and not any(map(any, node.padding))
@@ -162,9 +227,9 @@ def _tag(node: Convolution, result: NodeResult, mappings: dict[str, Mapping], ch
         for name, mapping in sorted(mappings.items(), key=lambda item: item[0] != chosen)
     ]
     note = parts[0] if _passes(mappings["native"]) == _passes(mappings["packed"]) else f"{parts[0]} ({parts[1]})"
-    name = "dense" if is_dense else "convolution"
+    kinds = ["dense" if is_dense else "convolution", *(piece.result.kind for piece in pieces if piece.result.kind)]
     macs = cells * height * width * lowering.batch
-    return Tag(node.name, node.layer, result.named(name), macs, note)
+    return Tag(node.name, node.layer, " + ".join(dict.fromkeys(kinds)), macs, note)
 
 
 def _tiles(mapping: Mapping, used: float) -> str:

@@ -13,54 +13,10 @@ from collections.abc import Iterable, Mapping
 
 from anytpu.chip.compiler.planes import Layout, StoragePlane
 from anytpu.chip.image.image import Tag
+from anytpu.chip.isa.geometry import Window
 from anytpu.chip.isa.registers import Register
 
 RegisterValues = Mapping[Register, int | float]
-
-
-@dataclasses.dataclass(frozen=True)
-class WindowGeometry:
-    """The geometry of a convolution or a pool.
-
-    Attributes:
-        source, target: (height, width).
-        kernel, strides, dilation: (height, width).
-        pad: (top, left).
-    """
-
-    source: tuple[int, int]
-    target: tuple[int, int]
-    kernel: tuple[int, int] = (1, 1)
-    strides: tuple[int, int] = (1, 1)
-    dilation: tuple[int, int] = (1, 1)
-    pad: tuple[int, int] = (0, 0)
-
-    @property
-    def taps(self) -> int:
-        """Positions of the kernel."""
-        return self.kernel[0] * self.kernel[1]
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether row i of the result sees row i of the source and nothing else."""
-        return self.taps == 1 and self.strides == (1, 1) and self.pad == (0, 0) and self.source == self.target
-
-    def settings(self, batch: int) -> dict[Register, int | float]:
-        """Return the registers of this geometry."""
-        return {
-            Register.BATCH: batch,
-            Register.IN_HEIGHT: self.source[0],
-            Register.IN_WIDTH: self.source[1],
-            Register.OUT_WIDTH: self.target[1],
-            Register.KERNEL_HEIGHT: self.kernel[0],
-            Register.KERNEL_WIDTH: self.kernel[1],
-            Register.STRIDE_HEIGHT: self.strides[0],
-            Register.STRIDE_WIDTH: self.strides[1],
-            Register.DILATION_HEIGHT: self.dilation[0],
-            Register.DILATION_WIDTH: self.dilation[1],
-            Register.PAD_TOP: self.pad[0],
-            Register.PAD_LEFT: self.pad[1],
-        }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +49,7 @@ class Feed:
     first: int = 0
     tap_step: int = 0
     taps: int = 1
-    window: WindowGeometry | None = None
+    window: Window | None = None
 
     @property
     def lanes(self) -> int:
@@ -122,17 +78,36 @@ class Feed:
 
 
 @dataclasses.dataclass(frozen=True)
+class BlockResult:
+    """A plane that is made of some columns of a block of outputs.
+
+    Attributes:
+        target: the result plane.
+        settings: registers of the Activate.
+        wide: whether the result is 16-bit.
+        table: whether the Activate looks up the table that `settings` names.
+        lane: the column of its first lane.
+    """
+
+    target: StoragePlane
+    settings: RegisterValues
+    wide: bool
+    table: bool
+    lane: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
 class Block:
     """One block of outputs of a product.
 
     Attributes:
-        target: the result plane.
+        results: the planes that are made of it, side by side in its columns.
         feeds: the feeds that are summed, in the order of the tiles.
         tiles: block of the Weight Memory where the first tile starts; the tiles are consecutive.
         parameters: block of the Weight Memory where its parameters start.
     """
 
-    target: StoragePlane
+    results: tuple[BlockResult, ...]
     feeds: tuple[Feed, ...]
     tiles: int
     parameters: int
@@ -150,17 +125,14 @@ class ProductJob(Job):
     Attributes:
         blocks: its blocks of outputs.
         rows: number of rows of the result.
-        settings: registers of the Convolve (ZERO_POINT) and of the Activate.
-        wide, wide_out: whether the source and the result are 16-bit.
-        table: whether the Activate looks up the table that `settings` names.
+        settings: registers of the Convolve (ZERO_POINT), and of the Activates where all have the same.
+        wide: whether the source is 16-bit.
     """
 
     blocks: tuple[Block, ...]
     rows: int
     settings: RegisterValues
     wide: bool
-    wide_out: bool
-    table: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,7 +156,7 @@ class PlaneOperation:
     settings: RegisterValues
     second: StoragePlane | None = None
     second_rows: int = 0
-    window: WindowGeometry | None = None
+    window: Window | None = None
     wide: bool = False
     wide_out: bool = False
     table: bool = False

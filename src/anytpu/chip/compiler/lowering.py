@@ -12,7 +12,15 @@ import functools
 
 from anytpu.chip.compiler.jobs import Job
 from anytpu.chip.compiler.outline import outline_of
-from anytpu.chip.compiler.planes import Layout, LayoutStructure, Storage, place_planes, structure_for, structure_of
+from anytpu.chip.compiler.planes import (
+    Layout,
+    LayoutStructure,
+    Storage,
+    channels_of,
+    place_planes,
+    structure_for,
+    structure_of,
+)
 from anytpu.chip.compiler.tables import TableSlots
 from anytpu.chip.compiler.weight_memory import WeightMemory
 from anytpu.chip.graph.nodes import Network, Node, Quantization
@@ -24,8 +32,9 @@ class Lowering:
     """The state of lowering a network to jobs.
 
     Attributes:
-        network, batch, design: as in `compile_image`.
-        cuts, fused, parts: as in `Outline`.
+        batch, design: as in `compile_image`.
+        network, cuts, fused, parts, shared, joints: as in `Outline`.
+        joined: outputs of the convolutions that are made with another.
         memory: the Weight Memory.
         tables: the lookup tables.
         jobs: the jobs so far, in order.
@@ -38,9 +47,11 @@ class Lowering:
     """
 
     def __init__(self, network: Network, batch: int, design: Design, by_content: bool, in_place: bool):
-        self.network, self.batch, self.design = network, batch, design
-        outline = outline_of(network, in_place=in_place)
-        self.cuts, self.fused, self.parts = outline.cuts, outline.fused, outline.parts
+        self.batch, self.design = batch, design
+        outline = outline_of(network, batch, design, in_place=in_place)
+        self.network, self.cuts, self.fused = outline.network, outline.cuts, outline.fused
+        self.parts, self.shared, self.joints = outline.parts, outline.shared, outline.joints
+        self.joined = {other.output for others in self.joints.values() for other in others}
         self.memory = WeightMemory(design, by_content=by_content)
         self.tables = TableSlots(self.memory)
         self.jobs: list[Job] = []
@@ -102,12 +113,13 @@ class Lowering:
             adaptable: whether the writer accepts other runs of the same channels.
         """
         if tensor in self.parts:
-            whole, first = self.parts[tensor]
+            whole, first, channel = self.parts[tensor]
             if whole not in self.layouts:
-                self.target(whole, structure, layer, adaptable=adaptable)
-            whole_layout = self.layouts[whole]
-            if adaptable or structure_of(whole_layout) == structure:
-                self.layouts[tensor] = tuple(plane.row(first * self.batch) for plane in whole_layout)
+                is_shared = whole in self.shared
+                self.target(whole, self.structure(whole) if is_shared else structure, layer, adaptable=adaptable)
+            part = channels_of(self.layouts[whole], channel, channel + self.channels(tensor))
+            if part is not None and (adaptable or structure_of(part) == structure):
+                self.layouts[tensor] = tuple(plane.row(first * self.batch) for plane in part)
                 return self.layouts[tensor]
         self.layouts[tensor] = self.make(tensor, structure, layer)
         return self.layouts[tensor]

@@ -66,6 +66,11 @@ class StoragePlane:
         """Units of a row that hold channels."""
         return pitch_of(self.span)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the rows hold no lanes of other planes."""
+        return self.shift == 0 and self.units == self.pitch
+
     def row(self, number: int) -> StoragePlane:
         """Return the rows from `number` on."""
         return dataclasses.replace(self, offset=self.offset + number * self.pitch)

@@ -12,7 +12,7 @@ import dataclasses
 
 import numpy as np
 
-from anytpu.chip.compiler.jobs import PlaneOperation, PlaneOperationsJob, WindowGeometry, storages_of
+from anytpu.chip.compiler.jobs import PlaneOperation, PlaneOperationsJob, storages_of
 from anytpu.chip.compiler.lowering import Lowering, lower
 from anytpu.chip.compiler.planes import Layout, StoragePlane, common_runs, split, stacks, structure_of
 from anytpu.chip.compiler.rearranging import arrange
@@ -20,6 +20,7 @@ from anytpu.chip.compiler.results import result_of
 from anytpu.chip.graph.arithmetic import average_multipliers
 from anytpu.chip.graph.nodes import Elementwise, Node, Pool, Quantization, Table
 from anytpu.chip.image.image import Tag
+from anytpu.chip.isa.geometry import Window
 from anytpu.chip.isa.registers import Register
 
 
@@ -31,8 +32,9 @@ def _(node: Pool, lowering: Lowering) -> None:
     inside, outside = lowering.quantization(node.inputs[0]), lowering.quantization(node.output)
     shapes = lowering.network.shapes
     pad = node.padding[0][0], node.padding[1][0]
-    window = WindowGeometry(shapes[node.inputs[0]][:2], shapes[node.output][:2], node.window, node.strides, (1, 1), pad)
-    settings = {**result.settings, **_scales(node, inside, outside), **window.settings(lowering.batch)}
+    source_size, width = shapes[node.inputs[0]][:2], shapes[node.output][1]
+    window = Window.over(lowering.batch, source_size, width, node.window, node.strides, pad=pad)
+    settings = {**result.settings, **_scales(node, inside, outside), **window.settings()}
     counted = node.kind == "average" and not node.counts_padding
     steps = [
         PlaneOperation(node.kind, plane, other, lowering.rows(result.tensor), settings, None, 0, window,

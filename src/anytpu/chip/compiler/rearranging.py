@@ -14,11 +14,11 @@ import numpy as np
 
 from anytpu.chip.compiler.jobs import (
     Block,
+    BlockResult,
     Feed,
     PlaneOperation,
     PlaneOperationsJob,
     ProductJob,
-    WindowGeometry,
     storages_of,
 )
 from anytpu.chip.compiler.lowering import Lowering, lower
@@ -26,6 +26,7 @@ from anytpu.chip.compiler.planes import Layout, StoragePlane, channels_of, commo
 from anytpu.chip.compiler.tiles import numbers_of
 from anytpu.chip.graph.nodes import Concatenate, Node, Reshape, Slice
 from anytpu.chip.image.image import Tag
+from anytpu.chip.isa.geometry import Window
 from anytpu.chip.isa.registers import Register
 
 
@@ -51,14 +52,18 @@ def _(node: Slice, lowering: Lowering) -> None:
         lowering.layouts[node.output] = tuple(plane.row(first) for plane in source)
     else:
         target = lowering.target(node.output, structure_of(source), _layer(node))
-        window = WindowGeometry(shape[:2], lowering.network.shapes[node.output][:2], pad=(0, -node.start))
+        width = lowering.network.shapes[node.output][1]
+        window = Window.over(lowering.batch, shape[:2], width, pad=(0, -node.start))
         _copy_windows(source, target, [window] * len(source), lowering.rows(node.output), node, lowering)
 
 
 @lower.register
 def _(node: Concatenate, lowering: Lowering) -> None:
-    if node.axis == 2:
+    if node.axis == 2 and node.output not in lowering.shared:
         lowering.layouts[node.output] = tuple(plane for name in node.inputs for plane in lowering.layouts[name])
+        return
+    if node.axis == 2:
+        _share_rows(node, lowering)
         return
     target = lowering.layouts.get(node.output)
     if target is None:
@@ -75,6 +80,20 @@ def _(node: Concatenate, lowering: Lowering) -> None:
             if source != part:
                 arrange(source, 0, part, rows, node, lowering, wide=_is_wide(node.output, lowering))
         first += rows
+
+
+def _share_rows(node: Concatenate, lowering: Lowering) -> None:
+    """Copy the inputs into the same rows, except for those that were written there."""
+    target = lowering.layouts.get(node.output)
+    if target is None:
+        target = lowering.target(node.output, lowering.structure(node.output), _layer(node))
+    first = 0
+    for name in node.inputs:
+        part = channels_of(target, first, first + lowering.channels(name))
+        assert part is not None  # the planes are cut where an input begins
+        if part != lowering.layouts[name]:
+            arrange(lowering.layouts[name], 0, part, lowering.rows(name), node, lowering, wide=_is_wide(name, lowering))
+        first += lowering.channels(name)
 
 
 @lower.register
@@ -107,7 +126,7 @@ def _gather_positions(node: Reshape, count: int, positions: int, lowering: Lower
     structure = structure_of(source) * count
     target = lowering.target(node.output, structure, _layer(node))
     windows = [
-        WindowGeometry((1, positions), (1, positions // count), strides=(1, count), pad=(0, -index))
+        Window.over(lowering.batch, (1, positions), positions // count, strides=(1, count), pad=(0, -index))
         for index in range(count)
         for _ in source
     ]
@@ -115,15 +134,13 @@ def _gather_positions(node: Reshape, count: int, positions: int, lowering: Lower
 
 
 def _copy_windows(
-    source: Layout, target: Layout, windows: list[WindowGeometry], rows: int, node: Node, lowering: Lowering
+    source: Layout, target: Layout, windows: list[Window], rows: int, node: Node, lowering: Lowering
 ) -> None:
     quantization = lowering.quantization(node.output)
     wide = quantization.bits == 16
     limits = {Register.ZERO_POINT: quantization.zero_point, **_limits(quantization.bits)}
     steps = tuple(
-        PlaneOperation(
-            "max", plane, other, rows, {**limits, **window.settings(lowering.batch)}, None, 0, window, wide, wide
-        )
+        PlaneOperation("max", plane, other, rows, {**limits, **window.settings()}, None, 0, window, wide, wide)
         for plane, other, window in zip(source, target, windows, strict=True)
     )
     lowering.jobs.append(PlaneOperationsJob(_tag(node), storages_of([source]), storages_of([target]), steps))
@@ -149,20 +166,20 @@ def arrange(
         if part is not None and len(part) == 1 and part[0].runs == plane.runs:
             steps.append(PlaneOperation("copy", part[0], plane, rows, limits, None, 0, None, wide, wide))
         else:
-            blocks.append(_selection(source, first, plane, rows, lowering))
+            blocks.append(_selection(source, first, plane, rows, lowering, wide=wide))
         first += plane.channels
     if steps:
         reads, writes = storages_of([[s.source] for s in steps]), storages_of([[s.target] for s in steps])
         lowering.jobs.append(PlaneOperationsJob(_tag(node), reads, writes, tuple(steps)))
     if blocks:
         reads = storages_of([[feed.plane for feed in block.feeds] for block in blocks])
-        writes = storages_of([[block.target] for block in blocks])
+        writes = storages_of([[result.target for result in block.results] for block in blocks])
         settings = {**limits, Register.OUT_ZERO_POINT: 0, Register.BATCH: lowering.batch}
-        job = ProductJob(_tag(node), reads, writes, tuple(blocks), rows, settings, wide, wide, False)
+        job = ProductJob(_tag(node), reads, writes, tuple(blocks), rows, settings, wide)
         lowering.jobs.append(job)
 
 
-def _selection(source: Layout, first: int, target: StoragePlane, rows: int, lowering: Lowering) -> Block:
+def _selection(source: Layout, first: int, target: StoragePlane, rows: int, lowering: Lowering, *, wide: bool) -> Block:
     """Return the product that copies channels from `first` on to the lanes of a plane."""
     array, design = lowering.design.array, lowering.design
     columns = numbers_of(target.runs, first, array)
@@ -184,7 +201,7 @@ def _selection(source: Layout, first: int, target: StoragePlane, rows: int, lowe
     key = (np.where(chosen < 0, -1, chosen - minimum).tobytes(), np.where(columns < 0, -1, columns - minimum).tobytes())
     address = lowering.memory.reserve(("selection", key), len(feeds), design.tile_blocks, tiles)
     block = lowering.memory.reserve("ones", 1, design.parameter_blocks, parameters)
-    return Block(target, tuple(feeds), address, block)
+    return Block((BlockResult(target, {}, wide, False),), tuple(feeds), address, block)
 
 
 def row_feed(plane: StoragePlane, rows: int, batch: int) -> Feed:
@@ -192,8 +209,8 @@ def row_feed(plane: StoragePlane, rows: int, batch: int) -> Feed:
     if plane.shift == 0:
         return Feed(plane)
     # A shifted row starts after other lanes, and the lanes after it belong to the next row: take only its own lanes.
-    positions = (1, rows // batch)
-    return Feed(plane, window=WindowGeometry(positions, positions))
+    positions = rows // batch
+    return Feed(plane, window=Window.over(batch, (1, positions), positions))
 
 
 def compacted(tensor: str, node: Node, lowering: Lowering) -> Layout:

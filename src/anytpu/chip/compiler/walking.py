@@ -22,6 +22,7 @@ def lowered(network: Network, batch: int, design: Design, *, by_content: bool, i
     """
     lowering = Lowering(network, batch, design, by_content, in_place)
     # 1. Inputs come from the host's buffer.
+    network = lowering.network
     outputs = {port.tensor for port in network.outputs} & network.quantizations.keys()
     for port in network.inputs:
         if port.tensor in network.quantizations:

@@ -9,12 +9,16 @@ Rule: items with the same key are stored once. An item starts at a whole block o
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator, Mapping
 
 import numpy as np
 
 from anytpu.chip.isa.design import BLOCK_BYTES, Design
 from anytpu.errors import CapacityError
+from anytpu.program.remembered import Remembered
+
+_LAYOUTS: Remembered[Mapping[Hashable, int]] = Remembered()
+"""The address of each item of a Weight Memory by its content, for the compilation of its network for another batch."""
 
 ItemsMaker = Callable[[], np.ndarray]
 """Makes the bytes of items: an array whose first axis is the number of items that were requested."""
@@ -68,16 +72,37 @@ class WeightMemory:
                 "and compile each part."
             )
 
-    def image(self, *, filled: bool = True) -> np.ndarray:
-        """Return the bytes, uint8; without `filled`, zeros that take no memory."""
+    def image(self, *, filled: bool = True, known: np.ndarray | None = None) -> np.ndarray:
+        """Return the bytes, uint8; without `filled`, zeros that take no memory.
+
+        Args:
+            filled: whether to make the bytes.
+            known: the bytes of the same network for another batch; returned, without a copy, if they are equal.
+        """
         size = self._blocks * BLOCK_BYTES
         if not filled:
             return np.broadcast_to(np.uint8(0), (size,))
-        image = np.zeros(size, np.uint8)
+        if known is not None and (_LAYOUTS.get(known) == self._addresses or self._is_in(known)):
+            image = known
+        else:
+            image = np.zeros(size, np.uint8)
+            for place, rows in self._parts_in(image):
+                place[...] = rows
+        if self._by_content:
+            _LAYOUTS.keep(image, self._addresses)
+        return image
+
+    def _is_in(self, image: np.ndarray) -> bool:
+        """Return whether an image has these bytes."""
+        if len(image) != self._blocks * BLOCK_BYTES:
+            return False
+        return all(np.array_equal(place, rows) for place, rows in self._parts_in(image))
+
+    def _parts_in(self, image: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield the view of each part of an image and its bytes, uint8 `(items, bytes)`, one part at a time."""
         for address, blocks, make in self._parts:
             things = make()
             width = blocks * BLOCK_BYTES
             rows = np.ascontiguousarray(things).view(np.uint8).reshape(len(things), -1)
             start = address * BLOCK_BYTES
-            image[start : start + len(rows) * width].reshape(len(rows), width)[:, : rows.shape[1]] = rows
-        return image
+            yield image[start : start + len(rows) * width].reshape(len(rows), width)[:, : rows.shape[1]], rows

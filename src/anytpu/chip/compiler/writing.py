@@ -70,15 +70,18 @@ def _write_part(job: ProductJob, block: Block, first: int, rows: int, emitter: E
         else:
             _convolve(job, feeds[0], rows, sums, accumulate, keep, emitter)
         accumulate, keep = True, False
-    # 3. The sums become integers of the result.
-    target = block.target
-    emitter.set({Register.OUT_PITCH: target.pitch, Register.OUT_HIGH_OFFSET: target.high})
-    emitter.add(
-        Activate(
-            "scale", sums, _unit(target, emitter) + first * target.pitch, rows,
-            keep=keep_parameters, table=job.table, wide_out=job.wide_out,
-        )
-    )  # fmt: skip
+    # 3. The sums become integers of the results.
+    for result in block.results:
+        target = result.target
+        emitter.set({**result.settings, **_target_settings(target), Register.SOURCE_LANE: result.lane})
+        address = _unit(target, emitter) + first * target.pitch
+        keep = keep_parameters or result is not block.results[0]
+        emitter.add(Activate("scale", sums, address, rows, keep=keep, table=result.table, wide_out=result.wide))
+
+
+def _target_settings(target: StoragePlane) -> dict[Register, int | float]:
+    units = 0 if target.is_whole else target.units
+    return {Register.OUT_PITCH: target.pitch, Register.OUT_HIGH_OFFSET: target.high, Register.OUT_UNITS: units}
 
 
 def _grouped(feeds: tuple[Feed, ...]) -> list[list[Feed]]:
@@ -127,7 +130,7 @@ def _convolve(
     plane = feed.plane
     emitter.set(
         {
-            **feed.window.settings(int(job.settings[Register.BATCH])),
+            **feed.window.settings(),
             Register.PITCH: plane.pitch,
             Register.HIGH_OFFSET: plane.high,
             Register.LANES: feed.lanes,
@@ -154,8 +157,7 @@ def _write_step(step: PlaneOperation, emitter: Emitter) -> None:
         {
             Register.PITCH: source.pitch,
             Register.HIGH_OFFSET: source.high,
-            Register.OUT_PITCH: target.pitch,
-            Register.OUT_HIGH_OFFSET: target.high,
+            **_target_settings(target),
         }
     )
     if step.second is not None:

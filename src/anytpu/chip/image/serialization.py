@@ -24,6 +24,7 @@ from anytpu.chip.graph.nodes import HostStep, Network, Node, Port, Quantization,
 from anytpu.chip.image.image import Binding, Service
 from anytpu.chip.network import operations
 from anytpu.errors import ChipError
+from anytpu.files.memory import check_ratio
 from anytpu.files.npy import named_dtype
 
 _Kind = typing.TypeVar("_Kind")
@@ -110,19 +111,38 @@ class RecordEncoder:
         return index
 
 
+def fault_in_size(step: HostStep, written_bytes: int) -> str | None:
+    """Return the fault of a host step that takes too much memory, as a sentence, or None.
+
+    A step is computed in pieces of the rows that it was traced for, however few rows there are. A small file may name
+    any number, so the values of a piece count as what the file unpacks to.
+
+    Args:
+        step: the step.
+        written_bytes: size of the file or of the text that the step is written in.
+    """
+    steps: operations.HostOperations = step.steps
+    try:
+        check_ratio(written_bytes, steps.size_bytes)
+    except ValueError as error:
+        return f"The host's step {step.name!r:.100} computes {steps.rows:,} rows at a time, which is too much: {error}."
+    return None
+
+
 class RecordDecoder:
     """Converts the JSON values of `RecordEncoder` back to records.
 
     Args:
         arrays: all arrays, by index.
         steps: the result of `RecordEncoder.steps`.
+        written_bytes: size of the file or of the text that the values are from.
 
     Raises:
         ChipError: `steps` is invalid.
     """
 
-    def __init__(self, arrays: Sequence[np.ndarray], steps: Mapping[str, Any]):
-        self._arrays = arrays
+    def __init__(self, arrays: Sequence[np.ndarray], steps: Mapping[str, Any], written_bytes: int):
+        self._arrays, self._written_bytes = arrays, written_bytes
         self._steps = _read(lambda: operations.from_json(steps["steps"], arrays[steps["first_array"] :]))
 
     def network(self, described: Mapping[str, Any]) -> Network:
@@ -172,7 +192,10 @@ class RecordDecoder:
         if kind is HostStep:
             step = fields.pop("step")
             own = {name: step["host_step"][name] for name in ("kind", "why")}
-            return _record(HostStep, **fields, **own, steps=self._steps[step["steps"]])
+            node = _record(HostStep, **fields, **own, steps=self._steps[step["steps"]])
+            if (fault := fault_in_size(node, self._written_bytes)) is not None:
+                raise ChipError(fault)
+            return node
         return _record(kind, **fields)
 
     def _value(self, value: Any) -> Any:

@@ -5,8 +5,8 @@ The compiler inserts the Syncs, the checker finds missing ones, and the time mod
 this function, and so agree.
 
 Rule: a range is never too small. The rows of a plane are PITCH units apart, and the units between two rows count as
-accessed. For a window, everything between its first and its last row of the source counts. Planes that are not adjacent
-are separate ranges.
+accessed. Only the parts of rows that OUT_UNITS selects are ranges of their own. For a window, everything between its
+first and its last row of the source counts. Planes that are not adjacent are separate ranges.
 """
 
 from __future__ import annotations
@@ -117,6 +117,11 @@ def parameters_popped(instruction: Instruction) -> int:
     return int(isinstance(instruction, Activate) and instruction.operation == "scale" and not instruction.keep)
 
 
+def out_units(registers: Registers) -> int:
+    """Return the units of each result row that an `Activate` writes."""
+    return int(registers[Register.OUT_UNITS] or registers[Register.OUT_PITCH])
+
+
 def blocks_of(instruction: ReadWeights, design: Design) -> int:
     """Return how many blocks of the Weight Memory each item that the instruction requests takes."""
     if instruction.kind == "tile":
@@ -144,6 +149,7 @@ def _of_product(instruction: ArrayInstruction, registers: Registers, design: Des
 
 def _of_activate(instruction: Activate, registers: Registers) -> Accesses:
     pitch, out_pitch = int(registers[Register.PITCH]), int(registers[Register.OUT_PITCH])
+    units = out_units(registers)
     if instruction.operation == "scale":
         reads = _range(Memory.ACCUMULATORS, instruction.source, instruction.rows)
     else:
@@ -151,15 +157,18 @@ def _of_activate(instruction: Activate, registers: Registers) -> Accesses:
         if instruction.operation in ("max", "average"):
             window = Window.of(registers)
             rows = window.row_range(instruction.rows, 0, window.taps)
-        source = _plane(instruction.source, rows, pitch, out_pitch)
+        source = _plane(instruction.source, rows, pitch, units)
         reads = _with_high(source, instruction.wide, registers[Register.HIGH_OFFSET])
     if instruction.operation in ("add", "subtract", "multiply"):
         rows = (0, min(instruction.rows, int(registers[Register.SECOND_ROWS])))
-        second = _plane(instruction.second, rows, int(registers[Register.SECOND_PITCH]), out_pitch)
+        second = _plane(instruction.second, rows, int(registers[Register.SECOND_PITCH]), units)
         reads += _with_high(second, instruction.wide, registers[Register.SECOND_HIGH_OFFSET])
     if instruction.table:
         reads += _range(Memory.TABLES, int(registers[Register.TABLE]), 1)
     target = _plane(instruction.target, (0, instruction.rows), out_pitch, out_pitch)
+    if units < out_pitch:  # The units between are not written, and a later read of them would be a fault.
+        starts = range(instruction.target, instruction.target + instruction.rows * out_pitch, out_pitch)
+        target = tuple(AddressRange(Memory.BUFFER, start, start + units) for start in starts)
     return Accesses(reads, _with_high(target, instruction.wide_out, registers[Register.OUT_HIGH_OFFSET]))
 
 

@@ -78,7 +78,8 @@ def decode(content: bytes) -> tuple[Instruction, ...]:
         >>> decode(bytes.fromhex("06 04 09 02"))
         (Sync(waiting=4, finished=9), Halt())
     """
-    instructions, offset = [], 0
+    # Equal instructions are one object: a small file may hold the same one sixteen million times.
+    instructions, offset, known = [], 0, dict[bytes, Instruction]()
     while offset < len(content):
         form = BY_OPCODE.get(content[offset])
         if form is None:
@@ -89,10 +90,13 @@ def decode(content: bytes) -> tuple[Instruction, ...]:
                 f"The instructions end within the {form.mnemonic} at byte {offset}: it takes "
                 f"{form.length_bytes} bytes, and {len(content) - offset} are left."
             )
-        try:
-            instructions.append(_instruction(form, int.from_bytes(content[offset:stop], "little")))
-        except _FieldError as error:
-            raise ChipFileError(f"The {form.mnemonic} at byte {offset} of the instructions: {error}") from None
+        written = content[offset:stop]
+        if written not in known:
+            try:
+                known[written] = _instruction(form, int.from_bytes(written, "little"))
+            except _FieldError as error:
+                raise ChipFileError(f"The {form.mnemonic} at byte {offset} of the instructions: {error}") from None
+        instructions.append(known[written])
         offset = stop
     return tuple(instructions)
 

@@ -18,6 +18,9 @@ import numpy as np
 
 from anytpu.chip.isa.registers import Register
 
+Pair = tuple[int, int]
+"""Height and width."""
+
 
 class _Axis(NamedTuple):
     """A window along one axis: source position = result position * stride - pad + tap * dilation."""
@@ -69,6 +72,25 @@ class Window:
     def of(cls, registers: Mapping[int, int | float]) -> Window:
         """Return the window that the registers describe."""
         return cls(*(int(registers[register]) for register in _REGISTERS))
+
+    @classmethod
+    def over(
+        cls, batch: int, source: Pair, out_width: int, kernel: Pair = (1, 1), strides: Pair = (1, 1),
+        dilation: Pair = (1, 1), pad: Pair = (0, 0),
+    ) -> Window:  # fmt: skip
+        """Return a window over a source; all sizes but `out_width` are those of height and width."""
+        return cls(batch, *source, out_width, 0, *kernel, *strides, *dilation, *pad)
+
+    def settings(self) -> dict[Register, int | float]:
+        """Return the registers of the window, without FIRST_ROW."""
+        values = zip(_REGISTERS, dataclasses.astuple(self), strict=True)
+        return {register: value for register, value in values if register is not Register.FIRST_ROW}
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether row i of the result reads row i of the source and nothing else."""
+        is_still = (self.stride_height, self.stride_width, self.pad_top, self.pad_left) == (1, 1, 0, 0)
+        return self.taps == 1 and is_still and self.in_width == self.out_width
 
     def later(self, rows: int) -> Window:
         """Return the window without the first rows of the result."""

@@ -181,9 +181,10 @@ class Convolve(ArrayInstruction):
 
 @dataclasses.dataclass(frozen=True)
 class Activate(Instruction):
-    """Write `rows` rows of a result to unit `target`, OUT_PITCH units apart, of 32 * OUT_PITCH lanes each.
+    """Write `rows` rows of a result to unit `target`, OUT_PITCH units apart, of 32 * OUT_UNITS lanes each.
 
-    For each lane of row i, in order:
+    OUT_UNITS 0 stands for OUT_PITCH. Fewer units leave the other lanes of a row as they are; such a result has at most
+    4,096 rows. For each lane of row i, in order:
 
     1. Compute a value from accumulator row `source` + i, or from row i of the plane at unit `source` (see below).
     2. Except for "copy" and "max": round with rint (half to even) and add OUT_ZERO_POINT.
@@ -194,7 +195,8 @@ class Activate(Instruction):
     The operation defines the value of step 1:
 
     - "scale" (accumulators): f32(sum + bias, wrapping at 32 bits) * multiplier of the lane. The parameters are the next
-      in the parameter FIFO, or with `keep` those of the last Activate.
+      in the parameter FIFO, or with `keep` those of the last Activate. Lane 0 is that of lane SOURCE_LANE of the sums
+      and parameters.
     - "copy" (buffer): the integer itself.
     - "add", "subtract", "multiply" (buffer): f32(a - ZERO_POINT) * SCALE  op  f32(b - SECOND_ZERO_POINT) *
       SECOND_SCALE, divided by OUT_SCALE. Operand b is row i % SECOND_ROWS of the plane at unit `second`.

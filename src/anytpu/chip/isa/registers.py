@@ -52,6 +52,8 @@ class Register(enum.IntEnum):
     SECOND_SCALE = 43
     OUT_SCALE = 44
     TABLE = 45
+    SOURCE_LANE = 46
+    OUT_UNITS = 47
 
 
 class RegisterKind(enum.Enum):
@@ -137,5 +139,7 @@ MEANINGS: dict[Register, RegisterMeaning] = {
     Register.SECOND_SCALE: RegisterMeaning(_F, 0, MAX_SCALE, "scale of the second operand"),
     Register.OUT_SCALE: RegisterMeaning(_F, 0, MAX_SCALE, "scale of the result"),
     Register.TABLE: RegisterMeaning(_U, 0, 255, "index of the table that Activate uses"),
+    Register.SOURCE_LANE: RegisterMeaning(_U, 0, 2047, "first lane of the sums and parameters that a scale reads"),
+    Register.OUT_UNITS: RegisterMeaning(_U, 0, 64, "units of a result row that are written; 0: all of its OUT_PITCH"),
 }
 """The meaning of each register, in order of their numbers."""

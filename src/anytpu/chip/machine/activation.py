@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from anytpu.chip.isa.accesses import out_units
 from anytpu.chip.isa.design import BLOCK_BYTES, UNIT_BYTES
 from anytpu.chip.isa.instructions import Activate
 from anytpu.chip.isa.registers import Register
@@ -28,7 +29,7 @@ def activate(memories: ChipMemories, step: Step) -> None:
     """Carry out an `Activate`."""
     instruction = step.instruction
     assert isinstance(instruction, Activate)
-    lanes = step.integer(Register.OUT_PITCH) * UNIT_BYTES
+    lanes = out_units(step.registers) * UNIT_BYTES
     block = max(1, BLOCK_NUMBERS // lanes)
 
     def work(start: int) -> None:
@@ -62,10 +63,11 @@ def _numbers(
 
 
 def _scaled(memories: ChipMemories, step: Step, instruction: Activate, start: int, stop: int, lanes: int) -> np.ndarray:
-    lanes = min(lanes, memories.accumulators.shape[1])
-    bias, multiplier = parameters_at(memories.weights, step.parameters, memories.accumulators.shape[1])
-    sums = memories.accumulators[instruction.source + start : instruction.source + stop, :lanes] + bias[:lanes]
-    return sums.astype(np.float32) * multiplier[:lanes]
+    first, array = step.integer(Register.SOURCE_LANE), memories.accumulators.shape[1]
+    taken = slice(first, min(first + lanes, array))
+    bias, multiplier = parameters_at(memories.weights, step.parameters, array)
+    sums = memories.accumulators[instruction.source + start : instruction.source + stop, taken] + bias[taken]
+    return sums.astype(np.float32) * multiplier[taken]
 
 
 def _combined(memories: ChipMemories, step: Step, instruction: Activate, first: np.ndarray, rows: slice) -> np.ndarray:

@@ -9,6 +9,8 @@ hazards. So executing its instructions one after another gives the results of th
 from __future__ import annotations
 
 import collections
+import itertools
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from anytpu.chip.image.image import Image
@@ -40,23 +42,30 @@ class Step(NamedTuple):
         return int(self.registers[register])
 
 
+def _items(requested: collections.deque[range]) -> Iterator[int]:
+    """Yield the blocks of a FIFO in order; an instruction may request millions of items."""
+    while True:
+        yield from requested.popleft()
+
+
 def decode(image: Image) -> tuple[Step, ...]:
     """Return the steps of an image that was checked, in program order."""
     steps: list[Step] = []
-    waiting: dict[str, collections.deque[int]] = {"tile": collections.deque(), "parameters": collections.deque()}
+    requested: dict[str, collections.deque[range]] = {"tile": collections.deque(), "parameters": collections.deque()}
+    waiting = {kind: _items(ranges) for kind, ranges in requested.items()}
     tiles, parameters = (-1,), -1
     for number, instruction, registers, _ in issue(image.instructions):
         if isinstance(instruction, ReadWeights) and instruction.kind != "table":
             blocks = blocks_of(instruction, image.design)
             stop = instruction.address + instruction.count * blocks
-            waiting[instruction.kind].extend(range(instruction.address, stop, blocks))
+            requested[instruction.kind].append(range(instruction.address, stop, blocks))
         elif isinstance(instruction, ArrayInstruction):
-            popped = tuple(waiting["tile"].popleft() for _ in range(tiles_popped(instruction)))
+            popped = tuple(itertools.islice(waiting["tile"], tiles_popped(instruction)))
             tiles = (tiles[-1], *popped) if instruction.keep else popped
             steps.append(Step(number, instruction, registers, tiles))
         elif isinstance(instruction, Activate):
             if parameters_popped(instruction):
-                parameters = waiting["parameters"].popleft()
+                parameters = next(waiting["parameters"])
             steps.append(Step(number, instruction, registers, parameters=parameters))
         elif instruction.unit is not None or isinstance(instruction, InterruptHost):
             steps.append(Step(number, instruction, registers))

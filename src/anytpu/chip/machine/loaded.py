@@ -1,55 +1,43 @@
-"""`run`: an image on one batch; the prepared state of the image is kept for the next run.
+"""`run`: an image on one batch; what was prepared for the image is kept for the next run.
 
 Idea: an image is checked and decoded once, and its weights are converted once; a run then only moves and computes
-numbers.
+numbers. A program's images for other batches have the same weights, so they share these and the memories of the chip.
 
-Rule: the prepared state does not reference its image, so that it is freed with it. Runs of one image may be concurrent:
-no other run uses the memories of a run until it has ended. Other state that is kept for the image only grows.
+Rule: kept state references neither image nor weights, so that it is freed with them. Runs may be concurrent: no other
+run uses the memories of a run until it has ended. Other state that is kept only grows.
 """
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Mapping
 
 import numpy as np
 
 from anytpu.chip.checking import check
 from anytpu.chip.image.image import Image
-from anytpu.chip.machine.decoding import decode
+from anytpu.chip.machine.decoding import Step, decode
 from anytpu.chip.machine.execution import execute
 from anytpu.chip.machine.memories import ChipMemories
 from anytpu.chip.machine.products import Multiplier
 from anytpu.program.remembered import Remembered
 
 
-class PreparedImage:
-    """The prepared state of an image, for its runs.
+class _Kept:
+    """State that the runs of all images with the same weights share.
 
     Attributes:
-        steps: the steps of a run, in order.
+        multiplier: carries out products, and keeps their weights as float32.
+        spare: by the sizes of the chip, memories that no run uses.
     """
 
-    def __init__(self, image: Image):
-        """Check and decode an image.
-
-        Raises:
-            ChipError: the image cannot run; see `check`.
-            HazardError: the image reads memory that nothing wrote, pops an empty FIFO, or lacks a Sync; see `check`.
-        """
-        check(image)
-        self.steps = decode(image)
-        self._multiplier = Multiplier(image)
-        self._spare: list[ChipMemories] = []
-
-    def run(self, image: Image, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Run the image that this state was prepared from; see `run`."""
-        memories = self._spare.pop() if self._spare else ChipMemories.of(image)
-        made = execute(image, self.steps, values, self._multiplier.multiply, memories)
-        self._spare.append(memories)
-        return made
+    def __init__(self):
+        self.multiplier = Multiplier()
+        self.spare: collections.defaultdict[tuple[int, ...], list[ChipMemories]] = collections.defaultdict(list)
 
 
-_PREPARED: Remembered[PreparedImage] = Remembered()
+_STEPS: Remembered[tuple[Step, ...]] = Remembered()
+_KEPT: Remembered[_Kept] = Remembered()
 
 
 def run(image: Image, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -68,5 +56,11 @@ def run(image: Image, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
         ChipError: an input is missing, or of the wrong shape or dtype; the image cannot run.
         HazardError: the image's results would depend on timing.
     """
-    prepared = _PREPARED.get(image) or _PREPARED.keep(image, PreparedImage(image))
-    return prepared.run(image, values)
+    check(image)
+    steps = _STEPS.get(image) or _STEPS.keep(image, decode(image))
+    kept = _KEPT.get(image.weights) or _KEPT.keep(image.weights, _Kept())
+    spare = kept.spare[image.design.compiled_for]
+    memories = ChipMemories.of(image, spare.pop() if spare else None)
+    made = execute(image, steps, values, kept.multiplier.multiply, memories)
+    spare.append(memories.emptied())
+    return made

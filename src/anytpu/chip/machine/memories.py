@@ -31,37 +31,50 @@ class ChipMemories:
     weights: np.ndarray
 
     @classmethod
-    def of(cls, image: Image) -> ChipMemories:
-        """Return the memories of a chip before it runs an image; undefined contents are 0.
+    def of(cls, image: Image, spare: ChipMemories | None = None) -> ChipMemories:
+        """Return the memories of a chip before it runs an image.
+
+        Args:
+            image: the image.
+            spare: memories of another run that has ended, for a chip of the same sizes; None: undefined contents are 0.
 
         Raises:
             CapacityError: this machine lacks the memory for them.
         """
-        check_room(image)
-        design = image.design
-        return cls(
-            np.zeros(design.unified_buffer_bytes, np.uint8),
-            np.zeros((design.accumulator_rows, design.array), np.int32),
-            {},
-            np.zeros(image.host_bytes, np.uint8),
-            whole_blocks(image.weights),
-        )
+        host = None if spare is None or len(spare.host) < image.host_bytes else spare.host
+        if host is None:
+            check_room(image)
+            host = np.zeros(image.host_bytes, np.uint8)
+        design, weights = image.design, whole_blocks(image.weights)
+        if spare is not None:
+            return cls(spare.buffer, spare.accumulators, {}, host, weights)
+        buffer = np.zeros(design.unified_buffer_bytes, np.uint8)
+        return cls(buffer, np.zeros((design.accumulator_rows, design.array), np.int32), {}, host, weights)
+
+    def emptied(self) -> ChipMemories:
+        """Return the same memories without weights and tables, which are views of an image's."""
+        return dataclasses.replace(self, tables={}, weights=np.zeros(0, np.uint8))
 
 
-def check_room(image: Image) -> None:
+def check_room(image: Image, example_bytes: int = 0) -> None:
     """Check that this machine has the free memory to run an image.
+
+    Args:
+        image: the image.
+        example_bytes: bytes of the inputs of one example that are not in the host's buffer yet.
 
     Raises:
         CapacityError: it does not.
     """
     design = image.design
     chip_bytes = design.unified_buffer_bytes + design.accumulator_rows * design.array * np.int32().nbytes
+    outside_bytes = image.host_bytes + image.batch * example_bytes
     try:
-        check_memory(image.host_bytes + chip_bytes)
+        check_memory(outside_bytes + chip_bytes)
     except ValueError as error:
         raise CapacityError(
-            f"This machine lacks the memory to run {image.name!r}: {image.host_bytes:,} bytes for the host's buffer, "
-            f"plus the memories of the chip. Compile it for smaller batches than {image.batch:,}."
+            f"This machine lacks the memory to run {image.name!r}: {outside_bytes:,} bytes for the host's buffer "
+            f"and the inputs, plus the memories of the chip. Compile it for smaller batches than {image.batch:,}."
         ) from error
 
 

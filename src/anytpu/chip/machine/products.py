@@ -19,14 +19,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anytpu.chip.image.image import Image
 from anytpu.chip.isa.design import BLOCK_BYTES, UNIT_BYTES
 from anytpu.chip.isa.geometry import Window, sources
 from anytpu.chip.isa.instructions import ArrayInstruction, Convolve
 from anytpu.chip.isa.registers import Register
 from anytpu.chip.machine import workers
 from anytpu.chip.machine.decoding import Step
-from anytpu.chip.machine.memories import ChipMemories, plane_rows, whole_blocks
+from anytpu.chip.machine.memories import ChipMemories, plane_rows
 
 EXACT = 2**24
 """Maximum magnitude up to which float32 represents every integer."""
@@ -139,18 +138,17 @@ def tile_at(weights: np.ndarray, block: int, array: int) -> np.ndarray:
 
 
 class Multiplier:
-    """Carries out the products of an image, and keeps their weights as float32 for the next run."""
+    """Carries out the products of images with the same weights, and keeps these as float32 for the next run."""
 
-    def __init__(self, image: Image):
-        self._weights = whole_blocks(image.weights)
-        self._array = image.design.array
+    def __init__(self):
         self._kept: dict[tuple, tuple[ExactPart, ...]] = {}
         self._kept_bytes = 0
 
     def multiply(self, memories: ChipMemories, step: Step) -> None:
         """Write the sums of a product to the accumulators, or add them to the sums there."""
-        product, passes = product_of(step), passes_of(step, self._array)
-        parts = self._parts(passes, 255 if product.unsigned or product.wide else 128)
+        array = memories.accumulators.shape[1]
+        product, passes = product_of(step), passes_of(step, array)
+        parts = self._parts(memories.weights, array, passes, 255 if product.unsigned or product.wide else 128)
         depth, width = parts[-1].stop, parts[-1].matrix.shape[1]
         target = memories.accumulators[product.accumulator : product.accumulator + product.rows]
         share = -(-product.rows // workers.count())
@@ -178,12 +176,14 @@ class Multiplier:
 
         workers.share(range(0, product.rows, block), work)
 
-    def _parts(self, passes: Sequence[Pass], max_magnitude: int) -> tuple[ExactPart, ...]:
+    def _parts(
+        self, weights: np.ndarray, array: int, passes: Sequence[Pass], max_magnitude: int
+    ) -> tuple[ExactPart, ...]:
         """Return the tiles of passes, stacked, without columns of 0 at the end."""
-        key = max_magnitude, *((one.tile, one.depth) for one in passes)
+        key = array, max_magnitude, *((one.tile, one.depth) for one in passes)
         parts = self._kept.get(key)
         if parts is None:
-            stacked = np.concatenate([tile_at(self._weights, one.tile, self._array)[: one.depth] for one in passes])
+            stacked = np.concatenate([tile_at(weights, one.tile, array)[: one.depth] for one in passes])
             used = np.flatnonzero(stacked.any(axis=0))
             parts = exact_parts(stacked[:, : used[-1] + 1 if len(used) else 1], max_magnitude)
             size_bytes = sum(part.matrix.nbytes for part in parts)

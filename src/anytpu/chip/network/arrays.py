@@ -67,6 +67,14 @@ def _broadcast(operands: list[np.ndarray], attributes: Mapping[str, Any], shape:
     return np.broadcast_to(ordered.reshape(spread), shape)
 
 
+def _concatenate(
+    operands: list[np.ndarray], attributes: Mapping[str, Any], shape: tuple[int, ...], _: Any
+) -> np.ndarray:
+    if sum(operand.size for operand in operands) != math.prod(shape):
+        raise ValueError(f"{len(operands)} parts do not make {shape}")
+    return np.concatenate(operands, attributes["dimension"])
+
+
 def _slice(operands: list[np.ndarray], attributes: Mapping[str, Any], *_: Any) -> np.ndarray:
     parts = zip(attributes["start_indices"], attributes["limit_indices"], attributes["strides"], strict=True)
     return operands[0][tuple(slice(*part) for part in parts)]
@@ -80,6 +88,8 @@ def _iota(_: list[np.ndarray], attributes: Mapping[str, Any], shape: tuple[int, 
 
 def _reduce(operands: list[np.ndarray], attributes: Mapping[str, Any], *_: Any) -> np.ndarray:
     ufunc = REDUCERS[attributes["reducer"]]
+    if operands[1].size != 1:
+        raise ValueError(f"a reduction that begins with {operands[1].shape}")
     reduced = ufunc.reduce(operands[0], axis=tuple(attributes["dimensions"]), dtype=operands[0].dtype)
     return np.asarray(ufunc(reduced, operands[1]))
 
@@ -108,7 +118,7 @@ def _dot(
 
 _STRUCTURAL: dict[str, Callable[..., np.ndarray]] = {
     "broadcast_in_dim": _broadcast,
-    "concatenate": lambda operands, attributes, *_: np.concatenate(operands, attributes["dimension"]),
+    "concatenate": _concatenate,
     "dot_general": _dot,
     "iota": _iota,
     "reduce": _reduce,

@@ -10,6 +10,7 @@ constants that are folded while a program is read, are in a small LRU cache.
 from __future__ import annotations
 
 import functools
+import math
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -32,13 +33,22 @@ _CONTROL = ("while", "if", "case", "composite")
 _LIBRARY = "lapack_"
 """Start of the names of library functions that a host step may call. Others may run any code, or take a pointer."""
 
+_FREE_NUMBERS = 2**20
+"""Numbers that an operation may make beside the result that is taken of it, whatever the size of that."""
+
 
 @functools.lru_cache(maxsize=1024)
-def check(text: str) -> None:
+def check(text: str, shape: tuple[int, ...], dtype: np.dtype, number: int) -> None:
     """Check that a text from a file is one operation that ends and calls no code of the machine.
 
+    Args:
+        text: text of the module.
+        shape, dtype: declared shape and dtype of the result.
+        number: index of the result.
+
     Raises:
-        ValueError: the text is not a module with one function of one operation, or the operation is another.
+        ValueError: the text is not a module with one function of one operation, or the operation is another. It makes
+            another result, or more than this one and `_FREE_NUMBERS`.
     """
     with mlir.make_ir_context():
         try:
@@ -48,11 +58,16 @@ def check(text: str) -> None:
     if list(functions) != ["main"] or len(functions["main"].operations) != 1:
         raise ValueError("an operation whose text is not one operation")
     waiting = list(functions["main"].operations)
+    made = waiting[0].types[number : number + 1]
+    if made != (parsing.TensorType(shape, dtype),):
+        raise ValueError(f"an operation whose text does not make {dtype} {list(shape)}")
     for operation in waiting:
         dialect, _, name = operation.name.partition(".")
         target = str(operation.attributes.get("call_target_name")) if name == "custom_call" else _LIBRARY
         if dialect not in ("stablehlo", "chlo") or name in _CONTROL or not target.startswith(_LIBRARY):
             raise ValueError(f"an operation {operation.name!r:.100}, which no step of the host has")
+        if max((math.prod(kind.shape) for kind in operation.types), default=0) > max(math.prod(shape), _FREE_NUMBERS):
+            raise ValueError(f"an operation {operation.name!r:.100}, which makes more than {list(shape)}")
         waiting += [inner for block in operation.blocks for inner in block.operations]
 
 

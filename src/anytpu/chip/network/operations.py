@@ -110,6 +110,13 @@ class HostOperations:
         """The batch that the operations were written for."""
         return self.result.layout.rows
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all values of a piece; a file may declare any."""
+        arguments = [(argument.shape, np.dtype(argument.dtype)) for argument in (*self.arguments, self.result)]
+        made = [(operation.shape, operation.dtype) for operation in self.operations]
+        return sum(math.prod(shape) * dtype.itemsize for shape, dtype in (*arguments, *made))
+
 
 def compute(step: HostStep, values: Sequence[np.ndarray]) -> np.ndarray:
     """Return the output of a step of the host, for any number of examples.
@@ -128,7 +135,7 @@ def compute(step: HostStep, values: Sequence[np.ndarray]) -> np.ndarray:
     steps: HostOperations = step.steps
     count = len(values[0])
     try:
-        _check_sizes(steps)
+        check_memory(steps.size_bytes)
         pieces = [
             _piece(steps, [value[start : start + steps.rows] for value in values])
             for start in range(0, count, steps.rows)
@@ -144,13 +151,6 @@ def compute(step: HostStep, values: Sequence[np.ndarray]) -> np.ndarray:
         ) from error
 
 
-def _check_sizes(steps: HostOperations) -> None:
-    """Check that the memory for the values of a piece is free; their sizes may come from a file."""
-    arguments = [(argument.shape, np.dtype(argument.dtype)) for argument in (*steps.arguments, steps.result)]
-    made = [(operation.shape, operation.dtype) for operation in steps.operations]
-    check_memory(sum(math.prod(shape) * dtype.itemsize for shape, dtype in (*arguments, *made)))
-
-
 def _piece(steps: HostOperations, values: list[np.ndarray]) -> np.ndarray:
     known: dict[str, np.ndarray] = {}
     for argument, value in zip(steps.arguments, values, strict=True):
@@ -159,7 +159,7 @@ def _piece(steps: HostOperations, values: list[np.ndarray]) -> np.ndarray:
         known[argument.name] = argument.layout.batched(value, argument.shape).astype(argument.dtype, copy=False)
     for operation in steps.operations:
         result = known[operation.result] = operation.compute(known)
-        if result.shape != operation.shape:  # A file may declare any: later operations and `_check_sizes` rely on it.
+        if result.shape != operation.shape:  # A file may declare any: later operations and `size_bytes` rely on it.
             raise ValueError(f"{operation.name!r:.100} makes {list(result.shape)}, not {list(operation.shape)}")
     result = steps.result.layout.rows_first(known[steps.result.name])
     result = result.reshape(steps.rows, *canonical_shape(steps.result.example_shape))
@@ -261,5 +261,5 @@ def _operation(described: Mapping[str, Any], held: Sequence[np.ndarray]) -> Oper
     if type(described["number"]) is not int or described["number"] < 0:
         raise ValueError(f"result {described['number']!r:.100} of an operation")
     if not arrays.is_known(described["name"]):
-        foreign.check(_text(attributes["text"]))
+        foreign.check(_text(attributes["text"]), shape, dtype, described["number"])
     return Operation(**{**described, "operands": operands, "shape": shape, "dtype": dtype, "attributes": attributes})

@@ -1,22 +1,30 @@
 """`quantize`: static post-training quantization of a float network, from calibration examples.
 
 1. `calibration.py` computes the network on the examples and collects the range of each tensor.
-2. `choices.py` chooses the scale and zero point of each tensor.
-3. `counterparts.py` converts each node to integers, as specified in `graph/nodes.py`.
+2. A product whose parts need scales of their own is split.
+3. `choices.py` chooses the scale and zero point of each tensor.
+4. `counterparts.py` converts each node to integers, as specified in `graph/nodes.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import math
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 
-from anytpu.chip.graph.nodes import Convolution, Network
+from anytpu.chip.graph.nodes import Convolution, Network, Slice
+from anytpu.chip.graph.splitting import split_products
 from anytpu.chip.quantized.calibration import check, observe
 from anytpu.chip.quantized.choices import choose, tensors_of_chip
 from anytpu.chip.quantized.counterparts import NodeQuantizer
+from anytpu.chip.quantized.ranges import Range, step
 from anytpu.errors import QuantizationError, SettingError
+
+_TOLERATED = {8: 2.0, 16: 256.0}
+"""By bits, the maximum ratio of the scales of two parts of a product that share one."""
 
 
 def quantize(
@@ -51,11 +59,22 @@ def quantize(
     _check_weights(network)
     arrays = check(network, calibration)
     histograms = observe(network, arrays, tensors_of_chip(network), method)
-    choices = choose(network, {name: histogram.range(method, bits) for name, histogram in histograms.items()}, bits)
+    ranges = {name: histogram.range(method, bits) for name, histogram in histograms.items()}
+    network = split_products(network, lambda alike: _is_uneven(alike, ranges, bits))
+    choices = choose(network, {name: ranges[name] for name in tensors_of_chip(network)}, bits)
     maker = NodeQuantizer(choices)
     nodes = tuple(made for node in network.nodes for made in maker.make(node))
     shapes = {**network.shapes, **{new: network.shapes[old] for (_, old), new in choices.detours.items()}}
     return Network(network.name, network.inputs, network.outputs, shapes, choices.quantizations, nodes)
+
+
+def _is_uneven(alike: Sequence[Sequence[Slice]], ranges: Mapping[str, Range], bits: int) -> bool:
+    """Return whether the slices of a product's result need scales that differ too much for one scale of all."""
+    steps = []
+    for same in zip(*alike, strict=True):
+        covered = functools.reduce(Range.union, (ranges[part.output] for part in same))
+        steps.append(float(step(covered.low, covered.high, bits)))
+    return max(steps) > _TOLERATED[bits] * min((one for one in steps if one > 0), default=math.inf)
 
 
 def _check_weights(network: Network) -> None:

@@ -170,7 +170,7 @@ def _always_zero(network: Network, arrays: Sequence[np.ndarray], names: Sequence
 
 def _powers(network: Network, quantized: Network, arrays: Sequence[np.ndarray], compared: int) -> dict[str, np.ndarray]:
     """Return the sums of squares of signal and noise of each tensor, on the first `compared` examples."""
-    powers = {name: np.zeros(2) for name in network.shapes}
+    powers = {name: np.zeros(2) for name in network.shapes if name in quantized.shapes}
     done, chunks = 0, evaluate_chunks(network, arrays)
     while done < compared:
         values = {name: array[: compared - done] for name, array in next(chunks).items()}
