@@ -144,7 +144,8 @@ def test_report_prints_or_writes(capsys: pytest.CaptureFixture[str]):
     [
         (
             ["compile", "nets.py"],
-            "name the job to compile: a function in a file, like train.py:create_model, or a program file, .anytpu",
+            "name the job to compile: a function in a file, like train.py:create_model, a program file, .anytpu, or a "
+            "quantized file, .onnx or .mlir",
         ),
         (
             ["compile", "nets.py:create_model"],

@@ -45,7 +45,7 @@ def convolved(function: Callable[[Any], Any]) -> Any:
 
 
 def channels_first_function() -> Any:
-    weights = {"k": RANDOM.normal(size=(4, 3, 3, 3)).astype("f4"), "w": RANDOM.normal(size=(48, 5)).astype("f4")}
+    weights = {"k": RANDOM.normal(size=(4, 3, 3, 3)).astype("f4"), "w": RANDOM.normal(size=(24, 5)).astype("f4")}
 
     def model(weights: Any, x: Any) -> Any:
         x = jax.nn.relu(jax.lax.conv_general_dilated(x, weights["k"], (1, 1), "VALID"))
@@ -143,3 +143,20 @@ def test_a_layer_is_on_the_chip(name: str):
     found = program.run(x[:9])
     assert found.shape == wanted.shape
     assert 10 * np.log10((wanted**2).mean() / ((wanted - found) ** 2).mean()) > least - 2
+
+
+def test_a_transposed_convolution_of_the_host_has_its_reason():
+    def model(weights: Any, x: Any) -> Any:
+        dims = ("NHWC", "HWIO", "NHWC")
+        y = jax.lax.conv_general_dilated(
+            x, weights["k"], (1, 1), [(0, 0)] * 2, lhs_dilation=(2, 2), rhs_dilation=(2, 1), dimension_numbers=dims
+        )
+        return y.reshape(len(y), -1) @ weights["w"]
+
+    weights = {"k": np.ones((2, 2, 3, 2), np.float32), "w": np.ones((80, 2), np.float32)}
+    x = RANDOM.normal(size=(9, 4, 5, 3)).astype(np.float32)
+    program = tpu.chip.compile(model, x, state=weights, batch=4)
+    assert program.network is not None
+    assert [node.why for node in program.network.nodes if isinstance(node, HostStep)] == [
+        "it is a transposed convolution with gaps in its kernel or steps over its results"
+    ]

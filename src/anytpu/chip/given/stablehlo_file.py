@@ -109,7 +109,7 @@ class _Reader:
         if kind == "constant":
             return operation.attributes["value"]
         operands = [self._values[number] for number in operation.operands]
-        own = QuantizedType.of(operation.layer) if operation.layer.startswith(MARK) else None
+        own = QuantizedType.of_layer(operation.layer)
         if kind == "convert" and own is not None and isinstance(operands[0], np.ndarray):
             return own.constant(operands[0])
         if kind not in _RULES and kind not in elementwise.UNARY:
@@ -155,7 +155,7 @@ class _Reader:
 
     def _dot(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
         numbers = operation.attributes["dot_dimension_numbers"]
-        held = self._graph.rows(self._activation(kind, operands[0]))
+        held = self._graph.held(self._activation(kind, operands[0]))
         (contracted,) = numbers["rhs_contracting"] if len(numbers["rhs_contracting"]) == 1 else (-1,)
         weights, scales = self._weights(kind, operands[1], 1 - contracted)
         if (

@@ -21,6 +21,9 @@ MARK = "!quant.uniform"
 
 _TYPE = re.compile(r"!quant\.uniform<(?:[^<>]|<[^<>]*>)*>")
 _PARTS = re.compile(r"!quant\.uniform<([iu]\d+)(?:<(-?\d+):(-?\d+)>)?:(\w+)(?::(\d+))?,\s*(\{.*\}|[^{}]+)>")
+_AS_LAYER = str.maketrans("<>:,-", "[];|~")
+"""No layer has the characters of `parsing.layer_of`'s other parts."""
+
 _RESULT = re.compile(r"^(\s*)(%[\w#$.:-]+)\s*=\s*(.*)$")
 _LOCATION = re.compile(r"\s+loc\((?:[^()]|\([^()]*\))*\)\s*$")
 _ARGUMENT = re.compile(r"%(\w+): tensor<((?:\d+x)*)(" + _TYPE.pattern + r"|[^!>]*)>")
@@ -70,6 +73,13 @@ class QuantizedType:
             tuple(int(zero or 0) - moved for _, _, zero in pairs),
             None if found[5] is None else int(found[5]),
         )
+
+    @staticmethod
+    def of_layer(layer: str) -> QuantizedType | None:
+        """Return the type that the layer of an operation of an erased module holds; None: its result has none."""
+        if not layer.startswith(MARK):
+            return None
+        return QuantizedType.of(layer.translate({new: old for old, new in _AS_LAYER.items()}))
 
     @property
     def quantization(self) -> Quantization:
@@ -127,8 +137,8 @@ def _erased_line(line: str) -> list[str]:
     line = _LOCATION.sub("", line)
     after = line.rpartition("->")[2] if "->" in line else line
     given = _TYPE.findall(after)
-    # The last part of a location is a primitive's name, those before it are the layer (`parsing.layer_of`).
-    mark = f' loc("{given[-1]}/quantized")' if given else ""
+    # The last part of a location is a primitive's name, and the part before it is the layer (`parsing.layer_of`).
+    mark = f' loc("{given[-1].translate(_AS_LAYER)}/quantized")' if given else ""
     if given:
         QuantizedType.of(given[-1])
     indent, name, rest = result.groups()
@@ -142,6 +152,6 @@ def _erased_line(line: str) -> list[str]:
         whole = _TYPE.sub(found[0].replace("u", "ui") if found[0][0] == "u" else found[0], rest)
         own = whole.rpartition("->")[2].strip()
         floats = re.sub(r"x?[su]?i\d+>$", lambda met: ("x" if met[0][0] == "x" else "") + "f32>", own)
-        raw = f"{name}_integers"
+        raw = f"%integers_{name[1:]}"
         return [f"{indent}{raw} = {whole}", f"{indent}{name} = stablehlo.convert {raw} : ({own}) -> {floats}{mark}"]
     return [f"{indent}{name} = {_TYPE.sub('f32', rest)}{mark}"]

@@ -9,16 +9,13 @@ Rule: only transposes that this file makes are moved. Those of the user stay whe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from anytpu.chip.network import elementwise
 from anytpu.chip.network.parsing import TensorType
 from anytpu.chip.network.resampling import kernels_of, resample
-
-if TYPE_CHECKING:
-    from anytpu.chip.network.recorder import Recorder, Symbol, Value
 
 _PER_AXIS = {
     "pad": ("edge_padding_low", "edge_padding_high", "interior_padding"),
@@ -29,16 +26,20 @@ _PER_AXIS = {
 
 
 class ChannelOrder:
-    """The transposes of a recorder that can still be moved."""
+    """The transposes of a recorder that can still be moved.
 
-    def __init__(self, recorder: Recorder):
+    Args:
+        recorder: the `Recorder` that records with this object; its values are symbols and arrays.
+    """
+
+    def __init__(self, recorder: Any):
         self._recorder = recorder
-        self._turned: dict[str, tuple[Symbol, tuple[int, ...]]] = {}
-        self._flat: dict[str, tuple[Symbol, tuple[int, ...]]] = {}
+        self._turned: dict[str, tuple[Any, tuple[int, ...]]] = {}
+        self._flat: dict[str, tuple[Any, tuple[int, ...]]] = {}
 
     def record(
         self, name: str, operands: Sequence[Any], attributes: Mapping[str, Any], result_type: TensorType, layer: str
-    ) -> Value | None:
+    ) -> Any:
         """Return the result of an operation, recorded with channels last; None: it has nothing to move."""
         if name == "convolution":
             return self._convolution(operands, attributes, result_type, layer)
@@ -67,7 +68,7 @@ class ChannelOrder:
         result = self._recorder.record(name, moved, inner, TensorType(tuple(shape), result_type.dtype), layer)
         return self._turn(self._recorder.whole(result), order, result_type, layer)
 
-    def _turn(self, source: Any, order: Sequence[int], result_type: TensorType, layer: str) -> Value:
+    def _turn(self, source: Any, order: Sequence[int], result_type: TensorType, layer: str) -> Any:
         """Return a transposed value, which can be moved further."""
         if isinstance(source, np.ndarray):
             return source.transpose(order)
@@ -79,7 +80,7 @@ class ChannelOrder:
 
     def _convolution(
         self, operands: Sequence[Any], attributes: Mapping[str, Any], result_type: TensorType, layer: str
-    ) -> Value | None:
+    ) -> Any:
         picture, kernel = operands
         numbers, last = attributes["dimension_numbers"], list(range(len(result_type.shape)))
         if isinstance(picture, np.ndarray) or (list(numbers["input"]) == last and list(numbers["output"]) == last):
@@ -120,7 +121,7 @@ class ChannelOrder:
             inner["dimensions"] = sorted(order[axis] for axis in attributes["dimensions"])
         return inner
 
-    def _reshape(self, operand: Symbol, result_type: TensorType, layer: str) -> Value | None:
+    def _reshape(self, operand: Any, result_type: TensorType, layer: str) -> Any:
         """Note that a value is a flattened picture; the dense layer after it can have its weights reordered."""
         source, order = self._turned[operand.name]
         if order[0] != 0 or len(result_type.shape) != 2 or result_type.shape[0] != source.shape[0]:
@@ -131,7 +132,7 @@ class ChannelOrder:
 
     def _dense(
         self, operands: Sequence[Any], attributes: Mapping[str, Any], result_type: TensorType, layer: str
-    ) -> Value | None:
+    ) -> Any:
         value, weights = operands
         numbers = attributes["dot_dimension_numbers"]
         known = None if isinstance(value, np.ndarray) else self._flat.get(value.name)
@@ -149,7 +150,7 @@ class ChannelOrder:
 
     def _resampled(
         self, operands: Sequence[Any], attributes: Mapping[str, Any], result_type: TensorType, layer: str
-    ) -> Value | None:
+    ) -> Any:
         """Return the product of an axis of positions with an up-sampling matrix; its channels stay last."""
         value, matrix = operands
         numbers = attributes["dot_dimension_numbers"]

@@ -10,14 +10,11 @@ Rule: a matrix is compared with the one that the kernels make. Any other matrix 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from anytpu.chip.network.parsing import TensorType
-
-if TYPE_CHECKING:
-    from anytpu.chip.network.recorder import Recorder, Symbol
 
 MAX_REACH = 2
 """Maximum distance of a position that contributes to a result, in positions of the input."""
@@ -52,8 +49,16 @@ def kernels_of(matrix: np.ndarray) -> np.ndarray | None:
     return kernels if np.allclose(made, matrix, atol=1e-6) else None
 
 
-def resample(recorder: Recorder, source: Symbol, axis: int, kernels: np.ndarray, layer: str) -> Any:
-    """Record a picture `(batch, height, width, channels)` with an axis up-sampled, and return it."""
+def resample(recorder: Any, source: Any, axis: int, kernels: np.ndarray, layer: str) -> Any:
+    """Record a picture with an axis up-sampled, and return it.
+
+    Args:
+        recorder: the `Recorder`.
+        source: its symbol of the picture, `(batch, height, width, channels)`.
+        axis: 1 for the height, 2 for the width.
+        kernels: the result of `kernels_of`.
+        layer: layer of the operations.
+    """
     (batch, height, width, channels), dtype = source.shape, source.dtype
     factor, taps = kernels.shape
 
