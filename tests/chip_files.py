@@ -26,17 +26,17 @@ PICTURES = np.ascontiguousarray(X_TRAIN.transpose(0, 3, 1, 2)), np.ascontiguousa
 class Calibration(quantization.CalibrationDataReader):
     """Examples for onnxruntime's calibration."""
 
-    def __init__(self, feeds: Sequence[dict[str, np.ndarray]]):
+    def __init__(self, feeds: Sequence[dict[str, Any]]):
         self._feeds = iter(feeds)
 
-    def get_next(self) -> dict[str, np.ndarray] | None:
+    def get_next(self) -> dict[str, Any] | None:
         return next(self._feeds, None)
 
 
 def write_float(
     path: Path,
     nodes: Sequence[Any],
-    constants: dict[str, np.ndarray],
+    constants: dict[str, Any],
     inputs: dict[str, Any],
     outputs: dict[str, Any],
     opset: int = OPSET,
@@ -80,7 +80,7 @@ _SHAPES = {
 
 
 @functools.cache
-def trained(name: str) -> dict[str, np.ndarray]:
+def trained(name: str) -> dict[str, Any]:
     """Return the weights of "mlp" or "cnn" after 150 steps."""
     function, random = {"mlp": _mlp, "cnn": _cnn}[name], np.random.default_rng(1)
     weights = {

@@ -15,7 +15,7 @@ from onnxruntime.quantization import QuantType
 
 import chip_files
 import chip_oracle
-from anytpu.errors import AnyTPUError, ChipFileError, QuantizationError, SettingError
+from anytpu.errors import ChipFileError, QuantizationError, SettingError
 from chip_files import PICTURES, Y_TEST
 
 X = PICTURES[1]
@@ -72,7 +72,7 @@ def values(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-Case = tuple[list[Any], dict[str, np.ndarray], tuple[int, ...], tuple[int, ...]]
+Case = tuple[list[Any], dict[str, Any], tuple[int, ...], tuple[int, ...]]
 PICTURE = (3, 6, 5)
 CASES: dict[str, Callable[[], Case]] = {
     "group convolution": lambda: (
@@ -212,8 +212,8 @@ def test_integers_in_and_out(tmp_path: Path):
         "xs": np.float32(0.05),
         "xz": np.int8(3),
         "w": np.random.default_rng(0).integers(-127, 128, (5, 4)).astype(np.int8),
-        "ws": np.float32([0.01]),
-        "wz": np.int8([0]),
+        "ws": np.array([0.01], np.float32),
+        "wz": np.array([0], np.int8),
         "ys": np.float32(0.04),
         "yz": np.int8(-7),
     }
@@ -226,14 +226,14 @@ def test_integers_in_and_out(tmp_path: Path):
     assert (program.run(x) == wanted).all()
 
 
-def quantize(name: str) -> tuple[list[Any], dict[str, np.ndarray]]:
+def quantize(name: str) -> tuple[list[Any], dict[str, Any]]:
     """Return the nodes and constants that quantize and dequantize a value."""
     nodes = [node("QuantizeLinear", f"{name} {name}s {name}z", f"{name}q")]
     nodes.append(node("DequantizeLinear", f"{name}q {name}s {name}z", f"{name}d"))
     return nodes, {f"{name}s": np.float32(0.1), f"{name}z": np.uint8(128)}
 
 
-def dense(weights: dict[str, np.ndarray], **attributes: Any) -> tuple[list[Any], dict[str, np.ndarray]]:
+def dense(weights: dict[str, Any], **attributes: Any) -> tuple[list[Any], dict[str, Any]]:
     nodes, constants = quantize("x")
     nodes += [node("DequantizeLinear", "w ws wz", "wd", **attributes), node("MatMul", "xd wd", "h")]
     after, more = quantize("h")
@@ -243,12 +243,12 @@ def dense(weights: dict[str, np.ndarray], **attributes: Any) -> tuple[list[Any],
 WEIGHTS = {"w": np.ones((5, 4), np.int8), "ws": np.float32(0.1), "wz": np.int8(0)}
 
 
-def with_nodes(*more: Any, constants: dict[str, np.ndarray] | None = None) -> tuple[list[Any], dict[str, np.ndarray]]:
+def with_nodes(*more: Any, constants: dict[str, Any] | None = None) -> tuple[list[Any], dict[str, Any]]:
     nodes, known = quantize("x")
     return [*nodes, *more], {**known, **(constants or {})}
 
 
-REFUSALS: dict[str, tuple[tuple[list[Any], dict[str, np.ndarray]], str, str]] = {
+REFUSALS: dict[str, tuple[tuple[list[Any], dict[str, Any]], str, str]] = {
     "floats": (
         ([node("MatMul", "x w", "y")], {"w": np.ones((5, 4), np.float32)}),
         "y",
@@ -337,7 +337,7 @@ REFUSALS: dict[str, tuple[tuple[list[Any], dict[str, np.ndarray]], str, str]] = 
         "model that the file was exported from, with calibration=.",
     ),
     "an output of constants": (
-        with_nodes(node("Identity", "c", "y"), constants={"c": np.float32([1])}),
+        with_nodes(node("Identity", "c", "y"), constants={"c": np.array([1], np.float32)}),
         "y",
         "its output 'y' does not depend on an input: leave it out.",
     ),
@@ -374,19 +374,3 @@ def test_a_file_that_is_no_model(tmp_path: Path):
         ChipFileError, match=r"'.*mine\.onnx' is no ONNX file \(.*\): export the model again\."
     ) as caught:
         tpu.chip.compile(path)
-
-
-def test_damaged_files_are_refused_or_right(floats: dict[str, Path], tmp_path: Path):
-    source = chip_files.quantized_file(floats["cnn"], tmp_path / "quantized.onnx", True, **WAYS["uint8"])
-    content, random = source.read_bytes(), np.random.default_rng(0)
-    for index in range(60):
-        damaged = bytearray(content)
-        for place in random.integers(0, len(content), 3):
-            damaged[place] = random.integers(0, 256)
-        path = tmp_path / f"{index}.onnx"
-        path.write_bytes(damaged)
-        try:
-            program = tpu.chip.compile(path, batch=2)
-        except AnyTPUError:
-            continue
-        assert program.network is not None

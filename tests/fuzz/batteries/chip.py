@@ -12,6 +12,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
+import chip_onnx_sample
 from anytpu import chip
 from anytpu.chip import file
 from anytpu.chip.assembly import disassemble
@@ -121,8 +122,19 @@ def _assembly(path: Path) -> Any:
     return _used(chip.assemble(text, path.stem))
 
 
+def onnx_files() -> list[bytes]:
+    """Return quantized ONNX files: a picture through a convolution, a pool, a dense layer and a softmax."""
+    return [chip_onnx_sample.small_file(qdq).SerializeToString() for qdq in (True, False)]
+
+
+def _given(path: Path) -> Any:
+    """Compile a file that holds its scales, and run it."""
+    return _used(chip.compile(path, batch=2))
+
+
 BATTERIES = (
     Battery("tpu", tpu_files, _tpu, ".tpu", resealed=(*[resealed] * 9, lying_sizes), is_checked=True, names_file=False),
     Battery("tpu network", whole_files, _tpu, ".tpu", damage=(resealed_values,), names_file=False),
     Battery("assembly", texts, _assembly, ".s", damage=TEXT, names_file=False),
+    Battery("quantized onnx", onnx_files, _given, ".onnx", names_file=False),
 )

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from anytpu.chip.given.integer_graph import MAX_NUMBERS, IntegerGraph
-from anytpu.chip.given.onnx_operators import OPERATORS, SCALED_OPERATORS, OnnxNode, dequantized, quantization_of, scaled
+from anytpu.chip.given.onnx_node import OnnxNode, dequantized, quantization_of, scaled
+from anytpu.chip.given.onnx_operators import OPERATORS, SCALED_OPERATORS
 from anytpu.chip.given.values import Held, Pending, Value
 from anytpu.chip.graph.nodes import Network, Port, Quantization
 from anytpu.chip.graph.shapes import canonical_shape

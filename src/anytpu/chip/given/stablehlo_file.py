@@ -183,7 +183,7 @@ class _Reader:
         held = self._graph.picture(value) if numbers["input"] == first else self._graph.rows(value)
         weights, scales = self._weights(kind, operands[1], numbers["kernel"][-1])
         kernel = weights.centered.transpose(numbers["kernel"])
-        flipped = [axis for axis, turned in enumerate(attributes.get("window_reversal", [])) if turned]
+        flipped = tuple(axis for axis, turned in enumerate(attributes.get("window_reversal", [])) if turned)
         kernel = np.flip(kernel, flipped)
         kernel = kernel if rank == 4 else kernel[None]
         geometry = _geometry(attributes, rank - 2, attributes["feature_group_count"])

@@ -100,7 +100,7 @@ class QuantizedType:
     def constant(self, integers: np.ndarray) -> Scaled:
         """Return integers of a file as a constant of this type."""
         moved = integers.astype(np.int64) - (2 ** (self.bits - 1) if integers.dtype.kind == "u" else 0)
-        return Scaled(moved, np.float32(self.scales), np.array(self.zero_points, np.int64), self.axis or 0)
+        return Scaled(moved, np.array(self.scales, np.float32), np.array(self.zero_points, np.int64), self.axis or 0)
 
 
 @dataclasses.dataclass(frozen=True)
