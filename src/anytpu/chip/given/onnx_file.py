@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from anytpu.chip.given.integer_graph import MAX_NUMBERS, IntegerGraph
-from anytpu.chip.given.onnx_node import OnnxNode, dequantized, quantization_of, scaled
+from anytpu.chip.given.onnx_node import OnnxNode, activation, dequantized, quantization_of, scaled
 from anytpu.chip.given.onnx_operators import OPERATORS, SCALED_OPERATORS
 from anytpu.chip.given.values import Held, Pending, Value
 from anytpu.chip.graph.nodes import Network, Port, Quantization
@@ -153,8 +153,7 @@ class _Reader:
         value, scale, zero_point = (*operands, None)[:3]
         if isinstance(value, np.ndarray):
             return scaled(node, value, scale, zero_point)
-        assert isinstance(value, Held | Pending)
-        return self._graph.quantized(value, quantization_of(node, scale, zero_point))
+        return self._graph.quantized(activation(node, value), quantization_of(node, scale, zero_point))
 
     def _constant(self, node: OnnxNode, operands: list[Value | None]) -> Value:
         if node.kind == "Shape":

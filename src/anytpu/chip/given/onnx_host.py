@@ -65,6 +65,9 @@ def host_step(node: OnnxNode, operands: Operands) -> Value:
         given.setdefault("axis", 1)
     function, held = maker(given), [node.graph.held(x) for x in operands if isinstance(x, Held | Pending)]
 
+    if not held:
+        raise node.refused("takes constants only", FLOAT)
+
     def computed(*arrays: Any) -> Any:
         left = list(arrays)
         return function(

@@ -15,9 +15,7 @@ from anytpu.chip.given.values import Held, Scaled, Value
 
 def same(node: OnnxNode, operands: Operands) -> Value:
     """Return the operand."""
-    value = operands[0]
-    assert value is not None
-    return value
+    return activation(node, operands[0])
 
 
 def reshape(node: OnnxNode, operands: Operands) -> Value:

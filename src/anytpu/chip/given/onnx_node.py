@@ -118,11 +118,11 @@ def dequantized(node: OnnxNode, operands: Operands) -> Value:
         if not bool((numbers > 0).all() and np.isfinite(numbers).all()):
             raise ValueError(f"a scale of {node.layer!r:.100} is not above 0")
         return Scaled(value, numbers.reshape(-1), offsets.astype(np.int64).reshape(-1), axis)
-    assert isinstance(value, Held | Pending)
+    held = node.graph.held(activation(node, value))
     if isinstance(zero_point, np.ndarray | None) and zero_point is None:
-        own = node.graph.of(node.graph.held(value))
+        own = node.graph.of(held)
         zero_point = np.zeros((), f"int{own.bits}" if own.zero_point != own.low else f"uint{own.bits}")
-    return node.graph.reread(node.graph.held(value), quantization_of(node, scale, zero_point))
+    return node.graph.reread(held, quantization_of(node, scale, zero_point))
 
 
 def activation(node: OnnxNode, value: Value | None) -> Held | Pending:

@@ -42,7 +42,8 @@ def _bias(value: Value | None, outputs: int, own: Quantization, scales: np.ndarr
             if same and not value.zero_point.any()
             else value.reals.reshape(-1)
         )
-    assert isinstance(value, np.ndarray)
+    if not isinstance(value, np.ndarray):
+        raise ValueError("a bias is computed from an input")
     return value.reshape(-1)
 
 
