@@ -168,13 +168,14 @@ def _move_to_host(operation: Operation, trace: OperationTrace, placement: Operat
             placement.sources[operation.result] = frozenset([root])
     elif kind is LoweringKind.BROADCAST:
         if is_output or not all(_has_whole(user, placement) for user in users):
-            if repeated_axes(operation, trace):
+            hosted = all(placement.is_hosted(user.result) for user in users)
+            if repeated_axes(operation, trace) and (is_output or not hosted):
                 placement.kinds[operation.result] = LoweringKind.REPEAT
             else:
                 _assign_to_host(operation, placement, "it repeats numbers")
     elif kind in _MOVES and all(placement.is_hosted(user.result) for user in users):
         from_host = all(placement.is_hosted(_seen_through(value, trace, placement)) for value in operation.values)
-        if from_host or (kind is LoweringKind.VIEW and not is_output):
+        if from_host or (kind in (LoweringKind.VIEW, LoweringKind.REPEAT) and not is_output):
             _assign_to_host(operation, placement, "only the host uses it")
 
 
