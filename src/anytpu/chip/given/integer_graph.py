@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from anytpu.chip.given.values import Held, Pending
+from anytpu.chip.given.values import Geometry, Held, Pending, every_integer
 from anytpu.chip.graph.arithmetic import clip_bounds
 from anytpu.chip.graph.nodes import (
     Concatenate,
@@ -45,28 +45,10 @@ from anytpu.program import of
 MAX_NUMBERS = 2**27
 """Maximum numbers in a tensor for one example: four Unified Buffers."""
 
+_MOVES = "it moves numbers between channels and positions"
+
 _ROWS = 8
 """Batch size for which a step of the host is traced."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Geometry:
-    """The window of a convolution or a pool, along (height, width)."""
-
-    strides: Pair = (1, 1)
-    dilation: Pair = (1, 1)
-    padding: Padding = ((0, 0), (0, 0))
-    groups: int = 1
-
-    def result(self, source: Shape, kernel: Pair, channels: int) -> Shape:
-        """Return the shape of the result."""
-        height, width = (
-            (source[axis] + sum(self.padding[axis]) - (kernel[axis] - 1) * self.dilation[axis] - 1)
-            // self.strides[axis]
-            + 1
-            for axis in (0, 1)
-        )
-        return height, width, channels
 
 
 class IntegerGraph:
@@ -166,7 +148,7 @@ class IntegerGraph:
         own = self.quantizations[value.tensor]
         if own == target:
             return dataclasses.replace(value, is_float=False)
-        return self._looked_up(value, target, "requantize", target.quantize(own.dequantize(_integers(own))))
+        return self._looked_up(value, target, "requantize", target.quantize(own.dequantize(every_integer(own))))
 
     def _quantize(self, tensor: str, target: Quantization) -> None:
         """Give a tensor of floats its quantization, and the tensors whose numbers it holds."""
@@ -190,7 +172,7 @@ class IntegerGraph:
                 f"The layer {self.layer!r:.100} takes integers of {own.bits} bits as {target.bits} bits: quantize the "
                 "model again."
             )
-        return self._looked_up(value, target, "same_integers", _integers(own).astype(target.dtype))
+        return self._looked_up(value, target, "same_integers", every_integer(own).astype(target.dtype))
 
     def held(self, value: Held | Pending) -> Held:
         """Return a value as a tensor, also if the file gives it no scale of its own and it needs none."""
@@ -205,7 +187,7 @@ class IntegerGraph:
         held = self.held(value)
         own = self.of(held)
         with np.errstate(all="ignore"):
-            reals = np.asarray(apply(own.dequantize(_integers(own))), np.float32)
+            reals = np.asarray(apply(own.dequantize(every_integer(own))), np.float32)
         if np.isnan(reals).any():
             raise QuantizationError(
                 f"The layer {self.layer!r:.100} has no value for some integers of its input: quantize the model again."
@@ -264,6 +246,27 @@ class IntegerGraph:
             return dataclasses.replace(held, tensor=self.shaped(held.tensor, wanted), channels_first=False)
         return self._moved(held, wanted, False)
 
+    def transposed(self, value: Held, order: Sequence[int]) -> Held:
+        """Return a value with its axes in another order; the host moves numbers between channels and positions.
+
+        Args:
+            value: the value.
+            order: axes, the batch included and first.
+        """
+        rank, shape = len(order), self.shapes[value.tensor]
+        dims = tuple(value.dims[axis - 1] for axis in order[1:])
+        if rank in (3, 4):
+            to_last, to_first = [0, *range(2, rank), 1], [0, rank - 1, *range(1, rank - 1)]
+            if list(order) == to_last and value.channels_first and shape[2] == value.dims[0]:
+                return dataclasses.replace(value, dims=dims, channels_first=False)
+            if list(order) == to_first and not value.channels_first and shape[2] == value.dims[-1]:
+                return dataclasses.replace(value, dims=dims, channels_first=True)
+        moved = [axis for axis in order if axis and value.dims[axis - 1] != 1]
+        if moved == sorted(moved):
+            return dataclasses.replace(value, dims=dims)
+        made = self.host("transpose", _MOVES, lambda x: jnp.transpose(x, order), [value], dims)
+        return self._kept(value, made)
+
     @staticmethod
     def _last(dims: tuple[int, ...]) -> Shape:
         return (dims[1], dims[2], dims[0]) if len(dims) == 3 else (1, dims[1], dims[0])
@@ -271,13 +274,16 @@ class IntegerGraph:
     def _moved(self, held: Held, shape: Shape, channels_first: bool) -> Held:
         key = held, shape, channels_first
         if key not in self._made:
-            why = "it moves numbers between channels and positions"
-            moved = self.host("transpose", why, lambda x: x, [held], held.dims, channels_first)
-            self._made[key] = moved.tensor
-            if held.tensor in self.quantizations:
-                self.quantizations[moved.tensor] = self.quantizations[held.tensor]
-                self._moved_inputs.add(moved.tensor)
+            made = self.host("transpose", _MOVES, lambda x: x, [held], held.dims, channels_first)
+            self._made[key] = self._kept(held, made).tensor
         return dataclasses.replace(held, tensor=self._made[key], channels_first=channels_first)
+
+    def _kept(self, held: Held, made: Held) -> Held:
+        """Return what the host has moved, with the quantization that it had."""
+        if held.tensor in self.quantizations:
+            self.quantizations[made.tensor] = self.quantizations[held.tensor]
+            self._moved_inputs.add(made.tensor)
+        return dataclasses.replace(made, is_float=held.is_float)
 
     # Nodes.
 
@@ -491,8 +497,3 @@ class IntegerGraph:
                 f"The layer {self.layer!r:.100} takes {rank} axes beside the batch, and the chip's tensors have three."
             )
         return axis + 3 - rank
-
-
-def _integers(own: Quantization) -> np.ndarray:
-    """Return all integers of a quantization."""
-    return np.arange(own.low, own.high + 1)

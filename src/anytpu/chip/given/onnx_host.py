@@ -34,11 +34,6 @@ _HOST: dict[str, tuple[str, str, Callable[[Mapping[str, Any]], Callable[..., Any
         "it needs a sum over channels",
         lambda given: lambda x: jax.nn.log_softmax(x, given.get("axis", -1)),
     ),
-    "Transpose": (
-        "transpose",
-        "it moves numbers between channels and positions",
-        lambda given: lambda x: jnp.transpose(x, given.get("perm")),
-    ),
     "MatMul": (
         "product of activations",
         "it multiplies two activations, and the chip multiplies activations with weights",

@@ -8,7 +8,6 @@ import math
 
 import numpy as np
 
-from anytpu.chip.given.onnx_host import host_step
 from anytpu.chip.given.onnx_node import FLOAT, OnnxNode, Operands, activation, in_order, number
 from anytpu.chip.given.values import Held, Scaled, Value
 
@@ -69,20 +68,7 @@ def transpose(node: OnnxNode, operands: Operands) -> Value:
     order = list(node.attributes.get("perm", range(rank)[::-1]))
     if order[:1] != [0] or sorted(order) != list(range(rank)):
         raise node.refused("moves the batch, and the chip computes each example by itself", FLOAT)
-    dims, shape = tuple(held.dims[axis - 1] for axis in order[1:]), node.graph.shapes[held.tensor]
-    if order == [0, *range(2, rank), 1] and held.channels_first and rank in (3, 4) and shape[2] == held.dims[0]:
-        return Held(held.tensor, dims)
-    if (
-        order == [0, rank - 1, *range(1, rank - 1)]
-        and not held.channels_first
-        and rank in (3, 4)
-        and shape[2] == held.dims[-1]
-    ):
-        return dataclasses.replace(held, dims=dims, channels_first=True)
-    moved = [axis for axis in order if axis and held.dims[axis - 1] != 1]
-    if moved == sorted(moved):
-        return dataclasses.replace(held, dims=dims)
-    return host_step(node, operands)
+    return node.graph.transposed(held, order)
 
 
 def _parts(node: OnnxNode, operands: Operands) -> tuple[list[Held], int]:

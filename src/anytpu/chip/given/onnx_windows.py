@@ -7,10 +7,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from anytpu.chip.given.integer_graph import Geometry
 from anytpu.chip.given.onnx_host import host_step
 from anytpu.chip.given.onnx_node import FLOAT, QUANTIZE, OnnxNode, Operands, activation
-from anytpu.chip.given.values import Held, Pending, Scaled, Value
+from anytpu.chip.given.values import Geometry, Held, Pending, Scaled, Value
 from anytpu.chip.graph.nodes import Padding, Pair, Quantization
 
 

@@ -20,9 +20,9 @@ import numpy as np
 from jax.extend.mlir import ir
 from jax.interpreters import mlir
 
-from anytpu.chip.given.integer_graph import Geometry, IntegerGraph
+from anytpu.chip.given.integer_graph import IntegerGraph
 from anytpu.chip.given.stablehlo_text import MARK, Argument, QuantizedType, erased
-from anytpu.chip.given.values import Held, Pending, Scaled, Value
+from anytpu.chip.given.values import Geometry, Held, Pending, Scaled, Value
 from anytpu.chip.graph.nodes import Network, Padding, Port
 from anytpu.chip.graph.shapes import canonical_shape
 from anytpu.chip.isa.design import Design
@@ -242,6 +242,16 @@ class _Reader:
             raise self._refused(kind, "makes another batch, and the chip computes each example by itself")
         return dataclasses.replace(held, dims=tuple(shape[1:]))
 
+    def _transpose(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
+        value, order = operands[0], operation.attributes["permutation"]
+        if isinstance(value, np.ndarray):
+            return value.transpose(order)
+        if isinstance(value, Scaled):
+            return value.reshaped(value.integers.transpose(order), list(order).index(value.axis))
+        if order[0] != 0:
+            raise self._refused(kind, "moves the batch, and the chip computes each example by itself")
+        return self._graph.transposed(self._graph.held(value), order)
+
     def _broadcast(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
         value, shape, axes = operands[0], operation.types[0].shape, operation.attributes["broadcast_dimensions"]
         array = value.integers if isinstance(value, Scaled) else value
@@ -289,6 +299,7 @@ _RULES: dict[str, Callable[[_Reader, str, MlirOperation, list[Value]], Value]] =
     "reduce_window": _Reader._pool,
     "reshape": _Reader._reshape,
     "subtract": _Reader._binary,
+    "transpose": _Reader._transpose,
     "uniform_dequantize": _Reader._same,
     "uniform_quantize": _Reader._same,
 }

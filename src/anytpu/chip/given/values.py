@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from anytpu.chip.graph.nodes import Quantization
+from anytpu.chip.graph.nodes import Padding, Pair, Quantization, Shape
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -91,5 +91,30 @@ class Pending:
     plus: Callable[[np.ndarray], Pending] | None = None
 
 
+@dataclasses.dataclass(frozen=True)
+class Geometry:
+    """The window of a convolution or a pool, along (height, width)."""
+
+    strides: Pair = (1, 1)
+    dilation: Pair = (1, 1)
+    padding: Padding = ((0, 0), (0, 0))
+    groups: int = 1
+
+    def result(self, source: Shape, kernel: Pair, channels: int) -> Shape:
+        """Return the shape of the result."""
+        height, width = (
+            (source[axis] + sum(self.padding[axis]) - (kernel[axis] - 1) * self.dilation[axis] - 1)
+            // self.strides[axis]
+            + 1
+            for axis in (0, 1)
+        )
+        return height, width, channels
+
+
 Value = Held | Pending | Scaled | np.ndarray
 """A value of a file; an array is a constant of real numbers or of integers."""
+
+
+def every_integer(own: Quantization) -> np.ndarray:
+    """Return all integers of a quantization."""
+    return np.arange(own.low, own.high + 1)
