@@ -48,7 +48,13 @@ class LoweringKind(enum.Enum):
     HOST = "left to the host"
 
 
-_CHEAP = {LoweringKind.ELEMENT, LoweringKind.AFFINE, LoweringKind.BINARY, LoweringKind.BROADCAST}
+_CHEAP = {
+    LoweringKind.ELEMENT,
+    LoweringKind.AFFINE,
+    LoweringKind.BINARY,
+    LoweringKind.BROADCAST,
+    LoweringKind.REPEAT,
+}
 _MOVES = {
     LoweringKind.VIEW,
     LoweringKind.SLICE,
