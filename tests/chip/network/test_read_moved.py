@@ -158,5 +158,5 @@ def test_a_transposed_convolution_of_the_host_has_its_reason():
     program = tpu.chip.compile(model, x, state=weights, batch=4)
     assert program.network is not None
     assert [node.why for node in program.network.nodes if isinstance(node, HostStep)] == [
-        "it is a transposed convolution with gaps in its kernel or steps over its results"
+        "it is a transposed convolution with gaps in its kernel, steps over its results, or too many positions"
     ]

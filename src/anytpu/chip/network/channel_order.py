@@ -8,6 +8,7 @@ Rule: only transposes that this file makes are moved. Those of the user stay whe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from anytpu.chip.network import elementwise
 from anytpu.chip.network.parsing import TensorType
-from anytpu.chip.network.resampling import kernels_of, resample
+from anytpu.chip.network.resampling import MAX_LINES, kernels_of, resample
 
 _PER_AXIS = {
     "pad": ("edge_padding_low", "edge_padding_high", "interior_padding"),
@@ -162,7 +163,7 @@ class ChannelOrder:
             return None
         axis = order[contracted[0]]
         kernels = kernels_of(matrix if list(numbers["rhs_contracting"]) == [0] else matrix.T)
-        if kernels is None:
+        if kernels is None or math.prod(source.shape[1:3]) * len(kernels) > MAX_LINES:
             return None
         made = resample(self._recorder, source, axis, kernels, layer)
         kept = [place for n, place in enumerate(order) if n != contracted[0]]

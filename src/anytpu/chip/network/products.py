@@ -15,6 +15,7 @@ import numpy as np
 from anytpu.chip.graph.nodes import Padding, Pair, Shape
 from anytpu.chip.network.graph import NetworkGraph
 from anytpu.chip.network.operations import Operation
+from anytpu.chip.network.resampling import MAX_LINES
 from anytpu.chip.network.trace import OperationTrace
 
 
@@ -87,7 +88,8 @@ def _convolution_fits(operation: Operation, trace: OperationTrace) -> bool:
     known = order == sorted(order) and gives == sorted(gives) and len(order) in (2, 3)
     attributes = operation.attributes
     spread = [max(attributes.get(name, [1])) for name in ("lhs_dilation", "window_strides", "rhs_dilation")]
-    return known and not layout.is_merged and (spread[0] == 1 or spread[1:] == [1, 1])
+    positions = math.prod(trace.shape(operation.result)[:2])
+    return known and not layout.is_merged and (spread[0] == 1 or (spread[1:] == [1, 1] and positions <= MAX_LINES))
 
 
 def _convolution(operation: Operation, trace: OperationTrace, graph: NetworkGraph) -> ConvolutionSpec:

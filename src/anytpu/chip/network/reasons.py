@@ -47,5 +47,5 @@ def _reason_of_convolution(operation: Operation) -> str:
     if len(axes["input"]) > 4:
         return "it convolves in three dimensions, and the chip in one or two"
     if set(numbers.get("lhs_dilation", [1])) != {1}:
-        return "it is a transposed convolution with gaps in its kernel or steps over its results"
+        return "it is a transposed convolution with gaps in its kernel, steps over its results, or too many positions"
     return "the chip convolves pictures and sequences with the batch as the first axis, and one group of it"

@@ -14,10 +14,8 @@ import numpy as np
 from anytpu.chip.graph.nodes import Concatenate, Slice
 from anytpu.chip.network.graph import NetworkGraph
 from anytpu.chip.network.operations import Operation
+from anytpu.chip.network.resampling import MAX_LINES
 from anytpu.chip.network.trace import OperationTrace
-
-MAX_LINES = 2**14
-"""Maximum number of copies of an operation; a picture of 64 x 64 is doubled by 8,320."""
 
 
 def repeated_axes(operation: Operation, trace: OperationTrace) -> list[tuple[int, int]]:

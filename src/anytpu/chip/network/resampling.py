@@ -16,6 +16,9 @@ import numpy as np
 
 from anytpu.chip.network.parsing import TensorType
 
+MAX_LINES = 2**14
+"""Maximum number of positions that an operation copies one by one; a picture of 64 x 64 is doubled by 8,320."""
+
 MAX_REACH = 2
 """Maximum distance of a position that contributes to a result, in positions of the input."""
 
