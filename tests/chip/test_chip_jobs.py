@@ -65,6 +65,21 @@ def test_a_file_of_stablehlo():
     )
 
 
+def test_a_function_that_multiplies_integers():
+    def mine(weights: Any, x: Any) -> Any:
+        taken = jax.numpy.clip(jax.numpy.round(x * 20), -127, 127).astype("int8")
+        dims = (((1,), (0,)), ((), ()))
+        return jax.lax.dot_general(taken, weights, dims, preferred_element_type="int32").astype("float32") * 0.01
+
+    assert refusal(QuantizationError, mine, state=np.ones((6, 3), np.int8)) == (
+        "Nothing of 'mine' can be computed on the chip: 'dot_general' (it multiplies integers, which the chip takes "
+        "from "
+        "a quantized ONNX file, or from StableHLO with !quant types; in JAX, write the model in floats, and "
+        "calibration "
+        "quantizes it)."
+    )
+
+
 @pytest.mark.filterwarnings("ignore:__array__ implementation")  # Keras's quantize
 def test_a_model_that_keras_has_quantized():
     given = keras.Input((6,), dtype="int32")

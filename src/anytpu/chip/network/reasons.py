@@ -31,6 +31,12 @@ _WHYS = {
 def reason_for_host(operation: Operation, trace: OperationTrace) -> str:
     """Return the reason, as the end of a sentence that starts with "because"."""
     whole = not trace.is_float(operation.result) or not all(map(trace.is_float, operation.values))
+    if whole and operation.name in ("convolution", "dot_general"):
+        return (
+            "it multiplies integers, which the chip takes from a quantized ONNX file, or from StableHLO with !quant "
+            "types; "
+            "in JAX, write the model in floats, and calibration quantizes it"
+        )
     if whole and operation.name != "gather":
         return "it works on whole numbers or truth values"
     if operation.name in ("add", "subtract", "multiply", "divide") and len(operation.values) == 1:
