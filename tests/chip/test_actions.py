@@ -84,5 +84,6 @@ def test_what_names_no_function(typed: str):
     with pytest.raises(SettingError) as caught:
         chip_job(typed)
     assert str(caught.value) == (
-        "name the job to compile: a function in a file, like train.py:create_model, or a program file, .anytpu"
+        "name the job to compile: a function in a file, like train.py:create_model, a program file, .anytpu, or a "
+        "quantized file, .onnx or .mlir"
     )

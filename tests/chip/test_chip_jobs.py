@@ -17,7 +17,9 @@ from anytpu.errors import AnyTPUError, ProgramError, QuantizationError, SettingE
 X = np.random.default_rng(0).normal(size=(30, 6)).astype(np.float32)
 STATE = {"w": np.eye(6, 3, dtype=np.float32)}
 JOBS = (
-    "give a Keras model, a PyTorch module, a JAX function and state=weights, a Program, or the path of a '.anytpu' file"
+    "give a Keras model, a PyTorch module, a JAX function and state=weights, a Program, or the path of a '.anytpu' or "
+    "a quantized "
+    "'.onnx' file"
 )
 
 
@@ -60,6 +62,38 @@ def test_a_file_of_stablehlo():
     assert refusal(ProgramError, "mine.mlir") == (
         "'mine.mlir' is a StableHLO file, which holds no values of weights, and the chip's program has them: hand in "
         "the function that it was made of, with state=weights, or a program file of it (.anytpu)."
+    )
+
+
+def test_a_function_that_multiplies_integers():
+    def mine(weights: Any, x: Any) -> Any:
+        taken = jax.numpy.clip(jax.numpy.round(x * 20), -127, 127).astype("int8")
+        dims = (((1,), (0,)), ((), ()))
+        return jax.lax.dot_general(taken, weights, dims, preferred_element_type="int32").astype("float32") * 0.01
+
+    assert refusal(QuantizationError, mine, state=np.ones((6, 3), np.int8)) == (
+        "Nothing of 'mine' can be computed on the chip: 'dot_general' (it multiplies integers, which the chip takes "
+        "from "
+        "a quantized ONNX file, or from StableHLO with !quant types; in JAX, write the model in floats, and "
+        "calibration "
+        "quantizes it)."
+    )
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation")  # Keras's quantize
+def test_a_model_that_keras_has_quantized():
+    given = keras.Input((6,), dtype="int32")
+    model = keras.Model(
+        given, layers.Dense(3, name="mine")(layers.Flatten()(layers.Embedding(4, 2)(given))), name="all"
+    )
+    for layer in model.layers[1::2]:  # Flatten has no weights
+        layer.quantize("int8")
+    assert refusal(QuantizationError, model, np.ones((30, 6), np.int32)) == (
+        "The layer 'mine' of 'all' was quantized by Keras (int8), which computes the scale of each row when it runs; "
+        "the "
+        "chip's scales are fixed. Hand in the model as it was before quantize(...): tpu.chip.compile quantizes it, "
+        "with "
+        "calibration=x_train[:256]."
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import chip_onnx_sample
 from anytpu.chip.actions import parse_design_parameters
 from anytpu.cli import main
 from anytpu.errors import SettingError
@@ -144,7 +145,8 @@ def test_report_prints_or_writes(capsys: pytest.CaptureFixture[str]):
     [
         (
             ["compile", "nets.py"],
-            "name the job to compile: a function in a file, like train.py:create_model, or a program file, .anytpu",
+            "name the job to compile: a function in a file, like train.py:create_model, a program file, .anytpu, or a "
+            "quantized file, .onnx or .mlir",
         ),
         (
             ["compile", "nets.py:create_model"],
@@ -238,6 +240,13 @@ def test_inputs_go_by_their_names(capsys: pytest.CaptureFixture[str]):
 def test_a_function_of_jax_brings_its_weights(capsys: pytest.CaptureFixture[str]):
     output(capsys, "compile", "nets.py:with_weights", "-o", "jax.tpu")
     assert output(capsys, "run", "jax.tpu", "--input", "x.npy").startswith("float32 [20, 3]\n")
+
+
+def test_a_quantized_file_needs_no_examples(folder: Path, capsys: pytest.CaptureFixture[str]):
+    (folder / "small.onnx").write_bytes(chip_onnx_sample.small_file(True).SerializeToString())
+    np.save(folder / "pictures.npy", np.zeros((3, 2, 4, 6), "float32"))
+    assert "Wrote small.tpu" in output(capsys, "compile", "small.onnx")
+    assert output(capsys, "run", "small.tpu", "--input", "pictures.npy").startswith("float32 [3, 3]\n")
 
 
 @pytest.mark.parametrize("typed", ["=3", "array=", "clock_hz=fast"])

@@ -22,6 +22,8 @@ from anytpu.report.terminal import open_console, say
 from anytpu.showing import report
 
 SUFFIX = ".tpu"
+_GIVEN = (".onnx", ".mlir")
+"""Suffixes of files that hold their scales."""
 
 _TO_COMPILE = (
     "which cannot be compiled; it must return a Keras or PyTorch model, a pair (model, examples), or a triple "
@@ -46,16 +48,19 @@ class ChipJob:
 
 
 def chip_job(name: str) -> ChipJob:
-    """Load the job of "train.py:create_model" or of a program file.
+    """Load the job of "train.py:create_model", of a program file or of a quantized ONNX file.
 
     Raises:
         SettingError: the name has another form, the function does not exist or fails, or its value cannot be compiled.
     """
-    if Path(name).suffix == ".anytpu":
+    if Path(name).suffix in (".anytpu", *_GIVEN):
         return ChipJob(name)
     path, colon, function = name.rpartition(":")
     if not colon or not path:
-        raise SettingError(f"name the job to compile: a function in a file, like {HOW}, or a program file, .anytpu")
+        raise SettingError(
+            f"name the job to compile: a function in a file, like {HOW}, a program file, .anytpu, or a quantized file, "
+            ".onnx or .mlir"
+        )
     returned = returned_by(path, function)
     is_tuple = isinstance(returned, tuple) and len(returned) in (2, 3)
     job = ChipJob(*returned) if is_tuple else ChipJob(returned)
@@ -85,7 +90,7 @@ def compile_job(arguments: argparse.Namespace) -> None:
     calibration = read_arrays(arguments.calibration) if arguments.calibration else None
     chosen = chip_job(arguments.job)
     examples = chosen.examples if calibration is None else calibration
-    if examples is None:
+    if examples is None and Path(arguments.job).suffix not in _GIVEN:
         raise SettingError(
             "input examples are missing; the value ranges for quantization are calibrated on them: --calibration x.npy"
         )

@@ -16,8 +16,8 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
         "job",
         metavar="JOB",
         help="train.py:create_model, a function in a file that returns a Keras model, a pair (model, examples), or a "
-        "triple (function, examples, weights) for a JAX function outputs = function(weights, x); or a program file, "
-        ".anytpu, of mode infer with its values",
+        "triple (function, examples, weights) for a JAX function outputs = function(weights, x); a program file, "
+        ".anytpu, of mode infer with its values; or a quantized file, .onnx or .mlir, whose scales are kept",
     )
     parser.add_argument(
         "-o", "--output", metavar="FILE", type=Path, help="the program file (default: JOB's name, .tpu)"
@@ -117,6 +117,7 @@ computed (chip or host) and its quantization error.
 
     anytpu chip compile train.py:create_model --calibration x.npy
     anytpu chip compile train.py:create_model --bits 16 --onnx wide.onnx
+    anytpu chip compile quantized.onnx
 """,
         _add_compile,
     ),

@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -19,11 +20,15 @@ from anytpu.chip.chip_program import ChipProgram
 from anytpu.chip.compiler import compile_image, largest_batch
 from anytpu.chip.images import check_batch, check_spill
 from anytpu.chip.isa.design import TPU_V1, Design
-from anytpu.chip.jobs import OTHER_ROWS, TRACED_ROWS, has_one_size, is_path, program_of
+from anytpu.chip.jobs import ONNX_SUFFIX, OTHER_ROWS, TRACED_ROWS, has_one_size, holds_scales, is_path, program_of
 from anytpu.chip.network import check_network, read
 from anytpu.chip.proving import prove
 from anytpu.chip.quantized import quantize, summarize
 from anytpu.errors import CalibrationError, SettingError, SettingTypeError
+
+if TYPE_CHECKING:
+    from anytpu.chip.graph.nodes import Network
+    from anytpu.chip.quantized import Summary
 
 MAX_ROWS = 256
 """The largest default batch: larger ones hardly run faster in software."""
@@ -46,7 +51,8 @@ def compile(
 
     Args:
         job: a Keras model, a `torch.nn.Module`, or a JAX function `outputs = function(state, x)` with `state`. Also a
-            Program of mode "infer" with its values, or the path of a program file.
+            Program of mode "infer" with its values, or the path of a program file. Also the path of a quantized file,
+            ONNX (QDQ or QOperator) or StableHLO as text with `!quant` types: its scales are kept, without calibration.
         calibration: typical input examples, `(rows, ...)`; a list or a dictionary for several inputs. They give the
             value ranges of all tensors. 100 to 500 rows are usual.
         state: the weights of a JAX function, a tree of arrays.
@@ -72,26 +78,61 @@ def compile(
     check_spill(spill)
     if batch is not None:
         check_batch(batch)
-    _check_calibration(calibration)
-    # 1. Read the model into a float network.
     say = progress or (lambda line: None)
     say("reading the model")
+    if holds_scales(job):
+        # 1, 2. A file in integers holds its scales: nothing is calibrated.
+        _check_left_out(job, calibration=calibration, state=state, activation_bits=activation_bits, method=method)
+        quantized, summary, example = _given(job, design), None, {}
+    else:
+        quantized, summary, example = _calibrated(job, calibration, state, activation_bits, method, say)
+    # 3. Generate the instructions.
+    say(f"compiling {quantized.name}")
+    rows = batch or largest_batch(quantized, design, MAX_ROWS) or 1
+    image = compile_image(quantized, batch=rows, design=design, spill=spill)
+    return ChipProgram(image, quantized, spill, summary, example)
+
+
+def _given(path: str | Path, design: Design) -> Network:
+    if Path(path).suffix == ONNX_SUFFIX:
+        from anytpu.chip.given.onnx_file import read_onnx as read_file
+    else:
+        from anytpu.chip.given.stablehlo_file import read_stablehlo as read_file
+    network = read_file(path, design)
+    check_network(network)
+    return network
+
+
+def _calibrated(
+    job: Any, calibration: Any, state: Any, bits: int, method: Any, say: Callable[[str], None]
+) -> tuple[Network, Summary, dict[str, np.ndarray]]:
+    """Return a model in integers, its summary, and a few examples."""
+    _check_calibration(calibration)
+    # 1. Read the model into a float network.
     program = program_of(job, calibration, state)
     network = dataclasses.replace(read(program), name=program.name.rpartition("/")[0] or program.name)
     check_network(network)
     # 2. Calibrate and quantize; verify the float network on the examples before it is used further.
     arrays = ports.arrays_of(network.name, network.inputs, calibration)
     say(f"calibrating {network.name}")
-    quantized = quantize(network, arrays, bits=activation_bits, method=method)
+    quantized = quantize(network, arrays, bits=bits, method=method)
     resized = None if has_one_size(job) else functools.partial(program_of, job, calibration, state, OTHER_ROWS)
     prove(program, network, arrays, resized)
-    summary = summarize(network, quantized, arrays)
-    # 3. Generate the instructions.
-    say(f"compiling {network.name}")
-    rows = batch or largest_batch(quantized, design, MAX_ROWS) or 1
-    image = compile_image(quantized, batch=rows, design=design, spill=spill)
     example = {port.tensor: array[:TRACED_ROWS] for port, array in zip(network.inputs, arrays, strict=True)}
-    return ChipProgram(image, quantized, spill, summary, example)
+    return quantized, summarize(network, quantized, arrays), example
+
+
+_DEFAULTS = {"calibration": None, "state": None, "activation_bits": 8, "method": "minmax"}
+
+
+def _check_left_out(job: Any, **given: Any) -> None:
+    """Refuse arguments that choose scales or weights, for a file that holds its own."""
+    for name, value in given.items():
+        if value is not None and not (isinstance(value, int | str) and value == _DEFAULTS[name]):
+            raise SettingError(
+                f"{name} is for a model in floats, and the file {str(job)!r} holds its weights and scales: leave "
+                f"{name} out."
+            )
 
 
 def _check(activation_bits: Any, method: Any, design: Any, progress: Any) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from anytpu.errors import AnyTPUError, ProgramError, SettingError
+from anytpu._keras import layers_of
+from anytpu.errors import AnyTPUError, ProgramError, QuantizationError, SettingError
 from anytpu.program import Program, of
 from anytpu.program.frameworks import TORCH_MAKER
 
@@ -19,10 +20,14 @@ TRACED_ROWS = 8
 """Batch size with which a Keras model or a function is traced; it is compiled for any batch size."""
 
 _PROGRAM_FILE = ".anytpu"
+ONNX_SUFFIX = ".onnx"
+"""Suffix of a file that holds its scales."""
+
 _KERAS_FILES = (".keras", ".h5", ".hdf5")
 
 _JOBS = (
-    "give a Keras model, a PyTorch module, a JAX function and state=weights, a Program, or the path of a '.anytpu' file"
+    "give a Keras model, a PyTorch module, a JAX function and state=weights, a Program, or the path of a '.anytpu' "
+    "or a quantized '.onnx' file"
 )
 _OWN_STATE = "state is for the weights of a JAX function, and the {which} has its own: leave state out."
 
@@ -72,6 +77,17 @@ def program_of(job: Any, calibration: Any, state: Any, rows: int = TRACED_ROWS) 
     return _of_function(job, calibration, state, rows)
 
 
+def holds_scales(job: Any) -> bool:
+    """Return whether a job is the path of a file that holds its scales: ONNX, or StableHLO with `!quant` types."""
+    if not is_path(job) or Path(job).suffix not in (ONNX_SUFFIX, ".mlir"):
+        return False
+    if Path(job).suffix == ONNX_SUFFIX:
+        return True
+    from anytpu.chip.given.stablehlo_file import is_quantized
+
+    return is_quantized(job)
+
+
 def has_one_size(job: Any) -> bool:
     """Return whether a job has a fixed batch size, as a Program has."""
     return isinstance(job, Program) or is_path(job)
@@ -92,6 +108,7 @@ def _of_model(model: Any, calibration: Any, state: Any, rows: int) -> Program:
     name = getattr(model, "name", "model")
     if state is not None:
         raise SettingError(_OWN_STATE.format(which=f"Keras model {name!r}"))
+    _check_scales(name, layers_of(model))
     try:
         return of(model, None, "infer", True, batch_size=rows)
     except ProgramError:
@@ -101,6 +118,17 @@ def _of_model(model: Any, calibration: Any, state: Any, rows: int) -> Program:
             calibration,
             lambda: of(model, (_rows_of(calibration),), "infer", True, batch_size=rows),
         )
+
+
+def _check_scales(name: str, layers: list[Any]) -> None:
+    """Refuse layers whose scales are computed when they run, for each row anew: `quantize("int8")` of Keras."""
+    for layer in layers:
+        if getattr(layer, "quantization_mode", None) and getattr(layer, "inputs_quantizer", None) is not None:
+            raise QuantizationError(
+                f"The layer {layer.name!r} of {name!r} was quantized by Keras ({layer.quantization_mode}), which "
+                "computes the scale of each row when it runs; the chip's scales are fixed. Hand in the model as it was "
+                "before quantize(...): tpu.chip.compile quantizes it, with calibration=x_train[:256]."
+            )
 
 
 def _of_module(module: Any, calibration: Any, state: Any, rows: int) -> Program:

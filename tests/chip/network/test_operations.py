@@ -49,9 +49,9 @@ CASES = {
     "one hot": (lambda x: jax.nn.one_hot(x, 9), INDICES),
     "remainder": (lambda x: (x % 3) // 2 + (x << 1), INDICES),
     "top": (lambda x: jax.lax.top_k(x, 2)[0], values(11, 6)),
-    "repeated": (lambda x: jnp.repeat(x, 2, axis=1), values(11, 3, 4)),
+    "repeated channels": (lambda x: jnp.repeat(x, 2, axis=2), values(11, 3, 4)),
     "reversed channels": (lambda x: x[..., ::-1], values(11, 3, 4)),
-    "picked": (lambda x: x[:, jnp.array([2, 0])], values(11, 3, 4)),
+    "picked channels": (lambda x: x[..., jnp.array([2, 0])], values(11, 3, 4)),
 }
 
 

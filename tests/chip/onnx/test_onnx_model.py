@@ -200,7 +200,7 @@ def test_without_onnx(tmp_path: Path):
     done = subprocess.run([*python(), "-c", program], capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
-        "anytpu.errors.ChipError: An ONNX model is written by the package onnx, which is not installed. "
+        "anytpu.errors.ChipError: An ONNX model is read and written by the package onnx, which is not installed. "
         "Install it with: pip install 'anytpu[onnx]'"
     )
     assert not (tmp_path / "model.onnx").exists()

@@ -11,12 +11,15 @@ from typing import Any
 
 import google_crc32c
 import numpy as np
+import onnx
 
+import chip_onnx_sample
 from anytpu import chip
 from anytpu.chip import file
 from anytpu.chip.assembly import disassemble
 from anytpu.chip.compiler import compile_image
 from anytpu.chip.file_parts import PARTS, join_parts
+from anytpu.chip.given.onnx_operators import OPERATORS, SCALED_OPERATORS
 from fuzz.battery import Battery
 from fuzz.damage import BYTES, JSON, TEXT, Damage, change_json
 from quantized_samples import SMALL, Sketch
@@ -121,8 +124,52 @@ def _assembly(path: Path) -> Any:
     return _used(chip.assemble(text, path.stem))
 
 
+def onnx_files() -> list[bytes]:
+    """Return quantized ONNX files: a picture through a convolution, a pool, a dense layer and a softmax."""
+    return [chip_onnx_sample.small_file(qdq).SerializeToString() for qdq in (True, False)]
+
+
+def changed_model(content: bytes, draw: random.Random) -> bytes:
+    """Change an operator, an attribute, an input, a constant or a shape of an ONNX file."""
+    try:
+        model = onnx.load_model_from_string(content)
+    except Exception:
+        return content
+    graph, kind = model.graph, draw.choice(("operator", "attribute", "input", "constant", "shape"))
+    node = draw.choice(graph.node)
+    if kind == "operator":
+        node.op_type = draw.choice((*OPERATORS, *SCALED_OPERATORS, "QuantizeLinear", "DequantizeLinear"))
+    elif kind == "attribute":
+        name = draw.choice(
+            ("axis", "pads", "strides", "dilations", "kernel_shape", "group", "perm", "auto_pad", "ceil_mode")
+        )
+        value = draw.choice(
+            (-1, 0, 1, 3, 2**15, 2**40, b"SAME_UPPER", *[[draw.choice((-9, 0, 1, 2, 2**31))] * n for n in (1, 2, 4)])
+        )
+        node.attribute.append(onnx.helper.make_attribute(name, value))
+    elif kind == "input" and node.input:
+        node.input[draw.randrange(len(node.input))] = draw.choice(
+            [tensor.name for tensor in graph.initializer] + list(node.output)
+        )
+    elif kind == "constant":
+        tensor = draw.choice(graph.initializer)
+        array = onnx.numpy_helper.to_array(tensor)
+        changed = draw.choice((array * 0, array[..., None], array.astype(np.float32), array.reshape(-1)[:1], -array))
+        tensor.CopyFrom(onnx.numpy_helper.from_array(np.ascontiguousarray(changed), tensor.name))
+    elif kind == "shape":
+        sizes = graph.input[0].type.tensor_type.shape.dim
+        sizes[draw.randrange(len(sizes))].dim_value = draw.choice((0, 1, 5, 2**16, 2**40))
+    return model.SerializeToString()
+
+
+def _given(path: Path) -> Any:
+    """Compile a file that holds its scales, and run it."""
+    return _used(chip.compile(path, batch=2))
+
+
 BATTERIES = (
     Battery("tpu", tpu_files, _tpu, ".tpu", resealed=(*[resealed] * 9, lying_sizes), is_checked=True, names_file=False),
     Battery("tpu network", whole_files, _tpu, ".tpu", damage=(resealed_values,), names_file=False),
     Battery("assembly", texts, _assembly, ".s", damage=TEXT, names_file=False),
+    Battery("quantized onnx", onnx_files, _given, ".onnx", resealed=(changed_model,), names_file=False),
 )

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from anytpu.chip.graph.nodes import Elementwise, Function
+from anytpu.chip.graph.nodes import Concatenate, Elementwise, Function, Pool, Shape
 from anytpu.chip.network import hosting
 from anytpu.chip.network.constants import per_channel
 from anytpu.chip.network.functions import OperationChain, chain_from
@@ -18,6 +18,7 @@ from anytpu.chip.network.graph import NetworkGraph
 from anytpu.chip.network.movements import MovementLowering
 from anytpu.chip.network.operations import Operation
 from anytpu.chip.network.placement import LoweringKind, OperationPlacement
+from anytpu.chip.network.repeats import RepeatLowering
 from anytpu.chip.network.trace import OperationTrace
 from anytpu.chip.network.windows import WindowLowering
 
@@ -29,6 +30,7 @@ class TraceLowering:
         self._trace, self._placement, self._graph = trace, placement, graph
         self._movements = MovementLowering(trace, graph)
         self._windows = WindowLowering(trace, graph, placement.averages)
+        self._repeats = RepeatLowering(trace, graph)
         self._hosting = hosting.HostStepGrouping(trace, placement)
         self._taken = self._taken_whole()
         self._functions: dict[object, OperationChain] = {}
@@ -102,6 +104,12 @@ class TraceLowering:
             self._windows.write(kind, operation)
         elif kind in _WRITERS:
             _WRITERS[kind](self, operation)
+        elif kind is LoweringKind.REPEAT:
+            self._repeats.repeat(operation)
+        elif kind is LoweringKind.PICK:
+            self._repeats.pick(operation)
+        elif kind is LoweringKind.PERMUTE:
+            self._repeats.permute(operation)
         else:
             self._movements.write(kind, operation)
 
@@ -134,6 +142,8 @@ class TraceLowering:
         self._graph.affine(operation.result, operation.layer, self._graph.tensor(operation.values[0]), factor, offset)
 
     def _binary(self, operation: Operation) -> None:
+        if operation.name in ("maximum", "minimum"):
+            return self._extreme(operation)
         seen = [self._seen_through(value) for value in operation.values]
         first, second = [self._graph.tensor(value) for value in seen]
         kind = operation.name
@@ -151,6 +161,28 @@ class TraceLowering:
         if opposite:
             unit = np.ones(shape[2], np.float32)
             self._graph.affine(operation.result, operation.layer, result, -unit, 0 * unit)
+
+    def _extreme(self, operation: Operation) -> None:
+        """Add the maximum of two tensors: a max pool over one above the other. A minimum is -max(-a, -b)."""
+        height, width, channels = shape = self._trace.shape(operation.result)
+        name, layer, flat = operation.result, operation.layer, (1, height * width, channels)
+        lines = [self._graph.shaped(value, flat, layer) for value in operation.values]
+        if operation.name == "minimum":
+            lines = [self._negated(f"{name}/{index}", layer, line, flat) for index, line in enumerate(lines)]
+        self._graph.add(Concatenate(f"{name}/both", layer, tuple(lines), f"{name}/both", 0), (2, *flat[1:]))
+        most = Pool(f"{name}/most", layer, (f"{name}/both",), f"{name}/most", "max", (2, 1), (1, 1))
+        self._graph.add(most, flat)
+        made = most.output
+        if operation.name == "minimum":
+            made = self._negated(f"{name}/least", layer, made, flat)
+        self._graph.view(made, name, shape, layer)
+
+    def _negated(self, name: str, layer: str, source: str, shape: Shape) -> str:
+        real = np.dtype(np.float32)
+        negate = [Operation("negate", ("x",), "%0", (), real)]
+        function = chain_from(negate, "x", real, self._functions)
+        self._graph.add(Function(name, layer, (source,), name, "negate", function), shape)
+        return name
 
 
 _WRITERS = {

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from anytpu.chip.graph.nodes import Convolution, Elementwise, Function, Node, Reshape
+from anytpu.chip.graph.nodes import Concatenate, Convolution, Elementwise, Function, Node, Reshape, Slice
 from anytpu.chip.network import functions
 from anytpu.chip.network.graph import NetworkGraph, is_affine, is_plain
 
@@ -59,6 +59,43 @@ def _times(array: np.ndarray, factor: float) -> np.ndarray:
 
 def _plus(array: np.ndarray, offset: float) -> np.ndarray:
     return array + np.float32(offset)
+
+
+def move_before_parts(graph: NetworkGraph, node: Node) -> bool:
+    """Move a function, or a scale and an offset per channel, before a concatenation of positions of convolutions.
+
+    There it is folded into each of them. The parts of a transposed convolution are concatenated.
+    """
+    if not (isinstance(node, Function) or (isinstance(node, Convolution) and is_affine(node))):
+        return False
+    (source,) = node.inputs
+    before = graph.nodes.get(source)
+    if not graph.has_one_user(source) or not _is_of_convolutions(graph, before):
+        return False
+    assert isinstance(before, Concatenate | Reshape | Slice)
+    if isinstance(before, Reshape) and graph.shapes[before.inputs[0]][2] != graph.shapes[source][2]:
+        return False
+    names = {name: f"{name}/{node.output}" for name in before.inputs}
+    for name, moved in names.items():
+        graph.add(dataclasses.replace(node, inputs=(name,), output=moved), graph.shapes[name])
+    graph.add(dataclasses.replace(before, inputs=tuple(names.values()), output=node.output), graph.shapes[node.output])
+    graph.drop(source)
+    return True
+
+
+def _is_of_convolutions(graph: NetworkGraph, node: Node | None) -> bool:
+    """Return whether a node only concatenates, cuts or reshapes positions of convolutions of several parts."""
+    met_parts, waiting = False, [node]
+    while waiting:
+        node = waiting.pop()
+        if (isinstance(node, Concatenate | Slice) and node.axis != 2) or isinstance(node, Reshape):
+            met_parts |= isinstance(node, Concatenate)
+            if not all(graph.has_one_user(name) for name in node.inputs):
+                return False
+            waiting += [graph.nodes.get(name) for name in node.inputs]
+        elif not isinstance(node, Convolution) or node.low is not None or node.high is not None:
+            return False
+    return met_parts
 
 
 def fold_channel_scale(graph: NetworkGraph, node: Node) -> bool:

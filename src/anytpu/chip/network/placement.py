@@ -23,6 +23,7 @@ from anytpu.chip.network.pooling import WindowSum, averaged, is_pool
 from anytpu.chip.network.products import fits
 from anytpu.chip.network.reasons import reason_for_host
 from anytpu.chip.network.recorder import uniform
+from anytpu.chip.network.repeats import picked, repeated_axes
 from anytpu.chip.network.trace import OperationTrace
 
 
@@ -41,12 +42,31 @@ class LoweringKind(enum.Enum):
     SLICE = "a slice"
     PAD = "zero padding"
     REVERSE = "a reversal of an axis"
+    REPEAT = "each value several times along axes"
+    PICK = "positions at constant indices"
+    PERMUTE = "positions in another order of axes"
     HOST = "left to the host"
 
 
-_CHEAP = {LoweringKind.ELEMENT, LoweringKind.AFFINE, LoweringKind.BINARY, LoweringKind.BROADCAST}
-_MOVES = {LoweringKind.VIEW, LoweringKind.SLICE, LoweringKind.CONCATENATE, LoweringKind.PAD, LoweringKind.REVERSE}
+_CHEAP = {
+    LoweringKind.ELEMENT,
+    LoweringKind.AFFINE,
+    LoweringKind.BINARY,
+    LoweringKind.BROADCAST,
+    LoweringKind.REPEAT,
+}
+_MOVES = {
+    LoweringKind.VIEW,
+    LoweringKind.SLICE,
+    LoweringKind.CONCATENATE,
+    LoweringKind.PAD,
+    LoweringKind.REVERSE,
+    LoweringKind.REPEAT,
+    LoweringKind.PICK,
+    LoweringKind.PERMUTE,
+}
 _AFFINE = {"add", "subtract", "multiply", "divide"}
+_EXTREME = {"maximum", "minimum"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,17 +174,22 @@ def _move_to_host(operation: Operation, trace: OperationTrace, placement: Operat
             placement.sources[operation.result] = frozenset([root])
     elif kind is LoweringKind.BROADCAST:
         if is_output or not all(_has_whole(user, placement) for user in users):
-            _assign_to_host(operation, placement, "it repeats numbers")
+            hosted = all(placement.is_hosted(user.result) for user in users)
+            if repeated_axes(operation, trace) and (is_output or not hosted):
+                placement.kinds[operation.result] = LoweringKind.REPEAT
+            else:
+                _assign_to_host(operation, placement, "it repeats numbers")
     elif kind in _MOVES and all(placement.is_hosted(user.result) for user in users):
         from_host = all(placement.is_hosted(_seen_through(value, trace, placement)) for value in operation.values)
-        if from_host or (kind is LoweringKind.VIEW and not is_output):
+        if from_host or (kind in (LoweringKind.VIEW, LoweringKind.REPEAT) and not is_output):
             _assign_to_host(operation, placement, "only the host uses it")
 
 
 def _has_whole(operation: Operation, placement: OperationPlacement) -> bool:
     """Return whether an operation takes two tensors, at least one of which is not broadcast over positions."""
     repeated = [placement.kinds.get(value) is LoweringKind.BROADCAST for value in operation.values]
-    return placement.kinds[operation.result] is LoweringKind.BINARY and not all(repeated)
+    binary = placement.kinds[operation.result] is LoweringKind.BINARY and operation.name not in _EXTREME
+    return binary and not all(repeated)
 
 
 def _of_elements(operation: Operation, trace: OperationTrace, placement: OperationPlacement) -> LoweringKind:
@@ -186,14 +211,14 @@ def _of_elements(operation: Operation, trace: OperationTrace, placement: Operati
 
 def _of_two(operation: Operation, constants: list[np.ndarray], trace: OperationTrace) -> LoweringKind:
     if (
-        operation.name not in _AFFINE
+        operation.name not in _AFFINE | _EXTREME
         or not trace.is_float(operation.result)
         or not all(map(trace.is_float, operation.values))
     ):
         return LoweringKind.HOST
     if not constants:
         return LoweringKind.BINARY if operation.name != "divide" and len(operation.values) == 2 else LoweringKind.HOST
-    if operation.name == "divide" and isinstance(operation.operands[0], np.ndarray):
+    if operation.name in _EXTREME or (operation.name == "divide" and isinstance(operation.operands[0], np.ndarray)):
         return LoweringKind.HOST
     layout = trace.layouts[operation.result]
     return LoweringKind.AFFINE if per_channel(constants[0], operation.shape, layout) is not None else LoweringKind.HOST
@@ -219,7 +244,10 @@ def _transpose(operation: Operation, trace: OperationTrace) -> LoweringKind:
         return LoweringKind.HOST
     shape = trace.types[operation.values[0]].shape
     moved = [axis for axis in order if axis != layout.axis and shape[axis] != 1]
-    return LoweringKind.VIEW if moved == sorted(moved) else LoweringKind.HOST
+    if moved == sorted(moved):
+        return LoweringKind.VIEW
+    example = [layout.example_axis(axis) for axis in order if axis != layout.axis]
+    return LoweringKind.PERMUTE if example == [1, 0, 2] else LoweringKind.HOST
 
 
 def _broadcast(operation: Operation, trace: OperationTrace) -> LoweringKind:
@@ -229,15 +257,16 @@ def _broadcast(operation: Operation, trace: OperationTrace) -> LoweringKind:
         return LoweringKind.HOST
     if np.prod(trace.types[source].shape) == np.prod(operation.shape):
         return LoweringKind.VIEW
-    return (
-        LoweringKind.BROADCAST
-        if trace.shape(source) == (1, 1, trace.shape(operation.result)[2])
-        and (
-            len(trace.example(operation.result)) - 1 == trace.layouts[operation.result].example_axis(axes[-1])
-            or trace.shape(source)[2] == 1
-        )
-        else LoweringKind.HOST
-    )
+    if trace.shape(source) == (1, 1, trace.shape(operation.result)[2]) and (
+        len(trace.example(operation.result)) - 1 == trace.layouts[operation.result].example_axis(axes[-1])
+        or trace.shape(source)[2] == 1
+    ):
+        return LoweringKind.BROADCAST
+    return LoweringKind.REPEAT if repeated_axes(operation, trace) else LoweringKind.HOST
+
+
+def _gather(operation: Operation, trace: OperationTrace) -> LoweringKind:
+    return LoweringKind.PICK if picked(operation, trace) is not None else LoweringKind.HOST
 
 
 def _product(operation: Operation, trace: OperationTrace) -> LoweringKind:
@@ -301,6 +330,7 @@ _RULES: dict[str, Callable[[Operation, OperationTrace], LoweringKind]] = {
     "concatenate": _concatenate,
     "convolution": _product,
     "dot_general": _product,
+    "gather": _gather,
     "pad": _pad,
     "reshape": _reshape,
     "reverse": _reverse,

@@ -15,6 +15,7 @@ import numpy as np
 from anytpu.chip.graph.nodes import Padding, Pair, Shape
 from anytpu.chip.network.graph import NetworkGraph
 from anytpu.chip.network.operations import Operation
+from anytpu.chip.network.resampling import MAX_LINES
 from anytpu.chip.network.trace import OperationTrace
 
 
@@ -27,6 +28,8 @@ class ConvolutionSpec:
         result: shape of the output.
         weights: as in `Convolution`.
         strides, dilation, padding, groups: as in `Convolution`.
+        spread: distance of the input's positions along height and width; above 1 it is a transposed convolution, and
+            the positions between hold 0.
     """
 
     source: Shape
@@ -36,6 +39,7 @@ class ConvolutionSpec:
     dilation: Pair = (1, 1)
     padding: Padding = ((0, 0), (0, 0))
     groups: int = 1
+    spread: Pair = (1, 1)
 
 
 def fits(operation: Operation, trace: OperationTrace) -> bool:
@@ -82,7 +86,10 @@ def _convolution_fits(operation: Operation, trace: OperationTrace) -> bool:
     order = [layout.example_axis(axis) for axis in numbers["input"][1:]]
     gives = [trace.layouts[operation.result].example_axis(axis) for axis in numbers["output"][1:]]
     known = order == sorted(order) and gives == sorted(gives) and len(order) in (2, 3)
-    return known and not layout.is_merged and set(operation.attributes.get("lhs_dilation", [1])) == {1}
+    attributes = operation.attributes
+    spread = [max(attributes.get(name, [1])) for name in ("lhs_dilation", "window_strides", "rhs_dilation")]
+    positions = math.prod(trace.shape(operation.result)[:2])
+    return known and not layout.is_merged and (spread[0] == 1 or (spread[1:] == [1, 1] and positions <= MAX_LINES))
 
 
 def _convolution(operation: Operation, trace: OperationTrace, graph: NetworkGraph) -> ConvolutionSpec:
@@ -93,10 +100,13 @@ def _convolution(operation: Operation, trace: OperationTrace, graph: NetworkGrap
     spatial = kernel.ndim - 2
     flipped = tuple(n for n, backwards in enumerate(attributes.get("window_reversal", [])) if backwards)
     unit, zeros = [1] * spatial, [[0, 0]] * spatial
-    strides, dilation = (attributes.get(name, unit) for name in ("window_strides", "rhs_dilation"))
+    strides, dilation, spread = (
+        attributes.get(name, unit) for name in ("window_strides", "rhs_dilation", "lhs_dilation")
+    )
     padding = [tuple(pair) for pair in attributes.get("padding", zeros)]
     if spatial == 1:
         strides, dilation, padding = [1, *strides], [1, *dilation], [(0, 0), *padding]
+        spread = [1, *spread]
     return ConvolutionSpec(
         source=trace.shape(value),
         result=trace.shape(operation.result),
@@ -105,6 +115,7 @@ def _convolution(operation: Operation, trace: OperationTrace, graph: NetworkGrap
         dilation=(dilation[0], dilation[1]),
         padding=(padding[0], padding[1]),
         groups=attributes["feature_group_count"],
+        spread=(spread[0], spread[1]),
     )
 
 

@@ -47,10 +47,10 @@ def read(program: Program) -> Network:
         ['Convolution']
     """
     check_program(program)
-    return build(program.name, _trace(program), _names(program))
+    return build(program.name, trace_of(program), _names(program))
 
 
-def _trace(program: Program) -> OperationTrace:
+def trace_of(program: Program) -> OperationTrace:
     """Run the program with its weights, and return the operations that are left over."""
     recorder = Recorder()
     inputs = _inputs(program, recorder)

@@ -21,8 +21,8 @@ _WHYS = {
     "sort": "it sorts",
     "transpose": "it moves numbers between channels and positions",
     "broadcast_in_dim": "it repeats numbers",
-    "maximum": "it takes the greater of two tensors",
-    "minimum": "it takes the smaller of two tensors",
+    "maximum": "it takes the greater of a tensor and a table of numbers",
+    "minimum": "it takes the smaller of a tensor and a table of numbers",
     "power": "it raises one tensor to another",
     "select": "it chooses between tensors number by number",
 }
@@ -31,6 +31,12 @@ _WHYS = {
 def reason_for_host(operation: Operation, trace: OperationTrace) -> str:
     """Return the reason, as the end of a sentence that starts with "because"."""
     whole = not trace.is_float(operation.result) or not all(map(trace.is_float, operation.values))
+    if whole and operation.name in ("convolution", "dot_general"):
+        return (
+            "it multiplies integers, which the chip takes from a quantized ONNX file, or from StableHLO with !quant "
+            "types; "
+            "in JAX, write the model in floats, and calibration quantizes it"
+        )
     if whole and operation.name != "gather":
         return "it works on whole numbers or truth values"
     if operation.name in ("add", "subtract", "multiply", "divide") and len(operation.values) == 1:
@@ -47,7 +53,5 @@ def _reason_of_convolution(operation: Operation) -> str:
     if len(axes["input"]) > 4:
         return "it convolves in three dimensions, and the chip in one or two"
     if set(numbers.get("lhs_dilation", [1])) != {1}:
-        return "it is a transposed convolution, and the chip has only the other kind"
-    if axes["input"][-1] != len(axes["input"]) - 1 or axes["output"][-1] != len(axes["output"]) - 1:
-        return "its channels are not the last axis, as the chip needs (in Keras: data_format='channels_last')"
+        return "it is a transposed convolution with gaps in its kernel, steps over its results, or too many positions"
     return "the chip convolves pictures and sequences with the batch as the first axis, and one group of it"

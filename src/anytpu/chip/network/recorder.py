@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from anytpu.chip.network.channel_order import ChannelOrder
 from anytpu.chip.network.operations import Operation
 from anytpu.chip.network.parsing import TensorType
 
@@ -78,6 +79,7 @@ class Recorder:
         self.operations: list[Operation] = []
         self.types: dict[str, TensorType] = {}
         self._producers: dict[str, Operation] = {}
+        self._channels = ChannelOrder(self)
 
     def input(self, name: str, tensor_type: TensorType) -> Symbol:
         """Declare an input value."""
@@ -99,6 +101,19 @@ class Recorder:
         simple = self._simpler(name, values, attributes, result_type, layer)
         if simple is not None:
             return simple
+        ordered = self._channels.record(name, values, attributes, result_type, layer)
+        return self.add(name, values, attributes, result_type, layer, number) if ordered is None else ordered
+
+    def add(
+        self,
+        name: str,
+        values: Sequence[np.ndarray | Symbol],
+        attributes: Mapping[str, Any],
+        result_type: TensorType,
+        layer: str,
+        number: int = 0,
+    ) -> Symbol:
+        """Record an operation as it is, and return its result."""
         assert result_type.dtype is not None
         result = f"%{len(self.operations)}"
         names = tuple(value.name if isinstance(value, Symbol) else value for value in values)

@@ -21,6 +21,7 @@ _RULES: tuple[Callable[[NetworkGraph, Node], bool], ...] = (
     folding.fold_padding,
     folding.fold_channel_scale,
     folding.fold_affine_function,
+    folding.move_before_parts,
     joining.merge_slices,
     joining.slice_concatenation,
     joining.flatten_concatenations,

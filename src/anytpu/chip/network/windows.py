@@ -13,6 +13,7 @@ from anytpu.chip.network.placement import LoweringKind
 from anytpu.chip.network.pooling import WindowSum, window_of
 from anytpu.chip.network.products import product_of
 from anytpu.chip.network.trace import OperationTrace
+from anytpu.chip.network.transposed import TransposedLowering
 
 
 class WindowLowering:
@@ -36,6 +37,8 @@ class WindowLowering:
 
     def _product(self, operation: Operation) -> None:
         product = product_of(operation, self._trace, self._graph)
+        if product.spread != (1, 1):
+            return TransposedLowering(operation, product, self._graph).write()
         source = self._graph.shaped(operation.values[0], product.source, operation.layer)
         plain = product.result == self._trace.shape(operation.result)
         made = operation.result if plain else f"{operation.result}/product"

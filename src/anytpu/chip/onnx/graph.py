@@ -29,7 +29,7 @@ def load_onnx() -> Any:
         import onnx
     except ModuleNotFoundError as error:
         raise ChipError(
-            "An ONNX model is written by the package onnx, which is not installed. "
+            "An ONNX model is read and written by the package onnx, which is not installed. "
             "Install it with: pip install 'anytpu[onnx]'"
         ) from error
     return onnx

@@ -1,0 +1,198 @@
+"""`read_onnx`: a quantized ONNX file (QDQ or QOperator) as a network in integers.
+
+Idea: the file has every scale. Each of its operators becomes a node of the graph, whose arithmetic is ONNX's. Nothing
+is calibrated. A uint8 tensor is the int8 tensor 128 below it.
+
+Rule: a file may be altered or damaged. What it declares is checked before it is used, and the finished network by the
+rules for networks of files.
+
+Source: https://onnx.ai/onnx/operators, and onnxruntime's contrib operators (QLinearAdd, QGemm, ...).
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anytpu.chip.given.integer_graph import MAX_NUMBERS, IntegerGraph
+from anytpu.chip.given.onnx_node import OnnxNode, activation, dequantized, quantization_of, scaled
+from anytpu.chip.given.onnx_operators import OPERATORS, SCALED_OPERATORS
+from anytpu.chip.given.values import Held, Pending, Value
+from anytpu.chip.graph.nodes import Network, Port, Quantization
+from anytpu.chip.graph.shapes import canonical_shape
+from anytpu.chip.isa.design import Design
+from anytpu.chip.onnx.graph import load_onnx
+from anytpu.chip.quantized.checking import check_network
+from anytpu.errors import AnyTPUError, ChipFileError, QuantizationError
+
+_NONSENSE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, MemoryError)
+_QUANTIZED = ("QuantizeLinear", "DequantizeLinear")
+_DYNAMIC = ("DynamicQuantizeLinear", "DynamicQuantizeMatMul", "MatMulInteger", "MatMulIntegerToFloat", "ConvInteger")
+_INPUTS = ("float32", "float16", "int8", "uint8", "int16", "uint16", "int32", "int64")
+
+
+def read_onnx(path: str | Path, design: Design) -> Network:
+    """Return the network in integers of an ONNX file.
+
+    Raises:
+        ChipFileError: the file cannot be read, or makes no sense.
+        QuantizationError: the file is not quantized, or quantized in a way that the chip lacks; the message names the
+            layer.
+    """
+    onnx = load_onnx()
+    try:
+        model = onnx.load(str(path))
+    except OSError as error:
+        raise ChipFileError(f"The file {str(path)!r} cannot be read: {error.strerror or error}.") from error
+    except Exception as error:  # protobuf and onnx raise classes of their own
+        raise ChipFileError(f"{str(path)!r} is no ONNX file ({_first_line(error)}): export the model again.") from error
+    try:
+        network = _Reader(model, Path(path).stem, onnx).read()
+        check_network(network, design)
+    except AnyTPUError as error:
+        raise type(error)(f"{Path(path).name}: {error}") from error
+    except _NONSENSE as error:
+        raise ChipFileError(
+            f"{str(path)!r} makes no sense ({type(error).__name__}: {_first_line(error)}): export the model again."
+        ) from error
+    return network
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0][:200]
+
+
+class _Reader:
+    """The state of the translation: the graph in integers, and the file's values by their names."""
+
+    def __init__(self, model: Any, stem: str, onnx: Any):
+        self._onnx, self._file = onnx, model.graph
+        self._name = model.graph.name or stem
+        self._opset = max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=1)
+        self._graph, self._batch = IntegerGraph(), 0
+        self._values: dict[str, Value | None] = {"": None}
+
+    def read(self) -> Network:
+        kinds = [node.op_type for node in self._file.node]
+        self._check_kinds(kinds)
+        for tensor in self._file.initializer:
+            self._values[tensor.name] = self._onnx.numpy_helper.to_array(tensor)
+        inputs = [self._input(given) for given in self._file.input if given.name not in self._values]
+        for node in self._file.node:
+            self._node(node)
+        outputs = [self._output(given) for given in self._file.output]
+        return self._graph.network(self._name, inputs, outputs)
+
+    def _check_kinds(self, kinds: list[str]) -> None:
+        if dynamic := next((kind for kind in kinds if kind in _DYNAMIC), None):
+            raise QuantizationError(
+                f"its scales are computed anew when it runs ({dynamic}), and the chip has no unit for that. Fix them: "
+                "onnxruntime.quantization.quantize_static(...) in place of quantize_dynamic."
+            )
+        if not any(kind.startswith("QLinear") or kind in (*_QUANTIZED, "QGemm") for kind in kinds):
+            raise QuantizationError(
+                "it holds no scales, because it is not quantized. Quantize it, "
+                "onnxruntime.quantization.quantize_static(...), or compile the model that it was exported from, with "
+                "calibration=."
+            )
+
+    def _input(self, given: Any) -> Port:
+        kind, tensor_type = given.type.WhichOneof("value"), given.type.tensor_type
+        dtype = (
+            np.dtype(self._onnx.helper.tensor_dtype_to_np_dtype(tensor_type.elem_type))
+            if kind == "tensor_type"
+            else None
+        )
+        sizes = [size.dim_value if size.HasField("dim_value") else 0 for size in tensor_type.shape.dim]
+        if dtype is None or dtype.name not in _INPUTS or not sizes or min(sizes[1:], default=1) < 1:
+            raise QuantizationError(
+                f"its input {given.name!r:.100} has {sizes or 'no axes'} of {dtype or kind}, and the chip needs "
+                "numbers whose axes have fixed sizes, after the batch as the first: export the model with them."
+            )
+        shape = canonical_shape(sizes[1:])
+        if math.prod(shape) > MAX_NUMBERS:
+            raise QuantizationError(f"its input {given.name!r:.100} has {math.prod(shape):,} numbers for each example.")
+        self._graph.layer, self._batch = "input", sizes[0]
+        own = _plain(dtype) if dtype.name in ("int8", "uint8", "int16", "uint16") else None
+        tensor = self._graph.tensor(given.name, shape, own)
+        self._values[given.name] = Held(tensor, tuple(sizes[1:]), is_float=own is None)
+        return Port(tensor, tuple(sizes[1:]), dtype.name)
+
+    def _node(self, node: Any) -> None:
+        layer = node.name or (node.output[0] if node.output else node.op_type)
+        self._graph.layer = layer
+        missing = next((name for name in node.input if name not in self._values), None)
+        if missing is not None:
+            raise ValueError(f"{layer!r:.100} takes {missing!r:.100}, which is not made before it")
+        attributes = {entry.name: self._onnx.helper.get_attribute_value(entry) for entry in node.attribute}
+        entry = OnnxNode(node.op_type, layer, attributes, self._opset, self._graph, len(node.output), self._batch)
+        results = self._results(entry, [self._values[name] for name in node.input])
+        for name, result in zip(node.output, results if isinstance(results, list) else [results], strict=False):
+            self._values[name] = result
+
+    def _results(self, node: OnnxNode, operands: list[Value | None]) -> Value | list[Value]:
+        if node.kind == "QuantizeLinear":
+            return self._quantize(node, operands)
+        if node.kind == "DequantizeLinear":
+            return dequantized(node, operands)
+        if node.kind in SCALED_OPERATORS:
+            return SCALED_OPERATORS[node.kind](node, operands)
+        if node.kind in ("Constant", "Shape") or (operands and all(isinstance(x, np.ndarray) for x in operands)):
+            return self._constant(node, operands)
+        if node.kind not in OPERATORS:
+            raise QuantizationError(
+                f"the layer {node.layer!r:.100} is {node.kind!r:.100}, which is not read from a quantized file. Compile"
+                " the model that it was exported from, with calibration=: the host computes what the chip cannot."
+            )
+        return OPERATORS[node.kind](node, operands)
+
+    def _quantize(self, node: OnnxNode, operands: list[Value | None]) -> Value:
+        value, scale, zero_point = (*operands, None)[:3]
+        if isinstance(value, np.ndarray):
+            return scaled(node, value, scale, zero_point)
+        return self._graph.quantized(activation(node, value), quantization_of(node, scale, zero_point))
+
+    def _constant(self, node: OnnxNode, operands: list[Value | None]) -> Value:
+        if node.kind == "Shape":
+            (value,) = operands
+            dims = value.shape if isinstance(value, np.ndarray) else (-1, *value.dims)  # pyright: ignore
+            return np.array(dims, np.int64)[node.attributes.get("start", 0) : node.attributes.get("end")]
+        if node.kind == "Constant":
+            value = next(iter(node.attributes.values()))
+            return self._onnx.numpy_helper.to_array(value) if hasattr(value, "dims") else np.array(value)
+        if node.kind not in _FOLDED:
+            raise QuantizationError(
+                f"the layer {node.layer!r:.100} computes a constant by {node.kind!r:.100}: fold constants first, by "
+                "onnxruntime.quantization.quant_pre_process(...)."
+            )
+        reference = self._onnx.reference.ReferenceEvaluator(
+            self._onnx.helper.make_node(
+                node.kind, [str(index) for index in range(len(operands))], ["result"], **node.attributes
+            )
+        )
+        return reference.run(None, {str(index): operand for index, operand in enumerate(operands)})[0]
+
+    def _output(self, given: Any) -> Port:
+        self._graph.layer = given.name
+        value = self._values.get(given.name)
+        if not isinstance(value, Held | Pending):
+            raise QuantizationError(f"its output {given.name!r:.100} does not depend on an input: leave it out.")
+        dtype = np.dtype(self._onnx.helper.tensor_dtype_to_np_dtype(given.type.tensor_type.elem_type))
+        held = self._graph.held(value)
+        if dtype.name in ("int8", "uint8", "int16", "uint16"):
+            held = self._graph.reread(held, _plain(dtype))
+        held = self._graph.rows(held)
+        return Port(held.tensor, held.dims, dtype.name if dtype.name in _INPUTS else "float32")
+
+
+_FOLDED = ("Cast", "Concat", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
+"""Operators of constants whose results are no larger than their operands."""
+
+
+def _plain(dtype: np.dtype) -> Quantization:
+    """Return the quantization with which the integers of a dtype are the numbers themselves."""
+    bits = 8 * dtype.itemsize
+    return Quantization(1.0, -(2 ** (bits - 1)) if dtype.kind == "u" else 0, bits)

@@ -1,0 +1,79 @@
+"""Operators of a quantized ONNX file that the host computes, as JAX functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from anytpu.chip.given.onnx_node import FLOAT, OnnxNode, Operands
+from anytpu.chip.given.values import Held, Pending, Scaled, Value
+
+
+def _normalized(given: Mapping[str, Any]) -> Callable[..., Any]:
+    def function(x: Any, scale: Any, bias: Any = 0.0) -> Any:
+        axes = tuple(range(given.get("axis", -1) % x.ndim, x.ndim))
+        mean = x.mean(axes, keepdims=True)
+        variance = jnp.square(x - mean).mean(axes, keepdims=True)
+        return (x - mean) / jnp.sqrt(variance + given.get("epsilon", 1e-5)) * scale + bias
+
+    return function
+
+
+_HOST: dict[str, tuple[str, str, Callable[[Mapping[str, Any]], Callable[..., Any]]]] = {
+    "Softmax": (
+        "softmax",
+        "it divides by a sum over channels",
+        lambda given: lambda x: jax.nn.softmax(x, given.get("axis", -1)),
+    ),
+    "LogSoftmax": (
+        "log softmax",
+        "it needs a sum over channels",
+        lambda given: lambda x: jax.nn.log_softmax(x, given.get("axis", -1)),
+    ),
+    "MatMul": (
+        "product of activations",
+        "it multiplies two activations, and the chip multiplies activations with weights",
+        lambda _: jnp.matmul,
+    ),
+    "Div": ("divide", "it divides one tensor by another", lambda _: jnp.divide),
+    "LayerNormalization": ("layer normalization", "it needs the mean and the variance over channels", _normalized),
+    "ReduceMean": (
+        "mean",
+        "it reduces over channels",
+        lambda given: (
+            lambda x, axes=None: x.mean(tuple(given.get("axes", axes)), keepdims=bool(given.get("keepdims", 1)))
+        ),
+    ),
+}
+"""Operators that the host computes: kind, reason, and the JAX function by the attributes of the node."""
+
+
+def host_step(node: OnnxNode, operands: Operands) -> Value:
+    """Write an operator as a step of the host."""
+    kind, why, maker = _HOST[node.kind]
+    given = dict(node.attributes)
+    if "softmax" in node.kind.lower() and node.opset < 13:
+        given.setdefault("axis", 1)
+    function, held = maker(given), [node.graph.held(x) for x in operands if isinstance(x, Held | Pending)]
+
+    if not held:
+        raise node.refused("takes constants only", FLOAT)
+
+    def computed(*arrays: Any) -> Any:
+        left = list(arrays)
+        return function(
+            *(
+                left.pop(0) if isinstance(x, Held | Pending) else x.reals if isinstance(x, Scaled) else x
+                for x in operands
+            )
+        )
+
+    specs = [jax.ShapeDtypeStruct((2, *value.dims), np.float32) for value in held]
+    shape = jax.eval_shape(computed, *specs).shape
+    if shape[:1] != (2,):
+        raise node.refused("works along the batch, and the chip computes each example by itself", FLOAT)
+    return node.graph.host(kind, why, computed, held, tuple(shape[1:]))

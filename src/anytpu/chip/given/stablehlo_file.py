@@ -1,0 +1,306 @@
+"""`read_stablehlo`: quantized StableHLO, with `!quant` types, as a network in integers.
+
+Idea: the types hold every scale, as the operators of an ONNX file do. Each operation becomes a node of the same graph.
+An operation on quantized tensors is, by its definition, the operation on real numbers, quantized.
+
+Rule: what the graph has no node for is refused by name.
+
+Source: https://openxla.org/stablehlo/spec#quantization-computations
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jax.extend.mlir import ir
+from jax.interpreters import mlir
+
+from anytpu.chip.given.integer_graph import IntegerGraph
+from anytpu.chip.given.stablehlo_text import MARK, Argument, QuantizedType, erased
+from anytpu.chip.given.values import Geometry, Held, Pending, Scaled, Value
+from anytpu.chip.graph.nodes import Network, Padding, Port
+from anytpu.chip.graph.shapes import canonical_shape
+from anytpu.chip.isa.design import Design
+from anytpu.chip.network import elementwise
+from anytpu.chip.network.parsing import MlirBlock, MlirOperation, parse
+from anytpu.chip.quantized.checking import check_network
+from anytpu.errors import AnyTPUError, ChipFileError, QuantizationError
+from anytpu.files.opening import read_text
+
+_MAX_BYTES = 2**30
+_NONSENSE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, MemoryError)
+
+
+def is_quantized(path: str | Path) -> bool:
+    """Return whether a file is StableHLO as text with `!quant` types."""
+    try:
+        return MARK in read_text(Path(path), max_bytes=_MAX_BYTES)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def read_stablehlo(path: str | Path, design: Design) -> Network:
+    """Return the network in integers of a StableHLO file with `!quant` types, whose batch is axis 0.
+
+    Raises:
+        ChipFileError: the text cannot be parsed, or makes no sense.
+        QuantizationError: it has an operation, or a scale, that the chip lacks.
+    """
+    text = read_text(Path(path), max_bytes=_MAX_BYTES)
+    try:
+        plain, arguments = erased(text)
+        with mlir.make_ir_context():
+            functions = parse(ir.Module.parse(plain))
+        network = _Reader(functions["main"], arguments).read(Path(path).stem)
+        check_network(network, design)
+    except AnyTPUError as error:
+        raise type(error)(f"{Path(path).name}: {error}") from error
+    except (ir.MLIRError, *_NONSENSE) as error:
+        first = (str(error) or type(error).__name__).splitlines()[-1][:200]
+        raise ChipFileError(f"{str(path)!r} is no StableHLO that is understood ({first}): export it again.") from error
+    return network
+
+
+class _Reader:
+    """The state of the translation: the graph in integers, and the values by their indices."""
+
+    def __init__(self, main: MlirBlock, arguments: Sequence[Argument]):
+        self._main, self._arguments = main, arguments
+        self._graph = IntegerGraph()
+        self._values: dict[int, Value] = {}
+        self._kinds: dict[str, int] = {}
+
+    def read(self, name: str) -> Network:
+        inputs = [self._input(*entry) for entry in zip(self._main.arguments, self._arguments, strict=True)]
+        for operation in self._main.operations:
+            kind = operation.name.removeprefix("stablehlo.")
+            if kind == "custom_call":
+                kind = operation.attributes["call_target_name"]
+            self._kinds[kind] = self._kinds.get(kind, 0) + 1
+            self._graph.layer = f"{kind}_{self._kinds[kind]}"
+            self._values[operation.results[0]] = self._result(kind, operation)
+        outputs = [self._output(index, self._values.get(number)) for index, number in enumerate(self._main.results)]
+        return self._graph.network(name, inputs, outputs)
+
+    def _input(self, number: int, argument: Argument) -> Port:
+        self._graph.layer, shape = argument.name, argument.shape
+        if not shape or argument.dtype != "f32":
+            raise QuantizationError(
+                f"its input {argument.name!r} is {list(shape)} of {argument.dtype}, and the chip takes float32 "
+                "or quantized numbers with the batch as axis 0."
+            )
+        own = None if argument.quantized is None else argument.quantized.quantization
+        tensor = self._graph.tensor(argument.name, canonical_shape(shape[1:]), own)
+        self._values[number] = Held(tensor, shape[1:], is_float=own is None)
+        return Port(tensor, shape[1:])
+
+    def _output(self, index: int, value: Value | None) -> Port:
+        if not isinstance(value, Held | Pending):
+            raise QuantizationError(f"its output {index} does not depend on an input: leave it out.")
+        held = self._graph.rows(value)
+        return Port(held.tensor, held.dims)
+
+    def _result(self, kind: str, operation: MlirOperation) -> Value:
+        if kind == "constant":
+            return operation.attributes["value"]
+        operands = [self._values[number] for number in operation.operands]
+        own = QuantizedType.of_layer(operation.layer)
+        if kind == "convert" and own is not None and isinstance(operands[0], np.ndarray):
+            return own.constant(operands[0])
+        if kind not in _RULES and kind not in elementwise.UNARY:
+            raise self._refused(kind, "is not read from a quantized file")
+        rule = _RULES.get(kind, _Reader._unary)
+        result = rule(self, kind, operation, operands)
+        return result if own is None else self._quantized(result, own)
+
+    def _refused(self, kind: str, why: str) -> QuantizationError:
+        return QuantizationError(
+            f"the operation {kind!r:.100} {why}. Compile the model that the file was made of, with calibration=."
+        )
+
+    def _quantized(self, value: Value, own: QuantizedType) -> Value:
+        """Return a result in the integers of its type; sums of 32 bits wait for their next scale."""
+        if isinstance(value, np.ndarray):
+            return own.quantized(value)
+        if isinstance(value, Scaled) or own.bits == 32:
+            return value
+        target = own.quantization
+        if (own.low, own.high) != (target.low, target.high):
+            value = self._graph.clipped(value, *target.dequantize(np.array([own.low, own.high])).tolist())
+        return self._graph.quantized(value, target)
+
+    def _same(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
+        return operands[0]
+
+    def _unary(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
+        return self._graph.function(self._activation(kind, operands[0]), kind, elementwise.UNARY[kind])
+
+    def _activation(self, kind: str, value: Value) -> Held | Pending:
+        if not isinstance(value, Held | Pending):
+            raise self._refused(kind, "takes a constant where an activation is expected")
+        return value
+
+    def _weights(self, kind: str, value: Value, axis: int) -> tuple[Scaled, np.ndarray]:
+        """Return weights, and the scales of their output channels along an axis."""
+        if not isinstance(value, Scaled):
+            raise self._refused(kind, "multiplies by something else than constants in integers")
+        if value.scale.size > 1 and value.axis != axis:
+            raise self._refused(kind, "has a scale for each input channel")
+        return value, value.scale
+
+    def _dot(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
+        numbers = operation.attributes["dot_dimension_numbers"]
+        held = self._graph.held(self._activation(kind, operands[0]))
+        (contracted,) = numbers["rhs_contracting"] if len(numbers["rhs_contracting"]) == 1 else (-1,)
+        weights, scales = self._weights(kind, operands[1], 1 - contracted)
+        if (
+            list(numbers["lhs_contracting"]) != [len(held.dims)]
+            or numbers["lhs_batching"]
+            or weights.integers.ndim != 2
+        ):
+            raise self._refused(kind, "contracts other axes than the last one with weights of two axes")
+        matrix = weights.centered if contracted == 0 else weights.centered.T
+        return self._graph.dense(held, matrix, scales, np.zeros(matrix.shape[1], np.int64))
+
+    def _convolution(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
+        attributes, value = operation.attributes, self._activation(kind, operands[0])
+        numbers = attributes["dimension_numbers"]
+        rank = len(numbers["input"])
+        last, first = list(range(rank)), [0, *range(2, rank), 1]
+        spread = {*attributes.get("lhs_dilation", []), attributes.get("batch_group_count", 1)} - {1}
+        if (
+            numbers["input"] not in (last, first)
+            or numbers["output"] not in (last, first)
+            or spread
+            or rank not in (3, 4)
+        ):
+            raise self._refused(kind, "is a transposed convolution, one of three dimensions, or one over the batch")
+        held = self._graph.picture(value) if numbers["input"] == first else self._graph.rows(value)
+        weights, scales = self._weights(kind, operands[1], numbers["kernel"][-1])
+        kernel = weights.centered.transpose(numbers["kernel"])
+        flipped = tuple(axis for axis, turned in enumerate(attributes.get("window_reversal", [])) if turned)
+        kernel = np.flip(kernel, flipped)
+        kernel = kernel if rank == 4 else kernel[None]
+        geometry = _geometry(attributes, rank - 2, attributes["feature_group_count"])
+        shape = geometry.result(self._graph.shapes[held.tensor], (kernel.shape[0], kernel.shape[1]), kernel.shape[3])
+        spatial, turned = shape[:2] if rank == 4 else shape[1:2], numbers["output"] == first
+        dims = (shape[2], *spatial) if turned else (*spatial, shape[2])
+        return self._graph.product(held, kernel, scales, np.zeros(shape[2], np.int64), geometry, dims, turned)
+
+    def _binary(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
+        first, second = operands
+        if not isinstance(first, Held | Pending):
+            first, second = second, first
+            if kind == "subtract":
+                raise self._refused(kind, "subtracts a tensor from constants")
+        value = self._activation(kind, first)
+        if isinstance(second, Held | Pending):
+            one, other = self._graph.rows(value), self._graph.rows(second)
+            if kind not in ("add", "subtract", "multiply") or one.dims != other.dims:
+                raise self._refused(kind, "combines two tensors, and the chip adds, subtracts and multiplies them")
+            return self._graph.elementwise(kind, one, other.tensor)
+        if kind == "add" and isinstance(value, Pending) and value.plus is not None and isinstance(second, Scaled):
+            channel = 0 if value.channels_first else len(value.dims) - 1
+            rows = np.moveaxis(second.integers.reshape(-1, *second.integers.shape[-len(value.dims) :])[0], channel, -1)
+            rows = rows.reshape(-1, value.dims[channel])
+            if (rows == rows[:1]).all():
+                return value.plus(rows[0])
+        known = second.reals if isinstance(second, Scaled) else second
+        if known.size == 0 or not (known == known.flat[0]).all():
+            raise self._refused(kind, "takes constants that differ from number to number")
+        ufunc, number = elementwise.BINARY[kind], known.flat[0]
+        return self._graph.function(value, kind, lambda x: ufunc(x, number))
+
+    def _bounded(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
+        places = {"maximum": (1, 0, None), "minimum": (None, 0, 1), "clamp": (0, 1, 2)}[kind]
+        if kind != "clamp" and not isinstance(operands[0], Held | Pending):
+            operands = operands[::-1]
+        bounds = [None if place is None else operands[place] for place in (places[0], places[2])]
+        if any(isinstance(bound, Held | Pending) for bound in bounds):
+            raise self._refused(kind, "compares two tensors")
+        low, high = (
+            None if bound is None else float((bound.reals if isinstance(bound, Scaled) else np.asarray(bound)).flat[0])
+            for bound in bounds
+        )
+        return self._graph.clipped(self._activation(kind, operands[places[1]]), low, high)
+
+    def _reshape(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
+        value, shape = operands[0], operation.types[0].shape
+        if isinstance(value, np.ndarray):
+            return value.reshape(shape)
+        if isinstance(value, Scaled):
+            if value.scale.size > 1:
+                raise self._refused(kind, "reshapes constants with a scale for each channel")
+            return value.reshaped(value.integers.reshape(shape), 0)
+        held = self._graph.held(value)
+        if math.prod(shape[1:]) != math.prod(held.dims):
+            raise self._refused(kind, "makes another batch, and the chip computes each example by itself")
+        return dataclasses.replace(held, dims=tuple(shape[1:]))
+
+    def _transpose(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
+        value, order = operands[0], operation.attributes["permutation"]
+        if isinstance(value, np.ndarray):
+            return value.transpose(order)
+        if isinstance(value, Scaled):
+            return value.reshaped(value.integers.transpose(order), list(order).index(value.axis))
+        if order[0] != 0:
+            raise self._refused(kind, "moves the batch, and the chip computes each example by itself")
+        return self._graph.transposed(self._graph.held(value), order)
+
+    def _broadcast(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
+        value, shape, axes = operands[0], operation.types[0].shape, operation.attributes["broadcast_dimensions"]
+        array = value.integers if isinstance(value, Scaled) else value
+        if not isinstance(array, np.ndarray) or list(axes) != sorted(axes):
+            raise self._refused(kind, "repeats an activation")
+        sizes = [1] * len(shape)
+        for axis, size in zip(axes, array.shape, strict=True):
+            sizes[axis] = size
+        whole = np.broadcast_to(array.reshape(sizes), shape)
+        return value.reshaped(whole, axes[value.axis] if axes else 0) if isinstance(value, Scaled) else whole
+
+    def _pool(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
+        attributes, held = operation.attributes, self._graph.rows(self._activation(kind, operands[0]))
+        inside = [inner.name for inner in operation.blocks[0].operations]
+        sizes, rank = list(attributes["window_dimensions"]), len(attributes["window_dimensions"])
+        strides = list(attributes.get("window_strides", [1] * rank))
+        padding = [tuple(pair) for pair in attributes.get("padding", [[0, 0]] * rank)]
+        if inside != ["stablehlo.maximum"] or rank != 4 or sizes[::3] != [1, 1] or strides[::3] != [1, 1]:
+            raise self._refused(kind, "is no maximum over the positions of a picture with channels last")
+        geometry = Geometry((strides[1], strides[2]), (1, 1), (padding[1], padding[2]))
+        made = self._graph.pool("max", held, (sizes[1], sizes[2]), geometry)
+        assert isinstance(made, Held)
+        return dataclasses.replace(made, dims=self._graph.shapes[made.tensor])
+
+
+def _geometry(attributes: dict[str, Any], spatial: int, groups: int) -> Geometry:
+    strides, dilation = (list(attributes.get(name, [1] * spatial)) for name in ("window_strides", "rhs_dilation"))
+    padding = [tuple(pair) for pair in attributes.get("padding", [[0, 0]] * spatial)]
+    if spatial == 1:
+        strides, dilation, padding = [1, *strides], [1, *dilation], [(0, 0), *padding]
+    pads: Padding = (padding[0], padding[1])
+    return Geometry((strides[0], strides[1]), (dilation[0], dilation[1]), pads, groups)
+
+
+_RULES: dict[str, Callable[[_Reader, str, MlirOperation, list[Value]], Value]] = {
+    "add": _Reader._binary,
+    "broadcast_in_dim": _Reader._broadcast,
+    "clamp": _Reader._bounded,
+    "convert": _Reader._same,
+    "convolution": _Reader._convolution,
+    "dot_general": _Reader._dot,
+    "maximum": _Reader._bounded,
+    "minimum": _Reader._bounded,
+    "multiply": _Reader._binary,
+    "reduce_window": _Reader._pool,
+    "reshape": _Reader._reshape,
+    "subtract": _Reader._binary,
+    "transpose": _Reader._transpose,
+    "uniform_dequantize": _Reader._same,
+    "uniform_quantize": _Reader._same,
+}
+"""Operations by their name; those of one number are functions."""

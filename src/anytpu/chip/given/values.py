@@ -1,0 +1,120 @@
+"""Values of a quantized file: constants, tensors of the graph, and results that wait for their scale.
+
+Idea: a file dequantizes, computes in floats, and quantizes again. A chip's node does all three. So the result of a
+float operation is no tensor yet: `Pending` makes the node when the file quantizes it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+
+from anytpu.chip.graph.nodes import Padding, Pair, Quantization, Shape
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Scaled:
+    """A constant in integers, as weights are: real = (integers - zero_point) * scale.
+
+    Attributes:
+        integers: the integers, in their dtype.
+        scale: float32 scale, one or one for each index of `axis`.
+        zero_point: int64 zero point, one or one for each index of `axis`.
+        axis: axis of the scales.
+    """
+
+    integers: np.ndarray
+    scale: np.ndarray
+    zero_point: np.ndarray
+    axis: int = 0
+
+    @property
+    def centered(self) -> np.ndarray:
+        """The integers minus their zero point, int64."""
+        return self.integers.astype(np.int64) - self.spread(self.zero_point)
+
+    @property
+    def reals(self) -> np.ndarray:
+        """The real numbers, float32."""
+        return self.centered.astype(np.float32) * self.spread(self.scale)
+
+    def reshaped(self, integers: np.ndarray, axis: int) -> Scaled:
+        """Return the same scales for the integers in another order, with the scales along `axis`."""
+        return dataclasses.replace(self, integers=integers, axis=axis)
+
+    def spread(self, numbers: np.ndarray) -> np.ndarray:
+        """Return one number, or numbers along `axis`, such that they broadcast over the integers."""
+        if numbers.size == 1:
+            return numbers.reshape(())
+        return numbers.reshape([-1 if axis == self.axis else 1 for axis in range(self.integers.ndim)])
+
+
+@dataclasses.dataclass(frozen=True)
+class Held:
+    """A value that a tensor of the graph holds.
+
+    Attributes:
+        tensor: the tensor, `(height, width, channels)`.
+        dims: the file's shape of one example.
+        channels_first: whether the file's order of numbers is (channels, height, width); otherwise it is the tensor's.
+        is_float: whether the file has not quantized it yet, as an input.
+    """
+
+    tensor: str
+    dims: tuple[int, ...]
+    channels_first: bool = False
+    is_float: bool = False
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pending:
+    """A result in floats of tensors in integers, which becomes a node when its scale is known.
+
+    Attributes:
+        dims, channels_first: as in `Held`.
+        make: adds the node, given the result's quantization and the bounds of a clip; returns the tensor.
+        own: quantization of the result if the file need not give it; None if it must.
+        low, high: bounds of a clip after the operation.
+        may_clip: whether the node can clip.
+        plus: returns a product with integers added to its sums, one for each channel; None: it is no product.
+    """
+
+    dims: tuple[int, ...]
+    channels_first: bool
+    make: Callable[[Quantization, float | None, float | None], str]
+    own: Quantization | None = None
+    low: float | None = None
+    high: float | None = None
+    may_clip: bool = True
+    plus: Callable[[np.ndarray], Pending] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Geometry:
+    """The window of a convolution or a pool, along (height, width)."""
+
+    strides: Pair = (1, 1)
+    dilation: Pair = (1, 1)
+    padding: Padding = ((0, 0), (0, 0))
+    groups: int = 1
+
+    def result(self, source: Shape, kernel: Pair, channels: int) -> Shape:
+        """Return the shape of the result."""
+        height, width = (
+            (source[axis] + sum(self.padding[axis]) - (kernel[axis] - 1) * self.dilation[axis] - 1)
+            // self.strides[axis]
+            + 1
+            for axis in (0, 1)
+        )
+        return height, width, channels
+
+
+Value = Held | Pending | Scaled | np.ndarray
+"""A value of a file; an array is a constant of real numbers or of integers."""
+
+
+def every_integer(own: Quantization) -> np.ndarray:
+    """Return all integers of a quantization."""
+    return np.arange(own.low, own.high + 1)

@@ -1,0 +1,118 @@
+"""Repeated and picked positions: nearest up-sampling, RepeatVector, constant indices; and a permutation of positions.
+
+Idea: the chip has no instruction for them, but each is a concatenation. Rows are in position-major order, so an axis is
+repeated by a concatenation along the positions after it: `(2, 3)` positions next to themselves are `(2, 2, 3)`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+
+from anytpu.chip.graph.nodes import Concatenate, Slice
+from anytpu.chip.network.graph import NetworkGraph
+from anytpu.chip.network.operations import Operation
+from anytpu.chip.network.resampling import MAX_LINES
+from anytpu.chip.network.trace import OperationTrace
+
+
+def repeated_axes(operation: Operation, trace: OperationTrace) -> list[tuple[int, int]]:
+    """Return the axes of an example along which a broadcast repeats values, last first, and how often.
+
+    The list is empty if it repeats channels or numbers of a scalar function, or takes too many copies.
+    """
+    (value,) = operation.values
+    axes, layout = operation.attributes["broadcast_dimensions"], trace.layouts[operation.result]
+    wanted, before = trace.example(operation.result), trace.types[value].shape
+    sizes = [1] * len(wanted)
+    for axis, size in zip(axes, before, strict=True):
+        if axis != layout.axis:
+            sizes[layout.example_axis(axis)] = size
+    repeated = [(axis, wanted[axis]) for axis in range(len(wanted)) if sizes[axis] != wanted[axis]][::-1]
+    if layout.is_merged or list(axes) != sorted(axes) or not repeated or repeated[0][0] == len(wanted) - 1:
+        return []
+    lines = sum(count * math.prod(sizes[:axis]) for axis, count in repeated)
+    return repeated if lines <= MAX_LINES else []
+
+
+def picked(operation: Operation, trace: OperationTrace) -> tuple[int, list[int]] | None:
+    """Return the axis of an example from which a gather takes positions at constant indices, and the indices."""
+    source, indices = operation.operands
+    numbers, sizes = operation.attributes["dimension_numbers"], operation.attributes["slice_sizes"]
+    axes, collapsed = numbers["start_index_map"], numbers["collapsed_slice_dims"]
+    if (
+        not isinstance(source, str)
+        or not isinstance(indices, np.ndarray)
+        or len(axes) != 1
+        or list(collapsed) != list(axes)
+    ):
+        return None
+    layout, shape, (axis,) = trace.layouts[source], trace.types[source].shape, axes
+    places = [n for n in range(len(operation.shape)) if n not in numbers["offset_dims"]]
+    whole = all(size == (1 if n == axis else shape[n]) for n, size in enumerate(sizes))
+    if layout.is_merged or axis == layout.axis or places != [axis] or not whole or numbers["operand_batching_dims"]:
+        return None
+    place, rank = layout.example_axis(axis), len(trace.example(source))
+    known = [min(max(int(index), 0), shape[axis] - 1) for index in indices.reshape(-1)]
+    lines = len(known) * (1 if place == 0 else trace.shape(source)[0])
+    return (place, known) if rank in (2, 3) and place < rank - 1 and lines <= MAX_LINES else None
+
+
+class RepeatLowering:
+    """Lowers repeated and picked positions to slices, concatenations and views."""
+
+    def __init__(self, trace: OperationTrace, graph: NetworkGraph):
+        self._trace, self._graph = trace, graph
+
+    def repeat(self, operation: Operation) -> None:
+        """Add each value several times along axes."""
+        shape = list(self._trace.example(operation.result))
+        repeated = repeated_axes(operation, self._trace)
+        for axis, _ in repeated:
+            shape[axis] = 1
+        source = self._graph.tensor(operation.values[0])
+        for axis, count in repeated:
+            outer, inner, channels = math.prod(shape[:axis]), math.prod(shape[axis + 1 : -1]), shape[-1]
+            lines = self._graph.shaped(source, (outer, inner, channels), operation.layer)
+            source = f"{operation.result}/along{axis}"
+            node = Concatenate(source, operation.layer, (lines,) * count, source, 1)
+            self._graph.add(node, (outer, count * inner, channels))
+            shape[axis] = count
+        self._graph.view(source, operation.result, self._trace.shape(operation.result), operation.layer)
+
+    def pick(self, operation: Operation) -> None:
+        """Add the positions at constant indices: slices of consecutive ones, one after another."""
+        known = picked(operation, self._trace)
+        assert known is not None
+        place, indices = known
+        axis = place + 3 - len(self._trace.example(operation.values[0]))
+        source, parts = self._graph.tensor(operation.values[0]), []
+        # Consecutive indices have one difference to their rank.
+        for _, run in itertools.groupby(enumerate(indices), lambda entry: entry[1] - entry[0]):
+            taken = [index for _, index in run]
+            parts.append(self._part(operation, source, axis, taken[0], taken[-1] + 1))
+        self._join(operation, parts, axis)
+
+    def permute(self, operation: Operation) -> None:
+        """Exchange height and width: the columns, each as a row, one after another."""
+        source = self._graph.tensor(operation.values[0])
+        height, width, channels = self._graph.shapes[source]
+        parts = []
+        for column in range(width):
+            part = self._part(operation, source, 1, column, column + 1)
+            parts.append(self._graph.shaped(part, (1, height, channels), operation.layer))
+        self._join(operation, parts, 0)
+
+    def _part(self, operation: Operation, source: str, axis: int, start: int, stop: int) -> str:
+        name, shape = f"{operation.result}/{start}to{stop}", list(self._graph.shapes[source])
+        shape[axis] = stop - start
+        if name not in self._graph.nodes:
+            node = Slice(name, operation.layer, (source,), name, axis, start, stop)
+            self._graph.add(node, (shape[0], shape[1], shape[2]))
+        return name
+
+    def _join(self, operation: Operation, parts: list[str], axis: int) -> None:
+        node = Concatenate(operation.result, operation.layer, tuple(parts), operation.result, axis)
+        self._graph.add(node, self._trace.shape(operation.result))

@@ -1,0 +1,111 @@
+"""StableHLO with `!quant` types on the chip: the file's scales, and the integers of StableHLO's definition."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anytpu as tpu  # isort: skip
+import numpy as np
+import pytest
+
+from anytpu.errors import ChipFileError, ProgramError, QuantizationError
+
+I8, I32 = "!quant.uniform<i8:f32, 0.5:3>", "!quant.uniform<i32:f32:3, {0.05,0.1,0.15}>"
+KERNEL = "!quant.uniform<i8<-127:127>:f32:3, {0.1,0.2,0.3}>"
+MODEL = f"""
+module {{
+  func.func @main(%arg0: tensor<4x6x6x2xf32>) -> tensor<4x3xf32> {{
+    %k = stablehlo.constant() <{{value = dense<[[[[1,2,-3],[4,-5,6]]],[[[7,-8,9],[-1,2,3]]]]> : tensor<2x1x2x3xi8>}}> : () -> tensor<2x1x2x3x{KERNEL}>
+    %b = stablehlo.constant() <{{value = dense<[10,-20,30]> : tensor<3xi32>}}> : () -> tensor<3x{I32.replace(":3,", ":0,")}>
+    %0 = stablehlo.uniform_quantize %arg0 : (tensor<4x6x6x2xf32>) -> tensor<4x6x6x2x{I8}>
+    %1 = stablehlo.convolution(%0, %k) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f], window = {{stride = [1, 2]}} {{batch_group_count = 1 : i64, feature_group_count = 1 : i64}} : (tensor<4x6x6x2x{I8}>, tensor<2x1x2x3x{KERNEL}>) -> tensor<4x5x3x3x{I32}>
+    %2 = stablehlo.broadcast_in_dim %b, dims = [3] : (tensor<3x{I32.replace(":3,", ":0,")}>) -> tensor<4x5x3x3x{I32}>
+    %3 = stablehlo.add %1, %2 : tensor<4x5x3x3x{I32}>
+    %4 = stablehlo.uniform_quantize %3 : (tensor<4x5x3x3x{I32}>) -> tensor<4x5x3x3x!quant.uniform<i8:f32, 0.25:-3>>
+    %5 = stablehlo.reshape %4 : (tensor<4x5x3x3x!quant.uniform<i8:f32, 0.25:-3>>) -> tensor<4x45x!quant.uniform<i8:f32, 0.25:-3>>
+    %6 = "stablehlo.constant"() {{value = dense<103> : tensor<45x3xi8>}} : () -> tensor<45x3x!quant.uniform<i8:f32, 0.125:-100>>
+    %7 = stablehlo.dot_general %5, %6, contracting_dims = [1] x [0] : (tensor<4x45x!quant.uniform<i8:f32, 0.25:-3>>, tensor<45x3x!quant.uniform<i8:f32, 0.125:-100>>) -> tensor<4x3x!quant.uniform<i32:f32, 0.03125>>
+    %8 = "stablehlo.uniform_quantize"(%7) : (tensor<4x3x!quant.uniform<i32:f32, 0.03125>>) -> tensor<4x3x!quant.uniform<i8:f32, 40.0:-3>>
+    %9 = stablehlo.uniform_dequantize %8 : (tensor<4x3x!quant.uniform<i8:f32, 40.0:-3>>) -> tensor<4x3xf32>
+    return %9 : tensor<4x3xf32>
+  }}
+}}
+"""  # noqa: E501
+
+
+def requantized(sums: np.ndarray, own: Any, scale: float, zero: int) -> np.ndarray:
+    reals = sums.astype(np.float32) * np.float32(own)
+    return np.clip(np.rint(reals / np.float32(scale)) + zero, -128, 127)
+
+
+def test_a_network(tmp_path: Path):
+    path = tmp_path / "mine.mlir"
+    path.write_text(MODEL)
+    x = np.random.default_rng(0).normal(size=(50, 6, 6, 2)).astype(np.float32) * 20
+    taken = np.clip(np.rint(x / np.float32(0.5)) + 3, -128, 127) - 3
+    kernel = np.array([[[1, 2, -3], [4, -5, 6]], [[7, -8, 9], [-1, 2, 3]]])
+    sums = np.array([10, -20, 30]) + sum(taken[:, row : row + 5, ::2] @ kernel[row] for row in (0, 1))
+    hidden = requantized(sums, [0.05, 0.1, 0.15], 0.25, -3)
+    # The weights are 103 + 100, more than a byte of the chip holds.
+    wanted = requantized((hidden.reshape(50, 45) + 3).sum(axis=1)[:, None] * np.full(3, 203), 0.03125, 40, -3)
+    program = tpu.chip.compile(path)
+    assert (program.run_int8(x) == wanted).all()
+    assert (program.run(x) == (wanted + 3) * 40).all()
+    assert len(np.unique(wanted)) > 20
+
+
+def of(operation: str, types: str, result: str) -> str:
+    return (
+        "module { func.func @main(%arg0: tensor<4x5xf32>) -> tensor<4x5xf32> {\n"
+        f"    %0 = stablehlo.uniform_quantize %arg0 : (tensor<4x5xf32>) -> tensor<4x5x{I8}>\n"
+        f"    %1 = stablehlo.{operation} : {types.format(f'tensor<4x5x{I8}>')}\n"
+        f"    %2 = stablehlo.uniform_dequantize %1 : (tensor<4x5x{result}>) -> tensor<4x5xf32>\n"
+        "    return %2 : tensor<4x5xf32>\n  }\n}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            of("divide %0, %0", "{}", I8),
+            "the operation 'divide' is not read from a quantized file. Compile the model that the file was made of, "
+            "with "
+            "calibration=.",
+        ),
+        (
+            of("uniform_quantize %0", "({}) -> tensor<4x5x!quant.uniform<i4:f32, 0.5>>", "!quant.uniform<i4:f32, 0.5>"),
+            "it has values of !quant.uniform<i4:f32, 0.5>, and the chip's have 8 or 16 bits, with a scale of float32: "
+            "quantize the model with 8 bits.",
+        ),
+        (
+            of(
+                "uniform_quantize %0",
+                "({}) -> tensor<4x5x" + I8.replace("f32", "f32:0").replace("0.5:3", "{{1.0,1.0,1.0,1.0}}") + ">",
+                I8.replace("f32", "f32:0").replace("0.5:3", "{1.0,1.0,1.0,1.0}"),
+            ),
+            "it has activations with a scale for each channel or of 32 bits, and the chip's have one scale and 8 or 16 "
+            "bits: quantize the model with one scale for each activation.",
+        ),
+    ],
+    ids=["operation", "bits", "scales"],
+)
+def test_what_the_chip_lacks_is_refused(text: str, expected: str, tmp_path: Path):
+    path = tmp_path / "mine.mlir"
+    path.write_text(text)
+    with pytest.raises(QuantizationError) as caught:
+        tpu.chip.compile(path)
+    assert str(caught.value) == f"mine.mlir: {expected}"
+
+
+def test_a_text_that_is_no_module(tmp_path: Path):
+    path = tmp_path / "mine.mlir"
+    path.write_text("!quant.uniform<i8:f32, 0.5>")
+    with pytest.raises(
+        ChipFileError, match=r"'.*mine\.mlir' is no StableHLO that is understood \(.*\): export it again\."
+    ):
+        tpu.chip.compile(path)
+    path.write_text("module {}")
+    with pytest.raises(ProgramError, match="is a StableHLO file, which holds no values of weights"):
+        tpu.chip.compile(path, np.ones((2, 3), np.float32))
