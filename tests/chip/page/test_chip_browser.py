@@ -117,16 +117,6 @@ function listing(page) {
   return found;
 }
 
-function weights(page) {
-  const choice = page.querySelector("#weights select");
-  if (!choice) return null;
-  const shown = () => [...page.querySelectorAll("[data-histogram]")].map(one => one.getBoundingClientRect().height > 0);
-  const before = shown();
-  choice.value = "1";
-  choice.dispatchEvent(new page.defaultView.Event("change"));
-  return [before, shown()];
-}
-
 async function run() {
   for (const [name, address, width] of PAGES) {
     const frame = document.createElement("iframe");
@@ -135,7 +125,7 @@ async function run() {
     const page = frame.contentDocument;
     seen[name] = layout(page, frame);
     if (PLAYS.includes(name)) Object.assign(seen[name], { timeline: await timeline(page, frame.contentWindow),
-      wave: await wave(page), units: units(page), listing: listing(page), weights: weights(page) },
+      wave: await wave(page), units: units(page), listing: listing(page) },
       { after: layout(page, frame) });
   }
   const out = document.createElement("pre");
@@ -288,10 +278,6 @@ def test_the_listing_is_searched(seen: Seen):
         "sync": ["3 of 25 lines", 3],
         "no such thing": ["0 of 25 lines", 1],
     }
-
-
-def test_the_weights_of_another_layer_are_shown(seen: Seen):
-    assert seen.pages["digits 400"]["weights"] == [[True, False, False], [False, True, False]]
 
 
 def test_it_is_dark_where_its_reader_is(tmp_path: Path):

@@ -10,8 +10,9 @@ import pytest
 from PIL import Image
 
 import chip_page_samples
+from anytpu.chip.page.diagram import block_diagram, traffic
 from anytpu.chip.page.page import fragment, page, write_page
-from anytpu.chip.page.pictures import cycles_by_layer, drawings, noise_by_layer, roofline, weights_by_layer
+from anytpu.chip.page.pictures import drawings, roofline
 from anytpu.chip.page.record import ChipPage
 from anytpu.chip.page.time_plots import memory_map
 from anytpu.errors import SettingError
@@ -20,15 +21,7 @@ from anytpu.report.drawing.shapes import Label, text_width
 from page_reader import Reader, ends
 
 NAMES = ["digits", "many", "bare", "hostile"]
-PLOTS = [
-    "timeline",
-    "cycles_by_layer",
-    "roofline",
-    "unified_buffer",
-    "weights_by_layer",
-    "weights_histogram",
-    "noise_by_layer",
-]
+PLOTS = ["chip", "timeline", "cycles_by_layer", "roofline", "unified_buffer", "weights_histogram"]
 
 
 def sample(name: str) -> ChipPage:
@@ -82,6 +75,17 @@ def test_what_a_page_says():
         "Predicted by the time model, not measured: no such chip was run.",
         "Predicted latency51.3 µsa batch of 8",
         "75.6 KiB as float32, 3.76 times",
+        # The parts of the chip, and the numbers of one layer.
+        "The integer q stands for (q - zero point) x scale. So the 256 integers divide a range in equal steps",
+        "input of conv1-6.556.20.053weights of its first output-1.271.270.010its result-6.556.20.053",
+        "-6.55 becomes -128, 6.2 becomes 127, 0.0 becomes 3.",
+        "real weightdivided by 0.01integerstands for-0.26800-26.80-27-0.27000-0.20400-20.40-20-0.20000",
+        "The chip's weights take 76 KiB as float32 and 19.7 KiB here, 3.85 times smaller: a byte for each weight, and a scale "
+        "and a bias for each output. For Inception, Google gives 91 MB and 23 MB.",
+        # Its instructions, and one sum.
+        "instructionhow oftenmeaningread_host_memory1Copy the host's buffer to the Unified Buffer.read_weights3",
+        "matrix_multiply1Multiply rows by tiles, a plane of rows in each pass.convolve2Multiply windows by tiles",
+        "here (q - 3) x 0.05. So 3 is 0.0, as in a blank part of an input.",
         "2useful multiply-adds, of the peak1.3 %",
         "Not in that time, as the host does it: softmax.",
         "softmaxon the hostsoftmax on the hoston the host: it divides one tensor by another",
@@ -100,9 +104,49 @@ def test_what_a_page_says():
 
 def test_what_is_not_known_is_not_there():
     text = Reader(page(sample("bare"))).text
-    for missing in ("Roofline", "Quantization", "Systolic wave", "Weights"):
+    for missing in ("Roofline", "Real numbers as integers", "Systolic wave", "Weights as"):
         assert missing not in text
     assert "all 3" in text
+
+
+def test_what_a_newcomer_reads_comes_first():
+    order = [values["id"] for tag, values in Reader(page(sample("digits"))).elements if tag == "section"]
+    assert order == [
+        *("chip", "quantization", "listing", "units", "wave"),
+        *("cycles", "timeline", "layers", "roofline", "memory"),
+    ]
+
+
+def test_bytes_on_the_arrows_are_those_of_the_instructions():
+    found = traffic(sample("digits").image)
+    rows = 2048 + 9 * 1568 + 2 * 8
+    assert (found.tiles, found.numbers, found.sums) == (12 * 65536, rows * 256, rows * 1024)
+    assert found.taken == (2048 + 1568 + 8) * 1024
+    words = [label.text for label in block_diagram(sample("digits")).shapes if isinstance(label, Label)]
+    assert {"in 196 KiB", "out 256 B", "768 KiB", "3.95 MiB", "15.8 MiB"} <= set(words)
+
+
+def test_a_sum_is_worked_to_its_end():
+    one, held = sample("digits"), chip_page_samples.tile().finished
+    text = " ".join(Reader(page(one)).text.split())
+    found = re.search(r"One sum to its end: row (\d+) in column (\d+)", text)
+    assert found and held
+    row, column = int(found[1]), int(found[2])
+    total, bias = int(held.sums[row, column]), int(held.bias[column])
+    assert f"in the accumulator{total:,}plus the bias, {bias:,}{total + bias:,}times the multiplier, 0.004" in text
+    result = int(held.results[row, column])
+    assert f"clipped to 3 and 127{result}{result:,} is what the activation unit wrote to the Unified Buffer." in text
+    assert f"It stands for {(result - 3) * 0.05:.4g}." in text
+
+
+def test_a_long_program_is_folded():
+    one = sample("digits")
+    steps = [dataclasses.replace(one.layers[n % 4], name=f"lstm/step/{n}") for n in range(400)]
+    text = page(dataclasses.replace(one, layers=(*steps, one.layers[4])))
+    assert "lstm (400 parts)" in text and text.count('data-title="MACs"') == 2 and "<details>" not in text
+    apart = [dataclasses.replace(one.layers[n % 4], name=f"layer{n}", title=f"layer{n}") for n in range(450)]
+    text = page(dataclasses.replace(one, layers=tuple(apart)))
+    assert "the other 376 layers" in text and "50 more layers not shown." in text
 
 
 def test_numbers_that_were_drawn_are_said_to_be():
@@ -157,7 +201,7 @@ def test_every_plot_is_a_file(tmp_path: Path, form):
         else:
             with Image.open(path) as picture:
                 assert len(picture.getcolors(maxcolors=1 << 20) or []) > 20
-    assert [drawing.name for drawing in drawings(sample("bare"))] == ["timeline"]
+    assert [drawing.name for drawing in drawings(sample("bare"))] == ["chip", "timeline"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -175,7 +219,7 @@ def test_every_shape_lies_on_its_sheet(name: str):
 def test_the_ridge_and_the_peak_are_where_they_belong():
     drawing = next(drawing for drawing in drawings(sample("digits")) if drawing.name == "roofline")
     words = [shape.text for shape in drawing.shapes if hasattr(shape, "text")]
-    assert {"ridge: 1,349", "91.8 TOPS", "multiply-adds for each byte of weights read (logarithmic)"} <= set(words)
+    assert {"ridge: 1,349", "91.8 TOPS", "multiply-adds a byte of weights (logarithmic)"} <= set(words)
     assert {"conv1", "conv2", "dense"} <= set(words)
 
 
@@ -184,9 +228,7 @@ def test_plots_for_a_telephone_are_drawn_for_its_width():
     named = tuple(dataclasses.replace(part, name=f"{part.name}_with_a_name_that_is_long") for part in one.timing.parts)
     run = dataclasses.replace(one.timing, parts=named)
     drawn = [
-        cycles_by_layer(run, narrow=True),
-        noise_by_layer(one.layers, narrow=True),
-        weights_by_layer(one.layers, narrow=True),
+        block_diagram(one, narrow=True),
         roofline(run, narrow=True),
         memory_map(run, one.image, narrow=True),
     ]
@@ -197,7 +239,7 @@ def test_plots_for_a_telephone_are_drawn_for_its_width():
             left = label.x - {"start": 0, "middle": width / 2, "end": width}[label.anchor]
             assert label.size >= 11 and left >= -12 and left + width <= 372, label
     text = page(one)
-    assert text.count('<div class="wide">') == text.count('<div class="narrow">') == 5
+    assert text.count('<div class="wide">') == text.count('<div class="narrow">') == 3
 
 
 def test_a_program_without_work_for_the_chip():

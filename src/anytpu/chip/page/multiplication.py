@@ -1,4 +1,4 @@
-"""The sections of a page on multiplication: three kinds of units compared, and the systolic wave.
+"""The sections of a page on multiplication: three kinds of units compared, the systolic wave, and a finished sum.
 
 Idea: 256 by 256 cells are too many to show. A `SystolicArray` of 8 by 8 multiplies the upper left corner of the first
 tile with the activations of the same lanes. Every number shown is one of its registers.
@@ -13,13 +13,11 @@ from typing import Any
 import numpy as np
 
 from anytpu import units as written
+from anytpu.chip.graph.nodes import Convolution, Network
 from anytpu.chip.machine.systolic import ArraySnapshot, SystolicArray
-from anytpu.chip.page.first_tile import FirstTile
+from anytpu.chip.page.first_tile import SIZE, FinishedSums, FirstTile
 from anytpu.chip.page.record import ChipPage
 from anytpu.report.html import Markup, element, joined, remark, section, table
-
-SIZE = 8
-"""Maximum number of rows, columns and vectors shown."""
 
 _UNITS = (
     ("scalar", "Scalar unit", "One multiply-add an operation, both of its numbers read from registers each time."),
@@ -75,25 +73,87 @@ def _for_this_program(page: ChipPage) -> Markup:
     return joined(element("h3", "For this program"), shown, remark(said))
 
 
-def wave(tile: FirstTile | None) -> Markup:
-    """Return the systolic wave over the corner of the first tile."""
+def wave(page: ChipPage, node: Convolution | None) -> Markup:
+    """Return the systolic wave over the corner of the first tile, and one of its sums to the end.
+
+    Args:
+        page: the records of the page.
+        node: the layer of which the page shows numbers; None if there is none.
+    """
+    tile = page.first_tile
     if tile is None:
         return joined()
     shown = wave_of(tile)
     size = len(shown.weights)
+    node = node if node and node.name == tile.node else None
     stage = element("svg", class_="stage", role="img", aria_label=f"A systolic array of {size} by {size} cells at work")
     return section(
         "wave",
         "Systolic wave",
         f"the first tile of {tile.layer or 'the program'}",
         remark(_introduction(tile, shown)),
+        remark(_zero(node, page.network)) if node and page.network and not tile.is_half else None,
         element("div", stage, class_="sideways", tabindex=0, role="region", aria_label="Systolic array"),
         _player("wave", "cycle"),
         element("p", class_="readout", role="status"),
         _check(shown),
         _whole_tile(tile, size),
-        element("noscript", _sums(shown)),
+        element("noscript", element("div", _sums(shown), class_="sideways")),
+        _finished(tile.finished, shown, node, page.network) if tile.finished else None,
     )
+
+
+def _zero(node: Convolution, network: Network) -> str:
+    """Return the explanation of the integer that stands for 0.0."""
+    source = network.quantizations[node.inputs[0]]
+    zero = source.zero_point
+    return (
+        f"A number q that comes in stands for (q - zero point) x scale, here (q - {zero}) x {source.scale:.4g}. So "
+        f"{zero} is 0.0, as in a blank part of an input. The cells multiply q itself: what the zero point adds to a "
+        "sum, zero point x weights, is known before the run, and the bias takes it away."
+    ).replace("- -", "+ ")
+
+
+def _finished(finished: FinishedSums, wave: Wave, node: Convolution | None, network: Network | None) -> Markup:
+    """Return a sum of the wave on its way to a result: bias, multiplier, rounding, clip, table."""
+    row, column = _chosen(finished, wave)
+    total, bias = int(finished.sums[row, column]), int(finished.bias[column])
+    with np.errstate(over="ignore"):
+        scaled = np.float32(total + bias) * finished.multiplier[column]
+    whole, result = int(np.rint(scaled)) + finished.zero_point, int(finished.results[row, column])
+    clipped = min(max(whole, finished.low), finished.high)
+    rows = [
+        ("leaves the corner shown above", wave.sums[row - wave.first_row, column]),
+        ("with all rows and passes, in the accumulator", total),
+        (f"plus the bias, {bias:,}", total + bias),
+        (f"times the multiplier, {finished.multiplier[column]:.6g}, in float32", f"{scaled:.4f}"),
+        (f"rounded half to even, plus the zero point of the result, {finished.zero_point}", whole),
+        (f"clipped to {finished.low:,} and {finished.high:,}", clipped),
+        *([("looked up in the table of the layer's function", result)] if finished.table else []),
+    ]
+    held = network.quantizations[node.output] if node and network and not finished.table else None
+    stands = f" It stands for {float(held.dequantize(np.array([result]))[0]):.4g}." if held else ""
+    return joined(
+        element("h3", f"One sum to its end: row {row} in column {column}"),
+        table(
+            ("step", "number"),
+            [(said, f"{number:,}" if isinstance(number, int | np.integer) else number) for said, number in rows],
+            "counters",
+            numbers=(1,),
+        ),
+        remark(
+            f"{result:,} is what the activation unit wrote to the Unified Buffer.{stands} The multiplier is the scale "
+            "of the input times that of the weights, divided by the scale of the result."
+        ),
+    )
+
+
+def _chosen(finished: FinishedSums, wave: Wave) -> tuple[int, int]:
+    """Return the row and the column of a shown sum, if possible of one that is not clipped."""
+    rows = range(wave.first_row, min(wave.first_row + len(wave.sums), len(finished.results)))
+    middle = (finished.low + finished.high) / 2
+    places = [(row, column) for row in rows for column in range(min(finished.sums.shape[1], wave.sums.shape[1]))]
+    return min(places, key=lambda place: abs(int(finished.results[place]) - middle))
 
 
 def _introduction(tile: FirstTile, shown: Wave) -> str:
@@ -147,7 +207,7 @@ def _whole_tile(tile: FirstTile, size: int) -> Markup:
 def _sums(shown: Wave) -> Markup:
     titles = ["row", *(f"column {n}" for n in range(shown.sums.shape[1]))]
     rows = [(f"{shown.first_row + n}", *map(str, line)) for n, line in enumerate(shown.sums.tolist())]
-    return table(titles, rows, numbers=range(1, len(titles)))
+    return table(titles, rows, "counters", numbers=range(1, len(titles)))
 
 
 def _player(name: str, noun: str) -> Markup:

@@ -1,7 +1,7 @@
 """A chip program as one HTML page that contains its script and data, without network requests.
 
-Idea: this file has the frame of the page: its head, the order of its sections, the listing, and the script. Animations
-are paused until the reader starts them.
+Idea: this file has the frame of the page: its head, the order of its sections, and the script. Animations are paused
+until the reader starts them.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 
 from anytpu import units
 from anytpu.chip.assembly.instruction_text import write_instruction
-from anytpu.chip.page import figures, multiplication, sections, timeline
+from anytpu.chip.page import diagram, figures, integers, listing, multiplication, sections, timeline
 from anytpu.chip.page.record import ChipPage
 from anytpu.chip.page.text import facts
 from anytpu.report import html, output
-from anytpu.report.html import Markup, cards, element, joined, predicted, remark, section
+from anytpu.report.html import Markup, cards, element, joined, predicted
 from anytpu.report.wording import percent
 
 _SCRIPTS = ("scene", "timeline", "wave", "units", "listing", "start")
@@ -32,15 +32,18 @@ def page(record: ChipPage) -> str:
     content = joined(
         _header(record),
         _contents(record),
+        # 1. For a reader who meets the chip for the first time: its parts, numbers, instructions, and a product.
+        diagram.chip(record),
+        integers.integers(record),
+        listing.listing(record.image, texts),
+        multiplication.units(record),
+        multiplication.wave(record, integers.shown_layer(record)),
+        # 2. For an engineer: where the time goes.
         sections.causes(record.timing),
         timeline.timeline(record.timing),
         sections.layer_table(record.layers, record.timing),
         sections.roof(record.timing),
         sections.memory(record),
-        multiplication.units(record),
-        multiplication.wave(record.first_tile),
-        sections.quality(record),
-        _listing(texts, len(record.image.instructions)),
         sections.predicted_by(record.timing),
         _embedded(scene),
     )
@@ -101,34 +104,19 @@ def _main_figures(page: ChipPage) -> list[tuple[str, str, str]]:
 def _contents(page: ChipPage) -> Markup:
     """Return links to the sections of the page."""
     anchors = [
+        ("chip", "The chip", True),
+        ("quantization", "Real numbers as integers", page.network is not None),
+        ("listing", "Instructions", True),
+        ("units", "Scalar, vector, matrix", True),
+        ("wave", "Systolic wave", page.first_tile is not None),
         ("cycles", "Cycles", True),
         ("timeline", "Timeline", bool(page.timing.events)),
         ("layers", "Layers", bool(page.layers)),
         ("roofline", "Roofline", any(part.macs and part.weight_bytes for part in page.timing.parts)),
         ("memory", "Memory", bool(page.image.residents)),
-        ("units", "Scalar, vector, matrix", True),
-        ("wave", "Systolic wave", page.first_tile is not None),
-        ("quantization", "Quantization", page.network is not None),
-        ("listing", "Instructions", True),
     ]
     links = [element("a", name, href=f"#{anchor}") for anchor, name, is_present in anchors if is_present]
     return element("nav", *links, aria_label="Sections", class_="contents")
-
-
-def _listing(texts: dict[int, str], total: int) -> Markup:
-    """Return the text of the first instructions with a field to search it."""
-    is_cut = total > len(texts)
-    lines = "\n".join(f"{index:>6}  {text}" for index, text in texts.items())
-    search = element("input", type="search", placeholder="activate, sync, a number")
-    count = element("span", f"{len(texts):,} lines", class_="count", role="status")
-    return section(
-        "listing",
-        "Instructions",
-        f"the first {len(texts):,} of {total:,}" if is_cut else f"all {total:,}",
-        element("div", element("label", "Search ", search), count, class_="tools"),
-        element("pre", lines, tabindex=0, role="region", aria_label="Instructions"),
-        remark("program.disassemble() returns all of them.") if is_cut else None,
-    )
 
 
 def _embedded(scene: dict[str, Any]) -> Markup:

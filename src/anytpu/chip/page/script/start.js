@@ -2,5 +2,4 @@ if (scene.timeline) startTimeline(scene.timeline);
 if (scene.wave) startWave(scene.wave);
 startUnits();
 if (document.querySelector("#listing")) startListing();
-startHistograms();
 main.dataset.ready = "yes";
