@@ -76,24 +76,23 @@ def test_what_a_page_says():
         "Predicted latency51.3 µsa batch of 8",
         "75.6 KiB as float32, 3.76 times",
         # The parts of the chip, and the numbers of one layer.
-        "The integer q stands for (q - zero point) x scale. So the 256 integers divide a range in equal steps",
-        "input of conv1-6.556.20.053weights of its first output-1.271.270.010its result-6.556.20.053",
+        "The integer q stands for (q - zero point) x scale: 256 integers in equal steps, and the zero point is 0.0.",
+        "conv1smallestlargestscalezero pointinput-6.556.20.053weights of output 0-1.271.270.010result-6.556.20.053",
         "-6.55 becomes -128, 6.2 becomes 127, 0.0 becomes 3.",
         "real weightdivided by 0.01integerstands for-0.26800-26.80-27-0.27000-0.20400-20.40-20-0.20000",
-        "The chip's weights take 76 KiB as float32 and 19.7 KiB here, 3.85 times smaller: a byte for each weight, and a scale "
-        "and a bias for each output. For Inception, Google gives 91 MB and 23 MB.",
+        "The chip's weights take 76 KiB as float32 and 19.7 KiB here, 3.85 times smaller: a byte for each weight, and "
+        "a scale and a bias for each output. For Inception, Google gives 91 MB and 23 MB.",
         # Its instructions, and one sum.
-        "instructionhow oftenmeaningread_host_memory1Copy the host's buffer to the Unified Buffer.read_weights3",
-        "matrix_multiply1Multiply rows by tiles, a plane of rows in each pass.convolve2Multiply windows by tiles",
-        "here (q - 3) x 0.05. So 3 is 0.0, as in a blank part of an input.",
+        "read_host_memory1 timeCopy the host's buffer to the Unified Buffer.read_weights3 timesRequest weights",
+        "matrix_multiply1 timeMultiply rows by tiles, a plane of rows in each pass.convolve2 timesMultiply windows",
+        "A number q that comes in stands for (q - 3) x 0.05, so 3 is 0.0, as in a blank part of an input.",
         "2useful multiply-adds, of the peak1.3 %",
         "Not in that time, as the host does it: softmax.",
         "softmaxon the hostsoftmax on the hoston the host: it divides one tensor by another",
         "3 layers; 3 left of the ridge at 1,349 multiply-adds a byte, where the Weight Memory is the limit.",
         "5 tensors, at most 245 KiB of 24 MiB.",
-        "the numbers that come in are those of your first examples. The tile uses 9 of the array's rows: the sums that "
-        "leave the corner are those of its 8 rows. The rows below it (1) add their products before the sums reach the "
-        "accumulators.",
+        "the numbers that come in are those of your first examples. The tile uses 9 of the array's rows. Those "
+        "below the corner (1) add their products before the sums reach the accumulators.",
         "Checked: 64 of 64 sums that left the corner are those of its int32 matrix product.",
         "on 8 of them, the signal-to-quantization-noise ratio of the outputs is 28.4 dB.",
         "a tile comes from the Weight Memory in 1,349 cycles (34 GB/s)",

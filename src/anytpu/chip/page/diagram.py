@@ -70,9 +70,8 @@ def chip(page: ChipPage) -> Markup:
         "The chip",
         f"bytes for a batch of {page.timing.batch:,}",
         remark(
-            "Weights come down on the right, from a memory beside the chip. Inputs come from the host on the left and "
-            "stay on the chip until the last result. Each arrow has the bytes that this program moves along it. Pools "
-            "and sums of two tensors also read the Unified Buffer."
+            "Each arrow has the bytes that this program moves along it. Weights come from a memory beside the chip. "
+            "Pools and sums of two tensors also read the Unified Buffer."
         ),
         svg.either(drawing, block_diagram(page, narrow=True)),
     )

@@ -14,7 +14,7 @@ from anytpu.chip.page.record import ChipPage
 from anytpu.chip.quantized.summary import Summary, sampled, weight_bytes
 from anytpu.report.drawing import svg
 from anytpu.report.drawing.shapes import Drawing, Label, Polyline, Shape
-from anytpu.report.html import Markup, element, joined, remark, section, table
+from anytpu.report.html import Markup, element, fold, joined, remark, section, table
 
 _WIDTH, _LEFT, _RIGHT, _REAL, _INTEGER = 360.0, 24.0, 336.0, 42.0, 96.0
 _LINES = 32
@@ -49,24 +49,24 @@ def _one_layer(node: Convolution, network: Network, summary: Summary | None) -> 
     source, target = (network.quantizations[name] for name in (node.inputs[0], node.output))
     weights, name = Quantization(float(node.weight_scales[0])), node.layer or node.name
     rows = [
-        (title, *(f"{number:.4g}" for number in _ends(held, low)), f"{held.scale:.4g}", f"{held.zero_point}")
+        (title, *(f"{number:.4g}" for number in _ends(held, low)), f"{held.scale:.3g}", f"{held.zero_point}")
         for title, held, low in (
-            (f"input of {name}", source, source.low),
-            ("weights of its first output", weights, -127),
-            ("its result", target, target.low),
+            ("input", source, source.low),
+            ("weights of output 0", weights, -127),
+            ("result", target, target.low),
         )
     ]
     count = 2**source.bits
     return joined(
         remark(
-            f"The integer q stands for (q - zero point) x scale. So the {count:,} integers divide a range in equal "
-            "steps, and the zero point stands for 0.0. The ranges were observed on your examples."
+            f"The integer q stands for (q - zero point) x scale: {count:,} integers in equal steps, and the zero point "
+            "is 0.0. The ranges were observed on your examples."
         ),
-        table(("one layer", "smallest", "largest", "scale", "zero point"), rows, "counters", numbers=(1, 2, 3, 4)),
-        element("figure", element("h3", f"The range of the input of {name} as integers"), svg.inline(_range(source))),
-        element("h3", "Five of these weights"),
+        table((name, "smallest", "largest", "scale", "zero point"), rows, "counters", numbers=(1, 2, 3, 4)),
+        element("figure", svg.inline(_range(source)), class_="range"),
+        element("h3", f"Five weights of {name}"),
         _five_weights(node, summary),
-        svg.captioned(pictures.histogram(node)),
+        fold(f"All weights of {name} as integers", svg.inline(pictures.histogram(node))),
     )
 
 
@@ -96,7 +96,7 @@ def _range(held: Quantization) -> Drawing:
             Label(at, _REAL - 10, f"{real:.4g}", anchor, "ink", 12.0),  # type: ignore[arg-type]
             Label(at, _INTEGER + 20, f"{integer:,}", anchor, "ink", 12.0),  # type: ignore[arg-type]
         ]
-    shapes += [Label(_WIDTH / 2, 12, "real numbers", "middle", "muted", 12.0)]
+    shapes += [Label(_WIDTH / 2, 12, "real numbers of the input", "middle", "muted", 12.0)]
     shapes += [Label(_WIDTH / 2, _INTEGER + 36, f"{held.high - held.low + 1:,} integers", "middle", "muted", 12.0)]
     said = f"{low:.4g} becomes {held.low}, {high:.4g} becomes {held.high}, 0.0 becomes {held.zero_point}."
     return Drawing("range", "A range as integers", said, _WIDTH, _INTEGER + 44, tuple(shapes))
@@ -133,5 +133,5 @@ def _error(summary: Summary | None) -> str:
     return (
         f"Ranges were calibrated on {summary.examples:,} examples. Against the float32 model, on "
         f"{summary.compared:,} of them, the signal-to-quantization-noise ratio of the outputs is {outputs}. 6 dB are "
-        "one bit. The table of layers has the ratio of each layer."
+        "one bit."
     )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Mapping, Sequence
 
 from anytpu.chip.image.image import Image
 from anytpu.chip.isa import instructions
 from anytpu.chip.isa.forms import BY_RECORD, FORMS, Form
-from anytpu.report.html import Markup, element, remark, section, table
+from anytpu.report.html import Markup, element, fold, joined, remark, section, table
+from anytpu.report.wording import plural
 
 _WORK = (
     instructions.ReadHostMemory,
@@ -27,7 +29,7 @@ def listing(image: Image, texts: dict[int, str]) -> Markup:
         image: the program.
         texts: the text of its first instructions, by index.
     """
-    total = len(image.instructions)
+    total, counts = len(image.instructions), collections.Counter(map(type, image.instructions))
     is_cut = total > len(texts)
     lines = "\n".join(f"{index:>6}  {text}" for index, text in texts.items())
     search = element("input", type="search", placeholder="activate, sync, a number")
@@ -36,21 +38,22 @@ def listing(image: Image, texts: dict[int, str]) -> Markup:
         "listing",
         "Instructions",
         f"the first {len(texts):,} of {total:,}" if is_cut else f"all {total:,}",
-        remark(
-            "Five instructions do the work: one reads the host's memory, one reads weights, one multiplies (or "
-            "convolves), one activates, one writes to the host's memory. The others steer them."
+        remark("Five instructions do the work (a product has two forms). The others steer them."),
+        _meanings([BY_RECORD[record] for record in _WORK], counts),
+        fold(
+            "All instructions of this program",
+            _meanings([form for form in FORMS if form.record not in _WORK and counts[form.record]], counts),
+            element("div", element("label", "Search ", search), count, class_="tools"),
+            element("pre", lines, tabindex=0, role="region", aria_label="Instructions"),
+            remark("program.disassemble() returns all of them.") if is_cut else None,
         ),
-        _meanings(image),
-        element("div", element("label", "Search ", search), count, class_="tools"),
-        element("pre", lines, tabindex=0, role="region", aria_label="Instructions"),
-        remark("program.disassemble() returns all of them.") if is_cut else None,
     )
 
 
-def _meanings(image: Image) -> Markup:
-    """Return each instruction of the program with its meaning, those that do the work first."""
-    counts = collections.Counter(type(instruction) for instruction in image.instructions)
-    steering = [form for form in FORMS if form.record not in _WORK and counts[form.record]]
-    forms: list[Form] = [*(BY_RECORD[record] for record in _WORK), *steering]
-    rows = [(form.mnemonic, f"{counts[form.record]:,}", form.text) for form in forms]
-    return table(("instruction", "how often", "meaning"), rows, "counters", numbers=(1,))
+def _meanings(forms: Sequence[Form], counts: Mapping[type, int]) -> Markup:
+    """Return instructions with their number in the program and their meaning."""
+    rows = [
+        (joined(element("b", form.mnemonic), element("small", plural(counts[form.record], "time"))), form.text)
+        for form in forms
+    ]
+    return table(("instruction", "meaning"), rows, "counters")

@@ -17,16 +17,16 @@ from anytpu.chip.graph.nodes import Convolution, Network
 from anytpu.chip.machine.systolic import ArraySnapshot, SystolicArray
 from anytpu.chip.page.first_tile import SIZE, FinishedSums, FirstTile
 from anytpu.chip.page.record import ChipPage
-from anytpu.report.html import Markup, element, joined, remark, section, table
+from anytpu.report.html import Markup, element, fold, joined, remark, section, table
 
 _UNITS = (
-    ("scalar", "Scalar unit", "One multiply-add an operation, both of its numbers read from registers each time."),
-    ("vector", "Vector unit", "A row of 8 multiply-adds an operation, all with the same number from the left."),
+    ("scalar", "Scalar unit", "A scalar unit does one multiply-add an operation, and reads both of its numbers."),
+    ("vector", "Vector unit", "A vector unit does a row of 8, all with the same number from the left."),
     (
         "matrix",
         "Matrix unit",
-        "A whole row of the result begins every cycle; the weights stay in their cells, and each number that comes in "
-        "is handed on from cell to cell.",
+        "In a matrix unit a row of the result begins every cycle: weights stay in their cells, and each number that "
+        "comes in is handed on from cell to cell.",
     ),
 )
 
@@ -39,7 +39,6 @@ def units(page: ChipPage) -> Markup:
             element("h3", title),
             element("svg", class_="unit", role="img", aria_label=f"{title}: progress of the 64 results"),
             element("p", class_="said-of", role="status", aria_live="off"),
-            remark(text),
             class_="panel",
             data_unit=name,
         )
@@ -51,6 +50,7 @@ def units(page: ChipPage) -> Markup:
         "the same 8 x 8 by 8 x 8 product, one operation a step",
         element("div", *panels, class_="panels"),
         _player("units", "step"),
+        remark(" ".join(text for *_, text in _UNITS)),
         _for_this_program(page),
     )
 
@@ -70,7 +70,7 @@ def _for_this_program(page: ChipPage) -> Markup:
         "active: also cells without a weight of the model's work in them."
     )
     shown = table(("unit", "multiply-adds an operation", name), rows, "counters", numbers=(1, 2))
-    return joined(element("h3", "For this program"), shown, remark(said))
+    return fold("Operations of this program", shown, remark(said))
 
 
 def wave(page: ChipPage, node: Convolution | None) -> Markup:
@@ -108,9 +108,9 @@ def _zero(node: Convolution, network: Network) -> str:
     source = network.quantizations[node.inputs[0]]
     zero = source.zero_point
     return (
-        f"A number q that comes in stands for (q - zero point) x scale, here (q - {zero}) x {source.scale:.4g}. So "
-        f"{zero} is 0.0, as in a blank part of an input. The cells multiply q itself: what the zero point adds to a "
-        "sum, zero point x weights, is known before the run, and the bias takes it away."
+        f"A number q that comes in stands for (q - {zero}) x {source.scale:.4g}, so {zero} is 0.0, as in a blank part "
+        "of an input. The cells multiply q itself. What the zero point adds to a sum is known before the run, and the "
+        "bias takes it away."
     ).replace("- -", "+ ")
 
 
@@ -183,8 +183,8 @@ def _below(tile: FirstTile, size: int) -> str:
             f"The tile uses {tile.depth} of the array's rows, so the sums that leave the corner are those of this pass."
         )
     return (
-        f"The tile uses {tile.depth} of the array's rows: the sums that leave the corner are those of its {size} rows. "
-        f"The rows below it ({lower}) add their products before the sums reach the accumulators."
+        f"The tile uses {tile.depth} of the array's rows. Those below the corner ({lower}) add their products before "
+        "the sums reach the accumulators."
     )
 
 
@@ -201,7 +201,8 @@ def _whole_tile(tile: FirstTile, size: int) -> Markup:
         f"corner above is its upper left {size} x {size}."
     )
     canvas = element("canvas", class_="tile", role="img", aria_label=text)
-    return element("figure", canvas, element("figcaption", text, class_="plain"), class_="whole")
+    shown = element("figure", canvas, element("figcaption", text, class_="plain"), class_="whole")
+    return fold("The whole tile", shown)
 
 
 def _sums(shown: Wave) -> Markup:

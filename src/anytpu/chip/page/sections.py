@@ -13,7 +13,7 @@ from anytpu.chip.page.text import idle_sentences, shape
 from anytpu.chip.page.time_plots import memory_map
 from anytpu.chip.timing.record import Timing
 from anytpu.report.drawing import svg
-from anytpu.report.html import Markup, bar_of, element, joined, legend, remark, section, stacked, table
+from anytpu.report.html import Markup, bar_of, element, fold, joined, legend, remark, section, stacked, table
 from anytpu.report.wording import percent, plural
 
 _MAX_ROWS, _MAX_FOLDED = 24, 400
@@ -34,8 +34,7 @@ def causes(timing: Timing) -> Markup:
         figures.format_cycles(timing.cycles),
         remark(figures.PREDICTED),
         stacked(parts, shares(timing)),
-        element("h3", "Counters"),
-        _counters(timing),
+        fold("Counters of the paper", _counters(timing)),
     )
 
 
@@ -84,9 +83,8 @@ def layer_table(layers: Sequence[ProgramLayer], timing: Timing) -> Markup:
         "Layers",
         f"{len(layers) - on_host} on the chip, {on_host} on the host",
         remark(
-            "Passes: how often a tile of weights goes through the array, for the whole batch. Array used: which part "
-            "of the multiply-adds that the array can do in these passes the model asks for. A packed pass puts several "
-            "positions of a kernel side by side in the array's rows. SQNR: the ratio of signal to quantization noise."
+            "Passes: how often a tile goes through the array for a batch; packed: with several positions of a kernel. "
+            "Array used: the model's part of the multiply-adds in these passes. SQNR: signal to quantization noise."
         ),
         element("div", tables[0], class_="scroll", tabindex=0, role="region", aria_label="Layers"),
         element("details", element("summary", f"the other {plural(more, 'layer')}"), tables[1]) if more > 0 else None,
@@ -125,14 +123,16 @@ def roof(timing: Timing) -> Markup:
         "roofline",
         "Roofline",
         drawing.summary,
-        remark(
-            "Each disc is a layer, as large as it is long. The axis counts multiply-adds a byte of weights, as the "
-            "paper does, and the height counts two operations a multiply-add. Whose weights came while an earlier "
-            "layer was at work may lie above the slope."
+        fold(
+            "Layers under the roof of the chip",
+            remark(
+                "Each disc is a layer, as large as it is long. The axis counts multiply-adds, as the paper does, and "
+                "the height two operations a multiply-add. A layer whose weights came early may lie above the slope."
+            ),
+            element("figure", svg.either(drawing, pictures.roofline(timing, narrow=True))),
+            legend([(cause.colour, f"mostly {cause.name}") for cause in CAUSES]),
+            remark(f"Peak {figures.format_tops(timing.design.peak_ops_per_s)}, predicted rates."),
         ),
-        element("figure", svg.either(drawing, pictures.roofline(timing, narrow=True))),
-        legend([(cause.colour, f"mostly {cause.name}") for cause in CAUSES]),
-        remark(f"Peak {figures.format_tops(timing.design.peak_ops_per_s)}, predicted rates."),
     )
 
 
@@ -145,11 +145,14 @@ def memory(page: ChipPage) -> Markup:
         "memory",
         "Unified Buffer",
         drawing.summary,
-        remark(
-            "Each rectangle is a tensor: from when to when it is held, and at which addresses. Point at one for its "
-            "name. Rows are padded to 32 bytes."
+        fold(
+            "Tensors and their addresses",
+            remark(
+                "Each rectangle is a tensor: from when to when it is held, and at which addresses. Point at one for "
+                "its name. Rows are padded to 32 bytes."
+            ),
+            element("figure", svg.either(drawing, memory_map(page.timing, page.image, narrow=True))),
         ),
-        element("figure", svg.either(drawing, memory_map(page.timing, page.image, narrow=True))),
     )
 
 
@@ -168,4 +171,4 @@ def predicted_by(timing: Timing) -> Markup:
         "Processing Unit, 2017); what it leaves out is chosen, and documented with the time model. Nothing here "
         "was measured on such a chip."
     )
-    return element("footer", element("p", element("strong", "Time model. "), said), element("p", source))
+    return element("footer", fold("The time model", element("p", said), element("p", source)))

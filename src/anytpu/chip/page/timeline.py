@@ -23,7 +23,7 @@ from anytpu.chip.page.sections import shares
 from anytpu.chip.page.time_plots import overview
 from anytpu.chip.timing.record import Timing
 from anytpu.report.drawing import svg
-from anytpu.report.html import Markup, element, joined, legend, section
+from anytpu.report.html import Markup, element, fold, joined, legend, section
 
 MAX_STRIPS = 60_000
 """Maximum number of strips on a page."""
@@ -41,8 +41,8 @@ _MAX_LAYERS = 400
 """Maximum number of layers in the list to zoom to."""
 
 HOW = (
-    "Drag to move, double-click or Ctrl with the wheel to zoom; with the keyboard: + and - zoom, 0 shows all, arrows "
-    "go from event to event and from lane to lane, Shift with arrows moves."
+    "Drag to move, double-click or Ctrl with the wheel to zoom. Keys: + and - zoom, 0 shows all, arrows go from event "
+    "to event, Shift with arrows moves."
 )
 
 
@@ -64,17 +64,20 @@ def timeline(timing: Timing) -> Markup:
         "timeline",
         "Timeline",
         f"{len(timing.events):,} events, predicted",
-        element(
-            "div",
-            *(element("button", text, type="button", data_zoom=to, aria_label=aria) for to, text, aria in buttons),
-            choice,
-            class_="tools",
+        fold(
+            "The work of each unit",
+            element(
+                "div",
+                *(element("button", text, type="button", data_zoom=to, aria_label=aria) for to, text, aria in buttons),
+                choice,
+                class_="tools",
+            ),
+            element("p", HOW, class_="remark", id="timeline-how"),
+            element("div", canvas, element("div", class_="tip", hidden="hidden"), class_="stage"),
+            legend([(colour_of(kind), kind) for kind in kinds_of(timing)]),
+            element("p", class_="readout", role="status"),
+            element("noscript", still(timing)),
         ),
-        element("p", HOW, class_="remark", id="timeline-how"),
-        element("div", canvas, element("div", class_="tip", hidden="hidden"), class_="stage"),
-        legend([(colour_of(kind), kind) for kind in kinds_of(timing)]),
-        element("p", class_="readout", role="status"),
-        element("noscript", still(timing)),
     )
 
 
