@@ -30,8 +30,8 @@ and how much goes over the host's link (almost half of LSTM1's row 6 is its gues
 Google's compiler placed and synchronised them. Of CNN1 the counters tell something: waits for weights and shifts of
 that length mean that its weights were read several times a batch. All 32 pictures at a time would wait a third as long;
 in the batches of 8 that fit into 24 MiB, rows 1, 4, 5 and 6 of the first shape come out within 5 points. CNN1 has a
-second sketch: 4,700 images a second (section 8) and row 2 are 2.2 G multiply-adds an image, as of Inception V2 for
-pictures of 224 with the dense layers ("224 as published"). Table 1's 1,750 operations a byte are 5.5 G. The two tables
+second sketch: 4,700 images a second (section 8) and row 2 are 2.2 G multiply-adds an image. Inception V2 for pictures
+of 224 with the dense layers ("224 as published") has 2.3 G. Table 1's 1,750 operations a byte are 5.5 G. The two tables
 cannot both be right, so both sketches are shown, and the one that agrees with Table 1 is the prediction.
 """
 
