@@ -233,6 +233,13 @@ def many(events: int = 20_000) -> ChipPage:
     return dataclasses.replace(one, timing=timing("many", repeats=runs))
 
 
+def steps() -> ChipPage:
+    """Return a program of the many parts of a recurrent layer, and a softmax on the host."""
+    one = digits("steps")
+    parts = [dataclasses.replace(one.layers[n % 4], name=f"lstm/step/{n}") for n in range(800)]
+    return dataclasses.replace(one, layers=(*parts, one.layers[4]))
+
+
 def bare() -> ChipPage:
     """Return a program that was assembled: no network, no tags, no residents, hardly any events."""
     image = Image("bare", (ReadWeights(0, 1), MatrixMultiply(0, 0, 4), Halt()), np.zeros(65536, np.uint8))

@@ -12,14 +12,14 @@ from typing import Any
 
 from anytpu import units
 from anytpu.chip.assembly.instruction_text import write_instruction
-from anytpu.chip.page import diagram, figures, integers, listing, multiplication, sections, timeline
+from anytpu.chip.page import diagram, figures, integers, listing, multiplication, sections
 from anytpu.chip.page.record import ChipPage
 from anytpu.chip.page.text import facts
 from anytpu.report import html, output
 from anytpu.report.html import Markup, cards, element, joined, predicted
 from anytpu.report.wording import percent
 
-_SCRIPTS = ("scene", "timeline", "wave", "units", "listing", "start")
+_SCRIPTS = ("scene", "wave", "units", "listing", "start")
 _MAX_INSTRUCTIONS = 6_000
 """Maximum number of instructions whose text is on a page."""
 
@@ -28,7 +28,7 @@ def page(record: ChipPage) -> str:
     """Return a program as the text of an HTML file."""
     instructions = record.image.instructions[:_MAX_INSTRUCTIONS]
     texts = {index: write_instruction(instruction) for index, instruction in enumerate(instructions)}
-    scene = {"timeline": timeline.scene(record, texts), "wave": multiplication.wave_scene(record.first_tile)}
+    scene = {"wave": multiplication.wave_scene(record.first_tile)}
     content = joined(
         _header(record),
         _contents(record),
@@ -40,7 +40,7 @@ def page(record: ChipPage) -> str:
         multiplication.wave(record, integers.shown_layer(record)),
         # 2. For an engineer: where the time goes.
         sections.causes(record.timing),
-        timeline.timeline(record.timing),
+        sections.timeline(record.timing),
         sections.layer_table(record.layers, record.timing),
         sections.roof(record.timing),
         sections.memory(record),
@@ -55,7 +55,7 @@ def fragment(record: ChipPage) -> Markup:
     content = joined(
         _header(record),
         sections.causes(record.timing),
-        timeline.still(record.timing),
+        sections.still(record.timing),
         sections.layer_table(record.layers, record.timing),
     )
     return html.piece(content, _file("chip.css"))

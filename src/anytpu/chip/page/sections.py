@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from anytpu import units
 from anytpu.chip.page import figures, pictures
 from anytpu.chip.page.figures import CAUSES, cycles_by_cause, cycles_of, dominating
+from anytpu.chip.page.lanes import colour_of
 from anytpu.chip.page.layers import ProgramLayer, grouped_layers
 from anytpu.chip.page.record import ChipPage
 from anytpu.chip.page.text import idle_sentences, shape
-from anytpu.chip.page.time_plots import memory_map
+from anytpu.chip.page.time_plots import memory_map, overview
 from anytpu.chip.timing.record import Timing
 from anytpu.report.drawing import svg
 from anytpu.report.html import Markup, bar_of, element, fold, joined, legend, remark, section, stacked, table
@@ -65,6 +66,31 @@ def _counters(timing: Timing) -> Markup:
         table(("row", "counter, as in Table 3 of the paper", "share"), rows, "counters", numbers=(2,)),
         remark("Rows 1, 4, 5 and 6 add up to all cycles. ", host),
     )
+
+
+def timeline(timing: Timing) -> Markup:
+    """Return the activity of the units over the run."""
+    if not timing.events:
+        return joined()
+    kinds = sorted({event.kind for event in timing.events})
+    return section(
+        "timeline",
+        "Timeline",
+        f"{len(timing.events):,} events, predicted",
+        remark('program.trace("trace.json") writes each event; https://ui.perfetto.dev shows them, and zooms.'),
+        fold(
+            "The work of each unit",
+            element("div", element("figure", still(timing)), class_="sideways", tabindex=0, role="region",
+                    aria_label="Timeline"),
+            legend([(colour_of(kind), kind) for kind in kinds]),
+        ),
+    )  # fmt: skip
+
+
+def still(timing: Timing) -> Markup:
+    """Return the picture of the whole run; nothing without events."""
+    drawing = overview(timing)
+    return svg.inline(drawing) if drawing else joined()
 
 
 def layer_table(layers: Sequence[ProgramLayer], timing: Timing) -> Markup:

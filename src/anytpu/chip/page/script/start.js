@@ -1,4 +1,3 @@
-if (scene.timeline) startTimeline(scene.timeline);
 if (scene.wave) startWave(scene.wave);
 startUnits();
 if (document.querySelector("#listing")) startListing();
