@@ -92,12 +92,12 @@ def first_tile(image: Image, network: Network | None, example: Mapping[str, np.n
         return None
     scaled = next((step for step in steps[first:] if _is_scale(step)), steps[first])
     memories, machine = ChipMemories.of(image), Multiplier(image)
-    operands: list[np.ndarray] = []
+    operands: list[tuple[np.ndarray, np.ndarray]] = []
 
     def multiply(memories: ChipMemories, step: Step) -> None:
         if not operands:
             tile, numbers, _ = next(operands_of(memories, step, size))
-            operands.extend((tile.copy(), numbers))
+            operands.append((tile.copy(), numbers))
         machine.multiply(memories, step)
 
     values = _example_values(image, network, example) if network and example else _random_values(image, network)
@@ -105,7 +105,7 @@ def first_tile(image: Image, network: Network | None, example: Mapping[str, np.n
     tag, product = _tag(image, steps[first].number), product_of(steps[first])
     return FirstTile(
         tag.layer or tag.name,
-        *operands,
+        *operands[0],
         passes_of(steps[first], size)[0].depth,
         bool(network and example),
         product.wide,
@@ -141,7 +141,9 @@ def _finished(memories: ChipMemories, step: Step, product: ArrayInstruction) -> 
         memories.accumulators[taken.source : taken.source + taken.rows, :columns].copy(),
         bias[:columns].copy(),
         multiplier[:columns].copy(),
-        *map(step.integer, (Register.OUT_ZERO_POINT, Register.LOW, Register.HIGH)),
+        step.integer(Register.OUT_ZERO_POINT),
+        step.integer(Register.LOW),
+        step.integer(Register.HIGH),
         taken.table,
         results,
     )
