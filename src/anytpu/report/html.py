@@ -138,11 +138,6 @@ def section(anchor: str, title: str, small: str | None, *content: object) -> Mar
     return element("section", heading, *content, id=anchor)
 
 
-def fold(title: str, *content: object) -> Markup:
-    """Return content below a title, folded; a page's script may unfold all of them on a wide window."""
-    return element("details", element("summary", title), *content, class_="fold")
-
-
 def remark(*text: object) -> Markup:
     """Return a paragraph of explanation, less prominent than the content."""
     return element("p", *text, class_="remark")

@@ -21,7 +21,7 @@ from anytpu.report.drawing.shapes import Label, text_width
 from page_reader import Reader, ends
 
 NAMES = ["digits", "many", "bare", "hostile"]
-PLOTS = ["chip", "timeline", "cycles_by_layer", "roofline", "unified_buffer", "weights_histogram"]
+PLOTS = ["chip", "timeline", "roofline", "unified_buffer", "weights_histogram"]
 
 
 def sample(name: str) -> ChipPage:
@@ -241,6 +241,6 @@ def test_a_program_without_work_for_the_chip():
 
 def test_each_picture_of_times_says_that_they_are_predicted():
     shown = {drawing.name: drawing for drawing in drawings(chip_page_samples.digits())}
-    for name in ("timeline", "cycles_by_layer", "roofline", "unified_buffer"):
+    for name in ("timeline", "roofline", "unified_buffer"):
         labels = [shape.text for shape in shown[name].shapes if isinstance(shape, Label)]
         assert any("predicted" in text.lower() for text in (shown[name].title, *labels)), name

@@ -80,7 +80,7 @@ def test_it_shows_itself(program: chip.ChipProgram, tmp_path: Path, capsys: pyte
     assert "the numbers that come in are those of your first examples" in text
     trace = json.loads(gzip.decompress(program.trace(tmp_path / "trace.json.gz").read_bytes()))
     assert {"weight FIFO", "Unified Buffer"} <= {event["name"] for event in trace["traceEvents"]}
-    assert len(program.to_svg(tmp_path / "svg")) == 6
+    assert len(program.to_svg(tmp_path / "svg")) == 5
     assert program._repr_html_().startswith('<div class="anytpu-report">')
 
 

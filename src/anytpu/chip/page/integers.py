@@ -11,10 +11,11 @@ from anytpu import units
 from anytpu.chip.graph.nodes import Convolution, Network, Quantization
 from anytpu.chip.page import figures, pictures
 from anytpu.chip.page.record import ChipPage
+from anytpu.chip.page.sections import fold
 from anytpu.chip.quantized.summary import Summary, sampled, weight_bytes
 from anytpu.report.drawing import svg
 from anytpu.report.drawing.shapes import Drawing, Label, Polyline, Shape
-from anytpu.report.html import Markup, element, fold, joined, remark, section, table
+from anytpu.report.html import Markup, element, joined, remark, section, table
 
 _WIDTH, _LEFT, _RIGHT, _REAL, _INTEGER = 360.0, 24.0, 336.0, 42.0, 96.0
 _LINES = 32

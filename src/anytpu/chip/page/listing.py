@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from anytpu.chip.image.image import Image
 from anytpu.chip.isa import instructions
 from anytpu.chip.isa.forms import BY_RECORD, FORMS, Form
-from anytpu.report.html import Markup, element, fold, joined, remark, section, table
+from anytpu.chip.page.sections import fold
+from anytpu.report.html import Markup, element, joined, remark, section, table
 from anytpu.report.wording import plural
 
 _WORK = (

@@ -17,7 +17,8 @@ from anytpu.chip.graph.nodes import Convolution, Network
 from anytpu.chip.machine.systolic import ArraySnapshot, SystolicArray
 from anytpu.chip.page.first_tile import SIZE, FinishedSums, FirstTile
 from anytpu.chip.page.record import ChipPage
-from anytpu.report.html import Markup, element, fold, joined, remark, section, table
+from anytpu.chip.page.sections import fold
+from anytpu.report.html import Markup, element, joined, remark, section, table
 
 _UNITS = (
     ("scalar", "Scalar unit", "A scalar unit does one multiply-add an operation, and reads both of its numbers."),
@@ -116,18 +117,21 @@ def _zero(node: Convolution, network: Network) -> str:
 
 def _finished(finished: FinishedSums, wave: Wave, node: Convolution | None, network: Network | None) -> Markup:
     """Return a sum of the wave on its way to a result: bias, multiplier, rounding, clip, table."""
-    row, column = _chosen(finished, wave)
+    place = _chosen(finished, wave)
+    if place is None:
+        return joined()
+    row, column = place
     total, bias = int(finished.sums[row, column]), int(finished.bias[column])
     with np.errstate(over="ignore"):
         scaled = np.float32(total + bias) * finished.multiplier[column]
-    whole, result = int(np.rint(scaled)) + finished.zero_point, int(finished.results[row, column])
-    clipped = min(max(whole, finished.low), finished.high)
+    whole, result = np.rint(scaled) + np.float32(finished.zero_point), int(finished.results[row, column])
+    clipped = int(np.clip(whole, finished.low, finished.high))
     rows = [
         ("leaves the corner shown above", wave.sums[row - wave.first_row, column]),
         ("with all rows and passes, in the accumulator", total),
         (f"plus the bias, {bias:,}", total + bias),
         (f"times the multiplier, {finished.multiplier[column]:.6g}, in float32", f"{scaled:.4f}"),
-        (f"rounded half to even, plus the zero point of the result, {finished.zero_point}", whole),
+        (f"rounded half to even, plus the zero point of the result, {finished.zero_point}", f"{whole:,.0f}"),
         (f"clipped to {finished.low:,} and {finished.high:,}", clipped),
         *([("looked up in the table of the layer's function", result)] if finished.table else []),
     ]
@@ -148,12 +152,12 @@ def _finished(finished: FinishedSums, wave: Wave, node: Convolution | None, netw
     )
 
 
-def _chosen(finished: FinishedSums, wave: Wave) -> tuple[int, int]:
-    """Return the row and the column of a shown sum, if possible of one that is not clipped."""
+def _chosen(finished: FinishedSums, wave: Wave) -> tuple[int, int] | None:
+    """Return the row and the column of a shown sum, if possible of one that is not clipped; None if none is shown."""
     rows = range(wave.first_row, min(wave.first_row + len(wave.sums), len(finished.results)))
     middle = (finished.low + finished.high) / 2
     places = [(row, column) for row in rows for column in range(min(finished.sums.shape[1], wave.sums.shape[1]))]
-    return min(places, key=lambda place: abs(int(finished.results[place]) - middle))
+    return min(places, key=lambda place: abs(int(finished.results[place]) - middle), default=None)
 
 
 def _introduction(tile: FirstTile, shown: Wave) -> str:

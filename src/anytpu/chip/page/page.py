@@ -29,21 +29,25 @@ def page(record: ChipPage) -> str:
     instructions = record.image.instructions[:_MAX_INSTRUCTIONS]
     texts = {index: write_instruction(instruction) for index, instruction in enumerate(instructions)}
     scene = {"wave": multiplication.wave_scene(record.first_tile)}
+    parts = (
+        # 1. For a reader who meets the chip for the first time: its parts, numbers, instructions, and a product.
+        ("chip", "The chip", diagram.chip(record)),
+        ("quantization", "Real numbers as integers", integers.integers(record)),
+        ("listing", "Instructions", listing.listing(record.image, texts)),
+        ("units", "Scalar, vector, matrix", multiplication.units(record)),
+        ("wave", "Systolic wave", multiplication.wave(record, integers.shown_layer(record))),
+        # 2. For an engineer: where the time goes.
+        ("cycles", "Cycles", sections.causes(record.timing)),
+        ("timeline", "Timeline", sections.timeline(record.timing)),
+        ("layers", "Layers", sections.layer_table(record.layers, record.timing)),
+        ("roofline", "Roofline", sections.roof(record.timing)),
+        ("memory", "Memory", sections.memory(record)),
+    )
+    links = [element("a", name, href=f"#{anchor}") for anchor, name, part in parts if part]
     content = joined(
         _header(record),
-        _contents(record),
-        # 1. For a reader who meets the chip for the first time: its parts, numbers, instructions, and a product.
-        diagram.chip(record),
-        integers.integers(record),
-        listing.listing(record.image, texts),
-        multiplication.units(record),
-        multiplication.wave(record, integers.shown_layer(record)),
-        # 2. For an engineer: where the time goes.
-        sections.causes(record.timing),
-        sections.timeline(record.timing),
-        sections.layer_table(record.layers, record.timing),
-        sections.roof(record.timing),
-        sections.memory(record),
+        element("nav", *links, aria_label="Sections", class_="contents"),
+        *(part for *_, part in parts),
         sections.predicted_by(record.timing),
         _embedded(scene),
     )
@@ -99,24 +103,6 @@ def _main_figures(page: ChipPage) -> list[tuple[str, str, str]]:
         why = f"{units.format_bytes(quality.float_bytes)} as float32, {smaller:.2f} times smaller"
         shown.append(("Weights", units.format_bytes(quality.quantized_bytes), why))
     return shown
-
-
-def _contents(page: ChipPage) -> Markup:
-    """Return links to the sections of the page."""
-    anchors = [
-        ("chip", "The chip", True),
-        ("quantization", "Real numbers as integers", page.network is not None),
-        ("listing", "Instructions", True),
-        ("units", "Scalar, vector, matrix", True),
-        ("wave", "Systolic wave", page.first_tile is not None),
-        ("cycles", "Cycles", True),
-        ("timeline", "Timeline", bool(page.timing.events)),
-        ("layers", "Layers", bool(page.layers)),
-        ("roofline", "Roofline", any(part.macs and part.weight_bytes for part in page.timing.parts)),
-        ("memory", "Memory", bool(page.image.residents)),
-    ]
-    links = [element("a", name, href=f"#{anchor}") for anchor, name, is_present in anchors if is_present]
-    return element("nav", *links, aria_label="Sections", class_="contents")
 
 
 def _embedded(scene: dict[str, Any]) -> Markup:

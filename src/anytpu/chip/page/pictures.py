@@ -1,4 +1,4 @@
-"""The plots of a program: the list of all, the cycles by layer and cause, the roofline, and the weights of a layer."""
+"""The plots of a program: the list of all, the roofline, and the weights of a layer."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ from anytpu import units
 from anytpu.chip.graph.nodes import Convolution, Network
 from anytpu.chip.page import figures
 from anytpu.chip.page.diagram import block_diagram
-from anytpu.chip.page.figures import CAUSES, cycles_by_cause, cycles_of, dominating
-from anytpu.chip.page.layers import grouped_parts, largest
+from anytpu.chip.page.figures import cycles_of, dominating
 from anytpu.chip.page.record import ChipPage
 from anytpu.chip.page.time_plots import memory_map, overview
 from anytpu.chip.timing.record import PartTiming, Timing
 from anytpu.report.drawing.axes import horizontal, vertical
 from anytpu.report.drawing.roofline import Roof, RoofPoint, tick_text
-from anytpu.report.drawing.rows import Row, bars
 from anytpu.report.drawing.shapes import Drawing, Label, Polyline, Rectangle, Shape, shortened
 from anytpu.report.wording import percent, plural
 
-_MAX_LAYERS, _NAMED = 24, 6
+_NAMED = 6
 _ROOF_HEIGHT, _ROOF_TOP, _ROOF_BOTTOM = 380.0, 40.0, 330.0
 _WIDTH, _HEIGHT = 480.0, 220.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 20.0, 460.0, 40.0, 184.0
@@ -33,34 +31,11 @@ def drawings(page: ChipPage) -> list[Drawing]:
     drawn = (
         block_diagram(page),
         overview(page.timing),
-        cycles_by_layer(page.timing),
         roofline(page.timing),
         memory_map(page.timing, page.image),
         histogram(weighted[0]) if weighted else None,
     )
     return [drawing for drawing in drawn if drawing is not None]
-
-
-def cycles_by_layer(timing: Timing) -> Drawing | None:
-    """Return the cycles of the longest layers, each by cause."""
-    parts = grouped_parts(timing.parts, _MAX_LAYERS)
-    total = timing.cycles or 1.0
-    rows = [
-        Row(part.name, f"mostly {dominating(part).short}",
-            percent(cycles_of(part) / total), units.format_count(cycles_of(part)),
-            tuple((cycles, cause.colour, 1.0) for cycles, cause in zip(cycles_by_cause(part), CAUSES, strict=True)),
-            hover(part))
-        for part in largest(parts, cycles_of, _MAX_LAYERS)
-        if cycles_of(part) > 0
-    ]  # fmt: skip
-    return bars("cycles_by_layer", "Predicted cycles by layer and cause", rows)
-
-
-def hover(part: PartTiming) -> str:
-    """Return the tooltip of a layer."""
-    causes = zip(CAUSES, cycles_by_cause(part), strict=True)
-    said = ", ".join(f"{cause.short} {units.format_count(cycles)}" for cause, cycles in causes if cycles > 0)
-    return f"{part.name}: {figures.format_cycles(cycles_of(part))} ({said})"
 
 
 def roofline(timing: Timing, narrow: bool = False) -> Drawing | None:

@@ -14,11 +14,16 @@ from anytpu.chip.page.text import idle_sentences, shape
 from anytpu.chip.page.time_plots import memory_map, overview
 from anytpu.chip.timing.record import Timing
 from anytpu.report.drawing import svg
-from anytpu.report.html import Markup, bar_of, element, fold, joined, legend, remark, section, stacked, table
+from anytpu.report.html import Markup, bar_of, element, joined, legend, remark, section, stacked, table
 from anytpu.report.wording import percent, plural
 
 _MAX_ROWS, _MAX_FOLDED = 24, 400
 """Maximum number of layers in the table, and of more layers that the reader may unfold."""
+
+
+def fold(title: str, *content: object) -> Markup:
+    """Return content below a title, folded; the script unfolds it on a wide window."""
+    return element("details", element("summary", title), *content, class_="fold")
 
 
 def causes(timing: Timing) -> Markup:
