@@ -109,7 +109,8 @@ def _five_weights(node: Convolution, summary: Summary | None) -> Markup:
     whole = node.weights[..., 0].ravel()[sampled(node.weights)]
     scale = float(node.weight_scales[0])
     rows = [(f"{integer}", f"{integer * scale:.5f}") for integer in whole.tolist()]
-    if len(real) != len(rows):
+    # A layer of several products keeps weights of its first one only.
+    if len(real) != len(rows) or np.abs(np.array(real) / scale - whole).max() > 0.501:
         return table(("integer", "stands for"), rows, "counters", numbers=(0, 1))
     rows = [(f"{before:.5f}", f"{before / scale:.2f}", *row) for before, row in zip(real, rows, strict=True)]
     titles = ("real weight", f"divided by {scale:.4g}", "integer", "stands for")
