@@ -3,8 +3,9 @@
 The paper (Jouppi et al. 2017, arXiv 1704.04760) names six applications and gives, in Table 1, of each the layers by
 kind, the nonlinear functions, the weights, the multiply-adds per byte of weights and the batch; never a shape. So every
 shape here is a guess that agrees with that table, several guesses an application, and the first of each is the
-headline: the plainest reading of the table. This file was committed before the time model ran on any of them, and a
-guess is not changed for what it gives; what turned out to be impossible stays, and is reported.
+headline: the plainest reading of the table. `chip_table3.py` chooses one of the three by a counter, and shows the first
+beside it. This file was committed before the time model ran on any of them, and a guess is not changed for what it
+gives; what turned out to be impossible stays, and is reported.
 
 Read from Table 1 and used: a batch of 200 examples with 200 multiply-adds a byte means that each weight is used once an
 example (so a recurrent net is timed for one step, its state goes in and out with the batch). 2888 = 8 * 19 * 19 is a

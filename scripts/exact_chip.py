@@ -150,6 +150,13 @@ def tally(
     found.differing += sum(chip_oracle.differing(wanted, computed, names).values())
 
 
+class _Fine(Quantization):
+    """A quantization of 64 bits, which no tensor may have: it only counts ties."""
+
+    def __post_init__(self):
+        pass
+
+
 def ties(network: Network, tensors: Tensors) -> int:
     """Return how many results lie exactly between two integers before they are rounded, where the rule decides.
 
@@ -158,7 +165,7 @@ def ties(network: Network, tensors: Tensors) -> int:
     count = 0
     for node in network.nodes:
         if isinstance(node, Convolution | Elementwise) or (isinstance(node, Pool) and node.kind == "average"):
-            fine = Quantization(network.quantizations[node.output].scale / 2**30, 0, 64)
+            fine = _Fine(network.quantizations[node.output].scale / 2**30, 0, 64)
             finer = dataclasses.replace(network, quantizations={**network.quantizations, node.output: fine})
             wide = node if isinstance(node, Pool) else dataclasses.replace(node, low=fine.low, high=fine.high)
             found = reference.compute_node(wide, finer, [tensors[name] for name in node.inputs])

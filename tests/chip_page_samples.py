@@ -25,7 +25,7 @@ from anytpu.chip.isa.instructions import (
 )
 from anytpu.chip.isa.registers import Register
 from anytpu.chip.isa.units import Unit
-from anytpu.chip.page.first_tile import FirstTile
+from anytpu.chip.page.first_tile import FinishedSums, FirstTile
 from anytpu.chip.page.layers import layers
 from anytpu.chip.page.record import ChipPage
 from anytpu.chip.quantized.summary import LayerSummary, Summary
@@ -38,14 +38,14 @@ EVIL = "</script><script>alert('x')</script>\x07"
 
 def digits(name: str = "digits", conv: str = "conv1") -> ChipPage:
     """Return a small CNN: a packed convolution, a pool, a native convolution, a dense layer, a softmax on the host."""
-    image, net, run = _image(name, conv), _network(name), timing(name, conv)
+    image, net, run = _image(name, conv), _network(name, conv), timing(name, conv)
     noise = (38.2, 38.2, 31.5, 29.9, None)
     sizes = (288, 0, 18432, 640, 0)
     quality = Summary(name, 8, 64, 8, tuple(
-        LayerSummary(layer, (), 4 * size, size + size // 16, db)
+        LayerSummary(layer, (), 4 * size, size + size // 16, db, (-0.268, -0.204, 0.051, 0.128, 0.431) if size else ())
         for layer, size, db in zip((conv, "pool1", "conv2", "dense", "softmax"), sizes, noise, strict=True)
     ), (28.4,))  # fmt: skip
-    return ChipPage(image, run, net, tuple(layers(image, net, quality)), quality, tile())
+    return ChipPage(image, run, net, tuple(layers(image, net, quality, run.parts)), quality, tile())
 
 
 def tile() -> FirstTile:
@@ -55,7 +55,15 @@ def tile() -> FirstTile:
     weights[:9, :32] = np.clip(rng.normal(0, 45, (9, 32)).round(), -127, 127)
     numbers[:, :9] = -128
     numbers[16:, :9] = rng.integers(-128, 128, (48, 9))
-    return FirstTile("conv1", weights, numbers, 9, True)
+    return FirstTile("conv1", weights, numbers, 9, True, False, "conv1/convolution", _finished(numbers, weights))
+
+
+def _finished(numbers: np.ndarray, weights: np.ndarray) -> FinishedSums:
+    """Return the sums of a tile, and what an Activate with a bias, a multiplier and a ReLU makes of them."""
+    sums = numbers @ weights[:, :8].astype(np.int32)
+    bias, multiplier = np.arange(8, dtype=np.int32) * 100 - 350, np.full(8, 0.004, np.float32)
+    results = np.rint((sums + bias).astype(np.float32) * multiplier).astype(np.int32) + 3
+    return FinishedSums(sums, bias, multiplier, 3, 3, 127, False, np.clip(results, 3, 127))
 
 
 def _image(name: str, conv: str) -> Image:
@@ -107,24 +115,24 @@ def _instructions() -> tuple[Instruction, ...]:
     )
 
 
-def _network(name: str) -> Network:
+def _network(name: str, conv: str) -> Network:
     rng = np.random.default_rng(0)
     q = Quantization(0.05, 3)
 
-    def convolution(node: str, takes: str, makes: str, kernel: int, rows: int, columns: int) -> Convolution:
+    def convolution(node: str, layer: str, takes: str, makes: str, kernel: int, rows: int, columns: int) -> Convolution:
         weights = np.clip(rng.normal(0, 40, (kernel, kernel, rows, columns)).round(), -127, 127).astype(np.int8)
         scales = np.full(columns, 0.01, np.float32)
         bias = np.zeros(columns, np.int32)
         pad = ((kernel // 2,) * 2,) * 2
         return Convolution(
-            node, "", (takes,), makes, weights, scales, bias, (1, 1), (1, 1), pad, 1, q.low, q.high
+            node, layer, (takes,), makes, weights, scales, bias, (1, 1), (1, 1), pad, 1, q.low, q.high
         )  # fmt: skip
 
     nodes = (
-        convolution("conv1/convolution", "x", "c1", 3, 1, 32),
+        convolution("conv1/convolution", conv, "x", "c1", 3, 1, 32),
         Pool("pool1/pool", "pool1", ("c1",), "p1", "max", (2, 2), (2, 2), ((0, 0), (0, 0)), False),
-        convolution("conv2/convolution", "p1", "c2", 3, 32, 64),
-        convolution("dense/dot", "c2", "d", 1, 64, 10),
+        convolution("conv2/convolution", "conv2", "p1", "c2", 3, 32, 64),
+        convolution("dense/dot", "dense", "c2", "d", 1, 64, 10),
         HostStep("softmax", "", ("d",), "y", "softmax", "it divides", None),
     )
     shapes = {
@@ -223,6 +231,13 @@ def many(events: int = 20_000) -> ChipPage:
     one = digits("many")
     runs = -(-events // len(timing().events))
     return dataclasses.replace(one, timing=timing("many", repeats=runs))
+
+
+def steps() -> ChipPage:
+    """Return a program of the many parts of a recurrent layer, and a softmax on the host."""
+    one = digits("steps")
+    parts = [dataclasses.replace(one.layers[n % 4], name=f"lstm/step/{n}") for n in range(800)]
+    return dataclasses.replace(one, layers=(*parts, one.layers[4]))
 
 
 def bare() -> ChipPage:

@@ -31,14 +31,10 @@ SCRIPT = """\
         return create_model(), np.random.default_rng(0).normal(size=(20, 6))
 
 
-    def two_outputs():
-        x = keras.Input((6,))
-        return keras.Model(x, [layers.Dense(3)(x), layers.Dense(2)(x)], name="two")
-
-
     def two_inputs():
         a, b = keras.Input((6,), name="a"), keras.Input((6,), name="b")
-        return keras.Model({"a": a, "b": b}, layers.Dense(3)(layers.Concatenate()([a, b])), name="joint")
+        joined = layers.Concatenate()([a, b])
+        return keras.Model({"a": a, "b": b}, [layers.Dense(3)(joined), layers.Dense(2)(joined)], name="joint")
 
 
     def with_weights():
@@ -102,15 +98,6 @@ def test_run_prints_or_writes_the_results(capsys: pytest.CaptureFixture[str]):
     text = output(capsys, "run", "nets.tpu", "--input", "x.npy", "--int8", "-o", "q.npy", "--labels", "labels.npy")
     assert re.fullmatch(r"int8 \[20, 3\]\n\d+ of 20 right, \d+\.\d\d%\nWrote q\.npy\n", text)
     assert np.load("q.npy").dtype == np.int8
-
-
-def test_several_outputs_go_into_an_npz_file(capsys: pytest.CaptureFixture[str]):
-    output(capsys, "compile", "nets.py:two_outputs", "--calibration", "x.npy", "-o", "two.tpu")
-    assert error(capsys, "run", "two.tpu", "--input", "x.npy", "-o", "y.npy") == (
-        "the program has 2 outputs; name a .npz file: -o y.npz"
-    )
-    output(capsys, "run", "two.tpu", "--input", "x.npy", "-o", "y.npz")
-    assert {name: array.shape for name, array in np.load("y.npz").items()} == {"output0": (20, 3), "output1": (20, 2)}
 
 
 def test_time_is_predicted_and_knobs_are_turned(capsys: pytest.CaptureFixture[str]):
@@ -227,11 +214,16 @@ def test_no_rows_are_run_too(capsys: pytest.CaptureFixture[str]):
     assert output(capsys, *words) == "float32 [0, 3]\n[]\n0 of 0 right\n"
 
 
-def test_inputs_go_by_their_names(capsys: pytest.CaptureFixture[str]):
+def test_inputs_go_by_their_names_and_outputs_into_an_npz_file(capsys: pytest.CaptureFixture[str]):
     output(capsys, "compile", "nets.py:two_inputs", "--calibration", "ba.npz", "-o", "in.tpu")
+    assert error(capsys, "run", "in.tpu", "--input", "ba.npz", "-o", "y.npy") == (
+        "the program has 2 outputs; name a .npz file: -o y.npz"
+    )
     for name in ("ba", "arr"):
-        output(capsys, "run", "in.tpu", "--input", f"{name}.npz", "-o", f"y_{name}.npy")
-    assert (np.load("y_ba.npy") == np.load("y_arr.npy")).all()
+        output(capsys, "run", "in.tpu", "--input", f"{name}.npz", "-o", f"y_{name}.npz")
+    named, ordered = np.load("y_ba.npz"), np.load("y_arr.npz")
+    assert {name: array.shape for name, array in named.items()} == {"output0": (20, 3), "output1": (20, 2)}
+    assert all((named[name] == ordered[name]).all() for name in named)
     assert error(capsys, "run", "in.tpu", "--input", "pair.npz") == (
         "the inputs of joint are 'a', 'b', and those given are 'a', 'c'."
     )

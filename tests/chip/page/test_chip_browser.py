@@ -18,7 +18,7 @@ from browser import BROWSER, Seen, browse, look_at
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium here: apt-get install chromium")
 
 WIDTHS = (1400, 400)
-NAMES = ["digits", "hostile", "many", "bare"]
+NAMES = ["digits", "hostile", "many", "bare", "steps"]
 # The outer page looks into frames, one after another, and plays with what it finds there as a reader would.
 HARNESS = """<!doctype html><body><script>
 const seen = {}, sleep = ms => new Promise(done => setTimeout(done, ms));
@@ -29,54 +29,11 @@ function layout(page, frame) {
   const scrolls = one => one.closest(".sideways, .scroll, pre") && !one.matches(".sideways, .scroll, pre");
   const wide = [...page.querySelectorAll("body *")]
     .filter(one => one.getBoundingClientRect().right > root.clientWidth + 1 && !scrolls(one));
-  return { width: root.clientWidth, needs: root.scrollWidth, ready: page.querySelector("main").dataset.ready,
+  return { width: root.clientWidth, needs: root.scrollWidth, height: root.scrollHeight,
+    ready: page.querySelector("main").dataset.ready,
     wide: wide.slice(0, 5).map(one => one.outerHTML.slice(0, 120)), alerted: !!frame.contentWindow.alerted,
     title: page.title, images: page.images.length,
     paper: getComputedStyle(page.querySelector("main")).backgroundColor };
-}
-
-async function timeline(page, window_) {
-  const canvas = page.querySelector("#timeline canvas");
-  if (!canvas) return null;
-  const view = () => [+canvas.dataset.from, +canvas.dataset.to], found = {};
-  const draw = async () => { await sleep(60); return view(); };
-  const press = key => canvas.dispatchEvent(new window_.KeyboardEvent("keydown", { key, bubbles: true }));
-  const click = what => page.querySelector(`#timeline [data-zoom=${what}]`).click();
-  const box = canvas.getBoundingClientRect();
-  const point = (type, x, y) => canvas.dispatchEvent(
-    new window_.PointerEvent(type, { clientX: box.left + x, clientY: box.top + y, pointerId: 1, bubbles: true }));
-  found.whole = await draw();
-  const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
-  found.colours = new Set(new Uint32Array(pixels.buffer)).size;
-  found.size = [canvas.width, canvas.height];
-  click("in"); found.in = await draw();
-  click("right"); found.right = await draw();
-  click("out"); click("all"); found.all = await draw();
-  press("+"); found.key = await draw();
-  press("0"); await draw();
-  const wheel = ctrlKey => canvas.dispatchEvent(new window_.WheelEvent("wheel",
-    { deltaY: -120, ctrlKey, clientX: box.left + box.width / 2, clientY: box.top + 40, bubbles: true,
-      cancelable: true }));
-  found.plainWheelIsThePages = wheel(false);
-  found.plain = await draw();
-  found.wheelIsTaken = !wheel(true);
-  found.wheel = await draw();
-  const layers = page.querySelector("#timeline select");
-  layers.value = layers.options[Math.min(3, layers.options.length - 1)].value;
-  layers.dispatchEvent(new window_.Event("change"));
-  found.layer = await draw();
-  press("0"); await draw();
-  point("pointermove", box.width * 0.35, 26 + 30 * 3 + 15);
-  found.tip = page.querySelector(".tip").hidden ? "" : words(page, ".tip > *");
-  press("ArrowRight"); press("ArrowRight");
-  found.readout = words(page, "#timeline .readout")[0];
-  press("ArrowDown");
-  found.lower = words(page, "#timeline .readout")[0];
-  press("+"); press("+"); const before = await draw();
-  canvas.setPointerCapture = () => {};
-  point("pointerdown", 300, 60); point("pointermove", 250, 60); point("pointerup", 250, 60);
-  found.dragged = [before, await draw()];
-  return found;
 }
 
 async function wave(page) {
@@ -117,16 +74,6 @@ function listing(page) {
   return found;
 }
 
-function weights(page) {
-  const choice = page.querySelector("#weights select");
-  if (!choice) return null;
-  const shown = () => [...page.querySelectorAll("[data-histogram]")].map(one => one.getBoundingClientRect().height > 0);
-  const before = shown();
-  choice.value = "1";
-  choice.dispatchEvent(new page.defaultView.Event("change"));
-  return [before, shown()];
-}
-
 async function run() {
   for (const [name, address, width] of PAGES) {
     const frame = document.createElement("iframe");
@@ -134,9 +81,8 @@ async function run() {
     await new Promise(done => { frame.onload = done; document.body.append(frame); });
     const page = frame.contentDocument;
     seen[name] = layout(page, frame);
-    if (PLAYS.includes(name)) Object.assign(seen[name], { timeline: await timeline(page, frame.contentWindow),
-      wave: await wave(page), units: units(page), listing: listing(page), weights: weights(page) },
-      { after: layout(page, frame) });
+    if (PLAYS.includes(name)) Object.assign(seen[name], { wave: await wave(page), units: units(page),
+      listing: listing(page) }, { after: layout(page, frame) });
   }
   const out = document.createElement("pre");
   out.id = "seen";
@@ -169,6 +115,10 @@ def test_no_page_is_wider_than_its_window(seen: Seen):
     assert len(after) == 3 and all(page["needs"] <= page["width"] and not page["wide"] for page in after)
 
 
+def test_a_long_program_is_short_on_a_telephone(seen: Seen):
+    assert seen.pages["steps 400"]["height"] < 6000
+
+
 def test_every_page_starts_without_a_complaint(seen: Seen):
     assert {page["ready"] for page in seen.pages.values()} == {"yes"}
     assert len(seen.said) == 1 and "the harness speaks" in seen.said[0]
@@ -187,43 +137,6 @@ def test_hostile_names_run_nothing(seen: Seen):
     hostile = seen.pages["hostile 1400"]
     assert not hostile["alerted"]
     assert hostile["title"] == f"{chip_page_samples.EVIL} on the first TPU".replace("\x07", "\ufffd")
-
-
-@pytest.mark.parametrize("name", ["digits 1400", "digits 400", "many 1400"])
-def test_the_timeline_zooms_and_moves(seen: Seen, name: str):
-    found = seen.pages[name]["timeline"]
-    cycles = found["whole"][1]
-    assert found["whole"][0] == 0 and cycles > 30_000
-    assert found["size"][0] > 300 and found["colours"] > 20
-    span = {key: found[key][1] - found[key][0] for key in ("in", "right", "all", "key", "plain", "wheel", "layer")}
-    assert span["in"] == pytest.approx(cycles / 2)
-    assert found["in"] == pytest.approx([cycles / 4, 3 * cycles / 4])
-    assert found["right"] == pytest.approx([cycles / 2, cycles])
-    assert span["all"] == span["plain"] == pytest.approx(cycles)
-    assert span["key"] == pytest.approx(cycles / 2)
-    assert found["plainWheelIsThePages"] and found["wheelIsTaken"] and cycles / 4 < span["wheel"] < cycles
-    # The layers of "many" come again until its end.
-    assert 0 < span["layer"] <= cycles if name.startswith("many") else 0 < span["layer"] < cycles
-    before, after = found["dragged"]
-    assert after[0] > before[0] and after[1] - after[0] == pytest.approx(before[1] - before[0])
-
-
-def test_the_timeline_says_what_is_pointed_at_and_chosen(seen: Seen):
-    found = seen.pages["digits 1400"]["timeline"]
-    assert found["tip"] == [
-        "Convolve",
-        "layer conv1",
-        "6,272 cycles (8.96 µs), from 3,256",
-        "instruction 4: convolve address=0, accumulator=0, rows=2048",
-    ]
-    assert found["readout"].startswith("matrix unit: Convolve, layer conv2, 1,568 cycles (2.24 µs), from ")
-    assert found["readout"].endswith("instruction 14: convolve address=0, accumulator=0, rows=1568, repeat=9")
-    assert found["lower"].startswith("activation unit: Activate, layer conv2, ")
-
-
-def test_many_events_are_all_there(seen: Seen):
-    found = seen.pages["many 1400"]["timeline"]
-    assert found["whole"][1] == pytest.approx(chip_page_samples.many().timing.cycles)
 
 
 def expected(cycle: int) -> tuple[list[str], list[str]]:
@@ -288,10 +201,6 @@ def test_the_listing_is_searched(seen: Seen):
         "sync": ["3 of 25 lines", 3],
         "no such thing": ["0 of 25 lines", 1],
     }
-
-
-def test_the_weights_of_another_layer_are_shown(seen: Seen):
-    assert seen.pages["digits 400"]["weights"] == [[True, False, False], [False, True, False]]
 
 
 def test_it_is_dark_where_its_reader_is(tmp_path: Path):

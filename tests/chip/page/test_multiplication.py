@@ -34,8 +34,12 @@ def test_rows_of_the_tile_below_the_corner_are_said():
     tile = chip_page_samples.tile()
     assert [wave_scene(dataclasses.replace(tile, depth=depth))["lower"] for depth in (4, 8, 9, 256)] == [0, 0, 1, 248]
     assert wave_of(tile).sums.tolist() != (tile.numbers[wave_of(tile).first_row :][:8] @ tile.weights[:, :8]).tolist()
-    for depth, said in ((8, "so the sums that leave the corner are those of this pass."), (256, "rows below it (248)")):
-        assert said in str(wave(dataclasses.replace(tile, depth=depth)))
+    for depth, said in (
+        (8, "so the sums that leave the corner are those of this pass."),
+        (256, "Those below the corner (248)"),
+    ):
+        page = dataclasses.replace(chip_page_samples.digits(), first_tile=dataclasses.replace(tile, depth=depth))
+        assert said in str(wave(page, None))
 
 
 def test_fewer_rows_and_a_smaller_array():

@@ -14,8 +14,10 @@ from anytpu import chip
 from anytpu.chip.page.first_tile import first_tile
 from anytpu.chip.page.lanes import LANES, lane_of
 from anytpu.chip.page.multiplication import wave_of
+from anytpu.chip.page.page import page
 from anytpu.chip.page.record import page_of
 from anytpu.chip.page.report import CHIP_REPORT
+from anytpu.chip.quantized import reference
 from anytpu.showing import report
 
 
@@ -62,6 +64,19 @@ def test_the_first_tile_has_the_users_own_numbers(program: chip.ChipProgram):
     assert set(np.unique(shown.first_tile.numbers)) <= {*np.unique(own).tolist(), quantization.zero_point, 0}
 
 
+def test_finished_sums_become_the_integers_of_the_specification(program: chip.ChipProgram):
+    shown, network = page_of(program), program.network
+    assert shown.first_tile is not None and network is not None
+    finished = shown.first_tile.finished
+    assert finished is not None and not finished.table
+    scaled = np.rint((finished.sums + finished.bias).astype(np.float32) * finished.multiplier) + finished.zero_point
+    assert (np.clip(scaled, finished.low, finished.high) == finished.results).all()
+    node = next(node for node in network.nodes if node.name == shown.first_tile.node)
+    example = np.resize(program.example[network.inputs[0].tensor], (4, 6, 6, 2))
+    made = reference.compute(network, [example])[node.output]
+    assert (made.transpose(1, 2, 0, 3).reshape(-1, 8) == finished.results).all()
+
+
 def test_events_of_a_lane_follow_one_another(program: chip.ChipProgram):
     timing = program.time(events=True)
     for number in range(len(LANES)):
@@ -80,7 +95,7 @@ def test_it_shows_itself(program: chip.ChipProgram, tmp_path: Path, capsys: pyte
     assert "the numbers that come in are those of your first examples" in text
     trace = json.loads(gzip.decompress(program.trace(tmp_path / "trace.json.gz").read_bytes()))
     assert {"weight FIFO", "Unified Buffer"} <= {event["name"] for event in trace["traceEvents"]}
-    assert len(program.to_svg(tmp_path / "svg")) == len(program.to_png(tmp_path / "png")) >= 6
+    assert len(program.to_svg(tmp_path / "svg")) == 5
     assert program._repr_html_().startswith('<div class="anytpu-report">')
 
 
@@ -106,5 +121,6 @@ def test_what_the_host_does_first_is_done_for_the_first_tile():
     assert tile is not None and tile.is_example and tile.is_half and tile.depth >= 16
     assert tile.numbers.min() >= 0 and len(np.unique(tile.numbers)) > 20
     assert (tile.weights[:16, :3] != 0).all() and wave_of(tile).is_right
+    assert tile.finished is not None and tile.finished.table and "looked up in the table" in page(shown)
     invented = first_tile(shown.image, shown.network, {})
     assert invented is not None and not invented.is_example

@@ -87,11 +87,3 @@ def with_titles(timing: Timing) -> Timing:
     pairs = zip(short, named, strict=True)
     parts = (dataclasses.replace(part, name=name) if counts[name] == 1 else part for name, part in pairs)
     return dataclasses.replace(timing, parts=tuple(parts))
-
-
-def part_ranges(timing: Timing) -> list[tuple[float, float, int]]:
-    """Return (start, stop, part) for each part with cycles, from its first to its last cycle."""
-    spans: dict[int, tuple[float, float]] = {}
-    for start, stop, tag in timing.spans:
-        spans[tag] = (spans.get(tag, (start, stop))[0], stop)
-    return [(*span, tag) for tag, span in spans.items()]

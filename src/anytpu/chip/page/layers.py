@@ -12,6 +12,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import hashlib
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -44,6 +45,7 @@ class ProgramLayer:
         packed: maximum number of kernel taps packed side by side in a pass; 1 if native, 0 without convolutions.
         utilisation: the model's multiply-adds over the array's capacity in these rows, 0 to 1; None without passes.
         sqnr_db: signal-to-quantization-noise ratio, in dB; None if not known.
+        timing: its predicted cycles; None if not known.
     """
 
     name: str
@@ -59,6 +61,7 @@ class ProgramLayer:
     packed: int = 0
     utilisation: float | None = None
     sqnr_db: float | None = None
+    timing: PartTiming | None = None
 
     @property
     def way(self) -> str:
@@ -76,13 +79,19 @@ class _TagCounts:
     on_host: bool = False
 
 
-def layers(image: Image, network: Network | None = None, summary: Summary | None = None) -> list[ProgramLayer]:
+def layers(
+    image: Image,
+    network: Network | None = None,
+    summary: Summary | None = None,
+    timings: Sequence[PartTiming] = (),
+) -> list[ProgramLayer]:
     """Return the layers of a program, in order.
 
     Args:
         image: its instructions.
         network: the network from which they were compiled; None: shapes and weights are not known.
         summary: the summary of the quantization; None: the noise is not known.
+        timings: the predicted cycles of its parts, in the same order; empty: not known.
     """
     work = _count_tags(image)
     counts = collections.Counter(tag.layer for tag in image.tags)
@@ -92,7 +101,7 @@ def layers(image: Image, network: Network | None = None, summary: Summary | None
     # A user's layer may have several parts; its noise is that of the last one.
     last = {tag.layer or tag.name: tag.name for tag in image.tags}
     parts = []
-    for tag, counted in zip(image.tags, work, strict=True):
+    for tag, counted, timing in itertools.zip_longest(image.tags, work, timings[: len(image.tags)]):
         node = nodes.get(tag.name)
         cells = counted.rows * image.design.array**2
         parts.append(
@@ -110,6 +119,7 @@ def layers(image: Image, network: Network | None = None, summary: Summary | None
                 counted.packed,
                 min(tag.macs / cells, 1.0) if cells else None,
                 noise.get(tag.layer or tag.name) if last[tag.layer or tag.name] == tag.name else None,
+                timing,
             )
         )
     return parts
@@ -161,11 +171,12 @@ def grouped_parts(parts: Sequence[PartTiming], max_parts: int) -> list[PartTimin
     """Return the parts of a run, summed by layer if there are more than `max_parts`."""
     if len(parts) <= max_parts:
         return list(parts)
+    return [_sum(_title(name, len(own)), own) for name, own in _groups(parts)]
+
+
+def _sum(name: str, parts: Sequence[PartTiming]) -> PartTiming:
     summed = [field.name for field in dataclasses.fields(PartTiming) if field.name != "name"]
-    return [
-        PartTiming(_title(name, len(own)), **{field: sum(getattr(part, field) for part in own) for field in summed})
-        for name, own in _groups(parts)
-    ]
+    return PartTiming(name, **{field: sum(getattr(part, field) for part in parts) for field in summed})
 
 
 def grouped_layers(layers: Sequence[ProgramLayer], max_parts: int) -> list[ProgramLayer]:
@@ -179,6 +190,7 @@ def grouped_layers(layers: Sequence[ProgramLayer], max_parts: int) -> list[Progr
     for name, own in _groups([layer for layer in layers if not layer.on_host]):
         cells = sum(layer.macs / layer.utilisation for layer in own if layer.utilisation)
         known = [layer.sqnr_db for layer in own if layer.sqnr_db is not None]
+        timed = [layer.timing for layer in own if layer.timing is not None]
         merged.append(
             dataclasses.replace(
                 own[-1],
@@ -192,6 +204,7 @@ def grouped_layers(layers: Sequence[ProgramLayer], max_parts: int) -> list[Progr
                 packed=max(layer.packed for layer in own),
                 utilisation=sum(layer.macs for layer in own) / cells if cells else None,
                 sqnr_db=known[-1] if known else None,
+                timing=_sum(name, timed) if timed else None,
             )
         )
     return [*merged, *(layer for layer in layers if layer.on_host)]

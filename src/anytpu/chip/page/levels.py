@@ -88,20 +88,3 @@ def _levels(changes: Iterable[tuple[float, float]]) -> Levels:
         level += sums[cycles]
         levels.append((cycles, level))
     return levels
-
-
-def thinned(levels: Levels, cycles: float, bins: int = 1500) -> Levels:
-    """Return levels with at most about three points per bin: the last, the highest and the lowest."""
-    if len(levels) <= 3 * bins or not cycles:
-        return levels
-    kept: Levels = []
-    bin_of = [int(at / cycles * bins) for at, _ in levels]
-    start = 0
-    for stop in range(1, len(levels) + 1):
-        if stop < len(levels) and bin_of[stop] == bin_of[start]:
-            continue
-        points = levels[start:stop]
-        extremes = {max(points, key=lambda point: point[1]), min(points, key=lambda point: point[1]), points[-1]}
-        kept += sorted(extremes)
-        start = stop
-    return kept

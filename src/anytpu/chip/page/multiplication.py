@@ -1,4 +1,4 @@
-"""The sections of a page on multiplication: three kinds of units compared, and the systolic wave.
+"""The sections of a page on multiplication: three kinds of units compared, the systolic wave, and a finished sum.
 
 Idea: 256 by 256 cells are too many to show. A `SystolicArray` of 8 by 8 multiplies the upper left corner of the first
 tile with the activations of the same lanes. Every number shown is one of its registers.
@@ -13,22 +13,21 @@ from typing import Any
 import numpy as np
 
 from anytpu import units as written
+from anytpu.chip.graph.nodes import Convolution, Network
 from anytpu.chip.machine.systolic import ArraySnapshot, SystolicArray
-from anytpu.chip.page.first_tile import FirstTile
+from anytpu.chip.page.first_tile import SIZE, FinishedSums, FirstTile
 from anytpu.chip.page.record import ChipPage
+from anytpu.chip.page.sections import fold
 from anytpu.report.html import Markup, element, joined, remark, section, table
 
-SIZE = 8
-"""Maximum number of rows, columns and vectors shown."""
-
 _UNITS = (
-    ("scalar", "Scalar unit", "One multiply-add an operation, both of its numbers read from registers each time."),
-    ("vector", "Vector unit", "A row of 8 multiply-adds an operation, all with the same number from the left."),
+    ("scalar", "Scalar unit", "A scalar unit does one multiply-add an operation, and reads both of its numbers."),
+    ("vector", "Vector unit", "A vector unit does a row of 8, all with the same number from the left."),
     (
         "matrix",
         "Matrix unit",
-        "A whole row of the result begins every cycle; the weights stay in their cells, and each number that comes in "
-        "is handed on from cell to cell.",
+        "In a matrix unit a row of the result begins every cycle: weights stay in their cells, and each number that "
+        "comes in is handed on from cell to cell.",
     ),
 )
 
@@ -41,7 +40,6 @@ def units(page: ChipPage) -> Markup:
             element("h3", title),
             element("svg", class_="unit", role="img", aria_label=f"{title}: progress of the 64 results"),
             element("p", class_="said-of", role="status", aria_live="off"),
-            remark(text),
             class_="panel",
             data_unit=name,
         )
@@ -53,6 +51,7 @@ def units(page: ChipPage) -> Markup:
         "the same 8 x 8 by 8 x 8 product, one operation a step",
         element("div", *panels, class_="panels"),
         _player("units", "step"),
+        remark(" ".join(text for *_, text in _UNITS)),
         _for_this_program(page),
     )
 
@@ -72,28 +71,93 @@ def _for_this_program(page: ChipPage) -> Markup:
         "active: also cells without a weight of the model's work in them."
     )
     shown = table(("unit", "multiply-adds an operation", name), rows, "counters", numbers=(1, 2))
-    return joined(element("h3", "For this program"), shown, remark(said))
+    return fold("Operations of this program", shown, remark(said))
 
 
-def wave(tile: FirstTile | None) -> Markup:
-    """Return the systolic wave over the corner of the first tile."""
+def wave(page: ChipPage, node: Convolution | None) -> Markup:
+    """Return the systolic wave over the corner of the first tile, and one of its sums to the end.
+
+    Args:
+        page: the records of the page.
+        node: the layer of which the page shows numbers; None if there is none.
+    """
+    tile = page.first_tile
     if tile is None:
         return joined()
     shown = wave_of(tile)
     size = len(shown.weights)
+    node = node if node and node.name == tile.node else None
     stage = element("svg", class_="stage", role="img", aria_label=f"A systolic array of {size} by {size} cells at work")
     return section(
         "wave",
         "Systolic wave",
         f"the first tile of {tile.layer or 'the program'}",
         remark(_introduction(tile, shown)),
+        remark(_zero(node, page.network)) if node and page.network and not tile.is_half else None,
         element("div", stage, class_="sideways", tabindex=0, role="region", aria_label="Systolic array"),
         _player("wave", "cycle"),
         element("p", class_="readout", role="status"),
         _check(shown),
         _whole_tile(tile, size),
-        element("noscript", _sums(shown)),
+        element("noscript", element("div", _sums(shown), class_="sideways")),
+        _finished(tile.finished, shown, node, page.network) if tile.finished else None,
     )
+
+
+def _zero(node: Convolution, network: Network) -> str:
+    """Return the explanation of the integer that stands for 0.0."""
+    source = network.quantizations[node.inputs[0]]
+    zero = source.zero_point
+    return (
+        f"A number q that comes in stands for (q - {zero}) x {source.scale:.4g}, so {zero} is 0.0, as in a blank part "
+        "of an input. The cells multiply q itself. What the zero point adds to a sum is known before the run, and the "
+        "bias takes it away."
+    ).replace("- -", "+ ")
+
+
+def _finished(finished: FinishedSums, wave: Wave, node: Convolution | None, network: Network | None) -> Markup:
+    """Return a sum of the wave on its way to a result: bias, multiplier, rounding, clip, table."""
+    place = _chosen(finished, wave)
+    if place is None:
+        return joined()
+    row, column = place
+    total, bias = int(finished.sums[row, column]), int(finished.bias[column])
+    with np.errstate(over="ignore"):
+        scaled = np.float32(total + bias) * finished.multiplier[column]
+    whole, result = np.rint(scaled) + np.float32(finished.zero_point), int(finished.results[row, column])
+    clipped = int(np.clip(whole, finished.low, finished.high))
+    rows = [
+        ("leaves the corner shown above", wave.sums[row - wave.first_row, column]),
+        ("with all rows and passes, in the accumulator", total),
+        (f"plus the bias, {bias:,}", total + bias),
+        (f"times the multiplier, {finished.multiplier[column]:.6g}, in float32", f"{scaled:.4f}"),
+        (f"rounded half to even, plus the zero point of the result, {finished.zero_point}", f"{whole:,.0f}"),
+        (f"clipped to {finished.low:,} and {finished.high:,}", clipped),
+        *([("looked up in the table of the layer's function", result)] if finished.table else []),
+    ]
+    held = network.quantizations[node.output] if node and network and not finished.table else None
+    stands = f" It stands for {float(held.dequantize(np.array([result]))[0]):.4g}." if held else ""
+    return joined(
+        element("h3", f"One sum to its end: row {row} in column {column}"),
+        table(
+            ("step", "number"),
+            [(said, f"{number:,}" if isinstance(number, int | np.integer) else number) for said, number in rows],
+            "counters",
+            numbers=(1,),
+        ),
+        remark(
+            f"{result:,} is what the activation unit wrote to the Unified Buffer.{stands} The multiplier is the scale "
+            "of the input times that of the weights, divided by the scale of the result."
+        ),
+    )
+
+
+def _chosen(finished: FinishedSums, wave: Wave) -> tuple[int, int] | None:
+    """Return the row and the column of a shown sum, if possible of one that is not clipped; None if none is shown."""
+    rows = range(wave.first_row, min(wave.first_row + len(wave.sums), len(finished.results)))
+    middle = (finished.low + finished.high) / 2
+    places = [(row, column) for row in rows for column in range(min(finished.sums.shape[1], wave.sums.shape[1]))]
+    return min(places, key=lambda place: abs(int(finished.results[place]) - middle), default=None)
 
 
 def _introduction(tile: FirstTile, shown: Wave) -> str:
@@ -123,8 +187,8 @@ def _below(tile: FirstTile, size: int) -> str:
             f"The tile uses {tile.depth} of the array's rows, so the sums that leave the corner are those of this pass."
         )
     return (
-        f"The tile uses {tile.depth} of the array's rows: the sums that leave the corner are those of its {size} rows. "
-        f"The rows below it ({lower}) add their products before the sums reach the accumulators."
+        f"The tile uses {tile.depth} of the array's rows. Those below the corner ({lower}) add their products before "
+        "the sums reach the accumulators."
     )
 
 
@@ -141,13 +205,14 @@ def _whole_tile(tile: FirstTile, size: int) -> Markup:
         f"corner above is its upper left {size} x {size}."
     )
     canvas = element("canvas", class_="tile", role="img", aria_label=text)
-    return element("figure", canvas, element("figcaption", text, class_="plain"), class_="whole")
+    shown = element("figure", canvas, element("figcaption", text, class_="plain"), class_="whole")
+    return fold("The whole tile", shown)
 
 
 def _sums(shown: Wave) -> Markup:
     titles = ["row", *(f"column {n}" for n in range(shown.sums.shape[1]))]
     rows = [(f"{shown.first_row + n}", *map(str, line)) for n, line in enumerate(shown.sums.tolist())]
-    return table(titles, rows, numbers=range(1, len(titles)))
+    return table(titles, rows, "counters", numbers=range(1, len(titles)))
 
 
 def _player(name: str, noun: str) -> Markup:

@@ -1,7 +1,7 @@
 """A chip program as one HTML page that contains its script and data, without network requests.
 
-Idea: this file has the frame of the page: its head, the order of its sections, the listing, and the script. Animations
-are paused until the reader starts them.
+Idea: this file has the frame of the page: its head, the order of its sections, and the script. Animations are paused
+until the reader starts them.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 
 from anytpu import units
 from anytpu.chip.assembly.instruction_text import write_instruction
-from anytpu.chip.page import figures, multiplication, sections, timeline
+from anytpu.chip.page import diagram, figures, integers, listing, multiplication, sections
 from anytpu.chip.page.record import ChipPage
 from anytpu.chip.page.text import facts
 from anytpu.report import html, output
-from anytpu.report.html import Markup, cards, element, joined, predicted, remark, section
+from anytpu.report.html import Markup, cards, element, joined, predicted
 from anytpu.report.wording import percent
 
-_SCRIPTS = ("scene", "timeline", "wave", "units", "listing", "start")
+_SCRIPTS = ("scene", "wave", "units", "listing", "start")
 _MAX_INSTRUCTIONS = 6_000
 """Maximum number of instructions whose text is on a page."""
 
@@ -28,19 +28,26 @@ def page(record: ChipPage) -> str:
     """Return a program as the text of an HTML file."""
     instructions = record.image.instructions[:_MAX_INSTRUCTIONS]
     texts = {index: write_instruction(instruction) for index, instruction in enumerate(instructions)}
-    scene = {"timeline": timeline.scene(record, texts), "wave": multiplication.wave_scene(record.first_tile)}
+    scene = {"wave": multiplication.wave_scene(record.first_tile)}
+    parts = (
+        # 1. For a reader who meets the chip for the first time: its parts, numbers, instructions, and a product.
+        ("chip", "The chip", diagram.chip(record)),
+        ("quantization", "Real numbers as integers", integers.integers(record)),
+        ("listing", "Instructions", listing.listing(record.image, texts)),
+        ("units", "Scalar, vector, matrix", multiplication.units(record)),
+        ("wave", "Systolic wave", multiplication.wave(record, integers.shown_layer(record))),
+        # 2. For an engineer: where the time goes.
+        ("cycles", "Cycles", sections.causes(record.timing)),
+        ("timeline", "Timeline", sections.timeline(record.timing)),
+        ("layers", "Layers", sections.layer_table(record.layers, record.timing)),
+        ("roofline", "Roofline", sections.roof(record.timing)),
+        ("memory", "Memory", sections.memory(record)),
+    )
+    links = [element("a", name, href=f"#{anchor}") for anchor, name, part in parts if part]
     content = joined(
         _header(record),
-        _contents(record),
-        sections.causes(record.timing),
-        timeline.timeline(record.timing),
-        sections.layer_table(record.layers, record.timing),
-        sections.roof(record.timing),
-        sections.memory(record),
-        multiplication.units(record),
-        multiplication.wave(record.first_tile),
-        sections.quality(record),
-        _listing(texts, len(record.image.instructions)),
+        element("nav", *links, aria_label="Sections", class_="contents"),
+        *(part for *_, part in parts),
         sections.predicted_by(record.timing),
         _embedded(scene),
     )
@@ -52,7 +59,7 @@ def fragment(record: ChipPage) -> Markup:
     content = joined(
         _header(record),
         sections.causes(record.timing),
-        timeline.still(record.timing),
+        sections.still(record.timing),
         sections.layer_table(record.layers, record.timing),
     )
     return html.piece(content, _file("chip.css"))
@@ -96,39 +103,6 @@ def _main_figures(page: ChipPage) -> list[tuple[str, str, str]]:
         why = f"{units.format_bytes(quality.float_bytes)} as float32, {smaller:.2f} times smaller"
         shown.append(("Weights", units.format_bytes(quality.quantized_bytes), why))
     return shown
-
-
-def _contents(page: ChipPage) -> Markup:
-    """Return links to the sections of the page."""
-    anchors = [
-        ("cycles", "Cycles", True),
-        ("timeline", "Timeline", bool(page.timing.events)),
-        ("layers", "Layers", bool(page.layers)),
-        ("roofline", "Roofline", any(part.macs and part.weight_bytes for part in page.timing.parts)),
-        ("memory", "Memory", bool(page.image.residents)),
-        ("units", "Scalar, vector, matrix", True),
-        ("wave", "Systolic wave", page.first_tile is not None),
-        ("quantization", "Quantization", page.network is not None),
-        ("listing", "Instructions", True),
-    ]
-    links = [element("a", name, href=f"#{anchor}") for anchor, name, is_present in anchors if is_present]
-    return element("nav", *links, aria_label="Sections", class_="contents")
-
-
-def _listing(texts: dict[int, str], total: int) -> Markup:
-    """Return the text of the first instructions with a field to search it."""
-    is_cut = total > len(texts)
-    lines = "\n".join(f"{index:>6}  {text}" for index, text in texts.items())
-    search = element("input", type="search", placeholder="activate, sync, a number")
-    count = element("span", f"{len(texts):,} lines", class_="count", role="status")
-    return section(
-        "listing",
-        "Instructions",
-        f"the first {len(texts):,} of {total:,}" if is_cut else f"all {total:,}",
-        element("div", element("label", "Search ", search), count, class_="tools"),
-        element("pre", lines, tabindex=0, role="region", aria_label="Instructions"),
-        remark("program.disassemble() returns all of them.") if is_cut else None,
-    )
 
 
 def _embedded(scene: dict[str, Any]) -> Markup:

@@ -1,31 +1,23 @@
-"""The plots of a program: the list of all, and the plots by layer.
-
-The plots by layer are the cycles by cause, the roofline, the quantization noise, and the weights.
-"""
+"""The plots of a program: the list of all, the roofline, and the weights of a layer."""
 
 from __future__ import annotations
-
-import dataclasses
-from collections.abc import Sequence
 
 import numpy as np
 
 from anytpu import units
 from anytpu.chip.graph.nodes import Convolution, Network
 from anytpu.chip.page import figures
-from anytpu.chip.page.figures import CAUSES, cycles_by_cause, cycles_of, dominating
-from anytpu.chip.page.layers import ProgramLayer, grouped_layers, grouped_parts, largest
+from anytpu.chip.page.diagram import block_diagram
+from anytpu.chip.page.figures import cycles_of, dominating
 from anytpu.chip.page.record import ChipPage
 from anytpu.chip.page.time_plots import memory_map, overview
 from anytpu.chip.timing.record import PartTiming, Timing
 from anytpu.report.drawing.axes import horizontal, vertical
 from anytpu.report.drawing.roofline import Roof, RoofPoint, tick_text
-from anytpu.report.drawing.rows import Row, bars
 from anytpu.report.drawing.shapes import Drawing, Label, Polyline, Rectangle, Shape, shortened
 from anytpu.report.wording import percent, plural
 
-_MAX_LAYERS, _NAMED = 24, 6
-_FLOAT_BYTES = 4
+_NAMED = 6
 _ROOF_HEIGHT, _ROOF_TOP, _ROOF_BOTTOM = 380.0, 40.0, 330.0
 _WIDTH, _HEIGHT = 480.0, 220.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 20.0, 460.0, 40.0, 184.0
@@ -37,89 +29,13 @@ def drawings(page: ChipPage) -> list[Drawing]:
     """Return the plots of a program for which there is data."""
     weighted = layers_with_weights(page.network)
     drawn = (
+        block_diagram(page),
         overview(page.timing),
-        cycles_by_layer(page.timing),
         roofline(page.timing),
         memory_map(page.timing, page.image),
-        weights_by_layer(page.layers),
         histogram(weighted[0]) if weighted else None,
-        noise_by_layer(page.layers),
     )
     return [drawing for drawing in drawn if drawing is not None]
-
-
-def cycles_by_layer(timing: Timing, narrow: bool = False) -> Drawing | None:
-    """Return the cycles of the longest layers, each by cause."""
-    parts = grouped_parts(timing.parts, _MAX_LAYERS)
-    total = timing.cycles or 1.0
-    rows = [
-        Row(part.name, f"mostly {dominating(part).short}",
-            percent(cycles_of(part) / total), units.format_count(cycles_of(part)),
-            tuple((cycles, cause.colour, 1.0) for cycles, cause in zip(cycles_by_cause(part), CAUSES, strict=True)),
-            hover(part))
-        for part in largest(parts, cycles_of, _MAX_LAYERS)
-        if cycles_of(part) > 0
-    ]  # fmt: skip
-    return bars("cycles_by_layer", "Predicted cycles by layer and cause", rows, narrow)
-
-
-def hover(part: PartTiming) -> str:
-    """Return the tooltip of a layer."""
-    causes = zip(CAUSES, cycles_by_cause(part), strict=True)
-    said = ", ".join(f"{cause.short} {units.format_count(cycles)}" for cause, cycles in causes if cycles > 0)
-    return f"{part.name}: {figures.format_cycles(cycles_of(part))} ({said})"
-
-
-def noise_by_layer(layers: Sequence[ProgramLayer], narrow: bool = False) -> Drawing | None:
-    """Return the signal-to-noise ratio of each layer; of many layers, the noisiest."""
-    parts = grouped_layers(layers, _MAX_LAYERS)
-    known = [(layer, layer.sqnr_db) for layer in parts if layer.sqnr_db is not None and layer.sqnr_db != float("inf")]
-    rows = [
-        Row(layer.title, layer.kind, "", figures.format_decibel(db), ((max(db, 0.0), "c1", 1.0),))
-        for layer, db in largest(known, lambda pair: -pair[1], _MAX_LAYERS)
-    ]
-    return bars("noise_by_layer", "Signal to quantization noise by layer", rows, narrow)
-
-
-def weights_by_layer(layers: Sequence[ProgramLayer], narrow: bool = False) -> Drawing | None:
-    """Return the weights of the largest layers, with their size as integers and as float32."""
-    parts = [layer for layer in grouped_layers(layers, _MAX_LAYERS) if layer.weight_bytes]
-    rows = [
-        Row(layer.title, layer.kind, "", units.format_bytes(layer.weight_bytes),
-            ((float(layer.weight_bytes), "c0", 1.0), (float(layer.weight_bytes) * (_FLOAT_BYTES - 1), "c0", 0.25)),
-            f"{layer.title}: {units.format_bytes(layer.weight_bytes)} as integers, "
-            f"{units.format_bytes(layer.weight_bytes * _FLOAT_BYTES)} in floating point")
-        for layer in largest(parts, lambda layer: layer.weight_bytes, _MAX_LAYERS)
-    ]  # fmt: skip
-    return bars("weights_by_layer", "Weights by layer; the additional size of float32 is pale", rows, narrow)
-
-
-@dataclasses.dataclass(frozen=True)
-class _RooflineSheet:
-    """Widths and texts of the roofline plot.
-
-    Attributes:
-        width: width of the plot, in points.
-        left: left edge of the area between the axes, in points.
-        right: right edge of that area, in points.
-        across: title of the horizontal axis.
-        upwards: title of the vertical axis.
-        name: maximum width of a layer's name, in points.
-    """
-
-    width: float
-    left: float
-    right: float
-    across: str
-    upwards: str
-    name: float
-
-
-_WIDE = _RooflineSheet(760.0, 70.0, 732.0, "multiply-adds for each byte of weights read (logarithmic)",
-                       "TOPS (10^12 multiplications and additions a second, logarithmic)", 150.0)  # fmt: skip
-_NARROW = _RooflineSheet(
-    360.0, 52.0, 338.0, "multiply-adds a byte of weights (logarithmic)", "TOPS (logarithmic)", 110.0
-)
 
 
 def roofline(timing: Timing, narrow: bool = False) -> Drawing | None:
@@ -128,7 +44,7 @@ def roofline(timing: Timing, narrow: bool = False) -> Drawing | None:
     Activations never leave the chip, so the limit of a layer is the reuse of its weights. A layer with fewer
     multiply-adds per byte of weights than the ridge (1350) waits for its weights.
     """
-    sheet = _NARROW if narrow else _WIDE
+    width, left, right, room = (360.0, 52.0, 338.0, 110.0) if narrow else (760.0, 70.0, 732.0, 150.0)
     parts = [part for part in timing.parts if part.macs > 0 and part.weight_bytes > 0 and cycles_of(part) > 0]
     if not parts:
         return None
@@ -136,27 +52,28 @@ def roofline(timing: Timing, narrow: bool = False) -> Drawing | None:
     ridge, peak = design.ridge_macs_per_byte, design.peak_ops_per_s
     text = figures.format_tops(peak)
     title = f"{text}; {design.weight_bytes_per_s / 1e9:g} GB/s"
-    roof = Roof(peak, ridge, text, title, 8, 50, sheet.left, sheet.right, _ROOF_TOP, _ROOF_BOTTOM)
+    roof = Roof(peak, ridge, text, title, 8, 50, left, right, _ROOF_TOP, _ROOF_BOTTOM)
     points = [
         RoofPoint(part.macs / part.weight_bytes, figures.part_ops_per_s(part, design), cycles_of(part),
-                  dominating(part).colour, shortened(part.name, sheet.name), _roof_title(part, timing))
+                  dominating(part).colour, shortened(part.name, room), _roof_title(part, timing))
         for part in sorted(parts, key=cycles_of, reverse=True)
     ]  # fmt: skip
     x, y = roof.scales(points)
+    unit = "TOPS (logarithmic)" if narrow else "TOPS (10^12 multiplications and additions a second, logarithmic)"
     shapes = [
-        *horizontal(x, _ROOF_BOTTOM, tick_text, sheet.across, _ROOF_TOP),
-        *vertical(y, sheet.left, lambda rate: f"{rate / 1e12:.4g}", sheet.right),
-        Label(12, 16, sheet.upwards, colour="muted"),
+        *horizontal(x, _ROOF_BOTTOM, tick_text, "multiply-adds a byte of weights (logarithmic)", _ROOF_TOP),
+        *vertical(y, left, lambda rate: f"{rate / 1e12:.4g}", right),
+        Label(12, 16, unit, colour="muted"),
         Polyline(((x(ridge), y(peak)), (x(ridge), _ROOF_BOTTOM)), "muted", 1.0, is_dashed=True),
         Label(x(ridge) - 6, _ROOF_BOTTOM - 8, f"ridge: {ridge:,.0f}", "end", "muted"),
-        *roof.shapes(points, _NAMED, sheet.width),
+        *roof.shapes(points, _NAMED, width),
     ]
     summary = (
         f"{plural(len(points), 'layer')}; {sum(point.intensity < ridge for point in points)} left of the ridge at "
         f"{ridge:,.0f} multiply-adds a byte, where the Weight Memory is the limit."
     )
     heading = "Layers under the roofline of the chip, predicted"
-    return Drawing("roofline", heading, summary, sheet.width, _ROOF_HEIGHT, tuple(shapes))
+    return Drawing("roofline", heading, summary, width, _ROOF_HEIGHT, tuple(shapes))
 
 
 def _roof_title(part: PartTiming, timing: Timing) -> str:

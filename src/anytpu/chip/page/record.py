@@ -40,12 +40,12 @@ class ChipPage:
 
 def page_of(program: ChipProgram) -> ChipPage:
     """Return the records of a program; this predicts a run and executes the program up to its first product."""
-    image = program.image()
+    image, timing = program.image(), with_titles(program.time(events=True))
     return ChipPage(
         image,
-        with_titles(program.time(events=True)),
+        timing,
         program.network,
-        tuple(layers(image, program.network, program.summary)),
+        tuple(layers(image, program.network, program.summary, timing.parts)),
         program.summary,
         first_tile(image, program.network, program.example),
     )

@@ -1,4 +1,4 @@
-"""The sections of a page that need no script: cycles, layers, roofline, Unified Buffer, quantization, time model."""
+"""The sections of a page that need no script: cycles, layers, roofline, Unified Buffer, time model."""
 
 from __future__ import annotations
 
@@ -7,21 +7,27 @@ from collections.abc import Sequence
 from anytpu import units
 from anytpu.chip.page import figures, pictures
 from anytpu.chip.page.figures import CAUSES, cycles_by_cause, cycles_of, dominating
-from anytpu.chip.page.layers import ProgramLayer
+from anytpu.chip.page.lanes import colour_of
+from anytpu.chip.page.layers import ProgramLayer, grouped_layers
 from anytpu.chip.page.record import ChipPage
 from anytpu.chip.page.text import idle_sentences, shape
-from anytpu.chip.page.time_plots import memory_map
-from anytpu.chip.quantized.summary import Summary
+from anytpu.chip.page.time_plots import memory_map, overview
 from anytpu.chip.timing.record import Timing
 from anytpu.report.drawing import svg
 from anytpu.report.html import Markup, bar_of, element, joined, legend, remark, section, stacked, table
 from anytpu.report.wording import percent, plural
 
-_MAX_ROWS, _MAX_HISTOGRAMS = 400, 60
+_MAX_ROWS, _MAX_FOLDED = 24, 400
+"""Maximum number of layers in the table, and of more layers that the reader may unfold."""
+
+
+def fold(title: str, *content: object) -> Markup:
+    """Return content below a title, folded; the script unfolds it on a wide window."""
+    return element("details", element("summary", title), *content, class_="fold")
 
 
 def causes(timing: Timing) -> Markup:
-    """Return the counters: a bar, a table with the rows of the paper's, the layers."""
+    """Return the counters: a bar, and a table with the rows of the paper's."""
     if not timing.cycles:
         return section("cycles", "Where the cycles go", None, *(element("p", line) for line in idle_sentences(timing)))
     parts = [
@@ -34,9 +40,7 @@ def causes(timing: Timing) -> Markup:
         figures.format_cycles(timing.cycles),
         remark(figures.PREDICTED),
         stacked(parts, shares(timing)),
-        element("h3", "Counters"),
-        _counters(timing),
-        svg.figure(pictures.cycles_by_layer(timing), pictures.cycles_by_layer(timing, narrow=True)),
+        fold("Counters of the paper", _counters(timing)),
     )
 
 
@@ -69,31 +73,57 @@ def _counters(timing: Timing) -> Markup:
     )
 
 
+def timeline(timing: Timing) -> Markup:
+    """Return the activity of the units over the run."""
+    if not timing.events:
+        return joined()
+    kinds = sorted({event.kind for event in timing.events})
+    return section(
+        "timeline",
+        "Timeline",
+        f"{len(timing.events):,} events, predicted",
+        remark('program.trace("trace.json") writes each event; https://ui.perfetto.dev shows them, and zooms.'),
+        fold(
+            "The work of each unit",
+            element("div", element("figure", still(timing)), class_="sideways", tabindex=0, role="region",
+                    aria_label="Timeline"),
+            legend([(colour_of(kind), kind) for kind in kinds]),
+        ),
+    )  # fmt: skip
+
+
+def still(timing: Timing) -> Markup:
+    """Return the picture of the whole run; nothing without events."""
+    drawing = overview(timing)
+    return svg.inline(drawing) if drawing else joined()
+
+
 def layer_table(layers: Sequence[ProgramLayer], timing: Timing) -> Markup:
-    """Return the table of layers: kind, placement, predicted time."""
+    """Return the table of layers: kind, error, predicted time. Parts of a long program are summed by layer."""
     if not layers:
         return joined()
-    longest = max([cycles_of(part) for part in timing.parts], default=0.0) or 1.0
-    titles = ("layer", "result", "MACs", "weights", "passes", "array used", "predicted cycles")
-    rows = [_layer_row(layer, index, timing, longest) for index, layer in enumerate(layers[:_MAX_ROWS])]
-    more = len(layers) - _MAX_ROWS
-    on_host = sum(layer.on_host for layer in layers)
-    shown = table(titles, rows, "layers", numbers=(2, 3, 4, 5))
+    shown = grouped_layers(layers, _MAX_ROWS)
+    longest = max([cycles_of(layer.timing) for layer in shown if layer.timing], default=0.0) or 1.0
+    titles = ("layer", "result", "MACs", "weights", "SQNR", "passes", "array used", "predicted cycles")
+    rows = [_layer_row(layer, timing, longest) for layer in shown[:_MAX_FOLDED]]
+    tables = [table(titles, part, "layers", numbers=(2, 3, 4, 5, 6)) for part in (rows[:_MAX_ROWS], rows[_MAX_ROWS:])]
+    more = len(rows) - _MAX_ROWS
+    on_host, left_out = sum(layer.on_host for layer in layers), len(shown) - _MAX_FOLDED
     return section(
         "layers",
         "Layers",
         f"{len(layers) - on_host} on the chip, {on_host} on the host",
         remark(
-            "Passes: how often a tile of weights goes through the array, for the whole batch. Array used: which part "
-            "of the multiply-adds that the array can do in these passes the model asks for. A packed pass puts several "
-            "positions of a kernel side by side in the array's rows."
+            "Passes: how often a tile goes through the array for a batch; packed: with several positions of a kernel. "
+            "Array used: the model's part of the multiply-adds in these passes. SQNR: signal to quantization noise."
         ),
-        element("div", shown, class_="scroll", tabindex=0, role="region", aria_label="Layers"),
-        remark(f"{plural(more, 'more layer')} not shown.") if more > 0 else None,
+        element("div", tables[0], class_="scroll", tabindex=0, role="region", aria_label="Layers"),
+        element("details", element("summary", f"the other {plural(more, 'layer')}"), tables[1]) if more > 0 else None,
+        remark(f"{plural(left_out, 'more layer')} not shown.") if left_out > 0 else None,
     )
 
 
-def _layer_row(layer: ProgramLayer, index: int, timing: Timing, longest: float) -> tuple[object, ...]:
+def _layer_row(layer: ProgramLayer, timing: Timing, longest: float) -> tuple[object, ...]:
     flag = element("span", "on the host", class_="flag bad") if layer.on_host else None
     name = joined(element("span", layer.title, class_="name"), flag, element("small", layer.kind))
     note = element("small", layer.note) if layer.note else None
@@ -102,10 +132,11 @@ def _layer_row(layer: ProgramLayer, index: int, timing: Timing, longest: float) 
         shape(layer.shape),
         units.format_count(layer.macs) if layer.macs else "",
         units.format_bytes(layer.weight_bytes) if layer.weight_bytes else "",
+        figures.format_decibel(layer.sqnr_db) if layer.sqnr_db is not None else "",
         joined(f"{layer.passes:,}", element("small", layer.way) if layer.way else None) if layer.passes else "",
         percent(layer.utilisation) if layer.passes else "",
     )
-    part = timing.parts[index] if index < len(timing.parts) else None
+    part = layer.timing
     if part is None or not cycles_of(part):
         return (*cells, "")
     colours = [(cause.colour, cycles) for cause, cycles in zip(CAUSES, cycles_by_cause(part), strict=True)]
@@ -123,14 +154,16 @@ def roof(timing: Timing) -> Markup:
         "roofline",
         "Roofline",
         drawing.summary,
-        remark(
-            "Each disc is a layer, as large as it is long. The axis counts multiply-adds a byte of weights, as the "
-            "paper does, and the height counts two operations a multiply-add. Whose weights came while an earlier "
-            "layer was at work may lie above the slope."
+        fold(
+            "Layers under the roof of the chip",
+            remark(
+                "Each disc is a layer, as large as it is long. The axis counts multiply-adds, as the paper does, and "
+                "the height two operations a multiply-add. A layer whose weights came early may lie above the slope."
+            ),
+            element("figure", svg.either(drawing, pictures.roofline(timing, narrow=True))),
+            legend([(cause.colour, f"mostly {cause.name}") for cause in CAUSES]),
+            remark(f"Peak {figures.format_tops(timing.design.peak_ops_per_s)}, predicted rates."),
         ),
-        element("figure", svg.either(drawing, pictures.roofline(timing, narrow=True))),
-        legend([(cause.colour, f"mostly {cause.name}") for cause in CAUSES]),
-        remark(f"Peak {figures.format_tops(timing.design.peak_ops_per_s)}, predicted rates."),
     )
 
 
@@ -143,54 +176,15 @@ def memory(page: ChipPage) -> Markup:
         "memory",
         "Unified Buffer",
         drawing.summary,
-        remark(
-            "Each rectangle is a tensor: from when to when it is held, and at which addresses. Point at one for its "
-            "name. Rows are padded to 32 bytes."
+        fold(
+            "Tensors and their addresses",
+            remark(
+                "Each rectangle is a tensor: from when to when it is held, and at which addresses. Point at one for "
+                "its name. Rows are padded to 32 bytes."
+            ),
+            element("figure", svg.either(drawing, memory_map(page.timing, page.image, narrow=True))),
         ),
-        element("figure", svg.either(drawing, memory_map(page.timing, page.image, narrow=True))),
     )
-
-
-def quality(page: ChipPage) -> Markup:
-    """Return the section on the quantization of the model: sizes before and after, weights, the noise of each layer."""
-    if page.network is None:
-        return joined()
-    bits = f"weights of 8 bits, activations of {page.summary.bits}" if page.summary else "weights of 8 bits"
-    return section(
-        "quantization",
-        "Quantization",
-        bits,
-        remark(_quantized(page.summary)),
-        _histograms(page),
-        svg.figure(pictures.noise_by_layer(page.layers), pictures.noise_by_layer(page.layers, narrow=True)),
-        svg.figure(pictures.weights_by_layer(page.layers), pictures.weights_by_layer(page.layers, narrow=True)),
-    )
-
-
-def _quantized(summary: Summary | None) -> str:
-    if summary is None:
-        return "The program was loaded from a file, which has no record of its error against the float32 model."
-    outputs = ", ".join(figures.format_decibel(ratio_db) for ratio_db in summary.output_sqnr_db)
-    before, after = units.format_bytes(summary.float_bytes), units.format_bytes(summary.quantized_bytes)
-    return (
-        f"Weights take {before} as float32 and {after} as integers with their scales. Ranges were calibrated on "
-        f"{summary.examples:,} examples. Against the float32 model, on {summary.compared:,} of them, the "
-        f"signal-to-quantization-noise ratio of the outputs is {outputs}. 6 dB are one bit."
-    )
-
-
-def _histograms(page: ChipPage) -> Markup:
-    """Return a histogram per layer. The script shows the selected one; without a script the largest layer is shown."""
-    nodes = pictures.layers_with_weights(page.network)[:_MAX_HISTOGRAMS]
-    if not nodes:
-        return joined()
-    options = [element("option", node.layer or node.name, value=index) for index, node in enumerate(nodes)]
-    drawn = [
-        element("div", svg.inline(pictures.histogram(node)), data_histogram=index, hidden="hidden" if index else None)
-        for index, node in enumerate(nodes)
-    ]
-    choice = element("figcaption", element("label", "Weights as integers of ", element("select", *options)))
-    return element("figure", choice, *drawn, id="weights")
 
 
 def predicted_by(timing: Timing) -> Markup:
@@ -208,4 +202,4 @@ def predicted_by(timing: Timing) -> Markup:
         "Processing Unit, 2017); what it leaves out is chosen, and documented with the time model. Nothing here "
         "was measured on such a chip."
     )
-    return element("footer", element("p", element("strong", "Time model. "), said), element("p", source))
+    return element("footer", fold("The time model", element("p", said), element("p", source)))

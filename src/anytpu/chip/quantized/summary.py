@@ -41,6 +41,7 @@ class LayerSummary:
         kinds: distinct class names of its quantized nodes ("Convolution", "Table").
         float_bytes, quantized_bytes: bytes of its weights before and after quantization.
         sqnr_db: signal-to-quantization-noise ratio of its last tensor, in dB; infinite without error.
+        sample: a few real weights of its first product before quantization, those that `sampled` chooses.
     """
 
     layer: str
@@ -48,6 +49,7 @@ class LayerSummary:
     float_bytes: int
     quantized_bytes: int
     sqnr_db: float
+    sample: tuple[float, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,13 +123,14 @@ def summarize(network: Network, quantized: Network, calibration: Sequence[np.nda
     for node in quantized.nodes:
         layers.setdefault(node.layer or node.name, []).append(node)
     last = {_last_tensor(nodes, network): layer for layer, nodes in layers.items()}
+    real = {node.name: node for node in network.nodes}
     silent = [name for name in last if name in quantized.quantizations and powers[name][0] == 0]
     return Summary(
         name=network.name,
         bits=max((quantization.bits for quantization in quantized.quantizations.values()), default=8),
         examples=len(arrays[0]),
         compared=compared,
-        layers=tuple(_layer_summary(layer, nodes, network, errors) for layer, nodes in layers.items()),
+        layers=tuple(_layer_summary(layer, nodes, network, real, errors) for layer, nodes in layers.items()),
         output_sqnr_db=tuple(errors[port.tensor] for port in network.outputs),
         never_active=(
             *(
@@ -152,10 +155,28 @@ def weight_bytes(nodes: Iterable[Node]) -> tuple[int, int]:
     return before + kept_bytes, after + kept_bytes
 
 
-def _layer_summary(layer: str, nodes: list[Node], network: Network, errors: Mapping[str, float]) -> LayerSummary:
+def _layer_summary(
+    layer: str, nodes: list[Node], network: Network, real: Mapping[str, Node], errors: Mapping[str, float]
+) -> LayerSummary:
     before, after = weight_bytes(nodes)
     kinds = tuple(dict.fromkeys(type(node).__name__ for node in nodes))
-    return LayerSummary(layer, kinds, before, after, errors[_last_tensor(nodes, network)])
+    sample: list[float] = []
+    product = next((node for node in nodes if isinstance(node, Convolution)), None)
+    own = real.get(product.name) if product else None
+    if product and isinstance(own, Convolution):
+        sample = own.weights[..., 0].ravel()[sampled(product.weights)].tolist()
+    return LayerSummary(layer, kinds, before, after, errors[_last_tensor(nodes, network)], tuple(sample))
+
+
+def sampled(weights: np.ndarray, count: int = 5) -> np.ndarray:
+    """Return indices of a few weights of the first output channel, from the smallest integer to the largest.
+
+    Example:
+        >>> sampled(np.int8([[[[3], [-127], [0], [5]]]]), 3)
+        array([1, 2, 3])
+    """
+    order = np.argsort(weights[..., 0].ravel(), kind="stable")
+    return order[np.unique(np.linspace(0, len(order) - 1, count).astype(int))]
 
 
 def _last_tensor(nodes: Sequence[Node], network: Network) -> str:

@@ -11,9 +11,3 @@ function startListing() {
     count.textContent = wanted ? `${format(found.length)} of ${format(lines.length)} lines` : `${format(lines.length)} lines`;
   });
 }
-
-function startHistograms() {
-  const choice = document.querySelector("#weights select");
-  const figures = [...document.querySelectorAll("#weights [data-histogram]")];
-  choice?.addEventListener("change", () => figures.forEach((one) => { one.hidden = one.dataset.histogram !== choice.value; }));
-}

@@ -1,6 +1,5 @@
-if (scene.timeline) startTimeline(scene.timeline);
 if (scene.wave) startWave(scene.wave);
 startUnits();
 if (document.querySelector("#listing")) startListing();
-startHistograms();
+if (innerWidth > 640) document.querySelectorAll("details.fold").forEach((one) => { one.open = true; });
 main.dataset.ready = "yes";
