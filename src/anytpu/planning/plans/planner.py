@@ -143,8 +143,9 @@ def run_together(tasks: Iterable[Callable[[], T]]) -> list[T]:
 def max_batch_size(job: Any, tpu: str = "v2-8", *, mode: str | None = None, **settings: Unpack[JobOptions]) -> int:
     """Return the largest batch that fits on a TPU, over all its devices, found by compiling.
 
-    The search makes schedules. The batch that it finds is then compiled completely, so that its code counts. The
-    precision is a 32nd. The result is a multiple of 8 examples a device, or 1, 2 or 4 if no more fit; 0 if none fits.
+    The search makes schedules. The batch that it finds is then compiled completely, so that its code counts, and so is
+    the next larger one: a batch a 32nd larger does not fit. The result is a multiple of 8 examples a device, or 1, 2 or
+    4 if no more fit; 0 if none fits.
 
     Args:
         job: as `plan` takes it; its batch must be changeable.
