@@ -72,7 +72,8 @@ def plan(
         epochs: epochs of the run, for its time and cost.
         prices: a file of prices that replaces the included table; see `anytpu docs prices`.
         options: options of the compiler, such as {"xla_tpu_scoped_vmem_limit_kib": "65536"}.
-        timeout_s: time limit of one compilation, seconds (600); after it the plan has a floor in place of a forecast.
+        timeout_s: time limit of one compilation, seconds (600); after it the plan has the compiler's schedule, if that
+            takes no longer, else a floor in place of a forecast.
         use_cache: whether to reuse compilations from the disk; True by default.
         progress: called with one line before each step of the work.
         name: name of the job in the plan and in progress lines; None: the program's name.
