@@ -47,6 +47,9 @@ SMALL_START_S = 2e-6
 """Latency of an all-reduce of a small array, seconds, beside its hops. In decode steps under 5 us in all were measured
 on four chips; a large array begins after `collective_start_s`."""
 
+SMALL_GROUP = 8
+"""Maximum number of chips that exchange small arrays whole, a guess: it was measured on four."""
+
 BETWEEN_SLICES = "exchange between slices"
 """Kind of a collective over the data center's network."""
 
@@ -75,7 +78,7 @@ def collective_price(collective: Collective, target: Target, rates: Rates) -> Op
     latency_s = rates.collective_start_s + rounds * block.hops * rates.hop_s
     rate = block.links * rates.link_bytes_per_s * _share(collective.kind, rates)
     seconds = latency_s + received_bytes / rate
-    if collective.kind == "all-reduce":
+    if collective.kind == "all-reduce" and block.chips <= SMALL_GROUP:
         # Small arrays are exchanged whole, in one round: each chip adds up those of all others.
         whole_s = SMALL_START_S + block.hops * rates.hop_s + (block.chips - 1) * collective.operand_bytes / rate
         seconds = min(seconds, whole_s)
