@@ -167,7 +167,7 @@ def settle_batch(devices: int, batch_size: int, fits: Callable[[int], bool]) -> 
 
     Example:
         >>> settle_batch(8, 6144, lambda batch: batch < 6400), settle_batch(8, 6144, lambda batch: batch < 6000)
-        (6336, 5952)
+        (6336, 5888)
     """
     if fits(batch_size):
         while fits(larger := _larger_batch(batch_size, devices)):
