@@ -4,6 +4,8 @@ For each pair of `shard_pairs.py`, a model on a slice, every candidate of the se
 compiles only the 8 that its estimate puts first. The table tells how much slower the best of these is than the best of
 all, and the rank that the estimate gave to the best of all.
 
+The rules by which MaxText, Levanter and the scaling book split a transformer by hand compete with the candidates.
+
 Candidates are compiled up to their schedules, in a tenth of the time of a compilation.
 
 Writes `benchmarks/results/shard_accuracy.json` after each candidate; candidates in it are not compiled again.
@@ -12,7 +14,9 @@ Writes `benchmarks/results/shard_accuracy.json` after each candidate; candidates
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -23,16 +27,37 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "benchmarks")]
 import anytpu as tpu  # noqa: E402  # isort: skip
 
+from jax.sharding import PartitionSpec  # noqa: E402
+
 from anytpu.planning.jobs.job import PlanJob  # noqa: E402
 from anytpu.planning.jobs.settings import PlanSettings  # noqa: E402
 from anytpu.planning.records.target import target_named  # noqa: E402
 from anytpu.planning.shardings.depth import SearchedJob  # noqa: E402
 from anytpu.planning.shardings.search import traced_job  # noqa: E402
 from anytpu.planning.shardings.slice_search import SliceSearch  # noqa: E402
-from shard_pairs import PAIRS, Pair  # noqa: E402
+from anytpu.program.placed import axes_text  # noqa: E402
+from anytpu.sharding import ModelLayout, resolve  # noqa: E402
+from shard_pairs import PAIRS, Pair, Transformer  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "shard_accuracy.json"
 COMPILED = 8
+
+
+_SPLIT_BLOCKS = {
+    "/(query|key|value)$": (None, "data", "model", None),
+    "/out$": (None, "model", None, "data"),
+    "/(up|gate)$": (..., "data", "model"),
+    "/down$": (..., "model", "data"),
+}
+HAND = {
+    # MaxText/configs/base.yml, logical_axis_rules: embed over fsdp, vocab, mlp and heads over tensor.
+    "MaxText": {**_SPLIT_BLOCKS, "/embedding$": ("model", "data"), "/logits$": ("data", "model")},
+    # Levanter, TrainerConfig: embed over data; tensor_parallel_axes of its configurations: mlp and heads.
+    "Levanter": {**_SPLIT_BLOCKS, "/embedding$": (None, "data"), "/logits$": ("data", None)},
+    # https://jax-ml.github.io/scaling-book/training: In[D_X, F_Y], Out[F_Y, D_X]; its vocabulary is whole.
+    "scaling book": {**_SPLIT_BLOCKS, "/embedding$": (), "/logits$": ("data", None)},
+}
+"""Partitions that people write by hand, by the end of a weight's name; `...` stands for the axes before."""
 
 
 def main() -> None:
@@ -74,16 +99,38 @@ def compiled(pair: Pair, before: dict[str, Any]) -> Iterator[dict[str, Any]]:
         }
         for sharding in search.shardings
     ]
-    for sharding, row in zip(search.shardings, rows, strict=True):
+    layouts = [sharding.layout for sharding in search.shardings]
+    for layout in by_hand(pair, target.devices):
+        layouts.append(layout)
+        name = f"{layout.name} ({axes_text(layout.axes)})"
+        rows.append({"layout": name, "estimate_s": None, "is_chosen": False, "reason": ""})
+    for layout, row in zip(layouts, rows, strict=True):
         if row["reason"]:
             continue
         if row["layout"] in times:
             row["step_s"] = times[row["layout"]]["step_s"]
             continue
-        row["step_s"] = search.job.predict(sharding.layout, target, settings).step_s
+        row["step_s"] = search.job.predict(layout, target, settings).step_s
         print(f"  {pair.key}: {time.monotonic() - started:5.0f} s  {row['layout']}: {row['step_s']}", flush=True)
         yield {"weights": pair.weights, "is_whole": False, "candidates": rows}
     yield {"weights": pair.weights, "is_whole": True, "candidates": rows}
+
+
+def by_hand(pair: Pair, devices: int) -> Iterator[ModelLayout]:
+    """Yield the layouts of the rules for one and two devices along "model"; none for a pair that is no transformer."""
+    model = getattr(pair.build, "__self__", None)
+    if not isinstance(model, Transformer) or not model.vocabulary:
+        return
+    for name, rules in HAND.items():
+        for size in (size for size in (1, 2) if model.kv_heads % size == 0):
+
+            def partition(path: str, shape: tuple[int, ...], rules: dict[str, Any] = rules) -> PartitionSpec:
+                spec = next((spec for end, spec in rules.items() if re.search(end, path)), ())
+                whole = (None,) * (len(shape) + 1 - len(spec))
+                return PartitionSpec(*(part for each in spec for part in (whole if each is ... else (each,))))
+
+            layout = resolve(partition, {"data": devices // size, "model": size}, devices)
+            yield dataclasses.replace(layout, name=name)
 
 
 def judged(row: dict[str, Any]) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def layout_map(model: str) -> keras.distribution.LayoutMap:
     devices = [f"cpu:{index}" for index in range(8)]
     layouts = keras.distribution.LayoutMap(keras.distribution.DeviceMesh((2, 4), ("data", "model"), devices))
     for pattern, axes in MAPS[model].items():
-        layouts[pattern] = axes
+        layouts[f".*{pattern}"] = axes
     return layouts
 
 

@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import keras
 import pytest
 
 import anytpu as tpu
 from anytpu.errors import SettingError
 from anytpu.planning.commands.planning import job_and_settings, job_named
 from anytpu.planning.serving.language_models import language_models, nearest_language_model
+from anytpu.program.placed import parts_of
+from anytpu.sharding import resolve
 from forked import python
 from source_tree import ROOT
 
@@ -43,6 +46,9 @@ def test_an_unknown_preset_names_the_nearest():
     assert text_of("zzz") == f"'zzz' is not a known language model. Known: {KNOWN}. {another}"
     assert text_of(7) == "preset must be the name of a language model, such as 'gemma3_1b', not 7"
     assert nearest_language_model("qwen3_8b_instruct_en") == "qwen3_8b_en"
+    assert nearest_language_model("deepseek_v3") == "qwen3_moe_235b_a22b_en"
+    assert nearest_language_model("mixtral_8x7b") == "mixtral_8_7b_en"
+    assert nearest_language_model("gemma4_31b") == "gemma4_31b_text"
 
 
 def test_wrong_settings():
@@ -65,8 +71,8 @@ def test_the_sizes_are_those_that_keras_hub_publishes(preset: str):
     entry = language_models()[preset]
     assert model.backbone.count_params() == entry["params"]
     published = type(model.backbone).presets.get(preset)
-    # KerasHub publishes Qwen 2.5 7B without its output layer.
-    if published is not None and preset != "qwen2.5_7b_en":
+    # KerasHub publishes Qwen 2.5 7B without its output layer, and Llama 3.2 with one beside its embedding.
+    if published is not None and preset not in ("qwen2.5_7b_en", "llama3.2_1b", "llama3.2_3b"):
         assert published["metadata"]["params"] == entry["params"]
     assert x["token_ids"].shape == y.shape == (1, 16)
 
@@ -106,3 +112,27 @@ def test_the_page_fine_tunes_a_small_model(tmp_path: Path):
 def test_the_links_of_the_page_lead_somewhere():
     page = (ROOT / "docs/language_models.md").read_text(encoding="utf-8")
     assert all((ROOT / "docs" / link).exists() for link in re.findall(r"\]\((?!http)([^)#]+)", page))
+
+
+SMALLEST = {entry["family"]: name for name, entry in reversed(language_models().items())}
+
+
+@with_hub
+@pytest.mark.parametrize("preset", SMALLEST.values())
+def test_a_layout_map_splits_an_adapted_model_as_keras_does(preset: str):
+    model, _ = tpu.language_model(preset, 16, lora_rank=4)
+    devices = [f"cpu:{index}" for index in range(8)]
+    layouts = keras.distribution.LayoutMap(keras.distribution.DeviceMesh((1, 8), ("batch", "model"), devices))
+    # As in the notebook that fine-tunes Gemma: kernels of attention and embeddings, by their last axis.
+    paths = {re.sub(r"\d+", r"\\d+", variable.path): len(variable.shape) for variable in model.variables}
+    for key in (key for key in paths if re.fullmatch(r".*(query|key|value|embedding).*(kernel|embeddings)", key)):
+        layouts[key] = (None,) * (paths[key] - 1) + ("model",)
+    parallel = keras.distribution.ModelParallel(layout_map=layouts, batch_dim_name="batch")
+    layout = resolve(parallel, None, 8)
+    ours = {variable.path: layout.spec_of(variable.path, tuple(variable.shape)) for variable in model.variables}
+    for variable in model.variables:
+        theirs = parts_of(parallel.get_variable_layout(variable).axes)
+        assert (ours[variable.path] or ()) == (theirs if any(theirs) else ()), variable.path
+    adapters = [path for path in ours if "lora" in path]
+    assert adapters and not any(ours[path] for path in adapters)
+    assert any(spec and any(spec) for spec in ours.values())

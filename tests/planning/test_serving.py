@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -13,6 +14,10 @@ from anytpu.errors import ProgramError, SettingError
 
 layers = keras.layers
 WIDTH, HEADS, WORDS, LAYERS = 256, 4, 1024, 2
+CACHE_BYTES = LAYERS * 2 * 512 * WIDTH * 4
+"""Keys and values of a sequence of 512 tokens."""
+
+WEIGHTS_BYTES = 4 * (WORDS * WIDTH + LAYERS * 4 * (WIDTH * WIDTH + WIDTH))
 
 
 class Attention(layers.Layer):
@@ -67,30 +72,56 @@ def words() -> Model:
     return model
 
 
-def test_answers_on_one_device(capsys: pytest.CaptureFixture[str]):
+def test_answers_on_one_device(capsys: pytest.CaptureFixture[str], tmp_path: Path):
     plan = tpu.plan_serving(words(), 8, "v5e-1", prompt_tokens=384, new_tokens=128)
     serving = plan["v5e-1"]
     assert serving.fits
     # Keys and values of each layer in float32, as the specs say.
-    assert serving.cache_bytes == LAYERS * 2 * 8 * 512 * WIDTH * 4
+    assert serving.cache_bytes == 8 * CACHE_BYTES
     assert serving.answer_s == serving.prefill.step_s + 128 * serving.decode.step_s
     assert serving.tokens_per_s == 8 * 128 / serving.answer_s
     # The weights and the cache are read once, at 819 GB/s at most.
     weights = next(part.bytes for part in serving.decode.memory.parts if part.kind == "frozen")
     assert serving.decode.interval_s[1] > (weights + serving.cache_bytes) / 819e9
     assert serving.usd_per_million_tokens == pytest.approx(1e6 * 1.2 / 3600 / serving.tokens_per_s)
-    # Of the bytes of the decode step, all but weights and code grow with the batch.
-    memory = serving.decode.memory
-    growing = memory.peak_bytes - sum(part.bytes for part in memory.parts if part.kind in ("frozen", "state", "code"))
-    assert 1000 < serving.largest_batch <= memory.limit_bytes / growing * 8
+    # Weights and cache alone would leave room for 8,060 sequences.
+    assert 7000 < serving.largest_batch < 8060
     with pytest.raises(SettingError) as caught:
         plan["v5e-8"]
     assert str(caught.value) == "no slice is named 'v5e-8'; planned were v5e-1"
     assert "Serving on v5e-1, batch 8" in repr(plan)
+    assert plan.to_html(tmp_path / "answers.html").read_text(encoding="utf-8").count("<tr>") == 2
     plan.show()
     shown = capsys.readouterr().out
     assert "Answers of words: 8 sequences at once, prompts of 384 tokens, 128 new tokens" in shown
     assert serving.to_record()["tokens_per_s"] == serving.tokens_per_s
+
+
+def test_without_the_compiler_shapes_tell_the_cache_and_the_largest_batch(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("anytpu._env.libtpu_version", lambda: None)
+    largest = set()
+    for batch, tpus in ((8, ["v5e-1", "v5e-4"]), (64, ["v5e-1"])):
+        plan = tpu.plan_serving(words(), batch, tpus, prompt_tokens=384, new_tokens=128)
+        serving = plan["v5e-1"]
+        assert serving.decode.is_floor and serving.fits
+        assert serving.cache_bytes == batch * CACHE_BYTES
+        assert serving.weights_bytes == WEIGHTS_BYTES
+        largest.add(serving.largest_batch)
+        # A token of each sequence is an input beside its keys and values.
+        each = CACHE_BYTES + 4
+        room_bytes = serving.decode.memory.limit_bytes - WEIGHTS_BYTES
+        assert serving.largest_batch == int(room_bytes / each)
+    assert len(largest) == 1
+
+
+def test_the_largest_batch_does_not_depend_on_the_batch():
+    few, many = (tpu.plan_serving(words(), batch, prompt_tokens=384, new_tokens=128)["v5e-1"] for batch in (1, 64))
+    assert few.largest_batch == many.largest_batch
+    # With pages, the cache is the mean over an answer, and it is read once at the peak rate.
+    mean = (384 + 129 / 2) / 512
+    assert few.paged_cache_bytes == pytest.approx(mean * few.cache_bytes)
+    assert few.paged_token_s == pytest.approx((few.weights_bytes + few.paged_cache_bytes) / 819e9)
+    assert many.largest_batch < many.paged_batch
 
 
 def test_sequences_are_split_over_devices():

@@ -64,8 +64,14 @@ def test_single_cores_have_half_a_chip():
         ("v5e8", f"'v5e8' is not a TPU that can be planned for. Did you mean \"v5e-8\"? {KNOWN}"),
         (
             "v5e-8, v6e-8",
-            "'v5e-8, v6e-8' is not a TPU that can be planned for. For several slices pass a list, ['v5e-8', 'v6e-8']. "
-            f"{KNOWN}",
+            "'v5e-8, v6e-8' is not a TPU that can be planned for. For several slices pass a list, ['v5e-8', 'v6e-8']; "
+            f"in a shell, --tpu v5e-8,v6e-8. {KNOWN}",
+        ),
+        ("v5e", f"'v5e' is not a TPU that can be planned for. Add the size of the slice: \"v5e-8\". {KNOWN}"),
+        (
+            "v2-8 v3-8",
+            "'v2-8 v3-8' is not a TPU that can be planned for. For several slices pass a list, ['v2-8', 'v3-8']; in a "
+            f"shell, --tpu v2-8,v3-8. {KNOWN}",
         ),
         ("", f"'' is not a TPU that can be planned for. {KNOWN}"),
         ("v4i-4", f"'v4i-4' is not a TPU that can be planned for. {KNOWN}"),

@@ -97,11 +97,21 @@ def test_a_layout_map_is_read_as_keras_reads_it():
     layouts = keras.distribution.LayoutMap(mesh)
     layouts["dense.*kernel"] = (None, "model")
     layouts["dense.*output"] = ("batch", None)
+    layouts["dense_2.*"] = ("model", None)
     layout = resolve(layouts, None, 8)
     assert (layout.axes, layout.row_axes, layout.is_literal) == ((("batch", 4), ("model", 2)), ("batch",), True)
     assert layout.spec_of("dense_1/kernel", (4, 4)) == ((), ("model",))
-    assert layout.patterns == ("dense.*kernel",)
-    assert layout.outputs == {"dense.*output": (("batch",), ())}
+    # Keys are whole paths.
+    assert layout.spec_of("net/dense_1/kernel", (4, 4)) == layout.spec_of("dense_1/lora_kernel_a", (4, 2)) is None
+    assert layout.patterns == ("dense.*kernel", "dense_2.*")
+    assert layout.outputs == ("dense.*output",)
+    with pytest.raises(SettingError) as error:
+        layout.spec_of("dense_2/kernel", (4, 4))
+    assert str(error.value) == (
+        "Keras refuses its LayoutMap for 'dense_2/kernel': Path 'dense_2/kernel' matches multiple layout specification "
+        "keys: ['dense.*kernel', 'dense_2.*']. Please make sure each tensor/variable path only matches at most one "
+        "layout specification key in the LayoutMap."
+    )
 
 
 def test_a_resolved_layout_is_taken_as_it_is():

@@ -121,7 +121,7 @@ def layout_map(**layouts):
     devices = [f"cpu:{index}" for index in range(8)]
     made = keras.distribution.LayoutMap(keras.distribution.DeviceMesh((4, 2), ("batch", "model"), devices))
     for pattern, axes in layouts.items():
-        made[pattern.replace("__", "/")] = axes
+        made[f".*{pattern.replace('__', '/')}"] = axes
     return resolve(made, None, 8)
 
 
@@ -141,10 +141,35 @@ def test_a_layout_map_constrains_the_outputs_that_it_names_and_nothing_else(netw
     assert keras.distribution.distribution() is None
 
 
-def test_an_output_that_no_layer_has_is_refused(network):
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        (".*side/output", "the pattern '.*side/output' of the layout matches the output of no layer of the step."),
+        (
+            "up/output",
+            "the pattern 'up/output' of the layout matches the output of no layer of the step. Keras matches whole "
+            "paths, such as 'net/up/output': write '.*up/output'.",
+        ),
+        (
+            "up/kernel",
+            "the pattern 'up/kernel' of the layout matches no weight of 'net/train'. Keras matches whole paths, such "
+            "as 'net/up/kernel': write '.*up/kernel'.",
+        ),
+        (
+            "upp/kernel",
+            "the pattern 'upp/kernel' of the layout matches no weight of 'net/train'. The nearest names are "
+            "'net/up/kernel', 'net/down/kernel', 'sgd/learning_rate'.",
+        ),
+    ],
+)
+def test_a_key_of_a_layout_map_that_matches_nothing_is_refused(network, pattern, message):
+    layouts = keras.distribution.LayoutMap(
+        keras.distribution.DeviceMesh((4, 2), ("batch", "model"), [f"cpu:{index}" for index in range(8)])
+    )
+    layouts[pattern] = ("batch", None)
     with pytest.raises(SettingError) as error:
-        place(network, layout_map(side__output=("batch", None)))
-    assert str(error.value) == "the pattern 'side/output' of the layout matches the output of no layer of the step"
+        place(network, resolve(layouts, None, 8))
+    assert str(error.value) == message
     assert keras.distribution.distribution() is None
 
 

@@ -22,8 +22,8 @@ def model_parallel():
     """Return the distribution that a program makes: its mesh is over all devices that Keras lists."""
     devices = keras.distribution.list_devices()
     layouts = keras.distribution.LayoutMap(keras.distribution.DeviceMesh((4, 2), ("batch", "model"), devices))
-    layouts["up/kernel"] = (None, "model")
-    layouts["up/output"] = ("batch", "model")
+    layouts[".*up/kernel"] = (None, "model")
+    layouts[".*up/output"] = ("batch", "model")
     return keras.distribution.ModelParallel(layout_map=layouts, batch_dim_name="batch")
 
 

@@ -34,7 +34,7 @@ def escape(text: object) -> Markup:
     """
     if isinstance(text, Markup):
         return text
-    visible = "".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in str(text))
+    visible = "".join(char if char.isprintable() or char in "\n\t\u00a0" else "\ufffd" for char in str(text))
     return Markup(html.escape(visible))
 
 

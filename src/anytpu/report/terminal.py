@@ -72,7 +72,7 @@ def say(console: Console, text: str = "", style: str | None = None) -> None:
 
 
 def hang(start: str, text: str, width: int) -> list[str]:
-    """Wrap a text with a hanging indent. Words, and so paths, are never broken.
+    """Wrap a text with a hanging indent. Words, and so paths, are never broken, nor a percentage from its sign.
 
     Args:
         start: beginning of the first line; the other lines are indented by its width.
@@ -84,8 +84,10 @@ def hang(start: str, text: str, width: int) -> list[str]:
         ['GPU  this machine has no', '     NVIDIA GPU']
     """
     room = max(width - len(start), 20)
-    lines = textwrap.wrap(text, room, break_on_hyphens=False, break_long_words=False) or [""]
-    return [(start if index == 0 else " " * len(start)) + line for index, line in enumerate(lines)]
+    # A no-break space is no place to break for `textwrap`.
+    kept = text.replace(" %", "\u00a0%")
+    lines = textwrap.wrap(kept, room, break_on_hyphens=False, break_long_words=False) or [""]
+    return [f"{' ' * len(start) if index else start}{line}".replace("\u00a0", " ") for index, line in enumerate(lines)]
 
 
 def bar(fraction: float, width: int) -> str:

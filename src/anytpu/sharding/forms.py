@@ -2,13 +2,12 @@
 
 Idea: every form is a mesh with named axes and a function from a weight's name and shape to its partition.
 
-Rule: a `keras.distribution.LayoutMap` is literal: it is read as Keras reads it, and nothing is added. With every other
-form the slots of the optimizer and the activations follow the weights (`placing.py`).
+Rule: a `keras.distribution.LayoutMap` is literal: Keras itself reads it, and nothing is added. With every other form
+the slots of the optimizer and the activations follow the weights (`placing.py`).
 """
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import inspect
 import math
@@ -220,19 +219,24 @@ def _mesh_axes(mesh: Any) -> tuple[tuple[str, int], ...]:
 
 
 def _of_layout_map(layout: Any, rows: tuple[str, ...] = ()) -> ModelLayout:
-    """Return a `keras.distribution.LayoutMap` as Keras reads it: the exact path first, then `re.search`."""
+    """Return the layout of a `keras.distribution.LayoutMap`: Keras itself reads each path."""
     axes = _mesh_axes(layout.device_mesh)
+    for pattern in layout:
+        _check_pattern(pattern)
+        _checked_spec(repr(pattern), layout[pattern].axes, axes)
+
+    def spec_of(name: str, shape: tuple[int, ...]) -> Spec | None:
+        try:
+            found = layout[name]
+        except ValueError as error:
+            raise SettingError(f"Keras refuses its LayoutMap for {name!r}: {error}") from error
+        return None if found is None else parts_of(found.axes)
+
+    # A key for the output of a layer ends so, as the path that Keras asks for.
+    outputs = tuple(pattern for pattern in layout if pattern.endswith("output"))
+    weights = tuple(pattern for pattern in layout if pattern not in outputs)
     rows = rows or (axes[0][0],)
-    specs = {pattern: _checked_spec(repr(pattern), layout[pattern].axes, axes) for pattern in layout}
-    weights = {pattern: partition_of(spec) for pattern, spec in specs.items() if not _is_output(pattern)}
-    outputs = {pattern: spec for pattern, spec in specs.items() if _is_output(pattern)}
-    resolved = _of_patterns(weights, axes, rows)
-    return dataclasses.replace(resolved, name="LayoutMap", is_literal=True, outputs=outputs)
-
-
-def _is_output(pattern: str) -> bool:
-    """Return whether a key of a LayoutMap is for the output of a layer."""
-    return pattern.endswith("output")
+    return ModelLayout("LayoutMap", axes, rows, spec_of, weights, is_literal=True, outputs=outputs)
 
 
 def _checked_spec(owner: str, partition: Any, axes: tuple[tuple[str, int], ...]) -> Spec:

@@ -1,69 +1,77 @@
 """`constrained_outputs`: the partitions of layer outputs in a Keras LayoutMap.
 
-Idea: a key of a LayoutMap such as "block/dense/output" is the output of a layer. Keras's layers ask the current
-distribution for it whenever they are called, so a distribution of ours answers while a step is traced.
+Idea: a path such as "block/dense/output" is the output of a layer. Keras's layers ask the current distribution for it
+whenever they are called, so a distribution of ours answers while a step is traced.
 
-Rule: a key that no layer asked for is an error, as a pattern that matches no weight is.
+Rule: a key for outputs that no layer asked for is an error, as a pattern that matches no weight is.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from jax.sharding import AbstractMesh, NamedSharding
 
 from anytpu.errors import SettingError
 from anytpu.program.placed import partition_of
+from anytpu.sharding.layouts import ModelLayout
 
 
 @contextlib.contextmanager
-def constrained_outputs(outputs: Mapping[str, Any], mesh: AbstractMesh) -> Iterator[None]:
-    """Constrain the outputs of Keras's layers inside a block.
+def constrained_outputs(layout: ModelLayout, mesh: AbstractMesh) -> Iterator[None]:
+    """Constrain the outputs of Keras's layers inside a block; a layout that is no LayoutMap constrains none.
 
     Args:
-        outputs: partition of each output by the pattern of its path.
+        layout: the layout.
         mesh: the mesh.
 
     Raises:
         SettingError: (at the end of the block) no layer was called whose output a pattern matches.
     """
-    if not outputs:
+    if not layout.is_literal:
         yield
         return
     import keras
 
-    before, answering = keras.distribution.distribution(), _OutputLayouts(outputs, mesh)
+    before, answering = keras.distribution.distribution(), _OutputLayouts(layout, mesh)
     keras.distribution.set_distribution(answering)
     try:
         yield
     finally:
         keras.distribution.set_distribution(before)
-    for pattern in outputs:
-        if pattern not in answering.matched:
-            raise SettingError(f"the pattern {pattern!r} of the layout matches the output of no layer of the step")
+    for pattern in layout.outputs:
+        if not any(re.fullmatch(pattern, path) for path in answering.asked):
+            raise SettingError(
+                f"the pattern {pattern!r} of the layout matches the output of no layer of the step."
+                f"{whole_path_hint(pattern, answering.asked)}"
+            )
+
+
+def whole_path_hint(pattern: str, paths: Iterable[str]) -> str:
+    """Return the remedy for a key of a LayoutMap that is found inside of a path only; "" if it is in none."""
+    found = next((path for path in paths if re.search(pattern, path)), None)
+    return f" Keras matches whole paths, such as {found!r}: write {'.*' + pattern!r}." if found else ""
 
 
 class _OutputLayouts:
     """The two questions that Keras asks a distribution while a model is called.
 
     Attributes:
-        matched: patterns that matched an output.
+        asked: paths of the outputs.
     """
 
-    def __init__(self, outputs: Mapping[str, Any], mesh: AbstractMesh) -> None:
-        self._outputs, self._mesh = outputs, mesh
-        self.matched: set[str] = set()
+    def __init__(self, layout: ModelLayout, mesh: AbstractMesh) -> None:
+        self._layout, self._mesh = layout, mesh
+        self.asked: set[str] = set()
 
     def get_tensor_layout(self, path: str) -> NamedSharding | None:
-        """Return the sharding of a layer's output, by its exact path or by the first pattern in it."""
-        pattern = path if path in self._outputs else next((p for p in self._outputs if re.search(p, path)), None)
-        if pattern is None:
-            return None
-        self.matched.add(pattern)
-        return NamedSharding(self._mesh, partition_of(self._outputs[pattern]))
+        """Return the sharding of a layer's output by its path."""
+        self.asked.add(path)
+        spec = self._layout.spec_of(path, ())
+        return None if spec is None else NamedSharding(self._mesh, partition_of(spec))
 
     def get_variable_layout(self, variable: Any) -> None:
         """Return None: a variable that is made in a trace is whole."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from anytpu.program.placed import axes_text
 from anytpu.program.rematerialising import Remat
@@ -29,7 +29,7 @@ class ModelLayout:
         patterns: patterns that must each match a weight.
         is_literal: whether activations are left to XLA and to the model's own constraints.
         inner: mesh axes by position for axes of the batch that are not its rows: {1: ("sequence",)} splits sequences.
-        outputs: for a LayoutMap, the partitions of outputs of layers by their patterns.
+        outputs: patterns of a LayoutMap that must each match the output of a layer.
         specs: for a layout that a search chose for one model, the partition of each array by its name, in order.
         shapes: the shape of each of these arrays.
         is_open: whether a strategy chooses a layout for each model in place of this one, as "auto" does.
@@ -43,7 +43,7 @@ class ModelLayout:
     patterns: tuple[str, ...] = ()
     is_literal: bool = False
     inner: Mapping[int, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    outputs: Mapping[str, Spec] = dataclasses.field(default_factory=dict)
+    outputs: tuple[str, ...] = ()
     specs: Mapping[str, Spec] = dataclasses.field(default_factory=dict, repr=False)
     shapes: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict, repr=False)
     is_open: bool = False
@@ -68,7 +68,13 @@ class ModelLayout:
         return f"<ModelLayout: {self}>"
 
 
-def split_largest(shape: tuple[int, ...], parts: tuple[str, ...], sizes: Mapping[str, int], taken: Spec = ()) -> Spec:
+def split_largest(
+    shape: tuple[int, ...],
+    parts: tuple[str, ...],
+    sizes: Mapping[str, int],
+    taken: Spec = (),
+    first: Collection[int] = (),
+) -> Spec:
     """Return a partition whose largest divisible axis is split over mesh axes; whole if the shards would be too small.
 
     Args:
@@ -76,6 +82,7 @@ def split_largest(shape: tuple[int, ...], parts: tuple[str, ...], sizes: Mapping
         parts: the mesh axes, all for one axis of the array.
         sizes: size of each mesh axis.
         taken: partition so far; axes that it splits are left alone.
+        first: indices of axes that are split before larger ones.
 
     Example:
         >>> split_largest((512, 2048), ("data",), {"data": 8})
@@ -89,5 +96,5 @@ def split_largest(shape: tuple[int, ...], parts: tuple[str, ...], sizes: Mapping
     free = [axis for axis, size in enumerate(shape) if not spec[axis] and size % pieces == 0]
     if not free or pieces == 1:
         return taken
-    spec[max(free, key=lambda axis: shape[axis])] = parts
+    spec[max([axis for axis in free if axis in first] or free, key=lambda axis: shape[axis])] = parts
     return tuple(spec)

@@ -28,7 +28,7 @@ from anytpu.program.program import Layout, Placement, Program, state_names
 from anytpu.program.rematerialising import Remat, rematerialised
 from anytpu.program.unplaced import ConstrainedStep
 from anytpu.sharding.constraints import Constraints
-from anytpu.sharding.layer_outputs import constrained_outputs
+from anytpu.sharding.layer_outputs import constrained_outputs, whole_path_hint
 from anytpu.sharding.layouts import ModelLayout, Spec
 from anytpu.sharding.logical_axes import Axes, AxisLevel, logical_axes
 from anytpu.sharding.searched import rename_to_state
@@ -128,7 +128,7 @@ def place(program: Program, layout: ModelLayout, traced: TracedStep | None = Non
         mesh = Placement(layout.axes, (), device=device)
         shapes = {name: tuple(leaf.shape) for name, leaf in zip(names, leaves, strict=True)}
         tables = [(name, shapes[name]) for name in program.tables]
-        with inside(mesh), constrained_outputs(layout.outputs, mesh_of(mesh)), tracing_for(layout, tables):
+        with inside(mesh), constrained_outputs(layout, mesh_of(mesh)), tracing_for(layout, tables):
             traced = trace_step(program)
     # 3. The partitions of state and batch, and those of the activations that follow from them.
     traced = traced.rematerialised(layout.remat)
@@ -205,9 +205,9 @@ def axis_parts(traced: TracedStep, layout: ModelLayout, specs: Sequence[Spec]) -
 def _state_specs(program: Program, layout: ModelLayout, axes: Sequence[Axes]) -> list[Spec]:
     """Return the partition of each leaf of the state; a leaf without one follows another with the same axes."""
     names, leaves = state_names(program), jax.tree.leaves(program.state)
-    for pattern in unmatched_patterns(layout, names):
-        raise SettingError(_unmatched(program.name, pattern, names))
-    own = [layout.spec_of(name, tuple(leaf.shape)) for name, leaf in zip(names, leaves, strict=True)]
+    for fault in _unmatched(program.name, layout, names):
+        raise SettingError(fault)
+    own = _own_specs(program, layout)
     for name, leaf, spec in zip(names, leaves, own, strict=True):
         check_spec(name, tuple(leaf.shape), spec or (), dict(layout.axes))
     followed: dict[tuple[Any, Axes], Spec] = {}
@@ -220,6 +220,28 @@ def _state_specs(program: Program, layout: ModelLayout, axes: Sequence[Axes]) ->
     ]
 
 
+def _own_specs(program: Program, layout: ModelLayout) -> list[Spec | None]:
+    """Return the partition of each leaf of the state; None for one that follows another leaf.
+
+    In a LayoutMap over a model of Keras, a slot has the partition of the weight in its name, as Keras's optimizers give
+    it. Any other array that no key matches is whole.
+    """
+    names, leaves = state_names(program), jax.tree.leaves(program.state)
+    shapes = [tuple(leaf.shape) for leaf in leaves]
+    own = [layout.spec_of(name, shape) for name, shape in zip(names, shapes, strict=True)]
+    if not (layout.is_literal and program.state_kinds):
+        return own
+    named = zip(names, shapes, own, program.state_kinds, strict=True)
+    weights = [(f"{name.replace('/', '_')}_", shape, spec) for name, shape, spec, kind in named if kind == "weights"]
+    for index, kind in enumerate(program.state_kinds):
+        # "adam/dense_kernel_velocity" is a slot of "dense/kernel"; the longest such name is that of its weight.
+        slot = names[index].partition("/")[2]
+        found = [weight for weight in weights if slot.startswith(weight[0]) and weight[1] == shapes[index]]
+        if kind == "slots" and found:
+            own[index] = max(found, key=lambda weight: len(weight[0]))[2]
+    return [spec or () for spec in own]
+
+
 def layout_faults(program: Program, layout: ModelLayout) -> list[str]:
     """Return a sentence for each rule of a layout that does not fit a program's state; none if it can be placed.
 
@@ -229,7 +251,7 @@ def layout_faults(program: Program, layout: ModelLayout) -> list[str]:
     """
     names, leaves = state_names(program), jax.tree.leaves(program.state)
     layout = with_tables(rename_to_state(layout, names, [tuple(leaf.shape) for leaf in leaves]), program.tables)
-    faults = [_unmatched(program.name, pattern, names) for pattern in unmatched_patterns(layout, names)]
+    faults = _unmatched(program.name, layout, names)
     for name, leaf in zip(names, leaves, strict=True):
         try:
             check_spec(name, leaf.shape, layout.spec_of(name, leaf.shape) or (), dict(layout.axes))
@@ -240,18 +262,25 @@ def layout_faults(program: Program, layout: ModelLayout) -> list[str]:
 
 def unmatched_patterns(layout: ModelLayout, names: Sequence[str]) -> list[str]:
     """Return the patterns of a layout that match none of the names."""
+    matches = re.fullmatch if layout.is_literal else re.search  # Keras matches whole paths.
     return [
         pattern
         for pattern in layout.patterns
         # The names of a searched layout are no regular expressions.
-        if pattern not in names and (layout.specs or not any(re.search(pattern, name) for name in names))
+        if pattern not in names and (layout.specs or not any(matches(pattern, name) for name in names))
     ]
 
 
-def _unmatched(program_name: str, pattern: str, names: Sequence[str]) -> str:
-    near = difflib.get_close_matches(pattern, names, 3, 0.3)
-    nearest = f" The nearest names are {', '.join(map(repr, near))}." if near else ""
-    return f"the pattern {pattern!r} of the layout matches no weight of {program_name!r}.{nearest}"
+def _unmatched(program_name: str, layout: ModelLayout, names: Sequence[str]) -> list[str]:
+    """Return a sentence for each pattern of a layout that matches none of the names."""
+    faults = []
+    for pattern in unmatched_patterns(layout, names):
+        near = difflib.get_close_matches(pattern, names, 3, 0.3)
+        hint = (layout.is_literal and whole_path_hint(pattern, names)) or (
+            f" The nearest names are {', '.join(map(repr, near))}." if near else ""
+        )
+        faults.append(f"the pattern {pattern!r} of the layout matches no weight of {program_name!r}.{hint}")
+    return faults
 
 
 def check_spec(name: str, shape: tuple[int, ...], spec: Spec, sizes: Mapping[str, int]) -> None:

@@ -404,6 +404,10 @@ def test_what_is_nothing_to_plan(folder: Path, capsys: pytest.CaptureFixture[str
         "'resnet' cannot be planned; name a function in a file, like train.py:create_model, or a program "
         "file, .anytpu or .mlir"
     )
+    assert error_of(capsys, "net.keras") == (
+        "'net.keras' is a saved model, and a plan needs a compiled one: write train.py with a function, def "
+        "create_model(): return keras.models.load_model('net.keras'), and plan train.py:create_model"
+    )
     assert error_of(capsys, "train.py") == (
         "name the function of train.py that returns the model, like train.py:create_model; its functions are "
         "create_model, uncompiled"

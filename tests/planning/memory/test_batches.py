@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anytpu.errors import NoAnswerError, PlanError
-from anytpu.planning.memory.batches import FINE_ENOUGH, MAX_TRIES, search_largest_batch
+from anytpu.planning.memory.batches import FINE_ENOUGH, MAX_TRIES, search_largest_batch, settle_batch
 from anytpu.planning.records import MemoryUse
 
 LIMIT = 10_000_000
@@ -40,6 +40,27 @@ def test_what_is_found_fits_and_the_next_does_not(devices, fixed, each, bend, st
     units = found.batch_size // (8 * devices)
     if units and len(found.tried) < MAX_TRIES:
         assert not memory_at(8 * devices * (units + max(1, units // FINE_ENOUGH))).fits
+
+
+@given(st.integers(1, 64), st.integers(1, 100_000), st.integers(0, 100_000))
+def test_a_settled_batch_fits_and_a_32nd_more_does_not(devices, largest, found):
+    unit = 8 * devices
+    found = found // unit * unit or 4 * devices
+    tried: dict[int, bool] = {}
+
+    def fits(batch: int) -> bool:
+        assert batch not in tried and batch % devices == 0
+        tried[batch] = batch <= largest
+        return tried[batch]
+
+    settled = settle_batch(devices, found, fits)
+    if settled:
+        assert tried[settled]
+        next_larger = settled + (max(settled // unit // FINE_ENOUGH, 1) * unit if settled >= unit else settled)
+        # The next larger one was compiled, or one that is smaller still.
+        assert any(not tried[batch] for batch in tried if settled < batch <= next_larger)
+    else:
+        assert not any(tried.values()) and (len(tried) == 4 or min(tried) < 2 * devices)
 
 
 def test_few_compilations_on_a_straight_line():

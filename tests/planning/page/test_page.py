@@ -66,6 +66,9 @@ def test_the_load_of_a_host():
 
 def test_what_a_page_says():
     text = Reader(page(plan_samples.five())).text
+    # No window breaks a percentage from its number.
+    assert "3.3\u00a0% below" in text
+    text = text.replace("\u00a0", " ")
     for said in (
         "Plan of resnet50/train",
         "training, 2,048 examples a step, 1,281,167 examples an epoch, 90 epochs",

@@ -40,8 +40,10 @@ def test_a_notebook_gets_a_table():
     assert page.endswith("<p>A note.</p></div>")
 
 
-def test_pages_and_plots_are_those_of_a_plan(tmp_path):
-    with pytest.raises(SettingError, match="layouts have no page"):
-        SHARDINGS_REPORT.to_html(layouts(), tmp_path)
-    with pytest.raises(SettingError, match="layouts have no plots"):
+def test_a_table_has_a_page_and_no_plots(tmp_path):
+    path = layouts().to_html(tmp_path / "layouts.html")
+    assert layouts()._repr_html_() in path.read_text(encoding="utf-8")
+    with pytest.raises(SettingError) as error:
         SHARDINGS_REPORT.to_images(layouts(), tmp_path, "svg")
+    caption = SHARDINGS_REPORT.caption(layouts())
+    assert str(error.value) == f"{caption}: a table has no plots; write its page: to_html(path)"

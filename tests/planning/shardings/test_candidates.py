@@ -135,3 +135,19 @@ def test_heads_with_biases_of_positions_are_no_experts():
     names = [layout.name for layout in candidates(trace_step(programs.of(step, (weights, jnp.zeros((8, 32, 64))))), 4)]
     assert not any("expert" in name for name in names)
     assert "tensor=4" in names
+
+
+def test_fsdp_by_features_splits_each_weight_along_the_axis_between_blocks():
+    def step(weights, ids):
+        x = weights["table"][ids]
+        x = x + jax.nn.relu(x @ weights["up"]) @ weights["down"]
+        return weights, (x @ weights["table"].T).sum()
+
+    shapes = {"down": (512, 128), "table": (4096, 128), "up": (128, 512)}
+    weights = {name: jax.ShapeDtypeStruct(shape, "float32") for name, shape in shapes.items()}
+    ids = jax.ShapeDtypeStruct((64, 16), "int32")
+    traced = trace_step(programs.of(step, (weights, ids), batch_axis=0))
+    specs = {layout.name: tuple(layout.specs.values()) for layout in candidates(traced, 8)}
+    rows, columns = (("data",), ()), ((), ("data",))
+    assert specs["fsdp"] == (rows, rows, columns)
+    assert specs["fsdp by features"] == (columns, columns, rows)

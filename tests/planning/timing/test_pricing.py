@@ -45,6 +45,25 @@ def test_a_product_is_never_faster_than_the_matrix_units():
     assert found.priced_by == "roofline"
 
 
+def test_a_product_of_few_rows_streams_its_weight():
+    # On v5e products of one row reach 83 % of the memory's peak; these cycles are 2.3 times what its bytes take.
+    weight, row = "bf16[4096,16384]{1,0:T(8,128)(2,1)}", "bf16[1,4096]{1,0:T(2,128)(2,1)}"
+    result = "bf16[1,16384]{1,0:T(2,128)(2,1)}"
+    body = computation(
+        "product",
+        f"""%a = {row} parameter(0)
+        %b = {weight} parameter(1)
+        ROOT %dot = {result} convolution(%a, %b), dim_labels=bf_io->bf""",
+    )
+    v5e = target_named("v5e-1")
+    bytes_s = 2 * 4096 * 16384 / v5e.hbm_bytes_per_s
+    said = round(2.3 * bytes_s / 0.88 * rates_of(v5e).clock_hz)
+    lines = f"""%x = {row} parameter(0)
+    %w = {weight} parameter(1)
+    ROOT %r = {result} fusion(%x, %w), kind=kOutput, calls=%product, {cycles(said, "CLASSIC")}"""
+    assert bytes_s / price(lines, body, target=v5e).time_s == pytest.approx(0.83, rel=0.03)
+
+
 def test_bytes_of_eight_bits_are_multiplied_twice_as_fast():
     wide, narrow = (price(*product(8192, dtype, said=1000)) for dtype in ("bf16", "s8"))
     assert narrow.time_s == pytest.approx(wide.time_s / 2)

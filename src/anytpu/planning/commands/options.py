@@ -75,7 +75,8 @@ def _table() -> dict[str, dict[str, Any]]:
             "metavar": "S",
             "type": positive_number,
             "default": 600.0,
-            "help": "limit of one compilation; after it a plan has a lower bound, no forecast (default: 600 seconds)",
+            "help": "limit of one compilation; after it a plan has the compiler's schedule, else a lower bound; a "
+            "longer one brings both (default: 600 seconds)",
         },
         "--no-cache": {
             "dest": "use_cache",

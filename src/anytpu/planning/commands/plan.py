@@ -113,7 +113,7 @@ def _add_answers(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--new-tokens", metavar="N", type=positive_integer, default=256, help="tokens of an answer (default: 256)"
     )
-    options.add(parser, *options.LAYOUT, "--prices", *options.COMPILER)
+    options.add(parser, *options.LAYOUT, "--prices", *options.COMPILER, "--html", "--json")
 
 
 def _add_cores(parser: argparse.ArgumentParser) -> None:

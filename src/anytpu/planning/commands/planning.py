@@ -69,7 +69,7 @@ def answers(arguments: argparse.Namespace) -> int:
         plan = anytpu.plan_serving(
             job, prompt_tokens=arguments.sequence or 1024, progress=progress, **settings_of(arguments)
         )
-    plan.show()
+    show(plan, arguments)
     return 0
 
 
@@ -130,9 +130,9 @@ def _write(plan: Any, arguments: argparse.Namespace) -> list[str]:
     """Write the requested files, and return a line on each."""
     files = {"html": "to_html", "json": "to_json", "lock": "lock"}
     typed = vars(arguments)
-    wrote = [f"Wrote {getattr(plan, method)(typed[name])}" for name, method in files.items() if typed[name]]
+    wrote = [f"Wrote {getattr(plan, method)(typed[name])}" for name, method in files.items() if typed.get(name)]
     for name in ("svg", "png"):
-        if typed[name]:
+        if typed.get(name):
             wrote.append(f"Wrote {len(getattr(plan, f'to_{name}')(typed[name]))} plots into {typed[name]}")
     return wrote
 
@@ -241,6 +241,11 @@ def _axes_mismatch(axes: int, expected: str, noun: str) -> str:
 
 
 def _no_function(name: str) -> str:
+    if Path(name).suffix in (".keras", ".h5"):
+        return (
+            f"{name!r} is a saved model, and a plan needs a compiled one: write train.py with a function, def "
+            f"create_model(): return keras.models.load_model({name!r}), and plan {HOW}"
+        )
     if Path(name).suffix != ".py":
         nearest = nearest_language_model(name)
         hint = f", or a language model, like {nearest}" if nearest else ""

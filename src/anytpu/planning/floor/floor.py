@@ -22,6 +22,7 @@ from anytpu.planning.floor.work import Flops, RequiredWork, work_of
 from anytpu.planning.jobs.job import batch_rows
 from anytpu.planning.jobs.settings import PlanSettings
 from anytpu.planning.memory.arguments import arguments_of, buffer_of
+from anytpu.planning.memory.parts import parts_of
 from anytpu.planning.records import Buffer, MemoryUse, OpTime, Prediction, StepTime
 from anytpu.planning.records.target import Target, limit_bytes
 from anytpu.program.program import Program
@@ -74,7 +75,8 @@ def by_floor(program: Program, target: Target, settings: PlanSettings, why: str)
     work, limit, rows = work_of(program), limit_bytes(target), batch_rows(program)
     least = least_of(work, target)
     peak_bytes = sum(buffer.bytes for buffer in least.memory)
-    memory = MemoryUse(peak_bytes, limit, buffers=tuple(sorted(least.memory, key=lambda buffer: -buffer.bytes)[:50]))
+    buffers = tuple(sorted(least.memory, key=lambda buffer: -buffer.bytes)[:50])
+    memory = MemoryUse(peak_bytes, limit, buffers=buffers, parts=parts_of(peak_bytes, 0, program, target))
     # 2. The time of a step that fits.
     time = _time(least, target, work.traced.uncounted) if memory.fits else None
     if time is not None:

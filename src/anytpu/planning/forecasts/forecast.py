@@ -87,7 +87,12 @@ def completed(prediction: Prediction, program: Program, target: Target, settings
         prediction,
         flops=sum(op.flops for op in time.ops if not op.is_recomputed) if time else None,
         cost=cost_of(target, step_s, prediction.batch_size, examples, epochs, settings.prices),
-        notes=(*prediction.notes, *layout_notes(program, target), *table_notes(program, target, time)),
+        notes=(
+            *prediction.notes,
+            *layout_notes(program, target),
+            *table_notes(program, target, time),
+            *sum_notes(target, time),
+        ),
         layout=layout_text(program.placement) if program.placement else "",
         host=host_load(program, prediction),
     )
@@ -142,6 +147,25 @@ def _copied_tables(time: StepTime | None, table_bytes: float) -> list[str]:
     return [
         f"A step copies {count} ({seconds}), because of their width. Give the tables a width that is a multiple of "
         "128, or 48 at most."
+    ]
+
+
+_WORTH_NOTING_SHARE = 0.01
+"""Gradients that are a smaller share of all summed bytes are not noted: a few small ones of norms."""
+
+
+def sum_notes(target: Target, time: StepTime | None) -> list[str]:
+    """Return a note if the gradients of a step are summed over the devices in bfloat16."""
+    sums = [op for op in time.ops if op.collective in ("all-reduce", "reduce-scatter")] if time else []
+    narrow = [op for op in sums if op.dtype == "bf16" and op.is_backward]
+    size_bytes = sum(op.bytes for op in narrow)
+    if not narrow or size_bytes < _WORTH_NOTING_SHARE * sum(op.bytes for op in sums):
+        return []
+    most = max(narrow, key=lambda op: op.bytes)
+    place = f", most by {most.layer!r}" if most.layer else ""
+    return [
+        f"Gradients are summed over the devices in bfloat16 ({units.format_bytes(size_bytes)} a step{place}): each of "
+        f"the sums over {target.devices} devices is rounded to 8 bits. In float32 they take twice the bytes."
     ]
 
 

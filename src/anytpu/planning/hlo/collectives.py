@@ -66,6 +66,7 @@ class Collective:
         result_bytes: bytes that a device receives.
         channel: channel id, the same for all stages of one collective, or None.
         pairs: of a collective-permute: (from, to) device numbers.
+        dtype: type of the elements that are sent, as the compiler writes it: "bf16"; of several arrays, of the largest.
     """
 
     kind: str
@@ -75,6 +76,7 @@ class Collective:
     result_bytes: int
     channel: int | None
     pairs: tuple[tuple[int, int], ...] = ()
+    dtype: str = ""
 
 
 def collective_of(instruction: HloInstruction) -> Collective | None:
@@ -140,6 +142,7 @@ def _collective(kind: str, stage: Stage, instruction: HloInstruction) -> Collect
         result_bytes=sum(shape.padded_bytes for shape in got),
         channel=int(channel[1]) if channel else None,
         pairs=tuple((int(a), int(b)) for a, b in _PAIR.findall(pairs[1])) if pairs else (),
+        dtype=max(sent, key=lambda shape: shape.bytes).dtype if sent else "",
     )
 
 

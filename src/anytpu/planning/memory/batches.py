@@ -5,8 +5,8 @@ activations grow. Two compilations give the line, and the line says which batch 
 compilation narrows the bracket between a batch that fits and one that does not.
 
 Rule: the largest batch was compiled, up to its schedule or completely, and fits. A batch a 32nd larger, or 8 rows a
-device, does not fit, unless the search ended early. The line is for one device of the number of devices that were
-compiled for. Over more devices each takes fewer examples.
+device, was compiled as far and does not fit, unless the search ended early. The line is for one device of the number of
+devices that were compiled for. Over more devices each takes fewer examples.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ device."""
 
 NEARLY_FULL = 0.9
 """Above this share of the memory the search goes on in small steps."""
+
+_MAX_SMALLER = 3
+"""Batches below one that does not fit that `settle_batch` compiles."""
 
 MAX_GUESSES = 4
 """Batches that are compiled before the search bisects every second time."""
@@ -152,18 +155,43 @@ def search_largest_batch(
     return LargestBatch(fits * unit, tuple(tried.items()))
 
 
-def smaller_batches(batch_size: int, devices: int) -> tuple[int, ...]:
-    """Return a batch and three smaller ones, each a 32nd or 8 rows a device below the last; fewer rows halve.
+def settle_batch(devices: int, batch_size: int, fits: Callable[[int], bool]) -> int:
+    """Return the largest batch that fits, to a 32nd, from one that was found in another way: 0 if four smaller do not.
+
+    A schedule may need more memory than the code, or less. So both sides are compiled.
+
+    Args:
+        devices: number of devices over which the batch is split.
+        batch_size: the batch that was found.
+        fits: compiles a batch completely, and returns whether it fits.
 
     Example:
-        >>> smaller_batches(6144, devices=8), smaller_batches(32, devices=8)
-        ((6144, 5952, 5760, 5568), (32, 16, 8))
+        >>> settle_batch(8, 6144, lambda batch: batch < 6400), settle_batch(8, 6144, lambda batch: batch < 6000)
+        (6336, 5888)
     """
+    if fits(batch_size):
+        while fits(larger := _larger_batch(batch_size, devices)):
+            batch_size = larger
+        return batch_size
+    for _ in range(_MAX_SMALLER):
+        batch_size = _smaller_batch(batch_size, devices)
+        if not batch_size or fits(batch_size):
+            return batch_size
+    return 0
+
+
+def _larger_batch(batch_size: int, devices: int) -> int:
+    """Return the batch a 32nd, or 8 rows a device, above; fewer rows double."""
+    unit = devices * ROWS_A_CORE
+    return batch_size + max(batch_size // unit // FINE_ENOUGH, 1) * unit if batch_size >= unit else 2 * batch_size
+
+
+def _smaller_batch(batch_size: int, devices: int) -> int:
+    """Return the batch whose `_larger_batch` is this one, or the next multiple above it; 0 below a row a device."""
     unit = devices * ROWS_A_CORE
     if batch_size < 2 * unit:
-        return tuple(batch_size // 2**halvings for halvings in range(4) if batch_size // 2**halvings >= devices)
-    step = max(batch_size // unit // FINE_ENOUGH, 1) * unit
-    return tuple(batch for batch in range(batch_size, batch_size - 4 * step, -step) if batch > 0)
+        return batch_size // 2 if batch_size >= 2 * devices else 0
+    return batch_size - max(batch_size // unit // (FINE_ENOUGH + 1), 1) * unit
 
 
 def _next(fits: int, fails: int, tried: dict[float, MemoryUse]) -> int:

@@ -12,9 +12,6 @@ _TITLES = ("change", "memory", "", "step", "interval", "")
 class ChangesReport(TableReport):
     """The renderer of `StepChanges`."""
 
-    no_page = "changes have no page; write their numbers: changes.to_json(path)"
-    no_plots = "changes have no plots; write their numbers: changes.to_json(path)"
-
     def caption(self, record: StepChanges) -> str:
         """Return the job, the system and the batch."""
         batch = f", {record.batch_size:,} examples a step" if record.batch_size else ""

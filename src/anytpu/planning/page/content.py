@@ -141,6 +141,7 @@ def system(prediction: Prediction, is_full: bool) -> Iterator[Block]:
             yield Listed("longest layers", layers, "longest")
         yield Plots([drawing] if (drawing := roofline(prediction)) else [])
         if is_full:
+            yield Listed("exchanges between devices, with the bytes that a device receives", lists.exchanges(time))
             yield Listed("longest operations", lists.operations(prediction.time_by_op))
     if memory is not None and memory.parts:
         yield Listed("memory of a device at the peak", lists.parts(memory), "memory", True)

@@ -16,9 +16,6 @@ _MEANING = (
 class KernelReport(TableReport):
     """The renderer of `KernelCheck`."""
 
-    no_page = "the check of a kernel has no page; write its numbers: check.to_json(path)"
-    no_plots = "the check of a kernel has no plots; write its numbers: check.to_json(path)"
-
     def caption(self, record: KernelCheck) -> str:
         """Return the kernel and its inputs."""
         return f"{record.name}, {record.inputs}"

@@ -8,9 +8,10 @@ time. The time of the host and of the input pipeline belongs to no layer; it is 
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from anytpu import units
@@ -20,6 +21,11 @@ from anytpu.report.drawing.rows import Row
 from anytpu.report.drawing.shapes import SERIES
 
 _NUMBER = re.compile(r"(\.\d+)+$")
+_BLOCK = re.compile(r"(.*?)(\d+)((?:/.*)?)")
+"""A layer in a block with a number: the number ends a part of the layer's path."""
+
+_REPEATED = 4
+"""Minimum number of blocks with the same layer that are one row."""
 KIND_COLOURS = dict(zip(KINDS, SERIES, strict=True))
 """The colour of each kind of operation."""
 _PART_COLOURS = {
@@ -85,10 +91,16 @@ def kinds(time: StepTime) -> list[ListRow]:
 
 
 def layers(time: StepTime) -> list[ListRow]:
-    """Return the time by layer, the longest first, each by kind of operation."""
-    own = [op for op in time.ops if op.kind not in ("host", "input")]
+    """Return the time by layer, the longest first, each by kind of operation; blocks that repeat are one row.
+
+    "decoder_block_0/query" to "decoder_block_25/query" are the row "decoder_block_*/query", with "26 x 168 us".
+    """
+    named = [op for op in time.ops if op.kind not in ("host", "input")]
+    blocks = _repeated_blocks(op.layer for op in named)
+    own = [dataclasses.replace(op, layer=_of_block(op.layer, blocks)) for op in named]
+    counts = collections.Counter(_of_block(layer, blocks) for layer in {op.layer for op in named})
     total_s = sum(op.time_s for op in time.ops) or 1.0
-    sources = {op.layer: op.source for op in reversed(time.ops) if op.layer and op.source}
+    sources = {op.layer: op.source for op in reversed(own) if op.layer and op.source}
     sums: dict[str, dict[Kind, float]] = {}
     for op in own:
         by_kind = sums.setdefault(op.layer, {})
@@ -100,17 +112,32 @@ def layers(time: StepTime) -> list[ListRow]:
             phrases.seconds(time_s),
             tuple((sums[layer][kind], KIND_COLOURS[kind], 1.0) for kind in KINDS if sums[layer].get(kind)),
             phrases.percent(time_s / total_s),
-            source=sources.get(layer, ""),
+            f"{counts[layer]:,} x {phrases.seconds(time_s / counts[layer])}" if counts[layer] > 1 else "",
+            sources.get(layer, ""),
         )
         for layer, time_s in ordered.items()
     ]
 
 
+def _repeated_blocks(layers: Iterable[str]) -> set[str]:
+    """Return the beginning of the names of blocks that repeat: "decoder_block_" of "decoder_block_3/query"."""
+    counts = collections.Counter(
+        (match[1], match[3]) for layer in set(layers) if (match := _BLOCK.fullmatch(layer)) and match[3]
+    )
+    return {begin for (begin, _), count in counts.items() if count >= _REPEATED}
+
+
+def _of_block(layer: str, blocks: Collection[str]) -> str:
+    match = _BLOCK.fullmatch(layer)
+    return f"{match[1]}*{match[3]}" if match and match[1] in blocks else layer
+
+
 def operations(ops: Sequence[OpTime]) -> list[ListRow]:
     """Return operations, the longest first; those that differ only in the compiler's suffix are one row."""
     groups: dict[tuple[object, ...], list[OpTime]] = {}
+    blocks = _repeated_blocks(op.layer for op in ops)
     for op in ops:
-        key = (_NUMBER.sub("", op.name), op.opcode, op.layer, op.source, op.is_backward)
+        key = (_NUMBER.sub("", op.name), op.opcode, _of_block(op.layer, blocks), op.source, op.is_backward)
         groups.setdefault(key, []).append(op)
     total_s = sum(op.time_s for op in ops) or 1.0
     sums = [(each, sum(op.time_s for op in each)) for each in groups.values()]
@@ -120,12 +147,32 @@ def operations(ops: Sequence[OpTime]) -> list[ListRow]:
             phrases.seconds(time_s),
             ((time_s, KIND_COLOURS[first.kind], 1.0),),
             phrases.percent(time_s / total_s),
-            phrases.op_label(first) if first.layer else "",
+            phrases.op_label(dataclasses.replace(first, layer=_of_block(first.layer, blocks))) if first.layer else "",
             first.source,
             phrases.op_hover(dataclasses.replace(first, time_s=time_s)),
         )
         for each, time_s in sorted(sums, key=lambda pair: -pair[1])
         for first in each[:1]
+    ]
+
+
+def exchanges(time: StepTime) -> list[ListRow]:
+    """Return the exchanges between devices by kind and type, the longest first, with the time that is waited for."""
+    groups: dict[tuple[str, str], list[OpTime]] = {}
+    for op in time.ops:
+        if op.collective:
+            groups.setdefault((op.collective, op.dtype), []).append(op)
+    total_s = sum(op.time_s for op in time.ops) or 1.0
+    sums = [(kind, sum(op.time_s for op in each), each) for kind, each in groups.items()]
+    return [
+        ListRow(
+            f"{kind} of {dtype}" if dtype else kind,
+            phrases.seconds(time_s),
+            ((time_s, KIND_COLOURS["collective"], 1.0),),
+            phrases.percent(time_s / total_s),
+            f"{sum(op.count for op in each):,} x, {units.format_bytes(sum(op.bytes for op in each))}",
+        )
+        for (kind, dtype), time_s, each in sorted(sums, key=lambda row: -row[1])
     ]
 
 

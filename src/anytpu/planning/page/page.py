@@ -61,21 +61,26 @@ def _block(block: Block) -> Markup:
             said = (
                 element("b", f"{start[:1].upper() if style == 'bold' else start[:1]}{start[1:]}: ") if start else None
             )
-            return element("p", said, text, class_="remark" if style == "dim" else style or None)
+            return element("p", said, _kept(text), class_="remark" if style == "dim" else style or None)
         case Tabled(title, rows, class_, _, is_folded):
             name = f"{title[:1].upper()}{title[1:]}"
             if is_folded:
                 return element("details", element("summary", f"{name} in numbers"), rows.to_html(class_))
             return joined(element("h2", name) if title else None, rows.to_html(class_))
         case Listed(title, rows, _, _, below):
-            return joined(_heading(title), _folded(rows), remark(below) if below else None)
+            return joined(_heading(title), _folded(rows), remark(_kept(below)) if below else None)
         case Named(title, sentences):
-            items = [element("li", *(element("p", one.text) for one in each)) for each in sentences]
+            items = [element("li", *(element("p", _kept(one.text)) for one in each)) for each in sentences]
             class_ = "advice" if title == "advice" else None
             return joined(_heading(title), element("ul", *items, class_=class_)) if items else joined()
         case _:
             drawn = [svg.captioned(drawing) for drawing in block.drawings]
             return element("div", *drawn, class_="plots") if drawn else joined()
+
+
+def _kept(text: str) -> str:
+    """Return a text whose percentages a browser does not break from their signs."""
+    return text.replace(" %", "\u00a0%")
 
 
 def _heading(title: str) -> Markup:
@@ -107,5 +112,5 @@ def _cells(row: ListRow, longest: float) -> tuple[Markup, Markup]:
             element("span", " ".join(filter(None, (row.name, row.detail))), class_="word"),
             element("small", small) if small else None,
         ),
-        joined(element("b", row.amount), element("small", row.share), element("span", *bars, class_="bar")),
+        joined(element("b", row.amount), element("small", _kept(row.share)), element("span", *bars, class_="bar")),
     )

@@ -7,21 +7,18 @@ import math
 from anytpu import units
 from anytpu.planning.page.text_table import Remark, TableReport, TextTable
 from anytpu.planning.records.prediction import memory_text
-from anytpu.planning.serving.serving import Serving, ServingPlan
+from anytpu.planning.records.serving import Serving, ServingPlan
 
 _TITLES = ("system", "prefill", "a token", "tokens/s", "between", "memory", "batch", "$ a M")
 _MEANING = (
     "Predicted, not measured. prefill: time to the first token of all prompts; a token: time of a decode step with a "
     "full cache; tokens/s: new tokens of all sequences, prefill included; memory: of the decode step, on a device; "
-    "batch: sequences of this length that fit, computed; $ a M: price of a million new tokens."
+    "batch: sequences of this length that fit; $ a M: price of a million new tokens."
 )
 
 
 class ServingReport(TableReport):
     """The renderer of `ServingPlan`."""
-
-    no_page = "a plan of answers has no page; print it: plan.show()"
-    no_plots = "a plan of answers has no plots; print it: plan.show()"
 
     def caption(self, record: ServingPlan) -> str:
         """Return the model and the sizes of its answers."""
@@ -37,7 +34,10 @@ class ServingReport(TableReport):
 
     def after(self, record: ServingPlan) -> list[Remark]:
         """Return the meanings of the columns, and the memory and the layout of each slice."""
-        texts = [Remark(f"{_memory(serving)}{_layout(serving)}", f"{serving.target.name}  ") for serving in record]
+        texts = [
+            Remark(f"{_memory(serving)}{_layout(serving)}{_paged(serving)}", f"{serving.target.name}  ")
+            for serving in record
+        ]
         return [Remark(_MEANING, is_dim=True), *texts]
 
 
@@ -55,14 +55,26 @@ def _cells(serving: Serving) -> list[str]:
         f"{serving.tokens_per_s:,.0f}" if serving.tokens_per_s else "-",
         _between(serving),
         units.format_bytes(memory.peak_bytes) if memory else "-",
-        f"{largest:,}" if largest is not None else "-",
+        f"{largest:,}",
         f"${cost:,.2f}" if cost is not None else "-",
     ]
 
 
 def _memory(serving: Serving) -> str:
     memory = serving.decode.memory
-    return f"{memory_text(memory)}, of which the cache {units.format_bytes(serving.cache_bytes)}; " if memory else ""
+    cache = units.format_bytes(serving.cache_bytes)
+    return f"{memory_text(memory)}, of which the cache takes {cache}; " if memory else ""
+
+
+def _paged(serving: Serving) -> str:
+    """Return a sentence with the bounds of a cache in pages; "" without a cache."""
+    if serving.paged_batch is None:
+        return ""
+    token = units.format_seconds(serving.paged_token_s)
+    return (
+        f" Paged attention is not planned: with it a token takes at least {token}, and at most {serving.paged_batch:,} "
+        "sequences fit."
+    )
 
 
 def _between(serving: Serving) -> str:

@@ -15,9 +15,6 @@ _TIMES = {"step", "interval"}
 class ShardingsReport(TableReport):
     """The renderer of `Shardings`."""
 
-    no_page = "layouts have no page; plan the best one: tpu.plan(model, layout=found).to_html(path)"
-    no_plots = "layouts have no plots; plan the best one: tpu.plan(model, layout=found).to_png(folder)"
-
     def caption(self, record: Shardings) -> str:
         """Return the job and the order."""
         return f"Layouts of {record.job} by the {record.rank} of a step, predicted"

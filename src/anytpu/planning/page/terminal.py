@@ -106,9 +106,7 @@ def _in_words(block: Listed, width: int) -> Iterator[Text]:
         words = ", ".join(f"{row.name} {row.share}{f' ({row.source})' if row.source else ''}" for row in rows)
     else:
         words = ", ".join(f"{row.name} {row.amount}" for row in rows)
-    # A no-break space keeps a percent sign with its number.
-    for line in hang(f"  {block.word:<9}", phrases.one_line(words).replace(" %", "\u00a0%"), width):
-        yield Text(line.replace("\u00a0", " "))
+    yield from _hung(f"  {block.word:<9}", words, width)
 
 
 def _heading(title: str, width: int) -> Text:

@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from anytpu.errors import SettingError
-from anytpu.report.html import Markup, element, joined
+from anytpu.report import output
+from anytpu.report.html import Markup, element, joined, whole
 from anytpu.report.html import table as html_table
 from anytpu.report.terminal import compact_table, hang, open_console, say, table_width
 
@@ -80,15 +81,7 @@ class Remark(NamedTuple):
 
 
 class TableReport:
-    """A renderer of a record with one table, without pages and plots.
-
-    Attributes:
-        no_page: the error text for a page, with what to do instead.
-        no_plots: the error text for plots, with what to do instead.
-    """
-
-    no_page: str
-    no_plots: str
+    """A renderer of a record with one table, without plots."""
 
     def caption(self, record: Any) -> str:
         """Return the title of the report."""
@@ -125,12 +118,16 @@ class TableReport:
         return element("div", title, *above, joined(self.table(record).to_html("")), *below)
 
     def to_html(self, record: Any, path: str | Path) -> Path:
-        """Refuse: the record has no page of its own."""
-        raise SettingError(self.no_page)
+        """Write the report as one page and return its path.
+
+        Raises:
+            SettingError: the file cannot be written.
+        """
+        return output.write(whole(self.caption(record), Markup(self.to_fragment(record))), path, "the page")
 
     def to_images(self, record: Any, folder: str | Path, form: str) -> list[Path]:
         """Refuse: the record has no plots of its own."""
-        raise SettingError(self.no_plots)
+        raise SettingError(f"{self.caption(record)}: a table has no plots; write its page: to_html(path)")
 
 
 def _print(console: Any, remarks: Sequence[Remark]) -> None:

@@ -16,7 +16,7 @@ from anytpu.planning.memory.batches import (
     fit_line,
     is_relaxed,
     search_largest_batch,
-    smaller_batches,
+    settle_batch,
 )
 from anytpu.planning.records import MemoryUse, Prediction
 from anytpu.planning.records.target import Target, target_named
@@ -165,7 +165,7 @@ def find_largest_batch(
 
 
 def compile_largest_batch(job: PlanJob, target: Target, settings: PlanSettings, batch_size: int) -> int:
-    """Return the largest batch that fits with its code: the one that was found, or one up to three 32nds smaller.
+    """Return the largest batch that fits with its code, to a 32nd, from the one that was found by schedules.
 
     Args:
         job: the job.
@@ -174,13 +174,16 @@ def compile_largest_batch(job: PlanJob, target: Target, settings: PlanSettings, 
         batch_size: the largest batch that fits by its schedule.
 
     Raises:
-        PlanError: none of them fits when it is compiled completely.
+        PlanError: neither it nor the next three smaller ones fit when they are compiled completely.
     """
     trial = dataclasses.replace(settings, is_trial=True)
-    for batch in smaller_batches(batch_size, batch_parts(job.program(batch_size), target.devices)):
+
+    def fits(batch: int) -> bool:
         memory = predict(job, batch, target, trial).memory
-        if memory is not None and memory.fits:
-            return batch
+        return memory is not None and memory.fits
+
+    if settled := settle_batch(batch_parts(job.program(batch_size), target.devices), batch_size, fits):
+        return settled
     raise PlanError(
         f"a batch of {batch_size:,} fits on {target.name} by its schedule, and not with its code. Ask for a smaller "
         f"one: anytpu plan --batch {batch_size // 2}"

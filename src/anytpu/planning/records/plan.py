@@ -104,10 +104,6 @@ class Plan(ShownRecord):
         ]
         return min(_bounded(priced), key=lambda prediction: _usd_per_example(prediction), default=None)
 
-    def to_html(self, path: str | Path) -> Path:
-        """Write the plan as one HTML page that needs no network and no script, and return its path."""
-        return report("plan").to_html(self, path)
-
     def to_svg(self, folder: str | Path) -> list[Path]:
         """Write each plot of the plan as an SVG file into a folder, and return their paths."""
         return report("plan").to_images(self, folder, "svg")

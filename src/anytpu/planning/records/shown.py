@@ -1,4 +1,4 @@
-"""`ShownRecord`: a record with a report: it is printed, shown by a notebook, and written as JSON."""
+"""`ShownRecord`: a record with a report: it is printed, shown by a notebook, and written as a page and as JSON."""
 
 from __future__ import annotations
 
@@ -36,6 +36,14 @@ class ShownRecord:
             SettingError: the file cannot be written.
         """
         return output.write(json.dumps(self.to_record(), indent=1) + "\n", path, self.noun)
+
+    def to_html(self, path: str | Path) -> Path:
+        """Write it as one HTML page that needs no network and no script, and return its path.
+
+        Raises:
+            SettingError: the file cannot be written.
+        """
+        return report(self.report_name).to_html(self, path)
 
     def _repr_html_(self) -> str:
         """Return the HTML that a notebook shows."""

@@ -41,6 +41,7 @@ class OpPrice(NamedTuple):
         further_s: time that may come on top of `time_s`, seconds.
         is_endless: whether it contains a loop of unknown length.
         collective: kind of the collective that it is: "all-reduce"; "" for any other operation.
+        dtype: type of the elements that a collective moves: "bf16"; "" for any other operation.
     """
 
     time_s: float
@@ -55,6 +56,7 @@ class OpPrice(NamedTuple):
     further_s: float = 0.0
     is_endless: bool = False
     collective: str = ""
+    dtype: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ class OpTime:
             part of its arrays.
         further_s: time that may come on top of `time_s`, seconds: a kernel uses all of its arrays.
         collective: kind of the collective that it is, or waits for: "all-reduce"; "" for any other operation.
+        dtype: type of the elements that it moves, of a collective: "bf16"; "" for any other operation.
     """
 
     name: str
@@ -101,6 +104,7 @@ class OpTime:
     optional_s: float = 0.0
     further_s: float = 0.0
     collective: str = ""
+    dtype: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

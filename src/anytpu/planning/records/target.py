@@ -256,8 +256,13 @@ def _no_tpu(name: str) -> str:
 
 
 def _unknown(name: str) -> str:
-    parts = [part.strip() for part in name.split(",")]
-    hint = f"For several slices pass a list, {parts!r}. " if len(parts) > 1 else did_you_mean(name)
+    parts = name.replace(",", " ").split()
+    if len(parts) > 1:
+        hint = f"For several slices pass a list, {parts!r}; in a shell, --tpu {','.join(parts)}. "
+    elif (chip := ALIASES.get(name.strip().lower(), name.strip().lower())) in _SLICED:
+        hint = f'Add the size of the slice: "{chip}-8". '
+    else:
+        hint = did_you_mean(name)
     return (
         f"{name!r} is not a TPU that can be planned for. {hint}The slices are {known_slices()}; one chip "
         "alone is "

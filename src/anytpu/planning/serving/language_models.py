@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import functools
 import json
+import re
 from importlib import resources
 from typing import Any, Literal
 
@@ -17,6 +18,9 @@ from anytpu._calls import explain_arguments
 from anytpu.errors import SettingError
 from anytpu.planning.jobs.settings import check_positive_integer
 from anytpu.program.shapes_only import shapes_only
+
+_KIN = {"deepseek": "qwen3_moe_235b_a22b_en", "kimi": "qwen3_moe_235b_a22b_en"}
+"""Families that KerasHub lacks, by the first letters of their names, and the preset whose design is the nearest."""
 
 
 @explain_arguments
@@ -41,8 +45,8 @@ def language_model(
         optimizer: a Keras optimizer that is not built, or its name.
 
     Returns:
-        The model, and a batch of one example: ({"token_ids", "padding_mask"}, targets), each (1, sequence_length) of
-        int32. `plan` takes them as `input_specs`, with a `batch_size`.
+        The model, and a batch of one example: ({"token_ids", "padding_mask", ...}, targets), each (1, sequence_length)
+        of int32. `plan` takes them as `input_specs`, with a `batch_size`.
 
     Raises:
         SettingError: no such preset; the message names the nearest. A length or a rank that is not a positive integer.
@@ -70,7 +74,8 @@ def language_model(
         # Without the sampler, KerasHub's own compile makes one with a random seed.
         model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True), sampler="greedy")
     tokens = jax.ShapeDtypeStruct((1, sequence_length), "int32")
-    return model, ({"token_ids": tokens, "padding_mask": tokens}, tokens)
+    # Gemma 4 also takes "position_ids".
+    return model, (dict.fromkeys(backbone.input, tokens), tokens)
 
 
 def is_language_model(name: str) -> bool:
@@ -81,8 +86,11 @@ def is_language_model(name: str) -> bool:
 def nearest_language_model(name: str) -> str | None:
     """Return the preset with the most similar name, or None if none is similar."""
     name = _sizes_name(name)
+    family = re.match(r"[a-z]+", name)
     longer = [preset for preset in language_models() if preset.startswith(name)]
-    return next(iter(longer or difflib.get_close_matches(name, language_models(), n=1, cutoff=0.5)), None)
+    near = difflib.get_close_matches(name, language_models(), n=1, cutoff=0.5)
+    kin = next((like for start, like in _KIN.items() if family and family[0] == start), None)
+    return next(iter(longer), kin or next(iter(near), None))
 
 
 @functools.cache
@@ -121,5 +129,5 @@ def _classes_of(family: str) -> tuple[Any, Any]:
         raise SettingError(
             "language models are made by KerasHub, which is not installed: pip install 'anytpu[hub]'"
         ) from error
-    name = family.capitalize()
+    name = "".join(word.capitalize() for word in family.split("_"))
     return getattr(models, f"{name}Backbone"), getattr(models, f"{name}CausalLM")

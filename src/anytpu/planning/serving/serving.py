@@ -4,32 +4,39 @@ Idea: an answer is one prefill step and a decode step for each token. The plan c
 numbers follow from their times and from the bytes of weights and cache.
 
 Rule: all sequences of a batch start and end together, and the cache is full in each decode step. A server that adds
-sequences one at a time, with a cache in pages, may do better. The largest batch is computed, and not compiled.
+sequences one at a time, with a cache in pages, may do better: how much at most follows from the bytes of weights and
+cache. The largest batch does not depend on the batch that is planned.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from anytpu._calls import explain_arguments
-from anytpu.errors import SettingError
+from anytpu.errors import CompilerMissingError, NoAnswerError, PlanError
 from anytpu.planning.costs.waits import settings_of
 from anytpu.planning.forecasts.forecast import predict
-from anytpu.planning.jobs.job import PlanJob, jobs_of
+from anytpu.planning.jobs.job import PlanJob, batch_parts, jobs_of
 from anytpu.planning.jobs.settings import PlanSettings, check_positive_integer
+from anytpu.planning.memory.arguments import arguments_of
+from anytpu.planning.memory.batches import FINE_ENOUGH
+from anytpu.planning.memory.parts import parts_of
 from anytpu.planning.plans.planner import run_together
 from anytpu.planning.records import MemoryUse, Prediction
-from anytpu.planning.records.prediction import memory_text
-from anytpu.planning.records.target import Target, targets_named
+from anytpu.planning.records.serving import Serving, ServingPlan, sum_of
+from anytpu.planning.records.target import Target, limit_bytes, targets_named
 from anytpu.planning.serving.decoding import decoding_steps
+from anytpu.planning.shardings.automatic import by_estimate, search_of
 from anytpu.planning.shardings.depth import restricted
 from anytpu.planning.shardings.search import find_layouts
 from anytpu.program.program import Program, state_names
 from anytpu.sharding import ModelLayout
-from anytpu.showing import report
 
 _FIXED = ("weights", "frozen", "state", "code")
 """Kinds of arrays whose size does not depend on the batch."""
@@ -37,136 +44,8 @@ _FIXED = ("weights", "frozen", "state", "code")
 _COMPILED = 3
 """Layouts of the decode step that are compiled for a slice of several devices."""
 
-
-@dataclasses.dataclass(frozen=True)
-class Serving:
-    """Answers of a language model on one slice.
-
-    Attributes:
-        prefill: prediction of the step that computes the prompts.
-        decode: prediction of the step that computes one token of each sequence.
-        batch_size: number of sequences that are answered at once.
-        prompt_tokens: tokens of a prompt.
-        new_tokens: tokens of an answer.
-    """
-
-    prefill: Prediction
-    decode: Prediction
-    batch_size: int
-    prompt_tokens: int
-    new_tokens: int
-
-    @property
-    def target(self) -> Target:
-        """The slice."""
-        return self.decode.target
-
-    @property
-    def fits(self) -> bool:
-        """Whether both steps fit into the memory."""
-        return self.prefill.fits and self.decode.fits
-
-    @property
-    def answer_s(self) -> float | None:
-        """Predicted time of an answer, seconds: the prefill and all decode steps; None if a step has no time."""
-        if self.prefill.step_s is None or self.decode.step_s is None:
-            return None
-        return self.prefill.step_s + self.new_tokens * self.decode.step_s
-
-    @property
-    def answer_interval_s(self) -> tuple[float, float] | None:
-        """Bounds of `answer_s`, seconds."""
-        prefill, decode = self.prefill.interval_s, self.decode.interval_s
-        if prefill is None or decode is None:
-            return None
-        return prefill[0] + self.new_tokens * decode[0], prefill[1] + self.new_tokens * decode[1]
-
-    @property
-    def tokens_per_s(self) -> float | None:
-        """New tokens a second of the slice, prefill included."""
-        return self.batch_size * self.new_tokens / self.answer_s if self.answer_s else None
-
-    @property
-    def usd_per_million_tokens(self) -> float | None:
-        """Price of a million new tokens on demand, prefill included, dollars; None without a price."""
-        cost = self.decode.cost
-        if cost is None or cost.usd_per_hour is None or self.tokens_per_s is None:
-            return None
-        return 1e6 * cost.usd_per_hour / 3600 / self.tokens_per_s
-
-    @property
-    def cache_bytes(self) -> int:
-        """Bytes of the cache on one device."""
-        parts = self.decode.memory.parts if self.decode.memory else ()
-        return next((part.bytes for part in parts if part.kind == "cache"), 0)
-
-    @property
-    def largest_batch(self) -> int | None:
-        """Sequences of this length that fit, computed: all but the weights and the code grows with the batch.
-
-        It is the lower number of the two steps, or None if the memory of one is not known.
-        """
-        steps = [step.memory for step in (self.prefill, self.decode)]
-        return (
-            min((_largest(memory, self.batch_size) for memory in steps if memory), default=None) if all(steps) else None
-        )
-
-    def to_record(self) -> dict[str, Any]:
-        """Return every field as JSON values."""
-        names = ("batch_size", "prompt_tokens", "new_tokens", "fits", "answer_s", "tokens_per_s")
-        others = ("usd_per_million_tokens", "cache_bytes", "largest_batch")
-        values = {name: getattr(self, name) for name in (*names, *others)}
-        return {**values, "prefill": self.prefill.to_record(), "decode": self.decode.to_record()}
-
-    def __repr__(self) -> str:
-        """Return a line: the slice, the tokens a second, the memory."""
-        speed = f"{self.tokens_per_s:,.0f} tokens/s" if self.tokens_per_s else "does not fit" if not self.fits else "-"
-        memory = f"; {memory_text(self.decode.memory)}" if self.decode.memory else ""
-        return f"<Serving on {self.target.name}, batch {self.batch_size:,}: {speed}{memory}>"
-
-
-def _largest(memory: MemoryUse, batch_size: int) -> int:
-    # Linear in the batch: everything but the fixed kinds grows with it.
-    fixed = sum(part.bytes for part in memory.parts if part.kind in _FIXED)
-    growing = memory.peak_bytes - fixed
-    return max(int((memory.limit_bytes - fixed) / growing * batch_size), 0) if growing > 0 else 0
-
-
-@dataclasses.dataclass(frozen=True)
-class ServingPlan:
-    """Answers of a language model on several slices.
-
-    Attributes:
-        job: name of the model.
-        servings: one for each slice, in the order of the request.
-    """
-
-    job: str
-    servings: tuple[Serving, ...]
-
-    def __getitem__(self, name: str) -> Serving:
-        """Return the answers on a slice, by its name.
-
-        Raises:
-            SettingError: it was not planned; the message lists the slices.
-        """
-        for serving in self.servings:
-            if serving.target.name == name:
-                return serving
-        names = ", ".join(serving.target.name for serving in self.servings)
-        raise SettingError(f"no slice is named {name!r}; planned were {names}")
-
-    def __iter__(self) -> Iterator[Serving]:
-        """Return an iterator over the slices."""
-        return iter(self.servings)
-
-    def __repr__(self) -> str:
-        """Return a line for each slice."""
-        return "\n".join([f"<ServingPlan of {self.job}:", *map(repr, self.servings), "plan.show() prints it.>"])
-
-    def show(self) -> None:
-        """Print the plan."""
-        report("serving").show(self)
+_MAX_ROUNDS = 6
+"""Maximum number of batches of which schedules are made, to find the largest."""
 
 
 @explain_arguments
@@ -193,7 +72,8 @@ def plan_serving(
         prompt_tokens: tokens of a prompt.
         new_tokens: tokens of an answer.
         layout: how weights and cache lie over the devices. "data": whole weights, and the sequences are split; or a
-            layout as `plan` takes it. None: for several devices the best that `shard` finds for the decode step.
+            layout as `plan` takes it. None: for several devices the best that `find_layouts` finds for the decode step,
+            without the TPU compiler the one with the shortest estimate.
         mesh: as `plan` takes it.
         prices: a file of prices that replaces the included table; see `anytpu docs prices`.
         timeout_s: time limit of one compilation, seconds.
@@ -214,39 +94,123 @@ def plan_serving(
         check_positive_integer(name, value)
     targets = targets_named(tpu)
     # 1. The two steps.
-    prefill, decode = decoding_steps(model, batch_size, prompt_tokens, new_tokens)
-    settings = settings_of(prefill, prices=prices, timeout_s=timeout_s, use_cache=use_cache, progress=progress)
+    make = functools.cache(functools.partial(_steps, model, prompt_tokens, new_tokens))
+    first, _ = make(batch_size)
+    settings = settings_of(first, prices=prices, timeout_s=timeout_s, use_cache=use_cache, progress=progress)
     servings = []
     # 2. Each slice: a layout of the decode step, which prefill follows, and two compilations.
     for target in targets:
-        own = _layout_for(decode, target, settings) if layout is None and target.devices > 1 else layout
-        steps = [_job_on(program, target, own, mesh) for program in (prefill, decode)]
-        first, each = run_together([_task(job, target, settings) for job in steps])
-        servings.append(Serving(first, each, batch_size, prompt_tokens, new_tokens))
+        own = layout
+        if layout is None and target.devices > 1:
+            own = _layout_for(make(batch_size)[1], target, settings)
+        jobs = functools.partial(_jobs_on, make, target, own, mesh)
+        # The steps of an answer are one call of the host: a loop of KerasHub's `generate`.
+        calls = (settings, dataclasses.replace(settings, steps_per_execution=new_tokens))
+        prefill, decode = run_together(map(_task, jobs(batch_size), [target, target], calls))
+        # 3. The largest batch, from schedules.
+        program = jobs(batch_size)[1].program(None)
+        largest = _by_shapes(program, target, batch_size)
+        if not (prefill.is_floor or decode.is_floor):
+            largest = _by_schedules(jobs, target, settings, largest, batch_parts(program, target.devices))
+        servings.append(Serving(prefill, decode, batch_size, prompt_tokens, new_tokens, largest))
     return ServingPlan(model.name, tuple(servings))
 
 
+def _steps(model: Any, prompt_tokens: int, new_tokens: int, batch_size: int) -> tuple[Program, Program]:
+    return decoding_steps(model, batch_size, prompt_tokens, new_tokens)
+
+
 def _layout_for(decode: Program, target: Target, settings: PlanSettings) -> ModelLayout:
-    found = find_layouts(
-        decode,
-        target.name,
-        mode="infer",
-        compile=_COMPILED,
-        timeout_s=settings.timeout_s,
-        use_cache=settings.use_cache,
-        progress=settings.progress,
-    )
+    try:
+        found = find_layouts(
+            decode,
+            target.name,
+            mode="infer",
+            compile=_COMPILED,
+            timeout_s=settings.timeout_s,
+            use_cache=settings.use_cache,
+            progress=settings.progress,
+        )
+    except CompilerMissingError as error:
+        return by_estimate(search_of(decode, target), str(error)).layout
     return found.layout
 
 
+def _jobs_on(
+    make: Callable[[int], tuple[Program, Program]],
+    target: Target,
+    layout: Any,
+    mesh: Mapping[str, int] | None,
+    batch_size: int,
+) -> list[PlanJob]:
+    """Return the jobs of both steps at a batch; a layout has rules for the arrays of the decode step."""
+    return [_job_on(program, target, layout, mesh) for program in make(batch_size)]
+
+
 def _job_on(program: Program, target: Target, layout: Any, mesh: Mapping[str, int] | None) -> PlanJob:
-    """Return the job of a step; a layout has rules for the arrays of the decode step, of which prefill has a part."""
     if layout == "data":
         layout = {"^cache/": ("data",)} if "cache" in program.state_kinds else "data"
     if isinstance(layout, ModelLayout) and layout.specs:
-        layout = restricted(layout, state_names(program))
+        names = state_names(program)
+        # The cache of another batch has another shape, and the same partition.
+        shapes = dict(zip(names, (tuple(leaf.shape) for leaf in jax.tree.leaves(program.state)), strict=True))
+        layout = restricted(layout, names, shapes)
     return jobs_of(PlanJob(program), layout, mesh)(target.devices)
 
 
 def _task(job: PlanJob, target: Target, settings: PlanSettings) -> Callable[[], Prediction]:
     return lambda: predict(job, None, target, settings)
+
+
+def _by_shapes(program: Program, target: Target, batch_size: int) -> int:
+    """Return the number of sequences whose weights and cache fit, by the shapes of the decode step alone."""
+    need_bytes = sum(buffer.bytes for buffer in arguments_of(program, target))
+    parts = parts_of(need_bytes, 0, program, target)
+    return _largest(MemoryUse(need_bytes, limit_bytes(target), parts=parts), batch_size)
+
+
+def _by_schedules(
+    jobs: Callable[[int], list[PlanJob]], target: Target, settings: PlanSettings, by_shapes: int, parts: int
+) -> int:
+    """Return the number of sequences that fit in both steps, to a 32nd, from schedules.
+
+    The first batch is that of the shapes, so the answer does not depend on the batch that was asked for.
+
+    Args:
+        jobs: returns the jobs of both steps at a batch.
+        target: the slice.
+        settings: settings of every prediction.
+        by_shapes: number of sequences whose weights and cache fit.
+        parts: number of parts into which the devices split the sequences.
+    """
+    settings = dataclasses.replace(settings, is_trial=True, stage="schedule")
+    fits, fails, batch = 0, by_shapes + 1, by_shapes
+    for _ in range(_MAX_ROUNDS):
+        batch -= batch % parts
+        if batch <= fits:
+            break
+        try:
+            steps = run_together([_task(job, target, settings) for job in jobs(batch)])
+        except NoAnswerError:  # No answer in time: the number that the last answer gave.
+            return fits or batch
+        except PlanError:  # The compiler crashes for large batches of some prefill steps (libtpu 0.0.42.1).
+            fails = batch
+            batch = (fits + fails) // 2
+            continue
+        computed = min(_largest(step.memory, batch) for step in steps)
+        if all(step.fits for step in steps):
+            fits = batch
+        else:
+            fails = batch
+        if min(fails, computed) <= fits + fits // FINE_ENOUGH:
+            break
+        batch = computed if fits < computed < fails else (fits + fails) // 2
+    return fits
+
+
+def _largest(memory: MemoryUse | None, batch_size: int) -> int:
+    # Linear in the batch: everything but the fixed kinds grows with it.
+    assert memory is not None
+    fixed = sum_of(memory, _FIXED)
+    growing = memory.peak_bytes - fixed
+    return max(int((memory.limit_bytes - fixed) / growing * batch_size), 0) if growing > 0 else 0

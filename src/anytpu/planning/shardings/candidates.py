@@ -35,6 +35,10 @@ MAX_AXIS_SETS = 3
 _MIN_SHARE = 0.02
 """A set that splits less than this share of the weights' bytes is not tried."""
 
+_FEATURES_SHARE = 0.75
+"""Minimum share of the weights' bytes with an axis that are the features between blocks, the residual axis. In a
+transformer all weights have it, in a convolutional network none is in more than a half."""
+
 
 def candidates(traced: TracedStep, devices: int) -> list[ModelLayout]:
     """Return the layouts to compare, each with another partition of the state or the batch.
@@ -100,6 +104,10 @@ class _Model:
         yield self._layout("data", data)
         yield self._layout("zero-1", data, splits_slots=True)
         yield self._layout("fsdp", data, splits_slots=True, splits_weights=True)
+        # An embedding that is split by features is looked up and updated without the ids of other devices.
+        features, count = next(iter(self._covered.most_common(1)), (None, 0))
+        if features is not None and count >= _FEATURES_SHARE * self._weight_bytes:
+            yield self._layout("fsdp by features", data, splits_slots=True, splits_weights=True, along=features)
         # 2. Axes of weights over a second mesh axis.
         for size in _divisors(devices):
             axes = (("data", devices // size), ("model", size))
@@ -133,6 +141,7 @@ class _Model:
         inner: dict[int, tuple[str, ...]] | None = None,
         splits_slots: bool = False,
         splits_weights: bool = False,
+        along: int | None = None,
     ) -> ModelLayout:
         sizes, inside = dict(axes), axes[-1][0]
         # A sequence axis holds the weights whole too, so their storage is split over it as well.
@@ -145,7 +154,8 @@ class _Model:
                 specs[self._names[leaf]] = split_rows_of_table(shape, sizes)
                 continue
             if splits_weights if self._is_weight[leaf] else splits_slots:
-                spec = split_largest(shape, stored, sizes, spec)
+                first = [place for place, axis in enumerate(self._traced.state_axes[leaf]) if axis == along]
+                spec = split_largest(shape, stored, sizes, spec, first)
             specs[self._names[leaf]] = spec
 
         split_weights = [

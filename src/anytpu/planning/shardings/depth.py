@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 
 from anytpu.errors import ProgramError
 from anytpu.planning.forecasts.extrapolation import extrapolate_programs
@@ -120,10 +121,18 @@ class SearchedJob:
         return completed(result, dataclasses.replace(program, placement=placement), target, settings)
 
 
-def restricted(layout: ModelLayout, names: tuple[str, ...]) -> ModelLayout:
-    """Return a searched layout for a model that has only some of its arrays."""
+def restricted(
+    layout: ModelLayout, names: tuple[str, ...], changed: Mapping[str, tuple[int, ...]] | None = None
+) -> ModelLayout:
+    """Return a searched layout for a model that has only some of its arrays.
+
+    Args:
+        layout: the layout.
+        names: names of the arrays of the model.
+        changed: shapes of those that are larger or smaller than in the layout's model, as a cache of another batch.
+    """
     kept = set(names)
     specs = {name: spec for name, spec in layout.specs.items() if name in kept}
-    shapes = {name: layout.shapes[name] for name in specs}
+    shapes = {name: layout.shapes[name] for name in specs} | dict(changed or {})
     patterns = tuple(name for name in layout.patterns if name in kept)
     return searched_layout(layout.name, layout.axes, specs, shapes, patterns, layout.inner, layout.remat)

@@ -228,6 +228,7 @@ class Clock:
                 bound=price.bound,
                 priced_by=price.priced_by,
                 collective=price.collective,
+                dtype=price.dtype,
             )
         )
 
