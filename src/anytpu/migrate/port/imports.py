@@ -13,6 +13,7 @@ import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
 from anytpu.migrate.port.edits import IMPORTS, Edits
+from anytpu.migrate.port.known import exists
 from anytpu.migrate.port.rules import new_name, rule_of
 from anytpu.migrate.port.tree import TENSORFLOW, Tree, bound_name, canonical, head
 
@@ -41,7 +42,8 @@ def plan_imports(edits: Edits) -> None:
 def _has_moved(module: str, node: cst.ImportFrom) -> bool:
     """Return whether an import from Keras 2 names something that Keras 3 has under another name."""
     names = [] if isinstance(node.names, cst.ImportStar) else [f"{module}.{_full(alias)}" for alias in node.names]
-    return any(name.startswith("keras.") and _in_keras(name) not in (None, name) for name in names)
+    of_keras = [name for name in names if name.startswith("keras.")]
+    return any(not exists(name) or _in_keras(name) not in (None, name) for name in of_keras)
 
 
 def _full(alias: cst.ImportAlias) -> str:
@@ -75,6 +77,8 @@ def _plan_import_from(edits: Edits, node: cst.ImportFrom, module: str, needed: s
     for alias in node.names:
         old, bound = canonical(f"{module}.{_full(alias)}"), bound_name(alias)
         keras = _in_keras(old)
+        # What Keras 3 lacks, and no line uses any more, such as `np_utils`.
+        is_gone = old.startswith("keras.") and not exists(old) and not _is_used(edits, bound)
         if keras == "keras":
             edits.roots.add("keras")
             if bound != "keras":
@@ -82,11 +86,16 @@ def _plan_import_from(edits: Edits, node: cst.ImportFrom, module: str, needed: s
         elif keras:
             home, _, name = keras.rpartition(".")
             lines.setdefault(home, []).append(name if name == bound else f"{name} as {bound}")
-        elif bound in needed or not _is_old(module):
+        elif bound in needed or not (_is_old(module) or is_gone):
             lines.setdefault(module, []).append(edits.tree.code(alias).rstrip(", ()\n"))
     code = [f"from {home} import {', '.join(names)}" if names else home for home, names in lines.items()]
     old_names = [edits.tree.code(alias).rstrip(", ()\n") for alias in node.names]
     _replace(edits, node, code, is_same=lines == {module: old_names})
+
+
+def _is_used(edits: Edits, bound: str) -> bool:
+    """Return whether a name that an import binds stays in a line of the program."""
+    return any(name.value == bound and not edits.is_done(name) for name in edits.tree.names())
 
 
 def _in_keras(old: str) -> str | None:

@@ -7,6 +7,7 @@ the prefix `tensorflow` and without the version prefix `compat`.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias, TypeVar
@@ -23,11 +24,14 @@ from libcst.metadata import (
     ScopeProvider,
 )
 
+from anytpu.migrate.port import old_api
+
 TENSORFLOW = re.compile(r"tensorflow(_\w+)?(\.|$)")
 """Matches TensorFlow's packages: `tensorflow`, `tensorflow_datasets`, `tensorflow_estimator`."""
 N = TypeVar("N", bound=cst.CSTNode)
 Function: TypeAlias = cst.FunctionDef | cst.Lambda
 _VERSION = re.compile(r"^(python\.)?(compat\.v[12]\.|_api\.v[12]\.)*(python\.(?=keras))?")
+_FIRST = re.compile(r"compat\.v1|tensorflow\.contrib")
 _PRIVATE_HOME = re.compile(r"^(contrib\.\w+\.)?python\.(tpu\.)?([a-z_]\w*\.)*(?=[A-Z])")
 
 
@@ -146,6 +150,13 @@ class Tree:
         for node in self.all(cst.Name, cst.Attribute):
             if not isinstance(self.parent(node), cst.Attribute) and (name := self.old_name(node)) is not None:
                 yield node, name
+
+    @functools.cached_property
+    def is_for_first(self) -> bool:
+        """Whether a program is for TensorFlow 1: it uses what version 2 does not have, or imports `compat.v1` or `contrib`."""
+        names = (name for node, name in self.chains() if "compat.v1" not in self.code(node))
+        imports = (self.code(node) for node in self.all(cst.Import, cst.ImportFrom))
+        return any(old_api.is_only_first(name) for name in names) or any(_FIRST.search(code) for code in imports)
 
     def calls(self) -> Iterator[tuple[cst.Call, str]]:
         """Yield the calls of names of TensorFlow or Keras, with the name."""

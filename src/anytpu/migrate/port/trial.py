@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from anytpu.migrate.port.notebook import MAGIC
@@ -50,18 +51,22 @@ class Trial:
     seconds: int = 0
 
 
-def tried(program: Ported, path: Path, limit_s: int = LIMIT_S) -> Trial:
+def tried(program: Ported, path: Path, limit_s: int = LIMIT_S, others: Mapping[Path, Ported] | None = None) -> Trial:
     """Run a ported program for a few steps.
 
     Args:
         program: the program.
         path: the file that it was read from; its folder is the working folder.
         limit_s: seconds after which the trial ends.
+        others: other programs, which this one may import: they are ported beside it.
     """
     with tempfile.TemporaryDirectory(prefix="anytpu-port-") as temporary:
         # 1. A copy of the program's folder, in which the new program is in the place of the old one.
         folder = Path(temporary) / "folder"
         _copy(path.resolve().parent, folder)
+        for other, beside in (others or {}).items():
+            if other.suffix == ".py" and other.resolve().is_relative_to(path.resolve().parent):
+                (folder / other.resolve().relative_to(path.resolve().parent)).write_text(beside.new, encoding="utf-8")
         target, result = folder / f"{path.stem}.py", Path(temporary) / "result.json"
         target.unlink(missing_ok=True)
         target.write_text(MAGIC.sub(r"\1pass  # \2", program.new), encoding="utf-8")
