@@ -21,7 +21,7 @@ from anytpu.migrate.port.fitting import fit_arguments
 from anytpu.migrate.port.rules import new_name, rule_of, rules
 from anytpu.migrate.port.signatures import names_by_position, required
 from anytpu.migrate.port.tree import Tree, head
-from anytpu.migrate.replaced.table import Replacement, advice, advice_of, facts
+from anytpu.migrate.replaced.table import Replacement, advice, advice_of
 
 _PART = m.Element(~m.UnaryOperation())
 _PARTS = [m.ZeroOrMore(_PART), m.Element()]
@@ -46,7 +46,8 @@ def plan_calls(edits: Edits) -> None:
         if edits.is_done(node) or edits.is_left(node):
             continue
         # In TensorFlow 2, tf.losses and tf.metrics are those of Keras.
-        is_of_keras = not tree.is_for_first and name in rules() and old_api.is_recorded(f"keras.{name}")
+        is_first = tree.is_for_first or "compat.v1" in tree.code(node)
+        is_of_keras = not is_first and name in rules() and old_api.is_recorded(f"keras.{name}")
         name = f"keras.{name}" if is_of_keras else name
         rule = row_of_call(tree, name, tree.parent_call(node))
         if rule is not None:
@@ -115,13 +116,17 @@ def _plan(edits: Edits, node: cst.Name | cst.Attribute, name: str, key: str, row
         for argument in called.args if called is not None else ():
             if "array" in edits.values.of(argument.value):
                 edits.say(argument, advice("rate of a step"))
-    if name in facts("functions")["give other numbers"]:
-        edits.say(called or node, row.note, "note")
+    is_first = tree.is_for_first or "compat.v1" in tree.code(node)
+    if name == "image.resize_images" or (name == "image.resize" and is_first):
+        edits.say(called or node, advice("half a pixel"), "note")
     call = called if row.how == "call" and key == name else None
     old = old_function(tree, name, called)
     if call is not None and ((host and fill(edits, call, row, host, old=old)) or fill(edits, call, row, old=old)):
         return
     is_passed = called is None and row.how == "call" and key == name
+    if is_passed and name.startswith("keras.metrics."):  # Keras takes the mean of what it returns.
+        edits.put(node, lambda _: edits.expression(name), covers=node)
+        return
     if is_passed and fill_as_function(edits, node, row, host or row.target):
         return
     if row.how == "rename":

@@ -157,7 +157,8 @@ def _own_names(row: Replacement, positions: list[str]) -> dict[str, str]:
     parameters, names = list(row.parameters), {}
     for index, old in enumerate(positions):
         other = parameters[index] if index < len(parameters) else ""
-        is_other = old not in {*row.parameters, *row.keywords} and other and other not in positions
+        is_required = row.parameters.get(other, "") is None
+        is_other = old not in {*row.parameters, *row.keywords} and is_required and other not in positions
         names[old] = other if is_other else old
     return names
 
@@ -175,8 +176,9 @@ def _adapted(part: Any, name: str) -> Any:
     """Return an argument as Keras and NumPy write it: "same" in lower case, windows without batch and channels."""
     if name in _LOWER and isinstance(part, cst.SimpleString):
         return part.with_changes(value=part.value.lower())
-    if name in _WINDOWS and isinstance(part, cst.List | cst.Tuple) and len(part.elements) == 4:
-        return cst.Tuple([cst.Element(element.value) for element in part.elements[1:3]])
+    if name in _WINDOWS and isinstance(part, cst.List | cst.Tuple):
+        inner = part.elements[1:3] if len(part.elements) == 4 else part.elements
+        return cst.Tuple([cst.Element(element.value) for element in inner])
     return part
 
 

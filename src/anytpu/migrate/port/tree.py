@@ -125,8 +125,11 @@ class Tree:
     def is_numpy(self, node: cst.CSTNode) -> bool:
         """Return whether an expression is a variable that holds what functions of NumPy return."""
         values = self.values_assigned_to(node.value) if isinstance(node, cst.Name) else []
-        names = [self._imported(value.func) if isinstance(value, cst.Call) else [] for value in values]
-        return any(name.startswith("numpy.") for imported in names for name in imported)
+        return any(isinstance(value, cst.Call) and self.numpy_name(value.func) is not None for value in values)
+
+    def numpy_name(self, node: cst.CSTNode) -> str | None:
+        """Return the full name of a dotted name imported from NumPy, or None."""
+        return next((name for name in self._imported(node) if name.startswith("numpy.")), None)
 
     def is_integer_type(self, dtype: cst.BaseExpression) -> bool:
         """Return whether a type is one of integers that holds each size."""
@@ -153,7 +156,7 @@ class Tree:
 
     @functools.cached_property
     def is_for_first(self) -> bool:
-        """Whether a program is for TensorFlow 1: it uses what version 2 does not have, or imports `compat.v1` or `contrib`."""
+        """Whether a program is for TensorFlow 1: it has a name or an import that version 2 lacks."""
         names = (name for node, name in self.chains() if "compat.v1" not in self.code(node))
         imports = (self.code(node) for node in self.all(cst.Import, cst.ImportFrom))
         return any(old_api.is_only_first(name) for name in names) or any(_FIRST.search(code) for code in imports)
