@@ -158,7 +158,7 @@ def _own_names(row: Replacement, positions: list[str]) -> dict[str, str]:
     for index, old in enumerate(positions):
         other = parameters[index] if index < len(parameters) else ""
         is_required = row.parameters.get(other, "") is None
-        is_other = old not in {*row.parameters, *row.keywords} and is_required and other not in positions
+        is_other = old not in {*row.parameters, *row.keywords} and is_required
         names[old] = other if is_other else old
     return names
 
