@@ -91,6 +91,7 @@ def _located(program: Ported, new_line: int, error: str) -> Trial:
     """Return a failure beside the old line that it came from."""
     line = old_line(program, new_line)
     old, new = program.old.splitlines(), program.new.splitlines()
+    failed = new[new_line - 1].strip() if 0 < new_line <= len(new) else ""
     cell, line_in_cell = program.cell_and_line(line)
     listed = {(finding.cell, finding.line) for finding in program.by_hand}
     return Trial(
@@ -98,17 +99,18 @@ def _located(program: Ported, new_line: int, error: str) -> Trial:
         line=line_in_cell,
         cell=cell,
         old=old[line - 1].strip() if 0 < line <= len(old) else "",
-        new=new[new_line - 1].strip() if 0 < new_line <= len(new) else "",
-        is_listed=_is_of_tensorflow(program, error) or (cell, line_in_cell) in listed,
+        new=failed,
+        is_listed=_is_of_tensorflow(program, error, failed) or (cell, line_in_cell) in listed,
     )
 
 
-def _is_of_tensorflow(program: Ported, error: str) -> bool:
+def _is_of_tensorflow(program: Ported, error: str, line: str) -> bool:
     """Return whether a failure comes from a listed line, though it is at another: an import, or a call by Keras."""
-    missing = re.match(r"ImportError: cannot import name '(\w+)'", error)
+    missing = re.match(r"ImportError: cannot import name '(\w+)'|ModuleNotFoundError: No module named 'keras\.", error)
     if missing is None:
         return " is TensorFlow's" in error
-    return any(missing[1] in finding.old for finding in program.by_hand)
+    names = [missing[1]] if missing[1] else re.findall(r"\w+", line.partition(" import ")[2])
+    return any(name in finding.old for name in names for finding in program.by_hand)
 
 
 def old_line(program: Ported, new_line: int) -> int:
