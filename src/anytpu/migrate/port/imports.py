@@ -17,7 +17,8 @@ from anytpu.migrate.port.known import exists
 from anytpu.migrate.port.rules import new_name, rule_of
 from anytpu.migrate.port.tree import TENSORFLOW, Tree, bound_name, canonical, head
 
-_IMPORTS_KERAS = re.compile(r"^\s*(import|from) keras\b", re.MULTILINE)
+IMPORTS_KERAS = re.compile(r"^\s*(import|from) keras\b", re.MULTILINE)
+"""A program with this runs on the backend that Keras's settings name, if it does not import anytpu first."""
 
 
 def name_for_anytpu(tree: Tree) -> str:
@@ -130,7 +131,7 @@ def plan_new_imports(edits: Edits, new: str) -> None:
 
     A program that imports Keras imports anytpu too: alone Keras runs on the backend that its settings name.
     """
-    if "keras" in edits.roots or _IMPORTS_KERAS.search(new):
+    if "keras" in edits.roots or IMPORTS_KERAS.search(new):
         edits.roots.add("tpu")
     body, tpu = edits.tree.module.body, edits.tpu
     lines = {root: (f"import {root}", root.partition(".")[0]) for root in IMPORTS}
