@@ -43,12 +43,14 @@ def _dataset(edits: Edits, value: cst.BaseExpression) -> cst.BaseExpression | No
 def _plan_next(edits: Edits, call: cst.Call, made: cst.BaseExpression) -> None:
     tree, dataset = edits.tree, _dataset(edits, made)
     assert dataset is not None
-    statement, function = tree.small_statement(call), tree.function(call)
+    statement: Any = tree.small_statement(call)
+    function = tree.function(call)
     if isinstance(tree.parent(call), cst.Lambda):
         edits.put(call, lambda _: edits.rebuilt(dataset))
         _mark(edits, call, made)
         return
-    returned, targets = statement, ""
+    returned: Any = statement
+    targets = ""
     if isinstance(statement, cst.Assign) and isinstance(function, cst.FunctionDef) and statement.value is call:
         following: list[Any] = tree.following(tree.statement(call))
         lines = [line for line in following if isinstance(line, cst.SimpleStatementLine)]

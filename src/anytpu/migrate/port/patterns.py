@@ -110,7 +110,7 @@ def _plan_apply(edits: Edits) -> None:
         rule = rule_of(old) if old is not None else None
         if rule is None or rule[0] != old or rule[1].how != "pattern" or not isinstance(made, cst.Call):
             continue
-        if fill(edits, made, rule[1], rule[1].target, **{OWNER: method.value}):
+        if fill(edits, made, rule[1], rule[1].target, old=None, **{OWNER: method.value}):
             edits.put(call, lambda updated: updated.args[0].value)
             edits.mark(method)
             edits.cover(made.func)
