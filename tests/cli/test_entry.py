@@ -161,7 +161,7 @@ def test_a_platform_that_jax_cannot_start():
 
 
 @pytest.mark.skipif(_env.tpu_chips() > 0, reason="this machine has a TPU")
-@pytest.mark.parametrize("command", [("demo",), ("devices",), ("plan", "x.py:f"), ("worker",), ("port", "--try", "x")])
+@pytest.mark.parametrize("command", [("demo",), ("devices",), ("plan", "x.py:f"), ("worker",), ("port", "x")])
 def test_a_tpu_that_is_not_there(command: tuple[str, ...]):
     run = anytpu(*command, JAX_PLATFORMS="tpu")
     assert (run.returncode, run.stdout, run.stderr) == (

@@ -19,9 +19,9 @@ DIFF = """\
 
 def test_the_diff_is_shown_and_nothing_is_written(tmp_path: Path):
     (tmp_path / "old.py").write_text(OLD)
-    run = anytpu("port", "old.py", folder=tmp_path)
+    run = anytpu("port", "--no-try", "old.py", folder=tmp_path)
     assert run.stdout == (
-        DIFF + "1 of 1 program would change; nothing is left to port by hand\n"
+        DIFF + "1 of 1 program would change; nothing is left to port by hand; none was tried\n"
         "To change it: the same command with --write\n"
     )
     assert (run.returncode, run.stderr) == (0, "")
@@ -33,7 +33,8 @@ def test_it_is_written_and_a_second_time_changes_nothing(tmp_path: Path):
     (tmp_path / "old.py").write_text(OLD)
     run = anytpu("port", "--write", "old.py", folder=tmp_path)
     assert run.stdout == (
-        DIFF + "The old file is kept as old.py.bak\n1 of 1 program changed; nothing is left to port by hand\n"
+        f"{DIFF}old.py: the trial of the ported program\n  it ran to its end, cut to a few steps, without a failure\n\n"
+        "The old file is kept as old.py.bak\n1 of 1 program changed; nothing is left to port by hand; 1 ran\n"
     )
     assert (run.returncode, run.stderr) == (0, "")
     again = anytpu("port", "--write", ".", folder=tmp_path)
@@ -57,6 +58,24 @@ old.py: to port by hand
 """
     )
     assert (run.returncode, run.stderr) == (1, "")
+
+
+def test_a_program_that_fails_is_not_called_done(tmp_path: Path):
+    (tmp_path / "main.py").write_text(f"{OLD}import part\nprint(part.strategy)\n{{}}['x']\n")
+    (tmp_path / "part.py").write_text(OLD)
+    run = anytpu("port", ".", folder=tmp_path)
+    assert "main.py: the trial of the ported program\n  line 5  {}['x']\n          KeyError: 'x'\n" in run.stdout
+    assert "2 of 2 programs would change; nothing is left to port by hand; 1 ran, 1 did not run\n" in run.stdout
+    assert run.returncode == 1
+
+
+def test_a_file_of_python_2_is_named_and_the_others_are_ported(tmp_path: Path):
+    (tmp_path / "old.py").write_text(OLD)
+    (tmp_path / "older.py").write_text("import tensorflow as tf\nprint 'x'\n")
+    run = anytpu("port", "--no-try", ".", folder=tmp_path)
+    assert DIFF in run.stdout
+    assert "Left out: older.py, line 2: Missing parentheses in call to 'print'" in run.stdout
+    assert run.returncode == 1
 
 
 def test_what_cannot_be_read(tmp_path: Path):

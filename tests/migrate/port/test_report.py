@@ -40,5 +40,8 @@ def test_findings_are_short_and_in_line():
 
 
 def test_summary():
-    assert summary(3, 2, 0, written=True) == "2 of 3 programs changed; nothing is left to port by hand"
+    assert summary(3, 2, 0, True) == "2 of 3 programs changed; nothing is left to port by hand; none was tried"
+    assert summary(3, 2, 0, True, (1, 1)) == (
+        "2 of 3 programs changed; nothing is left to port by hand; 1 ran, 1 did not run"
+    )
     assert summary(1, 0, 1, written=False) == "0 of 1 program would change; 1 place is left to port by hand"

@@ -53,6 +53,12 @@ def test_a_listed_line(tmp_path: Path):
     assert trial.error == "NotPortedError: tensorflow.placeholder is TensorFlow's"
 
 
+def test_an_import_that_keras_3_lacks_is_listed_where_it_is_used(tmp_path: Path):
+    text = "import tensorflow as tf\nfrom keras.preprocessing.text import Tokenizer\nt, n = Tokenizer(3), tf.newaxis\n"
+    trial = trial_of(tmp_path, text)
+    assert (trial.line, trial.is_listed) == (2, True)
+
+
 def test_a_trial_works_in_a_copy_of_the_folder(tmp_path: Path):
     (tmp_path / "weights").write_text("mine")
     text = "print(open('weights').read(), file=open('weights', 'w')); open('new', 'w'); raise SystemExit(0)\n"

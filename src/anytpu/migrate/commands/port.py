@@ -17,51 +17,63 @@ LEFT_STATUS = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the paths, --write and --try."""
+    """Add the paths, --write and --no-try."""
     parser.add_argument(
         "paths", metavar="PATH", type=Path, nargs="+", help="a program, a notebook, or a folder of them"
     )
     parser.add_argument(
         "--write", action="store_true", help="change the files; each old file is kept as NAME.bak in its folder"
     )
-
     parser.add_argument(
-        "--try",
-        action="store_true",
+        "--no-try",
+        action="store_false",
         dest="try_them",
-        help="run each ported program, cut to a few steps, in a copy of its folder, and show the first failure",
+        help="leave out the trial, which runs each ported program, cut to a few steps, in a copy of its folder",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the diffs, the findings and the trials; the status is 1 if a line must be changed by hand or has failed."""
+    from anytpu.errors import PortError
     from anytpu.migrate.port import ported_file, program_files, write
     from anytpu.migrate.port.report import summary
     from anytpu.report.terminal import open_console, say
 
     console = open_console()
-    files = [ported_file(path) for path in program_files(arguments.paths)]
+    paths = program_files(arguments.paths)
+    files, refused = [], []
+    for path in paths:
+        try:
+            files.append(ported_file(path))
+        except PortError as error:  # In a folder the others are ported: old repositories have files of Python 2.
+            if len(paths) == 1:
+                raise
+            refused.append(error)
     for file in files:
         _show(console, file)
-    failed = sum([_try(console, file) for file in files]) if arguments.try_them else 0
+    for error in refused:
+        say(console, f"Left out: {error}")
+    tried = [file for file in files if file.program.is_changed and arguments.try_them]
+    failed = sum([_try(console, file, files) for file in tried])
     if arguments.write:
         for backup in write(files):
             say(console, f"The old file is kept as {backup}")
     changed = sum(file.program.is_changed for file in files)
     left = sum(len(file.program.by_hand) for file in files)
-    say(console, summary(len(files), changed, left, arguments.write), style="bold")
+    ran = (len(tried) - failed, failed) if arguments.try_them else None
+    say(console, summary(len(files), changed, left, arguments.write, ran), style="bold")
     if changed and not arguments.write:
         say(console, f"To change {'it' if len(files) == 1 else 'them'}: the same command with --write")
-    return LEFT_STATUS if left or failed else 0
+    return LEFT_STATUS if left or failed or refused else 0
 
 
-def _try(console: Console, file: PortedFile) -> bool:
-    """Run a ported program for a few steps; return whether it failed."""
+def _try(console: Console, file: PortedFile, files: list[PortedFile]) -> bool:
+    """Run a ported program for a few steps, beside the other ported ones; return whether it failed."""
     from anytpu.migrate.port import tried
     from anytpu.migrate.port.report import trial_lines
     from anytpu.report.terminal import say
 
-    trial = tried(file.program, file.path)
+    trial = tried(file.program, file.path, others={other.path: other.program for other in files})
     say(console, f"{file.path}: the trial of the ported program")
     console.print("\n".join(trial_lines(trial, console.width)), soft_wrap=True, markup=False, highlight=False)
     console.print()
@@ -87,9 +99,10 @@ COMMAND = Command(
     description="""\
 Find the TPU calls of TensorFlow 1 and 2 in programs, under any import name, and show
 the rewritten program as a diff; --write changes the files. Lines to change by hand
-are listed with the code to type. --try runs the result for a few steps and shows
-the first failure. `anytpu docs migrate` has the whole table. The exit status is 1 if a
-line must be changed by hand, or if a trial failed.
+are listed with the code to type. Then each result runs for a few steps in a copy of
+its folder, and the first failure is shown beside the line that it came from; --no-try
+leaves this out. `anytpu docs migrate` has the whole table. The exit status is 1 if a
+line must be changed by hand, or if a program did not run.
 """,
     add_arguments=add_arguments,
     run=run,

@@ -19,6 +19,7 @@ from anytpu.migrate.port.edits import Edits
 from anytpu.migrate.port.filling import fill, fill_as_function
 from anytpu.migrate.port.fitting import fit_arguments
 from anytpu.migrate.port.rules import new_name, rule_of, rules
+from anytpu.migrate.port.signatures import names_by_position, required
 from anytpu.migrate.port.tree import Tree, head
 from anytpu.migrate.replaced.table import Replacement, advice, advice_of
 
@@ -31,6 +32,8 @@ _REPEATED = m.BinaryOperation(left=m.List(), operator=m.Multiply() | m.Add()) | 
 )
 _DIRECTION = re.compile(r"""['"](ASCENDING|DESCENDING)['"]$""")
 _INTEGERS = re.compile(r"(^|\.|['\"])int(32|64)\b")
+_FLOATS = re.compile(r"\d\.|float|reduce_mean|\.(exp|log|sqrt|square|softmax|sigmoid|norm|truediv|l2_loss)\b")
+"""Code of an argument whose result is a float."""
 
 
 def plan_calls(edits: Edits) -> None:
@@ -42,6 +45,10 @@ def plan_calls(edits: Edits) -> None:
     for node, name in [*tree.chains(), *of_keras]:
         if edits.is_done(node) or edits.is_left(node):
             continue
+        # In TensorFlow 2, tf.losses and tf.metrics are those of Keras.
+        is_first = tree.is_for_first or "compat.v1" in tree.code(node)
+        is_of_keras = not is_first and name in rules() and old_api.is_recorded(f"keras.{name}")
+        name = f"keras.{name}" if is_of_keras else name
         rule = row_of_call(tree, name, tree.parent_call(node))
         if rule is not None:
             _plan(edits, node, name, *rule)
@@ -59,18 +66,27 @@ def row_of_call(tree: Tree, name: str, call: cst.Call | None) -> tuple[str, Repl
     in the first argument, and "random.shuffle(files)" for those with a list of files.
     """
     codes = [(keyword_of(argument), tree.code(argument.value)) for argument in call.args] if call is not None else []
-    keywords = [keyword for keyword, code in codes if keyword and code != "False"]
+    positions = names_by_position(old_api.parameters(old_function(tree, name, call) or ""))
+    named = [(keyword or "".join(positions[index : index + 1]), code) for index, (keyword, code) in enumerate(codes)]
+    keywords = [keyword for keyword, code in named if keyword and code not in ("False", "None")]
     # The first variant with a row decides, so pairs of keywords come before single ones.
     variants = [*(f"{first}, {second}" for first, second in itertools.combinations(sorted(keywords), 2)), *keywords]
     variants += ["sizes"] if call is not None and _has_sizes(tree, call) else []
     variants += [f"'{match[1]}'" for _, code in codes if (match := _DIRECTION.match(code))]
     variants += ["files"] if call is not None and _has_files(tree, call) else []
     variants += ["integers"] if any(_INTEGERS.search(code) for _, code in codes) else []
+    variants += ["floats"] if any(_FLOATS.search(code) for _, code in codes) else []
     variants += ["strings"] if call is not None and call.args and m.findall(call.args[0], m.SimpleString()) else []
     variants += [", ".join(code for _, code in codes[1:])] if call is not None else []
     rows = (rules().get(f"{name}({variant})") for variant in variants)
     special = next((row for row in rows if row is not None), None)
     return (name, special) if special is not None else rule_of(name)
+
+
+def old_function(tree: Tree, name: str, call: cst.Call | None) -> str | None:
+    """Return the recorded name of the function that a call of an old name means."""
+    keywords = [keyword_of(argument) for argument in call.args if argument.keyword] if call is not None else []
+    return old_api.public_name(name, keywords, tree.is_for_first)
 
 
 def _has_files(tree: Tree, call: cst.Call) -> bool:
@@ -100,14 +116,21 @@ def _plan(edits: Edits, node: cst.Name | cst.Attribute, name: str, key: str, row
         for argument in called.args if called is not None else ():
             if "array" in edits.values.of(argument.value):
                 edits.say(argument, advice("rate of a step"))
+    is_first = tree.is_for_first or "compat.v1" in tree.code(node)
+    if name == "image.resize_images" or (name == "image.resize" and is_first):
+        edits.say(called or node, advice("half a pixel"), "note")
     call = called if row.how == "call" and key == name else None
-    if call is not None and ((host and fill(edits, call, row, host)) or fill(edits, call, row)):
+    old = old_function(tree, name, called)
+    if call is not None and ((host and fill(edits, call, row, host, old=old)) or fill(edits, call, row, old=old)):
         return
     is_passed = called is None and row.how == "call" and key == name
+    if is_passed and name.startswith("keras.metrics."):  # Keras takes the mean of what it returns.
+        edits.put(node, lambda _: edits.expression(name), covers=node)
+        return
     if is_passed and fill_as_function(edits, node, row, host or row.target):
         return
     if row.how == "rename":
-        _rename(edits, node, name, row, host)
+        _rename(edits, node, name, row, host, old)
     elif not edits.is_done(node):
         edits.say(node, advice_of(row))
         if called is not None:
@@ -118,19 +141,22 @@ def _plan(edits: Edits, node: cst.Name | cst.Attribute, name: str, key: str, row
 
 def _list_once(edits: Edits, block: cst.With | cst.Call, row: Replacement) -> None:
     """Let one finding stand for all names of a row in a block or a call that is listed: it goes as a whole."""
-    inside = set(edits.tree.nodes(block))
-    for node, name in edits.tree.chains():
-        rule = rule_of(name)
-        if node in inside and rule is not None and rule[1] is row:
+    for node in edits.tree.nodes(block):
+        name = None if isinstance(edits.tree.parent(node), cst.Attribute) else edits.tree.old_name(node)
+        rule = rule_of(name) if name is not None else None
+        if rule is not None and rule[1] is row:
             edits.leave(node)
 
 
-def _rename(edits: Edits, node: cst.Name | cst.Attribute, name: str, row: Replacement, host: str) -> None:
+def _rename(
+    edits: Edits, node: cst.Name | cst.Attribute, name: str, row: Replacement, host: str, old: str | None
+) -> None:
     """Replace a dotted name by its new full name; one that starts at an import that is made right stays."""
     target, called = new_name(name), edits.tree.parent_call(node)
     if target is None:
         edits.say(node, _gone(name))
         return
+    new = known.find(target)
     target = host.replace("*", name.rpartition(".")[2]) or target
     head_old = edits.tree.library_name(head(node)) or ""
     head_new = new_name(head_old)
@@ -139,8 +165,13 @@ def _rename(edits: Edits, node: cst.Name | cst.Attribute, name: str, row: Replac
     else:
         edits.put(node, lambda _: edits.expression(target), covers=node)
     if called is not None:
-        old = old_api.public_name(name)
-        fit_arguments(edits, called, old, known.find(target), keywords=row.keywords, shown=target)
+        # NumPy's functions have the names of Keras's for what is optional, at other positions.
+        after = known.declared(new) if new is not None else None
+        positions = names_by_position(after)
+        optional = "".join(positions[len(required(after)) :][:1]) if host else ""
+        is_label = not name.startswith("keras.") and "name" not in positions
+        keywords = {**({"name": None} if is_label else {}), **row.keywords}
+        fit_arguments(edits, called, old, new, keywords=keywords, shown=target, by_keyword=optional)
 
 
 def _gone(name: str) -> str:

@@ -8,8 +8,10 @@ from typing import Any
 
 import libcst as cst
 
+from anytpu.migrate.port import old_api
 from anytpu.migrate.port.arguments import in_parentheses, keyword_of
 from anytpu.migrate.port.edits import Edits
+from anytpu.migrate.port.signatures import is_default, names_by_position
 from anytpu.migrate.replaced.table import Replacement
 
 _LOWER = ("mode", "padding", "compression_type", "options")
@@ -34,7 +36,15 @@ def rename_keyword(edits: Edits, argument: cst.Arg, keywords: Mapping[str, str |
         rename_attribute(edits, argument.keyword, new)
 
 
-def fill(edits: Edits, call: cst.Call, row: Replacement, target: str = "", **more: cst.BaseExpression) -> bool:
+def fill(
+    edits: Edits,
+    call: cst.Call,
+    row: Replacement,
+    target: str = "",
+    *,
+    old: str | None = None,
+    **more: cst.BaseExpression,
+) -> bool:
     """Put the arguments of a call into the row's template; return False if an argument does not fit.
 
     Args:
@@ -42,11 +52,12 @@ def fill(edits: Edits, call: cst.Call, row: Replacement, target: str = "", **mor
         call: the call to replace.
         row: the row with the template.
         target: another template with the same parameters; "" for the row's own.
+        old: the recorded name of the old function; None if only the row says what it takes.
         more: further parts of the template, by name.
     """
     template = target or row.target
     # 1. The arguments by the names in the template. If one does not fit, nothing is planned.
-    sorted_arguments = _sort(edits, call, row)
+    sorted_arguments = _sort(edits, call, row, old)
     if sorted_arguments is None:
         return False
     arguments, kept_keywords = sorted_arguments
@@ -109,25 +120,47 @@ def drop_self_assignment(edits: Edits, call: cst.Call) -> bool:
     return is_same
 
 
-def _sort(edits: Edits, call: cst.Call, row: Replacement) -> tuple[dict[str, cst.Arg], list[cst.Arg]] | None:
+def _sort(
+    edits: Edits, call: cst.Call, row: Replacement, old: str | None
+) -> tuple[dict[str, cst.Arg], list[cst.Arg]] | None:
     """Return the arguments of the template's parameters and the other keywords; None if one does not fit."""
     arguments: dict[str, cst.Arg] = {}
     kept_keywords: list[cst.Arg] = []
-    names = [*row.parameters, *([""] * len(call.args))]
+    before = old_api.parameters(old) if old is not None else None
+    own = _own_names(row, names_by_position(before))
+    names = [*(own.values() or row.parameters), *([""] * len(call.args))]
     for positional_name, argument in zip(names, call.args, strict=False):
-        name = argument.keyword.value if argument.keyword else positional_name
-        if argument.star or name not in {*row.parameters, *row.keywords}:
-            return None
+        keyword = keyword_of(argument)
+        name = own.get(keyword, keyword) if keyword else positional_name
         is_list = isinstance(argument.value, cst.List | cst.Tuple)
         if name in _ONLY_NUMBERS and is_list and f"cumsum({{{name}}})" not in row.target:
             return None
-        if name in row.parameters:
+        if argument.star:
+            return None
+        if row.parameters.get(name) is not None and is_default(before, name, edits.tree.code(argument.value)):
+            edits.cover(argument)  # The row has a text for a missing argument, and so for its old default.
+        elif name in row.parameters:
             arguments[name] = argument
-        else:
+        elif keyword and name in row.keywords:
             kept_keywords.append(argument)
+        elif row.keywords.get(name, "") is None or is_default(before, name, edits.tree.code(argument.value)):
+            edits.cover(argument)
+        else:
+            return None
     if any(default is None and name not in arguments for name, default in row.parameters.items()):
         return None
     return arguments, kept_keywords
+
+
+def _own_names(row: Replacement, positions: list[str]) -> dict[str, str]:
+    """Map each old parameter by position to the row's name for it: the same one, or the only one at its position."""
+    parameters, names = list(row.parameters), {}
+    for index, old in enumerate(positions):
+        other = parameters[index] if index < len(parameters) else ""
+        is_required = row.parameters.get(other, "") is None
+        is_other = old not in {*row.parameters, *row.keywords} and is_required
+        names[old] = other if is_other else old
+    return names
 
 
 _TIGHT = cst.Name | cst.Attribute | cst.Call | cst.Subscript | cst.SimpleString | cst.List | cst.Dict | cst.BaseNumber
@@ -143,8 +176,9 @@ def _adapted(part: Any, name: str) -> Any:
     """Return an argument as Keras and NumPy write it: "same" in lower case, windows without batch and channels."""
     if name in _LOWER and isinstance(part, cst.SimpleString):
         return part.with_changes(value=part.value.lower())
-    if name in _WINDOWS and isinstance(part, cst.List | cst.Tuple) and len(part.elements) == 4:
-        return cst.Tuple([cst.Element(element.value) for element in part.elements[1:3]])
+    if name in _WINDOWS and isinstance(part, cst.List | cst.Tuple):
+        inner = part.elements[1:3] if len(part.elements) == 4 else part.elements
+        return cst.Tuple([cst.Element(element.value) for element in inner])
     return part
 
 

@@ -18,12 +18,12 @@ from anytpu.migrate.port.arguments import keyword_of, with_argument, with_keywor
 from anytpu.migrate.port.edits import Edits
 from anytpu.migrate.port.filling import rename_attribute
 from anytpu.migrate.port.known import Definition
-from anytpu.migrate.replaced.table import advice
+from anytpu.migrate.port.signatures import NO_LITERAL, defaults, is_default, names_by_position, required
+from anytpu.migrate.replaced.table import advice, facts
 
 _MAX_LISTED = 24
 _SAME_DEFAULTS = ("data_format", "ema_overwrite_frequency", "reduction", "step", "verbose")
 """Parameters whose defaults differ in their text, or only in what they print."""
-_UNKNOWN = object()
 
 
 def fit_arguments(
@@ -53,7 +53,8 @@ def fit_arguments(
     after = known.declared(new) if new is not None else None
     accepted = accepted or (known.parameters(new) if new is not None else None)
     positions, new_positions = names_by_position(before), names_by_position(after)
-    renamed = {**_renamed(before, after), **keywords}
+    fitting = {old: new for old, new in keywords.items() if new is None or accepted is None or new in accepted}
+    renamed = {**keywords, **_renamed(before, after), **fitting}
     is_moved = before is None
     for index, argument in enumerate(call.args):
         keyword = keyword_of(argument)
@@ -64,9 +65,9 @@ def fit_arguments(
             continue
         target = renamed.get(name, name)
         is_gone = target is None or (accepted is not None and target not in accepted)
-        value = _value(edits.tree.code(argument.value))
-        is_default = value is not _UNKNOWN and value == _defaults(before).get(name, _UNKNOWN)
-        if target is None or (is_gone and (value is None or is_default)):
+        code = edits.tree.code(argument.value)
+        is_usual = is_default(before, name, code)
+        if target is None or (is_gone and (code == "None" or is_usual)) or (name == "reduction" and is_usual):
             edits.drop(argument)
             is_moved = True
         elif is_gone:
@@ -78,7 +79,7 @@ def fit_arguments(
         elif keyword and target != keyword and argument.keyword is not None:
             rename_attribute(edits, argument.keyword, target)
         elif not keyword and before is not None and after is not None:
-            is_forwarded = after.vararg is not None and target not in _defaults(after)
+            is_forwarded = after.vararg is not None and target not in defaults(after)
             is_same = new_positions[index] == target if index < len(new_positions) else is_forwarded
             is_moved |= not is_same or target == by_keyword
             if is_moved:
@@ -87,36 +88,12 @@ def fit_arguments(
         _write_defaults(edits, call, before, after, renamed)
 
 
-def names_by_position(arguments: ast.arguments | None) -> list[str]:
-    """Return the parameters that may be passed by position, without `self`."""
-    names = [part.arg for part in (*arguments.posonlyargs, *arguments.args)] if arguments is not None else []
-    return names[names[:1] in (["self"], ["cls"]) :]
-
-
 def _renamed(before: ast.arguments | None, after: ast.arguments | None) -> dict[str, str | None]:
     """Map each parameter that only the old function has to the one in its position that only the new one has."""
-    olds, news = _defaults(before), _defaults(after)
+    olds, news = defaults(before), defaults(after)
     pairs = zip(names_by_position(before), names_by_position(after), strict=False)
-    same = ((old, new) for old, new in pairs if olds[old] in (_UNKNOWN, news[new]))
+    same = ((old, new) for old, new in pairs if olds[old] in (NO_LITERAL, news[new]))
     return {old: new for old, new in same if old not in news and new not in olds}
-
-
-def _defaults(arguments: ast.arguments | None) -> dict[str, Any]:
-    """Map each parameter to the value of its default; `_UNKNOWN` for one that is no literal, or for none."""
-    if arguments is None:
-        return {}
-    names = [part.arg for part in (*arguments.posonlyargs, *arguments.args)]
-    values = dict(zip(reversed(names), reversed(arguments.defaults), strict=False))
-    only = [part.arg for part in arguments.kwonlyargs]
-    values |= dict(zip(only, arguments.kw_defaults, strict=True))
-    return {name: _value(values.get(name)) for name in (*names, *only)}
-
-
-def _value(node: ast.AST | str | None) -> Any:
-    try:
-        return ast.literal_eval(node) if node is not None else _UNKNOWN  # pyright: ignore[reportArgumentType]
-    except (ValueError, SyntaxError):
-        return _UNKNOWN
 
 
 def _write_defaults(
@@ -127,23 +104,18 @@ def _write_defaults(
     renamed: Mapping[str, str | None],
 ) -> None:
     """Write out the old default of each argument that is not passed, where the new default is another value."""
-    news = _defaults(after)
+    news = defaults(after)
     keywords = {keyword_of(argument) for argument in call.args}
     passed = keywords | set(names_by_position(before)[: sum(argument.keyword is None for argument in call.args)])
-    for name, old in _defaults(before).items():
+    for name, old in defaults(before).items():
         new = renamed.get(name, name)
-        if {name, new} & passed or new not in news or old in (None, _UNKNOWN, ...) or name in _SAME_DEFAULTS:
+        if {name, new} & passed or new not in news or old in (None, NO_LITERAL, ...) or name in _SAME_DEFAULTS:
             continue
         is_label = name == "name" and news[new] is None
-        is_required = news[new] is _UNKNOWN and new in _required(after)
-        if is_required or (news[new] is not _UNKNOWN and not is_label and _parts(old) != _parts(news[new])):
-            value = cst.parse_expression(repr(old))
+        is_required = news[new] is NO_LITERAL and new in required(after)
+        if is_required or (news[new] is not NO_LITERAL and not is_label and _parts(old) != _parts(news[new])):
+            value = edits.expression(facts("values of Keras 2").get(str(old), repr(old)))
             edits.compose(call, lambda updated, new=new, value=value: with_argument(updated, new, value))
-
-
-def _required(arguments: ast.arguments | None) -> list[str]:
-    names = names_by_position(arguments)
-    return names[: len(names) - len(arguments.defaults)] if arguments is not None else []
 
 
 def _parts(value: Any) -> set[Any]:

@@ -13,10 +13,12 @@ import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
 from anytpu.migrate.port.edits import IMPORTS, Edits
+from anytpu.migrate.port.known import exists
 from anytpu.migrate.port.rules import new_name, rule_of
 from anytpu.migrate.port.tree import TENSORFLOW, Tree, bound_name, canonical, head
 
-_IMPORTS_KERAS = re.compile(r"^\s*(import|from) keras\b", re.MULTILINE)
+IMPORTS_KERAS = re.compile(r"^\s*(import|from) keras\b", re.MULTILINE)
+"""A program with this runs on the backend that Keras's settings name, if it does not import anytpu first."""
 
 
 def name_for_anytpu(tree: Tree) -> str:
@@ -41,7 +43,8 @@ def plan_imports(edits: Edits) -> None:
 def _has_moved(module: str, node: cst.ImportFrom) -> bool:
     """Return whether an import from Keras 2 names something that Keras 3 has under another name."""
     names = [] if isinstance(node.names, cst.ImportStar) else [f"{module}.{_full(alias)}" for alias in node.names]
-    return any(name.startswith("keras.") and _in_keras(name) not in (None, name) for name in names)
+    of_keras = [name for name in names if name.startswith("keras.")]
+    return any(not exists(name) or _in_keras(name) not in (None, name) for name in of_keras)
 
 
 def _full(alias: cst.ImportAlias) -> str:
@@ -75,6 +78,8 @@ def _plan_import_from(edits: Edits, node: cst.ImportFrom, module: str, needed: s
     for alias in node.names:
         old, bound = canonical(f"{module}.{_full(alias)}"), bound_name(alias)
         keras = _in_keras(old)
+        # What Keras 3 lacks, and no line uses any more, such as `np_utils`.
+        is_gone = old.startswith("keras.") and not exists(old) and not _is_used(edits, bound)
         if keras == "keras":
             edits.roots.add("keras")
             if bound != "keras":
@@ -82,11 +87,16 @@ def _plan_import_from(edits: Edits, node: cst.ImportFrom, module: str, needed: s
         elif keras:
             home, _, name = keras.rpartition(".")
             lines.setdefault(home, []).append(name if name == bound else f"{name} as {bound}")
-        elif bound in needed or not _is_old(module):
+        elif bound in needed or not (_is_old(module) or is_gone):
             lines.setdefault(module, []).append(edits.tree.code(alias).rstrip(", ()\n"))
     code = [f"from {home} import {', '.join(names)}" if names else home for home, names in lines.items()]
     old_names = [edits.tree.code(alias).rstrip(", ()\n") for alias in node.names]
     _replace(edits, node, code, is_same=lines == {module: old_names})
+
+
+def _is_used(edits: Edits, bound: str) -> bool:
+    """Return whether a name that an import binds stays in a line of the program."""
+    return any(name.value == bound and not edits.is_done(name) for name in edits.tree.names())
 
 
 def _in_keras(old: str) -> str | None:
@@ -121,7 +131,7 @@ def plan_new_imports(edits: Edits, new: str) -> None:
 
     A program that imports Keras imports anytpu too: alone Keras runs on the backend that its settings name.
     """
-    if "keras" in edits.roots or _IMPORTS_KERAS.search(new):
+    if "keras" in edits.roots or IMPORTS_KERAS.search(new):
         edits.roots.add("tpu")
     body, tpu = edits.tree.module.body, edits.tpu
     lines = {root: (f"import {root}", root.partition(".")[0]) for root in IMPORTS}

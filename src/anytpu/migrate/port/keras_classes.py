@@ -56,6 +56,23 @@ def _plan_call(edits: Edits, call: cst.Call, has_own_loss: bool) -> None:
             edits.drop(x)
 
 
+def plan_schedules(edits: Edits) -> None:
+    """Make a float of the step that a schedule of the program gets: Keras 2 passed one, Keras 3 passes an integer."""
+    for function in edits.tree.all(cst.FunctionDef):
+        owner = edits.tree.class_of_method(function)
+        bases = edits.values.bases_of(owner) if owner is not None and function.name.value == "__call__" else []
+        name = "".join(parameter_names(function)[1:2])
+        is_schedule = any(known.is_below(base, "keras.optimizers.schedules.LearningRateSchedule") for base in bases)
+        calls = [node for node in edits.tree.nodes(function) if isinstance(node, cst.Call)]
+        casts = [call for call in calls if (edits.tree.library_name(call.func) or "").rpartition(".")[2] == "cast"]
+        is_cast = any(call.args and edits.tree.code(call.args[0].value) == name for call in casts)
+        if is_schedule and name and not is_cast and isinstance(function.body, cst.IndentedBlock):
+            new = edits.statement(f'{name} = keras.ops.cast({name}, "float32")')
+            first = function.body.body[function.get_docstring() is not None :]
+            if first:
+                edits.insert_before(first[0], [new])
+
+
 def plan_optimizers(edits: Edits) -> None:
     """List each class derived from an optimizer that overrides a method of Keras 2's, as a whole."""
     for owner in edits.tree.all(cst.ClassDef):

@@ -1,6 +1,6 @@
-"""Signatures of tf.keras, read from a record that `scripts/api_difference` makes.
+"""Signatures of TensorFlow's functions and classes, read from a record that `scripts/api_difference` makes.
 
-Rule: what a name of Keras 2 takes is asked of this record, and what Keras 3 takes is asked of its source (`known.py`).
+Rule: what an old name takes is asked of this record, and what Keras 3 takes is asked of its source (`known.py`).
 Positions, names and defaults that differ follow from the two; none is written by hand.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 _RECORD = Path(__file__).with_name("old_api.txt")
@@ -29,13 +29,24 @@ def names() -> list[str]:
 
 
 def is_recorded(name: str) -> bool:
-    """Return whether tf.keras had a name.
+    """Return whether TensorFlow had a name.
 
     Example:
         >>> is_recorded("keras.Model.fit_generator"), is_recorded("keras.ops")
         (True, False)
     """
     return name in _lines()
+
+
+def is_only_first(name: str) -> bool:
+    """Return whether only TensorFlow 1 had a name: version 2 has it as `compat.v1`, or not at all.
+
+    Example:
+        >>> is_only_first("placeholder"), is_only_first("contrib.layers.flatten"), is_only_first("argmax")
+        (True, True, False)
+    """
+    is_second = is_recorded(name) or is_recorded(f"keras.{name}")  # `tf.losses` is `tf.keras.losses`.
+    return name.startswith("contrib.") or (is_recorded(f"compat.v1.{name}") and not is_second)
 
 
 @functools.cache
@@ -81,14 +92,34 @@ def names_ending(last: str) -> tuple[str, ...]:
     return tuple(sorted((name for name in _lines() if name.rpartition(".")[2] == last), key=len))
 
 
-def public_name(name: str) -> str | None:
-    """Return the recorded name for one of Keras 2 that may have a private home; None if it is not recorded.
+def public_name(name: str, keywords: Iterable[str] = (), is_first: bool = False) -> str | None:
+    """Return the recorded name for one of TensorFlow or Keras 2; None if it is not recorded.
+
+    A name of Keras may have a private home. A function that TensorFlow 1 had with other arguments has two records: the
+    first that takes all keywords is meant.
+
+    Args:
+        name: a canonical name.
+        keywords: the keywords of the call.
+        is_first: whether the program is one for TensorFlow 1.
 
     Example:
-        >>> public_name("keras.layers.core.Dense"), public_name("keras.ops.sum")
-        ('keras.layers.Dense', None)
+        >>> public_name("keras.layers.core.Dense"), public_name("keras.ops.sum"), public_name("placeholder")
+        ('keras.layers.Dense', None, 'compat.v1.placeholder')
+        >>> public_name("argmax", is_first=True), public_name("argmax"), public_name("argmax", ["dimension"])
+        ('compat.v1.argmax', 'argmax', 'compat.v1.argmax')
     """
-    first, _, rest = name.partition(".")
-    home, _, last = rest.rpartition(".")
-    names = (name, f"{first}.{home.partition('.')[0]}.{last}")
-    return next((public for public in names if is_recorded(public)), None)
+    home, _, last = name.rpartition(".")
+    names = [name]
+    if name.startswith("keras.") and "." in home:
+        names.append(f"keras.{home.split('.')[1]}.{last}")
+    old = [f"compat.v1.{public}" for public in names]
+    names = [*old, *names] if is_first else [*names, *old]
+    recorded = [public for public in names if is_recorded(public)]
+    return next((public for public in recorded if _takes(public, keywords)), recorded[0] if recorded else None)
+
+
+def _takes(name: str, keywords: Iterable[str]) -> bool:
+    found = parameters(name)
+    every = (*found.posonlyargs, *found.args, *found.kwonlyargs) if found is not None else ()
+    return found is not None and (found.kwarg is not None or {part.arg for part in every} >= set(keywords))

@@ -110,7 +110,7 @@ def _plan_apply(edits: Edits) -> None:
         rule = rule_of(old) if old is not None else None
         if rule is None or rule[0] != old or rule[1].how != "pattern" or not isinstance(made, cst.Call):
             continue
-        if fill(edits, made, rule[1], rule[1].target, **{OWNER: method.value}):
+        if fill(edits, made, rule[1], rule[1].target, old=None, **{OWNER: method.value}):
             edits.put(call, lambda updated: updated.args[0].value)
             edits.mark(method)
             edits.cover(made.func)
@@ -260,8 +260,12 @@ def _plan_keywords(edits: Edits) -> None:
     """Write the names of layers without slashes, which Keras 3 refuses, and leave out `period=1`, its default."""
     for call, name in edits.tree.calls():
         label = argument_of(call, -1, "name") if ".layers." in name or name in ("keras.Input", "keras.Model") else None
-        if label is not None and isinstance(label.value, cst.SimpleString) and "/" in label.value.value:
-            edits.put(label.value, lambda updated: updated.with_changes(value=updated.value.replace("/", "_")))
+        if label is not None:
+            _plan_label(edits, label.value)
+        for argument in call.args if ".layers." in name else ():
+            text = argument.value.evaluated_value if isinstance(argument.value, cst.SimpleString) else ""
+            if (new := facts("values of Keras 2").get(text)) is not None:
+                edits.put(argument.value, lambda _, new=new: edits.expression(new))
         if name.endswith("layers.Embedding"):
             _plan_length(edits, call)
         period = argument_of(call, 6, "period") if name.endswith("callbacks.ModelCheckpoint") else None
@@ -275,6 +279,18 @@ def _plan_keywords(edits: Edits) -> None:
             fill(edits, call, row, "tpu.pipeline.RecordWriter({path}, {options})")
         if name.endswith(_MONITORS):
             _plan_mode(edits, call, name)
+
+
+def _plan_label(edits: Edits, label: cst.BaseExpression) -> None:
+    """Write a layer's name, also one that is put together, with "_" in place of "/", wherever the program has it."""
+    parts = [part for part in edits.tree.nodes(label) if isinstance(part, cst.SimpleString | cst.FormattedStringText)]
+    for part in (part for part in parts if "/" in part.value):
+        edits.put(part, lambda updated: updated.with_changes(value=updated.value.replace("/", "_")))
+    whole = label.evaluated_value if isinstance(label, cst.SimpleString) else None
+    if isinstance(whole, str) and "/" in whole:
+        for text in (text for text in edits.tree.all(cst.SimpleString) if whole in text.value and text is not label):
+            new = whole.replace("/", "_")
+            edits.compose(text, lambda updated, new=new: updated.with_changes(value=updated.value.replace(whole, new)))
 
 
 def _plan_length(edits: Edits, call: cst.Call) -> None:

@@ -9,7 +9,8 @@ from anytpu.migrate.port.estimators import plan_estimators
 from anytpu.migrate.port.file_names import plan_file_names
 from anytpu.migrate.port.generators import plan_generators
 from anytpu.migrate.port.imports import plan_imports
-from anytpu.migrate.port.keras_classes import plan_model_steps, plan_optimizers
+from anytpu.migrate.port.iterators import plan_iterators
+from anytpu.migrate.port.keras_classes import plan_model_steps, plan_optimizers, plan_schedules
 from anytpu.migrate.port.methods import plan_arguments, plan_methods
 from anytpu.migrate.port.metric_names import plan_metric_names
 from anytpu.migrate.port.patterns import plan_patterns
@@ -25,8 +26,10 @@ PLANS = (
     plan_summaries,
     plan_tapes,
     plan_model_steps,
+    plan_schedules,
     plan_metric_names,
     plan_generators,
+    plan_iterators,
     plan_sizes,
     plan_traced,
     plan_patterns,

@@ -12,7 +12,7 @@ import libcst as cst
 from anytpu.errors import PortError
 from anytpu.migrate.port.edits import Edits
 from anytpu.migrate.port.finding import Finding
-from anytpu.migrate.port.imports import name_for_anytpu, plan_new_imports
+from anytpu.migrate.port.imports import IMPORTS_KERAS, name_for_anytpu, plan_new_imports
 from anytpu.migrate.port.plans import PLANS
 from anytpu.migrate.port.tree import Tree
 
@@ -54,7 +54,7 @@ class Ported:
 def ported(text: str, name: str = "this program") -> Ported:
     """Rewrite the TPU calls of a TensorFlow program to ours.
 
-    A program without TensorFlow names is unchanged, so porting twice equals porting once.
+    A program without names of TensorFlow or Keras 2 is unchanged, so porting twice equals porting once.
 
     Args:
         text: a Python program.
@@ -76,14 +76,15 @@ def ported(text: str, name: str = "this program") -> Ported:
 
 def _ported(text: str, name: str) -> Ported:
     module = _parsed(text, name)
-    if "tensorflow" not in text:
+    if "tensorflow" not in text and ("anytpu" in text or not IMPORTS_KERAS.search(text)):
         return Ported(text, text)
     tree = Tree(module)
     edits = Edits(tree, name_for_anytpu(tree))
     for plan in PLANS:
         plan(edits)
     new = edits.apply()  # a first pass: applying the edits records the packages that they use
-    plan_new_imports(edits, new.code if new.code != text else "")
+    is_of_keras = "tensorflow" not in text
+    plan_new_imports(edits, new.code if is_of_keras or new.code != text else "")
     return Ported(text, edits.apply().code, tuple(sorted(edits.findings)))
 
 

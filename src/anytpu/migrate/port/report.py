@@ -80,13 +80,25 @@ def trial_lines(trial: Trial, width: int = 80) -> list[str]:
     return [*lines, *hang(" " * len(start), f"{trial.error}{listed}", width)]
 
 
-def summary(files: int, changed: int, by_hand: int, written: bool) -> str:
+def summary(files: int, changed: int, by_hand: int, written: bool, trials: tuple[int, int] | None = None) -> str:
     """Return the result of porting in one line.
+
+    Args:
+        files: number of programs.
+        changed: number of programs that change.
+        by_hand: number of places to port by hand.
+        written: whether the files were changed.
+        trials: numbers of changed programs that ran, and that failed; None if none was tried.
 
     Example:
         >>> summary(files=2, changed=1, by_hand=3, written=False)
-        '1 of 2 programs would change; 3 places are left to port by hand'
+        '1 of 2 programs would change; 3 places are left to port by hand; none was tried'
+        >>> summary(files=1, changed=1, by_hand=0, written=True, trials=(0, 1))
+        '1 of 1 program changed; nothing is left to port by hand; 1 did not run'
     """
     verb = "changed" if written else "would change"
     places = {0: "nothing is left", 1: "1 place is left"}.get(by_hand, f"{by_hand} places are left")
-    return f"{changed} of {files} {'program' if files == 1 else 'programs'} {verb}; {places} to port by hand"
+    ran, failed = trials or (0, 0)
+    counts = [f"{count} {text}" for count, text in ((ran, "ran"), (failed, "did not run")) if count]
+    tried = f"; {', '.join(counts)}" if counts else "; none was tried" if changed and trials is None else ""
+    return f"{changed} of {files} {'program' if files == 1 else 'programs'} {verb}; {places} to port by hand{tried}"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import re
 
 from anytpu.migrate.port.known import exists
 from anytpu.migrate.replaced.table import Replacement, facts, replacements
+
+_PRIVATE = re.compile(r"^(contrib\.\w+)\.python\..*\.(?=\w+$)")
 
 
 @functools.cache
@@ -26,6 +29,9 @@ def rule_of(name: str) -> tuple[str, Replacement] | None:
     """
     public = keras_name(name) if name.startswith("keras.") else None
     if public in rules():
+        return name, rules()[public]
+    public = _PRIVATE.sub(r"\1.", name)
+    if public != name and public in rules():  # `contrib.layers.python.layers.initializers.xavier_initializer`
         return name, rules()[public]
     while name:
         if name in rules():

@@ -23,7 +23,7 @@ from anytpu.migrate.port.edits import Edits
 from anytpu.migrate.port.keras_classes import is_model_step
 from anytpu.migrate.port.rules import rules
 from anytpu.migrate.port.tree import Tree, parameter_names
-from anytpu.migrate.port.variables import certain_writes, reads, reads_before_it_writes, writes
+from anytpu.migrate.port.variables import certain_writes, read_later, reads, reads_before_it_writes, writes
 from anytpu.migrate.replaced.table import advice, advice_of
 
 _LOSS_NAMES = ("compute_loss", "loss_of_batch", "loss_to_differentiate")
@@ -294,7 +294,8 @@ def _kept(tree: Tree, tape: _Tape) -> list[str]:
     own = {part for statement in tape.body for part in tree.nodes(statement)}
     own = own.union(*(tree.nodes(gradient.call) for gradient in tape.gradients))
     outside = [n for n in tree.names(tree.function(tape.block)) if n not in own]
-    read = {n.value for n in outside if tree.context(n) is ExpressionContext.LOAD}
+    later = read_later(tree, tape.block).union(*(reads(tree, statement) for statement in tape.rest))
+    read = {n.value for n in outside if tree.context(n) is ExpressionContext.LOAD} & later
     order = dict.fromkeys(n.value for statement in tape.body for n in tree.names(statement))
     losses = (
         set() if tape.watched or _is_per_row(tree, tape) else {tree.code(gradient.loss) for gradient in tape.gradients}

@@ -8,6 +8,9 @@ from anytpu.migrate.port.arguments import keyword_of
 from anytpu.migrate.port.edits import Edits
 from anytpu.migrate.replaced.table import advice, facts
 
+_OF_SHAPES = ("shape", "ndim", "size", "result_type", "dtype")
+"""Functions of NumPy that read no values."""
+
 
 def plan_traced(edits: Edits) -> None:
     """Plan or list the lines of traced functions."""
@@ -22,7 +25,10 @@ def plan_traced(edits: Edits) -> None:
         if is_model and not edits.values.is_traced(call):
             edits.say(call, advice("added loss"))
     for node in edits.tree.all(cst.If, cst.While, cst.IfExp, cst.Assert, cst.Call):
-        if not edits.values.is_traced(node):
+        if isinstance(node, cst.Call) and _is_of_numpy(edits, node):
+            edits.say(node, advice("numpy in a step"))
+            edits.cover(node)
+        elif not edits.values.is_traced(node):
             _plan_where(edits, node)
         elif not isinstance(node, cst.Call):
             if "array" in edits.values.of(node.test):
@@ -34,6 +40,23 @@ def plan_traced(edits: Edits) -> None:
         elif edits.tree.old_name(node.func) == "where" and len(node.args) == 1:
             edits.say(node, advice("where in a step"))
             edits.leave(node.func)
+
+
+def _is_of_numpy(edits: Edits, call: cst.Call) -> bool:
+    """Return whether NumPy gets a tensor where JAX traces: in a step, or in the body of a tape."""
+    tree, values = edits.tree, edits.values
+    if isinstance(call.func, cst.Attribute) and call.func.attr.value == "numpy":
+        is_read = "array" in values.of(call.func.value)
+    else:
+        is_numpy = (tree.numpy_name(call.func) or "shape").rpartition(".")[2] not in _OF_SHAPES
+        is_read = is_numpy and any("array" in values.of(argument.value) for argument in call.args)
+    return is_read and (values.is_traced(call) or _is_in_tape(edits, call))
+
+
+def _is_in_tape(edits: Edits, node: cst.CSTNode) -> bool:
+    block = edits.tree.around(node, cst.With, cst.FunctionDef, cst.Lambda)
+    items = [item.item for item in block.items] if isinstance(block, cst.With) else []
+    return any(isinstance(item, cst.Call) and edits.tree.old_name(item.func) == "GradientTape" for item in items)
 
 
 def _list_symbolic(edits: Edits, node: cst.Slice | cst.Call) -> None:

@@ -7,6 +7,7 @@ the prefix `tensorflow` and without the version prefix `compat`.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias, TypeVar
@@ -23,11 +24,14 @@ from libcst.metadata import (
     ScopeProvider,
 )
 
+from anytpu.migrate.port import old_api
+
 TENSORFLOW = re.compile(r"tensorflow(_\w+)?(\.|$)")
 """Matches TensorFlow's packages: `tensorflow`, `tensorflow_datasets`, `tensorflow_estimator`."""
 N = TypeVar("N", bound=cst.CSTNode)
 Function: TypeAlias = cst.FunctionDef | cst.Lambda
 _VERSION = re.compile(r"^(python\.)?(compat\.v[12]\.|_api\.v[12]\.)*(python\.(?=keras))?")
+_FIRST = re.compile(r"compat\.v1|tensorflow\.contrib")
 _PRIVATE_HOME = re.compile(r"^(contrib\.\w+\.)?python\.(tpu\.)?([a-z_]\w*\.)*(?=[A-Z])")
 
 
@@ -121,8 +125,11 @@ class Tree:
     def is_numpy(self, node: cst.CSTNode) -> bool:
         """Return whether an expression is a variable that holds what functions of NumPy return."""
         values = self.values_assigned_to(node.value) if isinstance(node, cst.Name) else []
-        names = [self._imported(value.func) if isinstance(value, cst.Call) else [] for value in values]
-        return any(name.startswith("numpy.") for imported in names for name in imported)
+        return any(isinstance(value, cst.Call) and self.numpy_name(value.func) is not None for value in values)
+
+    def numpy_name(self, node: cst.CSTNode) -> str | None:
+        """Return the full name of a dotted name imported from NumPy, or None."""
+        return next((name for name in self._imported(node) if name.startswith("numpy.")), None)
 
     def is_integer_type(self, dtype: cst.BaseExpression) -> bool:
         """Return whether a type is one of integers that holds each size."""
@@ -146,6 +153,13 @@ class Tree:
         for node in self.all(cst.Name, cst.Attribute):
             if not isinstance(self.parent(node), cst.Attribute) and (name := self.old_name(node)) is not None:
                 yield node, name
+
+    @functools.cached_property
+    def is_for_first(self) -> bool:
+        """Whether a program is for TensorFlow 1: it has a name or an import that version 2 lacks."""
+        names = (name for node, name in self.chains() if "compat.v1" not in self.code(node))
+        imports = (self.code(node) for node in self.all(cst.Import, cst.ImportFrom))
+        return any(old_api.is_only_first(name) for name in names) or any(_FIRST.search(code) for code in imports)
 
     def calls(self) -> Iterator[tuple[cst.Call, str]]:
         """Yield the calls of names of TensorFlow or Keras, with the name."""

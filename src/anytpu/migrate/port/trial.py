@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from anytpu.migrate.port.notebook import MAGIC
@@ -50,18 +51,22 @@ class Trial:
     seconds: int = 0
 
 
-def tried(program: Ported, path: Path, limit_s: int = LIMIT_S) -> Trial:
+def tried(program: Ported, path: Path, limit_s: int = LIMIT_S, others: Mapping[Path, Ported] | None = None) -> Trial:
     """Run a ported program for a few steps.
 
     Args:
         program: the program.
         path: the file that it was read from; its folder is the working folder.
         limit_s: seconds after which the trial ends.
+        others: other programs, which this one may import: they are ported beside it.
     """
     with tempfile.TemporaryDirectory(prefix="anytpu-port-") as temporary:
         # 1. A copy of the program's folder, in which the new program is in the place of the old one.
         folder = Path(temporary) / "folder"
         _copy(path.resolve().parent, folder)
+        for other, beside in (others or {}).items():
+            if other.suffix == ".py" and other.resolve().is_relative_to(path.resolve().parent):
+                (folder / other.resolve().relative_to(path.resolve().parent)).write_text(beside.new, encoding="utf-8")
         target, result = folder / f"{path.stem}.py", Path(temporary) / "result.json"
         target.unlink(missing_ok=True)
         target.write_text(MAGIC.sub(r"\1pass  # \2", program.new), encoding="utf-8")
@@ -86,6 +91,7 @@ def _located(program: Ported, new_line: int, error: str) -> Trial:
     """Return a failure beside the old line that it came from."""
     line = old_line(program, new_line)
     old, new = program.old.splitlines(), program.new.splitlines()
+    failed = new[new_line - 1].strip() if 0 < new_line <= len(new) else ""
     cell, line_in_cell = program.cell_and_line(line)
     listed = {(finding.cell, finding.line) for finding in program.by_hand}
     return Trial(
@@ -93,17 +99,18 @@ def _located(program: Ported, new_line: int, error: str) -> Trial:
         line=line_in_cell,
         cell=cell,
         old=old[line - 1].strip() if 0 < line <= len(old) else "",
-        new=new[new_line - 1].strip() if 0 < new_line <= len(new) else "",
-        is_listed=_is_of_tensorflow(program, error) or (cell, line_in_cell) in listed,
+        new=failed,
+        is_listed=_is_of_tensorflow(program, error, failed) or (cell, line_in_cell) in listed,
     )
 
 
-def _is_of_tensorflow(program: Ported, error: str) -> bool:
+def _is_of_tensorflow(program: Ported, error: str, line: str) -> bool:
     """Return whether a failure comes from a listed line, though it is at another: an import, or a call by Keras."""
-    missing = re.match(r"ImportError: cannot import name '(\w+)'", error)
+    missing = re.match(r"ImportError: cannot import name '(\w+)'|ModuleNotFoundError: No module named 'keras\.", error)
     if missing is None:
         return " is TensorFlow's" in error
-    return any(missing[1] in finding.old for finding in program.by_hand)
+    names = [missing[1]] if missing[1] else re.findall(r"\w+", line.partition(" import ")[2])
+    return any(name in finding.old for name in names for finding in program.by_hand)
 
 
 def old_line(program: Ported, new_line: int) -> int:

@@ -43,6 +43,22 @@ def reads_before_it_writes(tree: Tree, statements: Sequence[cst.CSTNode]) -> set
     return _follow(tree, statements, set()) & writes(tree, *statements)
 
 
+def read_later(tree: Tree, block: cst.CSTNode) -> set[str]:
+    """Return the variables that code behind a block may read before it writes them again.
+
+    It is behind the block, in the next round of a loop around it, or in a function that somebody calls.
+    """
+    function = tree.function(block)
+    parts = [part for part in tree.nodes(function) if isinstance(part, cst.FunctionDef | cst.Lambda | cst.ClassDef)]
+    later = set[str]().union(*(reads(tree, part) for part in parts if part is not function))
+    node: cst.CSTNode | None = block
+    while node is not None and node is not function:
+        later |= _follow(tree, tree.following(node), set())
+        later |= _follow(tree, [node], set()) if isinstance(node, cst.For | cst.While) else set()
+        node = tree.parent(node)
+    return later
+
+
 def _follow(tree: Tree, statements: Iterable[cst.CSTNode], certain: set[str]) -> set[str]:
     """Return the variables that may be read before the statements write them; add the certain writes to `certain`."""
     early: set[str] = set()

@@ -9,9 +9,10 @@ from anytpu.migrate.replaced.table import Replacement, replacements
 _OPENING = """\
 # Coming from TensorFlow
 
-`anytpu port old.py` shows the changes to a TensorFlow program, and `anytpu port --write old.py` makes them. This page
-is its table: lines of a program for TensorFlow 1 or 2 (`-`), and their replacement (`+`). Lines without a sign are
-unchanged. Nothing of `tf.*` is emulated: a ported program imports `anytpu` and `keras`, not TensorFlow.
+`anytpu port old.py` shows the changes to a TensorFlow program, and runs the result for a few steps in a copy of its
+folder (`--no-try` leaves that out); `anytpu port --write old.py` makes the changes. This page is its table: lines of a
+program for TensorFlow 1 or 2 (`-`), and their replacement (`+`). Lines without a sign are unchanged. Nothing of `tf.*`
+is emulated: a ported program imports `anytpu` and `keras`, not TensorFlow.
 
     import anytpu as tpu  # before keras: it makes Keras run on JAX
     import keras
