@@ -3,7 +3,7 @@
 Idea: a file has its own order of axes, batch and channels first. The graph has channels last. A value remembers both
 (`Held`), so most reshapes and transposes add no node. A dense layer after a flatten gets a kernel in the graph's order.
 
-Rule: no number of the file changes. Where the chip needs another order of numbers, the host moves them.
+Rule: no number of the file changes. If the chip needs another order of numbers, the host moves them.
 """
 
 from __future__ import annotations
@@ -367,8 +367,8 @@ class IntegerGraph:
     def _in_bytes(self, source: Held, weights: np.ndarray, groups: int) -> tuple[Held, np.ndarray]:
         """Return weights of -127 to 127, and their input.
 
-        Weights with a zero point of their own reach further: they are a sum of two or three bytes, each of which is
-        multiplied by the same input.
+        Weights with a zero point of their own reach further. They are a sum of two or three bytes, each multiplied by
+        the same input.
         """
         parts, left = [], weights
         while not parts or left.any():

@@ -3,8 +3,8 @@
 Idea: the file has every scale. Each of its operators becomes a node of the graph, whose arithmetic is ONNX's. Nothing
 is calibrated. A uint8 tensor is the int8 tensor 128 below it.
 
-Rule: a file may be altered or damaged. What it declares is checked before it is used, and the finished network by the
-rules for networks of files.
+Rule: a file may be altered or damaged. The reader checks what it declares before it uses it. The finished network
+is checked by the rules for networks of files.
 
 Source: https://onnx.ai/onnx/operators, and onnxruntime's contrib operators (QLinearAdd, QGemm, ...).
 """

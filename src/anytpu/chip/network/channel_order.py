@@ -1,7 +1,7 @@
 """`ChannelOrder`: record a program whose channels come first as one whose channels come last, as the chip has them.
 
 Idea: a convolution with channels first is one with channels last between two transposes. The transpose after it is
-moved past the operations that follow. Where it meets the transpose before the next convolution, both are gone.
+moved past the operations that follow. Both are gone when it meets the transpose before the next convolution.
 
 Rule: only transposes that this file makes are moved. Those of the user stay where they are.
 """

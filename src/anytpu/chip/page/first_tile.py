@@ -14,6 +14,7 @@ import numpy as np
 from anytpu.chip import ports
 from anytpu.chip.graph.nodes import Network
 from anytpu.chip.image.image import Image, Tag
+from anytpu.chip.isa.accesses import out_units
 from anytpu.chip.isa.design import UNIT_BYTES
 from anytpu.chip.isa.instructions import Activate, ArrayInstruction, DebugTag
 from anytpu.chip.isa.registers import Register
@@ -91,7 +92,7 @@ def first_tile(image: Image, network: Network | None, example: Mapping[str, np.n
     if first is None:
         return None
     scaled = next((step for step in steps[first:] if _is_scale(step)), steps[first])
-    memories, machine = ChipMemories.of(image), Multiplier(image)
+    memories, machine = ChipMemories.of(image), Multiplier()
     operands: list[tuple[np.ndarray, np.ndarray]] = []
 
     def multiply(memories: ChipMemories, step: Step) -> None:
@@ -119,13 +120,13 @@ def _is_scale(step: Step) -> bool:
 
 
 def _finished(memories: ChipMemories, step: Step, product: ArrayInstruction) -> FinishedSums | None:
-    """Return the sums and results of an Activate that takes the rows of a product."""
+    """Return the sums and results of an Activate that takes the rows of a product, from its first column on."""
     taken = step.instruction
     if not isinstance(taken, Activate) or taken.source != product.accumulator or taken.rows > product.rows:
         return None
     pitch = step.integer(Register.OUT_PITCH)
-    columns = min(SIZE, memories.accumulators.shape[1], pitch * UNIT_BYTES)
-    if not columns:
+    columns = min(SIZE, memories.accumulators.shape[1], out_units(step.registers) * UNIT_BYTES)
+    if not columns or step.integer(Register.SOURCE_LANE):
         return None
 
     def written(address: int, dtype: type[np.generic]) -> np.ndarray:

@@ -66,18 +66,18 @@ def _plan_next(edits: Edits, call: cst.Call, made: cst.BaseExpression) -> None:
     names = targets.strip("()")
     is_same = value is call or tree.code(value).strip("()").rstrip(", ") == names.rstrip(", ")
 
-    def data(_: Any) -> cst.BaseExpression:
+    def mapped_set(_: Any) -> cst.BaseExpression:
         whole = edits.rebuilt(dataset)
         if is_same:
             return whole
         # tf.data's `map` would unpack the row, and so does `*row`.
         parameters = f"lambda {names}: {{value}}"
-        mapped = f"lambda row: ({parameters})(*row)" if "," in names else parameters
+        function = f"lambda row: ({parameters})(*row)" if "," in names else parameters
         new = edits.rebuilt(value)
         new = in_parentheses(new) if isinstance(new, cst.Tuple) and not new.lpar else new
-        return edits.expression(f"{{dataset}}.map({mapped})", dataset=whole, value=new)
+        return edits.expression(f"{{dataset}}.map({function})", dataset=whole, value=new)
 
-    edits.put(returned, lambda updated: updated.with_changes(value=data(updated)))
+    edits.put(returned, lambda updated: updated.with_changes(value=mapped_set(updated)))
     for line in {tree.small_statement(call), tree.small_statement(made)} - {returned}:
         if line is not None:  # Its data set stays, so it is not covered.
             edits.put(tree.statement(line) if tree.is_alone(line) else line, lambda _: cst.RemoveFromParent())

@@ -6,8 +6,8 @@ import math
 
 from anytpu import units
 from anytpu.planning.page.text_table import Remark, TableReport, TextTable
+from anytpu.planning.records import Serving, ServingPlan
 from anytpu.planning.records.prediction import memory_text
-from anytpu.planning.records.serving import Serving, ServingPlan
 
 _TITLES = ("system", "prefill", "a token", "tokens/s", "between", "memory", "batch", "$ a M")
 _MEANING = (

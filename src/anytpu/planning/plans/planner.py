@@ -72,8 +72,8 @@ def plan(
         epochs: epochs of the run, for its time and cost.
         prices: a file of prices that replaces the included table; see `anytpu docs prices`.
         options: options of the compiler, such as {"xla_tpu_scoped_vmem_limit_kib": "65536"}.
-        timeout_s: time limit of one compilation, seconds (600); after it the plan has the compiler's schedule, if that
-            takes no longer, else a floor in place of a forecast.
+        timeout_s: time limit of one compilation, seconds (600); after it the plan has the compiler's schedule, or a
+            floor if that takes longer too.
         use_cache: whether to reuse compilations from the disk; True by default.
         progress: called with one line before each step of the work.
         name: name of the job in the plan and in progress lines; None: the program's name.
@@ -144,9 +144,9 @@ def run_together(tasks: Iterable[Callable[[], T]]) -> list[T]:
 def max_batch_size(job: Any, tpu: str = "v2-8", *, mode: str | None = None, **settings: Unpack[JobOptions]) -> int:
     """Return the largest batch that fits on a TPU, over all its devices, found by compiling.
 
-    The search makes schedules. The batch that it finds is then compiled completely, so that its code counts, and so is
-    the next larger one: a batch a 32nd larger does not fit. The result is a multiple of 8 examples a device, or 1, 2 or
-    4 if no more fit; 0 if none fits.
+    The search makes schedules. The batch that it finds is then compiled completely, so that its code counts. So is the
+    next larger one: a batch a 32nd larger does not fit. The result is a multiple of 8 examples a device, or 1, 2 or 4
+    if no more fit; 0 if none fits.
 
     Args:
         job: as `plan` takes it; its batch must be changeable.

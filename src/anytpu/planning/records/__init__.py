@@ -5,6 +5,7 @@ from anytpu.planning.records.host import HostLoad
 from anytpu.planning.records.lock import read_lock
 from anytpu.planning.records.plan import Plan
 from anytpu.planning.records.prediction import Advice, Prediction
+from anytpu.planning.records.serving import Serving, ServingPlan
 from anytpu.planning.records.step import (
     KINDS,
     NO_LAYER,
@@ -35,6 +36,8 @@ __all__ = [
     "Plan",
     "Prediction",
     "Price",
+    "Serving",
+    "ServingPlan",
     "StepTime",
     "read_lock",
 ]

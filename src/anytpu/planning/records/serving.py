@@ -7,13 +7,12 @@ two steps, and from the bytes of weights and cache.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from anytpu.errors import SettingError
 from anytpu.planning.records.prediction import Prediction, memory_text
 from anytpu.planning.records.shown import ShownRecord
-from anytpu.planning.records.step import MemoryUse
 from anytpu.planning.records.target import Target, limit_bytes
 
 
@@ -80,12 +79,12 @@ class Serving:
     @property
     def cache_bytes(self) -> int:
         """Bytes of the cache on one device."""
-        return sum_of(self.decode.memory, ("cache",))
+        return self.decode.memory.bytes_of("cache") if self.decode.memory else 0
 
     @property
     def weights_bytes(self) -> int:
         """Bytes of the weights on one device."""
-        return sum_of(self.decode.memory, ("weights", "frozen"))
+        return self.decode.memory.bytes_of("weights", "frozen") if self.decode.memory else 0
 
     @property
     def paged_cache_bytes(self) -> float:
@@ -159,8 +158,3 @@ class ServingPlan(ShownRecord):
     def to_record(self) -> dict[str, Any]:
         """Return every field as JSON values."""
         return {"format": 1, "job": self.job, "servings": [serving.to_record() for serving in self]}
-
-
-def sum_of(memory: MemoryUse | None, kinds: Sequence[str]) -> int:
-    """Return the bytes of the arrays of some kinds in the memory of a device."""
-    return sum(part.bytes for part in memory.parts if part.kind in kinds) if memory else 0

@@ -236,3 +236,7 @@ class MemoryUse:
     def missing_bytes(self) -> int:
         """Bytes above the limit, 0 if the program fits."""
         return 0 if self.fits else max(self.peak_bytes - self.limit_bytes, 1)
+
+    def bytes_of(self, *kinds: str) -> int:
+        """Return the bytes of the parts of some kinds of arrays: "weights", "cache"."""
+        return sum(part.bytes for part in self.parts if part.kind in kinds)

@@ -4,8 +4,8 @@ Idea: an answer is one prefill step and a decode step for each token. The plan c
 numbers follow from their times and from the bytes of weights and cache.
 
 Rule: all sequences of a batch start and end together, and the cache is full in each decode step. A server that adds
-sequences one at a time, with a cache in pages, may do better: how much at most follows from the bytes of weights and
-cache. The largest batch does not depend on the batch that is planned.
+sequences one at a time, with a cache in pages, may do better. The bytes of weights and cache say how much at most. The
+largest batch does not depend on the batch that is planned.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from anytpu.planning.memory.arguments import arguments_of
 from anytpu.planning.memory.batches import FINE_ENOUGH
 from anytpu.planning.memory.parts import parts_of
 from anytpu.planning.plans.planner import run_together
-from anytpu.planning.records import MemoryUse, Prediction
-from anytpu.planning.records.serving import Serving, ServingPlan, sum_of
+from anytpu.planning.records import MemoryUse, Prediction, Serving, ServingPlan
 from anytpu.planning.records.target import Target, limit_bytes, targets_named
 from anytpu.planning.serving.decoding import decoding_steps
 from anytpu.planning.shardings.automatic import by_estimate, search_of
@@ -211,6 +210,6 @@ def _by_schedules(
 def _largest(memory: MemoryUse | None, batch_size: int) -> int:
     # Linear in the batch: everything but the fixed kinds grows with it.
     assert memory is not None
-    fixed = sum_of(memory, _FIXED)
+    fixed = memory.bytes_of(*_FIXED)
     growing = memory.peak_bytes - fixed
     return max(int((memory.limit_bytes - fixed) / growing * batch_size), 0) if growing > 0 else 0
