@@ -158,3 +158,15 @@ def test_weights_of_32_bits_are_refused(tmp_path: Path):
         "mine.onnx: The weights of 'h' go from 100000000 to 100000000 around their zero point, and those of the chip "
         "from -127 to 127. Quantize them symmetrically: quantize_static(..., weight_type=QuantType.QInt8)."
     )
+
+
+def test_a_mean_keeps_its_axes_for_1_alone(tmp_path: Path):
+    nodes = [*MORE, node("ReduceMean", "d axes", "y", keepdims=2)]
+    path = chip_files.write_float(
+        tmp_path / "mine.onnx", nodes, {**CONSTANTS, "axes": np.array([1])}, {"x": (3, 5)}, {"y": (4,)}
+    )
+    x = RANDOM.normal(size=(8, 3, 5)).astype(np.float32)
+    (wanted,) = chip_oracle.run(path, [x]).values()
+    found = tpu.chip.compile(path).run(x)
+    assert found.shape == wanted.shape == (8, 4)
+    assert np.abs(found - wanted).max() < 1e-5

@@ -52,7 +52,7 @@ _HOST: dict[str, tuple[str, str, Callable[[Mapping[str, Any]], Callable[..., Any
         "mean",
         "it reduces over channels",
         lambda given: (
-            lambda x, axes=None: x.mean(tuple(given.get("axes", axes)), keepdims=bool(given.get("keepdims", 1)))
+            lambda x, axes=None: x.mean(tuple(given.get("axes", axes)), keepdims=given.get("keepdims", 1) == 1)
         ),
     ),
 }

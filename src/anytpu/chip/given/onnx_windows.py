@@ -162,4 +162,4 @@ def reduce_mean(node: OnnxNode, operands: Operands) -> Value:
         return host_step(node, operands)
     made = pool("average", whole=True)(node, [value])
     assert isinstance(made, Pending)
-    return made if node.attributes.get("keepdims", 1) else dataclasses.replace(made, dims=made.dims[:1])
+    return made if node.attributes.get("keepdims", 1) == 1 else dataclasses.replace(made, dims=made.dims[:1])
