@@ -109,3 +109,99 @@ def test_a_text_that_is_no_module(tmp_path: Path):
     path.write_text("module {}")
     with pytest.raises(ProgramError, match="is a StableHLO file, which holds no values of weights"):
         tpu.chip.compile(path, np.ones((2, 3), np.float32))
+
+
+LEVELS = "-17,3,13,43,83"
+QUANTIZED = f"tensor<4x5x{I8}>"
+SUMS = """  %1 = stablehlo.dot_general %0, %k, contracting_dims = [1] x [0] : ({0}, tensor<5x5x{1}>) -> tensor<4x5x{2}>
+    %2 = stablehlo.broadcast_in_dim %b, dims = [1] : (tensor<5x{3}>) -> tensor<4x5x{3}>
+    %3 = stablehlo.add %1, %2 : (tensor<4x5x{2}>, tensor<4x5x{3}>) -> tensor<4x5x{2}>
+    %4 = stablehlo.uniform_quantize %3 : (tensor<4x5x{2}>) -> {0}
+    %5 = stablehlo.uniform_dequantize %4 : ({0}) -> tensor<4x5xf32>
+    return %5 : tensor<4x5xf32>
+"""
+POOL = f"""    %r = stablehlo.reshape %0 : ({QUANTIZED}) -> tensor<4x5x1x1x{I8}>
+    %i = stablehlo.constant() <{{value = dense<FIRST> : tensor<i8>}}> : () -> tensor<{I8}>
+    %1 = "stablehlo.reduce_window"(%r, %i) <{{window_dimensions = array<i64: 1,1,1,1>MORE}}> ({{
+    ^bb0(%a: tensor<{I8}>, %c: tensor<{I8}>):
+      %m = stablehlo.maximum %a, %c : tensor<{I8}>
+      stablehlo.return %m : tensor<{I8}>
+    }}) : (tensor<4x5x1x1x{I8}>, tensor<{I8}>) -> tensor<4x5x1x1x{I8}>
+    %2 = stablehlo.uniform_dequantize %1 : (tensor<4x5x1x1x{I8}>) -> tensor<4x5x1x1xf32>
+    %3 = stablehlo.reshape %2 : (tensor<4x5x1x1xf32>) -> tensor<4x5xf32>
+    return %3 : tensor<4x5xf32>
+"""
+
+
+def main_of(body: str) -> str:
+    return (
+        "module { func.func @main(\n%arg0: tensor<4x5xf32>\n) -> tensor<4x5xf32> {\n"
+        f"    %0 = stablehlo.uniform_quantize %arg0 : (tensor<4x5xf32>) -> {QUANTIZED}\n{body}  }}\n}}\n"
+    )
+
+
+def sums(own: str, bias: str) -> str:
+    weights = "!quant.uniform<i8:f32, 0.1>"
+    constants = (
+        f"    %k = stablehlo.constant() <{{value = dense<3> : tensor<5x5xi8>}}> : () -> tensor<5x5x{weights}>\n"
+        f"    %b = stablehlo.constant() <{{value = dense<7> : tensor<5xi32>}}> : () -> tensor<5x{bias}>\n"
+    )
+    return main_of(constants + SUMS.format(QUANTIZED, weights, own, bias))
+
+
+I32_SUM = "!quant.uniform<i32:f32, 0.05>"
+CONVERTED = f"""    %1 = stablehlo.uniform_dequantize %0 : ({QUANTIZED}) -> tensor<4x5xf32>
+    %2 = stablehlo.convert %1 : (tensor<4x5xf32>) -> tensor<4x5xi32>
+    %3 = stablehlo.convert %2 : (tensor<4x5xi32>) -> tensor<4x5xf32>
+    return %3 : tensor<4x5xf32>
+"""
+LIMITED = f"""    %k = stablehlo.constant() <{{value = dense<[{LEVELS}]> : tensor<5xi8>}}> : () -> tensor<5x{I8}>
+    %b = stablehlo.broadcast_in_dim %k, dims = [1] : (tensor<5x{I8}>) -> {QUANTIZED}
+    %1 = stablehlo.maximum %0, %b : {QUANTIZED}
+    %2 = stablehlo.uniform_dequantize %1 : ({QUANTIZED}) -> tensor<4x5xf32>
+    return %2 : tensor<4x5xf32>
+"""
+OTHER_SCALE = "has another scale for its sums than the product of those of its operands"
+NO_POOL = "is no maximum, of nothing else, over the positions of a picture with channels last"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (main_of(LIMITED), "'maximum' takes constants that differ from number to number"),
+        (main_of(CONVERTED), "'convert' makes other numbers than floats"),
+        (sums(I32_SUM.replace("0.05", "0.5"), I32_SUM), f"'dot_general' {OTHER_SCALE}"),
+        (sums(I32_SUM, I32_SUM.replace("0.05", "0.5")), f"'add' {OTHER_SCALE}"),
+        (sums(I32_SUM, I32_SUM.replace("0.05", "0.05:9")), "'add' adds constants with a zero point to sums of 32 bits"),
+        (
+            sums(I32_SUM.replace("0.05", "0.05:9"), I32_SUM),
+            "'dot_general' makes 32 bits, and the chip's sums of 32 bits have no zero point and no bounds",
+        ),
+        (main_of(POOL.replace("FIRST", "3").replace("MORE", "")), f"'reduce_window' {NO_POOL}"),
+        (
+            main_of(POOL.replace("FIRST", "-128").replace("MORE", ", window_dilations = array<i64: 1,2,1,1>")),
+            f"'reduce_window' {NO_POOL}",
+        ),
+    ],
+)
+def test_what_would_be_read_with_other_numbers_is_refused(text: str, expected: str, tmp_path: Path):
+    path = tmp_path / "mine.mlir"
+    path.write_text(text)
+    with pytest.raises(QuantizationError) as caught:
+        tpu.chip.compile(path)
+    assert str(caught.value) == (
+        f"mine.mlir: the operation {expected}. Compile the model that the file was made of, with calibration=."
+    )
+
+
+def test_a_quantized_constant_is_quantized_again(tmp_path: Path):
+    fine, coarse = f"tensor<4x5x{I8.replace('0.5:3', '0.3')}>", f"tensor<4x5x{I8.replace('0.5:3', '2.0')}>"
+    body = f"""    %k = stablehlo.constant() <{{value = dense<5> : tensor<4x5xi8>}}> : () -> {fine}
+    %c = stablehlo.uniform_quantize %k : ({fine}) -> {coarse}
+    %1 = stablehlo.add %0, %c : ({QUANTIZED}, {coarse}) -> {QUANTIZED}
+    %2 = stablehlo.uniform_dequantize %1 : ({QUANTIZED}) -> tensor<4x5xf32>
+    return %2 : tensor<4x5xf32>
+"""
+    path = tmp_path / "mine.mlir"
+    path.write_text(main_of(body))
+    assert (tpu.chip.compile(path).run(np.zeros((4, 5), np.float32)) == 2).all()

@@ -160,3 +160,37 @@ def test_a_transposed_convolution_of_the_host_has_its_reason():
     assert [node.why for node in program.network.nodes if isinstance(node, HostStep)] == [
         "it is a transposed convolution with gaps in its kernel, steps over its results, or too many positions"
     ]
+
+
+def _channels_first(weights: Any, x: Any) -> Any:
+    return jax.lax.conv_general_dilated(x, weights["k"], (1, 1), "SAME")
+
+
+def _windows(x: Any, start: float) -> Any:
+    return jax.lax.reduce_window(x, start, jax.lax.max, (1, 1, 2, 2), (1, 1, 1, 1), "VALID")
+
+
+@pytest.mark.parametrize(
+    ("function", "shape"),
+    [
+        (lambda weights, x: jax.image.resize(x @ weights["w"], (len(x), 8, 4, 4), "bilinear"), (4, 5, 3)),
+        (lambda weights, x: jnp.transpose(x @ weights["w"], (0, 2, 1, 3)), (2, 2000, 3)),
+        (lambda weights, x: jnp.pad(_channels_first(weights, x), ((0, 0), (0, 1), (0, 0), (0, 2))), (3, 4, 5)),
+        (
+            lambda weights, x: jax.lax.pad(
+                _channels_first(weights, x), 2.0, ((0, 0, 0), (-1, 2, 1), (-1, 0, 1), (0, 2, 0))
+            ),
+            (3, 4, 5),
+        ),
+        (lambda weights, x: _windows(_channels_first(weights, x), 0.0), (3, 4, 5)),
+    ],
+    ids=["the batch is no first axis", "many columns", "channels added", "gaps added", "window from 0"],
+)
+def test_what_the_chip_does_not_move_is_left_to_the_host(function: Any, shape: tuple[int, ...]):
+    weights = {"k": RANDOM.normal(size=(4, 3, 3, 3)).astype("f4"), "w": RANDOM.normal(size=(3, 4)).astype("f4")}
+    x = RANDOM.normal(size=(8, *shape)).astype(np.float32)
+    program = tpu.chip.compile(function, x, state=weights, batch=4)
+    assert program.network is not None
+    assert 0 < len(program.network.nodes) < 10
+    wanted, found = np.asarray(function(weights, x)), program.run(x)
+    assert np.abs(wanted - found).max() < 0.03 * np.ptp(wanted)

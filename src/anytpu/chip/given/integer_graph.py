@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from anytpu.chip.given.values import Geometry, Held, Pending, every_integer
+from anytpu.chip.given.values import Geometry, Held, Pending, check_sums, every_integer
 from anytpu.chip.graph.arithmetic import clip_bounds
 from anytpu.chip.graph.nodes import (
     Concatenate,
@@ -155,8 +155,7 @@ class IntegerGraph:
         if self.quantizations.setdefault(tensor, target) != target:
             raise QuantizationError(
                 f"The layer {self.layer!r:.100} quantizes {tensor!r:.100} with another scale than a layer before, and "
-                "a "
-                "tensor of the chip has one: quantize the model with one scale for it."
+                "a tensor of the chip has one: quantize the model with one scale for it."
             )
         maker = self._makers.get(tensor)
         if isinstance(maker, Reshape | Slice | Pool):
@@ -283,7 +282,7 @@ class IntegerGraph:
         if held.tensor in self.quantizations:
             self.quantizations[made.tensor] = self.quantizations[held.tensor]
             self._moved_inputs.add(made.tensor)
-        return dataclasses.replace(made, is_float=held.is_float)
+        return dataclasses.replace(made, is_float=held.is_float, stored=held.stored)
 
     # Nodes.
 
@@ -341,10 +340,9 @@ class IntegerGraph:
         source, weights = self._in_bytes(source, weights, geometry.groups)
         if bias.dtype.kind == "f":
             bias = np.rint(bias / (np.float64(own.scale) * scales.astype(np.float64)))
-        if np.abs(bias.astype(np.float64)).max(initial=0) > 2**31 - 1:
-            raise QuantizationError(
-                f"The bias of {self.layer!r:.100} exceeds sums of 32 bits: quantize the model again."
-            )
+        magnitudes = np.abs(weights).sum((0, 1, 2), dtype=np.float64)
+        for magnitude, offset in np.broadcast(magnitudes, np.abs(bias.astype(np.float64))):
+            check_sums(self.layer, own, magnitude, offset)
         fields = {
             "weights": weights.astype(np.int8),
             "weight_scales": np.array(np.broadcast_to(scales, weights.shape[3:]), np.float32),
@@ -371,7 +369,7 @@ class IntegerGraph:
         the same input.
         """
         parts, left = [], weights
-        while not parts or left.any():
+        while not parts or (left.any() and len(parts) <= 3):
             parts.append(np.clip(left, -127, 127))
             left = left - parts[-1]
         if len(parts) == 1:
@@ -449,7 +447,7 @@ class IntegerGraph:
         if kind == "max":
             made = self.add(Pool, [source.tensor], shape, self.quantizations.get(source.tensor), **fields)
             return dataclasses.replace(source, tensor=made, dims=dims)
-        self.of(source)  # an average needs a scale
+        check_sums(self.layer, self.of(source), window[0] * window[1])  # an average needs a scale
         return Pending(dims, True, make, may_clip=False)
 
     def concatenation(self, parts: Sequence[Held], axis: int) -> Pending:

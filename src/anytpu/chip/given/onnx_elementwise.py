@@ -33,6 +33,8 @@ def binary(kind: str) -> Callable[[OnnxNode, Operands], Value]:
         for value, other, turned in ((first, second, False), (second, first, True)):
             known = other.reals if isinstance(other, Scaled) else other
             if isinstance(value, Held | Pending) and isinstance(known, np.ndarray) and known.size == 1:
+                if isinstance(value, Held | Pending) and known.ndim > len(value.dims) + 1:
+                    raise node.refused(f"combines {list(value.dims)} with constants of {list(known.shape)}", FLOAT)
                 constant = known.astype(np.float32).reshape(())
                 apply = functools.partial(ufunc, constant) if turned else functools.partial(_swapped, ufunc, constant)
                 return node.graph.function(value, kind, apply)
@@ -64,9 +66,11 @@ def _of_tensors(node: OnnxNode, kind: str, first: Value | None, second: Value | 
         for operand in (held, other):
             graph.of(operand)  # both need a scale
         shape, tensor = graph.shapes[held.tensor], other.tensor
-        if graph.shapes[tensor] == shape and other.channels_first == held.channels_first:
+        alike = other.dims == held.dims and other.channels_first == held.channels_first
+        if alike and graph.shapes[tensor] == shape:
             return graph.elementwise(kind, held, tensor)
-        if graph.shapes[tensor] == (1, 1, shape[2]) and _per_channel(other.dims, held):
+        ranks = len(other.dims) == len(held.dims)
+        if ranks and graph.shapes[tensor] == (1, 1, shape[2]) and _per_channel(other.dims, held):
             return graph.elementwise(kind, held, tensor)
         raise node.refused(
             f"combines {list(held.dims)} with {list(other.dims)}, and the chip repeats a number per channel only",
@@ -81,6 +85,8 @@ def _of_tensors(node: OnnxNode, kind: str, first: Value | None, second: Value | 
     dims = integers.shape[1:] if integers.ndim == len(held.dims) + 1 and integers.shape[0] == 1 else integers.shape
     if _per_channel(dims, held):
         return graph.elementwise(kind, held, graph.constant(held, integers.reshape(1, 1, -1), own))
+    if len(dims) > len(held.dims) or np.broadcast_shapes(dims, held.dims) != held.dims:
+        raise node.refused(f"combines {list(held.dims)} with constants of {list(integers.shape)}", FLOAT)
     whole = np.broadcast_to(integers.reshape(dims), held.dims)
     ordered = np.moveaxis(whole, 0, -1) if held.channels_first else whole
     return graph.elementwise(kind, held, graph.constant(held, ordered.reshape(graph.shapes[held.tensor]), own))
@@ -122,7 +128,12 @@ FUNCTIONS: dict[str, Callable[[Mapping[str, Any]], Callable[[np.ndarray], np.nda
     "HardSwish": lambda _: lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
     "LeakyRelu": lambda given: lambda x: np.where(x < 0, np.float32(given.get("alpha", 0.01)) * x, x),
     "Neg": lambda _: np.negative,
-    "Selu": lambda _: lambda x: np.asarray(jax.nn.selu(x)),
+    "Selu": lambda given: (
+        lambda x: (
+            np.float32(given.get("gamma", 1.05070102214813232421875))
+            * np.where(x > 0, x, np.float32(given.get("alpha", 1.67326319217681884765625)) * np.expm1(np.minimum(x, 0)))
+        )
+    ),
     "Sigmoid": lambda _: _sigmoid,
     "Softplus": lambda _: lambda x: np.logaddexp(x, np.float32(0)),
     "Softsign": lambda _: lambda x: x / (1 + np.abs(x)),

@@ -12,16 +12,27 @@ Source: https://onnx.ai/onnx/operators, and onnxruntime's contrib operators (QLi
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from anytpu.chip.given.integer_graph import MAX_NUMBERS, IntegerGraph
-from anytpu.chip.given.onnx_node import OnnxNode, activation, dequantized, quantization_of, scaled
+from anytpu.chip.given.onnx_node import (
+    BATCH,
+    FLOAT,
+    Attributes,
+    OnnxNode,
+    activation,
+    dequantized,
+    plain,
+    quantized,
+    scaled,
+)
 from anytpu.chip.given.onnx_operators import OPERATORS, SCALED_OPERATORS
 from anytpu.chip.given.values import Held, Pending, Value
-from anytpu.chip.graph.nodes import Network, Port, Quantization
+from anytpu.chip.graph.nodes import Network, Port
 from anytpu.chip.graph.shapes import canonical_shape
 from anytpu.chip.isa.design import Design
 from anytpu.chip.onnx.graph import load_onnx
@@ -116,9 +127,11 @@ class _Reader:
         if math.prod(shape) > MAX_NUMBERS:
             raise QuantizationError(f"its input {given.name!r:.100} has {math.prod(shape):,} numbers for each example.")
         self._graph.layer, self._batch = "input", sizes[0]
-        own = _plain(dtype) if dtype.name in ("int8", "uint8", "int16", "uint16") else None
+        own = plain(dtype) if dtype.name in ("int8", "uint8", "int16", "uint16") else None
         tensor = self._graph.tensor(given.name, shape, own)
-        self._values[given.name] = Held(tensor, tuple(sizes[1:]), is_float=own is None)
+        self._values[given.name] = Held(
+            tensor, tuple(sizes[1:]), is_float=own is None, stored=dtype.name if own else ""
+        )
         return Port(tensor, tuple(sizes[1:]), dtype.name)
 
     def _node(self, node: Any) -> None:
@@ -127,9 +140,16 @@ class _Reader:
         missing = next((name for name in node.input if name not in self._values), None)
         if missing is not None:
             raise ValueError(f"{layer!r:.100} takes {missing!r:.100}, which is not made before it")
-        attributes = {entry.name: self._onnx.helper.get_attribute_value(entry) for entry in node.attribute}
+        attributes = Attributes((entry.name, self._onnx.helper.get_attribute_value(entry)) for entry in node.attribute)
         entry = OnnxNode(node.op_type, layer, attributes, self._opset, self._graph, len(node.output), self._batch)
-        results = self._results(entry, [self._values[name] for name in node.input])
+        if node.domain not in ("", "ai.onnx") and (node.domain != "com.microsoft" or node.op_type not in _OWN):
+            raise entry.refused(f"is of the domain {node.domain!r:.100}, whose operators are not read", FLOAT)
+        operands = [self._values[name] for name in node.input]
+        _check_operands(entry, operands)
+        results = self._results(entry, operands)
+        unread = [name for name in sorted(attributes.unread) if attributes[name] != _NEUTRAL.get(name)]
+        if unread:
+            raise entry.refused(f"has {attributes[unread[0]]!r:.100} as {unread[0]!r:.100}, which is not read", FLOAT)
         for name, result in zip(node.output, results if isinstance(results, list) else [results], strict=False):
             self._values[name] = result
 
@@ -153,37 +173,49 @@ class _Reader:
         value, scale, zero_point = (*operands, None)[:3]
         if isinstance(value, np.ndarray):
             return scaled(node, value, scale, zero_point)
-        return self._graph.quantized(activation(node, value), quantization_of(node, scale, zero_point))
+        return quantized(node, activation(node, value), scale, zero_point)
 
     def _constant(self, node: OnnxNode, operands: list[Value | None]) -> Value:
         if node.kind == "Shape":
             (value,) = operands
-            dims = value.shape if isinstance(value, np.ndarray) else (-1, *value.dims)  # pyright: ignore
+            dims = value.shape if isinstance(value, np.ndarray) else (BATCH, *value.dims)  # pyright: ignore
             return np.array(dims, np.int64)[node.attributes.get("start", 0) : node.attributes.get("end")]
         if node.kind == "Constant":
-            value = next(iter(node.attributes.values()))
+            value = node.attributes[next(iter(node.attributes))]
             return self._onnx.numpy_helper.to_array(value) if hasattr(value, "dims") else np.array(value)
         if node.kind not in _FOLDED:
             raise QuantizationError(
                 f"the layer {node.layer!r:.100} computes a constant by {node.kind!r:.100}: fold constants first, by "
                 "onnxruntime.quantization.quant_pre_process(...)."
             )
-        reference = self._onnx.reference.ReferenceEvaluator(
-            self._onnx.helper.make_node(
-                node.kind, [str(index) for index in range(len(operands))], ["result"], **node.attributes
-            )
+        return self._folded(node, {str(index): operand for index, operand in enumerate(operands)})
+
+    def _folded(self, node: OnnxNode, operands: dict[str, Any]) -> np.ndarray:
+        from onnx.reference import ReferenceEvaluator
+
+        helper = self._onnx.helper
+        made = helper.make_node(
+            node.kind, list(operands), ["result"], **{n: node.attributes[n] for n in node.attributes}
         )
-        return reference.run(None, {str(index): operand for index, operand in enumerate(operands)})[0]
+        inputs = [
+            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+            for name, value in operands.items()
+        ]
+        graph = helper.make_graph([made], "constant", inputs, [helper.make_empty_tensor_value_info("result")])
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self._opset)])
+        return ReferenceEvaluator(model).run(None, operands)[0]  # pyright: ignore
 
     def _output(self, given: Any) -> Port:
         self._graph.layer = given.name
         value = self._values.get(given.name)
         if not isinstance(value, Held | Pending):
             raise QuantizationError(f"its output {given.name!r:.100} does not depend on an input: leave it out.")
-        dtype = np.dtype(self._onnx.helper.tensor_dtype_to_np_dtype(given.type.tensor_type.elem_type))
-        held = self._graph.held(value)
+        held, declared = self._graph.held(value), given.type.tensor_type.elem_type
+        dtype = np.dtype(self._onnx.helper.tensor_dtype_to_np_dtype(declared) if declared else held.stored or "float32")
         if dtype.name in ("int8", "uint8", "int16", "uint16"):
-            held = self._graph.reread(held, _plain(dtype))
+            if held.stored != dtype.name:
+                raise QuantizationError(f"its output {given.name!r:.100} is not quantized to {dtype}: make it a float.")
+            held = self._graph.reread(held, plain(dtype))
         held = self._graph.rows(held)
         return Port(held.tensor, held.dims, dtype.name if dtype.name in _INPUTS else "float32")
 
@@ -191,8 +223,35 @@ class _Reader:
 _FOLDED = ("Cast", "Concat", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
 """Operators of constants whose results are no larger than their operands."""
 
+_OWN = (*SCALED_OPERATORS, *_QUANTIZED, "Gelu")
+"""Operators of onnxruntime's own domain that are read."""
 
-def _plain(dtype: np.dtype) -> Quantization:
-    """Return the quantization with which the integers of a dtype are the numbers themselves."""
-    bits = 8 * dtype.itemsize
-    return Quantization(1.0, -(2 ** (bits - 1)) if dtype.kind == "u" else 0, bits)
+_NEUTRAL = {
+    "allowzero": 0,
+    "channels_last": 0,
+    "noop_with_empty_axes": 0,
+    "output_dtype": 1,
+    "precision": 0,
+    "saturate": 1,
+    "stash_type": 1,
+    "storage_order": 0,
+}
+"""Attributes that need not be read if they have these values."""
+
+_UNUSED = {"Dropout": ("ratio", "seed")}
+"""Attributes that change nothing after training."""
+
+_OF_INTEGERS = {*SCALED_OPERATORS, *_QUANTIZED, *_FOLDED, "Flatten", "MaxPool", "Shape", "Split"}
+"""Operators that may take integers that are not dequantized."""
+
+
+def _check_operands(node: OnnxNode, operands: Sequence[Value | None]) -> None:
+    for name in _UNUSED.get(node.kind, ()):
+        node.attributes.get(name)
+    for index, value in enumerate(operands):
+        if isinstance(value, np.ndarray) and value.dtype == np.int64 and (value == BATCH).any():
+            moves = node.kind in _FOLDED and (index == 0 or node.kind == "Concat")
+            if not (moves or (node.kind == "Reshape" and index == 1)) or node.attributes.get("to", 7) != 7:
+                raise node.refused("computes with the size of the batch, and the chip computes each example", FLOAT)
+        if isinstance(value, Held) and value.stored and node.kind not in _OF_INTEGERS:
+            raise node.refused(f"computes with integers ({value.stored}) that are not dequantized", FLOAT)

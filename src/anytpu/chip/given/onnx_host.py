@@ -23,16 +23,23 @@ def _normalized(given: Mapping[str, Any]) -> Callable[..., Any]:
     return function
 
 
+def _summed(given: Mapping[str, Any], x: Any) -> tuple[int, ...]:
+    """Return the axes of a softmax; before version 13, all from its axis on."""
+    if given["opset"] >= 13:
+        return (given.get("axis", -1),)
+    return tuple(range(given.get("axis", 1) % x.ndim, x.ndim))
+
+
 _HOST: dict[str, tuple[str, str, Callable[[Mapping[str, Any]], Callable[..., Any]]]] = {
     "Softmax": (
         "softmax",
         "it divides by a sum over channels",
-        lambda given: lambda x: jax.nn.softmax(x, given.get("axis", -1)),
+        lambda given: lambda x: jax.nn.softmax(x, _summed(given, x)),
     ),
     "LogSoftmax": (
         "log softmax",
         "it needs a sum over channels",
-        lambda given: lambda x: jax.nn.log_softmax(x, given.get("axis", -1)),
+        lambda given: lambda x: jax.nn.log_softmax(x, _summed(given, x)),
     ),
     "MatMul": (
         "product of activations",
@@ -45,19 +52,22 @@ _HOST: dict[str, tuple[str, str, Callable[[Mapping[str, Any]], Callable[..., Any
         "mean",
         "it reduces over channels",
         lambda given: (
-            lambda x, axes=None: x.mean(tuple(given.get("axes", axes)), keepdims=bool(given.get("keepdims", 1)))
+            lambda x, axes=None: x.mean(tuple(given.get("axes", axes)), keepdims=given.get("keepdims", 1) == 1)
         ),
     ),
 }
 """Operators that the host computes: kind, reason, and the JAX function by the attributes of the node."""
 
 
+_EXAMPLES = 7919
+
+
 def host_step(node: OnnxNode, operands: Operands) -> Value:
     """Write an operator as a step of the host."""
     kind, why, maker = _HOST[node.kind]
-    given = dict(node.attributes)
-    if "softmax" in node.kind.lower() and node.opset < 13:
-        given.setdefault("axis", 1)
+    given = node.attributes
+    if "Softmax" in node.kind:
+        given.setdefault("opset", node.opset)
     function, held = maker(given), [node.graph.held(x) for x in operands if isinstance(x, Held | Pending)]
 
     if not held:
@@ -72,8 +82,11 @@ def host_step(node: OnnxNode, operands: Operands) -> Value:
             )
         )
 
-    specs = [jax.ShapeDtypeStruct((2, *value.dims), np.float32) for value in held]
+    if len({len(value.dims) for value in held}) > 1:
+        raise node.refused("combines examples of a batch, because its operands have other numbers of axes", FLOAT)
+    # No constant has an axis of this size, which the batch could meet.
+    specs = [jax.ShapeDtypeStruct((_EXAMPLES, *value.dims), np.float32) for value in held]
     shape = jax.eval_shape(computed, *specs).shape
-    if shape[:1] != (2,):
+    if shape[:1] != (_EXAMPLES,):
         raise node.refused("works along the batch, and the chip computes each example by itself", FLOAT)
     return node.graph.host(kind, why, computed, held, tuple(shape[1:]))

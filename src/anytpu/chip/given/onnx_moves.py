@@ -8,12 +8,30 @@ import math
 
 import numpy as np
 
-from anytpu.chip.given.onnx_node import FLOAT, OnnxNode, Operands, activation, in_order, number
+from anytpu.chip.given.onnx_node import BATCH, FLOAT, OnnxNode, Operands, activation, in_order, number, plain
 from anytpu.chip.given.values import Held, Scaled, Value
 
 
 def same(node: OnnxNode, operands: Operands) -> Value:
     """Return the operand."""
+    return activation(node, operands[0])
+
+
+def cast(node: OnnxNode, operands: Operands) -> Value:
+    """Return an activation in floats."""
+    value = activation(node, operands[0])
+    if node.attributes.get("to") not in (1, 10, 11, 16):
+        raise node.refused("makes other numbers than floats, and the chip's activations are real numbers", FLOAT)
+    if not isinstance(value, Held) or not value.stored:
+        return value
+    return dataclasses.replace(node.graph.reread(value, plain(np.dtype(value.stored))), stored="")
+
+
+def dropout(node: OnnxNode, operands: Operands) -> Value:
+    """Return the operand, if the node is not for training."""
+    training = operands[2] if len(operands) > 2 else None
+    if training is not None and not (isinstance(training, np.ndarray) and not training.any()):
+        raise node.refused("drops numbers at random", FLOAT)
     return activation(node, operands[0])
 
 
@@ -27,7 +45,7 @@ def reshape(node: OnnxNode, operands: Operands) -> Value:
     elif node.kind == "Reshape":
         wanted = node.numbers("shape", operands, 1) or []
         dims = [held.dims[n - 1] if n and number == 0 else number for n, number in enumerate(wanted)][1:]
-        if not wanted or wanted[0] not in (0, -1, node.batch or -1):
+        if not wanted or wanted[0] not in (0, -1, node.batch or -1, BATCH):
             dims = None
     else:
         dims = _with_axes(node, held, node.numbers("axes", operands, 1))
@@ -44,7 +62,7 @@ def _with_axes(node: OnnxNode, held: Held, axes: list[int] | None) -> list[int] 
     """Return the dims after Squeeze or Unsqueeze; None if the batch is concerned."""
     rank = len(held.dims) + 1 + (len(axes or []) if node.kind == "Unsqueeze" else 0)
     places = sorted(axis % rank for axis in axes or [n + 1 for n, size in enumerate(held.dims) if size == 1])
-    if 0 in places:
+    if 0 in places or (not axes and node.batch == 1):
         return None
     dims = [0, *held.dims]
     if node.kind == "Unsqueeze":
@@ -89,6 +107,8 @@ def split(node: OnnxNode, operands: Operands) -> list[Value]:
     """Write the parts of a value."""
     (value,), axis = _parts(node, operands[:1])
     size = value.dims[axis]
+    if node.attributes.get("num_outputs", node.outputs) != node.outputs:
+        raise ValueError(f"{node.layer!r:.100} has {node.outputs} results")
     share = -(-size // max(node.outputs, 1))
     sizes = node.numbers("split", operands, 1) or [min(share, size - start) for start in range(0, size, share)]
     ends = np.cumsum([0, *sizes])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,27 @@ from anytpu.chip.graph.nodes import Quantization
 from anytpu.errors import QuantizationError
 
 Operands = Sequence[Value | None]
+
+
+BATCH = -(2**40)
+"""The size of the batch among the sizes that `Shape` returns."""
+
+
+class Attributes(dict[str, Any]):
+    """The attributes of a node, which remember the ones that are read."""
+
+    def __init__(self, *given: Any):
+        super().__init__(*given)
+        self.unread: set[str] = set(self)
+
+    def __getitem__(self, name: str) -> Any:
+        self.unread.discard(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return an attribute, or a default."""
+        self.unread.discard(name)
+        return super().get(name, default)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -32,7 +53,7 @@ class OnnxNode:
 
     kind: str
     layer: str
-    attributes: Mapping[str, Any]
+    attributes: Attributes
     opset: int
     graph: IntegerGraph
     outputs: int
@@ -72,6 +93,9 @@ QUANTIZE = "Quantize it with 8 bits: quantize_static(..., weight_type=QuantType.
 
 def quantization_of(node: OnnxNode, scale: Value | None, zero_point: Value | None) -> Quantization:
     """Return the quantization of an activation, whose unsigned integers become signed."""
+    if zero_point is None and node.kind != "QuantizeLinear":
+        raise node.refused("has no zero point, so its integers may be int8 or uint8", QUANTIZE)
+    node.attributes.get("axis")  # one scale has no axis
     numbers, offsets = _parameters(node, scale, zero_point)
     if numbers.size != 1 or offsets.size != 1:
         raise node.refused("has a scale for each channel of an activation, and the chip has one for all", FLOAT)
@@ -87,7 +111,15 @@ def _parameters(node: OnnxNode, scale: Value | None, zero_point: Value | None) -
         raise node.refused("takes a scale that is computed when it runs, and the chip's are fixed", STATIC)
     if node.attributes.get("block_size", 0):
         raise node.refused("has a scale for each block of a channel, and the chip has one for each channel", QUANTIZE)
-    return scale.astype(np.float32), np.zeros(scale.shape, np.uint8) if zero_point is None else zero_point
+    wanted = node.attributes.get("output_dtype", 0) if node.kind == "QuantizeLinear" else 0
+    if wanted not in _WRITTEN:
+        raise node.refused("makes other integers than of 8 or 16 bits", QUANTIZE)
+    offsets = np.zeros(scale.shape, _WRITTEN[wanted]) if zero_point is None else zero_point
+    return scale.astype(np.float32), offsets
+
+
+_WRITTEN = {0: np.uint8, 2: np.uint8, 3: np.int8, 4: np.uint16, 5: np.int16}
+"""Integers of QuantizeLinear, by its attribute "output_dtype"."""
 
 
 STATIC = "Fix it: onnxruntime.quantization.quantize_static(...) in place of quantize_dynamic"
@@ -104,25 +136,36 @@ def scaled(node: OnnxNode, reals: np.ndarray, scale: Value | None, zero_point: V
     return np.clip(steps, ends.min, ends.max).astype(offsets.dtype)
 
 
-def dequantized(node: OnnxNode, operands: Operands) -> Value:
-    """Return a value with its scales: DequantizeLinear."""
+def dequantized(node: OnnxNode, operands: Operands, axis: int | None = None) -> Value:
+    """Return a value with its scales: DequantizeLinear, or an operand of an operator whose scales have an axis."""
     value, scale, zero_point = (*operands, None)[:3]
     if isinstance(value, np.ndarray):
         numbers, offsets = _parameters(node, scale, zero_point)
         if value.dtype.name not in ("int8", "uint8", "int32"):
             raise node.refused(f"has a constant of {value.dtype.name}, and the chip's weights are int8", QUANTIZE)
-        axis = node.attributes.get("axis", 1) % max(value.ndim, 1)
+        along = (node.attributes.get("axis", 1) if axis is None else axis) % max(value.ndim, 1)
         for array in (numbers, offsets):
-            if array.size != 1 and array.size != (value.shape[axis] if value.ndim else 1):
+            if array.size != 1 and array.size != (value.shape[along] if value.ndim else 1):
                 raise ValueError(f"{array.size} scales of {node.layer!r:.100} for {list(value.shape)}")
         if not bool((numbers > 0).all() and np.isfinite(numbers).all()):
             raise ValueError(f"a scale of {node.layer!r:.100} is not above 0")
-        return Scaled(value, numbers.reshape(-1), offsets.astype(np.int64).reshape(-1), axis)
+        return Scaled(value, numbers.reshape(-1), offsets.astype(np.int64).reshape(-1), along)
     held = node.graph.held(activation(node, value))
-    if isinstance(zero_point, np.ndarray | None) and zero_point is None:
-        own = node.graph.of(held)
-        zero_point = np.zeros((), f"int{own.bits}" if own.zero_point != own.low else f"uint{own.bits}")
-    return node.graph.reread(held, quantization_of(node, scale, zero_point))
+    if zero_point is None and held.stored:
+        zero_point = np.zeros((), held.stored)
+    return dataclasses.replace(node.graph.reread(held, quantization_of(node, scale, zero_point)), stored="")
+
+
+def quantized(node: OnnxNode, value: Held | Pending, scale: Value | None, zero_point: Value | None) -> Held:
+    """Return an activation in stored integers: QuantizeLinear."""
+    made = node.graph.quantized(value, quantization_of(node, scale, zero_point))
+    return dataclasses.replace(made, stored=_parameters(node, scale, zero_point)[1].dtype.name)
+
+
+def plain(dtype: np.dtype) -> Quantization:
+    """Return the quantization with which the integers of a dtype are the numbers themselves."""
+    bits = 8 * dtype.itemsize
+    return Quantization(1.0, -(2 ** (bits - 1)) if dtype.kind == "u" else 0, bits)
 
 
 def activation(node: OnnxNode, value: Value | None) -> Held | Pending:

@@ -11,20 +11,20 @@ from collections.abc import Callable
 
 from anytpu.chip.given.onnx_elementwise import FUNCTIONS, binary, clip, function, relu
 from anytpu.chip.given.onnx_host import host_step
-from anytpu.chip.given.onnx_moves import concat, pad, reshape, same, slice_of, split, transpose
-from anytpu.chip.given.onnx_node import OnnxNode, Operands, dequantized, quantization_of
+from anytpu.chip.given.onnx_moves import cast, concat, dropout, pad, reshape, same, slice_of, split, transpose
+from anytpu.chip.given.onnx_node import OnnxNode, Operands, dequantized, quantized
 from anytpu.chip.given.onnx_windows import conv, gemm, matmul, pool, reduce_mean
 from anytpu.chip.given.values import Held, Pending, Value
 
 OPERATORS: dict[str, Callable[[OnnxNode, Operands], Value | list[Value]]] = {
     "Add": binary("add"),
     "AveragePool": pool("average"),
-    "Cast": same,
+    "Cast": cast,
     "Clip": clip,
     "Concat": concat,
     "Conv": conv,
     "Div": binary("divide"),
-    "Dropout": same,
+    "Dropout": dropout,
     "Flatten": reshape,
     "Gemm": gemm,
     "GlobalAveragePool": pool("average", whole=True),
@@ -54,23 +54,20 @@ def _between(kind: str, operands: int, more: str = "") -> Callable[[OnnxNode, Op
 
     def write(node: OnnxNode, given: Operands) -> Value:
         taken = 3 * operands
-        parts = [dequantized(_along(node, index), given[3 * index : 3 * index + 3]) for index in range(operands)]
+        axis = 0 if kind == "Conv" or node.attributes.get("transB") else 1
+        parts = [dequantized(node, given[3 * n : 3 * n + 3], axis if n else None) for n in range(operands)]
         rest, target = list(given[taken:]), slice(0, 2)
         if more == "bias after":  # QLinearConv: the result's scale, then the bias
             parts += [rest[2]] if len(rest) > 2 and rest[2] is not None else []
         elif more == "bias before":  # QGemm
-            parts += [rest[0]] if rest[0] is not None else []
+            parts += rest[:1] if rest and rest[0] is not None else []
             target = slice(1, 3)
         result = OPERATORS[kind](dataclasses.replace(node, kind=kind), parts)
         assert isinstance(result, Held | Pending)
         if rest[target] == [] or rest[target][0] is None:
             return result
-        return node.graph.quantized(result, quantization_of(node, *rest[target]))
-
-    def _along(node: OnnxNode, index: int) -> OnnxNode:
-        """Return the node with the axis of its weights' scales."""
-        axis = 0 if kind == "Conv" or node.attributes.get("transB") else 1
-        return dataclasses.replace(node, attributes={**node.attributes, "axis": axis}) if index else node
+        scale, zero_point = (*rest[target], None)[:2]
+        return quantized(node, result, scale, zero_point)
 
     return write
 
@@ -79,7 +76,7 @@ def _joined(node: OnnxNode, given: Operands) -> Value:
     parts = [dequantized(node, given[start : start + 3]) for start in range(2, len(given), 3)]
     result = concat(node, parts)
     assert isinstance(result, Pending)
-    return node.graph.quantized(result, quantization_of(node, given[0], given[1]))
+    return quantized(node, result, given[0], given[1])
 
 
 SCALED_OPERATORS: dict[str, Callable[[OnnxNode, Operands], Value]] = {

@@ -27,13 +27,16 @@ def _scales(node: OnnxNode, weights: Scaled, axis: int) -> np.ndarray:
     return weights.scale
 
 
-def _bias(value: Value | None, outputs: int, own: Quantization, scales: np.ndarray) -> np.ndarray:
+def _bias(node: OnnxNode, value: Value | None, outputs: int, own: Quantization, scales: np.ndarray) -> np.ndarray:
     """Return a bias as integers in steps of input scale * weight scale, or as real numbers.
 
     An operator of integers has its bias in these steps by definition, as an array of integers.
     """
     if value is None:
         return np.zeros(outputs, np.int64)
+    numbers = value.integers if isinstance(value, Scaled) else value
+    if isinstance(numbers, np.ndarray) and numbers.size not in (1, outputs if numbers.shape[-1:] == (outputs,) else 1):
+        raise node.refused(f"has a bias of {list(numbers.shape)}, and the chip has one for each output channel", FLOAT)
     if isinstance(value, Scaled):
         same = np.allclose(value.scale, np.float64(own.scale) * scales, rtol=1e-3, atol=0)
         return (
@@ -56,13 +59,15 @@ def conv(node: OnnxNode, operands: Operands) -> Value:
         raise ValueError(f"{node.layer!r:.100} convolves {list(source.dims)} by {list(kernel.integers.shape)}")
     centered = kernel.centered.transpose(*range(2, 2 + spatial), 1, 0)
     centered = centered if spatial == 2 else centered[None]
+    if node.attributes.get("kernel_shape", list(kernel.integers.shape[2:])) != list(kernel.integers.shape[2:]):
+        raise ValueError(f"{node.layer!r:.100} has another kernel_shape than its weights")
     groups, scales = node.attributes.get("group", 1), _scales(node, kernel, 0)
     if groups < 1 or centered.shape[2] * groups != source.dims[0] or centered.shape[3] % groups:
         raise ValueError(f"{node.layer!r:.100} has {groups} groups of {list(kernel.integers.shape)}")
     geometry = _geometry(node, source, (centered.shape[0], centered.shape[1]), groups)
     shape = geometry.result(node.graph.shapes[source.tensor], (centered.shape[0], centered.shape[1]), centered.shape[3])
     dims = (shape[2], shape[0], shape[1]) if spatial == 2 else (shape[2], shape[1])
-    offsets = _bias(bias, shape[2], node.graph.of(source), scales)
+    offsets = _bias(node, bias, shape[2], node.graph.of(source), scales)
     return node.graph.product(source, centered, scales, offsets, geometry, dims, True)
 
 
@@ -112,13 +117,13 @@ def gemm(node: OnnxNode, operands: Operands) -> Value:
     """Write a dense layer with a bias."""
     value, weights, bias = (*operands, None)[:3]
     kernel, held = _weights(node, weights), node.graph.held(activation(node, value))
-    plain = node.attributes.get("alpha", 1.0) == 1 and node.attributes.get("beta", 1.0) == 1
-    if not plain or node.attributes.get("transA", 0):
+    factors = node.attributes.get("alpha", 1.0), node.attributes.get("beta", 1.0)
+    if factors != (1, 1) or node.attributes.get("transA", 0):
         raise node.refused("has another alpha, beta or transA than 1, 1 and 0", FLOAT)
     if node.attributes.get("transB", 0):
         kernel = kernel.reshaped(kernel.integers.T, 1 - kernel.axis)
     scales = _scales(node, kernel, 1)
-    offsets = _bias(bias, kernel.integers.shape[1], node.graph.of(held), scales)
+    offsets = _bias(node, bias, kernel.integers.shape[1], node.graph.of(held), scales)
     return node.graph.dense(held, kernel.centered, scales, offsets)
 
 
@@ -150,9 +155,11 @@ def pool(kind: str, whole: bool = False) -> Callable[[OnnxNode, Operands], Value
 def reduce_mean(node: OnnxNode, operands: Operands) -> Value:
     """Write a mean over all positions as a pool; over other axes, the host computes it."""
     value = node.graph.held(activation(node, operands[0]))
-    axes = sorted(axis % (len(value.dims) + 1) for axis in node.numbers("axes", operands, 1) or [])
+    axes = sorted(axis % (len(value.dims) + 1) for axis in node.numbers("axes", operands, 1) or [0])
+    if 0 in axes:
+        raise node.refused("works along the batch, and the chip computes each example by itself", FLOAT)
     if len(value.dims) not in (2, 3) or axes != list(range(2, len(value.dims) + 1)):
         return host_step(node, operands)
     made = pool("average", whole=True)(node, [value])
     assert isinstance(made, Pending)
-    return made if node.attributes.get("keepdims", 1) else dataclasses.replace(made, dims=made.dims[:1])
+    return made if node.attributes.get("keepdims", 1) == 1 else dataclasses.replace(made, dims=made.dims[:1])

@@ -73,6 +73,7 @@ class _Reader:
         self._main, self._arguments = main, arguments
         self._graph = IntegerGraph()
         self._values: dict[int, Value] = {}
+        self._types: dict[int, QuantizedType | None] = {}
         self._kinds: dict[str, int] = {}
 
     def read(self, name: str) -> Network:
@@ -83,6 +84,7 @@ class _Reader:
                 kind = operation.attributes["call_target_name"]
             self._kinds[kind] = self._kinds.get(kind, 0) + 1
             self._graph.layer = f"{kind}_{self._kinds[kind]}"
+            self._types[operation.results[0]] = QuantizedType.of_layer(operation.layer)
             self._values[operation.results[0]] = self._result(kind, operation)
         outputs = [self._output(index, self._values.get(number)) for index, number in enumerate(self._main.results)]
         return self._graph.network(name, inputs, outputs)
@@ -109,24 +111,32 @@ class _Reader:
         if kind == "constant":
             return operation.attributes["value"]
         operands = [self._values[number] for number in operation.operands]
-        own = QuantizedType.of_layer(operation.layer)
+        own = self._types[operation.results[0]]
         if kind == "convert" and own is not None and isinstance(operands[0], np.ndarray):
             return own.constant(operands[0])
         if kind not in _RULES and kind not in elementwise.UNARY:
             raise self._refused(kind, "is not read from a quantized file")
         rule = _RULES.get(kind, _Reader._unary)
         result = rule(self, kind, operation, operands)
-        return result if own is None else self._quantized(result, own)
+        if own is None:
+            return result
+        sums = own.bits == 32 and isinstance(result, Held | Pending)
+        full = (own.low, own.high) == (-(2**31), 2**31 - 1) and not any(own.zero_points)
+        if sums and not (kind in ("add", "convolution", "dot_general") and full):
+            raise self._refused(kind, "makes 32 bits, and the chip's sums of 32 bits have no zero point and no bounds")
+        return self._quantized(kind, result, own)
 
     def _refused(self, kind: str, why: str) -> QuantizationError:
         return QuantizationError(
             f"the operation {kind!r:.100} {why}. Compile the model that the file was made of, with calibration=."
         )
 
-    def _quantized(self, value: Value, own: QuantizedType) -> Value:
+    def _quantized(self, kind: str, value: Value, own: QuantizedType) -> Value:
         """Return a result in the integers of its type; sums of 32 bits wait for their next scale."""
         if isinstance(value, np.ndarray):
             return own.quantized(value)
+        if isinstance(value, Scaled) and kind == "uniform_quantize":
+            return own.quantized(value.reals)
         if isinstance(value, Scaled) or own.bits == 32:
             return value
         target = own.quantization
@@ -135,7 +145,21 @@ class _Reader:
         return self._graph.quantized(value, target)
 
     def _same(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
+        if kind == "convert" and (isinstance(operands[0], Scaled) or np.dtype(operation.types[0].dtype).kind != "f"):
+            raise self._refused(kind, "makes other numbers than floats")
         return operands[0]
+
+    def _summed(self, kind: str, operation: MlirOperation, held: Held, scales: np.ndarray) -> None:
+        """Check that sums of 32 bits have the scales of their products."""
+        own = self._types[operation.results[0]]
+        if own is not None and own.bits == 32:
+            self._same_scales(kind, own, np.float64(self._graph.of(held).scale) * scales)
+
+    def _same_scales(self, kind: str, own: QuantizedType, scales: Any) -> None:
+        if len(own.scales) not in (1, np.size(scales)) and np.size(scales) != 1:
+            raise ValueError(f"{len(own.scales)} scales of {kind!r:.100}")
+        if not np.allclose(own.scales, scales, rtol=1e-5, atol=0):
+            raise self._refused(kind, "has another scale for its sums than the product of those of its operands")
 
     def _unary(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
         return self._graph.function(self._activation(kind, operands[0]), kind, elementwise.UNARY[kind])
@@ -165,6 +189,7 @@ class _Reader:
         ):
             raise self._refused(kind, "contracts other axes than the last one with weights of two axes")
         matrix = weights.centered if contracted == 0 else weights.centered.T
+        self._summed(kind, operation, held, scales)
         return self._graph.dense(held, matrix, scales, np.zeros(matrix.shape[1], np.int64))
 
     def _convolution(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
@@ -190,6 +215,7 @@ class _Reader:
         shape = geometry.result(self._graph.shapes[held.tensor], (kernel.shape[0], kernel.shape[1]), kernel.shape[3])
         spatial, turned = shape[:2] if rank == 4 else shape[1:2], numbers["output"] == first
         dims = (shape[2], *spatial) if turned else (*spatial, shape[2])
+        self._summed(kind, operation, held, scales)
         return self._graph.product(held, kernel, scales, np.zeros(shape[2], np.int64), geometry, dims, turned)
 
     def _binary(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
@@ -208,6 +234,13 @@ class _Reader:
             channel = 0 if value.channels_first else len(value.dims) - 1
             rows = np.moveaxis(second.integers.reshape(-1, *second.integers.shape[-len(value.dims) :])[0], channel, -1)
             rows = rows.reshape(-1, value.dims[channel])
+            own = self._types[operation.results[0]]
+            types = [own, *(self._types.get(number) for number in operation.operands)]
+            if own is not None and own.bits == 32:
+                for other in types:
+                    self._same_scales(kind, own, () if other is None else other.scales)
+                if second.zero_point.any():
+                    raise self._refused(kind, "adds constants with a zero point to sums of 32 bits")
             if (rows == rows[:1]).all():
                 return value.plus(rows[0])
         known = second.reals if isinstance(second, Scaled) else second
@@ -223,10 +256,12 @@ class _Reader:
         bounds = [None if place is None else operands[place] for place in (places[0], places[2])]
         if any(isinstance(bound, Held | Pending) for bound in bounds):
             raise self._refused(kind, "compares two tensors")
-        low, high = (
-            None if bound is None else float((bound.reals if isinstance(bound, Scaled) else np.asarray(bound)).flat[0])
-            for bound in bounds
-        )
+        reals = [bound.reals if isinstance(bound, Scaled) else bound for bound in bounds]
+        if any(
+            isinstance(known, np.ndarray) and not (known.size and (known == known.flat[0]).all()) for known in reals
+        ):
+            raise self._refused(kind, "takes constants that differ from number to number")
+        low, high = (None if known is None else float(np.asarray(known).flat[0]) for known in reals)
         return self._graph.clipped(self._activation(kind, operands[places[1]]), low, high)
 
     def _reshape(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
@@ -269,12 +304,22 @@ class _Reader:
         sizes, rank = list(attributes["window_dimensions"]), len(attributes["window_dimensions"])
         strides = list(attributes.get("window_strides", [1] * rank))
         padding = [tuple(pair) for pair in attributes.get("padding", [[0, 0]] * rank)]
-        if inside != ["stablehlo.maximum"] or rank != 4 or sizes[::3] != [1, 1] or strides[::3] != [1, 1]:
-            raise self._refused(kind, "is no maximum over the positions of a picture with channels last")
+        dilations = {*attributes.get("window_dilations", []), *attributes.get("base_dilations", [])}
+        spread = dilations - {1} or any(map(any, padding[::3]))
+        plain = rank == 4 and sizes[::3] == strides[::3] == [1, 1] and not spread
+        if inside != ["stablehlo.maximum"] or not plain or not self._is_lowest(held, operands[1]):
+            raise self._refused(
+                kind, "is no maximum, of nothing else, over the positions of a picture with channels last"
+            )
         geometry = Geometry((strides[1], strides[2]), (1, 1), (padding[1], padding[2]))
         made = self._graph.pool("max", held, (sizes[1], sizes[2]), geometry)
         assert isinstance(made, Held)
         return dataclasses.replace(made, dims=self._graph.shapes[made.tensor])
+
+    def _is_lowest(self, held: Held, first: Value) -> bool:
+        own = self._graph.of(held)
+        reals = first.reals if isinstance(first, Scaled) else first
+        return isinstance(reals, np.ndarray | np.generic) and bool((reals <= own.dequantize(np.array(own.low))).all())
 
 
 def _geometry(attributes: dict[str, Any], spatial: int, groups: int) -> Geometry:

@@ -115,6 +115,9 @@ class Argument:
 
 def erased(text: str) -> tuple[str, list[Argument]]:
     """Return a module's text without `!quant` types, and the types of the main function's arguments."""
+    start, end = text.find("@main("), text.find("->", text.find("@main("))
+    if 0 <= start < end:  # the signature in one line
+        text = text[:start] + text[start:end].replace("\n", " ") + text[end:]
     lines, arguments = [], list[Argument]()
     for line in text.splitlines():
         if "func.func" in line and "@main" in line:

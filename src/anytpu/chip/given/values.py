@@ -12,6 +12,8 @@ from collections.abc import Callable
 import numpy as np
 
 from anytpu.chip.graph.nodes import Padding, Pair, Quantization, Shape
+from anytpu.chip.quantized.weights import MAX_SUM
+from anytpu.errors import QuantizationError
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -60,12 +62,14 @@ class Held:
         dims: the file's shape of one example.
         channels_first: whether the file's order of numbers is (channels, height, width); otherwise it is the tensor's.
         is_float: whether the file has not quantized it yet, as an input.
+        stored: dtype of the file's integers, before the file dequantizes them; "": real numbers.
     """
 
     tensor: str
     dims: tuple[int, ...]
     channels_first: bool = False
     is_float: bool = False
+    stored: str = ""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -118,3 +122,13 @@ Value = Held | Pending | Scaled | np.ndarray
 def every_integer(own: Quantization) -> np.ndarray:
     """Return all integers of a quantization."""
     return np.arange(own.low, own.high + 1)
+
+
+def check_sums(layer: str, own: Quantization, factor: float, offset: float = 0) -> None:
+    """Raise an error if a sum may exceed 32 bits: the largest integer of the input times a factor, and an offset."""
+    largest = max(own.high - own.zero_point, own.zero_point - own.low) * factor + offset
+    if largest > MAX_SUM:
+        raise QuantizationError(
+            f"The sums of {layer!r:.100} reach {largest:,.0f}, and the chip's have 32 bits: quantize its input with 8 "
+            "bits, or with a larger scale."
+        )

@@ -116,11 +116,31 @@ def _dot(
     return product.reshape(*sizes[0], *sizes[1], *sizes[2]).astype(dtype, copy=False)
 
 
+def _pad(operands: list[np.ndarray], attributes: Mapping[str, Any], shape: tuple[int, ...], _: Any) -> np.ndarray:
+    value, result = operands[0], np.full(shape, operands[1], operands[0].dtype)
+    if value.ndim != result.ndim:
+        raise ValueError(f"'pad' of {value.shape} makes no {shape}")
+    places, kept = list[np.ndarray](), list[np.ndarray]()
+    for axis, size in enumerate(value.shape):
+        low, high, inner = (attributes[name][axis] for name in _PADS)
+        if inner < 0 or low + high + size + max(size - 1, 0) * inner != shape[axis]:
+            raise ValueError(f"'pad' of {value.shape} makes no {shape}")
+        place = low + np.arange(size) * (inner + 1)
+        inside = (place >= 0) & (place < shape[axis])
+        places.append(place[inside])
+        kept.append(np.flatnonzero(inside))
+    result[np.ix_(*places)] = value[np.ix_(*kept)]
+    return result
+
+
+_PADS = "edge_padding_low", "edge_padding_high", "interior_padding"
+
 _STRUCTURAL: dict[str, Callable[..., np.ndarray]] = {
     "broadcast_in_dim": _broadcast,
     "concatenate": _concatenate,
     "dot_general": _dot,
     "iota": _iota,
+    "pad": _pad,
     "reduce": _reduce,
     "reshape": lambda operands, attributes, shape, _: operands[0].reshape(shape),
     "reverse": lambda operands, attributes, *_: np.flip(operands[0], attributes["dimensions"]),

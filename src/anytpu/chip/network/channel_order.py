@@ -15,8 +15,11 @@ from typing import Any
 import numpy as np
 
 from anytpu.chip.network import elementwise
+from anytpu.chip.network.batching import follow
+from anytpu.chip.network.layout import BatchLayout
 from anytpu.chip.network.parsing import TensorType
 from anytpu.chip.network.resampling import MAX_LINES, kernels_of, resample
+from anytpu.errors import QuantizationError
 
 _PER_AXIS = {
     "pad": ("edge_padding_low", "edge_padding_high", "interior_padding"),
@@ -58,7 +61,7 @@ class ChannelOrder:
             return self._reshape(operands[0], result_type, layer)
         moved = self._moved(name, operands, order)
         inner = self._attributes(name, attributes, order)
-        if moved is None or inner is None:
+        if moved is None or (name == "reduce_window" and not _is_pool(inner, operands[1])):
             return None
         if name == "reduce":
             kept = [order[axis] for axis in range(len(order)) if axis not in attributes["dimensions"]]
@@ -111,7 +114,7 @@ class ChannelOrder:
         return moved
 
     @staticmethod
-    def _attributes(name: str, attributes: Mapping[str, Any], order: tuple[int, ...]) -> dict[str, Any] | None:
+    def _attributes(name: str, attributes: Mapping[str, Any], order: tuple[int, ...]) -> dict[str, Any]:
         """Return the attributes of an operation in the order before the transposes."""
         back, inner = np.argsort(order), dict(attributes)
         for key in _PER_AXIS.get(name, ()):
@@ -165,6 +168,32 @@ class ChannelOrder:
         kernels = kernels_of(matrix if list(numbers["rhs_contracting"]) == [0] else matrix.T)
         if kernels is None or math.prod(source.shape[1:3]) * len(kernels) > MAX_LINES:
             return None
+        if not self._is_batch_first(source):
+            return None
         made = resample(self._recorder, source, axis, kernels, layer)
         kept = [place for n, place in enumerate(order) if n != contracted[0]]
         return self._turn(self._recorder.whole(made), [*kept, axis], result_type, layer)
+
+    def _is_batch_first(self, source: Any) -> bool:
+        recorder = self._recorder
+        made = {operation.result for operation in recorder.operations}
+        inputs = {
+            name: BatchLayout(0, given.shape[0])
+            for name, given in recorder.types.items()
+            if name not in made and given.shape
+        }
+        try:
+            layout = follow(recorder.operations, inputs, recorder.types)[source.name]
+        except QuantizationError:
+            return False
+        return layout.axis == 0 and not layout.is_merged
+
+
+def _is_pool(attributes: Mapping[str, Any], start: Any) -> bool:
+    """Return whether a window of channels last is one that the chip computes; the host's has the text of its axes."""
+    ends = [attributes[name][place] for name in ("window_dimensions", "window_strides") for place in (0, -1)]
+    padding = [*attributes["padding"][0], *attributes["padding"][-1]]
+    dilations = {*attributes["base_dilations"], *attributes["window_dilations"]}
+    neutral = {"add": 0.0, "maximum": -np.inf}.get(attributes["reducer"])
+    known = neutral is not None and isinstance(start, np.ndarray) and bool((start == neutral).all())
+    return known and set(ends) == {1} and not any(padding) and dilations == {1}

@@ -48,6 +48,9 @@ class LoweringKind(enum.Enum):
     HOST = "left to the host"
 
 
+_MAX_COLUMNS = 256
+"""Maximum columns of a picture that is transposed; each is a copy of its own."""
+
 _CHEAP = {
     LoweringKind.ELEMENT,
     LoweringKind.AFFINE,
@@ -247,7 +250,8 @@ def _transpose(operation: Operation, trace: OperationTrace) -> LoweringKind:
     if moved == sorted(moved):
         return LoweringKind.VIEW
     example = [layout.example_axis(axis) for axis in order if axis != layout.axis]
-    return LoweringKind.PERMUTE if example == [1, 0, 2] else LoweringKind.HOST
+    columns = trace.shape(operation.values[0])[1]
+    return LoweringKind.PERMUTE if example == [1, 0, 2] and columns <= _MAX_COLUMNS else LoweringKind.HOST
 
 
 def _broadcast(operation: Operation, trace: OperationTrace) -> LoweringKind:
