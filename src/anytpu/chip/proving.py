@@ -7,8 +7,8 @@ chip computes each example independently.
 Rule: a difference of more than rounding is an error, and the network is not compiled. Integers and booleans may differ
 in few of the numbers, since an argmax or a rounding may fall either way where two values nearly tie. In a program of
 16-bit floats ties are frequent. There a number is a tie if the program itself gives another one when its inputs and
-state change as much as such floats round. The network must then give one of these numbers, or one beside them. Where
-most of an output's numbers are ties, as of large integers or of indices in floats, they say nothing and none is one.
+state change as much as such floats round. The network must then give one of these numbers, or one beside them. If
+most of an output is ties, as of large integers or of indices in floats, none of them counts as one.
 """
 
 from __future__ import annotations

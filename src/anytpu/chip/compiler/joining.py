@@ -56,8 +56,8 @@ def written_in_place(network: Network, shared: Collection[str] = ()) -> dict[str
     """Return the tensors that are written directly into a concatenation: its output, first position and channel there.
 
     The concatenation must be along the height, or along the width of a sequence. Each input is then a range of rows.
-    One of channels must be in `shared`; each input is then a range of lanes. It must be the first to take the input,
-    and take it once: a copy reads whole rows, and the lanes beside it are written last.
+    One of channels must be in `shared`; each input is then a range of lanes. It must be the first to take the input and
+    take it once. A copy reads whole rows, and the lanes beside it are written last.
     """
     makers = {node.output: node for node in network.nodes}
     first_uses = {port.tensor: "" for port in network.outputs}
