@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import anytpu as tpu  # isort: skip
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -147,3 +148,20 @@ def test_large_integers_are_compared_as_the_floats_that_they_were():
     rng = np.random.default_rng(0)
     program = of(scaled, (rng.normal(size=(64, 8)).astype("float32"), np.zeros((8, 64), np.float32)), "infer", True)
     prove(program, read(program), [rng.normal(size=(16, 64)).astype("float32")])
+
+
+@pytest.mark.parametrize("factor", [2, -3])
+def test_integers_that_all_tie_are_compared_as_numbers(factor: int):
+    def counted(factor: int) -> Any:
+        def function(weights: Any, x: Any) -> Any:
+            y = x.astype("bfloat16") * weights["rows"].astype("bfloat16")
+            return weights, jnp.round(y.astype("float32") * factor * 1e4).astype("int32")
+
+        # A model may hold a key of random numbers, which is no number.
+        state = {"rows": np.full(3, 1.3, np.float32), "key": jax.random.key(0)}
+        return of(function, (state, np.zeros((8, 3), np.float32)), "infer", True)
+
+    prove(counted(1), read(counted(1)), [X])
+    with pytest.raises(QuantizationError) as caught:
+        prove(counted(1), read(counted(factor)), [X])
+    assert str(caught.value).startswith("function/infer was read wrongly: on the examples its output 'convert' is off ")

@@ -147,7 +147,7 @@ def to_bytes(image: Image, network: Network | None = None, spill: bool = True) -
                 raise ChipFileError(f"The program cannot be written: part {name!r} of its file: {error}.") from error
     content = join_parts(dict(zip(PARTS, parts, strict=True)))
     for node in (*[service.step for service in image.services], *(network.nodes if network else ())):
-        if isinstance(node, HostStep) and (fault := fault_in_size(node, len(content))) is not None:
+        if isinstance(node, HostStep) and (fault := fault_in_size(node, len(content), image.batch)) is not None:
             raise ChipFileError(f"The program cannot be written. {fault} Compile it from a Program of a smaller batch.")
     return content
 
@@ -183,7 +183,7 @@ def _recall(parts: dict[str, Packed], file_bytes: int) -> tuple[Image, Network |
         raise ValueError(f"weights of {weights_bytes!r} bytes")
     weights = parts[_WEIGHTS].unpack(min(weights_bytes, design.weight_memory_bytes))
     arrays = split_arrays(header["arrays"], parts[_ARRAYS].unpack(size_bytes(header["arrays"])))
-    recalling = RecordDecoder(arrays, header["steps"], file_bytes)
+    recalling = RecordDecoder(arrays, header["steps"], file_bytes, header["batch"])
     image = Image(
         name=header["name"],
         instructions=_instructions(parts[_CODE].unpack(MAX_PART_BYTES[_CODE])),

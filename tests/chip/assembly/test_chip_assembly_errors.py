@@ -534,7 +534,9 @@ def test_an_integer_that_python_does_not_print():
     assert str(caught.value).startswith("Line 1, column 14: an integer has at most 14,000 bits.")
 
 
-@pytest.mark.parametrize("operands", ["1" + "|a" * 200_000, "[" + "1," * 200_000 + "1]", "-" * 300_000 + "1"])
+@pytest.mark.parametrize(
+    "operands", ["1" + "|a" * 200_000, "[" + "1," * 200_000 + "1]", "-" * 300_000 + "1", "_" * 300_000]
+)
 def test_a_line_of_more_syntax_than_it_may_have(operands: str):
     tracemalloc.start()
     try:
@@ -559,6 +561,24 @@ def test_a_line_of_many_numbers_takes_little_memory():
     finally:
         tracemalloc.stop()
     np.testing.assert_array_equal(image.weights.view(np.int8), numbers)
+
+
+def test_many_texts_are_refused_before_they_are_matched():
+    tracemalloc.start()
+    try:
+        with pytest.raises(AssemblyError) as caught:
+            assemble(".batch " + '"" ' * 500_000)
+        assert tracemalloc.get_traced_memory()[1] < 10 * 2**20
+    finally:
+        tracemalloc.stop()
+    assert "outside of texts, and this one 1,000,000. Write" in str(caught.value)
+
+
+@pytest.mark.parametrize("count", [1, 4096, 8192])
+def test_a_line_of_numbers_that_ends_with_a_comma(count: int):
+    with pytest.raises(AssemblyError) as caught:
+        assemble(".int8 " + "1," * count)
+    assert str(caught.value).startswith(f"Line 1, column 7: {NO_OPERANDS}\n")
 
 
 @pytest.mark.parametrize("broken", [4095, 4096, 4097])

@@ -245,7 +245,10 @@ def test_concatenated_inputs_of_a_product_share_rows(bits: int, design: Design):
     second = sketch.table(sketch.convolution(sketch.input(1, 1, 11), 9))
     both = sketch.concatenate([sketch.cut(x, 1, 0, 1), first, second], 2)
     twice = sketch.concatenate([first, sketch.cut(x, 1, 2, 3)], 2)
+    lone, other = sketch.convolution(first, 20), sketch.convolution(first, 11)
+    again = [sketch.concatenate([lone, other, lone], 2), sketch.concatenate([lone, lone], 2)]  # in two places of a row
     outputs = [sketch.convolution(both, 21), sketch.convolution(both, 4), sketch.convolution(twice, 12), first]
+    outputs += [sketch.convolution(one, 21) for one in again]
     run_exactly(sketch.network(*outputs), 5, design)
 
 
@@ -260,3 +263,21 @@ def test_images_for_other_batches_share_the_weights():
         np.testing.assert_array_equal(alone.weights, own.weights)
     small = compile_image(network, batch=8, design=SMALL, known=own.weights)
     assert len(small.weights) != len(own.weights)
+
+
+def test_images_for_another_array_have_weights_of_their_own():
+    sketch = Sketch()
+    network = sketch.network(sketch.convolution(sketch.input(1, 1, 5), 3))
+    for arrays in ((8, 16), (256, 255)):
+        one, other = (dataclasses.replace(TPU_V1, array=array) for array in arrays)
+        shared = compile_image(
+            network, batch=4, design=other, known=compile_image(network, batch=4, design=one).weights
+        )
+        np.testing.assert_array_equal(shared.weights, compile_image(network, batch=4, design=other).weights)
+
+
+def test_slices_that_overlap_take_no_more_tiles():
+    sketch = Sketch()
+    whole = sketch.convolution(sketch.input(1, 1, 256), 256)
+    network = sketch.network(*(sketch.table(sketch.cut(whole, 2, first, first + 200)) for first in range(9)))
+    assert len(compile_image(network, batch=4, design=TPU_V1).weights) < 4 * 256 * 256

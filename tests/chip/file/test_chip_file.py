@@ -391,7 +391,20 @@ TOO_MUCH = (
 )
 
 
-@pytest.mark.parametrize("batch", [4, 10**9])
+def test_the_results_of_a_whole_batch_are_bounded():
+    """In pieces of 4 rows, of 8 numbers each: two times 64 GB, as they are concatenated."""
+    content = with_rows(4, 10**9)
+    with pytest.raises(ChipFileError) as caught:
+        file.from_bytes(content, "a.tpu")
+    why = (
+        f"The host's step 'negate/h' computes 1,000,000,000 rows in all, which is too much: it unpacks from "
+        f"{format_bytes(len(content))} to {format_bytes(4 * 32 * 4 + 2 * 32 * 10**9)}, and above 1 GiB a file may "
+        "unpack to 100 times its size."
+    )
+    assert str(caught.value) == f"The file 'a.tpu' cannot be used. {why} {AGAIN}"
+
+
+@pytest.mark.parametrize("batch", [4, 10**6])
 def test_a_step_of_many_rows_is_bounded_whatever_the_batch_is(batch: int):
     few = file.from_bytes(with_rows(10_000, batch), "a.tpu")[0]
     assert few.services[0].step.steps.rows == 10_000

@@ -149,6 +149,14 @@ func.func public @main(%a: tensor<8x6xf32>) -> {kinds} {{
         foreign.check(text, (8, 6), np.dtype("float32"), 0)
 
 
+def test_an_operation_may_make_as_much_as_it_takes():
+    """Eigenvalues come with what is left of the matrix, which may be larger than `_FREE_NUMBERS`."""
+    rows = np.ones((2, 800), np.float32)
+    network = network_of(lambda x: jnp.linalg.eigvalsh(x[:, :, None] * x[:, None, :]), rows, rows=2)
+    steps = [node.steps for node in network.nodes if isinstance(node, HostStep)]
+    assert len(from_json(*to_json(steps))) == len(steps) > 0
+
+
 def test_operations_side_by_side_are_one_step():
     def function(x: Any) -> Any:
         y = jax.nn.softmax(x) * jnp.sort(x)

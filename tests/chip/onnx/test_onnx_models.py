@@ -98,22 +98,18 @@ def padded() -> keras.Model:
     return keras.Sequential([layers.Input((5, 4, 6)), *made])
 
 
-def transposed() -> keras.Model:
-    made = [
-        layers.Conv2DTranspose(4, (2, 4), strides=(3, 2), padding="same", name="up"),
-        layers.Conv2D(3, 2),
-        layers.Flatten(),
-    ]
-    return keras.Sequential([layers.Input((7, 5, 2)), *made, layers.Dense(4)])
+def volumes() -> keras.Model:
+    made = [layers.Conv3D(4, (2, 2, 2), name="volume"), layers.Flatten()]
+    return keras.Sequential([layers.Input((4, 3, 3, 2)), *made, layers.Dense(4)])
 
 
 def test_a_convolution_of_the_host_is_refused(tmp_path: Path):
-    x = np.random.default_rng(0).normal(0, 1, (11, 7, 5, 2)).astype(np.float32)
-    program = tpu.chip.compile(transposed(), x, batch=4)
+    x = np.random.default_rng(0).normal(0, 1, (11, 4, 3, 3, 2)).astype(np.float32)
+    program = tpu.chip.compile(volumes(), x, batch=4)
     with pytest.raises(ChipError) as error:
         program.to_onnx(tmp_path / "model.onnx")
     assert str(error.value) == (
-        "The layer 'up' cannot be written as ONNX: the host computes 'convolution' for it, for which "
+        "The layer 'volume' cannot be written as ONNX: the host computes 'convolution' for it, for which "
         "there is no operator here. Compile the model without that layer, and compute it from the outputs."
     )
 

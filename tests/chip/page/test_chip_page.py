@@ -10,6 +10,8 @@ import pytest
 from PIL import Image
 
 import chip_page_samples
+from anytpu.chip.isa.instructions import SetConfiguration
+from anytpu.chip.isa.registers import Register
 from anytpu.chip.page.diagram import block_diagram, traffic
 from anytpu.chip.page.page import fragment, page, write_page
 from anytpu.chip.page.pictures import drawings, roofline
@@ -116,7 +118,11 @@ def test_bytes_on_the_arrows_are_those_of_the_instructions():
     found = traffic(sample("digits").image)
     rows = 2048 + 9 * 1568 + 2 * 8
     assert (found.tiles, found.numbers, found.sums) == (12 * 65536, rows * 256, rows * 1024)
-    assert found.taken == (2048 + 1568 + 8) * 1024
+    image, scaled = sample("digits").image, 2048 + 1568 + 8
+    for units in (8, 1):  # a gate writes a part of each row, and takes its sums
+        parts = (SetConfiguration(Register.OUT_PITCH, 8), SetConfiguration(Register.OUT_UNITS, units))
+        found = traffic(dataclasses.replace(image, instructions=(*parts, *image.instructions)))
+        assert (found.taken, found.results) == (scaled * units * 128, (scaled + 1568) * units * 32)
     words = [label.text for label in block_diagram(sample("digits")).shapes if isinstance(label, Label)]
     assert {"in 196 KiB", "out 256 B", "768 KiB", "3.95 MiB", "15.8 MiB"} <= set(words)
 

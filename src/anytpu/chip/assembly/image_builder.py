@@ -75,7 +75,7 @@ class ImageBuilder:
             return []
         line, steps = self.steps or (self.services[0][0], {"steps": [], "first_array": 0})
         try:
-            recalling = RecordDecoder(self.arrays, steps, self.text_bytes)
+            recalling = RecordDecoder(self.arrays, steps, self.text_bytes, self.batch)
             return [recalling.service(described) for _, described in self.services]
         except ChipError as error:
             raise line.error(1, f"what the host does cannot be read. {error}") from error

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 
 from anytpu.errors import AssemblyError
 
-_TEXT = r'"(?:[^"\\]++|\\.)*"'  # "++", so that the match of a long line takes no memory
-_LINE = re.compile(rf'\s*(?P<head>\.?[A-Za-z_]\w*(?:\.\w+)*)?(?P<operands>(?:[^";#]++|{_TEXT})*)(?:[;#].*)?')
+_TEXT = r'"(?:[^"\\]++|\\.)*+"'  # "++", so that the match of a long line takes no memory
+_LINE = re.compile(rf'\s*(?P<head>\.?[A-Za-z_]\w*(?:\.\w+)*)?(?P<operands>(?:[^";#]++|{_TEXT})*+)(?:[;#].*)?')
 _TEXTS = re.compile(_TEXT)
 
 MAX_MESSAGE = 600
@@ -81,6 +81,16 @@ def without_texts(operands: str) -> str:
         '"____", 3'
     """
     return _TEXTS.sub(lambda match: f'"{"_" * (len(match[0]) - 2)}"', operands)
+
+
+def text_characters(operands: str) -> int:
+    """Return how many characters are within texts, without their quotation marks.
+
+    Example:
+        >>> text_characters('"ab", 3')
+        2
+    """
+    return sum(match.end() - match.start() - 2 for match in _TEXTS.finditer(operands))
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
-from anytpu.chip.assembly.line import Head, SourceLine, nearest, without_texts
+from anytpu.chip.assembly.line import Head, SourceLine, nearest, text_characters, without_texts
 
 Number = int | float
 
@@ -49,15 +49,18 @@ class _Reader:
 
     def __init__(self, line: SourceLine, column: int, text: str):
         self.line, self.column, self.text = line, column, text
-        # Texts are written as in JSON, and read below: Python's escapes are others.
-        masked = without_texts(text)
-        length = len(masked) - masked.count("_")
+        # Each text has two quotation marks. So many of them are refused before they are matched.
+        length = text.count('"')
+        if length <= _MAX_SYNTAX:
+            length = len(text) - text_characters(text)
         if length > _MAX_SYNTAX:
             raise line.error(
                 column,
                 f"a line has at most {_MAX_SYNTAX:,} characters outside of texts, and this one {length:,}. Write data "
                 "as .int8 or .base64.",
             )
+        # Texts are written as in JSON, and read below: Python's escapes are others.
+        masked = without_texts(text)
         try:
             is_plain = masked.isascii() and "(" not in masked
             with warnings.catch_warnings(action="error"):  # Python warns of "1if".
@@ -123,6 +126,8 @@ def read_numbers(line: SourceLine, head: Head, column: int, text: str) -> Iterat
     Raises:
         AssemblyError: an operand is not a number.
     """
+    if text.endswith(","):
+        raise line.error(column, _EXPECTED)
     start = 0
     for number, comma in enumerate(re.finditer(",", text), 1):
         if number % _NUMBERS == 0:

@@ -27,6 +27,11 @@ from anytpu.chip.isa.issue import Issued, issue
 from anytpu.errors import ChipError, HazardError
 from anytpu.program.remembered import Remembered
 
+MAX_RANGES = 2**21
+"""Maximum ranges of addresses that a program's accesses cover in all, beside 16 for each instruction.
+
+It bounds the time of the check."""
+
 _TABLES = 256
 _SOUND: Remembered[bool] = Remembered()
 
@@ -130,10 +135,16 @@ class _ProgramChecker:
         # 2. Dependences on instructions that may not be done yet.
         self._clocks.issue(unit, number)
         self._progress.issue(number, instruction, self._clocks.waits_of(unit))
+        touching = self._history.touch(number, unit, touched)
+        most = MAX_RANGES + 16 * len(self._image.instructions)
+        if self._history.walked > most:
+            fault = (
+                f"is where the accesses so far cover more than {most:,} ranges of addresses, the most that are checked "
+                "of such a program. Write whole rows (OUT_UNITS = 0), or make two programs."
+            )
+            self._refuse(issued, fault)
         hazards = [
-            found
-            for found in self._history.touch(number, unit, touched)
-            if found.kind == "unwritten" or not self._clocks.is_done(found.earlier, unit)
+            found for found in touching if found.kind == "unwritten" or not self._clocks.is_done(found.earlier, unit)
         ]
         if hazards:
             raise HazardError(faults.hazards_text(self._image, issued, hazards, self._issued))

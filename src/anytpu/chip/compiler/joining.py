@@ -24,8 +24,10 @@ from anytpu.chip.isa.design import Design
 
 _MAKERS = Convolution | Elementwise | Pool | Table
 
-MAX_SHARED_ROWS = 2048
-"""Maximum rows that channels of several tensors share: each row is a range of its own for the checker."""
+MAX_SHARED_ROWS = 24
+"""Maximum rows that channels of several tensors share: each row is a range of its own for compiler and checker.
+
+For an LSTM these then take at most 1.5 times as long; 2 times with 64 rows."""
 
 
 def fusable_tables(network: Network, makers: Any = Convolution | Elementwise | Pool) -> dict[str, Table]:
@@ -54,8 +56,8 @@ def written_in_place(network: Network, shared: Collection[str] = ()) -> dict[str
     """Return the tensors that are written directly into a concatenation: its output, first position and channel there.
 
     The concatenation must be along the height, or along the width of a sequence. Each input is then a range of rows.
-    One of channels must be in `shared`; each input is then a range of lanes. It must be the first to take the input, as
-    rows are read whole, and the lanes beside it are written last.
+    One of channels must be in `shared`; each input is then a range of lanes. It must be the first to take the input and
+    take it once. A copy reads whole rows, and the lanes beside it are written last.
     """
     makers = {node.output: node for node in network.nodes}
     first_uses = {port.tensor: "" for port in network.outputs}
@@ -72,7 +74,8 @@ def written_in_place(network: Network, shared: Collection[str] = ()) -> dict[str
         for name in node.inputs:
             height, width, channels = network.shapes[name]
             origin = _origin(name, makers, network)
-            if node.axis == 2 and (origin != name or first_uses[name] != node.output):
+            is_first = first_uses[name] == node.output and node.inputs.count(name) == 1
+            if node.axis == 2 and (origin != name or not is_first):
                 origin = None
             if origin is not None and origin not in parts:
                 parts[origin] = (node.output, first, channel)

@@ -17,8 +17,8 @@ from anytpu.chip.isa.design import BLOCK_BYTES, Design
 from anytpu.errors import CapacityError
 from anytpu.program.remembered import Remembered
 
-_LAYOUTS: Remembered[Mapping[Hashable, int]] = Remembered()
-"""The address of each item of a Weight Memory by its content, for the compilation of its network for another batch."""
+_LAYOUTS: Remembered[tuple[Design, int, Mapping[Hashable, int]]] = Remembered()
+"""The chip and size of a Weight Memory and each item's address, to compile its network for another batch."""
 
 ItemsMaker = Callable[[], np.ndarray]
 """Makes the bytes of items: an array whose first axis is the number of items that were requested."""
@@ -82,14 +82,15 @@ class WeightMemory:
         size = self._blocks * BLOCK_BYTES
         if not filled:
             return np.broadcast_to(np.uint8(0), (size,))
-        if known is not None and (_LAYOUTS.get(known) == self._addresses or self._is_in(known)):
+        layout = self._design, size, self._addresses
+        if known is not None and (_LAYOUTS.get(known) == layout or self._is_in(known)):
             image = known
         else:
             image = np.zeros(size, np.uint8)
             for place, rows in self._parts_in(image):
                 place[...] = rows
         if self._by_content:
-            _LAYOUTS.keep(image, self._addresses)
+            _LAYOUTS.keep(image, layout)
         return image
 
     def _is_in(self, image: np.ndarray) -> bool:

@@ -2,7 +2,7 @@
 
 Idea: a product with a slice of the weights makes a slice of the result. In floats such products may have scales of
 their own; in integers each may look up a table of its own. The compiler puts products of one input side by side in the
-same tiles, so a split costs no tile.
+same tiles, so a split costs no tile. Slices that overlap would need some weights twice: their product stays whole.
 
 Rule: parts with equal weights share their arrays. The steps of an unrolled loop do.
 """
@@ -10,6 +10,7 @@ Rule: parts with equal weights share their arrays. The steps of an unrolled loop
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ Parts = dict[str, list[Slice]]
 
 
 def products_in_slices(network: Network) -> Parts:
-    """Return the slices of channels of each product whose result has no other use."""
+    """Return the slices of channels of each product whose result has no other use; they do not overlap."""
     outputs = {port.tensor for port in network.outputs}
     products = {node.output: node for node in network.nodes if isinstance(node, Convolution) and node.groups == 1}
     parts: Parts = {name: [] for name in products if name not in outputs}
@@ -32,7 +33,12 @@ def products_in_slices(network: Network) -> Parts:
                 parts[name].append(node)
             else:
                 parts.pop(name, None)
-    return {name: slices for name, slices in parts.items() if slices}
+    return {name: slices for name, slices in parts.items() if slices and not _overlap(slices)}
+
+
+def _overlap(slices: Sequence[Slice]) -> bool:
+    ordered = sorted(slices, key=lambda part: (part.start, part.stop))
+    return any(part.stop > other.start for part, other in itertools.pairwise(ordered))
 
 
 def split_products(network: Network, is_split: Callable[[Sequence[Sequence[Slice]]], bool]) -> Network:

@@ -111,21 +111,24 @@ class RecordEncoder:
         return index
 
 
-def fault_in_size(step: HostStep, written_bytes: int) -> str | None:
+def fault_in_size(step: HostStep, written_bytes: int, batch: int = 1) -> str | None:
     """Return the fault of a host step that takes too much memory, as a sentence, or None.
 
     A step is computed in pieces of the rows that it was traced for, however few rows there are. A small file may name
-    any number, so the values of a piece count as what the file unpacks to.
+    any number, so the values of a piece count as what the file unpacks to. So do the results of a whole batch.
 
     Args:
         step: the step.
         written_bytes: size of the file or of the text that the step is written in.
+        batch: rows of a batch of the program.
     """
     steps: operations.HostOperations = step.steps
-    try:
-        check_ratio(written_bytes, steps.size_bytes)
-    except ValueError as error:
-        return f"The host's step {step.name!r:.100} computes {steps.rows:,} rows at a time, which is too much: {error}."
+    bounds = (steps.rows, "at a time", steps.size_bytes), (batch, "in all", steps.total_bytes(batch))
+    for rows, what, needed in bounds:
+        try:
+            check_ratio(written_bytes, needed)
+        except ValueError as error:
+            return f"The host's step {step.name!r:.100} computes {rows:,} rows {what}, which is too much: {error}."
     return None
 
 
@@ -136,12 +139,15 @@ class RecordDecoder:
         arrays: all arrays, by index.
         steps: the result of `RecordEncoder.steps`.
         written_bytes: size of the file or of the text that the values are from.
+        batch: rows of a batch of the program.
 
     Raises:
         ChipError: `steps` is invalid.
     """
 
-    def __init__(self, arrays: Sequence[np.ndarray], steps: Mapping[str, Any], written_bytes: int):
+    def __init__(self, arrays: Sequence[np.ndarray], steps: Mapping[str, Any], written_bytes: int, batch: Any):
+        # Another batch than a positive integer is refused when the program is run.
+        self._batch = batch if type(batch) is int and batch > 0 else 1
         self._arrays, self._written_bytes = arrays, written_bytes
         self._steps = _read(lambda: operations.from_json(steps["steps"], arrays[steps["first_array"] :]))
 
@@ -193,7 +199,7 @@ class RecordDecoder:
             step = fields.pop("step")
             own = {name: step["host_step"][name] for name in ("kind", "why")}
             node = _record(HostStep, **fields, **own, steps=self._steps[step["steps"]])
-            if (fault := fault_in_size(node, self._written_bytes)) is not None:
+            if (fault := fault_in_size(node, self._written_bytes, self._batch)) is not None:
                 raise ChipError(fault)
             return node
         return _record(kind, **fields)

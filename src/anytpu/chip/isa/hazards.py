@@ -55,15 +55,23 @@ class _Ranges:
 
     def merge(self, first: int, last: int, writer: int) -> None:
         """Make one range, just written, of ranges `first` to `last`, excluded."""
+        if last == first + 1:
+            self.writers[first], self.readers[first] = writer, {}
+            return
         self.starts[first:last] = [self.starts[first]]
         self.writers[first:last] = [writer]
         self.readers[first:last] = [{}]
 
 
 class AccessHistory:
-    """The accesses of the instructions so far, to each address of each memory."""
+    """The accesses of the instructions so far, to each address of each memory.
+
+    Attributes:
+        walked: ranges that the accesses so far have covered in all.
+    """
 
     def __init__(self) -> None:
+        self.walked = 0
         self._ranges = {memory: _Ranges() for memory in Memory if memory is not Memory.WEIGHTS}
 
     def touch(self, number: int, unit: int, accesses: Accesses) -> list[Dependence]:
@@ -97,6 +105,7 @@ class AccessHistory:
             return ()
         ranges, found = self._ranges[place.memory], []
         first, last = ranges.cut(place.start), ranges.cut(place.stop)
+        self.walked += last - first
         for index in range(first, last):
             writer, own = ranges.writers[index], _place(place, ranges, index)
             found.append(
@@ -110,6 +119,7 @@ class AccessHistory:
             return ()
         ranges, found = self._ranges[place.memory], []
         first, last = ranges.cut(place.start), ranges.cut(place.stop)
+        self.walked += last - first
         for index in range(first, last):
             writer, own = ranges.writers[index], _place(place, ranges, index)
             found += [Dependence("write after read", own, reader) for reader in ranges.readers[index].values()]

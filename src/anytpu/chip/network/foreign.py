@@ -34,7 +34,7 @@ _LIBRARY = "lapack_"
 """Start of the names of library functions that a host step may call. Others may run any code, or take a pointer."""
 
 _FREE_NUMBERS = 2**20
-"""Numbers that an operation may make beside the result that is taken of it, whatever the size of that."""
+"""Numbers that an operation may make in each result, whatever the sizes of its operands and of the one taken."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -48,7 +48,7 @@ def check(text: str, shape: tuple[int, ...], dtype: np.dtype, number: int) -> No
 
     Raises:
         ValueError: the text is not a module with one function of one operation, or the operation is another. It makes
-            another result, or more than this one and `_FREE_NUMBERS`.
+            another result, or one larger than this, each operand and `_FREE_NUMBERS`.
     """
     with mlir.make_ir_context():
         try:
@@ -58,6 +58,7 @@ def check(text: str, shape: tuple[int, ...], dtype: np.dtype, number: int) -> No
     if list(functions) != ["main"] or len(functions["main"].operations) != 1:
         raise ValueError("an operation whose text is not one operation")
     waiting = list(functions["main"].operations)
+    most = max(math.prod(shape), *(math.prod(kind.shape) for kind in functions["main"].types), _FREE_NUMBERS)
     made = waiting[0].types[number : number + 1]
     if made != (parsing.TensorType(shape, dtype),):
         raise ValueError(f"an operation whose text does not make {dtype} {list(shape)}")
@@ -66,7 +67,7 @@ def check(text: str, shape: tuple[int, ...], dtype: np.dtype, number: int) -> No
         target = str(operation.attributes.get("call_target_name")) if name == "custom_call" else _LIBRARY
         if dialect not in ("stablehlo", "chlo") or name in _CONTROL or not target.startswith(_LIBRARY):
             raise ValueError(f"an operation {operation.name!r:.100}, which no step of the host has")
-        if max((math.prod(kind.shape) for kind in operation.types), default=0) > max(math.prod(shape), _FREE_NUMBERS):
+        if max((math.prod(kind.shape) for kind in operation.types), default=0) > most:
             raise ValueError(f"an operation {operation.name!r:.100}, which makes more than {list(shape)}")
         waiting += [inner for block in operation.blocks for inner in block.operations]
 

@@ -117,6 +117,12 @@ class HostOperations:
         made = [(operation.shape, operation.dtype) for operation in self.operations]
         return sum(math.prod(shape) * dtype.itemsize for shape, dtype in (*arguments, *made))
 
+    def total_bytes(self, batch: int) -> int:
+        """Bytes of the values of a piece, and of the results of all pieces of a batch and their concatenation."""
+        pieces = -(-batch // max(self.rows, 1))
+        one = math.prod(self.result.shape) * max(np.dtype(self.result.dtype).itemsize, 4)
+        return self.size_bytes + (2 * pieces * one if pieces > 1 else 0)
+
 
 def compute(step: HostStep, values: Sequence[np.ndarray]) -> np.ndarray:
     """Return the output of a step of the host, for any number of examples.
@@ -135,7 +141,7 @@ def compute(step: HostStep, values: Sequence[np.ndarray]) -> np.ndarray:
     steps: HostOperations = step.steps
     count = len(values[0])
     try:
-        check_memory(steps.size_bytes)
+        check_memory(steps.total_bytes(count))
         pieces = [
             _piece(steps, [value[start : start + steps.rows] for value in values])
             for start in range(0, count, steps.rows)

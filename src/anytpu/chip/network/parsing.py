@@ -56,7 +56,7 @@ class MlirBlock:
     """A block: the body of a function, a loop, a condition or a branch.
 
     Attributes:
-        arguments: indices of the values of its arguments.
+        arguments, types: indices of the values of its arguments, and their types.
         operations: its operations, in order.
         results: indices of the values that it returns.
     """
@@ -64,6 +64,7 @@ class MlirBlock:
     arguments: tuple[int, ...]
     operations: tuple[MlirOperation, ...]
     results: tuple[int, ...]
+    types: tuple[TensorType, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -117,7 +118,8 @@ def _block(block: Any, known: dict[Any, int], numbers: Iterator[int]) -> MlirBlo
         for result in operation.results:
             known[result] = next(numbers)
         operations.append(_instruction(operation, operands, known, numbers))
-    return MlirBlock(tuple(known[argument] for argument in block.arguments), tuple(operations), results)
+    types = tuple(_type(argument.type) for argument in block.arguments)
+    return MlirBlock(tuple(known[argument] for argument in block.arguments), tuple(operations), results, types)
 
 
 def _instruction(

@@ -9,7 +9,7 @@ import dataclasses
 
 from anytpu import units
 from anytpu.chip.image.image import Image
-from anytpu.chip.isa.accesses import tiles_popped
+from anytpu.chip.isa.accesses import out_units, tiles_popped
 from anytpu.chip.isa.design import UNIT_BYTES
 from anytpu.chip.isa.instructions import Activate, ArrayInstruction
 from anytpu.chip.isa.issue import issue
@@ -36,7 +36,7 @@ class Traffic:
         tiles: weights that are shifted into the array.
         numbers: activations that enter the array, one row of it at a time.
         sums: sums that leave the array.
-        taken: sums that the activation unit takes.
+        taken: sums that the activation unit takes: of the lanes that it writes.
         results: results that it writes to the Unified Buffer.
     """
 
@@ -56,9 +56,11 @@ def traffic(image: Image) -> Traffic:
             tiles += tiles_popped(instruction) * image.design.tile_bytes
             rows += instruction.rows * instruction.repeat * (1 + instruction.wide)
         elif isinstance(instruction, Activate):
-            taken += instruction.rows * array * _SUM_BYTES if instruction.operation == "scale" else 0
-            units_out = int(registers[Register.OUT_PITCH]) * (1 + instruction.wide_out)
-            results += instruction.rows * units_out * UNIT_BYTES
+            row_bytes = out_units(registers) * UNIT_BYTES
+            if instruction.operation == "scale":
+                lanes = min(row_bytes, array - int(registers[Register.SOURCE_LANE]))
+                taken += instruction.rows * lanes * _SUM_BYTES
+            results += instruction.rows * row_bytes * (1 + instruction.wide_out)
     return Traffic(tiles, rows * array, rows * array * _SUM_BYTES, taken, results)
 
 
