@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import types
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from anytpu.planning.jobs.settings import PlanSettings
 from anytpu.planning.records import MemoryUse
 from anytpu.planning.records.target import target_named
 from anytpu.planning.serving import serving
+from anytpu.planning.shardings.automatic import search_of
+from anytpu.sharding.searched import to_record
 
 layers = keras.layers
 WIDTH, HEADS, WORDS, LAYERS = 256, 4, 1024, 2
@@ -180,6 +183,30 @@ def test_sequences_are_split_over_devices():
     split = tpu.plan_serving(words(), 8, "v5e-4", prompt_tokens=384, new_tokens=128, layout="data")["v5e-4"]
     assert split.cache_bytes == one.cache_bytes // 4
     assert split.decode.layout.startswith("mesh data=4")
+
+
+def test_layouts_of_a_search_and_patterns_of_the_cache_are_taken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    monkeypatch.setattr("anytpu._env.libtpu_version", lambda: None)
+    model = words()
+    decode = serving._steps(model, 384, 128, 8)[1]
+    searched = next(
+        each.layout for each in search_of(decode, target_named("v5e-8")).shardings if each.layout.name == "fsdp"
+    )
+    path = tmp_path / "found.json"
+    path.write_text(json.dumps({"candidates": [{"layout": to_record(searched)}]}), encoding="utf-8")
+    cache = {"^cache/": ("data",)}
+    for layout, parts in ((searched, None), (str(path), None), (cache, 8), ("data", 8), ({"embeddings": ("data",)}, 1)):
+        plan = tpu.plan_serving(model, 8, "v5e-8", prompt_tokens=384, new_tokens=128, layout=layout)
+        answers = plan["v5e-8"]
+        assert parts is None or answers.cache_bytes == 8 * CACHE_BYTES // parts
+        assert answers.keeps_cache_whole == (answers.cache_bytes == 8 * CACHE_BYTES)
+        assert answers.largest_batch % 8 == 0 or answers.keeps_cache_whole
+    plan.show()
+    assert 'Each device keeps the whole cache; layout="data" splits it.' in " ".join(capsys.readouterr().out.split())
+    with pytest.raises(SettingError, match="the pattern '\\^cahce/' of the layout matches no weight of 'words/decode'"):
+        tpu.plan_serving(model, 8, "v5e-8", prompt_tokens=384, new_tokens=128, layout={"^cahce/": ("data",)})
 
 
 def test_a_layout_is_found():

@@ -80,4 +80,5 @@ def _layout(serving: Serving) -> str:
     layout = serving.decode.layout or "one device"
     floors = [name for name, step in (("prefill", serving.prefill), ("decode", serving.decode)) if step.is_floor]
     floor = f" A floor, not a forecast: {' and '.join(floors)}." if floors else ""
-    return f"layout: {layout}.{floor}"
+    whole = ' Each device keeps the whole cache; layout="data" splits it.' if serving.keeps_cache_whole else ""
+    return f"layout: {layout}.{floor}{whole}"

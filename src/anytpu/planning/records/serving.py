@@ -30,6 +30,7 @@ class Serving:
         new_tokens: tokens of an answer.
         largest_batch: sequences of this length that fit in both steps in this layout, to a 32nd; None if it is not
             known, since no schedule was made in time or none fitted.
+        keeps_cache_whole: whether each of several devices holds the whole cache.
     """
 
     prefill: Prediction
@@ -38,6 +39,7 @@ class Serving:
     prompt_tokens: int
     new_tokens: int
     largest_batch: int | None
+    keeps_cache_whole: bool = False
 
     @property
     def target(self) -> Target:
@@ -90,7 +92,7 @@ class Serving:
     def to_record(self) -> dict[str, Any]:
         """Return every field as JSON values."""
         names = ("batch_size", "prompt_tokens", "new_tokens", "fits", "answer_s", "tokens_per_s")
-        others = ("usd_per_million_tokens", "cache_bytes", "largest_batch")
+        others = ("usd_per_million_tokens", "cache_bytes", "largest_batch", "keeps_cache_whole")
         values = {name: getattr(self, name) for name in (*names, *others)}
         return {**values, "prefill": self.prefill.to_record(), "decode": self.decode.to_record()}
 

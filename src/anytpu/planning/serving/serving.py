@@ -35,7 +35,7 @@ from anytpu.planning.shardings.automatic import by_estimate, search_of
 from anytpu.planning.shardings.depth import restricted
 from anytpu.planning.shardings.search import find_layouts
 from anytpu.program.program import Program, state_names
-from anytpu.sharding import ModelLayout
+from anytpu.sharding import ModelLayout, resolve
 
 _FIXED = ("weights", "frozen", "state", "code")
 """Kinds of arrays whose size does not depend on the batch."""
@@ -114,7 +114,8 @@ def plan_serving(
         else:
             planned = batch_size, (prefill, decode)
             largest = _by_schedules(jobs, target, settings, largest, parts, planned)
-        servings.append(Serving(prefill, decode, batch_size, prompt_tokens, new_tokens, largest))
+        numbers = batch_size, prompt_tokens, new_tokens, largest
+        servings.append(Serving(prefill, decode, *numbers, target.devices > 1 and _keeps_cache_whole(program)))
     return ServingPlan(model.name, tuple(servings))
 
 
@@ -152,8 +153,14 @@ def _jobs_on(
 def _job_on(program: Program, target: Target, layout: Any, mesh: Mapping[str, int] | None) -> PlanJob:
     if layout == "data":
         layout = {"^cache/": ("data",)} if "cache" in program.state_kinds else "data"
-    if isinstance(layout, ModelLayout) and layout.specs:
+    # A file or a result of a search has rules for the arrays of one step.
+    if layout is not None and layout != "auto":
+        layout, mesh = resolve(layout, mesh, target.devices), None
         names = state_names(program)
+        # The step of the prompts has no cache in its state; the decode step has every array that a pattern may match.
+        if "cache" not in program.state_kinds:
+            layout = dataclasses.replace(layout, patterns=())
+    if isinstance(layout, ModelLayout) and layout.specs:
         # The cache of another batch has another shape, and the same partition.
         shapes = dict(zip(names, (tuple(leaf.shape) for leaf in jax.tree.leaves(program.state)), strict=True))
         layout = restricted(layout, names, shapes)
@@ -162,6 +169,12 @@ def _job_on(program: Program, target: Target, layout: Any, mesh: Mapping[str, in
 
 def _task(job: PlanJob, target: Target, settings: PlanSettings) -> Callable[[], Prediction]:
     return lambda: predict(job, None, target, settings)
+
+
+def _keeps_cache_whole(decode: Program) -> bool:
+    """Return whether each device holds the whole cache."""
+    specs = decode.placement.specs if decode.placement else ()
+    return not any(any(spec) for spec, kind in zip(specs, decode.state_kinds, strict=False) if kind == "cache")
 
 
 def _by_shapes(program: Program, target: Target, batch_size: int) -> int:
