@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import types
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,13 @@ import pytest
 from keras import ops
 
 import anytpu as tpu
-from anytpu.errors import ProgramError, SettingError
+from anytpu.errors import NoAnswerError, PlanError, ProgramError, SettingError
+from anytpu.planning.jobs.settings import PlanSettings
+from anytpu.planning.records import MemoryUse
+from anytpu.planning.records.target import target_named
+from anytpu.planning.serving import serving
+from anytpu.planning.shardings.automatic import search_of
+from anytpu.sharding.searched import to_record
 
 layers = keras.layers
 WIDTH, HEADS, WORDS, LAYERS = 256, 4, 1024, 2
@@ -74,18 +82,18 @@ def words() -> Model:
 
 def test_answers_on_one_device(capsys: pytest.CaptureFixture[str], tmp_path: Path):
     plan = tpu.plan_serving(words(), 8, "v5e-1", prompt_tokens=384, new_tokens=128)
-    serving = plan["v5e-1"]
-    assert serving.fits
+    answers = plan["v5e-1"]
+    assert answers.fits
     # Keys and values of each layer in float32, as the specs say.
-    assert serving.cache_bytes == 8 * CACHE_BYTES
-    assert serving.answer_s == serving.prefill.step_s + 128 * serving.decode.step_s
-    assert serving.tokens_per_s == 8 * 128 / serving.answer_s
+    assert answers.cache_bytes == 8 * CACHE_BYTES
+    assert answers.answer_s == answers.prefill.step_s + 128 * answers.decode.step_s
+    assert answers.tokens_per_s == 8 * 128 / answers.answer_s
     # The weights and the cache are read once, at 819 GB/s at most.
-    weights = next(part.bytes for part in serving.decode.memory.parts if part.kind == "frozen")
-    assert serving.decode.interval_s[1] > (weights + serving.cache_bytes) / 819e9
-    assert serving.usd_per_million_tokens == pytest.approx(1e6 * 1.2 / 3600 / serving.tokens_per_s)
+    weights = next(part.bytes for part in answers.decode.memory.parts if part.kind == "frozen")
+    assert answers.decode.interval_s[1] > (weights + answers.cache_bytes) / 819e9
+    assert answers.usd_per_million_tokens == pytest.approx(1e6 * 1.2 / 3600 / answers.tokens_per_s)
     # Weights and cache alone would leave room for 8,060 sequences.
-    assert 7000 < serving.largest_batch < 8060
+    assert 7000 < answers.largest_batch < 8060
     with pytest.raises(SettingError) as caught:
         plan["v5e-8"]
     assert str(caught.value) == "no slice is named 'v5e-8'; planned were v5e-1"
@@ -94,7 +102,7 @@ def test_answers_on_one_device(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     plan.show()
     shown = capsys.readouterr().out
     assert "Answers of words: 8 sequences at once, prompts of 384 tokens, 128 new tokens" in shown
-    assert serving.to_record()["tokens_per_s"] == serving.tokens_per_s
+    assert answers.to_record()["tokens_per_s"] == answers.tokens_per_s
 
 
 def test_without_the_compiler_shapes_tell_the_cache_and_the_largest_batch(monkeypatch: pytest.MonkeyPatch):
@@ -102,26 +110,72 @@ def test_without_the_compiler_shapes_tell_the_cache_and_the_largest_batch(monkey
     largest = set()
     for batch, tpus in ((8, ["v5e-1", "v5e-4"]), (64, ["v5e-1"])):
         plan = tpu.plan_serving(words(), batch, tpus, prompt_tokens=384, new_tokens=128)
-        serving = plan["v5e-1"]
-        assert serving.decode.is_floor and serving.fits
-        assert serving.cache_bytes == batch * CACHE_BYTES
-        assert serving.weights_bytes == WEIGHTS_BYTES
-        largest.add(serving.largest_batch)
+        answers = plan["v5e-1"]
+        assert answers.decode.is_floor and answers.fits
+        assert answers.cache_bytes == batch * CACHE_BYTES
+        assert answers.weights_bytes == WEIGHTS_BYTES
+        largest.add(answers.largest_batch)
         # A token of each sequence is an input beside its keys and values.
         each = CACHE_BYTES + 4
-        room_bytes = serving.decode.memory.limit_bytes - WEIGHTS_BYTES
-        assert serving.largest_batch == int(room_bytes / each)
+        room_bytes = answers.decode.memory.limit_bytes - WEIGHTS_BYTES
+        assert answers.largest_batch == int(room_bytes / each)
     assert len(largest) == 1
 
 
-def test_the_largest_batch_does_not_depend_on_the_batch():
+def test_the_largest_batch_does_not_depend_on_the_batch_by_more_than_a_32nd():
     few, many = (tpu.plan_serving(words(), batch, prompt_tokens=384, new_tokens=128)["v5e-1"] for batch in (1, 64))
-    assert few.largest_batch == many.largest_batch
-    # With pages, the cache is the mean over an answer, and it is read once at the peak rate.
-    mean = (384 + 129 / 2) / 512
-    assert few.paged_cache_bytes == pytest.approx(mean * few.cache_bytes)
-    assert few.paged_token_s == pytest.approx((few.weights_bytes + few.paged_cache_bytes) / 819e9)
-    assert many.largest_batch < many.paged_batch
+    assert few.largest_batch == pytest.approx(many.largest_batch, rel=1 / 32)
+
+
+def searched(monkeypatch: pytest.MonkeyPatch, bytes_of: Any, planned: int, parts: int = 1) -> int | None:
+    """Return the largest batch of steps with these bytes, of a million; by their shapes it is 8,000."""
+
+    def step_of(batch: int) -> Any:
+        memory = MemoryUse(int(bytes_of(batch)), 1_000_000)
+        return types.SimpleNamespace(memory=memory, fits=memory.fits)
+
+    monkeypatch.setattr(serving, "_task", lambda batch, target, settings: batch)
+    monkeypatch.setattr(serving, "run_together", lambda batches: [step_of(batch) for batch in batches])
+    steps = [step_of(planned)]
+    target = target_named("v5e-1")
+    return serving._by_schedules(lambda batch: [batch], target, PlanSettings(), 8000, parts, (planned, steps))
+
+
+def crashing(batch: int) -> float:
+    if batch > 300:
+        raise PlanError("crash")
+    return 124 * batch
+
+
+def too_slow(batch: int) -> float:
+    if batch > 300:
+        raise NoAnswerError("time")
+    return 124 * batch
+
+
+@pytest.mark.parametrize(
+    ("bytes_of", "planned", "largest"),
+    [
+        (lambda batch: 900_000 + 124 * batch, 1, 806),
+        (lambda batch: 900_000 + 124 * batch, 2000, 806),
+        (lambda batch: 990_000 + 1000 * batch, 1, 10),
+        (lambda batch: 100 * batch + batch**2 / 50, 8, 5000),
+        (lambda batch: 900_000 if batch <= 8 else 2_000_000, 8, 8),
+        (crashing, 1, 300),
+    ],
+)
+def test_the_largest_batch_is_found_by_bisection(
+    monkeypatch: pytest.MonkeyPatch, bytes_of: Any, planned: int, largest: int
+):
+    found = searched(monkeypatch, bytes_of, planned)
+    assert found is not None and largest * 31 / 32 - 1 <= found <= largest
+
+
+def test_a_largest_batch_that_no_schedule_showed_is_not_known(monkeypatch: pytest.MonkeyPatch):
+    assert searched(monkeypatch, too_slow, 8) is None
+    # Not one sequence fits.
+    assert searched(monkeypatch, lambda batch: 2_000_000, 8) == 0
+    assert searched(monkeypatch, lambda batch: 124 * batch, 4096, parts=4) % 4 == 0
 
 
 def test_sequences_are_split_over_devices():
@@ -131,16 +185,40 @@ def test_sequences_are_split_over_devices():
     assert split.decode.layout.startswith("mesh data=4")
 
 
+def test_layouts_of_a_search_and_patterns_of_the_cache_are_taken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    monkeypatch.setattr("anytpu._env.libtpu_version", lambda: None)
+    model = words()
+    decode = serving._steps(model, 384, 128, 8)[1]
+    searched = next(
+        each.layout for each in search_of(decode, target_named("v5e-8")).shardings if each.layout.name == "fsdp"
+    )
+    path = tmp_path / "found.json"
+    path.write_text(json.dumps({"candidates": [{"layout": to_record(searched)}]}), encoding="utf-8")
+    cache = {"^cache/": ("data",)}
+    for layout, parts in ((searched, None), (str(path), None), (cache, 8), ("data", 8), ({"embeddings": ("data",)}, 1)):
+        plan = tpu.plan_serving(model, 8, "v5e-8", prompt_tokens=384, new_tokens=128, layout=layout)
+        answers = plan["v5e-8"]
+        assert parts is None or answers.cache_bytes == 8 * CACHE_BYTES // parts
+        assert answers.keeps_cache_whole == (answers.cache_bytes == 8 * CACHE_BYTES)
+        assert answers.largest_batch % 8 == 0 or answers.keeps_cache_whole
+    plan.show()
+    assert 'Each device keeps the whole cache; layout="data" splits it.' in " ".join(capsys.readouterr().out.split())
+    with pytest.raises(SettingError, match="the pattern '\\^cahce/' of the layout matches no weight of 'words/decode'"):
+        tpu.plan_serving(model, 8, "v5e-8", prompt_tokens=384, new_tokens=128, layout={"^cahce/": ("data",)})
+
+
 def test_a_layout_is_found():
-    serving = tpu.plan_serving(words(), 8, "v5e-4", prompt_tokens=384, new_tokens=128)["v5e-4"]
-    assert serving.fits and serving.decode.layout.startswith("mesh ")
+    answers = tpu.plan_serving(words(), 8, "v5e-4", prompt_tokens=384, new_tokens=128)["v5e-4"]
+    assert answers.fits and answers.decode.layout.startswith("mesh ")
 
 
 def test_a_cache_that_does_not_fit():
-    serving = tpu.plan_serving(words(), 4096, "v5e-1", prompt_tokens=4096, new_tokens=128)["v5e-1"]
-    assert not serving.fits and serving.tokens_per_s is None
-    assert serving.largest_batch < 4096
-    assert repr(serving).startswith("<Serving on v5e-1, batch 4,096: does not fit; ")
+    answers = tpu.plan_serving(words(), 4096, "v5e-1", prompt_tokens=4096, new_tokens=128)["v5e-1"]
+    assert not answers.fits and answers.tokens_per_s is None
+    assert answers.largest_batch < 4096
+    assert repr(answers).startswith("<Serving on v5e-1, batch 4,096: does not fit; ")
 
 
 def test_what_is_refused():

@@ -73,6 +73,7 @@ def test_single_cores_have_half_a_chip():
             "'v2-8 v3-8' is not a TPU that can be planned for. For several slices pass a list, ['v2-8', 'v3-8']; in a "
             f"shell, --tpu v2-8,v3-8. {KNOWN}",
         ),
+        ("TPU v5e-8", f"'TPU v5e-8' is not a TPU that can be planned for. Did you mean \"v5e-8\"? {KNOWN}"),
         ("", f"'' is not a TPU that can be planned for. {KNOWN}"),
         ("v4i-4", f"'v4i-4' is not a TPU that can be planned for. {KNOWN}"),
         ("0xv5e-4", f"'0xv5e-4' is not a TPU that can be planned for. {KNOWN}"),

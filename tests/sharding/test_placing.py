@@ -129,7 +129,8 @@ def layout_map(**layouts):
 def network():
     layers = [keras.layers.Dense(64, "relu", name="up"), keras.layers.Dense(8, name="down")]
     model = keras.Sequential([keras.Input((16,)), *layers], name="net")
-    model.compile("sgd", "mse")
+    # Keras numbers the names that it gives itself.
+    model.compile(keras.optimizers.SGD(name="sgd"), "mse")
     return programs.of(model, batch_size=32)
 
 
@@ -160,6 +161,16 @@ def test_a_layout_map_constrains_the_outputs_that_it_names_and_nothing_else(netw
             "the pattern 'upp/kernel' of the layout matches no weight of 'net/train'. The nearest names are "
             "'net/up/kernel', 'net/down/kernel', 'sgd/learning_rate'.",
         ),
+        (
+            "up",
+            "the pattern 'up' of the layout matches no weight of 'net/train'. Keras matches whole paths, such as "
+            "'net/up/kernel': write '.*(?:up).*'.",
+        ),
+        (
+            "^up$|/up/",
+            "the pattern '^up$|/up/' of the layout matches no weight of 'net/train'. Keras matches whole paths, such "
+            "as 'net/up/kernel': write '.*(?:^up$|/up/).*'.",
+        ),
     ],
 )
 def test_a_key_of_a_layout_map_that_matches_nothing_is_refused(network, pattern, message):
@@ -171,6 +182,48 @@ def test_a_key_of_a_layout_map_that_matches_nothing_is_refused(network, pattern,
         place(network, resolve(layouts, None, 8))
     assert str(error.value) == message
     assert keras.distribution.distribution() is None
+
+
+def test_a_partition_of_weights_that_does_not_fit_an_output_is_refused():
+    layer = keras.layers.EinsumDense("bhd,hdf->bf", (16,), name="out")
+    model = keras.Sequential([keras.Input((4, 4)), layer], name="net")
+    model.compile("sgd", "mse")
+    layouts = layout_map(**{"out.*": ("model", None, None)})
+    with pytest.raises(SettingError) as error:
+        place(programs.of(model, batch_size=8), layouts)
+    assert str(error.value) == (
+        f"the partition {PartitionSpec('model', None, None)} of the layout does not fit the output 'net/out/output', "
+        "which a key of it matches too. Let the key of the weights end in their name, as in '.*/kernel'"
+    )
+
+
+def test_a_layout_map_over_a_step_without_keras_splits_what_it_names_and_nothing_else():
+    def gated(weights, x):
+        return weights, ((x @ weights["gate"]) * (x @ weights["up"])).sum()
+
+    spec = jax.ShapeDtypeStruct((16, 32), "float32")
+    program = programs.of(gated, ({"gate": spec, "up": spec}, jax.ShapeDtypeStruct((8, 16), "float32")))
+    assert place(program, layout_map(up=(None, "model"))).placement.specs[:2] == ((), ((), ("model",)))
+
+
+class Inside(keras.layers.Layer):
+    """A layer with a layer of any name."""
+
+    def __init__(self, inner, name):
+        super().__init__(name=name)
+        self.inner = keras.layers.Dense(16, use_bias=False, name=inner)
+
+    def call(self, x):
+        return self.inner(x)
+
+
+def test_slots_of_equal_names_are_split_like_their_weights():
+    model = keras.Sequential([keras.Input((16,)), Inside("c", "a_b"), Inside("b_c", "a")], name="net")
+    model.compile(keras.optimizers.SGD(momentum=0.9), "mse")
+    layouts = layout_map(**{"a_b/c/kernel": (None, "model"), "a/b_c/kernel": ("model", None)})
+    program = place(programs.of(model, batch_size=8), layouts)
+    named = zip(program.state_names, program.placement.specs, strict=False)
+    assert [spec for name, spec in named if "kernel" in name] == 2 * [((), ("model",)), (("model",), ())]
 
 
 def test_a_program_with_shardings_of_its_own_keeps_them(mlp):

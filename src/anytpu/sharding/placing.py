@@ -10,6 +10,7 @@ value.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import difflib
 import functools
@@ -224,21 +225,28 @@ def _own_specs(program: Program, layout: ModelLayout) -> list[Spec | None]:
     """Return the partition of each leaf of the state; None for one that follows another leaf.
 
     In a LayoutMap over a model of Keras, a slot has the partition of the weight in its name, as Keras's optimizers give
-    it. Any other array that no key matches is whole.
+    it. Any other array of a LayoutMap that no key matches is whole, also in a step without Keras.
     """
     names, leaves = state_names(program), jax.tree.leaves(program.state)
     shapes = [tuple(leaf.shape) for leaf in leaves]
     own = [layout.spec_of(name, shape) for name, shape in zip(names, shapes, strict=True)]
-    if not (layout.is_literal and program.state_kinds):
+    if not layout.is_literal:
         return own
+    if not program.state_kinds:
+        return [spec or () for spec in own]
     named = zip(names, shapes, own, program.state_kinds, strict=True)
     weights = [(f"{name.replace('/', '_')}_", shape, spec) for name, shape, spec, kind in named if kind == "weights"]
+    seen: collections.Counter[tuple[str, Any]] = collections.Counter()
     for index, kind in enumerate(program.state_kinds):
         # "adam/dense_kernel_velocity" is a slot of "dense/kernel"; the longest such name is that of its weight.
         slot = names[index].partition("/")[2]
         found = [weight for weight in weights if slot.startswith(weight[0]) and weight[1] == shapes[index]]
         if kind == "slots" and found:
-            own[index] = max(found, key=lambda weight: len(weight[0]))[2]
+            # The names of "a_b/c" and "a/b_c" are equal in those of their slots, which are in the order of the weights.
+            longest = max(len(weight[0]) for weight in found)
+            equal = [weight for weight in found if len(weight[0]) == longest]
+            own[index] = equal[seen[slot, shapes[index]] % len(equal)][2]
+            seen[slot, shapes[index]] += 1
     return [spec or () for spec in own]
 
 

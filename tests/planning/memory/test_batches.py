@@ -57,8 +57,10 @@ def test_a_settled_batch_fits_and_a_32nd_more_does_not(devices, largest, found):
     if settled:
         assert tried[settled]
         next_larger = settled + (max(settled // unit // FINE_ENOUGH, 1) * unit if settled >= unit else settled)
-        # The next larger one was compiled, or one that is smaller still.
-        assert any(not tried[batch] for batch in tried if settled < batch <= next_larger)
+        # The next larger one was compiled, or one that is smaller still; or twelve larger ones fit.
+        assert (len(tried) == 13 and all(tried.values())) or any(
+            not tried[batch] for batch in tried if settled < batch <= next_larger
+        )
     else:
         assert not any(tried.values()) and (len(tried) == 4 or min(tried) < 2 * devices)
 
@@ -131,3 +133,15 @@ def test_nothing_grows():
     assert str(raised.value) == (
         "a batch of 4,294,967,296 examples still fits: no memory of this program grows with it"
     )
+
+
+def test_a_larger_batch_without_an_answer_keeps_the_one_that_fits():
+    def fits(batch):
+        if batch > 6200:
+            raise NoAnswerError("time")
+        return True
+
+    assert settle_batch(8, 6144, fits) == 6144
+    compiled = []
+    assert settle_batch(8, 6144, lambda batch: not compiled.append(batch)) == compiled[-1]
+    assert len(compiled) == 13

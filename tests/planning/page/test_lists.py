@@ -1,9 +1,13 @@
 """Lists of the report of a plan: rows of blocks that repeat, exchanges by type, and the note on narrow sums."""
 
-from anytpu.planning.forecasts.forecast import sum_notes
+import jax
+
+from anytpu import program as programs
+from anytpu.planning.forecasts.forecast import sum_notes, sums_are_gradients
 from anytpu.planning.page.lists import exchanges, layers, operations
 from anytpu.planning.records import OpTime, StepTime
 from anytpu.planning.records.target import target_named
+from anytpu.sharding import place, resolve
 from anytpu.units import MIB
 
 
@@ -48,3 +52,17 @@ def test_exchanges_have_their_type_and_narrow_sums_of_gradients_a_note():
         "devices is rounded to 8 bits. In float32 they take twice the bytes."
     ]
     assert sum_notes(target_named("v5e-8"), time_of(*time.ops[1:])) == sum_notes(target_named("v5e-8"), None) == []
+    small = OpTime("a", "all-reduce", "collective", 1e-3, is_backward=True, collective="all-reduce", dtype="bf16")
+    assert sum_notes(target_named("v5e-8"), time_of(small)) == []
+
+
+def test_sums_are_of_gradients_only_if_nothing_but_examples_is_split():
+    def step(weights, x):
+        return weights, ((x @ weights["up"]) @ weights["down"]).sum()
+
+    shapes = {"up": (1024, 2048), "down": (2048, 16)}
+    weights = {name: jax.ShapeDtypeStruct(shape, "float32") for name, shape in shapes.items()}
+    program = programs.of(step, (weights, jax.ShapeDtypeStruct((8, 1024), "float32")), batch_axis=0)
+    assert sums_are_gradients(program) and sums_are_gradients(place(program, resolve("data", None, 8)))
+    layouts = (("fsdp", None), ({"up": (None, "model")}, {"data": 4, "model": 2}))
+    assert not any(sums_are_gradients(place(program, resolve(layout, mesh, 8))) for layout, mesh in layouts)

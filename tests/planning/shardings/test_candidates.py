@@ -137,6 +137,18 @@ def test_heads_with_biases_of_positions_are_no_experts():
     assert "tensor=4" in names
 
 
+def test_fsdp_by_features_never_splits_the_examples():
+    def step(state, tokens):
+        x = state["table"][tokens] + state["cache"].mean(1)
+        return state, (x @ state["out"]).sum()
+
+    shapes = {"cache": (64, 4096, 128), "out": (128, 512), "table": (512, 128)}
+    state = {name: jax.ShapeDtypeStruct(shape, "float32") for name, shape in shapes.items()}
+    traced = trace_step(programs.of(step, (state, jax.ShapeDtypeStruct((64,), "int32")), "infer", batch_axis=0))
+    specs = {layout.name: layout.specs for layout in candidates(traced, 8)}
+    assert specs["fsdp by features"]["cache"] == ((), (), ("data",))
+
+
 def test_fsdp_by_features_splits_each_weight_along_the_axis_between_blocks():
     def step(weights, ids):
         x = weights["table"][ids]

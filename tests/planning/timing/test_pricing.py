@@ -64,6 +64,38 @@ def test_a_product_of_few_rows_streams_its_weight():
     assert bytes_s / price(lines, body, target=v5e).time_s == pytest.approx(0.83, rel=0.03)
 
 
+def test_a_product_that_reads_two_weights_streams_none():
+    # Of the stack of weights a slice is read, as large as the other weight.
+    stack, weight, row = (f"bf16[{dims}]{{{order}:T(8,128)(2,1)}}" for dims, order in (
+        ("32,4096,16384", "2,1,0"), ("4096,16384", "1,0"), ("1,4096", "1,0")))  # fmt: skip
+    taken, result = stack.replace("[32,", "[1,"), "bf16[1,16384]{1,0:T(8,128)(2,1)}"
+    v5e = target_named("v5e-1")
+    bytes_s = 2 * 2 * 4096 * 16384 / v5e.hbm_bytes_per_s
+    said = cycles(round(2.3 * bytes_s / 0.88 * rates_of(v5e).clock_hz), "CLASSIC")
+    slices = f"""%s = {stack} parameter(1)
+        %i = s32[] parameter(3)
+        %z = s32[] constant(0)
+        %d = {taken} dynamic-slice(%s, %i, %z, %z), dynamic_slice_sizes={{1,4096,16384}}
+        %f = {weight} bitcast(%d)"""
+    times = []
+    for first, shape in ((f"%f = {weight} parameter(1)", weight), (slices, stack)):
+        body = computation(
+            "product",
+            f"""%a = {row} parameter(0)
+        {first}
+        %u = {weight} parameter(2)
+        %g = {weight} add(%f, %u)
+        ROOT %dot = {result} convolution(%a, %g), dim_labels=bf_io->bf""",
+        )
+        lines = f"""%x = {row} parameter(0)
+    %w = {shape} parameter(1)
+    %u = {weight} parameter(2)
+    %i = s32[] parameter(3)
+    ROOT %r = {result} fusion(%x, %w, %u, %i), kind=kOutput, calls=%product, {said}"""
+        times.append(price(lines, body, target=v5e).time_s)
+    assert times[0] == pytest.approx(times[1]) and times[0] > bytes_s / 0.6
+
+
 def test_bytes_of_eight_bits_are_multiplied_twice_as_fast():
     wide, narrow = (price(*product(8192, dtype, said=1000)) for dtype in ("bf16", "s8"))
     assert narrow.time_s == pytest.approx(wide.time_s / 2)

@@ -91,7 +91,7 @@ def completed(prediction: Prediction, program: Program, target: Target, settings
             *prediction.notes,
             *layout_notes(program, target),
             *table_notes(program, target, time),
-            *sum_notes(target, time),
+            *(sum_notes(target, time) if sums_are_gradients(program) else []),
         ),
         layout=layout_text(program.placement) if program.placement else "",
         host=host_load(program, prediction),
@@ -154,12 +154,28 @@ _WORTH_NOTING_SHARE = 0.01
 """Gradients that are a smaller share of all summed bytes are not noted: a few small ones of norms."""
 
 
+def sums_are_gradients(program: Program) -> bool:
+    """Return whether only examples are split, over all devices: sums of the backward pass are of gradients then.
+
+    A split weight or sequence adds sums of activations, over some of the devices.
+    """
+    if program.placement is None:
+        return True
+    specs, states = program.placement.specs, len(jax.tree.leaves(program.state))
+    batch = list(zip(program.leaves(), specs[states:], strict=False))
+    if any(any(spec) for spec in specs[:states]) or not batch:
+        return False
+    inner = any(parts for (_, layout), spec in batch for axis, parts in enumerate(spec) if axis != layout.axis)
+    used = {part for _, spec in batch for parts in spec for part in parts}
+    return not inner and all(size == 1 or name in used for name, size in program.placement.axes)
+
+
 def sum_notes(target: Target, time: StepTime | None) -> list[str]:
     """Return a note if the gradients of a step are summed over the devices in bfloat16."""
     sums = [op for op in time.ops if op.collective in ("all-reduce", "reduce-scatter")] if time else []
     narrow = [op for op in sums if op.dtype == "bf16" and op.is_backward]
     size_bytes = sum(op.bytes for op in narrow)
-    if not narrow or size_bytes < _WORTH_NOTING_SHARE * sum(op.bytes for op in sums):
+    if not size_bytes or size_bytes < _WORTH_NOTING_SHARE * sum(op.bytes for op in sums):
         return []
     most = max(narrow, key=lambda op: op.bytes)
     place = f", most by {most.layer!r}" if most.layer else ""

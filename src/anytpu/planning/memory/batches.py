@@ -12,7 +12,7 @@ devices that were compiled for. Over more devices each takes fewer examples.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from anytpu.errors import PlanError
 from anytpu.planning.records import MemoryUse
@@ -29,6 +29,9 @@ device."""
 
 NEARLY_FULL = 0.9
 """Above this share of the memory the search goes on in small steps."""
+
+_MAX_LARGER = 12
+"""Batches above one that fits that `settle_batch` compiles; then it stops with the last that fits."""
 
 _MAX_SMALLER = 3
 """Batches below one that does not fit that `settle_batch` compiles."""
@@ -148,7 +151,7 @@ def search_largest_batch(
         if memory.fits and at * unit >= 2**30:
             raise PlanError(f"a batch of {at * unit:,} examples still fits: no memory of this program grows with it")
         # Invariant: fits < at, and at < fails once one failed. So each try narrows the bracket.
-        at = _next(fits, fails, {batch / unit: memory for batch, memory in tried.items()})
+        at = next_batch(fits, fails, {batch / unit: memory for batch, memory in tried.items()})
     # 2. Without a batch of 8 rows a device, try fewer.
     if not fits:
         return _below_a_unit(devices, memory_at, tried)
@@ -158,7 +161,8 @@ def search_largest_batch(
 def settle_batch(devices: int, batch_size: int, fits: Callable[[int], bool]) -> int:
     """Return the largest batch that fits, to a 32nd, from one that was found in another way: 0 if four smaller do not.
 
-    A schedule may need more memory than the code, or less. So both sides are compiled.
+    A schedule may need more memory than the code, or less. So both sides are compiled. The search ends at a larger
+    batch without an answer, and after twelve that fit; a still larger one may fit then.
 
     Args:
         devices: number of devices over which the batch is split.
@@ -170,7 +174,13 @@ def settle_batch(devices: int, batch_size: int, fits: Callable[[int], bool]) -> 
         (6336, 5888)
     """
     if fits(batch_size):
-        while fits(larger := _larger_batch(batch_size, devices)):
+        for _ in range(_MAX_LARGER):
+            try:
+                larger = _larger_batch(batch_size, devices)
+                if not fits(larger):
+                    break
+            except PlanError:  # A timeout, or a crash of the compiler: the answer stays.
+                break
             batch_size = larger
         return batch_size
     for _ in range(_MAX_SMALLER):
@@ -194,7 +204,7 @@ def _smaller_batch(batch_size: int, devices: int) -> int:
     return batch_size - max(batch_size // unit // (FINE_ENOUGH + 1), 1) * unit
 
 
-def _next(fits: int, fails: int, tried: dict[float, MemoryUse]) -> int:
+def next_batch(fits: int, fails: int, tried: Mapping[float, MemoryUse]) -> int:
     """Return the next batch, in units: where the line through two points meets the limit, kept inside the bracket."""
     guess = _crossing(tried)
     fine = max(fits // FINE_ENOUGH, 1)
@@ -212,7 +222,7 @@ def _next(fits: int, fails: int, tried: dict[float, MemoryUse]) -> int:
     return min(max(guess, fits + fine), fails - fine)
 
 
-def _crossing(tried: dict[float, MemoryUse]) -> int | None:
+def _crossing(tried: Mapping[float, MemoryUse]) -> int | None:
     """Return where the line through the two points nearest the limit meets it, in units; None if it does not rise."""
     points = sorted((units, memory.peak_bytes) for units, memory in tried.items())
     if len(points) < 2 or points[-1][1] <= points[0][1]:

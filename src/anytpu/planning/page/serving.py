@@ -13,7 +13,7 @@ _TITLES = ("system", "prefill", "a token", "tokens/s", "between", "memory", "bat
 _MEANING = (
     "Predicted, not measured. prefill: time to the first token of all prompts; a token: time of a decode step with a "
     "full cache; tokens/s: new tokens of all sequences, prefill included; memory: of the decode step, on a device; "
-    "batch: sequences of this length that fit; $ a M: price of a million new tokens."
+    "batch: sequences of this length that fit in this layout; $ a M: price of a million new tokens."
 )
 
 
@@ -34,10 +34,7 @@ class ServingReport(TableReport):
 
     def after(self, record: ServingPlan) -> list[Remark]:
         """Return the meanings of the columns, and the memory and the layout of each slice."""
-        texts = [
-            Remark(f"{_memory(serving)}{_layout(serving)}{_paged(serving)}", f"{serving.target.name}  ")
-            for serving in record
-        ]
+        texts = [Remark(f"{_memory(serving)}{_layout(serving)}", f"{serving.target.name}  ") for serving in record]
         return [Remark(_MEANING, is_dim=True), *texts]
 
 
@@ -55,7 +52,7 @@ def _cells(serving: Serving) -> list[str]:
         f"{serving.tokens_per_s:,.0f}" if serving.tokens_per_s else "-",
         _between(serving),
         units.format_bytes(memory.peak_bytes) if memory else "-",
-        f"{largest:,}",
+        "not known" if largest is None else f"{largest:,}",
         f"${cost:,.2f}" if cost is not None else "-",
     ]
 
@@ -64,17 +61,6 @@ def _memory(serving: Serving) -> str:
     memory = serving.decode.memory
     cache = units.format_bytes(serving.cache_bytes)
     return f"{memory_text(memory)}, of which the cache takes {cache}; " if memory else ""
-
-
-def _paged(serving: Serving) -> str:
-    """Return a sentence with the bounds of a cache in pages; "" without a cache."""
-    if serving.paged_batch is None:
-        return ""
-    token = units.format_seconds(serving.paged_token_s)
-    return (
-        f" Paged attention is not planned: with it a token takes at least {token}, and at most {serving.paged_batch:,} "
-        "sequences fit."
-    )
 
 
 def _between(serving: Serving) -> str:
@@ -94,4 +80,5 @@ def _layout(serving: Serving) -> str:
     layout = serving.decode.layout or "one device"
     floors = [name for name, step in (("prefill", serving.prefill), ("decode", serving.decode)) if step.is_floor]
     floor = f" A floor, not a forecast: {' and '.join(floors)}." if floors else ""
-    return f"layout: {layout}.{floor}"
+    whole = ' Each device keeps the whole cache; layout="data" splits it.' if serving.keeps_cache_whole else ""
+    return f"layout: {layout}.{floor}{whole}"

@@ -145,7 +145,8 @@ def max_batch_size(job: Any, tpu: str = "v2-8", *, mode: str | None = None, **se
     """Return the largest batch that fits on a TPU, over all its devices, found by compiling.
 
     The search makes schedules. The batch that it finds is then compiled completely, so that its code counts. So is the
-    next larger one: a batch a 32nd larger does not fit. The result is a multiple of 8 examples a device, or 1, 2 or 4
+    next larger one: a batch a 32nd larger does not fit, or had no answer in time. Two shallow models and the schedule
+    stand for a deep model whose code would take too long. The result is a multiple of 8 examples a device, or 1, 2 or 4
     if no more fit; 0 if none fits.
 
     Args:

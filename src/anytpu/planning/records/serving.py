@@ -13,7 +13,7 @@ from typing import Any
 from anytpu.errors import SettingError
 from anytpu.planning.records.prediction import Prediction, memory_text
 from anytpu.planning.records.shown import ShownRecord
-from anytpu.planning.records.target import Target, limit_bytes
+from anytpu.planning.records.target import Target
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,9 @@ class Serving:
         batch_size: number of sequences that are answered at once.
         prompt_tokens: tokens of a prompt.
         new_tokens: tokens of an answer.
-        largest_batch: sequences of this length that fit in both steps in this layout, to a 32nd.
+        largest_batch: sequences of this length that fit in both steps in this layout, to a 32nd; None if it is not
+            known, since no schedule was made in time or none fitted.
+        keeps_cache_whole: whether each of several devices holds the whole cache.
     """
 
     prefill: Prediction
@@ -36,7 +38,8 @@ class Serving:
     batch_size: int
     prompt_tokens: int
     new_tokens: int
-    largest_batch: int
+    largest_batch: int | None
+    keeps_cache_whole: bool = False
 
     @property
     def target(self) -> Target:
@@ -86,30 +89,10 @@ class Serving:
         """Bytes of the weights on one device."""
         return self.decode.memory.bytes_of("weights", "frozen") if self.decode.memory else 0
 
-    @property
-    def paged_cache_bytes(self) -> float:
-        """Bytes on one device of a cache in pages, which holds no free places: the mean over the time of an answer."""
-        length = self.prompt_tokens + self.new_tokens
-        return self.cache_bytes * (length - (self.new_tokens - 1) / 2) / length
-
-    @property
-    def paged_token_s(self) -> float:
-        """Lower bound of a decode step with paged attention, seconds: weights and cache at the peak rate of the memory.
-
-        No kernel is planned, so this is no forecast.
-        """
-        return (self.weights_bytes + self.paged_cache_bytes) / self.target.hbm_bytes_per_s
-
-    @property
-    def paged_batch(self) -> int | None:
-        """Upper bound of the sequences that fit with a cache in pages; None if the model has no cache."""
-        room_bytes = limit_bytes(self.target) - self.weights_bytes
-        return max(int(room_bytes / self.paged_cache_bytes * self.batch_size), 0) if self.cache_bytes else None
-
     def to_record(self) -> dict[str, Any]:
         """Return every field as JSON values."""
         names = ("batch_size", "prompt_tokens", "new_tokens", "fits", "answer_s", "tokens_per_s")
-        others = ("usd_per_million_tokens", "cache_bytes", "largest_batch", "paged_token_s", "paged_batch")
+        others = ("usd_per_million_tokens", "cache_bytes", "largest_batch", "keeps_cache_whole")
         values = {name: getattr(self, name) for name in (*names, *others)}
         return {**values, "prefill": self.prefill.to_record(), "decode": self.decode.to_record()}
 

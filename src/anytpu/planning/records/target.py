@@ -255,10 +255,20 @@ def _no_tpu(name: str) -> str:
     )
 
 
+def _is_known(name: str) -> bool:
+    try:
+        return bool(target_named(name))
+    except UnknownTPUError:
+        return False
+
+
 def _unknown(name: str) -> str:
     parts = name.replace(",", " ").split()
-    if len(parts) > 1:
+    known = [part for part in parts if len(parts) > 1 and _is_known(part)]
+    if known and len(known) == len(parts):
         hint = f"For several slices pass a list, {parts!r}; in a shell, --tpu {','.join(parts)}. "
+    elif len(known) == 1:
+        hint = f'Did you mean "{known[0]}"? '
     elif (chip := ALIASES.get(name.strip().lower(), name.strip().lower())) in _SLICED:
         hint = f'Add the size of the slice: "{chip}-8". '
     else:

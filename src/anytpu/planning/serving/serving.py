@@ -5,7 +5,7 @@ numbers follow from their times and from the bytes of weights and cache.
 
 Rule: all sequences of a batch start and end together, and the cache is full in each decode step. A server that adds
 sequences one at a time, with a cache in pages, may do better. The bytes of weights and cache say how much at most. The
-largest batch does not depend on the batch that is planned.
+largest batch is one of the layout of the planned batch, to a 32nd; None where the compiler did not tell.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from anytpu.planning.forecasts.forecast import predict
 from anytpu.planning.jobs.job import PlanJob, batch_parts, jobs_of
 from anytpu.planning.jobs.settings import PlanSettings, check_positive_integer
 from anytpu.planning.memory.arguments import arguments_of
-from anytpu.planning.memory.batches import FINE_ENOUGH
+from anytpu.planning.memory.batches import FINE_ENOUGH, next_batch
 from anytpu.planning.memory.parts import parts_of
 from anytpu.planning.plans.planner import run_together
 from anytpu.planning.records import MemoryUse, Prediction, Serving, ServingPlan
@@ -35,7 +35,7 @@ from anytpu.planning.shardings.automatic import by_estimate, search_of
 from anytpu.planning.shardings.depth import restricted
 from anytpu.planning.shardings.search import find_layouts
 from anytpu.program.program import Program, state_names
-from anytpu.sharding import ModelLayout
+from anytpu.sharding import ModelLayout, resolve
 
 _FIXED = ("weights", "frozen", "state", "code")
 """Kinds of arrays whose size does not depend on the batch."""
@@ -43,7 +43,7 @@ _FIXED = ("weights", "frozen", "state", "code")
 _COMPILED = 3
 """Layouts of the decode step that are compiled for a slice of several devices."""
 
-_MAX_ROUNDS = 6
+_MAX_ROUNDS = 16
 """Maximum number of batches of which schedules are made, to find the largest."""
 
 
@@ -108,10 +108,14 @@ def plan_serving(
         prefill, decode = run_together(map(_task, jobs(batch_size), [target, target], calls))
         # 3. The largest batch, from schedules.
         program = jobs(batch_size)[1].program(None)
-        largest = _by_shapes(program, target, batch_size)
-        if not (prefill.is_floor or decode.is_floor):
-            largest = _by_schedules(jobs, target, settings, largest, batch_parts(program, target.devices))
-        servings.append(Serving(prefill, decode, batch_size, prompt_tokens, new_tokens, largest))
+        largest, parts = _by_shapes(program, target, batch_size), batch_parts(program, target.devices)
+        if prefill.is_floor or decode.is_floor:
+            largest -= largest % parts
+        else:
+            planned = batch_size, (prefill, decode)
+            largest = _by_schedules(jobs, target, settings, largest, parts, planned)
+        numbers = batch_size, prompt_tokens, new_tokens, largest
+        servings.append(Serving(prefill, decode, *numbers, target.devices > 1 and _keeps_cache_whole(program)))
     return ServingPlan(model.name, tuple(servings))
 
 
@@ -149,8 +153,14 @@ def _jobs_on(
 def _job_on(program: Program, target: Target, layout: Any, mesh: Mapping[str, int] | None) -> PlanJob:
     if layout == "data":
         layout = {"^cache/": ("data",)} if "cache" in program.state_kinds else "data"
-    if isinstance(layout, ModelLayout) and layout.specs:
+    # A file or a result of a search has rules for the arrays of one step.
+    if layout is not None and layout != "auto":
+        layout, mesh = resolve(layout, mesh, target.devices), None
         names = state_names(program)
+        # The step of the prompts has no cache in its state; the decode step has every array that a pattern may match.
+        if "cache" not in program.state_kinds:
+            layout = dataclasses.replace(layout, patterns=())
+    if isinstance(layout, ModelLayout) and layout.specs:
         # The cache of another batch has another shape, and the same partition.
         shapes = dict(zip(names, (tuple(leaf.shape) for leaf in jax.tree.leaves(program.state)), strict=True))
         layout = restricted(layout, names, shapes)
@@ -161,6 +171,12 @@ def _task(job: PlanJob, target: Target, settings: PlanSettings) -> Callable[[], 
     return lambda: predict(job, None, target, settings)
 
 
+def _keeps_cache_whole(decode: Program) -> bool:
+    """Return whether each device holds the whole cache."""
+    specs = decode.placement.specs if decode.placement else ()
+    return not any(any(spec) for spec, kind in zip(specs, decode.state_kinds, strict=False) if kind == "cache")
+
+
 def _by_shapes(program: Program, target: Target, batch_size: int) -> int:
     """Return the number of sequences whose weights and cache fit, by the shapes of the decode step alone."""
     need_bytes = sum(buffer.bytes for buffer in arguments_of(program, target))
@@ -169,11 +185,16 @@ def _by_shapes(program: Program, target: Target, batch_size: int) -> int:
 
 
 def _by_schedules(
-    jobs: Callable[[int], list[PlanJob]], target: Target, settings: PlanSettings, by_shapes: int, parts: int
-) -> int:
-    """Return the number of sequences that fit in both steps, to a 32nd, from schedules.
+    jobs: Callable[[int], list[PlanJob]],
+    target: Target,
+    settings: PlanSettings,
+    by_shapes: int,
+    parts: int,
+    planned: tuple[int, Sequence[Prediction]],
+) -> int | None:
+    """Return the number of sequences that fit in both steps, to a 32nd, from schedules; None if it is not known.
 
-    The first batch is that of the shapes, so the answer does not depend on the batch that was asked for.
+    It is not known if the compiler had no answer in time, or if no batch was found that fits.
 
     Args:
         jobs: returns the jobs of both steps at a batch.
@@ -181,35 +202,44 @@ def _by_schedules(
         settings: settings of every prediction.
         by_shapes: number of sequences whose weights and cache fit.
         parts: number of parts into which the devices split the sequences.
+        planned: the batch that was planned, and the predictions of both its steps.
     """
     settings = dataclasses.replace(settings, is_trial=True, stage="schedule")
-    fits, fails, batch = 0, by_shapes + 1, by_shapes
+    batch, steps = planned
+    least = batch if all(step.fits for step in steps) else 0
+    # The bracket, in sequences of each part, as in the search of the largest batch of a step.
+    tried: dict[float, MemoryUse] = {batch / parts: _fuller(steps)}
+    fits, fails = least // parts, by_shapes // parts + 1
+    at = fails - 1
+    if not least and -(-batch // parts) < fails:
+        fails = -(-batch // parts)
+        at = fails // 2
     for _ in range(_MAX_ROUNDS):
-        batch -= batch % parts
-        if batch <= fits:
+        if fails - fits <= max(1, fits // FINE_ENOUGH):
             break
         try:
-            steps = run_together([_task(job, target, settings) for job in jobs(batch)])
-        except NoAnswerError:  # No answer in time: the number that the last answer gave.
-            return fits or batch
+            steps = run_together([_task(job, target, settings) for job in jobs(at * parts)])
+        except NoAnswerError:
+            return None
         except PlanError:  # The compiler crashes for large batches of some prefill steps (libtpu 0.0.42.1).
-            fails = batch
-            batch = (fits + fails) // 2
-            continue
-        computed = min(_largest(step.memory, batch) for step in steps)
-        if all(step.fits for step in steps):
-            fits = batch
+            fails = at
+            at = (fits + fails) // 2  # It has no memory from which a batch would follow.
         else:
-            fails = batch
-        if min(fails, computed) <= fits + fits // FINE_ENOUGH:
-            break
-        batch = computed if fits < computed < fails else (fits + fails) // 2
-    return fits
+            tried[at] = _fuller(steps)
+            fits, fails = (at, fails) if all(step.fits for step in steps) else (fits, at)
+            at = next_batch(fits, fails, tried)
+    largest = max(fits * parts, least)
+    return largest if largest or fails <= 1 else None
 
 
-def _largest(memory: MemoryUse | None, batch_size: int) -> int:
+def _fuller(steps: Sequence[Prediction]) -> MemoryUse:
+    """Return the memory of the step that fills more of it."""
+    memories = [step.memory for step in steps if step.memory is not None]
+    return max(memories, key=lambda memory: memory.peak_bytes / memory.limit_bytes)
+
+
+def _largest(memory: MemoryUse, batch_size: int) -> int:
     # Linear in the batch: everything but the fixed kinds grows with it.
-    assert memory is not None
     fixed = memory.bytes_of(*_FIXED)
     growing = memory.peak_bytes - fixed
     return max(int((memory.limit_bytes - fixed) / growing * batch_size), 0) if growing > 0 else 0

@@ -81,12 +81,13 @@ class _Model:
         self._bytes = [leaf.size * leaf.dtype.itemsize for leaf in leaves]
         self._is_weight = weights_of(traced)
         self._weight_bytes = 0
-        # Bytes of the weights of two axes and more that each logical axis splits.
+        # Bytes of the weights of two axes and more that each logical axis splits. The outputs depend on a cache too.
         self._covered: collections.Counter[int] = collections.Counter()
-        for axes, count, is_weight in zip(traced.state_axes, self._bytes, self._is_weight, strict=True):
-            if is_weight and len(axes) > 1:
+        kinds = traced.program.state_kinds or [""] * len(leaves)
+        for axes, count, is_weight, kind in zip(traced.state_axes, self._bytes, self._is_weight, kinds, strict=True):
+            if is_weight and kind != "cache" and len(axes) > 1:
                 self._weight_bytes += count
-                self._covered.update(dict.fromkeys(axes, count))
+                self._covered.update(dict.fromkeys([axis for axis in axes if axis not in traced.rows], count))
 
     @functools.cached_property
     def _experts(self) -> frozenset[int]:

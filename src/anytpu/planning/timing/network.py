@@ -44,11 +44,11 @@ START_S = 1e-4
 """Latency of an exchange, seconds, a guess: two copies between chip and host, and a message between hosts."""
 
 SMALL_START_S = 2e-6
-"""Latency of an all-reduce of a small array, seconds, beside its hops. In decode steps under 5 us in all were measured
-on four chips; a large array begins after `collective_start_s`."""
+"""Latency of an all-reduce of a small array, seconds, beside its hops. Set by hand: others published under 5 us in
+all for decode steps on four chips. A large array begins after `collective_start_s`."""
 
 SMALL_GROUP = 8
-"""Maximum number of chips that exchange small arrays whole, a guess: it was measured on four."""
+"""Maximum number of chips that exchange small arrays whole, a guess: the published number is of four."""
 
 BETWEEN_SLICES = "exchange between slices"
 """Kind of a collective over the data center's network."""

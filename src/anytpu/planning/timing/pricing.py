@@ -22,7 +22,7 @@ from anytpu.planning.timing.irregular import LATENCY_S, VECTOR, counted_time
 from anytpu.planning.timing.kernels import kernel_price
 from anytpu.planning.timing.network import collective_price
 from anytpu.planning.timing.rates import NARROW, Rates, fast_flops_per_s
-from anytpu.planning.timing.traffic import FREE, SLICED, Traffic, part_of, traffic_of
+from anytpu.planning.timing.traffic import FREE, SLICED, Traffic, largest_read, part_of, traffic_of
 
 _COPIES = ("copy", "transpose", "reshape", "concatenate", "pad", "slice", "dynamic-slice", "dynamic-update-slice")
 # Custom calls that rename a value, or reserve memory.
@@ -50,8 +50,8 @@ STREAMED_SHARE = 0.9
 """Minimum share of the bytes of such a product that its weight has."""
 
 STREAMED_EXCESS_SHARE = 0.06
-"""`Rates.excess_share` of such a product. On v5e products of one row reach 83 % of the memory's peak (measured); with
-the share of other products they would reach 55 %."""
+"""`Rates.excess_share` of such a product. Set by hand: others published 83 % of v5e's peak for products of one row;
+with the share of other products they would reach 55 %."""
 
 REMARKED_S = 5e-6
 """Operations shorter than this get no remark."""
@@ -256,9 +256,8 @@ def _reorders(copy: HloInstruction) -> bool:
 
 
 def _streams(product: HloInstruction, moved: Traffic) -> bool:
-    """Return whether one operand, a weight, has nearly all of the bytes of a product."""
-    sizes = (shape.padded_bytes for operand in product.operands for shape in operand.shapes)
-    return max(sizes, default=0) >= STREAMED_SHARE * moved.bytes
+    """Return whether a product reads nearly all of its bytes of one operand, a weight."""
+    return largest_read(product) >= STREAMED_SHARE * moved.bytes
 
 
 def _moves_only(instruction: HloInstruction) -> bool:

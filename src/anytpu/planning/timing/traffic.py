@@ -60,9 +60,7 @@ def traffic_of(instruction: HloInstruction) -> Traffic:
     if instruction.opcode in FREE:
         return Traffic()
     if instruction.opcode == "fusion" and instruction.called:
-        body = instruction.bodies[0]
-        read = sum(_read(body, number, _hbm_bytes(operand.shapes)) for number, operand in enumerate(operands))
-        return Traffic(read, _written(body, instruction))
+        return Traffic(sum(_reads(instruction)), _written(instruction.bodies[0], instruction))
     if instruction.opcode in _SLICES and operands:
         taken = part_of(instruction).padded_bytes
         sides = (operands[0].shapes[0], instruction.shapes[0])
@@ -72,6 +70,19 @@ def traffic_of(instruction: HloInstruction) -> Traffic:
     return Traffic(
         float(sum(_hbm_bytes(operand.shapes) for operand in operands)), float(_hbm_bytes(instruction.shapes))
     )
+
+
+def largest_read(instruction: HloInstruction) -> float:
+    """Return the bytes that a product or a fusion reads of the operand of which it reads most."""
+    return max(_reads(instruction), default=0.0)
+
+
+def _reads(instruction: HloInstruction) -> list[float]:
+    """Return the bytes that an instruction reads of each operand: of one of a fusion, its slices."""
+    sizes = [_hbm_bytes(operand.shapes) for operand in instruction.operands]
+    if instruction.opcode != "fusion" or not instruction.called:
+        return [float(size) for size in sizes]
+    return [_read(instruction.bodies[0], number, size) for number, size in enumerate(sizes)]
 
 
 def part_of(instruction: HloInstruction) -> Shape:
