@@ -9,6 +9,7 @@ import pytest
 
 from anytpu.errors import PortError
 from anytpu.migrate.port import ported_file, program_files, write
+from anytpu.migrate.port.files import imported
 from error_texts import error_text
 
 OLD = "import tensorflow as tf\nstrategy = tf.distribute.get_strategy()\n"
@@ -129,3 +130,20 @@ def test_a_program_that_nests_too_deeply(tmp_path: Path, text: str):
         ported_file(path)
     told = str(caught.value).replace(f"{path}, line 2: ", "").replace(f"{path}: ", "")
     assert told == "the code nests too deeply to be parsed; split it into named parts"
+
+
+def test_programs_that_another_one_imports(tmp_path: Path):
+    texts = {
+        "main.py": "from pkg.model import go\nimport other",
+        "other.py": "",
+        "alone.py": "",
+        "pkg/model.py": "from .net import net",
+        "pkg/net.py": "",
+        "pkg/train.py": "from . import net",
+    }
+    for name, text in texts.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    found = imported([ported_file(tmp_path / name) for name in texts])
+    assert {str(path.relative_to(tmp_path)) for path in found} == {"other.py", "pkg/model.py", "pkg/net.py"}

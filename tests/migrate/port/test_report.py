@@ -44,4 +44,5 @@ def test_summary():
     assert summary(3, 2, 0, True, (1, 1)) == (
         "2 of 3 programs changed; nothing is left to port by hand; 1 ran, 1 did not run"
     )
+    assert summary(5, 4, 0, True, (1, 1, 1, 1)).endswith("; 1 ran, 1 did not run, 1 had not ended, 1 only imported")
     assert summary(1, 0, 1, written=False) == "0 of 1 program would change; 1 place is left to port by hand"

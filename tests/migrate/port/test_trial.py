@@ -10,6 +10,7 @@ import pytest
 
 import ported_corpus as corpus
 from anytpu.migrate.port import Trial, ported_file, tried
+from anytpu.migrate.port.trial import MAX_COPIED_BYTES
 from anytpu.migrate.port.trial_run import cut_program, run_program
 
 SAMPLE = [
@@ -65,6 +66,76 @@ def test_a_trial_works_in_a_copy_of_the_folder(tmp_path: Path):
     assert trial_of(tmp_path, text) == Trial()
     assert (tmp_path / "weights").read_text() == "mine"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["old.py", "weights"]
+
+
+LARGE = MAX_COPIED_BYTES + 1
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "open('weights.bin', 'wb').write(b'gone')",
+        "import os; os.truncate('weights.bin', 0)",
+        "import os; os.remove('weights.bin')",
+        "import h5py; h5py.File('weights.bin', 'w').close()",
+    ],
+)
+def test_a_large_file_is_copied_before_a_change(tmp_path: Path, code: str):
+    (tmp_path / "weights.bin").write_bytes(b"1" * LARGE)
+    assert trial_of(tmp_path, f"assert open('weights.bin', 'rb').read(1) == b'1'\n{code}\n") == Trial()
+    assert (tmp_path / "weights.bin").read_bytes() == b"1" * LARGE
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "open(PATH, 'w').write('gone')",
+        "try: open(PATH, 'w').write('gone')\nexcept OSError: pass",
+        "import os; os.close(os.open(PATH, os.O_RDWR | os.O_TRUNC))",
+        "import os; os.remove(PATH)",
+        "import os; os.rename(PATH, 'mine')",
+        "import os; open('mine', 'w'); os.rename('mine', PATH)",
+        "import h5py; h5py.File(PATH, 'w')",
+        "import shutil; open('mine', 'w'); shutil.copyfile('mine', PATH)",
+    ],
+)
+def test_a_change_outside_of_the_copy_is_refused(tmp_path: Path, code: str):
+    weights = tmp_path / "weights"
+    weights.write_text("mine")
+    trial = trial_of(tmp_path, f"PATH = {str(weights)!r}\n{code}\n")
+    assert trial.error == (
+        f"OutsideError: {weights} is outside of the trial's copy of the folder, and a trial changes no other file; "
+        "write a relative path, or port with --no-try"
+    )
+    assert trial.line == 2 or "try" in code
+    assert weights.read_text() == "mine"
+
+
+def test_a_folder_outside_of_the_copy_is_not_removed(tmp_path: Path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "weights").write_text("mine")
+    assert "OutsideError" in trial_of(tmp_path, f"import shutil\nshutil.rmtree({str(tmp_path / 'run')!r})\n").error
+    assert (tmp_path / "run" / "weights").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "code", ["import os; os.system('rm x')", "import subprocess; subprocess.run('rm x', shell=True)"]
+)
+def test_a_process_of_the_program_is_refused(tmp_path: Path, code: str):
+    trial = trial_of(tmp_path, f"{code}\n")
+    assert trial.error.startswith("OutsideError: a trial starts no other process, which may change files: ")
+
+
+def test_temporary_files_and_folders_of_the_copy_are_the_trials_own(tmp_path: Path):
+    text = (
+        "import os, shutil, tempfile\n"
+        "for folder in ('here', tempfile.mkdtemp()):\n"
+        "    os.makedirs(folder + '/a/b')\n"
+        "    os.makedirs(folder + '/a/b', exist_ok=True)\n"
+        "    open(folder + '/a/c', 'w'); open(folder + '/a/c', 'a'); os.replace(folder + '/a/c', folder + '/a/d')\n"
+        "    shutil.rmtree(folder)\n"
+    )
+    assert trial_of(tmp_path, text) == Trial()
 
 
 def test_a_trial_that_takes_too_long_has_not_failed(tmp_path: Path):

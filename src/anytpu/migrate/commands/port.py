@@ -36,6 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the diffs, the findings and the trials; the status is 1 if a line must be changed by hand or has failed."""
     from anytpu.errors import PortError
     from anytpu.migrate.port import ported_file, program_files, write
+    from anytpu.migrate.port.files import imported
     from anytpu.migrate.port.report import summary
     from anytpu.report.terminal import open_console, say
 
@@ -53,31 +54,35 @@ def run(arguments: argparse.Namespace) -> int:
         _show(console, file)
     for error in refused:
         say(console, f"Left out: {error}")
-    tried = [file for file in files if file.program.is_changed and arguments.try_them]
-    failed = sum([_try(console, file, files) for file in tried])
+    changed_files = [file for file in files if file.program.is_changed]
+    importers = imported(changed_files) if arguments.try_them else {}
+    ends = [_try(console, file, files, importers) for file in changed_files if arguments.try_them]
     if arguments.write:
         for backup in write(files):
             say(console, f"The old file is kept as {backup}")
-    changed = sum(file.program.is_changed for file in files)
     left = sum(len(file.program.by_hand) for file in files)
-    ran = (len(tried) - failed, failed) if arguments.try_them else None
+    ran = tuple(map(ends.count, range(4))) if arguments.try_them else None
+    changed, failed = len(changed_files), {1, 2} & set(ends)
     say(console, summary(len(files), changed, left, arguments.write, ran), style="bold")
     if changed and not arguments.write:
         say(console, f"To change {'it' if len(files) == 1 else 'them'}: the same command with --write")
     return LEFT_STATUS if left or failed or refused else 0
 
 
-def _try(console: Console, file: PortedFile, files: list[PortedFile]) -> bool:
-    """Run a ported program for a few steps, beside the other ported ones; return whether it failed."""
+def _try(console: Console, file: PortedFile, files: list[PortedFile], importers: dict[Path, Path]) -> int:
+    """Run a ported program for a few steps, beside the other ported ones; return its end, as `summary` counts them."""
     from anytpu.migrate.port import tried
     from anytpu.migrate.port.report import trial_lines
     from anytpu.report.terminal import say
 
+    if file.path in importers:
+        say(console, f"{file.path}: not tried by itself, since {importers[file.path]} imports it\n")
+        return 3
     trial = tried(file.program, file.path, others={other.path: other.program for other in files})
     say(console, f"{file.path}: the trial of the ported program")
     console.print("\n".join(trial_lines(trial, console.width)), soft_wrap=True, markup=False, highlight=False)
     console.print()
-    return bool(trial.error)
+    return 1 if trial.error else 2 if trial.seconds else 0
 
 
 def _show(console: Console, file: PortedFile) -> None:
@@ -102,7 +107,7 @@ the rewritten program as a diff; --write changes the files. Lines to change by h
 are listed with the code to type. Then each result runs for a few steps in a copy of
 its folder, and the first failure is shown beside the line that it came from; --no-try
 leaves this out. `anytpu docs migrate` has the whole table. The exit status is 1 if a
-line must be changed by hand, or if a program did not run.
+line must be changed by hand, or if a program did not run, or not end in its time.
 """,
     add_arguments=add_arguments,
     run=run,

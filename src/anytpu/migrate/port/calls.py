@@ -32,7 +32,9 @@ _REPEATED = m.BinaryOperation(left=m.List(), operator=m.Multiply() | m.Add()) | 
 )
 _DIRECTION = re.compile(r"""['"](ASCENDING|DESCENDING)['"]$""")
 _INTEGERS = re.compile(r"(^|\.|['\"])int(32|64)\b")
-_FLOATS = re.compile(r"\d\.|float|reduce_mean|\.(exp|log|sqrt|square|softmax|sigmoid|norm|truediv|l2_loss)\b")
+_FLOATS = re.compile(
+    r"(?<![\w.])\d+\.|float|reduce_mean|\.(exp|log|sqrt|square|softmax|sigmoid|norm|truediv|l2_loss)\b"
+)
 """Code of an argument whose result is a float."""
 
 
@@ -46,7 +48,7 @@ def plan_calls(edits: Edits) -> None:
         if edits.is_done(node) or edits.is_left(node):
             continue
         # In TensorFlow 2, tf.losses and tf.metrics are those of Keras.
-        is_first = tree.is_for_first or "compat.v1" in tree.code(node)
+        is_first = tree.is_of_first(node)
         is_of_keras = not is_first and name in rules() and old_api.is_recorded(f"keras.{name}")
         name = f"keras.{name}" if is_of_keras else name
         rule = row_of_call(tree, name, tree.parent_call(node))
@@ -86,7 +88,8 @@ def row_of_call(tree: Tree, name: str, call: cst.Call | None) -> tuple[str, Repl
 def old_function(tree: Tree, name: str, call: cst.Call | None) -> str | None:
     """Return the recorded name of the function that a call of an old name means."""
     keywords = [keyword_of(argument) for argument in call.args if argument.keyword] if call is not None else []
-    return old_api.public_name(name, keywords, tree.is_for_first)
+    is_first = tree.is_for_first if call is None else tree.is_of_first(call.func)
+    return old_api.public_name(name, keywords, is_first)
 
 
 def _has_files(tree: Tree, call: cst.Call) -> bool:
@@ -116,7 +119,7 @@ def _plan(edits: Edits, node: cst.Name | cst.Attribute, name: str, key: str, row
         for argument in called.args if called is not None else ():
             if "array" in edits.values.of(argument.value):
                 edits.say(argument, advice("rate of a step"))
-    is_first = tree.is_for_first or "compat.v1" in tree.code(node)
+    is_first = tree.is_of_first(node)
     if name == "image.resize_images" or (name == "image.resize" and is_first):
         edits.say(called or node, advice("half a pixel"), "note")
     call = called if row.how == "call" and key == name else None
@@ -132,7 +135,10 @@ def _plan(edits: Edits, node: cst.Name | cst.Attribute, name: str, key: str, row
     if row.how == "rename":
         _rename(edits, node, name, row, host, old)
     elif not edits.is_done(node):
-        edits.say(node, advice_of(row))
+        # The line of a row for many names is an example of another one.
+        note = "" if row.note.startswith("nothing:") else row.note
+        is_own = key == name or row.how != "hand"
+        edits.say(node, advice_of(row) if is_own else note or advice("no counterpart"))
         if called is not None:
             _list_once(edits, called, row)
         if tree.around(node, cst.WithItem) is not None and (block := tree.around(node, cst.With)) is not None:

@@ -6,18 +6,19 @@ atomically.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import io
 import os
 import shutil
 import tokenize
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from anytpu.errors import PortError
 from anytpu.files.opening import open_file, read_file
 from anytpu.files.replacing import replaced, write_bytes
-from anytpu.migrate.port.notebook import ported_notebook
+from anytpu.migrate.port.notebook import MAGIC, ported_notebook
 from anytpu.migrate.port.program import Ported, ported
 
 SUFFIXES = (".py", ".ipynb")
@@ -101,6 +102,32 @@ def ported_file(path: Path) -> PortedFile:
         return PortedFile(path, program, content, encoding)
     program = ported(text, str(path))
     return PortedFile(path, program, program.new, encoding)
+
+
+def imported(files: Iterable[PortedFile]) -> dict[Path, Path]:
+    """Map each program that another one imports to that one."""
+    files = list(files)
+    paths = {file.path.resolve(): file.path for file in files}
+    found: dict[Path, Path] = {}
+    for file in files:
+        for node in ast.walk(ast.parse(MAGIC.sub(r"\1pass  # \2", file.program.old))):
+            for path in _imports(node, file.path.resolve()):
+                if path in paths and paths[path] != file.path:
+                    found.setdefault(paths[path], file.path)
+    return found
+
+
+def _imports(node: ast.AST, importer: Path) -> Iterator[Path]:
+    """Yield the files that an import may mean: from the folder of its file, and from the folders above it."""
+    folders, names = importer.parents, []
+    if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom):
+        folders = folders[node.level - 1 : node.level] if node.level else folders
+        names = [node.module or "", *(f"{node.module or ''}.{alias.name}".lstrip(".") for alias in node.names)]
+    for folder in folders:
+        for name in filter(None, names):
+            yield folder / f"{name.replace('.', '/')}.py"
 
 
 def write(files: Iterable[PortedFile]) -> list[Path]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +22,8 @@ from anytpu.migrate.port.known import Definition
 from anytpu.migrate.port.signatures import NO_LITERAL, defaults, is_default, names_by_position, required
 from anytpu.migrate.replaced.table import advice, facts
 
+STORES_MODEL = re.compile(r"\b(load_model|model_from_\w+|clone_model|ModelCheckpoint)\b|\.(save|to_json)\(")
+"""In a program with this, a model is made again by the names of its functions."""
 _MAX_LISTED = 24
 _SAME_DEFAULTS = ("data_format", "ema_overwrite_frequency", "reduction", "step", "verbose")
 """Parameters whose defaults differ in their text, or only in what they print."""
@@ -114,7 +117,10 @@ def _write_defaults(
         is_label = name == "name" and news[new] is None
         is_required = news[new] is NO_LITERAL and new in required(after)
         if is_required or (news[new] is not NO_LITERAL and not is_label and _parts(old) != _parts(news[new])):
-            value = edits.expression(facts("values of Keras 2").get(str(old), repr(old)))
+            own = facts("values of Keras 2").get(str(old))
+            value = edits.expression(own or repr(old))
+            if own and STORES_MODEL.search(edits.tree.module.code):
+                edits.say(call, advice("stored activation"))
             edits.compose(call, lambda updated, new=new, value=value: with_argument(updated, new, value))
 
 

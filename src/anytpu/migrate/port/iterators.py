@@ -56,6 +56,10 @@ def _plan_next(edits: Edits, call: cst.Call, made: cst.BaseExpression) -> None:
         lines = [line for line in following if isinstance(line, cst.SimpleStatementLine)]
         returned = lines[0].body[0] if len(lines) == len(following) == 1 else None
         targets = tree.target_code(statement) or ""
+        target = statement.targets[0].target
+        parts = [part.value for part in target.elements] if isinstance(target, cst.Tuple) else [target]
+        if not all(isinstance(part, cst.Name) for part in parts):
+            returned = None
     is_whole = isinstance(returned, cst.Return) and returned.value is not None
     if not is_whole or (not targets and returned.value is not call):
         edits.say(call, advice("batch of an iterator"))

@@ -11,6 +11,7 @@ import libcst.matchers as m
 
 from anytpu.migrate.port import known
 from anytpu.migrate.port.arguments import argument_of
+from anytpu.migrate.port.batches import plan_batches
 from anytpu.migrate.port.edits import Edits
 from anytpu.migrate.port.filling import rename_attribute
 from anytpu.migrate.port.tree import parameter_names
@@ -66,11 +67,36 @@ def plan_schedules(edits: Edits) -> None:
         calls = [node for node in edits.tree.nodes(function) if isinstance(node, cst.Call)]
         casts = [call for call in calls if (edits.tree.library_name(call.func) or "").rpartition(".")[2] == "cast"]
         is_cast = any(call.args and edits.tree.code(call.args[0].value) == name for call in casts)
-        if is_schedule and name and not is_cast and isinstance(function.body, cst.IndentedBlock):
+        # A float is no index.
+        looked_up = [c for c in calls if edits.tree.code(c.func).rpartition(".")[2] in ("gather", "take", "gather_nd")]
+        indices = [part for part in edits.tree.nodes(function) if isinstance(part, cst.Index)]
+        is_index = any(m.findall(part, m.Name(name)) for part in (*looked_up, *indices))
+        if is_schedule and name and not is_cast and not is_index and isinstance(function.body, cst.IndentedBlock):
             new = edits.statement(f'{name} = keras.ops.cast({name}, "float32")')
             first = function.body.body[function.get_docstring() is not None :]
             if first:
                 edits.insert_before(first[0], [new])
+
+
+def plan_metric_resets(edits: Edits) -> None:
+    """Rename `reset_states` of metrics, also where a class of the program defines it: Keras 3 calls `reset_state`.
+
+    The metrics of single batches are reset, too.
+    """
+    plan_batches(edits)
+    for owner in edits.tree.all(cst.ClassDef):
+        if not any(known.is_below(base, "keras.metrics.Metric") for base in edits.values.bases_of(owner)):
+            continue
+        for part in edits.tree.nodes(owner):
+            if isinstance(part, cst.FunctionDef) and part.name.value == "reset_states":
+                rename_attribute(edits, part.name, "reset_state")
+            elif m.matches(part, m.Attribute(m.Call(m.Name("super")), m.Name("reset_states"))):
+                rename_attribute(edits, cst.ensure_type(part, cst.Attribute).attr, "reset_state")
+    for node in edits.tree.all(cst.Attribute):
+        is_reset = node.attr.value == "reset_states" and not edits.has_edit(node.attr)
+        if is_reset and edits.values.is_a(node.value, "keras.metrics.Metric"):
+            rename_attribute(edits, node.attr, "reset_state")
+            edits.mark(node)
 
 
 def plan_optimizers(edits: Edits) -> None:

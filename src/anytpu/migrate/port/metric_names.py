@@ -12,6 +12,7 @@ from anytpu.migrate.port.arguments import argument_of, keyword_of
 from anytpu.migrate.port.edits import Edits
 from anytpu.migrate.replaced.table import advice
 
+_ACC_KEY = re.compile(r"\{(val_)?acc(?=[:}!])")
 _ACCURACY = ("acc", "val_acc")
 
 
@@ -32,6 +33,18 @@ def plan_metric_names(edits: Edits) -> None:
             _rename(edits, text, old.replace("acc", "accuracy"))
         elif {"acc", "accuracy"} <= metrics:
             _plan_mixed(edits, text)
+
+
+def plan_log_paths(edits: Edits) -> None:
+    """Rename the logs in the file names of ModelCheckpoint: "w.{val_acc:.2f}.h5"."""
+    metrics = {text.value[1:-1] for text in _metric_texts(edits)}
+    if "accuracy" not in metrics or "acc" in metrics:
+        return
+    for call, name in edits.tree.calls():
+        path = argument_of(call, 0, "filepath") if name.endswith("callbacks.ModelCheckpoint") else None
+        parts = edits.tree.sources(path.value) if path is not None else ()
+        for text in (text for part in parts for text in edits.tree.nodes(part) if isinstance(text, cst.SimpleString)):
+            edits.compose(text, lambda updated: updated.with_changes(value=_ACC_KEY.sub(r"{\1accuracy", updated.value)))
 
 
 def _metric_texts(edits: Edits) -> list[cst.SimpleString]:

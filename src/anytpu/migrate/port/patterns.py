@@ -22,6 +22,7 @@ from anytpu.migrate.port.arguments import (
 from anytpu.migrate.port.control_flow import plan_range_loops
 from anytpu.migrate.port.edits import Edits
 from anytpu.migrate.port.filling import OWNER, fill, leave_out_method, rename_attribute
+from anytpu.migrate.port.fitting import STORES_MODEL
 from anytpu.migrate.port.resolvers import plan_resolvers
 from anytpu.migrate.port.rules import new_name, rule_of, rules
 from anytpu.migrate.port.seeds import functions_of_lambdas
@@ -31,6 +32,7 @@ from anytpu.migrate.replaced.table import advice, facts
 
 _ORDERING = ("control_dependencies", "Graph", "get_default_graph")
 _SETS_RATE = re.compile(r"LearningRateScheduler|ReduceLROnPlateau|set_value\(|\.(lr|learning_rate)\s*=|keras_to_tpu")
+_ACTIVATIONS = ("", "activation", "recurrent_activation")
 _STEPS = ("steps", "steps_per_epoch", "validation_steps")
 _BATCHES = m.Call(
     args=[
@@ -178,6 +180,8 @@ def _plan_compile(edits: Edits) -> None:
             row = rules().get(f"compile.{edits.tree.old_name(made.func)}") if isinstance(made, cst.Call) else None
             if row is not None and isinstance(made, cst.Call):
                 fill(edits, made, row)
+                if row.target.startswith("keras.optimizers.RMSprop"):
+                    edits.say(made, row.note, "note")
 
 
 def _plan_steps(edits: Edits) -> None:
@@ -262,10 +266,12 @@ def _plan_keywords(edits: Edits) -> None:
         label = argument_of(call, -1, "name") if ".layers." in name or name in ("keras.Input", "keras.Model") else None
         if label is not None:
             _plan_label(edits, label.value)
-        for argument in call.args if ".layers." in name else ():
+        for argument in (arg for arg in call.args if ".layers." in name and keyword_of(arg) in _ACTIVATIONS):
             text = argument.value.evaluated_value if isinstance(argument.value, cst.SimpleString) else ""
             if (new := facts("values of Keras 2").get(text)) is not None:
                 edits.put(argument.value, lambda _, new=new: edits.expression(new))
+                if STORES_MODEL.search(edits.tree.module.code):
+                    edits.say(argument, advice("stored activation"))
         if name.endswith("layers.Embedding"):
             _plan_length(edits, call)
         period = argument_of(call, 6, "period") if name.endswith("callbacks.ModelCheckpoint") else None
@@ -284,13 +290,24 @@ def _plan_keywords(edits: Edits) -> None:
 def _plan_label(edits: Edits, label: cst.BaseExpression) -> None:
     """Write a layer's name, also one that is put together, with "_" in place of "/", wherever the program has it."""
     parts = [part for part in edits.tree.nodes(label) if isinstance(part, cst.SimpleString | cst.FormattedStringText)]
-    for part in (part for part in parts if "/" in part.value):
+    for part in (p for p in parts if "/" in p.value and not isinstance(edits.tree.parent(p), cst.Index)):
         edits.put(part, lambda updated: updated.with_changes(value=updated.value.replace("/", "_")))
     whole = label.evaluated_value if isinstance(label, cst.SimpleString) else None
     if isinstance(whole, str) and "/" in whole:
-        for text in (text for text in edits.tree.all(cst.SimpleString) if whole in text.value and text is not label):
+        same = (
+            text for text in edits.tree.all(cst.SimpleString) if text.evaluated_value == whole and text is not label
+        )
+        for text in (text for text in same if _names_layer(edits, text)):
             new = whole.replace("/", "_")
             edits.compose(text, lambda updated, new=new: updated.with_changes(value=updated.value.replace(whole, new)))
+
+
+def _names_layer(edits: Edits, text: cst.SimpleString) -> bool:
+    """Return whether a string names a layer: in `get_layer`, or beside `.name` in a comparison or a call of it."""
+    call, comparison = edits.tree.around(text, cst.Call), edits.tree.around(text, cst.Comparison)
+    function = edits.tree.code(call.func) if call is not None and edits.tree.parent(text) in call.args else ""
+    is_compared = comparison is not None and m.findall(comparison, m.Attribute(attr=m.Name("name")))
+    return function.endswith("get_layer") or ".name." in function or bool(is_compared)
 
 
 def _plan_length(edits: Edits, call: cst.Call) -> None:

@@ -10,9 +10,9 @@ from anytpu.migrate.port.file_names import plan_file_names
 from anytpu.migrate.port.generators import plan_generators
 from anytpu.migrate.port.imports import plan_imports
 from anytpu.migrate.port.iterators import plan_iterators
-from anytpu.migrate.port.keras_classes import plan_model_steps, plan_optimizers, plan_schedules
+from anytpu.migrate.port.keras_classes import plan_metric_resets, plan_model_steps, plan_optimizers, plan_schedules
 from anytpu.migrate.port.methods import plan_arguments, plan_methods
-from anytpu.migrate.port.metric_names import plan_metric_names
+from anytpu.migrate.port.metric_names import plan_log_paths, plan_metric_names
 from anytpu.migrate.port.patterns import plan_patterns
 from anytpu.migrate.port.seeds import plan_seeds
 from anytpu.migrate.port.sizes import plan_sizes
@@ -23,6 +23,7 @@ from anytpu.migrate.port.uses import plan_uses
 
 PLANS = (
     plan_optimizers,
+    plan_metric_resets,
     plan_summaries,
     plan_tapes,
     plan_model_steps,
@@ -38,6 +39,7 @@ PLANS = (
     plan_augmentations,
     plan_arguments,
     plan_file_names,
+    plan_log_paths,
     plan_uses,
     plan_calls,
     plan_methods,

@@ -16,6 +16,7 @@ from anytpu.migrate.port.imports import IMPORTS_KERAS, name_for_anytpu, plan_new
 from anytpu.migrate.port.plans import PLANS
 from anytpu.migrate.port.tree import Tree
 
+_KERAS_3 = re.compile(r"\bkeras\.ops\b|from keras import (.*\W)?ops\b")
 _NESTS = re.compile(r"too many (?:statically )?nested|too many levels of indentation")
 
 
@@ -80,7 +81,8 @@ def _ported(text: str, name: str) -> Ported:
         return Ported(text, text)
     tree = Tree(module)
     edits = Edits(tree, name_for_anytpu(tree))
-    for plan in PLANS:
+    is_new = "tensorflow" not in text and _KERAS_3.search(text)
+    for plan in () if is_new else PLANS:
         plan(edits)
     new = edits.apply()  # a first pass: applying the edits records the packages that they use
     is_of_keras = "tensorflow" not in text

@@ -13,6 +13,7 @@ from anytpu.migrate.port.trial import Trial
 from anytpu.report.terminal import hang
 
 _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
+_ENDS = ("ran", "did not run", "had not ended", "only imported")
 _MAX_OLD = 40
 
 
@@ -70,8 +71,9 @@ def trial_lines(trial: Trial, width: int = 80) -> list[str]:
                   KeyError: 'x'
     """
     if not trial.error:
-        ended = f"it ran for {trial.seconds} s" if trial.seconds else "it ran to its end"
-        return [f"  {ended}, cut to a few steps, without a failure"]
+        if trial.seconds:
+            return [f"  it had not ended after {trial.seconds} s, cut to a few steps; it had not failed until then"]
+        return ["  it ran to its end, cut to a few steps, without a failure"]
     start = f"  {place_of(trial.line, trial.cell)}  "
     lines = [f"{start}{trial.old}"]
     if trial.new != trial.old:
@@ -80,7 +82,7 @@ def trial_lines(trial: Trial, width: int = 80) -> list[str]:
     return [*lines, *hang(" " * len(start), f"{trial.error}{listed}", width)]
 
 
-def summary(files: int, changed: int, by_hand: int, written: bool, trials: tuple[int, int] | None = None) -> str:
+def summary(files: int, changed: int, by_hand: int, written: bool, trials: tuple[int, ...] | None = None) -> str:
     """Return the result of porting in one line.
 
     Args:
@@ -88,7 +90,8 @@ def summary(files: int, changed: int, by_hand: int, written: bool, trials: tuple
         changed: number of programs that change.
         by_hand: number of places to port by hand.
         written: whether the files were changed.
-        trials: numbers of changed programs that ran, and that failed; None if none was tried.
+        trials: numbers of changed programs that ran, that failed, that had not ended, and that were not tried, since
+            another one imports them; None if none was tried.
 
     Example:
         >>> summary(files=2, changed=1, by_hand=3, written=False)
@@ -98,7 +101,6 @@ def summary(files: int, changed: int, by_hand: int, written: bool, trials: tuple
     """
     verb = "changed" if written else "would change"
     places = {0: "nothing is left", 1: "1 place is left"}.get(by_hand, f"{by_hand} places are left")
-    ran, failed = trials or (0, 0)
-    counts = [f"{count} {text}" for count, text in ((ran, "ran"), (failed, "did not run")) if count]
+    counts = [f"{count} {text}" for count, text in zip(trials or (), _ENDS, strict=False) if count]
     tried = f"; {', '.join(counts)}" if counts else "; none was tried" if changed and trials is None else ""
     return f"{changed} of {files} {'program' if files == 1 else 'programs'} {verb}; {places} to port by hand{tried}"

@@ -58,7 +58,8 @@ def _plan_use(edits: Edits, use: cst.Name) -> bool:
     is_system = (_old_name(tree, fetched) or "").rpartition(".")[2] in _SYSTEM
     # With placeholders, variables or optimizers a session computes something anew.
     has_graph = any(name in _GRAPH or name.endswith("Optimizer") for _, name in tree.chains())
-    is_computed = fetched is not None and not isinstance(fetched, cst.Call) and not has_graph
+    is_again = tree.around(call, cst.While, cst.For) is not None  # Each run of a graph takes the next batch.
+    is_computed = fetched is not None and not isinstance(fetched, cst.Call) and not has_graph and not is_again
     if is_system or is_computed:
         edits.put(call, lambda updated: updated.args[0].value)
     return is_system or is_computed

@@ -31,7 +31,14 @@ TENSORFLOW = re.compile(r"tensorflow(_\w+)?(\.|$)")
 N = TypeVar("N", bound=cst.CSTNode)
 Function: TypeAlias = cst.FunctionDef | cst.Lambda
 _VERSION = re.compile(r"^(python\.)?(compat\.v[12]\.|_api\.v[12]\.)*(python\.(?=keras))?")
-_FIRST = re.compile(r"compat\.v1|tensorflow\.contrib")
+_FIRST = re.compile(
+    r"import tensorflow\.compat\.v1 as|from tensorflow\.compat import v1|from tensorflow\.compat\.v1 import \*|"
+    r"tensorflow\.contrib|CuDNN(LSTM|GRU)"
+)
+_FIRST_BEHAVIOR = ("disable_v2_behavior", "disable_eager_execution")
+_OLD_LOG = re.compile(r"history\[.(val_)?acc.\]|monitor\s*=\s*.(val_)?acc['\"]")
+_NEW_METRIC = re.compile(r"metrics\s*=\s*\[[^\]]*['\"]acc['\"]")
+"""Keras logged the metric "accuracy" as "acc" until 2.3, and `hard_sigmoid` was in its LSTM until then."""
 _PRIVATE_HOME = re.compile(r"^(contrib\.\w+\.)?python\.(tpu\.)?([a-z_]\w*\.)*(?=[A-Z])")
 
 
@@ -156,10 +163,25 @@ class Tree:
 
     @functools.cached_property
     def is_for_first(self) -> bool:
-        """Whether a program is for TensorFlow 1: it has a name or an import that version 2 lacks."""
-        names = (name for node, name in self.chains() if "compat.v1" not in self.code(node))
+        """Whether a program is for TensorFlow 1, or Keras of its time: it has a name or an import that later ones lack.
+
+        One name of `compat.v1` says nothing: programs for TensorFlow 2 use it too.
+        """
+        names = {name for node, name in self.chains() if not self._is_compat(node)}
+        if any(name in _FIRST_BEHAVIOR for _, name in self.chains()) or any(map(old_api.is_only_first, names)):
+            return True
         imports = (self.code(node) for node in self.all(cst.Import, cst.ImportFrom))
-        return any(old_api.is_only_first(name) for name in names) or any(_FIRST.search(code) for code in imports)
+        is_old_fit = any(arg.keyword is not None and arg.keyword.value == "nb_epoch" for arg in self.all(cst.Arg))
+        code = self.module.code
+        is_old_log = bool(_OLD_LOG.search(code)) and "accuracy" in code and not _NEW_METRIC.search(code)
+        return is_old_fit or is_old_log or any(_FIRST.search(text) for text in imports)
+
+    def is_of_first(self, node: cst.CSTNode) -> bool:
+        """Return whether a name is TensorFlow 1's: by its program, or by `compat.v1` in the name or its import."""
+        return self.is_for_first or self._is_compat(node)
+
+    def _is_compat(self, node: cst.CSTNode) -> bool:
+        return any("compat.v1" in name for name in self._imported(node))
 
     def calls(self) -> Iterator[tuple[cst.Call, str]]:
         """Yield the calls of names of TensorFlow or Keras, with the name."""

@@ -1,7 +1,7 @@
 """`Trial`: run a ported program for a few steps in a process of its own, and find its first failure.
 
 Rule: the trial works in a copy of the program's folder, so that it neither overwrites weights nor leaves checkpoints.
-Large files are linked.
+Large files are linked, and copied before a change. A change outside of the copy is refused (trial_files.py).
 """
 
 from __future__ import annotations

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from anytpu.migrate.port.trial_files import guard
+
 ROUNDS = 2
 """Number of rounds of a loop that trains, and of batches of a `fit`."""
 MAX_EPOCHS = 10
@@ -244,5 +246,8 @@ def _use_no_window() -> None:
 if __name__ == "__main__":
     result, program = Path(sys.argv[1]), sys.argv[2]
     _use_no_window()
+    watch = guard(result.parent, program)
     outcome = run_program(Path(program).read_text(encoding="utf-8"), program)
+    if watch.refused and not outcome:  # The program caught it.
+        outcome = {"line": watch.refused[0][0], "error": f"OutsideError: {watch.refused[0][1]}"}
     result.write_text(json.dumps(outcome), encoding="utf-8")
