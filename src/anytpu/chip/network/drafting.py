@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from anytpu.chip.graph.nodes import Concatenate, Elementwise, Function, Pool, Shape
+from anytpu.chip.graph.nodes import Elementwise, Function, Pool, Shape
 from anytpu.chip.network import hosting
 from anytpu.chip.network.constants import per_channel
 from anytpu.chip.network.functions import OperationChain, chain_from
@@ -169,8 +169,8 @@ class TraceLowering:
         lines = [self._graph.shaped(value, flat, layer) for value in operation.values]
         if operation.name == "minimum":
             lines = [self._negated(f"{name}/{index}", layer, line, flat) for index, line in enumerate(lines)]
-        self._graph.add(Concatenate(f"{name}/both", layer, tuple(lines), f"{name}/both", 0), (2, *flat[1:]))
-        most = Pool(f"{name}/most", layer, (f"{name}/both",), f"{name}/most", "max", (2, 1), (1, 1))
+        both = self._graph.joined(f"{name}/both", layer, lines, 0)
+        most = Pool(f"{name}/most", layer, (both,), f"{name}/most", "max", (2, 1), (1, 1))
         self._graph.add(most, flat)
         made = most.output
         if operation.name == "minimum":

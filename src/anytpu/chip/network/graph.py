@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
-from anytpu.chip.graph.nodes import UNSCALED, Convolution, Node, Reshape, Shape
+from anytpu.chip.graph.nodes import UNSCALED, Concatenate, Convolution, Node, Reshape, Shape, Slice
 
 Made = TypeVar("Made")
 
@@ -107,6 +107,20 @@ class NetworkGraph:
         if self.tensor(name) not in self.shapes:
             self.view(source, name, shape, layer)
         return self.tensor(name)
+
+    def part(self, name: str, layer: str, source: str, axis: int, start: int, stop: int) -> str:
+        """Add a slice of a tensor along an axis, and return its name."""
+        shape = list(self.shapes[source])
+        shape[axis] = stop - start
+        self.add(Slice(name, layer, (source,), name, axis, start, stop), (shape[0], shape[1], shape[2]))
+        return name
+
+    def joined(self, name: str, layer: str, parts: Sequence[str], axis: int) -> str:
+        """Add the concatenation of tensors along an axis, and return its name."""
+        shape = list(self.shapes[parts[0]])
+        shape[axis] = sum(self.shapes[part][axis] for part in parts)
+        self.add(Concatenate(name, layer, tuple(parts), name, axis), (shape[0], shape[1], shape[2]))
+        return name
 
     def affine(self, name: str, layer: str, source: str, factor: np.ndarray, offset: np.ndarray) -> None:
         """Add a scale and an offset per channel, as a depthwise convolution."""

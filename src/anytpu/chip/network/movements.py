@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from anytpu.chip.graph.nodes import UNSCALED, Concatenate, Convolution, Pool, Slice
+from anytpu.chip.graph.nodes import UNSCALED, Convolution, Pool
 from anytpu.chip.network.graph import NetworkGraph
 from anytpu.chip.network.operations import Operation
 from anytpu.chip.network.placement import LoweringKind
@@ -34,15 +34,9 @@ class MovementLowering:
         return example_axis + 3 - rank if rank <= 3 else 2 if example_axis == rank - 1 else 1
 
     def _concatenate(self, operation: Operation) -> None:
-        inputs = tuple(self._graph.tensor(value) for value in operation.values)
-        node = Concatenate(
-            operation.result,
-            operation.layer,
-            inputs,
-            operation.result,
-            self._axis(operation, operation.attributes["dimension"]),
-        )
-        self._graph.add(node, self._trace.shape(operation.result))
+        inputs = [self._graph.tensor(value) for value in operation.values]
+        axis = self._axis(operation, operation.attributes["dimension"])
+        self._graph.joined(operation.result, operation.layer, inputs, axis)
 
     def _slice(self, operation: Operation) -> None:
         (value,) = operation.values
@@ -60,14 +54,10 @@ class MovementLowering:
         self._graph.view(source, operation.result, self._trace.shape(operation.result), operation.layer)
 
     def _part(self, operation: Operation, source: str, axis: int, start: int, stop: int) -> str:
-        chip_axis, shape = self._axis(operation, axis), list(self._graph.shapes[source])
-        example = self._trace.example(operation.values[0])
+        chip_axis, example = self._axis(operation, axis), self._trace.example(operation.values[0])
         inner = math.prod(example[1:-1]) if len(example) > 3 and chip_axis == 1 else 1
-        shape[chip_axis] = (stop - start) * inner
         name = f"{operation.result}/part{axis}"
-        node = Slice(name, operation.layer, (source,), name, chip_axis, start * inner, stop * inner)
-        self._graph.add(node, (shape[0], shape[1], shape[2]))
-        return name
+        return self._graph.part(name, operation.layer, source, chip_axis, start * inner, stop * inner)
 
     def _steps(self, operation: Operation, source: str, steps: tuple[int, int]) -> str:
         """Add a strided slice: a max pool with a window of one position."""
@@ -104,12 +94,9 @@ class MovementLowering:
         # The chip has no reversal: concatenate slices of one position, in reverse order.
         (value,) = operation.values
         source, (axis,) = self._graph.tensor(value), operation.attributes["dimensions"]
-        chip_axis, shape = self._axis(operation, axis), list(self._graph.shapes[source])
-        count, shape[chip_axis], parts = shape[chip_axis], 1, []
-        for number in reversed(range(count)):
-            name = f"{operation.result}/{number}"
-            node = Slice(name, operation.layer, (source,), name, chip_axis, number, number + 1)
-            self._graph.add(node, (shape[0], shape[1], shape[2]))
-            parts.append(name)
-        joined = Concatenate(operation.result, operation.layer, tuple(parts), operation.result, chip_axis)
-        self._graph.add(joined, self._trace.shape(operation.result))
+        name, layer, chip_axis = operation.result, operation.layer, self._axis(operation, axis)
+        parts = [
+            self._graph.part(f"{name}/{number}", layer, source, chip_axis, number, number + 1)
+            for number in reversed(range(self._graph.shapes[source][chip_axis]))
+        ]
+        self._graph.joined(name, layer, parts, chip_axis)

@@ -11,7 +11,6 @@ import math
 
 import numpy as np
 
-from anytpu.chip.graph.nodes import Concatenate, Slice
 from anytpu.chip.network.graph import NetworkGraph
 from anytpu.chip.network.operations import Operation
 from anytpu.chip.network.resampling import MAX_LINES
@@ -76,9 +75,8 @@ class RepeatLowering:
         for axis, count in repeated:
             outer, inner, channels = math.prod(shape[:axis]), math.prod(shape[axis + 1 : -1]), shape[-1]
             lines = self._graph.shaped(source, (outer, inner, channels), operation.layer)
-            source = f"{operation.result}/along{axis}"
-            node = Concatenate(source, operation.layer, (lines,) * count, source, 1)
-            self._graph.add(node, (outer, count * inner, channels))
+            name = f"{operation.result}/along{axis}"
+            source = self._graph.joined(name, operation.layer, [lines] * count, 1)
             shape[axis] = count
         self._graph.view(source, operation.result, self._trace.shape(operation.result), operation.layer)
 
@@ -93,7 +91,7 @@ class RepeatLowering:
         for _, run in itertools.groupby(enumerate(indices), lambda entry: entry[1] - entry[0]):
             taken = [index for _, index in run]
             parts.append(self._part(operation, source, axis, taken[0], taken[-1] + 1))
-        self._join(operation, parts, axis)
+        self._graph.joined(operation.result, operation.layer, parts, axis)
 
     def permute(self, operation: Operation) -> None:
         """Exchange height and width: the columns, each as a row, one after another."""
@@ -103,16 +101,10 @@ class RepeatLowering:
         for column in range(width):
             part = self._part(operation, source, 1, column, column + 1)
             parts.append(self._graph.shaped(part, (1, height, channels), operation.layer))
-        self._join(operation, parts, 0)
+        self._graph.joined(operation.result, operation.layer, parts, 0)
 
     def _part(self, operation: Operation, source: str, axis: int, start: int, stop: int) -> str:
-        name, shape = f"{operation.result}/{start}to{stop}", list(self._graph.shapes[source])
-        shape[axis] = stop - start
-        if name not in self._graph.nodes:
-            node = Slice(name, operation.layer, (source,), name, axis, start, stop)
-            self._graph.add(node, (shape[0], shape[1], shape[2]))
-        return name
-
-    def _join(self, operation: Operation, parts: list[str], axis: int) -> None:
-        node = Concatenate(operation.result, operation.layer, tuple(parts), operation.result, axis)
-        self._graph.add(node, self._trace.shape(operation.result))
+        name = f"{operation.result}/{start}to{stop}"
+        if name in self._graph.nodes:
+            return name
+        return self._graph.part(name, operation.layer, source, axis, start, stop)

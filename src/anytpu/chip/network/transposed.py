@@ -12,7 +12,7 @@ import itertools
 
 import numpy as np
 
-from anytpu.chip.graph.nodes import UNSCALED, Concatenate, Convolution, Pair, Slice
+from anytpu.chip.graph.nodes import UNSCALED, Convolution, Pair
 from anytpu.chip.network.graph import NetworkGraph
 from anytpu.chip.network.operations import Operation
 from anytpu.chip.network.products import ConvolutionSpec
@@ -73,18 +73,12 @@ class TransposedLowering:
         """Return parts, each seen as lines of a shape, line by line in turn."""
         if len(parts) == 1:
             return parts[0]
-        lines = tuple(self._graph.shaped(part, shape, self._operation.layer) for part in parts)
-        name = f"{self._operation.result}/{word}"
-        node = Concatenate(name, self._operation.layer, lines, name, 1)
-        self._graph.add(node, (shape[0], shape[1] * len(parts), shape[2]))
-        return name
+        lines = [self._graph.shaped(part, shape, self._operation.layer) for part in parts]
+        return self._graph.joined(f"{self._operation.result}/{word}", self._operation.layer, lines, 1)
 
     def _cut(self, source: str, axis: int) -> str:
         """Return the positions of the result: the last convolutions may have computed some beyond."""
-        shape, size = list(self._graph.shapes[source]), self._product.result[axis]
-        if shape[axis] == size:
+        size = self._product.result[axis]
+        if self._graph.shapes[source][axis] == size:
             return source
-        name, shape[axis] = f"{self._operation.result}/cut{axis}", size
-        node = Slice(name, self._operation.layer, (source,), name, axis, 0, size)
-        self._graph.add(node, (shape[0], shape[1], shape[2]))
-        return name
+        return self._graph.part(f"{self._operation.result}/cut{axis}", self._operation.layer, source, axis, 0, size)
