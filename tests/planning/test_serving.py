@@ -17,6 +17,7 @@ from anytpu.planning.jobs.settings import PlanSettings
 from anytpu.planning.records import MemoryUse
 from anytpu.planning.records.target import target_named
 from anytpu.planning.serving import serving
+from anytpu.planning.serving.decoding import decoding_steps
 from anytpu.planning.shardings.automatic import search_of
 from anytpu.sharding.searched import to_record
 
@@ -190,7 +191,7 @@ def test_layouts_of_a_search_and_patterns_of_the_cache_are_taken(
 ):
     monkeypatch.setattr("anytpu._env.libtpu_version", lambda: None)
     model = words()
-    decode = serving._steps(model, 384, 128, 8)[1]
+    decode = decoding_steps(model, 8, 384, 128)[1]
     searched = next(
         each.layout for each in search_of(decode, target_named("v5e-8")).shardings if each.layout.name == "fsdp"
     )

@@ -129,21 +129,24 @@ REFUSED: dict[str, tuple[list[Any], dict[str, Any], str]] = {
 }
 
 
+def refusal_of(path: Path) -> str:
+    """Return the text with which the chip refuses a file."""
+    with pytest.raises(QuantizationError) as caught:
+        tpu.chip.compile(path)
+    return str(caught.value)
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_would_be_read_as_another_operator_is_refused(name: str, tmp_path: Path):
     nodes, more, expected = REFUSED[name]
     path = written(tmp_path / "mine.onnx", nodes, more, (3, 5))
-    with pytest.raises(QuantizationError) as caught:
-        tpu.chip.compile(path)
-    assert str(caught.value) == f"mine.onnx: {expected} {FLOAT}"
+    assert refusal_of(path) == f"mine.onnx: {expected} {FLOAT}"
 
 
 def test_sums_that_exceed_32_bits_are_refused(tmp_path: Path):
     more = {"s": np.float32(0.001), "z": np.int16(0), "w": np.full((1000, 4), 127, np.int8)}
     path = written(tmp_path / "mine.onnx", [*TAKEN, *DENSE, *HELD], more, (1000,))
-    with pytest.raises(QuantizationError) as caught:
-        tpu.chip.compile(path)
-    assert str(caught.value) == (
+    assert refusal_of(path) == (
         "mine.onnx: The sums of 'h' reach 4,161,536,000, and the chip's have 32 bits: quantize its input with 8 bits, "
         "or with a larger scale."
     )
@@ -152,9 +155,7 @@ def test_sums_that_exceed_32_bits_are_refused(tmp_path: Path):
 def test_weights_of_32_bits_are_refused(tmp_path: Path):
     more = {"w": np.full((5, 4), 10**8, np.int32), "n": np.int32(0), "v": np.float32(1e-9)}
     path = written(tmp_path / "mine.onnx", [*TAKEN, *DENSE, *HELD], more, (5,))
-    with pytest.raises(QuantizationError) as caught:
-        tpu.chip.compile(path)
-    assert str(caught.value) == (
+    assert refusal_of(path) == (
         "mine.onnx: The weights of 'h' go from 100000000 to 100000000 around their zero point, and those of the chip "
         "from -127 to 127. Quantize them symmetrically: quantize_static(..., weight_type=QuantType.QInt8)."
     )

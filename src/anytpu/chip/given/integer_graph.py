@@ -3,7 +3,7 @@
 Idea: a file has its own order of axes, batch and channels first. The graph has channels last. A value remembers both
 (`Held`), so most reshapes and transposes add no node. A dense layer after a flatten gets a kernel in the graph's order.
 
-Rule: no number of the file changes. If the chip needs another order of numbers, the host moves them.
+Rule: the numbers of the file stay as they are. If the chip needs another order of numbers, the host moves them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 
 from anytpu.chip.given.values import Geometry, Held, Pending, check_sums, every_integer
 from anytpu.chip.graph.arithmetic import clip_bounds
+from anytpu.chip.graph.names import Names
 from anytpu.chip.graph.nodes import (
     Concatenate,
     Convolution,
@@ -64,6 +65,7 @@ class IntegerGraph:
         self.shapes: dict[str, Shape] = {}
         self.quantizations: dict[str, Quantization] = {}
         self.nodes: list[Node] = []
+        self._names = Names()
         self._made: dict[object, str] = {}
         self._makers: dict[str, Node] = {}
         self._moved_inputs: set[str] = set()
@@ -94,10 +96,7 @@ class IntegerGraph:
             raise QuantizationError(
                 f"The layer {self.layer!r:.100} makes a tensor of {list(shape)}, which is no shape."
             )
-        name, number = wanted, 1
-        while name in self.shapes:
-            number += 1
-            name = f"{wanted}_{number}"
+        name = self._names.unused(wanted)
         self.shapes[name] = shape
         if quantization is not None:
             self.quantizations[name] = quantization

@@ -35,11 +35,11 @@ from anytpu.chip.given.values import Held, Pending, Value
 from anytpu.chip.graph.nodes import Network, Port
 from anytpu.chip.graph.shapes import canonical_shape
 from anytpu.chip.isa.design import Design
+from anytpu.chip.network.operations import NONSENSE
 from anytpu.chip.onnx.graph import load_onnx
 from anytpu.chip.quantized.checking import check_network
 from anytpu.errors import AnyTPUError, ChipFileError, QuantizationError
 
-_NONSENSE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, MemoryError)
 _QUANTIZED = ("QuantizeLinear", "DequantizeLinear")
 _DYNAMIC = ("DynamicQuantizeLinear", "DynamicQuantizeMatMul", "MatMulInteger", "MatMulIntegerToFloat", "ConvInteger")
 _INPUTS = ("float32", "float16", "int8", "uint8", "int16", "uint16", "int32", "int64")
@@ -65,7 +65,7 @@ def read_onnx(path: str | Path, design: Design) -> Network:
         check_network(network, design)
     except AnyTPUError as error:
         raise type(error)(f"{Path(path).name}: {error}") from error
-    except _NONSENSE as error:
+    except NONSENSE as error:
         raise ChipFileError(
             f"{str(path)!r} makes no sense ({type(error).__name__}: {_first_line(error)}): export the model again."
         ) from error

@@ -128,12 +128,9 @@ STATIC = "Fix it: onnxruntime.quantization.quantize_static(...) in place of quan
 def scaled(node: OnnxNode, reals: np.ndarray, scale: Value | None, zero_point: Value | None) -> np.ndarray:
     """Return a constant of real numbers in integers: QuantizeLinear."""
     numbers, offsets = _parameters(node, scale, zero_point)
-    along, ends = (
-        Scaled(reals, numbers, offsets, node.attributes.get("axis", 1) % max(reals.ndim, 1)),
-        np.iinfo(offsets.dtype),
-    )
-    steps = np.rint(reals / along.spread(numbers)) + along.spread(offsets).astype(np.float64)
-    return np.clip(steps, ends.min, ends.max).astype(offsets.dtype)
+    ends = np.iinfo(offsets.dtype)
+    scales = Scaled(reals, numbers, offsets, node.attributes.get("axis", 1) % max(reals.ndim, 1))
+    return scales.quantized(reals, ends.min, ends.max).astype(offsets.dtype)
 
 
 def dequantized(node: OnnxNode, operands: Operands, axis: int | None = None) -> Value:

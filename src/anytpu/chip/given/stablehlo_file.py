@@ -21,19 +21,19 @@ from jax.extend.mlir import ir
 from jax.interpreters import mlir
 
 from anytpu.chip.given.integer_graph import IntegerGraph
-from anytpu.chip.given.stablehlo_text import MARK, Argument, QuantizedType, erased
+from anytpu.chip.given.stablehlo_text import MARK, Parameter, QuantizedType, erased
 from anytpu.chip.given.values import Geometry, Held, Pending, Scaled, Value
 from anytpu.chip.graph.nodes import Network, Padding, Port
 from anytpu.chip.graph.shapes import canonical_shape
 from anytpu.chip.isa.design import Design
 from anytpu.chip.network import elementwise
+from anytpu.chip.network.operations import NONSENSE
 from anytpu.chip.network.parsing import MlirBlock, MlirOperation, parse
 from anytpu.chip.quantized.checking import check_network
 from anytpu.errors import AnyTPUError, ChipFileError, QuantizationError
 from anytpu.files.opening import read_text
 
 _MAX_BYTES = 2**30
-_NONSENSE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, MemoryError)
 
 
 def is_quantized(path: str | Path) -> bool:
@@ -60,7 +60,7 @@ def read_stablehlo(path: str | Path, design: Design) -> Network:
         check_network(network, design)
     except AnyTPUError as error:
         raise type(error)(f"{Path(path).name}: {error}") from error
-    except (ir.MLIRError, *_NONSENSE) as error:
+    except (ir.MLIRError, *NONSENSE) as error:
         first = (str(error) or type(error).__name__).splitlines()[-1][:200]
         raise ChipFileError(f"{str(path)!r} is no StableHLO that is understood ({first}): export it again.") from error
     return network
@@ -69,7 +69,7 @@ def read_stablehlo(path: str | Path, design: Design) -> Network:
 class _Reader:
     """The state of the translation: the graph in integers, and the values by their indices."""
 
-    def __init__(self, main: MlirBlock, arguments: Sequence[Argument]):
+    def __init__(self, main: MlirBlock, arguments: Sequence[Parameter]):
         self._main, self._arguments = main, arguments
         self._graph = IntegerGraph()
         self._values: dict[int, Value] = {}
@@ -89,7 +89,7 @@ class _Reader:
         outputs = [self._output(index, self._values.get(number)) for index, number in enumerate(self._main.results)]
         return self._graph.network(name, inputs, outputs)
 
-    def _input(self, number: int, argument: Argument) -> Port:
+    def _input(self, number: int, argument: Parameter) -> Port:
         self._graph.layer, shape = argument.name, argument.shape
         if not shape or argument.dtype != "f32":
             raise QuantizationError(

@@ -94,8 +94,7 @@ class QuantizedType:
     def quantized(self, reals: np.ndarray) -> Scaled:
         """Return constants of real numbers in integers of this type."""
         scaled = self.constant(np.zeros(reals.shape, np.int8))
-        steps = np.rint(reals / scaled.spread(scaled.scale)) + scaled.spread(scaled.zero_point)
-        return scaled.reshaped(np.clip(steps, self.low, self.high).astype(np.int64), scaled.axis)
+        return scaled.reshaped(scaled.quantized(reals, self.low, self.high).astype(np.int64), scaled.axis)
 
     def constant(self, integers: np.ndarray) -> Scaled:
         """Return integers of a file as a constant of this type."""
@@ -104,7 +103,7 @@ class QuantizedType:
 
 
 @dataclasses.dataclass(frozen=True)
-class Argument:
+class Parameter:
     """An argument of the main function: its name, its shape with the batch, its dtype, and its `!quant` type if any."""
 
     name: str
@@ -113,12 +112,12 @@ class Argument:
     quantized: QuantizedType | None
 
 
-def erased(text: str) -> tuple[str, list[Argument]]:
+def erased(text: str) -> tuple[str, list[Parameter]]:
     """Return a module's text without `!quant` types, and the types of the main function's arguments."""
     start, end = text.find("@main("), text.find("->", text.find("@main("))
     if 0 <= start < end:  # the signature in one line
         text = text[:start] + text[start:end].replace("\n", " ") + text[end:]
-    lines, arguments = [], list[Argument]()
+    lines, arguments = [], list[Parameter]()
     for line in text.splitlines():
         if "func.func" in line and "@main" in line:
             arguments = [_argument(*found) for found in _ARGUMENT.findall(line)]
@@ -126,11 +125,11 @@ def erased(text: str) -> tuple[str, list[Argument]]:
     return "\n".join(lines), arguments
 
 
-def _argument(name: str, sizes: str, dtype: str) -> Argument:
+def _argument(name: str, sizes: str, dtype: str) -> Parameter:
     shape = tuple(int(size) for size in sizes.split("x")[:-1])
     if dtype.startswith(MARK):
-        return Argument(name, shape, "f32", QuantizedType.of(dtype))
-    return Argument(name, shape, dtype, None)
+        return Parameter(name, shape, "f32", QuantizedType.of(dtype))
+    return Parameter(name, shape, dtype, None)
 
 
 def _erased_line(line: str) -> list[str]:

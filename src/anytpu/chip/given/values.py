@@ -46,6 +46,11 @@ class Scaled:
         """Return the same scales for the integers in another order, with the scales along `axis`."""
         return dataclasses.replace(self, integers=integers, axis=axis)
 
+    def quantized(self, reals: np.ndarray, low: float, high: float) -> np.ndarray:
+        """Return real numbers of the shape of the integers in these scales, rounded and clipped, float64."""
+        steps = np.rint(reals / self.spread(self.scale)) + self.spread(self.zero_point).astype(np.float64)
+        return np.clip(steps, low, high)
+
     def spread(self, numbers: np.ndarray) -> np.ndarray:
         """Return one number, or numbers along `axis`, such that they broadcast over the integers."""
         if numbers.size == 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from anytpu.chip.graph.names import Names
 from anytpu.chip.graph.nodes import (
     Concatenate,
     Convolution,
@@ -34,12 +35,11 @@ def named(name: str, graph: NetworkGraph, inputs: Mapping[str, Port], outputs: S
     """
     tensors = {port.tensor: called for called, port in inputs.items()}
     shapes = {called: graph.shapes[port.tensor] for called, port in inputs.items()}
-    taken: dict[str, int] = {}
-    names = set(inputs)
+    names = Names(inputs)
     nodes = []
     for node in graph.ordered():
         wanted = f"{node.layer}/{_word(node, graph)}" if node.layer else _word(node, graph)
-        unique = _unused(wanted, taken, names)
+        unique = names.unused(wanted)
         tensors[node.output] = unique
         shapes[unique] = graph.shapes[node.output]
         sources = tuple(tensors[source] for source in node.inputs)
@@ -47,16 +47,6 @@ def named(name: str, graph: NetworkGraph, inputs: Mapping[str, Port], outputs: S
     ports = tuple(dataclasses.replace(port, tensor=tensors[port.tensor]) for port in outputs)
     sources = tuple(dataclasses.replace(port, tensor=called) for called, port in inputs.items())
     return Network(name, sources, ports, shapes, {}, tuple(nodes))
-
-
-def _unused(wanted: str, taken: dict[str, int], names: set[str]) -> str:
-    """Return an unused name: `wanted`, or `wanted` with a number; the user's names of inputs are taken."""
-    while True:
-        taken[wanted] = taken.get(wanted, 0) + 1
-        unique = wanted if taken[wanted] == 1 else f"{wanted}_{taken[wanted]}"
-        if unique not in names:
-            names.add(unique)
-            return unique
 
 
 def _word(node: Node, graph: NetworkGraph) -> str:

@@ -80,15 +80,8 @@ class Argument:
         return self.layout.example_shape(self.shape)
 
 
-_NONSENSE = (
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    ArithmeticError,
-    MemoryError,
-    jax.errors.JaxRuntimeError,
-)
+NONSENSE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, MemoryError)
+"""What Python and NumPy raise for a file whose parts contradict each other."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -149,7 +142,7 @@ def compute(step: HostStep, values: Sequence[np.ndarray]) -> np.ndarray:
         return np.concatenate(pieces)[:count] if pieces else np.zeros((0, *canonical_shape(steps.result.example_shape)))
     except ChipError:
         raise
-    except _NONSENSE as error:
+    except (*NONSENSE, jax.errors.JaxRuntimeError) as error:
         why = f"{type(error).__name__}: {(str(error) or 'no reason').splitlines()[0][:200]}"
         raise ChipError(
             f"The host's step {step.name!r:.100} cannot be computed ({why}): its operations make no sense. Compile the "

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from anytpu.chip.graph.names import Names
 from anytpu.errors import ChipError
 
 Operand = str | np.ndarray | np.generic
@@ -52,17 +53,12 @@ class OnnxGraph:
         self._onnx = load_onnx()
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
-        self._names: set[str] = set()
+        self._names = Names()
         self._known: dict[tuple[str, tuple[int, ...], bytes], str] = {}
 
     def name(self, wanted: str) -> str:
         """Reserve and return an unused name: `wanted`, or `wanted` with a number."""
-        name, number = wanted, 1
-        while name in self._names:
-            number += 1
-            name = f"{wanted}_{number}"
-        self._names.add(name)
-        return name
+        return self._names.unused(wanted)
 
     def constant(self, value: np.ndarray | np.generic) -> str:
         """Return the name of a constant; add it if no equal constant exists."""

@@ -29,7 +29,7 @@ _SUM_BYTES = 4
 
 
 @dataclasses.dataclass(frozen=True)
-class Traffic:
+class MovedBytes:
     """Bytes that a program moves inside the chip, for one batch.
 
     Attributes:
@@ -47,7 +47,7 @@ class Traffic:
     results: int
 
 
-def traffic(image: Image) -> Traffic:
+def traffic(image: Image) -> MovedBytes:
     """Return the bytes that a program moves inside the chip."""
     array = image.design.array
     tiles = rows = taken = results = 0
@@ -61,7 +61,7 @@ def traffic(image: Image) -> Traffic:
                 lanes = min(row_bytes, array - int(registers[Register.SOURCE_LANE]))
                 taken += instruction.rows * lanes * _SUM_BYTES
             results += instruction.rows * row_bytes * (1 + instruction.wide_out)
-    return Traffic(tiles, rows * array, rows * array * _SUM_BYTES, taken, results)
+    return MovedBytes(tiles, rows * array, rows * array * _SUM_BYTES, taken, results)
 
 
 def chip(page: ChipPage) -> Markup:

@@ -93,7 +93,7 @@ def plan_serving(
         check_positive_integer(name, value)
     targets = targets_named(tpu)
     # 1. The two steps.
-    make = functools.cache(functools.partial(_steps, model, prompt_tokens, new_tokens))
+    make = functools.cache(lambda batch: decoding_steps(model, batch, prompt_tokens, new_tokens))
     first, _ = make(batch_size)
     settings = settings_of(first, prices=prices, timeout_s=timeout_s, use_cache=use_cache, progress=progress)
     servings = []
@@ -117,10 +117,6 @@ def plan_serving(
         numbers = batch_size, prompt_tokens, new_tokens, largest
         servings.append(Serving(prefill, decode, *numbers, target.devices > 1 and _keeps_cache_whole(program)))
     return ServingPlan(model.name, tuple(servings))
-
-
-def _steps(model: Any, prompt_tokens: int, new_tokens: int, batch_size: int) -> tuple[Program, Program]:
-    return decoding_steps(model, batch_size, prompt_tokens, new_tokens)
 
 
 def _layout_for(decode: Program, target: Target, settings: PlanSettings) -> ModelLayout:
