@@ -49,7 +49,7 @@ def run_processes(command: Sequence[str], environments: Sequence[Mapping[str, st
         return _Launch([stack.enter_context(process) for process in started], signals).run()
 
 
-class _Stream:
+class _LabelledStream:
     """One output stream of a process: read from a pipe, and written with the label of the process.
 
     Args:
@@ -122,8 +122,8 @@ class _ChildProcess:
             preexec_fn=_end_with_parent(),
         )
         assert self._popen.stdout is not None and self._popen.stderr is not None
-        self.stderr = _Stream(self._popen.stderr, sys.stderr, _label(index, count, sys.stderr))
-        self.streams = (_Stream(self._popen.stdout, sys.stdout, _label(index, count, sys.stdout)), self.stderr)
+        self.stderr = _LabelledStream(self._popen.stderr, sys.stderr, _label(index, count, sys.stderr))
+        self.streams = (_LabelledStream(self._popen.stdout, sys.stdout, _label(index, count, sys.stdout)), self.stderr)
 
     def __enter__(self) -> _ChildProcess:
         return self
@@ -181,7 +181,7 @@ class _Launch:
         self._report()
         return self._supervision.exit_status
 
-    def _streams(self) -> Iterator[_Stream]:
+    def _streams(self) -> Iterator[_LabelledStream]:
         for process in self._processes:
             yield from process.streams
 

@@ -198,7 +198,7 @@ class CompiledSteps:
 
     def __init__(self) -> None:
         self._steps: OrderedDict[tuple, _CacheEntry] = OrderedDict()
-        # The same entries by what a `Reader` returns, with their keys in `_steps`.
+        # The same entries by what a `DependencyReader` returns, with their keys in `_steps`.
         self._by_reading: dict[tuple, tuple[_CacheEntry, tuple]] = {}
 
     def __len__(self) -> int:

@@ -48,7 +48,7 @@ _SCALARS = SCALARS | _NUMPY_SCALARS
 class Identity:
     """The dependencies of a step function, as a dictionary key that keeps its objects alive.
 
-    It takes milliseconds; `Reader` compares the same dependencies in microseconds.
+    It takes milliseconds; `DependencyReader` compares the same dependencies in microseconds.
 
     Args:
         fn: a function, a bound method, a `functools.partial`, or another callable object.
@@ -77,7 +77,7 @@ class Identity:
         _ATTRIBUTES.keep(root, names)
         self.key = tuple(collector.key)
         self.objects, self.reached = collector.held, collector.reached
-        self.reader = Reader(collector, names)
+        self.reader = DependencyReader(collector, names)
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -86,7 +86,7 @@ class Identity:
         return isinstance(other, Identity) and self.key == other.key
 
 
-class Reader:
+class DependencyReader:
     """Reads the dependencies of a step function again, in one call of generated code.
 
     If two states of the dependencies differ, so do the results, unless an object was freed between them.
@@ -118,13 +118,13 @@ class Reader:
             id(value) if (kind := type(value)) not in _SCALARS else (kind, value or (repr(value),)) for value in values
         ]
 
-    def is_equal(self, other: Reader) -> bool:
+    def is_equal(self, other: DependencyReader) -> bool:
         """Return whether another reader reads the same."""
         return self._source == other._source and self._scope["references"] == other._scope["references"]
 
 
 _ATTRIBUTES: Remembered[frozenset[str]] = Remembered()
-_READERS: Remembered[list[Reader]] = Remembered()
+_READERS: Remembered[list[DependencyReader]] = Remembered()
 
 
 def root_of(fn: Any) -> Any:
@@ -134,13 +134,13 @@ def root_of(fn: Any) -> Any:
     return fn if type(fn) is types.FunctionType else type(fn)
 
 
-def readers_of(fn: Any) -> list[Reader]:
+def readers_of(fn: Any) -> list[DependencyReader]:
     """Return the readers of a function, the newest first."""
     root = fn if type(fn) is types.FunctionType else root_of(fn)
     return _READERS.get(getattr(root, "__code__", root)) or []
 
 
-def keep_reader(fn: Any, reader: Reader) -> None:
+def keep_reader(fn: Any, reader: DependencyReader) -> None:
     """Keep a reader for the next runs of a function."""
     root = root_of(fn)
     readers = [reader, *(other for other in readers_of(fn) if not other.is_equal(reader))]

@@ -141,18 +141,18 @@ class Tracked:
     def host(self) -> dict[str, Any]:
         """Return the state that is not an array: the kinds of leaves, and attributes that changed since the start."""
         kinds = {name: leaf.kind for name, leaf in self._leaves().items() if leaf.kind is not None}
-        changed = {name: v for name, v in self._attributes().items() if self._began.get(name, _Leaf) != v}
+        changed = {name: v for name, v in self._attributes().items() if self._began.get(name, _TrackedLeaf) != v}
         return {"leaves": kinds, "attributes": changed}
 
     def _everything(self) -> dict[str, Any]:
         return self.named() | self._leaves()
 
-    def _leaves(self) -> dict[str, _Leaf]:
+    def _leaves(self) -> dict[str, _TrackedLeaf]:
         """Return the leaves of all trees by name."""
         objects, state = self._split_objects()
         named = [pair for name, tree in self._trees.items() for pair in _named_leaves(name, tree)]
         named += [(_name("", path, list(objects)), value) for path, value in tree_flatten_with_path(state)[0]]
-        leaves = {name: _Leaf(value) for name, value in named if not _is_nnx(value)}
+        leaves = {name: _TrackedLeaf(value) for name, value in named if not _is_nnx(value)}
         if len(leaves) < sum(not _is_nnx(value) for _, value in named):
             names = [name for name, _ in named]
             twice = next(name for name in names if names.count(name) > 1)
@@ -188,7 +188,7 @@ class Tracked:
         }
 
 
-class _Leaf:
+class _TrackedLeaf:
     """A leaf of a tree, with the attributes of a variable that `assign` and `HostMemory` use.
 
     Args:
@@ -284,7 +284,7 @@ def _named_leaves(name: str, tree: Any) -> Iterator[tuple[str, Any]]:
                 yield _name(name, (*path, *inner)), leaf
 
 
-def _with_new(name: str, tree: Any, leaves: Mapping[str, _Leaf], owners: list[str] | None = None) -> Any:
+def _with_new(name: str, tree: Any, leaves: Mapping[str, _TrackedLeaf], owners: list[str] | None = None) -> Any:
     """Return a tree with the new value of each leaf."""
 
     def new(path: Any, leaf: Any) -> Any:

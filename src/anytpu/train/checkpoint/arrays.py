@@ -23,7 +23,7 @@ class Sink(Protocol):
         ...
 
 
-class Source(Protocol):
+class ByteSource(Protocol):
     """A stream that bytes are read from."""
 
     def readinto(self, buffer: memoryview, /) -> int | None:
@@ -53,7 +53,7 @@ def write_arrays(
     return tuple(stored)
 
 
-def read_arrays(source: Source, manifest: CheckpointManifest) -> dict[str, np.ndarray]:
+def read_arrays(source: ByteSource, manifest: CheckpointManifest) -> dict[str, np.ndarray]:
     """Read all arrays.
 
     Raises:
@@ -78,7 +78,7 @@ def write_all(sink: Sink, content: memoryview) -> None:
         content = content[sink.write(content) :]
 
 
-def _read_all(source: Source, buffer: memoryview) -> None:
+def _read_all(source: ByteSource, buffer: memoryview) -> None:
     while buffer:
         count = source.readinto(buffer)
         if not count:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from anytpu.errors import DamageError, FileError
-from anytpu.train.checkpoint.arrays import Sink, Source
+from anytpu.train.checkpoint.arrays import ByteSource, Sink
 from anytpu.train.checkpoint.bucket import Bucket
 from anytpu.train.checkpoint.bucket_lock import BucketLock
 from anytpu.train.checkpoint.manifest import NAME
@@ -95,7 +95,7 @@ class BucketStore:
             raise DamageError(f"it has no {NAME}") from None
 
     @contextlib.contextmanager
-    def arrays(self, step: int) -> Iterator[tuple[Source, int]]:
+    def arrays(self, step: int) -> Iterator[tuple[ByteSource, int]]:
         """Return a context with the bytes of all parts, fetched ahead, and their number."""
         sizes = {name.partition("/")[2]: size for name, (size, _) in self._files(step).items()}
         names = parts_in(sizes)

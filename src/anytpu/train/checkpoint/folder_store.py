@@ -21,7 +21,7 @@ from typing import IO
 
 from anytpu.errors import DamageError, FileError
 from anytpu.files.opening import open_file, read_file
-from anytpu.train.checkpoint.arrays import Sink, Source, write_all
+from anytpu.train.checkpoint.arrays import ByteSource, Sink, write_all
 from anytpu.train.checkpoint.lock import FolderLock
 from anytpu.train.checkpoint.manifest import NAME
 from anytpu.train.checkpoint.store import ARRAYS, number_of, parts_in
@@ -105,7 +105,7 @@ class FolderStore:
             return read_file(self._folder(step) / NAME)
 
     @contextlib.contextmanager
-    def arrays(self, step: int) -> Iterator[tuple[Source, int]]:
+    def arrays(self, step: int) -> Iterator[tuple[ByteSource, int]]:
         """Return a context with the file of the arrays, or its parts, and their size."""
         folder = self._folder(step)
         with _reported_damage(ARRAYS), contextlib.ExitStack() as stack:
@@ -169,7 +169,7 @@ class FolderStore:
 
 
 class _JoinedFiles:
-    """The bytes of some files, one after the other. It is a `Source`.
+    """The bytes of some files, one after the other. It is a `ByteSource`.
 
     Args:
         files: the open files.

@@ -16,7 +16,7 @@ AT_ONCE = 4
 
 
 class ReadAhead:
-    """A stream of the bytes of all pieces. It is a `Source` and a context manager.
+    """A stream of the bytes of all pieces. It is a `ByteSource` and a context manager.
 
     Args:
         pieces: functions that read the pieces, in order.

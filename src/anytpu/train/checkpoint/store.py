@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from anytpu.train.checkpoint.arrays import Sink, Source
+from anytpu.train.checkpoint.arrays import ByteSource, Sink
 
 ARRAYS = "arrays.bin"
 """The file of the arrays in a folder."""
@@ -63,7 +63,7 @@ class Store(Protocol):
         """
         ...
 
-    def arrays(self, step: int) -> AbstractContextManager[tuple[Source, int]]:
+    def arrays(self, step: int) -> AbstractContextManager[tuple[ByteSource, int]]:
         """Return a context with the bytes of the arrays and their number.
 
         Raises:
