@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -82,3 +84,32 @@ def test_a_product_becomes_sums_inside_the_switch_only():
         fast = text()
     assert "dot_general" in text()
     assert "dot_general" not in fast
+
+
+def residual_loss(weights, x):
+    for weight in weights:
+        x = x + jnp.tanh(x - jnp.mean(x, -1, keepdims=True)) @ weight
+    return jnp.sum(x * x)
+
+
+def additions_of_a_step(blocks: int, rows: int) -> int:
+    """Return the additions in the compiled gradients of residual blocks, counted in each fusion."""
+    weights = [jax.ShapeDtypeStruct((64, 64), jnp.float32)] * blocks
+    with fast_kernels():
+        step = jax.jit(jax.grad(lambda *values: residual_loss(*values)))
+        lowered = step.lower(weights, jax.ShapeDtypeStruct((rows, 64), jnp.float32))
+    return len(re.findall(r" add\(", str(lowered.compile().as_text())))
+
+
+@pytest.mark.parametrize(("rows", "is_linear"), [(512, True), (8, False)])
+def test_a_large_sum_of_gradients_is_computed_once_however_deep_the_network(rows, is_linear):
+    four, eight, sixteen = (additions_of_a_step(blocks, rows) for blocks in (4, 8, 16))
+    assert (sixteen - eight == 2 * (eight - four)) is is_linear
+
+
+def test_gradients_of_residual_blocks_are_those_of_the_fused_sums():
+    *weights, x = arrays((64, 64), (64, 64), (64, 64), (512, 64))
+    weights = [weight / 8 for weight in weights]
+    got, want = (compiled(jax.grad(residual_loss), weights, x, fast=fast) for fast in (True, False))
+    for ours, own in zip(got, want, strict=True):
+        np.testing.assert_allclose(ours, own, rtol=1e-5, atol=1e-4)
