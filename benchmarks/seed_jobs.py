@@ -1,7 +1,7 @@
-"""Six TPU jobs at their own sizes, against the frameworks that people train with on a CPU today.
+"""Seven jobs at their own sizes, against the frameworks that people train with on a CPU today.
 
     scripts/benchmark_venvs    # once: an environment for each peer
-    .venv/bin/python benchmarks/seed_jobs.py [--quick] [--jobs iris,imdb,gru,mnist,cifar10,resnet50] [--output FILE]
+    .venv/bin/python benchmarks/seed_jobs.py [--quick] [--jobs iris,imdb,...] [--output FILE]
 
     iris      MLP 5-256-3, one example at a time, 100 epochs of 100 examples
     imdb      Embedding(15000, 32), LSTM(100), Dense(1), 250 words, batch 64 (390 batches are an epoch; 30 are timed)
@@ -9,6 +9,7 @@
     mnist     two convolutions of 256 filters, three dense layers, batch 200 (300 are an epoch; 2 are timed)
     cifar10   ResNet-20, batch 128 (390 are an epoch; 10 are timed)
     resnet50  ResNet-50 on images of 224 x 224, 1,000 classes, batch 16 (3 are timed)
+    gpt       a decoder of 4 layers of width 128 with 4 heads, 64 positions of 1,000 words, batch 32 (20 are timed)
 
 Each contender is a process of its own in an environment of its own (benchmarks/contenders/). It stays alive, and they
 take turns round by round, one at a time. The first call, which compiles, is not counted. What is compared is the ratio
@@ -34,11 +35,11 @@ from machine import cpu_name
 
 HERE = Path(__file__).resolve().parent
 VENVS = Path(os.environ.get("BENCHMARK_VENVS", HERE.parent / ".venv-benchmarks"))
-BATCH = {"iris": 1, "imdb": 64, "gru": 64, "mnist": 200, "cifar10": 128, "resnet50": 16}
-STEPS = {"iris": 10_000, "imdb": 30, "gru": 30, "mnist": 2, "cifar10": 10, "resnet50": 3}
+BATCH = {"iris": 1, "imdb": 64, "gru": 64, "mnist": 200, "cifar10": 128, "resnet50": 16, "gpt": 32}
+STEPS = {"iris": 10_000, "imdb": 30, "gru": 30, "mnist": 2, "cifar10": 10, "resnet50": 3, "gpt": 20}
 """The steps of one turn."""
 
-ROUNDS = {"iris": 5, "imdb": 7, "gru": 7, "mnist": 5, "cifar10": 7, "resnet50": 5}
+ROUNDS = {"iris": 5, "imdb": 7, "gru": 7, "mnist": 5, "cifar10": 7, "resnet50": 5, "gpt": 7}
 PAUSE_S = 0.3
 
 

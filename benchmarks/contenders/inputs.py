@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-BATCH = {"iris": 1, "imdb": 64, "gru": 64, "mnist": 200, "cifar10": 128, "resnet50": 16}
+BATCH = {"iris": 1, "imdb": 64, "gru": 64, "mnist": 200, "cifar10": 128, "resnet50": 16, "gpt": 32}
 """Rows of one training step."""
 
 IMAGE = {"mnist": (28, 28, 1), "cifar10": (32, 32, 3), "resnet50": (224, 224, 3)}
@@ -22,5 +22,8 @@ def rows(job: str, steps: int) -> tuple[np.ndarray, np.ndarray]:
     count = steps * BATCH[job]
     if job in ("imdb", "gru"):
         return random.integers(0, 15000, (count, 250), dtype=np.int32), random.integers(0, 2, count).astype("int32")
+    if job == "gpt":
+        words = random.integers(0, 1000, (count, 65), dtype=np.int32)
+        return words[:, :-1], words[:, 1:]
     labels = random.integers(0, CLASSES[job], count).astype("int32")
     return random.random((count, *IMAGE[job]), dtype=np.float32), labels

@@ -86,6 +86,20 @@ def resnet50() -> keras.Model:
     return model
 
 
+def gpt() -> keras.Model:
+    """A decoder of four layers whose norms stand before attention and before the dense layers."""
+    words = layers.Input((64,), dtype="int32")
+    x = layers.Embedding(1000, 128)(words) + layers.Embedding(64, 128)(keras.ops.arange(64))
+    for _ in range(4):
+        normed = layers.LayerNormalization()(x)
+        x = x + layers.MultiHeadAttention(4, 32)(normed, normed, use_causal_mask=True)
+        inner = layers.Dense(512, activation="gelu")(layers.LayerNormalization()(x))
+        x = x + layers.Dense(128)(inner)
+    model = keras.Model(words, layers.Dense(1000)(layers.LayerNormalization()(x)))
+    _compile(model)
+    return model
+
+
 def _compile(model: keras.Model) -> None:
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("adam", loss, metrics=["sparse_categorical_accuracy"], jit_compile=JIT)
@@ -94,6 +108,7 @@ def _compile(model: keras.Model) -> None:
 def fit(job: str, steps: int) -> Train:
     """Return a function that trains a job with `fit`; iris goes over its rows in their order, whole epochs only."""
     makers = {"iris": iris, "imdb": imdb, "gru": gru, "mnist": mnist, "cifar10": cifar10, "resnet50": resnet50}
+    makers["gpt"] = gpt
     model = makers[job]()
     x, y = rows(job, steps)
     epochs = steps * BATCH[job] // len(x)

@@ -68,6 +68,32 @@ class Bottleneck(nn.Module):
         return F.relu(self.inner(x) + self.shortcut(x))
 
 
+class Decoder(nn.Module):
+    """One layer of the GPT: attention of four heads and two dense layers, each behind a norm and added."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList([nn.LayerNorm(128, 1e-3), nn.LayerNorm(128, 1e-3)])
+        self.heads, self.mixed = nn.Linear(128, 3 * 128), nn.Linear(128, 128)
+        self.inner, self.outer = nn.Linear(128, 512), nn.Linear(512, 128)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        heads = self.heads(self.norms[0](x)).view(*x.shape[:2], 3, 4, 32).permute(2, 0, 3, 1, 4)
+        attended = F.scaled_dot_product_attention(*heads, is_causal=True)
+        x = x + self.mixed(attended.transpose(1, 2).reshape(x.shape))
+        return x + self.outer(F.gelu(self.inner(self.norms[1](x))))
+
+
+class Gpt(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(1000, 128), nn.Embedding(64, 128)
+        self.layers = nn.Sequential(*(Decoder() for _ in range(4)), nn.LayerNorm(128, 1e-3), nn.Linear(128, 1000))
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        return self.layers(self.words(words) + self.places.weight)
+
+
 def normed(features: int, filters: int, kernel: int, stride: int = 1) -> list[nn.Module]:
     convolution = nn.Conv2d(features, filters, kernel, stride, kernel // 2)
     return [convolution, nn.BatchNorm2d(filters), nn.ReLU()]
@@ -143,8 +169,8 @@ def loop(job: str, make: Callable[[], nn.Module], steps: int) -> Train:
                 loss = F.binary_cross_entropy_with_logits(out[:, 0], labels)
                 right = right + ((out[:, 0] > 0) == labels).sum()
             else:
-                loss = F.cross_entropy(out, labels)
-                right = right + (out.argmax(1) == labels).sum()
+                loss = F.cross_entropy(out.flatten(0, -2), labels.flatten())  # a GPT has a label for each position
+                right = right + (out.argmax(-1) == labels).sum()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -161,5 +187,6 @@ if __name__ == "__main__":
         "mnist": mnist,
         "cifar10": cifar10,
         "resnet50": resnet50,
+        "gpt": Gpt,
     }
     serve({"iris": iris, **{job: functools.partial(loop, job, make) for job, make in makers.items()}})
