@@ -72,7 +72,7 @@ def kind_shares(time: StepTime) -> list[tuple[Kind, float, float]]:
 
 def meanings(time: StepTime) -> str:
     """Return the meanings of the kinds of operations that take some time in a step, or ""."""
-    named = [kind for kind, share, _ in kind_shares(time) if share >= _MIN_SHARE]
+    named: list[Kind] = [kind for kind, share, _ in kind_shares(time) if share >= _MIN_SHARE]
     return phrases.kind_meanings(named) if named else ""
 
 
