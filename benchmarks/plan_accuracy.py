@@ -6,7 +6,8 @@ case (leave one out); and with one that was fitted without its whole family (lea
 other slices is gone too). The interval is what `plan` gives (`planning.timing.uncertainty`), from the family-left-out
 errors of all other steps; a step has to lie in it around the prediction that knows nothing of its family.
 
-Writes `benchmarks/results/plan_accuracy.json`.
+Writes `benchmarks/results/plan_accuracy.json`. `--only row_share,small_start_s --case llama_,gemma` fits some shared
+parameters on some cases, as `calibrate_plan.py` does, and writes the rows of these cases only.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ from calibrate_plan import Seen  # noqa: E402
 
 import plan_cases  # noqa: E402
 from plan_cases.case import Case  # noqa: E402
+from plan_cases.decode import CASES as DECODE  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "plan_accuracy.json"
-TARGETS = {"step": 0.35, "matmul": 0.15, "copy": 0.15, "collective": 0.15}
+KINDS = ("step", "decode", "matmul", "copy", "collective")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Row:
 
     Attributes:
         name: of the case.
-        kind: of the case.
+        kind: of the case; "decode" of a step that generates a token.
         target: the slice.
         measured_s: what was measured, seconds.
         fitted: predicted over measured less 1, with the calibration that saw the case.
@@ -69,18 +71,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--case", action="append", default=[], help="show only cases whose name begins so")
     parser.add_argument("--quick", action="store_true", help="only the micro-benchmarks and one ResNet-50")
+    parser.add_argument("--only", default="", help="fit only these shared parameters, by commas, on the shown cases")
     parser.add_argument("--kept", action="store_true", help="only cases whose module was compiled before")
     parser.add_argument("--modules", type=Path, default=Path("/tmp/anytpu-plan-cases"), help="where modules are kept")
     given = parser.parse_args()
+    shown = tuple(given.case) or ("",)
     cases = [case for case in plan_cases.CASES if not given.quick or is_quick(case)]
+    cases = [case for case in cases if not given.only or case.name.startswith(shown)]
     seen = [entry for case in cases if (entry := calibration.look(case, given.modules, given.kept))]
     missing = sorted({case.name for case in cases} - {entry.case.name for entry in seen})
-    rows = [row for row in compared(seen) if not given.case or row.name.startswith(tuple(given.case))]
+    rows = [row for row in compared(seen, given.only) if row.name.startswith(shown)]
     show(rows, missing)
-    if not given.case and not given.quick:
+    if given.only:
+        shipped = json.loads(RESULTS.read_text())
+        rows = merged([Row(**row) for row in shipped["cases"]], rows)
+        missing = sorted({*shipped["not_compiled"], *missing} - {row.name for row in rows})
+    if given.only or (not given.case and not given.quick):
         record = {"anytpu": tpu.__version__, "cases": [dataclasses.asdict(row) for row in rows]}
-        summaries = {kind: summary(rows, kind) for kind in TARGETS}
+        summaries = {kind: summary(rows, kind) for kind in KINDS}
         RESULTS.write_text(json.dumps(record | {"not_compiled": missing, "summary": summaries}, indent=1) + "\n")
+
+
+def merged(rows: list[Row], new: list[Row]) -> list[Row]:
+    """Return the rows, in the order of the cases, with new ones in place of those of the same name."""
+    by_name = {row.name: row for row in (*rows, *new)}
+    return [by_name[case.name] for case in plan_cases.CASES if case.name in by_name]
 
 
 def is_quick(case: Case) -> bool:
@@ -88,12 +103,9 @@ def is_quick(case: Case) -> bool:
     return case.kind != "step" or case.name == "resnet50_v2-8"
 
 
-def compared(seen: list[Seen]) -> list[Row]:
+def compared(seen: list[Seen], only: str = "") -> list[Row]:
     """Return a row for each case: fitted on all, on all others, on all other families."""
-    start = calibration.START
-    chips = calibration.chips(seen)
-    of_chips = (calibration.Knob(chip, *knob) for chip in chips for knob in calibration.OF_A_CHIP.items())
-    knobs = (*calibration.SHARED, *of_chips)
+    start, knobs = calibration.begun(seen, only)
     fitted, jacobian, misses = calibration.fit(seen, knobs, start)
     moved = np.array([math.log(calibration.value(fitted, k) / calibration.value(start, k)) for k in knobs])
 
@@ -116,7 +128,7 @@ def _row(entry: Seen, miss: float, alone: float, family: float, interval: tuple[
     low, high = interval
     return Row(
         name=entry.case.name,
-        kind=entry.case.kind,
+        kind="decode" if entry.case in DECODE else entry.case.kind,
         target=entry.case.target,
         measured_s=entry.case.measured_s,
         fitted=math.expm1(miss),
@@ -154,7 +166,7 @@ def show(rows: list[Row], missing: list[str]) -> None:
             f"{row.name:28} {row.target:14} {row.measured_s:9.4g} s {predicted_s:9.4g} s {row.left_out:+9.1%} "
             f"{row.family_out:+8.1%} {row.fitted:+8.1%}  +-{row.half_width:.0%} {'holds' if row.holds else 'MISSES'}"
         )
-    for kind in TARGETS:
+    for kind in KINDS:
         if (found := summary(rows, kind))["cases"]:
             print(
                 f"{kind}: {found['cases']} cases, left out: median error {found['median_error']:.1%}, worst "

@@ -1,8 +1,11 @@
 """Fit the time model of `plan` on published measurements, and write `calibration.json`.
 
 Run: `python scripts/calibrate_plan.py [--write] [--modules FOLDER]`. The TPU's compiler compiles each case of
-`benchmarks/plan_cases`, and its predicted time is compared with the measured one. FOLDER keeps the modules, which makes
-a second run fast.
+`benchmarks/plan_cases`, and its predicted time is compared with the measured one. A case takes 2 to 40 minutes of CPU
+time. FOLDER keeps the modules: a run that was ended goes on with the next case, and `--kept` fits what is there.
+
+`--only row_share,small_start_s --case llama,gemma` fits some shared parameters on some cases, and leaves all
+others as they are in the table. So steps that generate tokens are fitted without compiling those that train.
 
 Idea: the fit has a few factors that all chips share. Each chip also has two own factors, of matrix products and of all
 other work, over the compiler's cycles. A prior pulls each factor towards its default; more measurements of a chip
@@ -99,6 +102,8 @@ class Parts(NamedTuple):
 START: dict[str, Any] = {
     "shared": {
         "excess_share": 0.6,  # between all and nothing
+        "streamed_excess_share": 0.06,  # a guess: weights that stream overlap better than other arrays
+        "row_share": 1.0,  # as if the compiler knew of one vector instruction a cycle
         "factor": 1.0,
         "hbm_share": 0.87,  # what streaming benchmarks of other memories reach
         # Two cores that each wait for the memory half of the time: half of it, over 1/2 + 1/2 * 1/2.
@@ -118,6 +123,7 @@ START: dict[str, Any] = {
         "exchange_share": 0.6,
         "hop_s": 1e-6,  # https://jax-ml.github.io/scaling-book/sharding
         "collective_start_s": 5e-6,
+        "small_start_s": 2e-6,  # a guess: a write into the neighbour's memory, and a flag
         "dispatch_s": 1.2e-4,
         "year_factor": 1.0,  # how much longer a step took a year before
     },
@@ -132,6 +138,7 @@ START: dict[str, Any] = {
 
 SHARED = (
     Knob(None, "excess_share", 0.3),
+    Knob(None, "row_share", 0.5),
     Knob(None, "hbm_share", 0.05),
     Knob(None, "shared_memory_gain", 0.1),
     Knob(None, "start_s", 0.5),
@@ -140,6 +147,7 @@ SHARED = (
     Knob(None, "gather_share", 0.15),
     Knob(None, "reduce_share", 0.3),
     Knob(None, "collective_start_s", 0.7),
+    Knob(None, "small_start_s", 0.7),
     Knob(None, "hop_s", 0.5),
     Knob(None, "dispatch_s", 0.3),
     Knob(None, "year_factor", 0.015),
@@ -153,15 +161,16 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help=f"write {TABLE.relative_to(ROOT)}")
     parser.add_argument("--modules", type=Path, default=Path("/tmp/anytpu-plan-cases"), help="where modules are kept")
     parser.add_argument("--kept", action="store_true", help="leave out cases whose module is not there yet")
+    parser.add_argument("--case", default="", help="only cases whose names begin with one of these, by commas")
+    parser.add_argument("--only", default="", help="fit only these shared parameters, by commas")
     given = parser.parse_args()
-    seen = [entry for case in plan_cases.CASES if (entry := look(case, given.modules, given.kept))]
-    start = START
-    knobs = (*SHARED, *(Knob(chip, name, spread) for chip in chips(seen) for name, spread in OF_A_CHIP.items()))
+    chosen = [case for case in plan_cases.CASES if case.name.startswith(tuple(given.case.split(",")))]
+    seen = [entry for case in chosen if (entry := look(case, given.modules, given.kept))]
+    start, knobs = begun(seen, given.only)
     table, jacobian, misses = fit(seen, knobs, start)
     without = left_out(seen, knobs, start, table, jacobian, misses)
     parts = parts_of(seen, table)
-    table["spread"] = spread_of(seen, without, parts)
-    table["steps"] = steps_of(seen, parts)
+    table |= {"spread": spread_of(seen, without, parts), "steps": steps_of(seen, without, parts)}
     table["evidence"] = evidence(seen, misses)
     table["compiler"] = {"name": f"libtpu {_env.libtpu_version()}", "compared": {}}
     show(seen, misses, without, parts, table)
@@ -169,6 +178,16 @@ def main() -> None:
         print(f"{knob.chip or 'all':5} {knob.name:20} {value(start, knob):.4g} -> {value(table, knob):.4g}")
     if given.write:
         TABLE.write_text(json.dumps(table, indent=1) + "\n")
+
+
+def begun(seen: list[Seen], only: str) -> tuple[dict[str, Any], tuple[Knob, ...]]:
+    """Return the table to begin with, and the knobs: all, or some shared ones, with the others as they are shipped."""
+    if not only:
+        of_chips = (Knob(chip, name, spread) for chip in chips(seen) for name, spread in OF_A_CHIP.items())
+        return START, (*SHARED, *of_chips)
+    names, shipped = only.split(","), json.loads(TABLE.read_text())
+    priors = {name: START["shared"][name] for name in names}
+    return shipped | {"shared": shipped["shared"] | priors}, tuple(knob for knob in SHARED if knob.name in names)
 
 
 def look(case: Case, folder: Path, only_kept: bool) -> Seen | None:
@@ -258,7 +277,8 @@ def solved(
     used: np.ndarray | None = None,
 ) -> np.ndarray:
     """Return the knobs' change that minimizes the weighted squared errors of the cases and the priors."""
-    weights = np.array([1 / SPREADS[entry.case.kind] ** 2 / crowd(entry, seen) for entry in seen])
+    fitted = [0 if entry.case.is_judged_only else 1 / crowd(entry, seen) for entry in seen]
+    weights = np.array([weight / SPREADS[entry.case.kind] ** 2 for weight, entry in zip(fitted, seen, strict=True)])
     weights = weights if used is None else weights * used
     holds = np.array([1 / knob.spread**2 for knob in knobs])
     left = jacobian.T @ (weights[:, None] * jacobian) + np.diag(holds)
@@ -294,7 +314,8 @@ def is_kin(other: Case, case: Case) -> bool:
 
 
 def spread_of(seen: list[Seen], without: np.ndarray, parts: list[Parts], skipped: int | None = None) -> dict[str, Any]:
-    """Return the spread of a step's prediction, as a logarithm: over all chips, and count and sum of squares per chip.
+    """Return the spread of a training step's prediction, as a logarithm: over all chips, and count and sum of squares
+    per chip. Without such a step it is that of the shipped table.
 
     Each plan adds the variance of the parts that are hard to price, so it is subtracted here.
 
@@ -307,9 +328,11 @@ def spread_of(seen: list[Seen], without: np.ndarray, parts: list[Parts], skipped
     steps = [
         (entry.case.generation, float(off) ** 2 - part.variance)
         for row, (entry, off, part) in enumerate(zip(seen, without, parts, strict=True))
-        if is_step(entry) and row != skipped
+        if is_step(entry) and part.kind.has_backward and row != skipped
     ]
-    typical = sum(square for _, square in steps) / len(steps) if steps else 0.15**2
+    if not steps:
+        return json.loads(TABLE.read_text())["spread"]
+    typical = sum(square for _, square in steps) / len(steps)
     of_chips = {
         chip: [sum(of == chip for of, _ in steps), sum(max(square, 0.0) for of, square in steps if of == chip)]
         for chip in chips(seen)
@@ -326,10 +349,18 @@ def parts_of(seen: list[Seen], table: dict[str, Any]) -> list[Parts]:
     ]
 
 
-def steps_of(seen: list[Seen], parts: list[Parts], skipped: int | None = None) -> dict[str, Any]:
-    """Return the record of the kinds of the step cases, without the skipped row."""
-    rows = enumerate(zip(seen, parts, strict=True))
-    return steps_record([part.kind for row, (entry, part) in rows if is_step(entry) and row != skipped])
+def steps_of(seen: list[Seen], without: np.ndarray, parts: list[Parts], skipped: int | None = None) -> dict[str, Any]:
+    """Return the record of the kinds of the step cases, without the skipped row; of the training steps, if none is
+    there, the shipped one."""
+    rows = [row for row, entry in enumerate(seen) if is_step(entry) and row != skipped]
+    forward = [row for row in rows if not parts[row].kind.has_backward and not seen[row].case.is_judged_only]
+    squares = sum(max(float(without[row]) ** 2 - MIN_SPREAD**2 - parts[row].variance, 0.0) for row in forward)
+    record = steps_record([parts[row].kind for row in rows], squares, len(forward))
+    if record["all"] > record["without_backward"]:
+        return record
+    shipped = json.loads(TABLE.read_text())["steps"]
+    trained = shipped["all"] - shipped["without_backward"]
+    return record | {"all": trained + record["without_backward"], "most": shipped["most"]}
 
 
 def is_step(entry: Seen) -> bool:
@@ -339,7 +370,10 @@ def is_step(entry: Seen) -> bool:
 
 def evidence(seen: list[Seen], misses: np.ndarray) -> dict[str, list[str]]:
     """Return sentences about what was measured, by chip, steps first."""
-    found: dict[str, list[str]] = {}
+    shipped = json.loads(TABLE.read_text())["evidence"]
+    names = tuple(f"{entry.case.name} took " for entry in seen)
+    # Of cases that are not here, as in a fit of some parameters only, the sentences stay.
+    found = {chip: [said for said in lines if not said.startswith(names)] for chip, lines in shipped.items()}
     rows = sorted(zip(seen, misses, strict=True), key=lambda row: row[0].case.kind != "step")
     for entry, off in rows:
         case = entry.case
@@ -379,7 +413,10 @@ def bounds(
     """Return the interval of a case that `plan` gives, as logarithms, as if nobody had seen what the case is off by."""
     entry = seen[at]
     time = timing.step_time(entry.module, entry.target, rates=rates_from(entry.target, table))
-    known = {"spread": spread_of(seen, without, parts, skipped=at), "steps": steps_of(seen, parts, skipped=at)}
+    known = {
+        "spread": spread_of(seen, without, parts, skipped=at),
+        "steps": steps_of(seen, without, parts, skipped=at),
+    }
     return uncertainty.logarithms_of(time.ops, entry.target, known)
 
 

@@ -158,12 +158,6 @@ def test_a_trace_for_another_axis_size_of_the_same_value_is_not_reused():
     assert len(calls) == 2, f"JAX {jax.__version__} compares the sizes of axes by value when it looks for a trace"
 
 
-def test_the_settings_of_a_trace_have_those_of_the_thread():
-    with jax.threefry_partitionable(False):
-        changed = _jax.trace_settings()
-    assert changed != _jax.trace_settings() == _jax.trace_settings()
-
-
 CLIENTS = """
 import socket, sys, threading
 from jaxlib import _jax as native

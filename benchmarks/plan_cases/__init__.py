@@ -1,6 +1,6 @@
 """Published measurements of TPUs as programs that the TPU's compiler compiles on a machine without one."""
 
-from plan_cases import guides, llamas, maxtext, micro_cases, mlperf, recipes, shmap_cases, tpuchat
+from plan_cases import decode, guides, llamas, maxtext, micro_cases, mlperf, recipes, shmap_cases, tpuchat
 
 CASES = (
     *micro_cases.CASES,
@@ -11,5 +11,6 @@ CASES = (
     *llamas.CASES,
     *shmap_cases.CASES,
     *tpuchat.CASES,
+    *decode.CASES,
 )
 """Every case."""

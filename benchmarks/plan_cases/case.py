@@ -41,6 +41,7 @@ class Case:
         stack: the software that ran: "TF 1.12".
         year: the year of that software's compiler.
         differs: what is not as it was, and what that may do to the time.
+        is_judged_only: whether the fit leaves it out, because a branch is counted at its longest.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Case:
     stack: str = ""
     year: int = 0
     differs: str = ""
+    is_judged_only: bool = False
 
     @property
     def generation(self) -> str:

@@ -154,16 +154,6 @@ def key_implementation(key: Any) -> Any:
     return key.dtype._impl
 
 
-def trace_settings() -> list[str]:
-    """Return the settings of JAX on which a trace and its lowering depend, those of this thread included.
-
-    Objects that have no text of their own are left out: the environment of mapped axes, which is empty outside traces.
-    """
-    from jax._src import config
-
-    return [text for text in map(repr, config.trace_context()) if " at 0x" not in text]
-
-
 def coordination_service(address: str, processes: int, heartbeat_s: int) -> Any:
     """Start JAX's coordination service in this process, for clients that survive the death of others.
 

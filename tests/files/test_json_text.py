@@ -28,7 +28,6 @@ OWN_TEXT = {
     "anytpu.files.json_text": "the reader",
     "anytpu.pipeline.walk": "made in the same expression",
     "anytpu.planning.serving.language_models": "a file of the package",
-    "anytpu.planning.shardings.known": "made in the same expression",
     "anytpu.planning.timing.rates": "a file of the package",
     "anytpu.migrate.port.trial": "written by a child of this process",
     "anytpu.system.join_rules": "a line of a connection, at most `MAX_LINE_BYTES`",

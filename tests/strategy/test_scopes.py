@@ -13,7 +13,7 @@ import pytest
 
 import anytpu as tpu
 from anytpu.errors import ProgramError, ReplicaError, StrategyError
-from anytpu.program.trace_digest import program_digest
+from anytpu.program.program_digest import program_digest
 from anytpu.strategy.scopes import system_of
 from error_texts import error_text
 from forked import python

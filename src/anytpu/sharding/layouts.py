@@ -12,6 +12,13 @@ from anytpu.program.rematerialising import Remat
 Spec = tuple[tuple[str, ...], ...]
 """For each axis of an array the mesh axes that split it, () if none."""
 
+WORDS_RATIO = 8
+"""An axis more than this times longer than the next one holds the words of a vocabulary. Rows are looked up in it, and
+logits computed for it, so the next axis is split: no device then needs the ids or the updates of the others."""
+
+MIN_FEATURES = 128
+"""Minimum number of features of a shard of such an array: the lanes of a tile; fewer leave some empty."""
+
 MIN_SHARD_ELEMENTS = 1024
 """Minimum number of elements of a shard that "fsdp" makes: gathering a smaller one costs more than its memory."""
 
@@ -77,6 +84,8 @@ def split_largest(
 ) -> Spec:
     """Return a partition whose largest divisible axis is split over mesh axes; whole if the shards would be too small.
 
+    Of the words and features of an embedding the features are split, if each shard has enough of them.
+
     Args:
         shape: shape of the array.
         parts: the mesh axes, all for one axis of the array.
@@ -85,8 +94,8 @@ def split_largest(
         first: indices of axes that are split before larger ones.
 
     Example:
-        >>> split_largest((512, 2048), ("data",), {"data": 8})
-        ((), ('data',))
+        >>> split_largest((512, 2048), ("data",), {"data": 8}), split_largest((32000, 1024), ("data",), {"data": 8})
+        (((), ('data',)), ((), ('data',)))
     """
     pieces = math.prod(sizes[part] for part in parts)
     spec = [*taken, *[()] * (len(shape) - len(taken))]
@@ -96,5 +105,8 @@ def split_largest(
     free = [axis for axis, size in enumerate(shape) if not spec[axis] and size % pieces == 0]
     if not free or pieces == 1:
         return taken
-    spec[max([axis for axis in free if axis in first] or free, key=lambda axis: shape[axis])] = parts
+    largest, *others = sorted([axis for axis in free if axis in first] or free, key=lambda axis: -shape[axis])
+    if others and shape[largest] > WORDS_RATIO * shape[others[0]] and shape[others[0]] >= MIN_FEATURES * pieces:
+        largest = others[0]
+    spec[largest] = parts
     return tuple(spec)

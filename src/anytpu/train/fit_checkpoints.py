@@ -25,7 +25,7 @@ import numpy as np
 from anytpu import _keras
 from anytpu.engine.random_state import compact, random_states, restore_random_states
 from anytpu.errors import SettingError
-from anytpu.program.trace_digest import program_digest
+from anytpu.program.program_digest import program_digest
 from anytpu.strategy.variables import host_copy
 from anytpu.train.callback_states import CallbackStates
 from anytpu.train.checkpoint import Checkpoints, Restored, SavePolicy, Saver, Snapshot

@@ -14,7 +14,7 @@ from typing import Any, Self
 import jax
 
 from anytpu.program.program import Program
-from anytpu.program.trace_digest import program_digest
+from anytpu.program.program_digest import program_digest
 from anytpu.strategy.strategy import compile_listeners
 
 LOG = logging.getLogger("anytpu")

@@ -129,23 +129,11 @@ STATE = Facts({"w1": (8192, 32768), "w2": (32768, 8192), "m/w1": (8192, 32768), 
 def test_splitting_the_state():
     assert said(line(18, 2), STATE, largest=0, start="Split") == [
         (
-            'Split the state over the 8 devices: mesh = jax.sharding.AbstractMesh((8,), ("data",), '
-            "(jax.sharding.AxisType.Auto,)), and "
-            "NamedSharding(mesh, PartitionSpec(None, \"data\")) on 'w1', the same on each large weight and its slots, "
-            'and "data" on axis 0 of the batch.',
+            'Split the state over the 8 devices: layout="fsdp" (--layout fsdp).',
             "12 GiB of the state are whole on each device, 1.5 GiB if they are split: about 13.5 GiB of 16 GiB "
             "(estimated, with the largest array whole while it is used).",
         )
     ]
-
-
-def test_splitting_names_the_axes_of_the_examples():
-    def batch(**axes: int) -> str:
-        (text, _), *_ = said(line(18, 2), dataclasses.replace(STATE, batch_axes=axes), largest=0, start="Split")
-        return text.rpartition('and "data" on ')[2]
-
-    assert batch(images=3, labels=0) == "axis 3 of 'images' and axis 0 of 'labels'."
-    assert batch(images=1, labels=1) == "axis 1 of the batch."
 
 
 def test_splitting_that_does_not_make_it_fit_is_not_told():

@@ -17,7 +17,7 @@ from anytpu.errors import PlanError
 from anytpu.planning.compiler import export
 from anytpu.planning.compiler.request import request_of
 from anytpu.planning.records.target import target_named
-from anytpu.program import Program, of, trace_digest
+from anytpu.program import Program, of, program_digest
 from anytpu.program.placed import tpu_kind
 from compiler_samples import SQUARE, program_of, train
 from program_samples import per_replica
@@ -71,16 +71,16 @@ def test_a_program_that_is_gone_takes_its_code_along():
     model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(4, activation="relu")])
     model.compile("adam", "mse")
     gc.collect()
-    before = len(export._KEPT), len(trace_digest._DIGESTS)
+    before = len(export._KEPT), len(program_digest._DIGESTS)
     program = of(model, batch_size=8)
     code = weakref.ref(request_of(program, target_named("v3-8"), {}).code)
-    trace_digest.program_digest(program)
-    assert (len(export._KEPT), len(trace_digest._DIGESTS)) == (before[0] + 1, before[1] + 1)
+    program_digest.program_digest(program)
+    assert (len(export._KEPT), len(program_digest._DIGESTS)) == (before[0] + 1, before[1] + 1)
     gone = [code, weakref.ref(program), weakref.ref(model)]
     del program, model
     gc.collect()
     assert [reference() for reference in gone] == [None, None, None]
-    assert (len(export._KEPT), len(trace_digest._DIGESTS)) == before
+    assert (len(export._KEPT), len(program_digest._DIGESTS)) == before
 
 
 def test_weights_do_not_travel():

@@ -6,10 +6,11 @@ import io
 import pytest
 
 import plan_samples
+from anytpu.planning.page import phrases
 from anytpu.planning.page.content import gain_sentence
 from anytpu.planning.page.report import PLAN_REPORT
 from anytpu.planning.page.terminal import print_plan
-from anytpu.planning.records import Advice, OpTime, Plan
+from anytpu.planning.records import Advice, MemoryPart, OpTime, Plan
 from anytpu.report.terminal import open_console
 
 
@@ -64,21 +65,16 @@ v7x-8  4 chips, 8 cores (tpu7x:2x2x1), 38.3 ms a step
            3.0 % exposed copies, 2.0 % host
   longest  (outside of layers) 11 %, conv1_bn 9.0 % (resnet.py:44), conv1_conv
            8.8 % (resnet.py:41)
+  unpriced custom-call.3: a Pallas kernel without cost_estimate; and 1 more
 
-  not priced, or only in part
-  - custom-call.3: a Pallas kernel without cost_estimate
-  - while.2: the number of its turns is not known
-
-matrix units: products and convolutions at the speed of the units that multiply
-matrices; vector units: other arithmetic (sums, activations, softmax, products
-with one row) at the speed of its units; memory: operations, products included,
-that mostly wait for the device's main memory (HBM); network: exchange between
-devices; exposed copies: copies between main and on-chip memory that no
-computation overlaps; host: calls by the host computer.
 MFU = FLOPs of the matrix products and convolutions, rematerialised ones not
 counted again / (step time x peak rate), of one device.
+A run is its steps alone. The start of the machine and the compilation come on
+top, assumed as 10 minutes.
 Prices: the clouds' catalogue, read in 2026-03.
-To rent a TPU, and to give it back: anytpu docs getting_a_tpu"""
+To rent a TPU, and to give it back: anytpu docs getting_a_tpu
+The plan of one system, and the page (--html), also have the longest operations,
+the meanings of the kinds of time, and the evidence."""
     )
 
 
@@ -180,6 +176,8 @@ v3-8  4 chips, 8 cores (v3:2x2), 263 ms a step
 
 MFU = FLOPs of the matrix products and convolutions, rematerialised ones not
 counted again / (step time x peak rate), of one device.
+A run is its steps alone. The start of the machine and the compilation come on
+top, assumed as 10 minutes.
 Prices: the clouds' catalogue, read in 2026-03.
 To rent a TPU, and to give it back: anytpu docs getting_a_tpu"""
     )
@@ -231,15 +229,23 @@ def test_every_piece_of_advice_is_named_beside_other_systems():
     text = printed(plan_samples.five())
     assert (
         """
-  advice
-  > Raise the batch to 2,048.
-    Tried with batch_size=2048: 121 ms a step, 1.18 times the examples a second.
-  > Feed images of 4 channels.
-
-  evidence
+  advice   Raise the batch to 2,048. Tried with batch_size=2048: 121 ms a step,
+           1.18 times the examples a second.
+           Feed images of 4 channels.
 """
         in text
     )
+
+
+def test_activations_are_explained_where_systems_differ():
+    plan = plan_samples.five()
+    assert phrases.ACTIVATIONS not in printed(plan, 300)
+    sizes = [2**26 * (index == 0) for index in range(len(plan))]
+    different = [
+        dataclasses.replace(each, memory=dataclasses.replace(each.memory, parts=(MemoryPart("activations", size),)))
+        for each, size in zip(plan, sizes, strict=True)
+    ]
+    assert phrases.ACTIVATIONS in printed(dataclasses.replace(plan, predictions=tuple(different)), 300)
 
 
 def test_a_note_is_printed_once():
@@ -398,9 +404,7 @@ v2-8     does not fit: a device needs at least 8.6 GiB of 7.48 GiB, at least
 v3-8     Retired: not sold to new users.
 
 v3-8  4 chips, 8 cores (v3:2x2), at least 263 ms a step
-
-  evidence
-  - The products of the step take that.
+  evidence The products of the step take that.
 """
     )
     assert "fastest" not in text and "cheapest" not in text

@@ -166,6 +166,17 @@ def test_copies_that_are_under_way_together_share_the_memory():
     assert clock_of(module)[1] == pytest.approx(2 * 2**26 / rates_of(V6E).streaming_bytes_per_s)
 
 
+def test_a_copy_shares_the_memory_with_the_operations_beside_it():
+    module = module_of(
+        f"""%a = f32[4096,4096]{{1,0:T(8,128)}} parameter(0)
+        %b = f32[2048,4096]{{1,0:T(8,128)}} parameter(1)
+        %s = (f32[4096,4096]{{1,0:T(8,128)S(1)}}, f32[4096,4096]{{1,0:T(8,128)}}, u32[]{{:S(2)}}) copy-start(%a)
+        %w = f32[64,128]{{1,0:T(8,128)S(1)}} custom-call(%b), custom_call_target="Work", {cycles(1750)}
+        ROOT %d = f32[4096,4096]{{1,0:T(8,128)S(1)}} copy-done(%s)"""
+    )
+    assert clock_of(module)[1] == pytest.approx(1.5 * 2**26 / rates_of(V6E).streaming_bytes_per_s)
+
+
 def test_copies_to_the_host_do_not_hold_up_the_memory():
     module = module_of(
         """%a = f32[4096,4096]{1,0:T(8,128)} parameter(0)

@@ -216,6 +216,34 @@ def elementwise(said):
     )
 
 
+@pytest.mark.parametrize(("space", "needed"), [("", True), ("S(1)", False)])
+def test_a_product_of_one_row_on_the_vector_unit_counts_the_longer_of_weight_and_cycles(space: str, needed: bool):
+    body = computation(
+        "rows",
+        """%w = bf16[4096,2048]{1,0:T(8,128)(2,1)} parameter(0)
+        %x = bf16[4096]{0:T(1024)(128)(2,1)} parameter(1)
+        %wide = bf16[4096,2048]{1,0:T(8,128)(2,1)} broadcast(%x), dimensions={0}
+        %both = bf16[4096,2048]{1,0:T(8,128)(2,1)} multiply(%w, %wide)
+        %zero = bf16[]{:T(256)} constant(0)
+        ROOT %r = bf16[2048]{0:T(1024)(128)(2,1)} reduce(%both, %zero), dimensions={0}, to_apply=%add""",
+    )
+    lines = """%w = bf16[4096,2048]{1,0:T(8,128)(2,1)SPACE} parameter(0)
+    %x = bf16[4096]{0:T(1024)(128)(2,1)S(1)} parameter(1)
+    ROOT %r = bf16[2048]{0:T(1024)(128)(2,1)S(1)} fusion(%w, %x), kind=kLoop, calls=%rows, METADATA, SAID"""
+
+    def priced(said: int, name: str = "jit(step)/dot_general") -> float:
+        named = lines.replace("METADATA", f'metadata={{op_name="{name}"}}')
+        text = named.replace("SPACE", space).replace("SAID", cycles(said))
+        return price(text, REGION, body).time_s
+
+    rates, said = rates_of(V6E), 10**6
+    bytes_s = 2 * 4096 * 2048 / rates.streaming_bytes_per_s
+    share = rates.row_share / 4  # Four vector instructions start in a cycle.
+    assert priced(said) == pytest.approx(share * said / rates.clock_hz, rel=0.01)
+    assert (priced(1000) == pytest.approx(bytes_s, rel=0.02)) == needed
+    assert priced(said, "jit(step)/reduce_sum") > 1.5 * priced(said)
+
+
 def test_arithmetic_that_waits_for_the_memory_is_not_bound_by_the_vector_units():
     streams, computes = elementwise(said=1000), elementwise(said=10**6)
     assert (streams.kind, streams.bound) == ("memory", "memory")

@@ -153,7 +153,8 @@ def test_another_compiler_than_that_of_the_calibration_is_named(monkeypatch: pyt
     )
 
 
-STEPS = {"all": 27, "without_backward": 1, "most": {"vector": 0.25, "memory": 0.7}}
+MOST = {"vector": 0.25, "memory": 0.7}
+STEPS = {"all": 27, "without_backward": 1, "squared": 1, "squares": 0.0, "most": MOST, "most_forward": MOST}
 
 
 def ops(vector=0.2, memory=0.2, is_backward=True, source="model.py:3"):
@@ -171,7 +172,8 @@ def test_a_training_step_like_those_that_were_fitted_adds_nothing():
 def test_a_step_without_a_backward_pass_is_less_sure_the_fewer_were_fitted():
     forward = ops(is_backward=False)
     assert variance_of_kind(forward, STEPS) == pytest.approx(0.15**2 / 2)
-    assert variance_of_kind(forward, {**STEPS, "without_backward": 0}) == pytest.approx(0.15**2)
+    assert variance_of_kind(forward, {**STEPS, "squared": 0}) == pytest.approx(0.15**2)
+    assert variance_of_kind(forward, {**STEPS, "squared": 3, "squares": 0.06}) == pytest.approx((0.15**2 + 0.06) / 4)
     assert kind_sentences(forward, STEPS) == (
         "Few published steps are like this one, so the interval is wider: it has no backward pass, like 1 of the 27 "
         "published steps.",
@@ -192,19 +194,26 @@ def test_time_beyond_the_largest_share_of_any_fitted_step_is_less_sure():
     assert variance_of_kind(ops(vector=0.0, memory=0.9), STEPS) == pytest.approx((0.5 * 0.2) ** 2)
 
 
+def test_shares_are_those_of_the_same_kind_of_step():
+    record = {**STEPS, "most_forward": {"vector": 0.9, "memory": 0.7}}
+    assert variance_of_kind(ops(vector=0.85, memory=0.1, is_backward=False), record) == pytest.approx(0.15**2 / 2)
+
+
 def test_the_interval_of_a_decode_step_is_wider_than_that_of_training():
     train, decode = ops(), ops(vector=0.85, memory=0.1, is_backward=False)
     widths = [math.log(high / low) for low, high in (interval_of(operations, V5E) for operations in (train, decode))]
-    assert widths[1] > 3 * widths[0]
+    assert 3 * widths[0] > widths[1] > 1.2 * widths[0]
     assert evidence_of(V5E, decode)[0].startswith("Few published steps are like this one, so the interval is wider: ")
     assert evidence_of(V5E, train) == evidence_of(V5E)
 
 
 def test_the_calibration_keeps_what_its_steps_are():
     steps = calibration()["steps"]
-    assert (steps["all"], steps["without_backward"]) == (27, 1)
-    assert 0.2 < steps["most"]["vector"] < 0.3 < steps["most"]["memory"] < 0.8
+    assert (steps["all"], steps["without_backward"], steps["squared"]) == (33, 7, 5)
+    assert 0.2 < steps["most"]["vector"] < 0.3 < steps["most"]["memory"] < 0.8 < steps["most_forward"]["vector"] < 0.9
 
 
 def test_what_is_kept_of_no_steps():
-    assert steps_record([]) == {"all": 0, "without_backward": 0, "most": {"vector": 0.0, "memory": 0.0}}
+    nothing = {"vector": 0.0, "memory": 0.0}
+    counts = {"all": 0, "without_backward": 0, "squared": 0, "squares": 0.0}
+    assert steps_record([]) == {**counts, "most": nothing, "most_forward": nothing}

@@ -23,7 +23,7 @@ from anytpu.planning.compiler.export import traced_jaxpr
 from anytpu.planning.floor.work import PRODUCTS, product_flops
 from anytpu.planning.jobs.job import batch_parts, weights_of
 from anytpu.program.jaxprs import inner_jaxprs, level_of
-from anytpu.program.program import Program, leaf_names
+from anytpu.program.program import Program
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -43,7 +43,6 @@ class Facts:
         residuals: arrays that its forward pass keeps for its backward pass.
         batch_parts: number of parts into which the devices split the examples: fewer than the devices if a mesh also
             splits other things. None: one part a device.
-        batch_axes: axis of the examples in each leaf of the batch, by the leaf's name.
         gathered_bytes: bytes that a device receives to gather each weight that a placement stores in shards over the
             mesh axes of the batch, as in FSDP: such a gather is meant.
     """
@@ -56,7 +55,6 @@ class Facts:
     float32_share: float | None = None
     residuals: Residuals = dataclasses.field(default_factory=Residuals)
     batch_parts: int | None = None
-    batch_axes: Mapping[str, int] = dataclasses.field(default_factory=dict)
     gathered_bytes: frozenset[float] = frozenset()
 
 
@@ -86,7 +84,6 @@ class ProposedChange:
 def facts_of(program: Program, is_model: bool, devices: int) -> Facts:
     """Return the facts of a program on so many devices, without those of its traced step if it cannot be traced."""
     leaves = jax.tree.leaves(program.state)
-    axes = zip(leaf_names(program.batch, "batch"), (layout.axis for _, layout in program.leaves()), strict=True)
     known = Facts(
         weights=weights_of(program),
         is_model=is_model,
@@ -94,7 +91,6 @@ def facts_of(program: Program, is_model: bool, devices: int) -> Facts:
         state_bytes=sum(map(_bytes, leaves)),
         batch_bytes=sum(map(_bytes, jax.tree.leaves(program.batch))),
         batch_parts=batch_parts(program, devices),
-        batch_axes={name: axis for name, axis in axes if axis is not None},
         gathered_bytes=frozenset(_gathered_bytes(program)),
     )
     try:

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from anytpu.planning.advice.facts import Facts, ProposedChange
 from anytpu.planning.advice.remat import how_to_rematerialise
 from anytpu.planning.advice.slices import cheapest, fastest
 from anytpu.planning.memory.batches import MemoryLine
 from anytpu.planning.records import Holding, MemoryUse, Prediction
-from anytpu.units import MIB, format_bytes, format_seconds
+from anytpu.sharding.layouts import split_largest
+from anytpu.units import format_bytes, format_seconds
 
 WORTH_SAVING = 0.85
 """A change that leaves a larger share of the growing bytes is not worth its trouble."""
@@ -32,9 +33,6 @@ WORTH_SHARE = 1 / 8
 
 _MIN_BATCH_SHARE = 0.05
 """A batch that takes a smaller share of the growing bytes is not mentioned."""
-
-LARGE_BYTES = MIB
-"""Weights smaller than this are not worth splitting."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,30 +154,21 @@ def propose_accumulation(shortage: Shortage) -> ProposedChange | None:
 def propose_split_state(shortage: Shortage) -> ProposedChange | None:
     """Split weights and optimizer slots over the devices."""
     facts, devices = shortage.facts, shortage.devices
-    if devices == 1 or facts.is_model or facts.is_placed or shortage.prediction.mode != "train":
+    if devices == 1 or facts.is_placed or shortage.prediction.mode != "train":
         return None
-    large = {name: shape for name, shape in facts.weights.items() if 4 * math.prod(shape) >= LARGE_BYTES}
-    axes = {name: _axis(shape, devices) for name, shape in large.items()}
-    split = {name: shape for name, shape in large.items() if axes[name] is not None}
-    every = sum(math.prod(shape) for shape in facts.weights.values())
-    if not split or not every:
+    sizes = {name: math.prod(shape) for name, shape in facts.weights.items()}
+    split = [sizes[name] for name, shape in facts.weights.items() if split_largest(shape, ("d",), {"d": devices})]
+    if not split:
         return None
-    share = sum(math.prod(shape) for shape in split.values()) / every
-    largest = max(split, key=lambda name: math.prod(split[name]))
+    state_bytes, largest_bytes = (facts.state_bytes * size / sum(sizes.values()) for size in (sum(split), max(split)))
     # While it is used, one weight at a time is whole on the device.
-    whole_bytes = facts.state_bytes * math.prod(split[largest]) / every
-    state_bytes = facts.state_bytes * share
-    saved_bytes = state_bytes * (1 - 1 / devices) - whole_bytes
+    saved_bytes = state_bytes * (1 - 1 / devices) - largest_bytes
     outcome = shortage.outcome(saved_bytes=saved_bytes) if saved_bytes > 0.1 * shortage.memory.limit_bytes else None
     if outcome is None:
         return None
-    parts = ", ".join('"data"' if axis == axes[largest] else "None" for axis in range(len(split[largest])))
     return ProposedChange(
         "memory",
-        f'Split the state over the {devices} devices: mesh = jax.sharding.AbstractMesh(({devices},), ("data",), '
-        "(jax.sharding.AxisType.Auto,)), and "
-        f"NamedSharding(mesh, PartitionSpec({parts})) on {largest!r}, the same on each large weight and its slots, and "
-        f'"data" on {_axes_text(facts.batch_axes)}.',
+        f'Split the state over the {devices} devices: layout="fsdp" (--layout fsdp).',
         f"{format_bytes(state_bytes)} of the state are whole on each device, {format_bytes(state_bytes / devices)} if "
         f"they are split: {outcome} (estimated, with the largest array whole while it is used).",
     )
@@ -242,16 +231,3 @@ def _chips(slice_: Holding) -> str:
 
 def _divisors(batch: int) -> Iterator[int]:
     return (parts for parts in range(2, min(batch, 1024) + 1) if batch % parts == 0)
-
-
-def _axes_text(axes: Mapping[str, int]) -> str:
-    """Return the axes of the examples in words: "axis 0 of the batch", or "axis 3 of 'x' and axis 0 of 'y'"."""
-    if len(set(axes.values())) <= 1:
-        return f"axis {next(iter(axes.values()), 0)} of the batch"
-    return " and ".join(f"axis {axis} of {name!r}" for name, axis in axes.items())
-
-
-def _axis(shape: tuple[int, ...], devices: int) -> int | None:
-    """Return the longest axis that the devices divide, or None."""
-    axes = [axis for axis, size in enumerate(shape) if size % devices == 0 and size >= devices]
-    return max(axes, key=lambda axis: shape[axis], default=None)

@@ -87,5 +87,4 @@ exit status is 1 if the results are wrong or a compiler refuses the kernel.
 """,
     add_arguments=add_arguments,
     run=run,
-    old_name="check",
 )

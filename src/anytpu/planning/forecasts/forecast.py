@@ -17,13 +17,16 @@ from anytpu.errors import CompilerMissingError, NoAnswerError
 from anytpu.planning.costs.cost import cost_of
 from anytpu.planning.floor import by_floor
 from anytpu.planning.forecasts.compiled import predict_compiled, predict_scheduled
-from anytpu.planning.forecasts.extrapolation import extrapolate_job, why_too_long
+from anytpu.planning.forecasts.extrapolation import compile_s, extrapolate_job, why_too_long
 from anytpu.planning.forecasts.hosts import host_load
 from anytpu.planning.jobs.job import PlanJob, batch_rows, for_devices
 from anytpu.planning.jobs.settings import PlanSettings
 from anytpu.planning.records import Prediction, StepTime
 from anytpu.planning.records.target import Target
 from anytpu.program.program import Placement, Program, state_names
+
+LONG_S = 60.0
+"""Estimated time of a compilation from which a plan prints a floor first, and two shallow models of a deep one."""
 
 
 def predict(job: PlanJob, batch_size: int | None, target: Target, settings: PlanSettings) -> Prediction:
@@ -50,6 +53,8 @@ def predict(job: PlanJob, batch_size: int | None, target: Target, settings: Plan
     # 2. A compilation that would pass the time limit is not begun.
     # A schedule takes a tenth of the time of the code, so it is made of all blocks.
     why = why_too_long(job, program, settings) if settings.stage == "code" else ""
+    if settings.stage == "code" and not settings.is_trial and compile_s(program) >= LONG_S:
+        _tell_early(job, batch_size, program, target, settings)
     prediction = _approximate(job, batch_size, program, target, settings, why) if why else None
     # 3. The compiler's prediction, or the best that there is without: an extrapolation, a schedule, a floor.
     try:
@@ -63,6 +68,19 @@ def predict(job: PlanJob, batch_size: int | None, target: Target, settings: Plan
     return dataclasses.replace(
         completed(prediction, program, target, settings), layout_name=job.layout.name if job.layout else ""
     )
+
+
+def _tell_early(job: PlanJob, batch_size: int | None, program: Program, target: Target, settings: PlanSettings) -> None:
+    """Print what is known before a long compilation ends: a floor, and the schedules of two shallow models."""
+    floor = by_floor(program, target, settings, "")
+    if floor.step_s is not None:
+        said = f"at least {units.format_seconds(floor.step_s)} a step, by its products and bytes alone"
+        settings.progress(f"{target.name}: {said}; its compilation takes about {compile_s(program) / 60:.0f} minutes")
+    quick = dataclasses.replace(settings, stage="schedule", progress=PlanSettings.progress)
+    about = extrapolate_job(job, batch_size, program, target, quick, "", None)
+    if about is not None and about.step_s is not None:
+        said = "by the schedules of two models with fewer blocks; the whole one follows"
+        settings.progress(f"{target.name}: about {units.format_seconds(about.step_s)} a step, {said}")
 
 
 def _approximate(

@@ -23,7 +23,7 @@ Leaf = tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Held:
+class LiveArray:
     """An array in memory.
 
     Attributes:
@@ -53,7 +53,7 @@ class Peak:
 
     bytes: int
     at: str
-    held: tuple[Held, ...]
+    held: tuple[LiveArray, ...]
 
 
 def in_main_memory(shape: Shape) -> bool:
@@ -84,7 +84,7 @@ class _Sweep:
 
     def __init__(self, module: Module) -> None:
         self._module = module
-        self._held: list[Held] = []
+        self._held: list[LiveArray] = []
 
     def entry(self) -> Peak:
         """Return the peak of the whole module."""
@@ -105,7 +105,7 @@ class _Sweep:
         return Peak(inner.bytes + sum(map(self._bytes, always)), inner.at, tuple(held))
 
     def _new(self, instruction: HloInstruction, index: int, argument: int | None = None) -> int:
-        self._held.append(Held(instruction, instruction.shapes[index], argument))
+        self._held.append(LiveArray(instruction, instruction.shapes[index], argument))
         return len(self._held) - 1
 
     def _bytes(self, number: int) -> int:

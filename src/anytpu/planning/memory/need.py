@@ -21,7 +21,7 @@ from anytpu.errors import PlanError
 from anytpu.planning.compiler.answer import CompiledProgram, OutOfMemory
 from anytpu.planning.hlo import HloInstruction, Module, layer_of, shapes_of
 from anytpu.planning.memory.arguments import arguments_of, position_of
-from anytpu.planning.memory.liveness import Held, Peak, in_main_memory, peak_of
+from anytpu.planning.memory.liveness import LiveArray, Peak, in_main_memory, peak_of
 from anytpu.planning.memory.parts import parts_of
 from anytpu.planning.records import Buffer, MemoryPart, MemoryUse
 from anytpu.planning.records.target import Target, limit_bytes
@@ -129,7 +129,7 @@ def _waste_bytes(peak: Peak, module: Module) -> int:
     return sum(shape.padded_bytes - shape.bytes for shape in shapes)
 
 
-def _is_temporary(held: Held) -> bool:
+def _is_temporary(held: LiveArray) -> bool:
     return held.argument is None and held.result is None
 
 
@@ -137,7 +137,7 @@ def _largest_first(buffers: Iterable[Buffer]) -> tuple[Buffer, ...]:
     return tuple(sorted(buffers, key=lambda buffer: -buffer.bytes))
 
 
-def _buffer(held: Held, module: Module, arguments: Sequence[Buffer]) -> Buffer:
+def _buffer(held: LiveArray, module: Module, arguments: Sequence[Buffer]) -> Buffer:
     shape = held.shape
     buffer = Buffer(held.instruction.name, "temporary", shape.padded_bytes, shape.bytes, str(shape))
     if held.argument is not None:
@@ -163,7 +163,7 @@ def _name_of(op_name: str, otherwise: str) -> str:
     return f"{layer} gradient" if is_backward else f"{layer} output"
 
 
-def _maker(held: Held) -> HloInstruction:
+def _maker(held: LiveArray) -> HloInstruction:
     """Return the instruction that an array is named after: past copies, and in a loop the one that fills it."""
     instruction = held.writer or held.instruction
     while not instruction.op_name and instruction.opcode in _PASSED_ON and instruction.operands:

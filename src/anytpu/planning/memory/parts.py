@@ -11,7 +11,7 @@ from typing import cast
 
 from anytpu.planning.hlo import layer_of
 from anytpu.planning.memory.arguments import arguments_of, position_of
-from anytpu.planning.memory.liveness import Held
+from anytpu.planning.memory.liveness import LiveArray
 from anytpu.planning.records import MemoryPart
 from anytpu.planning.records.step import PartKind
 from anytpu.planning.records.target import Target
@@ -31,7 +31,7 @@ _ORDER: tuple[PartKind, ...] = (
 
 
 def parts_of(
-    peak_bytes: int, code_bytes: int, program: Program, target: Target, held: Sequence[Held] = ()
+    peak_bytes: int, code_bytes: int, program: Program, target: Target, held: Sequence[LiveArray] = ()
 ) -> tuple[MemoryPart, ...]:
     """Return the parts of the peak, without those of no bytes.
 
@@ -76,14 +76,14 @@ def _kind(program: Program, index: int, use: str) -> PartKind:
     return "state" if kind == "other" else cast(PartKind, kind)
 
 
-def _is_weight(array: Held, kinds: Sequence[PartKind]) -> bool:
+def _is_weight(array: LiveArray, kinds: Sequence[PartKind]) -> bool:
     if array.argument is None:
         return False
     place = position_of(array.instruction.op_name, array.argument)
     return place < len(kinds) and kinds[place] in ("weights", "state")
 
 
-def _is_gradient(array: Held, weights: set[tuple[int, ...]]) -> bool:
+def _is_gradient(array: LiveArray, weights: set[tuple[int, ...]]) -> bool:
     """Return whether a temporary is the gradient of a weight: of the backward pass, with the shape of a weight."""
     if array.argument is not None or array.result is not None or array.shape.dims not in weights:
         return False

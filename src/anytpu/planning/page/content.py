@@ -40,12 +40,14 @@ class Named(NamedTuple):
     Attributes:
         title: the title.
         sentences: the items: each a sentence and those that belong to it.
-        is_long: whether a short report has only the first two.
+        word: word before the items in a short report, which has no title.
+        most: maximum number of items in a short report.
     """
 
     title: str
     sentences: Sequence[Sequence[Sentence]]
-    is_long: bool = False
+    word: str
+    most: int = 99
 
 
 class Listed(NamedTuple):
@@ -120,9 +122,20 @@ def tail(plan: Plan) -> Iterator[Block]:
     if (hosts := host_loads.table(plan)) is not None:
         yield Tabled("load of one host", hosts, "hosts", host_loads.narrow_table(plan))
         yield Sentence(phrases.HOSTS, style="dim")
-    means = lists.meanings(lists.forecasts(plan)) if len(plan) > 1 else ""
-    said = (means, phrases.MFU_FORMULA, costs.price_source(plan), phrases.RENTING)
+    said = (
+        phrases.ACTIVATIONS if len(plan) > 1 and _activations_differ(plan) else "",
+        phrases.MFU_FORMULA,
+        costs.run_meaning(plan),
+        costs.price_source(plan),
+        phrases.RENTING,
+    )
     yield from (Sentence(sentence, style="dim") for sentence in said if sentence)
+
+
+def _activations_differ(plan: Plan) -> bool:
+    """Return whether the activations of a device differ by more than ten times between the systems."""
+    sizes = [each.memory.bytes_of("activations") for each in plan if each.memory and not each.is_floor]
+    return len(sizes) > 1 and max(sizes) > 10 * min(sizes)
 
 
 def system(prediction: Prediction, is_full: bool) -> Iterator[Block]:
@@ -134,7 +147,7 @@ def system(prediction: Prediction, is_full: bool) -> Iterator[Block]:
     """
     time, memory = prediction.time, prediction.memory
     if time is not None and not prediction.is_floor:
-        means = lists.meanings([time]) if is_full else ""
+        means = lists.meanings(time) if is_full else ""
         yield Listed("where the time goes", lists.kinds(time), "time", True, f"{_correction(time)}{means}")
         layers = lists.layers(time)
         if len(layers) > 1:
@@ -144,14 +157,16 @@ def system(prediction: Prediction, is_full: bool) -> Iterator[Block]:
             yield Listed("exchanges between devices, with the bytes that a device receives", lists.exchanges(time))
             yield Listed("longest operations", lists.operations(prediction.time_by_op))
     if memory is not None and memory.parts:
-        yield Listed("memory of a device at the peak", lists.parts(memory), "memory", True)
+        remark = "" if prediction.is_floor else phrases.ACTIVATIONS
+        yield Listed("memory of a device at the peak", lists.parts(memory), "memory", True, remark)
     if memory is not None and memory.buffers and (is_full or not prediction.fits):
         title = "largest buffers of a device, with the factor of their padding"
         yield Listed(title, lists.buffers(memory), remark=_memory(prediction, memory))
-    yield Named("advice", [list(_advice(piece, is_full)) for piece in prediction.advice])
+    yield Named("advice", [list(_advice(piece, is_full)) for piece in prediction.advice], "advice")
     if time is not None:
-        yield Named("not priced, or only in part", [[Sentence(text)] for text in time.unpriced])
-        yield Named("evidence", [[Sentence(text)] for text in time.evidence], is_long=True)
+        yield Named("not priced, or only in part", [[Sentence(text)] for text in time.unpriced], "unpriced", 1)
+        most = 1 if prediction.is_floor else 0
+        yield Named("evidence", [[Sentence(text)] for text in time.evidence], "evidence", most)
 
 
 def _speeds(plan: Plan) -> TextTable:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
+from anytpu.planning.costs.cost import RESTART_S
 from anytpu.planning.page import phrases
 from anytpu.planning.page.text_table import TextTable
 from anytpu.planning.records import Cost, Holding, MemoryUse, Plan, Prediction
@@ -146,6 +147,14 @@ def wanted(plan: Plan) -> str:
     if not missing or not any(prediction.cost and prediction.cost.usd_per_step for prediction in plan.predictions):
         return ""
     return f"Add {' and '.join(missing)} for the cost of a run."
+
+
+def run_meaning(plan: Plan) -> str:
+    """Return a sentence on what a run leaves out; "" without a run."""
+    if not any(prediction.cost and prediction.cost.run_s for prediction in plan.predictions):
+        return ""
+    start = f"assumed as {RESTART_S / 60:.0f} minutes"
+    return f"A run is its steps alone. The start of the machine and the compilation come on top, {start}."
 
 
 def choice(plan: Plan) -> list[tuple[str, Prediction, str]]:

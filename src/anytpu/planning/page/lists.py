@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from anytpu import units
 from anytpu.planning.page import phrases
-from anytpu.planning.records import KINDS, NO_LAYER, Kind, MemoryUse, OpTime, Plan, StepTime
+from anytpu.planning.records import KINDS, NO_LAYER, Kind, MemoryUse, OpTime, StepTime
 from anytpu.report.drawing.rows import Row
 from anytpu.report.drawing.shapes import SERIES
 
@@ -70,15 +70,10 @@ def kind_shares(time: StepTime) -> list[tuple[Kind, float, float]]:
     return [(kind, seconds[kind] / total_s, seconds[kind]) for kind in KINDS if seconds.get(kind, 0.0) > 0]
 
 
-def meanings(times: Iterable[StepTime]) -> str:
-    """Return the meanings of the kinds of operations that take some time in one of the steps, or ""."""
-    named = {kind for time in times for kind, share, _ in kind_shares(time) if share >= _MIN_SHARE}
-    return phrases.kind_meanings(kind for kind in KINDS if kind in named) if named else ""
-
-
-def forecasts(plan: Plan) -> list[StepTime]:
-    """Return the times of the systems that are not floors."""
-    return [each.time for each in plan.predictions if each.time is not None and not each.is_floor]
+def meanings(time: StepTime) -> str:
+    """Return the meanings of the kinds of operations that take some time in a step, or ""."""
+    named: list[Kind] = [kind for kind, share, _ in kind_shares(time) if share >= _MIN_SHARE]
+    return phrases.kind_meanings(named) if named else ""
 
 
 def kinds(time: StepTime) -> list[ListRow]:

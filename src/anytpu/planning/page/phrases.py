@@ -65,6 +65,18 @@ HOSTS = (
 )
 """Meanings of the columns of the table of hosts."""
 
+ACTIVATIONS = (
+    "Activations are those in the main memory: what the compiler keeps on the chip takes none of it, and chips have "
+    "more or less room for that."
+)
+"""Meaning of the part of the memory that differs most between chips."""
+
+ONE_BY_ONE = (
+    "The plan of one system, and the page (--html), also have the longest operations, the meanings of the kinds of "
+    "time, and the evidence."
+)
+"""Statement in a report of several systems, which is short."""
+
 RENTING = "To rent a TPU, and to give it back: anytpu docs getting_a_tpu"
 """The next step of a reader who has chosen a system."""
 

@@ -32,7 +32,7 @@ def print_plan(console: Console, plan: Plan) -> None:
         for block in blocks:
             for line in _lines(block, console.width, is_full):
                 console.print(line, soft_wrap=True)
-    tail = list(content.tail(plan))
+    tail = [*content.tail(plan), *([] if is_full else [Sentence(phrases.ONE_BY_ONE, style="dim")])]
     _print(console, [block for block in tail if not isinstance(block, Sentence) or block.text == phrases.HOSTS])
     console.print()
     _print(console, [block for block in tail if isinstance(block, Sentence) and block.text != phrases.HOSTS])
@@ -88,11 +88,16 @@ def _lines(block: Block, width: int, is_full: bool) -> Iterator[Text]:
             yield Text(f"  and {len(block.rows) - len(rows)} more", "dim")
         if block.remark:
             yield from _hung("  ", block.remark, width, "dim")
+    elif isinstance(block, Named) and not is_full:
+        for place, sentences in enumerate(block.sentences[: block.most]):
+            more = len(block.sentences) - block.most if place == block.most - 1 else 0
+            text = " ".join(sentence.text for sentence in sentences) + (f"; and {more} more" if more > 0 else "")
+            yield from _hung(f"  {'' if place else block.word:<9}", text, width)
     elif isinstance(block, Named):
         yield Text("")
         yield _heading(block.title, width)
         mark = "  > " if block.sentences[0][0].style == "bold" else "  - "
-        for sentences in block.sentences[: None if is_full or not block.is_long else 2]:
+        for sentences in block.sentences:
             for place, sentence in enumerate(sentences):
                 yield from _hung("    " if place else mark, sentence.text, width, _STYLES[sentence.style])
 

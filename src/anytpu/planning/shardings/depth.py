@@ -21,7 +21,6 @@ from anytpu.planning.jobs.job import PlanJob
 from anytpu.planning.jobs.settings import PlanSettings
 from anytpu.planning.records import Prediction
 from anytpu.planning.records.target import Target
-from anytpu.planning.shardings import known
 from anytpu.program.lowering import TRACING
 from anytpu.program.program import Placement, Program, state_names
 from anytpu.sharding import ModelLayout, TracedStep, place, trace_step
@@ -76,30 +75,12 @@ class SearchedJob:
         few = -(-DEPTHS[0] // self.job.repeats.period)
         return few, 2 * few
 
-    @functools.cached_property
-    def digest(self) -> str | None:
-        """Identity of the steps that are compiled; None if a step has none."""
-        return known.digest_of([self.traced, *self.shallow.values()])
-
     def predict(self, layout: ModelLayout, target: Target, settings: PlanSettings) -> Prediction:
-        """Return the prediction of the step in a layout, from the disk if it is there.
+        """Return the prediction of the step in a layout.
 
         Raises:
             PlanError: the compiler refused the program, crashed or had no answer.
         """
-        digest = self.digest if settings.use_cache else None
-        if digest is None:
-            return self._predict(layout, target, settings)
-        key = known.key_of(digest, layout, target, settings)
-        prediction = known.read(key, target)
-        if prediction is None:
-            prediction = self._predict(layout, target, settings)
-            # LIBTPU_INIT_ARGS may have changed meanwhile.
-            if key == known.key_of(digest, layout, target, settings):
-                known.write(key, prediction)
-        return prediction
-
-    def _predict(self, layout: ModelLayout, target: Target, settings: PlanSettings) -> Prediction:
         if self.shallow and (extrapolated := self._extrapolate(layout, target, settings)):
             return extrapolated
         return predict(PlanJob(place(self.traced.program, layout, self.traced)), None, target, settings)

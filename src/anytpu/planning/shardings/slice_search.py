@@ -86,7 +86,7 @@ class SliceSearch:
 
     def tasks(self) -> list[Callable[[], None]]:
         """Return the compilations of this round, the best estimate first."""
-        _ = self.job.digest  # Keras traces in one thread only.
+        _ = self.job.shallow  # Keras traces in one thread only.
         # Machine code takes nine tenths of a compilation. So only one layout gets it: the fastest by its schedule, or
         # the only one of the round.
         is_last = self._settings.stage == "code" and len(self._round) == 1 and (not self.fits or self._completes)

@@ -41,6 +41,8 @@ class _Started:
         self._pending: dict[str | int, _PendingWork] = {}
         # The time at which each queue is free.
         self._free_s: dict[str, float] = {}
+        # Copies through the memory that may still run.
+        self._copies: list[_PendingWork] = []
         # The name of an exchange between slices, by the instruction whose wait ends it.
         self._exchanges: dict[str, str] = {}
 
@@ -51,9 +53,19 @@ class _Started:
         end_s = max(self._free_s.get(queue, 0.0), now_s) + price.time_s
         self._free_s[queue] = end_s
         self._pending[instruction.name] = _PendingWork(end_s, price)
+        if queue == "memory":
+            self._copies.append(self._pending[instruction.name])
         # The done of a fused collective need not read its start; both have the same channel.
         if collective and collective.channel is not None:
             self._pending[collective.channel] = self._pending[instruction.name]
+
+    def share_memory(self, traffic_s: float, now_s: float) -> None:
+        """Delay the copies in progress by the traffic of an operation that runs beside them, seconds."""
+        self._copies = [copy for copy in self._copies if copy.end_s > now_s]
+        for copy in self._copies:
+            copy.end_s += traffic_s
+        if self._copies:
+            self._free_s["memory"] += traffic_s
 
     def exchange(
         self, instruction: HloInstruction, half: Transfer, is_answered: bool, price: OpPrice, now_s: float
@@ -160,6 +172,8 @@ class Clock:
                 now_s += self._walk(instruction.bodies[0], count)
             elif price := self.pricer.price(instruction, collective):
                 self._note(instruction, price, price.time_s, count)
+                if price.bytes and not collective:
+                    started.share_memory(price.bytes / self.pricer.rates.streaming_bytes_per_s, now_s)
                 now_s += price.time_s
         return now_s
 

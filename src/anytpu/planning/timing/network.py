@@ -43,10 +43,6 @@ ACHIEVED_SHARE = 0.33
 START_S = 1e-4
 """Latency of an exchange, seconds, a guess: two copies between chip and host, and a message between hosts."""
 
-SMALL_START_S = 2e-6
-"""Latency of an all-reduce of a small array, seconds, beside its hops. Set by hand: others published under 5 us in
-all for decode steps on four chips. A large array begins after `collective_start_s`."""
-
 SMALL_GROUP = 8
 """Maximum number of chips that exchange small arrays whole, a guess: the published number is of four."""
 
@@ -80,7 +76,7 @@ def collective_price(collective: Collective, target: Target, rates: Rates) -> Op
     seconds = latency_s + received_bytes / rate
     if collective.kind == "all-reduce" and block.chips <= SMALL_GROUP:
         # Small arrays are exchanged whole, in one round: each chip adds up those of all others.
-        whole_s = SMALL_START_S + block.hops * rates.hop_s + (block.chips - 1) * collective.operand_bytes / rate
+        whole_s = rates.small_start_s + block.hops * rates.hop_s + (block.chips - 1) * collective.operand_bytes / rate
         seconds = min(seconds, whole_s)
     return _network_price(seconds, received_bytes)
 

@@ -18,7 +18,7 @@ from typing import Literal
 from anytpu.planning.hlo import Collective, HloInstruction, Module, Shape, flops_of
 from anytpu.planning.records import Kind, OpPrice
 from anytpu.planning.records.target import Target
-from anytpu.planning.timing.irregular import LATENCY_S, VECTOR, counted_time
+from anytpu.planning.timing.irregular import LATENCY_S, VECTOR, counted_time, vector_alus
 from anytpu.planning.timing.kernels import kernel_price
 from anytpu.planning.timing.network import collective_price
 from anytpu.planning.timing.rates import NARROW, Rates, fast_flops_per_s
@@ -48,10 +48,6 @@ STREAMED_RATIO = 4.0
 
 STREAMED_SHARE = 0.9
 """Minimum share of the bytes of such a product that its weight has."""
-
-STREAMED_EXCESS_SHARE = 0.06
-"""`Rates.excess_share` of such a product. Set by hand: others published 83 % of v5e's peak for products of one row;
-with the share of other products they would reach 55 %."""
 
 REMARKED_S = 5e-6
 """Operations shorter than this get no remark."""
@@ -144,8 +140,11 @@ class OpPricer:
         needed_s = max(compute_s, memory_s)
         # A product of few rows streams its weights, which the compiler's cycles do not overlap.
         is_streamed = is_product and memory_s > STREAMED_RATIO * compute_s and _streams(instruction, moved)
-        excess_share = STREAMED_EXCESS_SHARE if is_streamed else rates.excess_share
+        excess_share = rates.streamed_excess_share if is_streamed else rates.excess_share
         seconds = rates.factor * (needed_s + excess_share * max(0.0, said_s - needed_s))
+        if not is_product and _multiplies_row(instruction):
+            # The next weights arrive while these are multiplied. The cycles are those of a chip with one vector unit.
+            seconds = max(needed_s, said_s * rates.row_share / vector_alus(self.target))
         priced_by = "cycles" if said_s > needed_s else "roofline" if compute_s > memory_s else "bandwidth"
         # 2. The bounds: no operation outside of fusions is slower than its streamed arrays, and none is faster than the
         # peaks of the chip and the latency of its memory.
@@ -258,6 +257,14 @@ def _reorders(copy: HloInstruction) -> bool:
 def _streams(product: HloInstruction, moved: Traffic) -> bool:
     """Return whether a product reads nearly all of its bytes of one operand, a weight."""
     return largest_read(product) >= STREAMED_SHARE * moved.bytes
+
+
+def _multiplies_row(instruction: HloInstruction) -> bool:
+    """Return whether an operation is a product of one row, which the compiler computes on the vector unit."""
+    if instruction.opcode != "fusion" or not instruction.op_name.endswith("/dot_general"):
+        return False
+    taken = sum(shape.padded_bytes for operand in instruction.operands for shape in operand.shapes)
+    return taken * (1 - STREAMED_SHARE) > sum(shape.padded_bytes for shape in instruction.shapes)
 
 
 def _moves_only(instruction: HloInstruction) -> bool:

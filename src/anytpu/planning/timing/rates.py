@@ -30,6 +30,8 @@ class Rates:
         link_bytes_per_s: peak of one link to a neighbouring chip, one way.
         excess_share: real share of the time by which an operation's cycles exceed the needs of its products and its
             traffic: the compiler underestimates overlap.
+        streamed_excess_share: the same for a product of few rows, which streams its weight.
+        row_share: real share of the cycles of a product of one row, if one vector instruction starts in a cycle.
         factor: ratio of the time of an operation with cycles to the time from these parameters.
         hbm_share: share of the memory's peak that streaming reaches.
         start_s: latency of a streaming operation, seconds.
@@ -46,6 +48,7 @@ class Rates:
         exchange_share: the same for an all-to-all.
         hop_s: latency from chip to chip, seconds.
         collective_start_s: latency of a collective, seconds: a barrier and the first transfer.
+        small_start_s: the same for an all-reduce of a small array over few chips.
         dispatch_s: time of the host for a call, during which the device waits, seconds.
     """
 
@@ -54,6 +57,8 @@ class Rates:
     hbm_bytes_per_s: float
     link_bytes_per_s: float
     excess_share: float
+    streamed_excess_share: float
+    row_share: float
     factor: float
     hbm_share: float
     start_s: float
@@ -70,6 +75,7 @@ class Rates:
     exchange_share: float
     hop_s: float
     collective_start_s: float
+    small_start_s: float
     dispatch_s: float
 
     @property

@@ -152,16 +152,27 @@ def step_kind(ops: Sequence[OpTime]) -> StepKind:
     return StepKind(not is_told or any(op.is_backward for op in ops), shares)
 
 
-def steps_record(steps: Sequence[StepKind]) -> dict[str, Any]:
+def steps_record(steps: Sequence[StepKind], squares: float = 0.0, squared: int = 0) -> dict[str, Any]:
     """Return the record of the fitted steps for a calibration.
+
+    Args:
+        steps: their kinds.
+        squares: sum of the squared errors, as logarithms, of the steps without a backward pass that can be judged.
+        squared: number of these.
 
     Example:
         >>> train, infer = StepKind(True, {"vector": 0.1, "memory": 0.5}), StepKind(False, {"vector": 0.2, "memory": 0})
-        >>> steps_record([train, infer])
-        {'all': 2, 'without_backward': 1, 'most': {'vector': 0.2, 'memory': 0.5}}
+        >>> record = steps_record([train, infer], 0.01, 1)
+        >>> record["without_backward"], record["most"], record["most_forward"]
+        (1, {'vector': 0.1, 'memory': 0.5}, {'vector': 0.2, 'memory': 0})
     """
-    most = {name: max((step.shares[name] for step in steps), default=0.0) for name in _SHARES}
-    return {"all": len(steps), "without_backward": sum(not step.has_backward for step in steps), "most": most}
+    forward = [step for step in steps if not step.has_backward]
+    most, most_forward = (
+        {name: max((step.shares[name] for step in own), default=0.0) for name in _SHARES}
+        for own in ([step for step in steps if step.has_backward], forward)
+    )
+    counts = {"all": len(steps), "without_backward": len(forward), "squared": squared, "squares": squares}
+    return {**counts, "most": most, "most_forward": most_forward}
 
 
 def variance_of_kind(ops: Sequence[OpTime], steps: Mapping[str, Any] | None) -> float:
@@ -175,7 +186,7 @@ def variance_of_kind(ops: Sequence[OpTime], steps: Mapping[str, Any] | None) -> 
         return 0.0
     kind = step_kind(ops)
     variance = sum((_BEYOND * share) ** 2 for share in _beyond(kind, steps).values())
-    return variance if kind.has_backward else variance + _KIND**2 / (1 + steps["without_backward"])
+    return variance if kind.has_backward else variance + (_KIND**2 + steps["squares"]) / (1 + steps["squared"])
 
 
 def kind_sentences(ops: Sequence[OpTime], steps: Mapping[str, Any] | None) -> tuple[str, ...]:
@@ -188,7 +199,7 @@ def kind_sentences(ops: Sequence[OpTime], steps: Mapping[str, Any] | None) -> tu
         said.append(f"it has no backward pass, like {fitted} of the {steps['all']} published steps")
     for name, beyond in _beyond(kind, steps).items():
         if beyond >= _WORTH_SHARE:
-            most = steps["most"][name]
+            most = kind.shares[name] - beyond
             said.append(f"it spends {kind.shares[name]:.0%} of its time {_SPENT[name]}, none of those over {most:.0%}")
     if not said:
         return ()
@@ -196,8 +207,9 @@ def kind_sentences(ops: Sequence[OpTime], steps: Mapping[str, Any] | None) -> tu
 
 
 def _beyond(kind: StepKind, steps: Mapping[str, Any]) -> dict[str, float]:
-    """Return the shares of a step beyond the largest of the fitted steps."""
-    return {name: max(share - steps["most"][name], 0.0) for name, share in kind.shares.items()}
+    """Return the shares of a step beyond the largest of the fitted steps of its kind."""
+    most = steps["most" if kind.has_backward else "most_forward"]
+    return {name: max(share - most[name], 0.0) for name, share in kind.shares.items()}
 
 
 def evidence_of(target: Target, ops: Sequence[OpTime] = ()) -> tuple[str, ...]:
