@@ -51,6 +51,14 @@ print(sorted({{"jax", "jaxlib", "keras", "numpy", "rich"}} & set(sys.modules)))
     assert run.stdout.splitlines()[-1] == "[]", run.stderr
 
 
+def test_an_old_command_says_its_new_name(capsys: pytest.CaptureFixture[str]):
+    assert main(["check", "kernel.py"]) == 2
+    assert capsys.readouterr().err == (
+        "anytpu: `anytpu check` goes with the next version; type: anytpu kernel\n"
+        "anytpu: name the kernel: a function in a file, like kernel.py:create_kernel\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,6 +21,8 @@ class Command:
         add_arguments: adds its arguments to a parser; None for a command with actions.
         run: executes it and returns the exit status; None for a command with actions.
         actions: nested sub-commands, such as `anytpu chip run`. One must be given if the command has no `run`.
+        old_name: the command's name in earlier versions, which works in this one; None without one.
+        renewed: returns the words after the command in the spelling of this version; None: there is no older one.
     """
 
     name: str
@@ -29,6 +31,8 @@ class Command:
     add_arguments: Callable[[argparse.ArgumentParser], None] | None = None
     run: Callable[[argparse.Namespace], int] | None = None
     actions: tuple[Command, ...] = ()
+    old_name: str | None = None
+    renewed: Callable[[Sequence[str]], list[str]] | None = None
 
 
 def add_system_arguments(parser: argparse.ArgumentParser) -> None:

@@ -101,7 +101,7 @@ def main(words: Sequence[str] | None = None) -> int:
 def _run(words: list[str]) -> int:
     check_command(words)
     parser = build_parser()
-    arguments, unknown = parser.parse_known_args(_joined(words))
+    arguments, unknown = parser.parse_known_args(_renewed(words))
     if unknown:
         parser.refuse(unknown, " ".join(filter(None, (arguments.command, getattr(arguments, "action", None)))))
     if arguments.version:
@@ -207,18 +207,24 @@ def _place_of_command(words: Sequence[str]) -> int:
 
 
 def _command_named(word: str) -> Command | None:
-    """Return the command of a name."""
-    return next((command for command in commands() if word == command.name), None)
+    """Return the command of a name, also of an old one."""
+    return next((command for command in commands() if word in (command.name, command.old_name)), None)
 
 
-def _joined(words: list[str]) -> list[str]:
-    """Return the words with a command and its action as one word, if the command also runs alone: "plan ways"."""
+def _renewed(words: list[str]) -> list[str]:
+    """Renew old spellings, and say so; join a command and its action to one word if the command also runs alone."""
     place = _place_of_command(words)
     command = _command_named(words[place]) if words[place:] else None
-    name = " ".join(words[place : place + 2])
-    if command is None or name not in [name for name, _ in _named_actions(command)]:
+    if command is None:
         return words
-    return [*words[:place], name, *words[place + 2 :]]
+    before, after = words[:place], words[place + 1 :]
+    if words[place] != command.name:
+        new = f"type: anytpu {command.name}"
+        print(f"anytpu: `anytpu {words[place]}` goes with the next version; {new}", file=sys.stderr)
+    after = command.renewed(after) if command.renewed else after
+    names = [name for name, _ in _named_actions(command)]
+    name = " ".join([command.name, *after[:1]])
+    return [*before, name, *after[1:]] if name in names else [*before, command.name, *after]
 
 
 def _add_command(choices: Any, command: Command, name: str = "") -> Parser:

@@ -18,6 +18,7 @@ from anytpu.cli import main
 from anytpu.cli.entry import build_parser
 from anytpu.cli.script import job_of
 from anytpu.errors import SettingError
+from anytpu.planning.commands.plan import renewed
 from anytpu.planning.commands.planning import show
 from anytpu.program import ROWS, Layout, of, write
 from cli.commands import anytpu as command
@@ -103,6 +104,7 @@ DEFAULTS = {
     "use_cache": True,
     "name": "train.py:create_model",
 }
+OLD = ("--ways", "--max-batch", "--scaling", "--answer", "--check")
 RUN_DEFAULTS = {
     **DEFAULTS,
     "steps_per_execution": None,
@@ -332,6 +334,41 @@ def test_the_cores_are_compared(folder: Path, calls: list, capsys: pytest.Captur
     assert capsys.readouterr().out == "an answer\n"
     assert main([*words, "--layout", "fsdp", "--mesh", "data=-1,model=2"]) == 1
     assert calls[1][2] == {"layout": "fsdp", "mesh": {"data": -1, "model": 2}}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "name"),
+    [
+        ("JOB --tpu v2-8 --ways", "ways JOB --tpu v2-8", "ways_to_fit"),
+        ("JOB --max-batch --tpu v2-8", "batch JOB --tpu v2-8", "max_batch_size"),
+        ("JOB --batch 8 --scaling=8,32", "scaling JOB --batch 8 --cores 8,32", "scaling"),
+        ("JOB --batch 8 --tpu v2-8 --answer 9", "answers JOB --batch 8 --tpu v2-8 --new-tokens 9", "plan_serving"),
+        ("JOB --check --batch 48", "compare-cores JOB --batch 48", "check"),
+        ("--batch 48 --check JOB", "compare-cores --batch 48 JOB", "check"),
+        ("--batch 48 --check=JOB", "compare-cores --batch 48 JOB", "check"),
+    ],
+)
+def test_an_older_spelling_says_the_new_one(
+    old: str, new: str, name: str, folder: Path, calls: list, capsys: pytest.CaptureFixture[str]
+):
+    job = "train.py:create_model"
+    assert main(["plan", *old.replace("JOB", job).split(), *(["--batch", "8"] if "ways" in name else [])]) in (0, 1)
+    option = next(word.partition("=")[0] for word in old.split() if word.partition("=")[0] in OLD)
+    said = f"anytpu: {option} is a command now, and goes with the next version; type: anytpu plan {new}"
+    assert capsys.readouterr().err.startswith(said.replace("JOB", job))
+    assert [called for called, _, _ in calls] == [name]
+
+
+@pytest.mark.parametrize(
+    ("words", "new"),
+    [
+        ("--check gemma3_1b", ["compare-cores", "gemma3_1b"]),
+        ("nofile.py:f --check a:b.lock", ["nofile.py:f", "--check", "a:b.lock"]),
+        ("--batch 8 --check a.lock gemma3_1b", ["--batch", "8", "--check", "a.lock", "gemma3_1b"]),
+    ],
+)
+def test_the_word_after_check_is_the_job_if_there_is_no_other(words: str, new: list[str]):
+    assert renewed(words.split()) == new
 
 
 def test_a_lock_and_its_check(folder: Path, capsys: pytest.CaptureFixture[str]):

@@ -87,4 +87,5 @@ exit status is 1 if the results are wrong or a compiler refuses the kernel.
 """,
     add_arguments=add_arguments,
     run=run,
+    old_name="check",
 )

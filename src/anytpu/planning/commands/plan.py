@@ -8,11 +8,14 @@ Rule: arguments are checked before JAX and Keras are loaded, which takes seconds
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import shlex
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from anytpu.cli.command import Command, positive_integer
+from anytpu.errors import SettingError
 from anytpu.planning.commands import options
 
 SYSTEMS = "v2-8,v3-8,v4-8,v5e-8,v6e-8"
@@ -24,6 +27,10 @@ _JOB = (
     "(written by anytpu.program.write) or .mlir (StableHLO); or the name of a language model of KerasHub, such as "
     "gemma3_1b"
 )
+_OLD = {"--ways": "ways", "--max-batch": "batch", "--scaling": "scaling", "--answer": "answers"}
+"""Option of an earlier version -> its command."""
+
+_RENAMED = {"--scaling": "--cores", "--answer": "--new-tokens"}
 
 
 def _add_job(parser: argparse.ArgumentParser, text: str = "as `anytpu plan` takes it") -> None:
@@ -127,6 +134,43 @@ def _run(name: str) -> Callable[[argparse.Namespace], int]:
     return run
 
 
+def renewed(words: Sequence[str]) -> list[str]:
+    """Return the words after `anytpu plan` in the spelling of this version, and print it if it is another.
+
+    Earlier versions had an option for each question: `--ways`, `--scaling 8,32`, `--check` without a file.
+
+    Example:
+        >>> renewed(["gemma3_1b", "--ways"])
+        ['ways', 'gemma3_1b']
+    """
+    olds = {*_OLD, "--check"}
+    typed = [part for word in words for part in (word.split("=", 1) if word.partition("=")[0] in olds else [word])]
+    old = next((word for word in typed if word in _OLD), None)
+    if old is not None:
+        place = typed.index(old)
+        new = [_OLD[old], *typed[:place], *([_RENAMED[old]] if old in _RENAMED else []), *typed[place + 1 :]]
+    elif "--check" in typed and _has_no_lock(typed):
+        old, new = "--check", ["compare-cores", *(word for word in typed if word != "--check")]
+    else:
+        return list(words)
+    now = f"anytpu plan {shlex.join(new)}"
+    print(f"anytpu: {old} is a command now, and goes with the next version; type: {now}", file=sys.stderr)
+    return new
+
+
+def _has_no_lock(typed: list[str]) -> bool:
+    """Return whether the word after `--check` is not the file of a lock: an option, nothing, or the only job."""
+    place = typed.index("--check")
+    if not typed[place + 1 :] or typed[place + 1].startswith("-"):
+        return True
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    _add_plan(parser)
+    try:
+        return parser.parse_known_args([*typed[:place], *typed[place + 2 :]])[0].job is None
+    except (argparse.ArgumentError, SettingError, SystemExit):
+        return False  # The parser of the command says what is wrong.
+
+
 ACTIONS = (
     Command(
         name="scaling",
@@ -191,4 +235,5 @@ Other questions are commands of their own, each with --help:
     add_arguments=_add_plan,
     run=_run("plan"),
     actions=ACTIONS,
+    renewed=renewed,
 )
