@@ -3,8 +3,9 @@
 Idea: an answer depends on the program, the system and the versions, and so does its name. A program that changed is
 compiled, and so is every program with another version of JAX or libtpu.
 
-Rule: the folder of this checkout and line numbers are in no name. So an answer may quote another line of a test than
-that of now. `scripts/record_compilations` compiles all anew; tests of the compiler itself take no record.
+Rule: the folder of this checkout, line numbers and the numbers that Keras gives to layers are in no name. So an answer
+may quote another line or layer than those of now. `scripts/record_compilations` compiles all anew; tests of the
+compiler itself take no record.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def name_of(request: Request) -> str:
     """Return the name of the record of an answer."""
     module = jax.export.deserialize(bytearray(request.code.content)).mlir_module()
     places = [operation.place.identity for operation in operations(request.code.jaxpr)]
-    lines = [re.sub(r":\d+ \(", " (", place.replace(ROOT, "")) for place in places]
+    lines = [re.sub(r":\d+(?= \()|_\d+\b", "", place.replace(ROOT, "")) for place in places]
     versions = [jax.__version__, _env.libtpu_version(), _env.compiler_settings()]
     parts = [_LOCATION.sub("", module), lines, request.header(), versions]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:40]
