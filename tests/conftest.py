@@ -28,6 +28,7 @@ from hypothesis import HealthCheck, settings
 # Before any test module imports keras: it chooses the backend.
 import anytpu  # noqa: F401
 import quick_compilation
+import recorded_compilations  # noqa: F401
 from anytpu import _keras_layers
 from anytpu.train.checkpoint import saver
 
@@ -44,13 +45,10 @@ settings.load_profile("anytpu")
 
 @pytest.fixture(autouse=True, scope="session")
 def compile_each_program_once(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Keep XLA's programs from test to test and for the other workers: many tests compile the same small ones."""
-    before = jax.config.jax_compilation_cache_dir, jax.config.jax_persistent_cache_min_compile_time_secs
-    jax.config.update("jax_compilation_cache_dir", str(request.config.cache.mkdir("xla")))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    """Keep XLA's programs from test to test, for the other workers and for the processes that tests start."""
+    quick_compilation.keep_programs(str(request.config.cache.mkdir("xla")))
     yield
-    jax.config.update("jax_compilation_cache_dir", before[0])
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", before[1])
+    quick_compilation.keep_programs(None)
 
 
 @pytest.fixture(autouse=True)
@@ -65,8 +63,8 @@ def same_initial_weights() -> None:
 
 TESTS = Path(__file__).parent
 QUICK = "JAX_DISABLE_MOST_OPTIMIZATIONS"
-# Folders whose files all have a mark: their tests read what a compiler makes of a program, or ask a worker.
-MARKED = {"planning": "optimized", "bench": "optimized", "worker": "new_processes"}
+# Folders whose files all have a mark: their tests read what a compiler makes of a program.
+MARKED = {"planning": "optimized", "bench": "optimized"}
 
 
 @pytest.fixture(autouse=True, scope="module")

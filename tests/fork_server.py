@@ -3,15 +3,17 @@
 Idea: a new process takes two seconds of a core until it has imported them; a forked one has them. JAX has started no
 device here, so a fork is safe, and a program may still choose its devices.
 
-Usage: python fork_server.py ADDRESS. It ends when its standard input does. Each connection, of `fork_client.py`, sends
-(words, folder, environment) as text, with three files. The program gets them as its standard streams. The server sends
-its process id, and then its status. A connection that closes before kills it.
+Usage: python fork_server.py ADDRESS FOLDER, with the folder of compiled programs, or "". It ends when its standard
+input does. Each connection, of `fork_client.py`, sends (words, folder, environment, numbers, leads) as text, with its
+files. The program gets them by the same numbers, and leads a session if the client does. The server sends the program's
+process id, and then its status. A connection that closes before kills it.
 """
 
 from __future__ import annotations
 
 import ast
 import contextlib
+import fcntl
 import gc
 import os
 import runpy
@@ -20,6 +22,7 @@ import signal
 import socket
 import sys
 import types
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -31,7 +34,8 @@ import keras  # noqa: F401
 import anytpu.embedding
 import anytpu.strategy
 import anytpu.train.adopt  # noqa: F401
-import quick_compilation  # noqa: F401
+import quick_compilation
+import recorded_compilations  # noqa: F401
 from anytpu import _env
 
 
@@ -79,7 +83,7 @@ def serve(address: str) -> list[str]:
 
 def _receive(client: socket.socket) -> tuple[str, list[int]]:
     """Return the text of a request, which ends with a line, and its files."""
-    content, files, _, _ = socket.recv_fds(client, 2**20, 3)
+    content, files, _, _ = socket.recv_fds(client, 2**20, 64)
     while not content.endswith(b"\n"):
         content += client.recv(2**20)
     return content.decode(), list(files)
@@ -96,11 +100,19 @@ def _send_ends(clients: dict[int, socket.socket], selector: selectors.BaseSelect
                 client.sendall(b"%d\n" % os.waitstatus_to_exitcode(ended[1]))
 
 
-def _begin(files: list[int], words: list[str], folder: str, environment: Mapping[str, str]) -> list[str]:
-    """Give this process the streams, the folder and the environment of a program; return the program's words."""
+def _begin(
+    files: list[int], words: list[str], folder: str, environment: Mapping[str, str], numbers: list[int], leads: bool
+) -> list[str]:
+    """Give this process the files, the folder and the environment of a program; return the program's words."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    for number, file in enumerate(files):
+    if leads:
+        os.setsid()
+    # First to numbers that no file has.
+    moved = [fcntl.fcntl(file, fcntl.F_DUPFD, 1000) for file in files]
+    for file in files:
+        os.close(file)
+    for number, file in zip(numbers, moved, strict=True):
         os.dup2(file, number)
         os.close(file)
     sys.stdin, sys.stdout, sys.stderr = (open(number, mode) for number, mode in enumerate("rww"))  # noqa: SIM115
@@ -113,6 +125,8 @@ def _begin(files: list[int], words: list[str], folder: str, environment: Mapping
             value, kind = environment.get(name), type(jax.config.values[name.lower()])
             is_number = value is not None and kind in (bool, int, float)
             jax.config.update(name.lower(), kind(float(value)) if is_number else value)
+    if "JAX_COMPILATION_CACHE_DIR" not in environment:
+        quick_compilation.keep_programs(sys.argv[2] or None)
     os.environ.clear()
     os.environ.update(environment)
     # The import of anytpu has chosen by the server's environment.
@@ -123,10 +137,16 @@ def _begin(files: list[int], words: list[str], folder: str, environment: Mapping
 
 def run(words: list[str]) -> None:
     """Run a program as `python WORDS` does."""
+    is_safe = words[0] == "-P"
+    words = words[is_safe:]
+    while words[0] == "-W":
+        sys.warnoptions.append(words[1])
+        warnings._setoption(words[1])  # pyright: ignore[reportAttributeAccessIssue]
+        words = words[2:]
     paths = list(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
     kind = words[0] if words[0] in ("-c", "-m") else None
     script = Path(words[0])
-    sys.path[:1] = ["" if kind else str(script.parent.resolve()), *paths]
+    sys.path[:1] = [*([] if is_safe else ["" if kind else str(script.parent.resolve())]), *paths]
     sys.argv = words if kind is None else [kind, *words[2:]]
     if kind == "-m":
         sys.argv = words[1:]

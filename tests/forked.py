@@ -1,6 +1,7 @@
 """`python()`: the begin of a command that runs a program of a test in a process with Keras and JAX imported.
 
-Rule: not for tests of imports, of the options of Python, or of a signal that no process can pass on, such as SIGSTOP.
+Rule: not for tests of imports, of options of Python except -W and -P, or of a signal that no process can pass on, such
+as SIGSTOP.
 """
 
 from __future__ import annotations
@@ -8,10 +9,13 @@ from __future__ import annotations
 import atexit
 import functools
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+import jax
 
 HERE = Path(__file__).parent
 
@@ -20,8 +24,9 @@ HERE = Path(__file__).parent
 def _address() -> str:
     """Start the server of this test process, and return its address."""
     address = os.path.join(tempfile.mkdtemp(prefix="anytpu-tests-"), "server")
+    programs = jax.config.values["jax_compilation_cache_dir"] or ""
     server = subprocess.Popen(
-        [sys.executable, HERE / "fork_server.py", address], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, HERE / "fork_server.py", address, programs], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert server.stdout is not None
     assert server.stdout.readline() == b"ready\n"
@@ -37,6 +42,14 @@ def python() -> list[str]:
 def script() -> list[str]:
     """Return the words before a program of a command that runs Python itself, such as `anytpu launch`."""
     return [str(HERE / "fork_client.py"), _address()]
+
+
+def executable(folder: Path) -> Path:
+    """Return a file that stands for the executable of Python, for programs that start `sys.executable`."""
+    path = folder / "python"
+    path.write_text(f'#!/bin/sh\nexec {shlex.join(python())} "$@"\n')
+    path.chmod(0o755)
+    return path
 
 
 def launch(processes: int, cores: int) -> list[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 # The only variables of the caller that the tests see: where programs are, and what the tests run on.
 KEPT = re.compile(
     r"PATH|PYTHON(PATH|HASHSEED|FAULTHANDLER)|LD_LIBRARY_PATH|TMPDIR|USER|LOGNAME|VIRTUAL_ENV|CI|PYENV_ROOT|"
-    r"JAX_(PLATFORMS|DISABLE_MOST_OPTIMIZATIONS)|ANYTPU_KERNELS|(CUDA|NVIDIA|COVERAGE|COV|PYTEST|PIP|UV|XLA_PYTHON_CLIENT)_.*"
+    r"RECORD_COMPILATIONS|JAX_(PLATFORMS|DISABLE_MOST_OPTIMIZATIONS)|ANYTPU_KERNELS|(CUDA|NVIDIA|COVERAGE|COV|PYTEST|PIP|UV|XLA_PYTHON_CLIENT)_.*"
 )
 HOME = Path(__file__).parents[1] / ".pytest_cache" / "home"
 # A home without settings, a terminal with colours, one language, one time zone. No width, no proxy, no TPU's address.

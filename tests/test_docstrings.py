@@ -71,7 +71,7 @@ def step_of_128_columns() -> program.Program:
 @pytest.mark.parametrize("module", MODULES)
 def test_examples(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    keras.backend.clear_session()  # The names of layers count from 0.
+    keras.backend.clear_session(free_memory=False)  # The names of layers count from 0.
     imported = importlib.import_module(module)
     names = {name: value for name, value in names_of_an_example(module).items() if name not in vars(imported)}
     assert doctest.testmod(imported, extraglobs=names, optionflags=FLAGS).failed == 0

@@ -6,10 +6,10 @@ import dataclasses
 import doctest
 import re
 import subprocess
-import sys
 
 import pytest
 
+from forked import python
 from source_tree import ROOT
 
 README = ROOT / "README.md"
@@ -58,7 +58,7 @@ def test_readme_shows_a_program_and_its_output():
 
 @pytest.mark.parametrize("block", blocks_of(README.read_text(encoding="utf-8")), ids=str)
 def test_readme_program_prints_what_it_says(block: Block, tmp_path):
-    command = [sys.executable, "-W", "error", "-c", block.code]
+    command = [*python(), "-W", "error", "-c", block.code]
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert run.returncode == 0, f"README.md:{block.line}: the program fails:\n{run.stderr}"
     if block.output is not None:

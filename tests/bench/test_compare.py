@@ -77,6 +77,7 @@ def test_the_jobs_fit_their_rows(name: str):
     model, x, y, batch_size = JOBS[name](strategy)
     assert model.compiled
     assert len(x) == len(y) >= batch_size
+    assert model.input_shape == (None, *x.shape[1:])
     assert model.compute_output_shape((batch_size, *x.shape[1:]))[0] == batch_size
     again, *_ = JOBS[name](strategy)
     for one, other in zip(model.weights, again.weights, strict=True):

@@ -6,9 +6,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import keras
 import numpy as np
 
-from anytpu.checking.marking import marked, tapped
+from anytpu.checking.marking import Marking, marked, tapped
 
 
 def values(step: Any, state: Any, batch: Any) -> dict[str, Any]:
@@ -54,3 +55,14 @@ def test_what_has_many_values_stays_inside():
 
 def test_names_of_others_stay_theirs():
     assert values(lambda w, x: (w, jax.ad_checkpoint.checkpoint_name(x, "theirs")), W, X) == {}
+
+
+def test_a_layer_without_variables_has_no_path_but_its_name():
+    layers = keras.layers
+    inside = keras.Sequential(
+        [keras.Input((2,)), layers.Dense(1, name="dense"), layers.ReLU(name="relu")], name="inside"
+    )
+    model = keras.Sequential([keras.Input((2,)), inside], name="net")
+    model.build((None, 2))
+    found = [Marking("net").name_of(layer) for layer in (*inside.layers, inside)]
+    assert found == ["inside/dense", "relu", "inside"]

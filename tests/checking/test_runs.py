@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import jax
 import pytest
 
 import anytpu as tpu
-from anytpu.checking.runs import _run_child, cores_in_scope
+from anytpu.checking.runs import _reporting_devices, _run_child, cores_in_scope
 from anytpu.errors import BackendError
 from anytpu.system.lifecycle import current_system
 
@@ -37,3 +38,11 @@ def test_systems_of_the_users_stay():
     assert strategy.system.is_running
     assert current_system() is strategy.system
     assert not other.system.is_running
+
+
+def test_a_trace_here_sees_as_many_devices_as_there():
+    before = jax.devices()
+    with _reporting_devices(3):
+        assert (jax.device_count(), jax.local_device_count()) == (3, 3)
+        assert jax.devices() == jax.local_devices() == 3 * before[:1]
+    assert jax.devices() == before and jax.device_count() == len(before)

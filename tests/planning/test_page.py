@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
-from forked import python
+from page_programs import check_page
 from source_tree import ROOT
-
-PAGE = (ROOT / "docs/plan.md").read_text(encoding="utf-8")
 
 
 def test_the_program_prints_what_the_page_says(tmp_path: Path):
-    programs, outputs = (re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL) for language in ("python", "text"))
-    assert len(programs) == len(outputs) == 9
-    done = subprocess.run([*python(), "-c", "\n".join(programs)], cwd=tmp_path, capture_output=True, text=True)
-    assert done.stdout == "".join(outputs), done.stderr
+    check_page("plan", 9, tmp_path)
 
 
 def test_its_links_lead_somewhere():
-    links = re.findall(r"\]\((?!http)([^)#]+)", PAGE)
+    links = re.findall(r"\]\((?!http)([^)#]+)", (ROOT / "docs/plan.md").read_text(encoding="utf-8"))
     assert links and all((ROOT / "docs" / link).exists() for link in links)

@@ -57,9 +57,9 @@ def test_it_is_the_program_of_the_model_with_values(make: Any, mode: str):
         program = tpu.program.of(model, batch, mode=mode)
         return program.state, program.batch, jax.jit(program.step).lower(program.state, program.batch).as_text()
 
-    keras.backend.clear_session()
+    keras.backend.clear_session(free_memory=False)
     expected = program_of(compiled(make()))
-    keras.backend.clear_session()
+    keras.backend.clear_session(free_memory=False)
     with tpu.shapes_only():
         model = compiled(make())
         in_the_block = program_of(model)
@@ -76,7 +76,7 @@ def test_a_model_larger_than_any_machine_is_planned():
 
 
 def test_a_value_is_refused(tmp_path: Path):
-    keras.backend.clear_session()
+    keras.backend.clear_session(free_memory=False)
     with tpu.shapes_only():
         model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)], name="net")
         model.compile(keras.optimizers.Adam(0.01), "mse")

@@ -73,11 +73,11 @@ optimizers = {
 maps, differences = json.loads(sys.argv[1]), {}
 for (name, optimizer), (title, keys) in zip(optimizers.items(), maps.items(), strict=True):
     parallel = keras.distribution.ModelParallel(layout_map=layout_map(keys), batch_dim_name="batch")
-    keras.utils.clear_session()  # Otherwise the optimizer of the second model has another name.
+    keras.utils.clear_session(free_memory=False)  # Otherwise the optimizer of the second model has another name.
     with parallel.scope():
         model = make(optimizer)
         theirs = {v.path: axes_of(v.value) for v in (*model.variables, *model.optimizer.variables)}
-    keras.utils.clear_session()
+    keras.utils.clear_session(free_memory=False)
     placed = place(tpu.program.of(make(optimizer), batch_size=8), resolve(parallel, None, 8))
     ours = dict(zip(state_names(placed), map(list, placed.placement.specs), strict=False))
     ours = {path: spec if any(spec) else [] for path, spec in ours.items()}

@@ -21,8 +21,6 @@ from anytpu.errors import DataError, FileError, SettingError
 from anytpu.train.checkpoint import Checkpoints, SavePolicy, Saver, Snapshot
 from forked import python
 
-pytestmark = pytest.mark.optimized
-
 X = np.random.default_rng(0).normal(size=(24, 3)).astype("float32")
 Y = X.sum(axis=1, keepdims=True)
 

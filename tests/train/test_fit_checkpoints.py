@@ -28,8 +28,6 @@ from checkpointed_fit import Ended
 from cli.commands import anytpu
 from forked import python
 
-pytestmark = pytest.mark.optimized
-
 PROGRAM = Path(checkpointed_fit.__file__)
 VARIANTS = ("arrays", "dataset", "stream", "spanning", "fsdp", "generator", "sequences", "outside")
 

@@ -12,8 +12,6 @@ from jax.sharding import PartitionSpec
 import anytpu as tpu
 from anytpu.errors import SettingError, StrategyError
 
-pytestmark = pytest.mark.optimized
-
 X = np.random.default_rng(0).normal(size=(37, 32)).astype("float32")
 Y = np.random.default_rng(1).integers(0, 3, 37)
 

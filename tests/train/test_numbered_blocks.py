@@ -56,7 +56,7 @@ class Backbone(keras.Model):
 
 
 def deep(number: int, rank: int | None = None) -> Any:
-    keras.backend.clear_session()  # The names of the optimizer's arrays begin anew.
+    keras.backend.clear_session(free_memory=False)  # The names of the optimizer's arrays begin anew.
     model = Backbone(number, name="deep")
     if rank is not None:
         for layer in model._flatten_layers(include_self=False):

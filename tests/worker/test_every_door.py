@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import anytpu as tpu
 from anytpu.errors import WorkerLostError
 from anytpu.system import shutdown_tpu_system
 from estimator_samples import input_fn, model_fn
+from forked import python
 from source_tree import ROOT
 from test_examples import PRINTS
 from worker.worker_process import WorkerProcess
@@ -31,7 +31,7 @@ def test_an_example(worker: WorkerProcess, name: str, tmp_path: Path):
     shutdown_tpu_system()  # The worker serves one program at a time.
     environment = {**os.environ, "HOME": str(tmp_path), "JAX_PLATFORMS": "cpu", "TPU_NAME": worker.url}
     words = [] if name.startswith("03") else ["--smoke"]
-    command = [sys.executable, str(ROOT / "examples" / f"{name}.py"), *words]
+    command = [*python(), str(ROOT / "examples" / f"{name}.py"), *words]
     ran = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=200)
     assert ran.returncode == 0, ran.stderr
     for pattern in PRINTS[name]:

@@ -6,7 +6,6 @@ import contextlib
 import re
 import socket
 import subprocess
-import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -35,7 +34,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]
 
 
 def shown_status(url: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "anytpu", "worker", "status", url]
+    command = [*python(), "-m", "anytpu", "worker", "status", url]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 

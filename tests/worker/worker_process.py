@@ -1,4 +1,4 @@
-"""A real `anytpu worker` in a process of its own."""
+"""A real `anytpu worker` in a process of its own; its children fork from the server of `forked.py`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
+
+# `-m anytpu` whose children are started by another executable.
+START = "import sys; sys.executable = sys.argv.pop(1); from anytpu.cli import main; sys.exit(main())"
+
 
 class WorkerProcess:
     """A worker on a free port of the loopback address, with its token and certificate in a folder."""
 
     def __init__(self, folder: Path, *words: str) -> None:
         self.log = folder / "worker.log"
+        command = [sys.executable, "-c", START, str(forked.executable(folder))]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "anytpu", "worker", "--port", "0", "--host", "127.0.0.1", *words],
+                [*command, "worker", "--port", "0", "--host", "127.0.0.1", *words],
                 env={**os.environ, "XDG_CONFIG_HOME": str(folder)},
                 stdout=subprocess.PIPE,
                 stderr=log,

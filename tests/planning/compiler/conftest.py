@@ -4,6 +4,14 @@ from pathlib import Path
 
 import pytest
 
+import recorded_compilations
+
+
+@pytest.fixture(autouse=True)
+def compiler_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No recorded answers."""
+    monkeypatch.setattr(recorded_compilations, "is_used", False)
+
 
 @pytest.fixture(autouse=True)
 def cache_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
