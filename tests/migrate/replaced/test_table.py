@@ -22,7 +22,7 @@ from error_texts import error_text
 # What shuts the system down comes last: the strategy that the others share does not survive it.
 ROWS = sorted((row for rows in replacements().values() for row in rows), key=lambda row: "shutdown" in row.new)
 PRELUDE = """
-import absl.app, absl.flags, absl.logging, fsspec, logging, os, jax, keras, optax, numpy as np, anytpu as tpu
+import absl.app, absl.flags, absl.logging, fsspec, functools, logging, os, jax, keras, optax, numpy as np, anytpu as tpu
 from keras import backend as K
 """
 # Keras 3.15's own `Variable.__array__` has no copy keyword, which NumPy 2 warns of.

@@ -41,7 +41,7 @@ def plan_log_paths(edits: Edits) -> None:
     if "accuracy" not in metrics or "acc" in metrics:
         return
     for call, name in edits.tree.calls():
-        path = argument_of(call, 0, "filepath") if name.endswith("callbacks.ModelCheckpoint") else None
+        path = argument_of(call, name, "filepath") if name.endswith("callbacks.ModelCheckpoint") else None
         parts = edits.tree.sources(path.value) if path is not None else ()
         for text in (text for part in parts for text in edits.tree.nodes(part) if isinstance(text, cst.SimpleString)):
             edits.compose(text, lambda updated: updated.with_changes(value=_ACC_KEY.sub(r"{\1accuracy", updated.value)))
@@ -51,7 +51,7 @@ def _metric_texts(edits: Edits) -> list[cst.SimpleString]:
     """Return the strings that name metrics in calls of `compile`, also through a variable."""
     compiled = edits.tree.method_calls("compile")
     passed = [
-        argument_of(call, at, key) for call, _ in compiled for at, key in ((2, "metrics"), (-1, "weighted_metrics"))
+        argument_of(call, "keras.Model.compile", key) for call, _ in compiled for key in ("metrics", "weighted_metrics")
     ]
     values = [part for argument in passed if argument is not None for part in edits.tree.sources(argument.value)]
     strings = [text for value in values for text in edits.tree.nodes(value) if isinstance(text, cst.SimpleString)]

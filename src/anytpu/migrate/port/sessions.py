@@ -41,6 +41,7 @@ def _plan(edits: Edits, block: cst.With, item: cst.WithItem) -> None:
         fetched = call.args[0].value if call is not None and call.args else None
         if use not in rewritten and _old_name(tree, fetched) is None:
             edits.say(tree.statement(use), advice_of(rules()["Session"]))
+            edits.mark(tree.parent(use) or use)
     if len(rewritten) == len(uses) and uses and len(block.items) == 1 and isinstance(block.body, cst.IndentedBlock):
         edits.put_body(block, item)
 

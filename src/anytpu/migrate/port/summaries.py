@@ -58,8 +58,8 @@ def plan_summaries(edits: Edits) -> None:
 
 def _print(edits: Edits, call: cst.Call) -> None:
     """Turn `tf.summary.scalar(name, value, step=step)` into a `print` of the three."""
-    name, value = argument_of(call, 0, "name"), argument_of(call, 1, "data", "tensor")
-    step = argument_of(call, 2, "step")
+    name, value = (argument_of(call, "summary.scalar", *names) for names in (("name",), ("data", "tensor")))
+    step = argument_of(call, "summary.scalar", "step")
     if name is None or value is None:
         return
     parts = {"name": name, "value": value} | ({"step": step} if step is not None else {})
