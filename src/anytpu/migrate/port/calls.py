@@ -121,9 +121,13 @@ def _plan(edits: Edits, node: cst.Name | cst.Attribute, name: str, key: str, row
         for argument in called.args if called is not None else ():
             if "array" in edits.values.of(argument.value):
                 edits.say(argument, advice("rate of a step"))
+    if key in ("__version__", "VERSION") and (name != key or tree.around(node, cst.Comparison, cst.Assert) is not None):
+        edits.say(node, advice("version of TensorFlow"))
     is_first = tree.is_of_first(node)
     if name == "image.resize_images" or (name == "image.resize" and is_first):
         edits.say(called or node, advice("half a pixel"), "note")
+    if name == "keras.optimizers.RMSprop" and (is_first or tree.keras_name(node) is not None):
+        edits.say(called or node, advice("epsilon of RMSprop"), "note")
     call = called if row.how == "call" and key == name else None
     old = old_function(tree, name, called)
     if call is not None and ((host and fill(edits, call, row, host, old=old)) or fill(edits, call, row, old=old)):

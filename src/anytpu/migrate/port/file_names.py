@@ -41,13 +41,17 @@ def plan_file_names(edits: Edits) -> None:
 def _plan_lambdas(edits: Edits) -> None:
     """Let Keras load the lambdas of a program that has `Lambda` layers of them, as TensorFlow did."""
     layers = [call for call, name in edits.tree.calls() if name == "keras.layers.Lambda" and call.args]
-    if not any(isinstance(layer.args[0].value, cst.Lambda) for layer in layers):
+    functions = [layer.args[0].value for layer in layers if isinstance(layer.args[0].value, cst.Lambda)]
+    if not functions:
         return
+    uses_library = any(edits.tree.library_name(node) for function in functions for node in edits.tree.nodes(function))
     for call, name in edits.tree.calls():
         is_load = name in ("keras.models.load_model", "keras.saving.load_model")
         if is_load and argument_of(call, "", "safe_mode") is None:
             edits.compose(call, lambda updated: with_argument(updated, "safe_mode", cst.Name("False")))
             edits.say(call, advice("file with lambdas"), "note")
+            if uses_library:
+                edits.say(call, advice("lambda in a file"))
 
 
 def _file(edits: Edits, call: cst.Call, what: tuple[str, str] | None) -> tuple[str, Any] | None:

@@ -12,7 +12,7 @@ from anytpu.migrate.port.arguments import keyword_of, lambda_in_parentheses
 from anytpu.migrate.port.edits import Edits
 from anytpu.migrate.port.filling import apply_to_member
 from anytpu.migrate.port.rules import rules
-from anytpu.migrate.replaced.table import Replacement, advice, facts
+from anytpu.migrate.replaced.table import Replacement, advice, advice_of, facts
 
 _UNPACKED = ("map", "filter", "flat_map", "interleave")
 """Methods of tf.data that unpack a tuple element into the parameters of their function."""
@@ -35,6 +35,8 @@ def plan_methods(edits: Edits) -> None:
             # optax optimizers have no `minimize`; `tpu.CrossShardOptimizer` adds it.
             inner = node.value
             edits.compose(inner, lambda updated: edits.expression("tpu.CrossShardOptimizer({inner})", inner=updated))
+        elif edits.values.of(node.value) == {"optax"} and node.attr.value not in ("init", "update"):
+            edits.say(call or node, advice_of(rules()[".compute_gradients"]))
         elif m.matches(node, m.Attribute(m.Subscript(), m.Name("value"))) and _is_size(edits, node.value):
             edits.put(node, lambda updated: updated.value)
 
@@ -42,14 +44,16 @@ def plan_methods(edits: Edits) -> None:
 def _row_of(edits: Edits, node: cst.Attribute) -> Replacement | None:
     """Return the row for a member of any object.
 
-    A row ".eval(feed_dict)" is for calls with this keyword, ".eval(first)" for calls without arguments in programs for
-    TensorFlow 1, and ".shape.rank" for this member of a shape.
+    A row ".eval(feed_dict)" is for calls with this keyword, ".eval(first)" for calls with nothing or a dictionary in
+    programs for TensorFlow 1, and ".shape.rank" for this member of a shape.
     """
     name, call = node.attr.value, edits.tree.parent_call(node)
     made = node.value.func if isinstance(node.value, cst.Call) else node.value
     keys = [f".{made.attr.value}.{name}"] if isinstance(made, cst.Attribute) else []
-    keys += [f".{name}({keyword_of(argument)})" for argument in (call.args if call is not None else ())]
-    keys += [f".{name}(first)"] if call is not None and not call.args and edits.tree.is_for_first else []
+    arguments = call.args if call is not None else ()
+    keys += [f".{name}({keyword_of(argument)})" for argument in arguments]
+    is_fed = call is not None and all(isinstance(argument.value, cst.Dict) for argument in arguments)
+    keys += [f".{name}(first)"] if is_fed and edits.tree.is_for_first else []
     return next((rules()[key] for key in (*keys, f".{name}") if key in rules()), None)
 
 

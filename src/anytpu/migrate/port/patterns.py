@@ -32,6 +32,8 @@ from anytpu.migrate.replaced.table import advice, facts
 _ORDERING = ("control_dependencies", "Graph", "get_default_graph")
 _SETS_RATE = re.compile(r"LearningRateScheduler|ReduceLROnPlateau|set_value\(|\.(lr|learning_rate)\s*=|keras_to_tpu")
 _ACTIVATIONS = ("", "activation", "recurrent_activation")
+_COUNTS = ("units", "filters", "input_dim", "output_dim")
+"""Numbers of a layer: Keras 3 takes integers of Python alone."""
 _STEPS = ("steps", "steps_per_epoch", "validation_steps")
 _BATCHES = m.Call(
     args=[
@@ -268,6 +270,10 @@ def _plan_keywords(edits: Edits) -> None:
                     edits.say(argument, advice("stored activation"))
         if name.endswith("layers.Embedding"):
             _plan_length(edits, call)
+        count = argument_of(call, name, *_COUNTS) if ".layers." in name else None
+        made = edits.tree.sources(count.value) if count is not None else ()
+        if any(isinstance(part, cst.Call) and edits.tree.numpy_name(part.func) for part in made):
+            edits.compose(count.value, lambda updated: edits.expression("int({count})", count=updated))
         if name.endswith("TFRecordWriter") and len(call.args) == 2:
             row = dataclasses.replace(rules()["io.TFRecordWriter"], parameters={"path": None, "options": None})
             fill(edits, call, row, "tpu.pipeline.RecordWriter({path}, {options})")

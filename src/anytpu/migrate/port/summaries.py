@@ -10,8 +10,7 @@ import libcst.matchers as m
 
 from anytpu.migrate.port.arguments import argument_of
 from anytpu.migrate.port.edits import Edits
-from anytpu.migrate.port.rules import rules
-from anytpu.migrate.replaced.table import advice, advice_of
+from anytpu.migrate.replaced.table import advice
 
 _MAKERS = ("summary.create_file_writer", "contrib.summary.create_file_writer")
 
@@ -31,7 +30,7 @@ def plan_summaries(edits: Edits) -> None:
         function = tree.function(node)
         if edits.values.is_traced(node):
             if function not in traced:
-                edits.say(tree.parent_call(node) or node, advice_of(rules()["summary"]))
+                edits.say(tree.parent_call(node) or node, advice("print in a step"))
             traced.add(function)
             edits.leave(node)
         elif name == "summary.scalar" and (call := tree.parent_call(node)) is not None:
