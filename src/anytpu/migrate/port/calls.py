@@ -18,6 +18,7 @@ from anytpu.migrate.port.arguments import argument_of, keyword_of
 from anytpu.migrate.port.edits import Edits
 from anytpu.migrate.port.filling import fill, fill_as_function
 from anytpu.migrate.port.fitting import fit_arguments
+from anytpu.migrate.port.kinds import TENSORS
 from anytpu.migrate.port.rules import new_name, rule_of, rules
 from anytpu.migrate.port.signatures import names_by_position, required
 from anytpu.migrate.port.tree import Tree, head
@@ -128,6 +129,10 @@ def _plan(edits: Edits, node: cst.Name | cst.Attribute, name: str, key: str, row
         edits.say(called or node, advice("half a pixel"), "note")
     if name == "keras.optimizers.RMSprop" and (is_first or tree.keras_name(node) is not None):
         edits.say(called or node, advice("epsilon of RMSprop"), "note")
+    if called is not None and name.endswith(("zeros_like", "ones_like")) and called.args and not is_in_numpy:
+        like = called.args[0].value
+        if edits.values.of(like).isdisjoint(TENSORS):  # It may be a variable, which these functions refuse.
+            edits.compose(like, lambda updated: edits.expression("keras.ops.convert_to_tensor({x})", x=updated))
     call = called if row.how == "call" and key == name else None
     old = old_function(tree, name, called)
     if call is not None and ((host and fill(edits, call, row, host, old=old)) or fill(edits, call, row, old=old)):

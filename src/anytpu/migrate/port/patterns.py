@@ -271,8 +271,8 @@ def _plan_keywords(edits: Edits) -> None:
         if name.endswith("layers.Embedding"):
             _plan_length(edits, call)
         count = argument_of(call, name, *_COUNTS) if ".layers." in name else None
-        made = edits.tree.sources(count.value) if count is not None else ()
-        if any(isinstance(part, cst.Call) and edits.tree.numpy_name(part.func) for part in made):
+        calls = [part for part in edits.tree.sources(count and count.value) if isinstance(part, cst.Call)]
+        if count is not None and any(edits.tree.numpy_name(made.func) for made in calls):
             edits.compose(count.value, lambda updated: edits.expression("int({count})", count=updated))
         if name.endswith("TFRecordWriter") and len(call.args) == 2:
             row = dataclasses.replace(rules()["io.TFRecordWriter"], parameters={"path": None, "options": None})
