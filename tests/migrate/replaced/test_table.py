@@ -88,6 +88,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "variable": keras.Variable(1.0),
         "losses": np.ones(8, "float32"),
         "scores": np.ones(8, "float32"),
+        "columns": {"x": np.ones(8, "float32"), "y": np.ones(8, "float32")},
         "loss": np.float32(1.0),
         "mode": "train",
         "config": tpu.RunConfig(),

@@ -67,7 +67,7 @@ def row_of_call(tree: Tree, name: str, call: cst.Call | None) -> tuple[str, Repl
     calls whose arguments after the first are these, and "argsort('ASCENDING')" for those with this direction. A row
     "random.uniform(integers)" is for calls with an integer type. A row "constant(strings)" is for calls with a string
     in the first argument, and "random.shuffle(files)" for those with a list of files. A row "f(3 by position)" is for
-    calls with so many arguments by position, and a row "f(shuffle=True)" for those with this argument.
+    calls with so many arguments by position. A row "f(shuffle=True)" is for those with this argument.
     """
     codes = [(keyword_of(argument), tree.code(argument.value)) for argument in call.args] if call is not None else []
     positions = names_by_position(old_api.parameters(old_function(tree, name, call) or ""))

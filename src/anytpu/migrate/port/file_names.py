@@ -22,6 +22,10 @@ _OLD_ENDING = re.compile(r"(\.weights)?\.(h5|hdf5|hdf|ckpt|tf)$")
 def plan_file_names(edits: Edits) -> None:
     """Plan the endings of all names of files that the program saves, and of those that it loads again."""
     calls = list(edits.tree.all(cst.Call))
+    for call, method in edits.tree.method_calls("save"):
+        members = edits.values.own_members(method.value)
+        if members and "get_config" not in members and edits.values.is_a(method.value, "keras.Model"):
+            edits.say(call, advice("class of a saved model"))
     saved = [name for call in calls if (name := _file(edits, call, _written(edits, call))) is not None]
     loaded = [name for call in calls if (name := _file(edits, call, _read(edits, call))) is not None]
     names = {_text(literal): kind for kind, literal in saved if kind != "converted"}

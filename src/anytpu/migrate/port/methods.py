@@ -44,8 +44,8 @@ def plan_methods(edits: Edits) -> None:
 def _row_of(edits: Edits, node: cst.Attribute) -> Replacement | None:
     """Return the row for a member of any object.
 
-    A row ".eval(feed_dict)" is for calls with this keyword, ".eval(first)" for calls with nothing or a dictionary in
-    programs for TensorFlow 1, and ".shape.rank" for this member of a shape.
+    A row ".eval(feed_dict)" is for calls with this keyword. In programs for TensorFlow 1 a row ".eval(first)" is for
+    calls with nothing or a dictionary. A row ".shape.rank" is for this member of a shape.
     """
     name, call = node.attr.value, edits.tree.parent_call(node)
     made = node.value.func if isinstance(node.value, cst.Call) else node.value
