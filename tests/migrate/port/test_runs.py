@@ -38,22 +38,6 @@ def test_a_condition_of_a_data_set_is_pythons():
     assert "(x if np.float32(rng.uniform(0, 1, [])) < 2.0 else nothing()) + 0.0" in ported(GIVEN + text).new
 
 
-def test_both_branches_of_a_step_draw():
-    text = (
-        "strategy = tf.distribute.get_strategy()\n"
-        "def noisy(x):\n    return x + tf.random.normal(tf.shape(x))\n"
-        "@tf.function\n"
-        "def step(x):\n    return tf.cond(tf.random.uniform([]) < 0.5, lambda: noisy(x), lambda: x)\n"
-        "strategy.run(step, args=(np.zeros(2, 'float32'),))\n"
-    )
-    names = names_of(text)
-    strategy = tpu.connect("virtual", cores=2)
-    with strategy.scope():
-        results = [strategy.run(names["step"], args=(np.zeros(2, "float32"),)).values for _ in range(8)]
-    changed = [bool(np.any(value)) for values in results for value in values]
-    assert any(changed) and not all(changed)
-
-
 def test_an_array_of_numpy_is_indexed_in_a_loop():
     text = (
         "names = np.arange(10)\n"

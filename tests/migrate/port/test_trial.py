@@ -60,6 +60,14 @@ def test_an_import_that_keras_3_lacks_is_listed_where_it_is_used(tmp_path: Path)
     assert (trial.line, trial.is_listed) == (2, True)
 
 
+def test_a_module_of_a_package_imports_its_neighbours(tmp_path: Path):
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "part.py").write_text("size = 3\n")
+    assert trial_of(package, "import part\nfrom . import part as same\nfrom package.part import size\n") == Trial()
+
+
 def test_a_trial_works_in_a_copy_of_the_folder(tmp_path: Path):
     (tmp_path / "weights").write_text("mine")
     text = "print(open('weights').read(), file=open('weights', 'w')); open('new', 'w'); raise SystemExit(0)\n"

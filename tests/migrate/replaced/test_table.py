@@ -22,7 +22,8 @@ from error_texts import error_text
 # What shuts the system down comes last: the strategy that the others share does not survive it.
 ROWS = sorted((row for rows in replacements().values() for row in rows), key=lambda row: "shutdown" in row.new)
 PRELUDE = """
-import absl.app, absl.flags, absl.logging, fsspec, logging, os, jax, keras, optax, numpy as np, anytpu as tpu
+import absl.app, absl.flags, absl.logging, fsspec, functools, logging, os, re
+import jax, keras, optax, numpy as np, anytpu as tpu
 from keras import backend as K
 """
 # Keras 3.15's own `Variable.__array__` has no copy keyword, which NumPy 2 warns of.
@@ -86,6 +87,8 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "total": keras.ops.ones(2),
         "variable": keras.Variable(1.0),
         "losses": np.ones(8, "float32"),
+        "scores": np.ones(8, "float32"),
+        "columns": {"x": np.ones(8, "float32"), "y": np.ones(8, "float32")},
         "loss": np.float32(1.0),
         "mode": "train",
         "config": tpu.RunConfig(),
@@ -195,7 +198,8 @@ def _run(row: Replacement, given: dict[str, Any]) -> None:
         (
             "Session",
             "anytpu has no Session: in place of tf.Session write `strategy.run(train_step, args=(x, y))` (there are no "
-            "sessions: a function of arrays is a step, and strategy.run runs it on every core). "
+            "sessions: a function of arrays is a step, with layers that are made before it, and strategy.run runs it "
+            "on every core). "
             "`anytpu docs migrate` has the rest",
         ),
         (

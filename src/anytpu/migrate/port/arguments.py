@@ -6,13 +6,25 @@ from typing import Any
 
 import libcst as cst
 
+from anytpu.migrate.port import old_api
+from anytpu.migrate.port.signatures import names_by_position
+
 _LOOSE = cst.BinaryOperation | cst.IfExp | cst.Comparison | cst.BooleanOperation
 
 
-def argument_of(call: cst.Call, position: int, *names: str) -> Any:
-    """Return an argument of a call, by its position from 0 or one of its keywords; None if it is missing."""
+def argument_of(call: cst.Call, function: str, *names: str) -> Any:
+    """Return an argument of a call by one of its names; None if it is missing.
+
+    Args:
+        call: the call.
+        function: the old name of its function, whose record has the positions; "" for keywords alone.
+        names: names of the argument, also those that it had in TensorFlow 1.
+    """
+    recorded = {old_api.public_name(function, is_first=is_first) or "" for is_first in (False, True)}
+    positions = [names_by_position(old_api.parameters(name)) for name in recorded]
     for index, argument in enumerate(call.args):
-        if argument.keyword.value in names if argument.keyword else index == position:
+        own = [keyword_of(argument)] if argument.keyword else [at[index] for at in positions if index < len(at)]
+        if not set(own).isdisjoint(names):
             return argument
     return None
 

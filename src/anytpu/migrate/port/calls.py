@@ -18,6 +18,7 @@ from anytpu.migrate.port.arguments import argument_of, keyword_of
 from anytpu.migrate.port.edits import Edits
 from anytpu.migrate.port.filling import fill, fill_as_function
 from anytpu.migrate.port.fitting import fit_arguments
+from anytpu.migrate.port.kinds import TENSORS
 from anytpu.migrate.port.rules import new_name, rule_of, rules
 from anytpu.migrate.port.signatures import names_by_position, required
 from anytpu.migrate.port.tree import Tree, head
@@ -65,7 +66,8 @@ def row_of_call(tree: Tree, name: str, call: cst.Call | None) -> tuple[str, Repl
     both. A row "split(sizes)" is for calls with a list as the second argument. A row "linalg.band_part(-1, 0)" is for
     calls whose arguments after the first are these, and "argsort('ASCENDING')" for those with this direction. A row
     "random.uniform(integers)" is for calls with an integer type. A row "constant(strings)" is for calls with a string
-    in the first argument, and "random.shuffle(files)" for those with a list of files.
+    in the first argument, and "random.shuffle(files)" for those with a list of files. A row "f(3 by position)" is for
+    calls with so many arguments by position. A row "f(shuffle=True)" is for those with this argument.
     """
     codes = [(keyword_of(argument), tree.code(argument.value)) for argument in call.args] if call is not None else []
     positions = names_by_position(old_api.parameters(old_function(tree, name, call) or ""))
@@ -80,6 +82,7 @@ def row_of_call(tree: Tree, name: str, call: cst.Call | None) -> tuple[str, Repl
     variants += ["floats"] if any(_FLOATS.search(code) for _, code in codes) else []
     variants += ["strings"] if call is not None and call.args and m.findall(call.args[0], m.SimpleString()) else []
     variants += [", ".join(code for _, code in codes[1:])] if call is not None else []
+    variants += [f"{sum(not keyword for keyword, _ in codes)} by position", *(f"{name}={code}" for name, code in named)]
     rows = (rules().get(f"{name}({variant})") for variant in variants)
     special = next((row for row in rows if row is not None), None)
     return (name, special) if special is not None else rule_of(name)
@@ -101,7 +104,7 @@ def _has_files(tree: Tree, call: cst.Call) -> bool:
 
 def _has_sizes(tree: Tree, call: cst.Call) -> bool:
     """Return whether a call splits into parts of given sizes, not into a number of equal parts."""
-    argument = argument_of(call, 1, "num_or_size_splits")
+    argument = argument_of(call, "split", "num_or_size_splits")
     values = tree.sources(argument.value) if argument is not None else ()
     return any(m.matches(part, _SIZES) or m.matches(part, _REPEATED) for part in values)
 
@@ -119,9 +122,17 @@ def _plan(edits: Edits, node: cst.Name | cst.Attribute, name: str, key: str, row
         for argument in called.args if called is not None else ():
             if "array" in edits.values.of(argument.value):
                 edits.say(argument, advice("rate of a step"))
+    if key in ("__version__", "VERSION") and (name != key or tree.around(node, cst.Comparison, cst.Assert) is not None):
+        edits.say(node, advice("version of TensorFlow"))
     is_first = tree.is_of_first(node)
     if name == "image.resize_images" or (name == "image.resize" and is_first):
         edits.say(called or node, advice("half a pixel"), "note")
+    if name == "keras.optimizers.RMSprop" and (is_first or tree.keras_name(node) is not None):
+        edits.say(called or node, advice("epsilon of RMSprop"), "note")
+    if called is not None and name.endswith(("zeros_like", "ones_like")) and called.args and not is_in_numpy:
+        like = called.args[0].value
+        if edits.values.of(like).isdisjoint(TENSORS):  # It may be a variable, which these functions refuse.
+            edits.compose(like, lambda updated: edits.expression("keras.ops.convert_to_tensor({x})", x=updated))
     call = called if row.how == "call" and key == name else None
     old = old_function(tree, name, called)
     if call is not None and ((host and fill(edits, call, row, host, old=old)) or fill(edits, call, row, old=old)):
@@ -175,9 +186,7 @@ def _rename(
         after = known.declared(new) if new is not None else None
         positions = names_by_position(after)
         optional = "".join(positions[len(required(after)) :][:1]) if host else ""
-        is_label = not name.startswith("keras.") and "name" not in positions
-        keywords = {**({"name": None} if is_label else {}), **row.keywords}
-        fit_arguments(edits, called, old, new, keywords=keywords, shown=target, by_keyword=optional)
+        fit_arguments(edits, called, old, new, keywords=row.keywords, shown=target, by_keyword=optional)
 
 
 def _gone(name: str) -> str:

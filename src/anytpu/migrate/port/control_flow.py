@@ -1,7 +1,7 @@
 """Rewrite the control flow that TensorFlow compiled: `tf.cond`, `tf.while_loop` and loops over `tf.range`.
 
 Rule: a loop over `tf.range` that only runs a step becomes `strategy.run_steps`, and any other one Python's own. So does
-a condition on the host. In a step that draws random numbers both branches run.
+a condition on the host. One whose branches draw random numbers in a step is listed.
 """
 
 from __future__ import annotations
@@ -13,14 +13,10 @@ import libcst.matchers as m
 
 from anytpu.migrate.port.arguments import argument_of, in_parentheses
 from anytpu.migrate.port.edits import Edits
-from anytpu.migrate.port.kinds import TENSORS
-from anytpu.migrate.port.rules import new_name
 from anytpu.migrate.port.seeds import is_random
 from anytpu.migrate.port.tree import Tree, parameter_names
-from anytpu.migrate.replaced.table import advice, facts
+from anytpu.migrate.replaced.table import advice
 
-_PURE = ("keras.ops.", "keras.random.", "keras.activations.", "keras.losses.")
-_ONE = cst.Name | cst.Call | cst.Subscript | cst.BinaryOperation | cst.UnaryOperation | cst.BaseNumber
 _LOOSE = cst.IfExp | cst.Lambda | cst.Tuple | cst.NamedExpr
 _NEXT_ITEM = m.Element(m.Call(m.Name("next"), [m.Arg(m.SaveMatchedNode(m.DoNotCare(), "iterator"))]))
 _NEXT_ITEMS = m.OneOf(m.Tuple([_NEXT_ITEM]), m.List([_NEXT_ITEM]))
@@ -46,31 +42,22 @@ def plan_branches(edits: Edits) -> None:
 
 
 def _plan_condition(edits: Edits, call: cst.Call) -> None:
-    """Make a condition on the host Python's own; draw in both branches of a step, and choose.
-
-    A generator of seeds cannot change inside a branch that JAX traces.
-    """
-    test = argument_of(call, 0, "pred")
-    branches = [argument_of(call, 1, "true_fn", "fn1"), argument_of(call, 2, "false_fn", "fn2")]
+    """Make a condition on the host Python's own; list one that draws in a step: JAX traces both branches once."""
+    test = argument_of(call, "cond", "pred")
+    branches = [argument_of(call, "cond", "true_fn", "fn1"), argument_of(call, "cond", "false_fn", "fn2")]
     if test is None or None in branches:
         return
     passed = [branch.value for branch in branches]
-    if edits.values.is_host(call):
-        template = "{true} if {test} else {false}"
-    elif any(_draws(edits, branch) for branch in passed):
-        template = "keras.ops.where({test}, {true}, {false})"
-        if not all(_is_one_array(edits, branch) for branch in passed):  # `where` runs both.
+    if not edits.values.is_host(call):
+        if any(_draws(edits, branch) for branch in passed):
             edits.say(call, advice("random branch"))
-            return
-    else:
         return
 
     def chosen(_: cst.Call) -> cst.BaseExpression:
         true, false = (_value_of(edits, branch) for branch in passed)
-        new = edits.expression(template, test=_tight(edits.rebuilt(test.value)), true=true, false=false)
+        new = cst.IfExp(_tight(edits.rebuilt(test.value)), true, false)
         is_alone = isinstance(edits.tree.parent(call), cst.Assign | cst.Return | cst.Arg)
-        is_alone &= "\n" not in edits.tree.code(new)
-        return new if is_alone or isinstance(new, cst.Call) else in_parentheses(new)
+        return new if is_alone and "\n" not in edits.tree.code(new) else in_parentheses(new)
 
     edits.put(call, chosen, covers=call.func)
 
@@ -84,52 +71,6 @@ def _value_of(edits: Edits, branch: cst.BaseExpression) -> cst.BaseExpression:
 
 def _tight(part: cst.BaseExpression) -> cst.BaseExpression:
     return in_parentheses(part) if isinstance(part, _LOOSE) else part
-
-
-def _is_one_array(edits: Edits, branch: cst.BaseExpression) -> bool:
-    """Return whether a branch is a function that only returns one array: it changes nothing, whoever runs it."""
-    functions = [function.node for function in edits.values.functions(branch)]
-    for function in functions:  # It grows meanwhile.
-        result = _only_result(function)
-        if result is None or not _is_array(edits, result):
-            return False
-        for node in edits.tree.nodes(result):
-            if isinstance(node, cst.NamedExpr | cst.Await | cst.Yield | cst.Lambda):
-                return False
-            if isinstance(node, cst.Call) and not _library_function(edits, node):
-                called = [own.node for own in edits.values.functions(node.func)]
-                if not called:
-                    return False
-                functions += [own for own in called if own not in functions]
-    return bool(functions)
-
-
-def _only_result(function: cst.FunctionDef | cst.Lambda) -> cst.BaseExpression | None:
-    """Return what a function returns that does nothing else; None for another function."""
-    if isinstance(function, cst.Lambda):
-        return function.body
-    parts = [line.body if isinstance(line, cst.SimpleStatementLine) else [line] for line in function.body.body]
-    lines = [line for part in parts for line in part]
-    last = lines[-1] if lines else None
-    is_text = all(m.matches(line, m.Expr(m.SimpleString())) for line in lines[:-1])
-    return last.value if is_text and isinstance(last, cst.Return) else None
-
-
-def _library_function(edits: Edits, call: cst.Call) -> str:
-    """Return the new last name of a function that only computes; "" for another one."""
-    new = new_name(edits.tree.library_name(call.func) or "") or ""
-    last = new.rpartition(".")[2]
-    return last if new.startswith(_PURE) and last not in facts("functions")["run functions of the program"] else ""
-
-
-def _is_array(edits: Edits, value: cst.BaseExpression) -> bool:
-    """Return whether a value is one array or a number; False if it is not known."""
-    calls = [call for call in edits.tree.sources(value) if isinstance(call, cst.Call)]
-    names = [_library_function(edits, call) for call in calls if edits.tree.library_name(call.func)]
-    kinds = edits.values.of(value)
-    several = facts("functions")["may return several arrays"]
-    is_known = isinstance(value, cst.BaseNumber) or (bool(kinds) and kinds <= TENSORS)
-    return is_known and isinstance(value, _ONE) and all(name and name not in several for name in names)
 
 
 def _draws(edits: Edits, branch: cst.CSTNode) -> bool:
@@ -146,7 +87,7 @@ def _draws(edits: Edits, branch: cst.CSTNode) -> bool:
 
 def _plan_while_loop(edits: Edits, call: cst.Call) -> None:
     """Make tensors of the arrays of NumPy that a loop indexes by its variables: JAX traces the loop."""
-    passed = [argument_of(call, 0, "cond"), argument_of(call, 1, "body")]
+    passed = [argument_of(call, "while_loop", name) for name in ("cond", "body")]
     for function in (f.node for part in passed if part is not None for f in edits.values.functions(part.value)):
         variables = set(parameter_names(function))
         for item in (node for node in edits.tree.nodes(function) if isinstance(node, cst.Subscript)):

@@ -18,7 +18,7 @@ from anytpu.migrate.port.finding import Finding
 from anytpu.migrate.port.tree import Tree
 from anytpu.migrate.port.values import Values
 
-IMPORTS = ("tpu", "keras", "jax", "optax", "np", "fsspec", "os", "absl.app", "absl.flags", "absl.logging")
+IMPORTS = ("tpu", "keras", "jax", "optax", "np", "fsspec", "functools", "os", "absl.app", "absl.flags", "absl.logging")
 """Packages that inserted code may use; each is then imported."""
 
 _RUNS = m.Call() | m.NamedExpr() | m.Await() | m.Yield()

@@ -22,6 +22,10 @@ _OLD_ENDING = re.compile(r"(\.weights)?\.(h5|hdf5|hdf|ckpt|tf)$")
 def plan_file_names(edits: Edits) -> None:
     """Plan the endings of all names of files that the program saves, and of those that it loads again."""
     calls = list(edits.tree.all(cst.Call))
+    for call, method in edits.tree.method_calls("save"):
+        members = edits.values.own_members(method.value)
+        if members and "get_config" not in members and edits.values.is_a(method.value, "keras.Model"):
+            edits.say(call, advice("class of a saved model"))
     saved = [name for call in calls if (name := _file(edits, call, _written(edits, call))) is not None]
     loaded = [name for call in calls if (name := _file(edits, call, _read(edits, call))) is not None]
     names = {_text(literal): kind for kind, literal in saved if kind != "converted"}
@@ -41,45 +45,50 @@ def plan_file_names(edits: Edits) -> None:
 def _plan_lambdas(edits: Edits) -> None:
     """Let Keras load the lambdas of a program that has `Lambda` layers of them, as TensorFlow did."""
     layers = [call for call, name in edits.tree.calls() if name == "keras.layers.Lambda" and call.args]
-    if not any(isinstance(layer.args[0].value, cst.Lambda) for layer in layers):
+    functions = [layer.args[0].value for layer in layers if isinstance(layer.args[0].value, cst.Lambda)]
+    if not functions:
         return
+    uses_library = any(edits.tree.library_name(node) for function in functions for node in edits.tree.nodes(function))
     for call, name in edits.tree.calls():
         is_load = name in ("keras.models.load_model", "keras.saving.load_model")
-        if is_load and argument_of(call, -1, "safe_mode") is None:
+        if is_load and argument_of(call, "", "safe_mode") is None:
             edits.compose(call, lambda updated: with_argument(updated, "safe_mode", cst.Name("False")))
             edits.say(call, advice("file with lambdas"), "note")
+            if uses_library:
+                edits.say(call, advice("lambda in a file"))
 
 
-def _file(edits: Edits, call: cst.Call, what: tuple[str, int] | None) -> tuple[str, Any] | None:
+def _file(edits: Edits, call: cst.Call, what: tuple[str, str] | None) -> tuple[str, Any] | None:
     """Return the kind of a file and the literal that ends its name; None if no literal gives it."""
-    kind, position = what or ("", 0)
-    argument = argument_of(call, position, "filepath", "file_path") if what is not None else None
+    kind, function = what or ("", "")
+    argument = argument_of(call, function, "filepath") if what is not None else None
     literal = _literal(edits, argument.value) if argument is not None else None
     return (kind, literal) if literal is not None else None
 
 
-def _written(edits: Edits, call: cst.Call) -> tuple[str, int] | None:
-    """Return the kind of file that a call writes, and the position of the file's name; None if it writes none."""
+def _written(edits: Edits, call: cst.Call) -> tuple[str, str] | None:
+    """Return the kind of file that a call writes, and the old name of its function; None if it writes none."""
     library_name = edits.tree.library_name(call.func)
     if library_name == "keras.models.save_model":
-        return "model", 1
+        return "model", library_name
     if library_name == "keras.callbacks.ModelCheckpoint":
-        only_weights = argument_of(call, -1, "save_weights_only")
+        only_weights = argument_of(call, library_name, "save_weights_only")
         is_weights = only_weights is not None and edits.tree.code(only_weights.value) == "True"
-        return ("weights" if is_weights else "checkpoint"), 0
+        return ("weights" if is_weights else "checkpoint"), library_name
     if isinstance(call.func, cst.Attribute) and edits.values.is_a(call.func.value, "keras.Model"):
         weights = "converted" if "converted" in edits.values.of(call.func.value) else "weights"
         kind = {"save": "model", "save_weights": weights}.get(call.func.attr.value)
-        return (kind, 0) if kind is not None else None
+        return (kind, f"keras.Model.{call.func.attr.value}") if kind is not None else None
     return None
 
 
-def _read(edits: Edits, call: cst.Call) -> tuple[str, int] | None:
-    """Return the kind of file that a call reads, and the position of the file's name; None if it reads none."""
+def _read(edits: Edits, call: cst.Call) -> tuple[str, str] | None:
+    """Return the kind of file that a call reads, and the old name of its function; None if it reads none."""
     if edits.tree.library_name(call.func) == "keras.models.load_model":
-        return "loaded model", 0
+        return "loaded model", "keras.models.load_model"
     if isinstance(call.func, cst.Attribute) and call.func.attr.value == "load_weights":
-        return ("converted" if "converted" in edits.values.of(call.func.value) else "loaded weights"), 0
+        kind = "converted" if "converted" in edits.values.of(call.func.value) else "loaded weights"
+        return kind, "keras.Model.load_weights"
     return None
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Mapping
 from typing import Any
 
 import libcst as cst
 
 from anytpu.migrate.port import old_api
-from anytpu.migrate.port.arguments import in_parentheses, keyword_of
+from anytpu.migrate.port.arguments import in_parentheses, keyword_of, with_keyword
 from anytpu.migrate.port.edits import Edits
 from anytpu.migrate.port.signatures import is_default, names_by_position
-from anytpu.migrate.replaced.table import Replacement
+from anytpu.migrate.replaced.table import Replacement, advice_of
 
 _LOWER = ("mode", "padding", "compression_type", "options")
 _WINDOWS = ("strides", "ksize")
@@ -27,13 +27,14 @@ def rename_attribute(edits: Edits, name: cst.Name, target: str) -> None:
     edits.put(name, lambda updated: updated.with_changes(value=target))
 
 
-def rename_keyword(edits: Edits, argument: cst.Arg, keywords: Mapping[str, str | None]) -> None:
-    """Rename or drop a keyword argument by a row's keywords."""
-    new = keywords.get(keyword_of(argument), "")
+def _keep(edits: Edits, argument: cst.Arg, new: str | None) -> None:
+    """Pass an argument by its new keyword, or drop it."""
     if new is None:
         edits.drop(argument)
-    elif new and argument.keyword is not None:
+    elif argument.keyword is not None:
         rename_attribute(edits, argument.keyword, new)
+    else:
+        edits.compose(argument, functools.partial(with_keyword, name=new))
 
 
 def fill(
@@ -60,11 +61,11 @@ def fill(
     sorted_arguments = _sort(edits, call, row, old)
     if sorted_arguments is None:
         return False
-    arguments, kept_keywords = sorted_arguments
-    if any(row.keywords[keyword_of(a)] is not None for a in kept_keywords) and not template.endswith(")"):
+    arguments, kept = sorted_arguments
+    if any(row.keywords[name] is not None for name in kept) and not template.endswith(")"):
         return False
-    for argument in kept_keywords:
-        rename_keyword(edits, argument, row.keywords)
+    for name, argument in kept.items():
+        _keep(edits, argument, row.keywords[name])
 
     # 2. The new code is made when the edits are applied, because its arguments have edits of their own.
     def filled(_: cst.Call) -> cst.BaseExpression:
@@ -76,7 +77,7 @@ def fill(
         others = {n: edits.rebuilt(part) for n, part in more.items()}
         used = {n: part for n, part in (defaults | values | others).items() if f"{{{n}}}" in template}
         used = {n: _operand(_adapted(part, n), n, template) for n, part in used.items()}
-        return _with_keywords(edits.expression(template, **used), [edits.rebuilt(a) for a in kept_keywords])
+        return _with_keywords(edits.expression(template, **used), [edits.rebuilt(a) for a in kept.values()])
 
     # 3. Plan it. What the template leaves out is handled by it; the parts that it keeps follow their own rules.
     if template == f"{{{OWNER}}}" and drop_self_assignment(edits, call):
@@ -104,6 +105,23 @@ def fill_as_function(edits: Edits, node: cst.Name | cst.Attribute, row: Replacem
     return True
 
 
+def apply_to_member(edits: Edits, node: cst.Attribute, row: Replacement, template: str = "") -> None:
+    """Apply a row to a method or another member of an object; list what it does not fit."""
+    call, template = edits.tree.parent_call(node), template or row.target
+    if row.how == "method":
+        rename_attribute(edits, node.attr, row.target)
+    elif row.how == "call" and call is None and not edits.tree.is_stored(node):
+        text = edits.tree.around(node, cst.FormattedString)
+        if text is not None and text.start[-1] == '"':
+            template = template.replace('"', "'")
+        edits.put(node, lambda updated: edits.expression(template, **{OWNER: updated.value}))
+        edits.mark(node)
+    elif row.how == "drop":
+        edits.drop_statement(node)
+    elif row.how != "same" and not (row.how == "call" and call is not None and fill(edits, call, row)):
+        edits.say(call or node, advice_of(row))
+
+
 def leave_out_method(edits: Edits, call: cst.Call) -> None:
     """Turn `dataset.cache()` into `dataset`, and remove a statement that only did that."""
     if not drop_self_assignment(edits, call):
@@ -122,10 +140,10 @@ def drop_self_assignment(edits: Edits, call: cst.Call) -> bool:
 
 def _sort(
     edits: Edits, call: cst.Call, row: Replacement, old: str | None
-) -> tuple[dict[str, cst.Arg], list[cst.Arg]] | None:
-    """Return the arguments of the template's parameters and the other keywords; None if one does not fit."""
+) -> tuple[dict[str, cst.Arg], dict[str, cst.Arg]] | None:
+    """Return the arguments of the template's parameters and those of the row's keywords; None if one does not fit."""
     arguments: dict[str, cst.Arg] = {}
-    kept_keywords: list[cst.Arg] = []
+    kept: dict[str, cst.Arg] = {}
     before = old_api.parameters(old) if old is not None else None
     own = _own_names(row, names_by_position(before))
     names = [*(own.values() or row.parameters), *([""] * len(call.args))]
@@ -135,21 +153,22 @@ def _sort(
         is_list = isinstance(argument.value, cst.List | cst.Tuple)
         if name in _ONLY_NUMBERS and is_list and f"cumsum({{{name}}})" not in row.target:
             return None
+        is_usual = is_default(before, name, edits.tree.code(argument.value))
         if argument.star:
             return None
-        if row.parameters.get(name) is not None and is_default(before, name, edits.tree.code(argument.value)):
+        if row.parameters.get(name) is not None and is_usual:
             edits.cover(argument)  # The row has a text for a missing argument, and so for its old default.
         elif name in row.parameters:
             arguments[name] = argument
-        elif keyword and name in row.keywords:
-            kept_keywords.append(argument)
-        elif row.keywords.get(name, "") is None or is_default(before, name, edits.tree.code(argument.value)):
+        elif name in row.keywords and not (is_usual and not keyword):
+            kept[name] = argument
+        elif is_usual or name == "name":
             edits.cover(argument)
         else:
             return None
     if any(default is None and name not in arguments for name, default in row.parameters.items()):
         return None
-    return arguments, kept_keywords
+    return arguments, kept
 
 
 def _own_names(row: Replacement, positions: list[str]) -> dict[str, str]:

@@ -67,15 +67,20 @@ def fit_arguments(
         if not name or edits.is_done(argument) or (argument.keyword is not None and edits.is_done(argument.keyword)):
             continue
         target = renamed.get(name, name)
+        if target is not None and accepted is not None and target not in accepted:
+            successors = facts("renamed arguments").get(name, ())
+            target = next((other for other in successors if other in accepted), target)
         is_gone = target is None or (accepted is not None and target not in accepted)
         code = edits.tree.code(argument.value)
         is_usual = is_default(before, name, code)
-        if target is None or (is_gone and (code == "None" or is_usual)) or (name == "reduction" and is_usual):
+        asks_nothing = code == "None" or is_usual or name in facts("functions")["arguments that change no number"]
+        if target is None or (is_gone and asks_nothing) or (name == "reduction" and is_usual):
             edits.drop(argument)
             is_moved = True
         elif is_gone:
             taken = ", ".join(sorted((accepted or frozenset()) - {""})[:_MAX_LISTED])
-            edits.say(argument, advice("refused argument", shown=shown, name=name, taken=taken))
+            hint = facts("gone arguments").get(name, f"its own are {taken}")
+            edits.say(argument, advice("refused argument", shown=shown, name=name, hint=hint))
             if not keyword:
                 edits.compose(argument, functools.partial(with_keyword, name=name))
                 is_moved = True
@@ -133,14 +138,14 @@ def _parts(value: Any) -> set[Any]:
 
 @functools.cache
 def old_class(owner: Definition) -> str | None:
-    """Return the recorded name of a class of Keras 3, or of the nearest class above it; None if there is none.
+    """Return the recorded name of the class that a class replaces, or the nearest class above it; None for none.
 
     Example:
         >>> old_class(known.find("keras.layers.Dense")), old_class(known.find("anytpu.pipeline.Dataset"))
-        ('keras.layers.Dense', None)
+        ('keras.layers.Dense', 'data.Dataset')
     """
     for definition in known.ancestors(owner):
         for name in old_api.names_ending(definition.name):
             if known.find(name) == definition:
                 return name
-    return None
+    return next((old for new, old in facts("owners").items() if known.is_below(owner, new)), None)

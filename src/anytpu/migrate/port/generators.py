@@ -17,8 +17,8 @@ def plan_generators(edits: Edits) -> None:
     for call, name in edits.tree.calls():
         if name != "data.Dataset.from_generator":
             continue
-        types = argument_of(call, 1, "output_types") or argument_of(call, -1, "output_signature")
-        shapes = argument_of(call, 2, "output_shapes")
+        types, shapes = (argument_of(call, name, key) for key in ("output_types", "output_shapes"))
+        types = types or argument_of(call, name, "output_signature")
         code = _converted(edits, types.value, "row") if types is not None else None
         if types is not None and code is None:
             edits.say(types, advice("types of a generator"))
@@ -46,7 +46,7 @@ def _converted(edits: Edits, types: cst.BaseExpression, part: str) -> str | None
             return None
         return f"{{{', '.join(f'{key}: {code}' for key, code in zip(keys, parts, strict=True))}}}"
     if isinstance(types, cst.Call) and edits.tree.old_name(types.func) == "TensorSpec":
-        dtype = argument_of(types, 1, "dtype")
+        dtype = argument_of(types, "TensorSpec", "dtype")
         return _converted(edits, dtype.value, part) if dtype is not None else f'np.asarray({part}, "float32")'
     name = (edits.tree.old_name(types) or "").removeprefix("dtypes.")
     text = types.evaluated_value if isinstance(types, cst.SimpleString) else name

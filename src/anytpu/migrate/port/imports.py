@@ -42,7 +42,7 @@ def plan_imports(edits: Edits) -> None:
 
 def _has_moved(module: str, node: cst.ImportFrom) -> bool:
     """Return whether an import from Keras 2 names something that Keras 3 has under another name."""
-    names = [] if isinstance(node.names, cst.ImportStar) else [f"{module}.{_full(alias)}" for alias in node.names]
+    names = [module] if isinstance(node.names, cst.ImportStar) else [f"{module}.{_full(alias)}" for alias in node.names]
     of_keras = [name for name in names if name.startswith("keras.")]
     return any(not exists(name) or _in_keras(name) not in (None, name) for name in of_keras)
 
@@ -71,7 +71,8 @@ def _plan_import(edits: Edits, node: cst.Import, needed: set[str]) -> None:
 
 def _plan_import_from(edits: Edits, node: cst.ImportFrom, module: str, needed: set[str]) -> None:
     if isinstance(node.names, cst.ImportStar):
-        keras = _in_keras(canonical(module))
+        old = canonical(module)
+        keras = _in_keras(old) or _in_keras(".".join(old.split(".")[:2]))  # of `keras.layers.convolutional`
         _replace(edits, node, [f"from {keras} import *"] if keras else [], is_same=not keras)
         return
     lines: dict[str, list[str]] = {}

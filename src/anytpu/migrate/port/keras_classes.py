@@ -52,7 +52,7 @@ def _plan_call(edits: Edits, call: cst.Call, has_own_loss: bool) -> None:
         # TensorFlow's compute_loss updates the metric "loss" too, and takes x first.
         assert isinstance(call.func, cst.Attribute)
         rename_attribute(edits, call.func.attr, "compiled_loss")
-        x = argument_of(call, 0, "x")
+        x = argument_of(call, "keras.Model.compute_loss", "x")
         if x is not None:
             edits.drop(x)
 

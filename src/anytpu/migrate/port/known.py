@@ -66,7 +66,7 @@ def exists(name: str) -> bool:
     if _module_path(home) is not None:
         return last in _bindings(home) or last in _lazy_names(home)
     owner = find(home)
-    return owner is not None and last in members(owner)
+    return owner is not None and owner.is_class and last in members(owner)
 
 
 @functools.cache
@@ -84,7 +84,7 @@ def find(name: str, hops: int = _MAX_HOPS) -> Definition | None:
         return None
     if _module_path(home) is None:
         owner = find(home, hops - 1)
-        return members(owner).get(last) if owner is not None else None
+        return members(owner).get(last) if owner is not None and owner.is_class else None
     return next(iter(_all_found(home, last, hops)), None)
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import functools
+import re
 
 import libcst as cst
 import libcst.matchers as m
 
 from anytpu.migrate.port.arguments import keyword_of, lambda_in_parentheses
 from anytpu.migrate.port.edits import Edits
-from anytpu.migrate.port.filling import fill, rename_attribute
+from anytpu.migrate.port.filling import apply_to_member
 from anytpu.migrate.port.rules import rules
-from anytpu.migrate.replaced.table import advice, advice_of, facts
+from anytpu.migrate.replaced.table import Replacement, advice, advice_of, facts
 
 _UNPACKED = ("map", "filter", "flat_map", "interleave")
 """Methods of tf.data that unpack a tuple element into the parameters of their function."""
@@ -22,36 +23,53 @@ def plan_methods(edits: Edits) -> None:
     for node in edits.tree.all(cst.Attribute):
         if edits.is_done(node) or edits.tree.old_name(node) is not None:
             continue
-        row = rules().get(f".{node.attr.value}")
-        call = edits.tree.parent_call(node)
-        if row is not None and row.how == "method" and call is not None:
-            rename_attribute(edits, node.attr, row.target)
-        elif row is not None and node.attr.value == "numpy":
+        row, call = _row_of(edits, node), edits.tree.parent_call(node)
+        if node.attr.value == "numpy":
             _plan_numpy(edits, node)
         elif node.attr.value == "SerializeToString" and "example" not in edits.values.of(node.value):
             if any(name == "train.Example" for _, name in edits.tree.chains()):
                 edits.say(call or node, advice("serialized example"))
-        elif row is not None and row.how == "call" and call is not None:
-            fill(edits, call, row)
-        elif row is not None and row.how == "hand":
-            edits.say(call or node, advice_of(row))
-        elif row is not None and row.how == "drop" and isinstance(edits.tree.parent(call or node), cst.Expr):
-            edits.drop_statement(node)
+        elif row is not None and (row.how != "drop" or isinstance(edits.tree.parent(call or node), cst.Expr)):
+            apply_to_member(edits, node, row)
         elif node.attr.value == "minimize" and edits.values.of(node.value) == {"optax"}:
             # optax optimizers have no `minimize`; `tpu.CrossShardOptimizer` adds it.
             inner = node.value
             edits.compose(inner, lambda updated: edits.expression("tpu.CrossShardOptimizer({inner})", inner=updated))
+        elif edits.values.of(node.value) == {"optax"} and node.attr.value not in ("init", "update"):
+            edits.say(call or node, advice_of(rules()[".compute_gradients"]))
+        elif m.matches(node, m.Attribute(m.Subscript(), m.Name("value"))) and _is_size(edits, node.value):
+            edits.put(node, lambda updated: updated.value)
+
+
+def _row_of(edits: Edits, node: cst.Attribute) -> Replacement | None:
+    """Return the row for a member of any object.
+
+    A row ".eval(feed_dict)" is for calls with this keyword. In programs for TensorFlow 1 a row ".eval(first)" is for
+    calls with nothing or a dictionary. A row ".shape.rank" is for this member of a shape.
+    """
+    name, call = node.attr.value, edits.tree.parent_call(node)
+    made = node.value.func if isinstance(node.value, cst.Call) else node.value
+    keys = [f".{made.attr.value}.{name}"] if isinstance(made, cst.Attribute) else []
+    arguments = call.args if call is not None else ()
+    keys += [f".{name}({keyword_of(argument)})" for argument in arguments]
+    is_fed = call is not None and all(isinstance(argument.value, cst.Dict) for argument in arguments)
+    keys += [f".{name}(first)"] if is_fed and edits.tree.is_for_first else []
+    return next((rules()[key] for key in (*keys, f".{name}") if key in rules()), None)
+
+
+def _is_size(edits: Edits, item: cst.BaseExpression) -> bool:
+    """Return whether an item is one of a shape, which TensorFlow 1 gave as a `Dimension` with a value."""
+    code = edits.tree.code(item.value) if isinstance(item, cst.Subscript) else ""
+    return bool(re.search(r"(shape(\(\))?|\.dims)$", code))
 
 
 def plan_arguments(edits: Edits) -> None:
-    """Drop arguments that only TensorFlow's methods have, such as `global_step` and `num_parallel_calls`."""
-    dropped, positions = facts("arguments that are dropped"), facts("positions before num_parallel_calls")
+    """Drop arguments that only TensorFlow's methods have, and unpack the tuples that functions of data sets get."""
+    dropped = facts("arguments that are dropped")
     for call in edits.tree.all(cst.Call):
         method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
-        is_dataset = isinstance(call.func, cst.Attribute) and edits.values.is_dataset(call.func.value)
-        behind = call.args[positions[method] :] if is_dataset and method in positions else ()
         for argument in call.args:
-            if argument in behind or keyword_of(argument) in dropped.get(method, ()):
+            if keyword_of(argument) in dropped.get(method, ()):
                 edits.drop(argument)
         passed = call.args[0].value if call.args and method in _UNPACKED else None
         if passed is not None and not edits.has_edit(passed) and takes_several(edits, passed):

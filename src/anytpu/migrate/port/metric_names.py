@@ -10,6 +10,7 @@ import libcst.matchers as m
 from anytpu.migrate.port import known
 from anytpu.migrate.port.arguments import argument_of, keyword_of
 from anytpu.migrate.port.edits import Edits
+from anytpu.migrate.port.tree import parameter_names
 from anytpu.migrate.replaced.table import advice
 
 _ACC_KEY = re.compile(r"\{(val_)?acc(?=[:}!])")
@@ -32,7 +33,7 @@ def plan_metric_names(edits: Edits) -> None:
         elif "accuracy" in metrics and "acc" not in metrics:
             _rename(edits, text, old.replace("acc", "accuracy"))
         elif {"acc", "accuracy"} <= metrics:
-            _plan_mixed(edits, text)
+            edits.say(text, advice("two names of accuracy"))
 
 
 def plan_log_paths(edits: Edits) -> None:
@@ -41,7 +42,7 @@ def plan_log_paths(edits: Edits) -> None:
     if "accuracy" not in metrics or "acc" in metrics:
         return
     for call, name in edits.tree.calls():
-        path = argument_of(call, 0, "filepath") if name.endswith("callbacks.ModelCheckpoint") else None
+        path = argument_of(call, name, "filepath") if name.endswith("callbacks.ModelCheckpoint") else None
         parts = edits.tree.sources(path.value) if path is not None else ()
         for text in (text for part in parts for text in edits.tree.nodes(part) if isinstance(text, cst.SimpleString)):
             edits.compose(text, lambda updated: updated.with_changes(value=_ACC_KEY.sub(r"{\1accuracy", updated.value)))
@@ -51,7 +52,7 @@ def _metric_texts(edits: Edits) -> list[cst.SimpleString]:
     """Return the strings that name metrics in calls of `compile`, also through a variable."""
     compiled = edits.tree.method_calls("compile")
     passed = [
-        argument_of(call, at, key) for call, _ in compiled for at, key in ((2, "metrics"), (-1, "weighted_metrics"))
+        argument_of(call, "keras.Model.compile", key) for call, _ in compiled for key in ("metrics", "weighted_metrics")
     ]
     values = [part for argument in passed if argument is not None for part in edits.tree.sources(argument.value)]
     strings = [text for value in values for text in edits.tree.nodes(value) if isinstance(text, cst.SimpleString)]
@@ -66,27 +67,29 @@ def _is_metric(edits: Edits, text: cst.SimpleString) -> bool:
     return not is_key and (not isinstance(call, cst.Call) or _is_compile(call))
 
 
+def plan_metric_functions(edits: Edits) -> None:
+    """Give the program's own metrics labels of (rows, 1), as Keras 2 did for predictions of (rows, 1)."""
+    passed = [argument_of(call, "keras.Model.compile", "metrics") for call, _ in edits.tree.method_calls("compile")]
+    parts = [part for argument in passed if argument is not None for part in edits.tree.sources(argument.value)]
+    elements = [node.value for part in parts for node in edits.tree.nodes(part) if isinstance(node, cst.Element)]
+    for function in dict.fromkeys(own.node for element in elements for own in edits.values.functions(element)):
+        names = parameter_names(function)
+        if isinstance(function, cst.Lambda) or len(names) != 2:
+            continue
+        labels, scores = names
+        test = f"len({labels}.shape) == 1 and len({scores}.shape) == 2"
+        code = f"{labels} = keras.ops.expand_dims({labels}, -1) if {test} else {labels}"
+        first = [line for line in edits.tree.nodes(function.body) if isinstance(line, cst.SimpleStatementLine)]
+        is_text = function.get_docstring() is not None
+        edits.insert_before(first[is_text], [edits.statement(code)])
+
+
 def _plan_class(edits: Edits, text: cst.SimpleString) -> None:
     """Name the metric of a class: Keras 2 logged "AUC" as "auc", Keras 3 logs it as "AUC"."""
     name = text.value[1:-1]
     if name[:1].isupper() and known.is_below(known.find(f"keras.metrics.{name}"), "keras.metrics.Metric"):
         words = re.sub("([a-z])([A-Z])", r"\1_\2", re.sub("(.)([A-Z][a-z0-9]+)", r"\1_\2", name))
         edits.put(text, lambda _: edits.expression(f'keras.metrics.{name}(name="{words.lower()}")'))
-
-
-def _plan_mixed(edits: Edits, text: cst.SimpleString) -> None:
-    """Look a log up under both names, where a program has both; list another use."""
-    item = edits.tree.around(text, cst.Subscript) if isinstance(edits.tree.parent(text), cst.Index) else None
-    other = text.value.replace("acc", "accuracy")
-    if item is None or edits.tree.is_stored(item):
-        edits.say(text, advice("two names of accuracy"), "note")
-        return
-    edits.put(
-        item,
-        lambda updated: edits.expression(
-            f"{{logs}}[{text.value} if {text.value} in {{logs}} else {other}]", logs=updated.value
-        ),
-    )
 
 
 def _is_compile(call: cst.Call) -> bool:
@@ -107,6 +110,9 @@ def _names_log(edits: Edits, text: cst.SimpleString) -> bool:
         if is_get and isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute):
             return _holds_logs(edits, call.func.value)
         return keyword_of(above) == "monitor"
+    if isinstance(above, cst.Element):  # for key in ["loss", "lr"]: history.history[key]
+        looked_up = [item for item in tree.all(cst.Subscript) if m.matches(item.slice[0].slice, m.Index(m.Name()))]
+        return any(_holds_logs(edits, item.value) for item in looked_up)
     item = tree.around(text, cst.Subscript) if isinstance(above, cst.Index) else None
     return item is not None and _holds_logs(edits, item.value)
 

@@ -95,8 +95,7 @@ def names_ending(last: str) -> tuple[str, ...]:
 def public_name(name: str, keywords: Iterable[str] = (), is_first: bool = False) -> str | None:
     """Return the recorded name for one of TensorFlow or Keras 2; None if it is not recorded.
 
-    A name of Keras may have a private home. A function that TensorFlow 1 had with other arguments has two records: the
-    first that takes all keywords is meant.
+    A function that TensorFlow 1 had with other arguments has two records: the first that names all keywords is meant.
 
     Args:
         name: a canonical name.
@@ -104,22 +103,16 @@ def public_name(name: str, keywords: Iterable[str] = (), is_first: bool = False)
         is_first: whether the program is one for TensorFlow 1.
 
     Example:
-        >>> public_name("keras.layers.core.Dense"), public_name("keras.ops.sum"), public_name("placeholder")
+        >>> public_name("keras.layers.Dense"), public_name("keras.ops.sum"), public_name("placeholder")
         ('keras.layers.Dense', None, 'compat.v1.placeholder')
         >>> public_name("argmax", is_first=True), public_name("argmax"), public_name("argmax", ["dimension"])
         ('compat.v1.argmax', 'argmax', 'compat.v1.argmax')
     """
-    home, _, last = name.rpartition(".")
-    names = [name]
-    if name.startswith("keras.") and "." in home:
-        names.append(f"keras.{home.split('.')[1]}.{last}")
-    old = [f"compat.v1.{public}" for public in names]
-    names = [*old, *names] if is_first else [*names, *old]
+    names = [f"compat.v1.{name}", name] if is_first else [name, f"compat.v1.{name}"]
     recorded = [public for public in names if is_recorded(public)]
-    return next((public for public in recorded if _takes(public, keywords)), recorded[0] if recorded else None)
+    return next((public for public in recorded if _names(public) >= set(keywords)), recorded[0] if recorded else None)
 
 
-def _takes(name: str, keywords: Iterable[str]) -> bool:
+def _names(name: str) -> set[str]:
     found = parameters(name)
-    every = (*found.posonlyargs, *found.args, *found.kwonlyargs) if found is not None else ()
-    return found is not None and (found.kwarg is not None or {part.arg for part in every} >= set(keywords))
+    return {part.arg for part in (*found.posonlyargs, *found.args, *found.kwonlyargs)} if found is not None else set()

@@ -25,7 +25,6 @@ from anytpu.migrate.port.filling import OWNER, fill, leave_out_method, rename_at
 from anytpu.migrate.port.fitting import STORES_MODEL
 from anytpu.migrate.port.resolvers import plan_resolvers
 from anytpu.migrate.port.rules import new_name, rule_of, rules
-from anytpu.migrate.port.seeds import functions_of_lambdas
 from anytpu.migrate.port.sessions import plan_sessions
 from anytpu.migrate.port.tree import parameter_names
 from anytpu.migrate.replaced.table import advice, facts
@@ -33,6 +32,8 @@ from anytpu.migrate.replaced.table import advice, facts
 _ORDERING = ("control_dependencies", "Graph", "get_default_graph")
 _SETS_RATE = re.compile(r"LearningRateScheduler|ReduceLROnPlateau|set_value\(|\.(lr|learning_rate)\s*=|keras_to_tpu")
 _ACTIVATIONS = ("", "activation", "recurrent_activation")
+_COUNTS = ("units", "filters", "input_dim", "output_dim")
+"""Numbers of a layer: Keras 3 takes integers of Python alone."""
 _STEPS = ("steps", "steps_per_epoch", "validation_steps")
 _BATCHES = m.Call(
     args=[
@@ -93,8 +94,6 @@ def plan_patterns(edits: Edits) -> None:
             _plan_member(edits, node)
     # Variables come last: the edits above may remove their only reader.
     _plan_unread(edits)
-    _plan_registration(edits)
-    _plan_verbosity(edits)
 
 
 def _orders(edits: Edits, item: cst.BaseExpression) -> bool:
@@ -121,7 +120,7 @@ def _plan_apply(edits: Edits) -> None:
 def _plan_decay(edits: Edits) -> None:
     """Turn the `decay` of an optimizer of Keras 2 into the schedule that it stood for."""
     for call, name in edits.tree.calls():
-        decay, rate = argument_of(call, -1, "decay"), argument_of(call, 0, "lr", "learning_rate")
+        decay, rate = argument_of(call, "", "decay"), argument_of(call, name, "lr", "learning_rate")
         if decay is None or not known.is_below(known.find(new_name(name) or ""), "keras.optimizers.Optimizer"):
             continue
         is_zero = bool(re.fullmatch(r"0(\.0*)?", edits.tree.code(decay.value)))
@@ -175,7 +174,7 @@ def _plan_specification(edits: Edits, method: cst.Attribute) -> None:
 def _plan_compile(edits: Edits) -> None:
     """Give `compile` an optimizer of Keras in place of TensorFlow 1's, which `tf.keras` took too."""
     for call, _ in edits.tree.method_calls("compile"):
-        optimizer = argument_of(call, 0, "optimizer")
+        optimizer = argument_of(call, "keras.Model.compile", "optimizer")
         for made in edits.tree.sources(optimizer.value) if optimizer is not None else ():
             row = rules().get(f"compile.{edits.tree.old_name(made.func)}") if isinstance(made, cst.Call) else None
             if row is not None and isinstance(made, cst.Call):
@@ -193,12 +192,9 @@ def _plan_steps(edits: Edits) -> None:
                 edits.compose(argument.value, lambda steps: edits.expression("int(np.ceil({steps}))", steps=steps))
 
 
-def _is_quotient(edits: Edits, value: cst.BaseExpression, hops: int = 3) -> bool:
-    if isinstance(value, cst.BinaryOperation):
-        parts = (value.left, value.right) if isinstance(value.operator, cst.Add | cst.Subtract | cst.Multiply) else ()
-        return isinstance(value.operator, cst.Divide) or any(_is_quotient(edits, part, hops) for part in parts)
-    values = edits.tree.values_assigned_to(value.value) if isinstance(value, cst.Name) and hops else []
-    return any(_is_quotient(edits, assigned, hops - 1) for assigned in values)
+def _is_quotient(edits: Edits, value: cst.BaseExpression) -> bool:
+    sources = [part for part in edits.tree.sources(value) if isinstance(part, cst.BinaryOperation)]
+    return any(m.findall(source, m.BinaryOperation(operator=m.Divide())) for source in sources)
 
 
 def _plan_cache(edits: Edits) -> None:
@@ -227,7 +223,7 @@ def _is_repeated(edits: Edits, call: cst.Call) -> bool:
 def _plan_window(edits: Edits) -> None:
     """Turn `window(...)` and the `flat_map(lambda w: w.batch(...))` behind it into `tpu.pipeline.windows`."""
     for call, method in edits.tree.method_calls("window", "flat_map"):
-        whole = argument_of(call, 3, "drop_remainder")
+        whole = argument_of(call, "data.Dataset.window", "drop_remainder")
         if not edits.values.is_dataset(method.value):
             continue
         if method.attr.value == "window":
@@ -244,7 +240,7 @@ def _is_whole_window(edits: Edits, call: cst.Call) -> bool:
     """Return whether `flat_map` puts each window into one batch, so that nothing is left to do."""
     match = m.extract(call, _BATCHES)
     made = [c for c in edits.tree.all(cst.Call) if m.matches(c.func, m.Attribute(attr=m.Name("window")))]
-    sizes = [size for window in made if (size := argument_of(window, 0, "size")) is not None]
+    sizes = [size for window in made if (size := argument_of(window, "data.Dataset.window", "size")) is not None]
     if match is None or not sizes:
         return False
     size: Any = match["size"]
@@ -254,16 +250,16 @@ def _is_whole_window(edits: Edits, call: cst.Call) -> bool:
 def _list_computed_step(edits: Edits) -> None:
     """List a schedule of an expression such as `global_step * batch_size`: optax and Keras call it with the step."""
     for call, name in edits.tree.calls():
-        step = argument_of(call, 0 if name.endswith("constant") else 1, "global_step", "x")
+        step = argument_of(call, name, "global_step", "x")
         if name.endswith(_SCHEDULES) and step is not None and isinstance(step.value, cst.BinaryOperation):
             edits.say(call, advice("computed step", step=edits.tree.code(step.value)))
             edits.leave(call)
 
 
 def _plan_keywords(edits: Edits) -> None:
-    """Write the names of layers without slashes, which Keras 3 refuses, and leave out `period=1`, its default."""
+    """Write the names of layers without slashes, which Keras 3 refuses, and hard_sigmoid as Keras 2 computed it."""
     for call, name in edits.tree.calls():
-        label = argument_of(call, -1, "name") if ".layers." in name or name in ("keras.Input", "keras.Model") else None
+        label = argument_of(call, "", "name") if ".layers." in name or name in ("keras.Input", "keras.Model") else None
         if label is not None:
             _plan_label(edits, label.value)
         for argument in (arg for arg in call.args if ".layers." in name and keyword_of(arg) in _ACTIVATIONS):
@@ -274,12 +270,10 @@ def _plan_keywords(edits: Edits) -> None:
                     edits.say(argument, advice("stored activation"))
         if name.endswith("layers.Embedding"):
             _plan_length(edits, call)
-        period = argument_of(call, 6, "period") if name.endswith("callbacks.ModelCheckpoint") else None
-        if period is not None and edits.tree.code(period.value) == "1":
-            edits.drop(period)
-        elif period is not None and (keyword_of(period) or isinstance(period.value, cst.Integer)):
-            edits.say(period, advice("period in epochs"))
-            edits.cover(period)
+        count = argument_of(call, name, *_COUNTS) if ".layers." in name else None
+        calls = [part for part in edits.tree.sources(count and count.value) if isinstance(part, cst.Call)]
+        if count is not None and any(edits.tree.numpy_name(made.func) for made in calls):
+            edits.compose(count.value, lambda updated: edits.expression("int({count})", count=updated))
         if name.endswith("TFRecordWriter") and len(call.args) == 2:
             row = dataclasses.replace(rules()["io.TFRecordWriter"], parameters={"path": None, "options": None})
             fill(edits, call, row, "tpu.pipeline.RecordWriter({path}, {options})")
@@ -312,7 +306,7 @@ def _names_layer(edits: Edits, text: cst.SimpleString) -> bool:
 
 def _plan_length(edits: Edits, call: cst.Call) -> None:
     """Give an Embedding its `input_shape`: a Sequential of Keras 2 that started with one was built, of any length."""
-    length = argument_of(call, 7, "input_length")
+    length = argument_of(call, "keras.layers.Embedding", "input_length")
     has_shape = any(keyword_of(argument).endswith("input_shape") for argument in call.args)
     if length is not None and not isinstance(length.value, cst.Tuple | cst.List):
         edits.compose(length.value, lambda updated: edits.expression("({length},)", length=updated))
@@ -337,7 +331,7 @@ def _is_first_layer(edits: Edits, call: cst.Call) -> bool:
 
 def _plan_mode(edits: Edits, call: cst.Call, name: str) -> None:
     """Write the mode that Keras 2 chose by the name of a metric: Keras 3 asks the metric, and most have none."""
-    monitor, mode = (argument_of(call, -1, key) for key in ("monitor", "mode"))
+    monitor, mode = (argument_of(call, name, key) for key in ("monitor", "mode"))
     if monitor is None or (mode is not None and edits.tree.code(mode.value)[1:-1] != "auto"):
         return
     metric = edits.tree.code(monitor.value)[1:-1]
@@ -360,7 +354,7 @@ def _plan_first_input(edits: Edits, node: cst.Attribute) -> None:
     """
     match: Any = m.extract(node, _FIRST_INPUT)
     made = edits.tree.sources(match["model"]) if isinstance(match["model"], cst.Name) else []
-    inputs = [argument_of(call, 0, "inputs") for call in made if isinstance(call, cst.Call)]
+    inputs = [argument_of(call, "keras.Model", "inputs") for call in made if isinstance(call, cst.Call)]
     is_single = not any(part is not None and isinstance(part.value, cst.List | cst.Tuple | cst.Dict) for part in inputs)
     is_single |= edits.values.is_a(match["model"], "keras.Sequential")
     template = "{model}.inputs[0]" if is_single else "{model}.layers[0].output"
@@ -372,7 +366,7 @@ def _plan_named_input(edits: Edits, node: cst.Attribute) -> None:
     """Turn `model.get_layer("x").input` into the output of the layer, if the program has an `Input` of that name."""
     match: Any = m.extract(node, _NAMED_INPUT)
     inputs = [call for call in edits.tree.all(cst.Call) if m.matches(call.func, _INPUT)]
-    names = [argument_of(call, -1, "name") for call in inputs]
+    names = [argument_of(call, "keras.Input", "name") for call in inputs]
     if any(name is not None and edits.tree.code(name.value)[1:-1] == match["name"].value[1:-1] for name in names):
         rename_attribute(edits, node.attr, "output")
 
@@ -381,7 +375,7 @@ def _plan_adapt(edits: Edits) -> None:
     """Give `adapt` of a layer the values of a data set as an array: Keras 3 takes data sets of TensorFlow only."""
     code = "np.concatenate([np.atleast_1d(part) for part in {data}])"
     for call, _ in edits.tree.method_calls("adapt"):
-        data = argument_of(call, 0, "data")
+        data = argument_of(call, "keras.layers.Normalization.adapt", "data")
         if data is not None and edits.values.is_dataset(data.value):
             edits.compose(data.value, lambda updated: edits.expression(code, data=updated))
 
@@ -389,7 +383,7 @@ def _plan_adapt(edits: Edits) -> None:
 def _plan_rate(edits: Edits) -> None:
     """Give LearningRateScheduler a float: Keras 3 takes no tensor."""
     for call, name in edits.tree.calls():
-        passed = argument_of(call, 0, "schedule") if name.endswith("callbacks.LearningRateScheduler") else None
+        passed = argument_of(call, name, "schedule") if name.endswith("callbacks.LearningRateScheduler") else None
         functions = edits.values.functions(passed.value) if passed is not None else ()
         function = next((f.node for f in functions if "array" in edits.values.returned(f.node)), None)
         if passed is not None and function is not None:
@@ -426,22 +420,6 @@ def _list_foreign(edits: Edits, node: cst.ImportFrom | cst.Import) -> None:
             edits.say(node, text)
 
 
-def _plan_registration(edits: Edits) -> None:
-    """Register the functions and layers of a model that is converted: a conversion makes its layers again by name."""
-    names = [new_name(name) for _, name in edits.tree.chains()]
-    if "tpu.keras_to_tpu_model" not in names:
-        return
-
-    def registered(updated: Any) -> Any:
-        decorator = cst.Decorator(edits.expression("keras.saving.register_keras_serializable()"))
-        return updated.with_changes(decorators=[*updated.decorators, decorator])
-
-    in_lambdas = functions_of_lambdas(edits)
-    for node in edits.tree.all(cst.ClassDef, cst.FunctionDef):
-        if node in in_lambdas or (isinstance(node, cst.ClassDef) and edits.values.is_layer(node)):
-            edits.compose(node, registered)
-
-
 def _plan_unread(edits: Edits) -> None:
     """Remove the variables that only removed code reads: update operations, options of data sets, signatures."""
     for node, name in edits.tree.chains():
@@ -462,16 +440,6 @@ def _plan_unread(edits: Edits) -> None:
             calls = [edits.tree.around(use, cst.Call) for use in uses]
             if uses and all(call is not None and edits.tree.old_name(call.func) == "function" for call in calls):
                 edits.drop_statement(made)
-
-
-def _plan_verbosity(edits: Edits) -> None:
-    """Keep the level of the log where a program writes lines that the default level hides."""
-    names = [name for _, name in edits.tree.chains()]
-    if not any(re.match(r"logging\.(info|debug|log|vlog)", name) for name in names):
-        return
-    for node, name in edits.tree.chains():
-        if name == "logging.set_verbosity":
-            edits.put(node, lambda _: edits.expression("absl.logging.set_verbosity"), covers=node)
 
 
 def _is_left_out(edits: Edits, use: cst.Name) -> bool:

@@ -12,7 +12,7 @@ from anytpu.migrate.port.imports import plan_imports
 from anytpu.migrate.port.iterators import plan_iterators
 from anytpu.migrate.port.keras_classes import plan_metric_resets, plan_model_steps, plan_optimizers, plan_schedules
 from anytpu.migrate.port.methods import plan_arguments, plan_methods
-from anytpu.migrate.port.metric_names import plan_log_paths, plan_metric_names
+from anytpu.migrate.port.metric_names import plan_log_paths, plan_metric_functions, plan_metric_names
 from anytpu.migrate.port.patterns import plan_patterns
 from anytpu.migrate.port.seeds import plan_seeds
 from anytpu.migrate.port.sizes import plan_sizes
@@ -40,6 +40,7 @@ PLANS = (
     plan_arguments,
     plan_file_names,
     plan_log_paths,
+    plan_metric_functions,
     plan_uses,
     plan_calls,
     plan_methods,

@@ -43,7 +43,7 @@ def _plan_resolver(edits: Edits, node: cst.Name | cst.Attribute) -> None:
     if call is None:
         edits.put(node, lambda _: edits.expression(target), covers=node)
         return
-    tpu = argument_of(call, 0, "tpu")
+    tpu = argument_of(call, "distribute.cluster_resolver.TPUClusterResolver", "tpu")
     is_kept = tpu is not None and not _is_worker(tree, tpu.value)
     removed = [argument for argument in call.args if not (argument is tpu and is_kept)]
     if removed:

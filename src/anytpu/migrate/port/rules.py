@@ -54,7 +54,7 @@ def new_name(old: str) -> str | None:
     target = row.target.partition("(")[0].replace("*", old.rpartition(".")[2])
     name = target + old.removeprefix(key)
     if name.partition(".")[0] == "keras":
-        return keras_name(name)
+        return name if row.target == "keras.__version__" else keras_name(name)
     return name if name and exists(name) else None
 
 

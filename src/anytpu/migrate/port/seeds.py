@@ -31,7 +31,7 @@ def plan_seeds(edits: Edits) -> None:
         call, function = tree.parent_call(node), tree.function(node)
         if call is None or function is None or not is_random(edits, node) or edits.values.is_host(node):
             continue
-        given = argument_of(call, -1, "seed")
+        given = argument_of(call, "", "seed")
         if given is not None and edits.values.is_a(given.value, "keras.random.SeedGenerator"):
             continue
         if isinstance(function, cst.FunctionDef) and function.name.value in ("__init__", "build"):

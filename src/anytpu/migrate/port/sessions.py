@@ -10,9 +10,9 @@ from __future__ import annotations
 import libcst as cst
 
 from anytpu.migrate.port.edits import Edits
-from anytpu.migrate.port.rules import rules
+from anytpu.migrate.port.rules import rule_of, rules
 from anytpu.migrate.port.tree import Tree
-from anytpu.migrate.replaced.table import advice_of
+from anytpu.migrate.replaced.table import Replacement, advice_of
 
 _SESSIONS = ("Session", "InteractiveSession", "train.MonitoredTrainingSession")
 _GRAPH = ("placeholder", "placeholder_with_default", "Variable", "get_variable")
@@ -40,9 +40,19 @@ def _plan(edits: Edits, block: cst.With, item: cst.WithItem) -> None:
         call = tree.parent_call(tree.parent(use) or use)
         fetched = call.args[0].value if call is not None and call.args else None
         if use not in rewritten and _old_name(tree, fetched) is None:
-            edits.say(tree.statement(use), advice_of(rules()["Session"]))
+            edits.say(tree.statement(use), advice_of(_row_of_use(tree, use, fetched)))
+            edits.mark(tree.parent(use) or use)
     if len(rewritten) == len(uses) and uses and len(block.items) == 1 and isinstance(block.body, cst.IndentedBlock):
         edits.put_body(block, item)
+
+
+def _row_of_use(tree: Tree, use: cst.Name, fetched: cst.BaseExpression | None) -> Replacement:
+    """Return the row for what a session runs, where a variable has it, or for the function that gets the session."""
+    above = tree.around(use, cst.Call)
+    saver = above.func if above is not None and isinstance(tree.parent(use), cst.Arg) else None
+    values = tree.sources(saver.value) if isinstance(saver, cst.Attribute) else tree.sources(fetched)
+    found = (rule_of(name) for value in values if (name := _old_name(tree, value)) not in (None, "get_variable"))
+    return next((rule[1] for rule in found if rule is not None and rule[1].how == "hand"), rules()["Session"])
 
 
 def _plan_use(edits: Edits, use: cst.Name) -> bool:

@@ -60,7 +60,7 @@ def _plan_assignment(edits: Edits, node: cst.AugAssign) -> None:
 def _plan_resize(edits: Edits, call: cst.Call) -> None:
     """Make a tuple of a computed size, since a model that is saved takes no arrays as settings."""
     name = edits.tree.old_name(call.func) or ""
-    size = argument_of(call, 1, "size", "target_height") if name.startswith("image.resize") else None
+    size = argument_of(call, name, "size", "target_height") if name.startswith("image.resize") else None
     if size is not None and edits.values.of(size.value) == SIZE and not edits.values.is_host(call):
         edits.compose(size.value, lambda updated: edits.expression("tuple(map(int, {size}))", size=updated))
 

@@ -10,8 +10,7 @@ import libcst.matchers as m
 
 from anytpu.migrate.port.arguments import argument_of
 from anytpu.migrate.port.edits import Edits
-from anytpu.migrate.port.rules import rules
-from anytpu.migrate.replaced.table import advice, advice_of
+from anytpu.migrate.replaced.table import advice
 
 _MAKERS = ("summary.create_file_writer", "contrib.summary.create_file_writer")
 
@@ -31,7 +30,7 @@ def plan_summaries(edits: Edits) -> None:
         function = tree.function(node)
         if edits.values.is_traced(node):
             if function not in traced:
-                edits.say(tree.parent_call(node) or node, advice_of(rules()["summary"]))
+                edits.say(tree.parent_call(node) or node, advice("print in a step"))
             traced.add(function)
             edits.leave(node)
         elif name == "summary.scalar" and (call := tree.parent_call(node)) is not None:
@@ -58,8 +57,8 @@ def plan_summaries(edits: Edits) -> None:
 
 def _print(edits: Edits, call: cst.Call) -> None:
     """Turn `tf.summary.scalar(name, value, step=step)` into a `print` of the three."""
-    name, value = argument_of(call, 0, "name"), argument_of(call, 1, "data", "tensor")
-    step = argument_of(call, 2, "step")
+    name, value = (argument_of(call, "summary.scalar", *names) for names in (("name",), ("data", "tensor")))
+    step = argument_of(call, "summary.scalar", "step")
     if name is None or value is None:
         return
     parts = {"name": name, "value": value} | ({"step": step} if step is not None else {})

@@ -283,8 +283,8 @@ def _is_per_row(tree: Tree, tape: _Tape) -> bool:
         assigned = [part for line in tape.body for part in tree.nodes(line) if tree.target_code(part) == code]
     value: Any = assigned[-1].value if assigned else None
     if isinstance(value, cst.Call):
-        axis = argument_of(value, 1, "axis")
         name = tree.old_name(value.func) or ""
+        axis = argument_of(value, name, "axis")
         return name.rpartition(".")[2].startswith("reduce_") and axis is not None and tree.code(axis.value) != "None"
     return isinstance(value, cst.Subscript) and isinstance(value.slice[0].slice, cst.Slice)
 

@@ -62,6 +62,19 @@ def canonical(name: str) -> str:
     return _VERSION.sub("", name) or "tensorflow"
 
 
+def public(name: str) -> str:
+    """Return the public name of one of Keras 2 that has a private home.
+
+    Example:
+        >>> public("keras.layers.embeddings.Embedding"), public("keras.layers.no.Such")
+        ('keras.layers.Embedding', 'keras.layers.no.Such')
+    """
+    parts = name.split(".")
+    short = ".".join([*parts[:2], parts[-1]])
+    is_private = len(parts) > 3 and parts[0] == "keras" and not old_api.is_recorded(name)
+    return short if is_private and old_api.is_recorded(short) else name
+
+
 class Tree:
     """A program with its scopes, parents and positions.
 
@@ -79,6 +92,9 @@ class Tree:
         self._contexts = wrapper.resolve(ExpressionContextProvider)
         self._scopes = wrapper.resolve(ScopeProvider)
         self._nodes = list(_below(self.module))
+        stars = [node.module for node in self.all(cst.ImportFrom) if isinstance(node.names, cst.ImportStar)]
+        modules = [self.code(module) for module in stars if module is not None]
+        self._stars = [name for name in modules if TENSORFLOW.match(name) or name.partition(".")[0] == "keras"]
         self._variables = [node for node in self._nodes if isinstance(node, cst.Name) and self._is_variable(node)]
         self._assigned: dict[str, list[cst.BaseExpression]] = {}
         for assign in self.all(cst.Assign):
@@ -122,12 +138,12 @@ class Tree:
         """Return the canonical name that a dotted name resolves to, or None if it is not TensorFlow's."""
         names = self._imported(node)
         # A name with two bindings, of which one is not TensorFlow's, is left to the author.
-        return canonical(min(names)) if names and all(map(TENSORFLOW.match, names)) else None
+        return public(canonical(min(names))) if names and all(map(TENSORFLOW.match, names)) else None
 
     def keras_name(self, node: cst.CSTNode) -> str | None:
         """Return the full name of a dotted name imported from the package keras itself, or None."""
         names = self._imported(node)
-        return min(names) if names and all(name.partition(".")[0] == "keras" for name in names) else None
+        return public(min(names)) if names and all(name.partition(".")[0] == "keras" for name in names) else None
 
     def is_numpy(self, node: cst.CSTNode) -> bool:
         """Return whether an expression is a variable that holds what functions of NumPy return."""
@@ -153,6 +169,9 @@ class Tree:
             return []
         lazy: Any = self._qualified.get(node)
         names: Any = lazy() if callable(lazy) else lazy or ()
+        if self._stars and (not names or all(name.source is QualifiedNameSource.BUILTIN for name in names)):
+            full_names = [f"{module}.{self.code(node)}" for module in self._stars]
+            return [name for name in full_names if old_api.is_recorded(public(canonical(name)))][-1:]
         return [name.name if name.source is QualifiedNameSource.IMPORT else "" for name in names]
 
     def chains(self) -> Iterator[tuple[cst.Name | cst.Attribute, str]]:

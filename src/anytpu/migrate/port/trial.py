@@ -61,21 +61,24 @@ def tried(program: Ported, path: Path, limit_s: int = LIMIT_S, others: Mapping[P
         others: other programs, which this one may import: they are ported beside it.
     """
     with tempfile.TemporaryDirectory(prefix="anytpu-port-") as temporary:
-        # 1. A copy of the program's folder, in which the new program is in the place of the old one.
-        folder = Path(temporary) / "folder"
-        _copy(path.resolve().parent, folder)
+        # 1. A copy of the folder, or of that of the whole package, with the new program in the place of the old one.
+        folder, home = Path(temporary) / "folder", path.resolve().parent
+        while (home / "__init__.py").is_file():
+            home = home.parent
+        _copy(home, folder)
         for other, beside in (others or {}).items():
-            if other.suffix == ".py" and other.resolve().is_relative_to(path.resolve().parent):
-                (folder / other.resolve().relative_to(path.resolve().parent)).write_text(beside.new, encoding="utf-8")
-        target, result = folder / f"{path.stem}.py", Path(temporary) / "result.json"
+            if other.suffix == ".py" and other.resolve().is_relative_to(home):
+                (folder / other.resolve().relative_to(home)).write_text(beside.new, encoding="utf-8")
+        target = (folder / path.resolve().relative_to(home)).with_suffix(".py")
         target.unlink(missing_ok=True)
         target.write_text(MAGIC.sub(r"\1pass  # \2", program.new), encoding="utf-8")
         # 2. Run it in another process, for a limited time.
-        command = [sys.executable, "-m", "anytpu.migrate.port.trial_run", str(result), str(target)]
+        result = Path(temporary) / "result.json"
+        command = [sys.executable, "-m", "anytpu.migrate.port.trial_run", str(result), str(folder), str(target)]
         with open(Path(temporary) / "output", "wb") as output:
             try:
                 run = subprocess.run(
-                    command, cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=limit_s
+                    command, cwd=target.parent, stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=limit_s
                 )
             except subprocess.TimeoutExpired:
                 return Trial(seconds=limit_s)

@@ -214,9 +214,16 @@ class _Missing:
 # Phase 4: run.
 
 
-def run_program(code: str, path: str) -> dict[str, Any]:
-    """Run a program as `__main__`; return its failure as "line" and "error", or an empty dictionary."""
+def run_program(code: str, path: str, home: str = "") -> dict[str, Any]:
+    """Run a program as `__main__`; return its failure as "line" and "error", or an empty dictionary.
+
+    A module of a package in the folder `home` runs as `python -m` runs it, so it may import its neighbours.
+    """
     main = types.ModuleType("__main__")
+    package = Path(path).parent.relative_to(home).parts if home else ()
+    if package:
+        main.__package__ = ".".join(package)
+        sys.path.insert(1, home)
     main.__dict__.update(__file__=path, __cut__=_cut, __while__=_while, __short__=call_short, __missing__=_Missing)
     sys.modules["__main__"], sys.argv, sys.path[0] = main, [path], str(Path(path).parent)
     try:
@@ -244,10 +251,10 @@ def _use_no_window() -> None:
 
 
 if __name__ == "__main__":
-    result, program = Path(sys.argv[1]), sys.argv[2]
+    result, home, program = Path(sys.argv[1]), *sys.argv[2:]
     _use_no_window()
     watch = guard(result.parent, program)
-    outcome = run_program(Path(program).read_text(encoding="utf-8"), program)
+    outcome = run_program(Path(program).read_text(encoding="utf-8"), program, home)
     if watch.refused and not outcome:  # The program caught it.
         outcome = {"line": watch.refused[0][0], "error": f"OutsideError: {watch.refused[0][1]}"}
     result.write_text(json.dumps(outcome), encoding="utf-8")

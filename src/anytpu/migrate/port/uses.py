@@ -14,16 +14,14 @@ import libcst as cst
 from anytpu.migrate.port import known, old_api
 from anytpu.migrate.port.arguments import with_keyword
 from anytpu.migrate.port.edits import Edits
-from anytpu.migrate.port.filling import OWNER, fill, rename_attribute
+from anytpu.migrate.port.filling import apply_to_member
 from anytpu.migrate.port.fitting import fit_arguments, old_class
 from anytpu.migrate.port.kinds import IN_MODEL, IN_SEQUENTIAL, OF_ANY_CLASS
 from anytpu.migrate.port.known import Definition
 from anytpu.migrate.port.rules import rules
 from anytpu.migrate.port.tree import parameter_names
-from anytpu.migrate.replaced.table import Replacement, advice, advice_of, facts
+from anytpu.migrate.replaced.table import Replacement, advice, facts
 
-_ONLY_OF_MODELS = ("compile", "fit_generator", "evaluate_generator", "predict_generator")
-"""Methods that no class but a model has; `compile` of others has two arguments at most."""
 _GIVES_SHAPE = re.compile(r"input_(shape|dim|length)\b|Input(Layer)?\(|Embedding\(")
 """In a program with this, a Sequential of Keras 2 is built, and its name is in no name of a variable."""
 _MAX_LISTED = 24
@@ -93,13 +91,14 @@ def _plan_member(edits: Edits, node: cst.Attribute) -> None:
 
 def _owners_by_member(edits: Edits, node: cst.Attribute, call: cst.Call | None) -> list[Definition]:
     """Return the class of a value that is not known, if its member says it; list a name of a variable."""
-    name, model = node.attr.value, known.find("keras.Model")
+    name = node.attr.value
     comparison = edits.tree.around(node, cst.Comparison) if name == "name" else None
     texts = [text for text in edits.tree.nodes(comparison) if isinstance(text, cst.SimpleString)] if comparison else ()
     if any(re.search(r"\w/\w|:0", text.value) for text in texts):
         edits.say(node, advice("name of a variable"))  # Only a variable's is "dense_1/kernel:0".
-    is_model = call is not None and name in _ONLY_OF_MODELS and (name != "compile" or len(call.args) > 2)
-    return [model] if is_model and model is not None else []
+    said = "keras.Model" if name == "compile" and len(call.args if call else ()) > 2 else facts("members").get(name, "")
+    owner = known.find(said)
+    return [owner] if owner is not None else []
 
 
 def _is_gone(edits: Edits, node: cst.Attribute, owners: list[Definition]) -> bool:
@@ -136,26 +135,13 @@ def _fit(edits: Edits, node: cst.Attribute, owners: list[Definition], row: Repla
 
 def _apply(edits: Edits, node: cst.Attribute, row: Replacement, has_member: bool) -> None:
     """Apply a row for a member; a member that the new class has stays."""
-    call = edits.tree.parent_call(node)
-    if row.how == "method":
-        rename_attribute(edits, node.attr, row.target)
-    elif row.how == "call" and call is not None and fill(edits, call, row):
-        return
-    elif row.how == "call" and call is None and not edits.tree.is_stored(node):
-        text = edits.tree.around(node, cst.FormattedString)
-        template, kinds = row.target, edits.values.of(node.value)
-        if IN_SEQUENTIAL in kinds and _GIVES_SHAPE.search(edits.tree.module.code):
-            template = template.replace(".path", '.path.partition("/")[2]')
-            if IN_MODEL in kinds:
-                edits.say(node, advice("two paths"))
-        if text is not None and text.start[-1] == '"':
-            template = template.replace('"', "'")
-        edits.put(node, lambda updated: edits.expression(template, **{OWNER: updated.value}))
-        edits.mark(node)
-    elif row.how == "drop" and not has_member:
-        edits.drop_statement(node)
-    elif not has_member and row.how != "same":
-        edits.say(call or node, advice_of(row))
+    template, kinds = row.target, edits.values.of(node.value)
+    if ".path" in template and IN_SEQUENTIAL in kinds and _GIVES_SHAPE.search(edits.tree.module.code):
+        template = template.replace(".path", '.path.partition("/")[2]')
+        if IN_MODEL in kinds:
+            edits.say(node, advice("two paths"))
+    if not has_member or row.how in ("call", "method"):
+        apply_to_member(edits, node, row, template)
 
 
 def _unknown(owner: Definition, name: str) -> str:

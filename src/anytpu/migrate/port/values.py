@@ -264,12 +264,12 @@ class Values:
         elif method in _RUNS and self.is_a(owner, "anytpu.strategy.base.Strategy"):
             for function in self._passed_functions(call):
                 self.traced.add(function.node)
-                self._bind_tuple(function.node, argument_of(call, 1, "args"))
+                self._bind_tuple(function.node, argument_of(call, "distribute.Strategy.run", "args"))
 
     def _pass_items(self, call: cst.Call) -> None:
         """Pass the items of a list to the function that `map` or `filter` calls, or to a `key`."""
         mapped = self.tree.code(call.func) in ("filter", "map") and len(call.args) == 2
-        function = call.args[0] if mapped else argument_of(call, -1, "key")
+        function = call.args[0] if mapped else argument_of(call, "", "key")
         if function is not None:
             for found in self.functions(function.value):
                 for name in parameter_names(found.node)[:1]:
