@@ -253,15 +253,13 @@ REFUSALS: dict[str, tuple[tuple[list[Any], dict[str, Any]], str, str]] = {
         ([node("MatMul", "x w", "y")], {"w": np.ones((5, 4), np.float32)}),
         "y",
         "it holds no scales, because it is not quantized. Quantize it, onnxruntime.quantization.quantize_static(...), "
-        "or "
-        "compile the model that it was exported from, with calibration=.",
+        "or compile the model that it was exported from, with calibration=.",
     ),
     "dynamic": (
         ([node("DynamicQuantizeLinear", "x", "q s z"), node("DequantizeLinear", "q s z", "y")], {}),
         "y",
         "its scales are computed anew when it runs (DynamicQuantizeLinear), and the chip has no unit for that. Fix "
-        "them: "
-        "onnxruntime.quantization.quantize_static(...) in place of quantize_dynamic.",
+        "them: onnxruntime.quantization.quantize_static(...) in place of quantize_dynamic.",
     ),
     "a scale that is computed": (
         (
@@ -276,15 +274,13 @@ REFUSALS: dict[str, tuple[tuple[list[Any], dict[str, Any]], str, str]] = {
         dense({**WEIGHTS, "w": np.ones((5, 4), np.int16), "wz": np.int16(0)}),
         "hd",
         "the layer 'wd' (DequantizeLinear) has a constant of int16, and the chip's weights are int8. Quantize it with "
-        "8 "
-        "bits: quantize_static(..., weight_type=QuantType.QInt8).",
+        "8 bits: quantize_static(..., weight_type=QuantType.QInt8).",
     ),
     "a scale for each block": (
         dense({**WEIGHTS, "ws": np.ones((1, 4), np.float32), "wz": np.zeros((1, 4), np.int8)}, axis=0, block_size=5),
         "hd",
         "the layer 'wd' (DequantizeLinear) has a scale for each block of a channel, and the chip has one for each "
-        "channel. "
-        "Quantize it with 8 bits: quantize_static(..., weight_type=QuantType.QInt8).",
+        "channel. Quantize it with 8 bits: quantize_static(..., weight_type=QuantType.QInt8).",
     ),
     "a scale for each input channel": (
         dense({**WEIGHTS, "ws": np.ones(5, np.float32), "wz": np.zeros(5, np.int8)}, axis=0),
@@ -306,29 +302,25 @@ REFUSALS: dict[str, tuple[tuple[list[Any], dict[str, Any]], str, str]] = {
         with_nodes(node("MatMul", "xd w", "y"), constants={"w": np.ones((5, 4), np.float32)}),
         "y",
         "the layer 'y' (MatMul) has weights without scales, and the chip multiplies activations with weights of 8 "
-        "bits. "
-        "Quantize it with 8 bits: quantize_static(..., weight_type=QuantType.QInt8).",
+        "bits. Quantize it with 8 bits: quantize_static(..., weight_type=QuantType.QInt8).",
     ),
     "a result without a scale": (
         (dense(WEIGHTS)[0][:-2], dense(WEIGHTS)[1]),
         "h",
         "The layer 'h' takes or makes numbers that the file does not quantize, and every number of the chip has a "
-        "scale. "
-        "Quantize the whole model: quantize_static(...) without nodes_to_exclude and op_types_to_quantize.",
+        "scale. Quantize the whole model: quantize_static(...) without nodes_to_exclude and op_types_to_quantize.",
     ),
     "another operator": (
         with_nodes(node("CumSum", "xd axis", "y"), constants={"axis": np.int64(1)}),
         "y",
         "the layer 'y' is 'CumSum', which is not read from a quantized file. Compile the model that it was exported "
-        "from, "
-        "with calibration=: the host computes what the chip cannot.",
+        "from, with calibration=: the host computes what the chip cannot.",
     ),
     "over the batch": (
         with_nodes(node("Concat", "xd xd", "y", axis=0)),
         "y",
         "the layer 'y' (Concat) works along the batch, and the chip computes each example by itself. Compile the model "
-        "that "
-        "the file was exported from, with calibration=.",
+        "that the file was exported from, with calibration=.",
     ),
     "another batch": (
         with_nodes(node("Reshape", "xd shape", "y"), constants={"shape": np.array([5, -1])}),

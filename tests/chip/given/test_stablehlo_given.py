@@ -71,8 +71,7 @@ def of(operation: str, types: str, result: str) -> str:
         (
             of("divide %0, %0", "{}", I8),
             "the operation 'divide' is not read from a quantized file. Compile the model that the file was made of, "
-            "with "
-            "calibration=.",
+            "with calibration=.",
         ),
         (
             of("uniform_quantize %0", "({}) -> tensor<4x5x!quant.uniform<i4:f32, 0.5>>", "!quant.uniform<i4:f32, 0.5>"),
