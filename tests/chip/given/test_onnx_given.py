@@ -17,6 +17,7 @@ import chip_files
 import chip_oracle
 from anytpu.errors import ChipFileError, QuantizationError, SettingError
 from chip_files import PICTURES, Y_TEST
+from refusals import refusal
 
 X = PICTURES[1]
 INT8, UINT8 = QuantType.QInt8, QuantType.QUInt8
@@ -340,17 +341,13 @@ REFUSALS: dict[str, tuple[tuple[list[Any], dict[str, Any]], str, str]] = {
 def test_what_the_chip_lacks_is_refused(name: str, tmp_path: Path):
     (nodes, constants), output, expected = REFUSALS[name]
     path = chip_files.write_float(tmp_path / "mine.onnx", nodes, constants, {"x": (5,)}, {output: (4,)})
-    with pytest.raises(QuantizationError) as caught:
-        tpu.chip.compile(path)
-    assert str(caught.value) == f"mine.onnx: {expected}"
+    assert refusal(QuantizationError, tpu.chip.compile, path) == f"mine.onnx: {expected}"
 
 
 def test_what_only_a_model_in_floats_takes(floats: dict[str, Path]):
     path = floats["mlp"]
     for name, value in {"calibration": X, "state": {}, "activation_bits": 16, "method": "mse"}.items():
-        with pytest.raises(SettingError) as caught:
-            tpu.chip.compile(path, **{name: value})
-        assert str(caught.value) == (
+        assert refusal(SettingError, tpu.chip.compile, path, **{name: value}) == (
             f"{name} is for a model in floats, and the file {str(path)!r} holds its weights and scales: leave {name} "
             "out."
         )
@@ -358,11 +355,10 @@ def test_what_only_a_model_in_floats_takes(floats: dict[str, Path]):
 
 def test_a_file_that_is_no_model(tmp_path: Path):
     path = tmp_path / "mine.onnx"
-    with pytest.raises(ChipFileError) as caught:
-        tpu.chip.compile(path)
-    assert str(caught.value) == f"The file {str(path)!r} cannot be read: No such file or directory."
+    assert (
+        refusal(ChipFileError, tpu.chip.compile, path)
+        == f"The file {str(path)!r} cannot be read: No such file or directory."
+    )
     path.write_bytes(b"\xff" * 100)
-    with pytest.raises(
-        ChipFileError, match=r"'.*mine\.onnx' is no ONNX file \(.*\): export the model again\."
-    ) as caught:
+    with pytest.raises(ChipFileError, match=r"'.*mine\.onnx' is no ONNX file \(.*\): export the model again\."):
         tpu.chip.compile(path)

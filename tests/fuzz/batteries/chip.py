@@ -67,7 +67,7 @@ def _resealed(content: bytes, draw: random.Random, name: str, kinds: Sequence[Da
     parts = members_of(content)
     if name not in parts:
         return content
-    del parts[CHECKSUMS]
+    parts.pop(CHECKSUMS, None)
     parts[name] = draw.choice(kinds)(parts[name], draw)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "a.tpu")
