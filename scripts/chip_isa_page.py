@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from anytpu.chip import assembly, checking, file_parts
+from anytpu.chip import assembly, checking
 from anytpu.chip.assembly.directives import DIRECTIVES, NUMBERS
 from anytpu.chip.isa.forms import FORMS, Field, FieldKind, Form
 from anytpu.chip.isa.instructions import ArrayInstruction, MatrixMultiply
@@ -29,7 +29,6 @@ def page() -> str:
         "directives": _directives,
         "example": lambda: _block(EXAMPLE),
         "refusal": lambda: _block(_refusal()),
-        "file": lambda: _block((inspect.getdoc(file_parts) or "").partition("\n\n")[2].partition("Numbers are")[0]),
     }
     return _MARK.sub(lambda mark: made[mark[1]](), _TEMPLATE.read_text(encoding="utf-8"))
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import tempfile
+import zipfile
+from pathlib import Path
 
 import numpy as np
 
+from anytpu.chip import file
+from anytpu.chip.file import PARTS
 from anytpu.chip.graph.nodes import (
     Concatenate,
     Convolution,
@@ -38,9 +43,28 @@ from anytpu.chip.isa.registers import Register as R
 from anytpu.chip.isa.units import Unit
 from anytpu.chip.network.layout import BatchLayout
 from anytpu.chip.network.operations import Argument, HostOperations, Operation
+from anytpu.program.archive import write_parts
 
 SMALL = Design(array=8, unified_buffer_bytes=4096, accumulator_rows=16)
 READ, WEIGHTS, MATRIX, ACTIVATE, WRITE = (1 << unit for unit in Unit)
+
+
+def parts_of(path: Path) -> dict[str, bytes]:
+    """The parts of a program file, by name."""
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in PARTS}
+
+
+def saved(image: Image) -> dict[str, bytes]:
+    """The parts of the file of an image: equal ones are equal bit by bit."""
+    with tempfile.TemporaryDirectory() as folder:
+        return parts_of(file.write(Path(folder) / "image.tpu", image))
+
+
+def with_parts(path: Path, changed: dict[str, bytes]) -> Path:
+    """Change parts of a program file, whose checksums are right afterwards."""
+    write_parts(path, {**parts_of(path), **changed})
+    return path
 
 
 def dense_code() -> tuple[Instruction, ...]:

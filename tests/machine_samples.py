@@ -16,7 +16,8 @@ from anytpu.chip.isa.instructions import (
     WriteHostMemory,
 )
 from anytpu.chip.isa.registers import Register
-from anytpu.chip.machine import run, witness
+from anytpu.chip.machine import run
+from chip_witness import witness
 from literal_machine import LiteralMachine
 
 SMALL = Design(array=8, unified_buffer_bytes=32 * 512, accumulator_rows=64)

@@ -11,6 +11,7 @@ import pytest
 
 from anytpu.chip.actions import ChipJob, chip_job
 from anytpu.errors import SettingError
+from refusals import refusal
 
 SCRIPT = """\
     def predict(weights, x):
@@ -81,9 +82,7 @@ def test_what_cannot_be_compiled(name: str, returned: str):
 
 @pytest.mark.parametrize("typed", ["nets.py", ":file"])
 def test_what_names_no_function(typed: str):
-    with pytest.raises(SettingError) as caught:
-        chip_job(typed)
-    assert str(caught.value) == (
+    assert refusal(SettingError, chip_job, typed) == (
         "name the job to compile: a function in a file, like train.py:create_model, a program file, .anytpu, or a "
         "quantized file, .onnx or .mlir"
     )

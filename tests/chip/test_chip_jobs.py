@@ -18,8 +18,7 @@ X = np.random.default_rng(0).normal(size=(30, 6)).astype(np.float32)
 STATE = {"w": np.eye(6, 3, dtype=np.float32)}
 JOBS = (
     "give a Keras model, a PyTorch module, a JAX function and state=weights, a Program, or the path of a '.anytpu' or "
-    "a quantized "
-    "'.onnx' file"
+    "a quantized '.onnx' file"
 )
 
 
@@ -73,10 +72,8 @@ def test_a_function_that_multiplies_integers():
 
     assert refusal(QuantizationError, mine, state=np.ones((6, 3), np.int8)) == (
         "Nothing of 'mine' can be computed on the chip: 'dot_general' (it multiplies integers, which the chip takes "
-        "from "
-        "a quantized ONNX file, or from StableHLO with !quant types; in JAX, write the model in floats, and "
-        "calibration "
-        "quantizes it)."
+        "from a quantized ONNX file, or from StableHLO with !quant types; in JAX, write the model in floats, and "
+        "calibration quantizes it)."
     )
 
 
@@ -90,10 +87,8 @@ def test_a_model_that_keras_has_quantized():
         layer.quantize("int8")
     assert refusal(QuantizationError, model, np.ones((30, 6), np.int32)) == (
         "The layer 'mine' of 'all' was quantized by Keras (int8), which computes the scale of each row when it runs; "
-        "the "
-        "chip's scales are fixed. Hand in the model as it was before quantize(...): tpu.chip.compile quantizes it, "
-        "with "
-        "calibration=x_train[:256]."
+        "the chip's scales are fixed. Hand in the model as it was before quantize(...): tpu.chip.compile quantizes it, "
+        "with calibration=x_train[:256]."
     )
 
 

@@ -127,86 +127,76 @@ def test_report_prints_or_writes(capsys: pytest.CaptureFixture[str]):
     assert "<html" in Path("chip.html").read_text()
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (
-            ["compile", "nets.py"],
-            "name the job to compile: a function in a file, like train.py:create_model, a program file, .anytpu, or a "
-            "quantized file, .onnx or .mlir",
-        ),
-        (
-            ["compile", "nets.py:create_model"],
-            "input examples are missing; the value ranges for quantization are calibrated on them: "
-            "--calibration x.npy",
-        ),
-        (
-            ["compile", "nets.py:create_model", "--calibration", "none.npy"],
-            "'none.npy' cannot be read as an array: No such file or directory; np.save('none.npy', x) writes one",
-        ),
-        (
-            ["time", "nets.tpu", "--set", "clock"],
-            "--set takes KNOB=VALUE, such as weight_bytes_per_s=136e9 or array=512, not 'clock'",
-        ),
-        (
-            ["run", "nets.tpu", "--input", "labels.npy"],
-            "the input of tiny must have the shape (rows, 6), not (20,).",
-        ),
-        (
-            ["run", "nets.tpu", "--input", "x.npy", "--labels", "x.npy"],
-            "--labels takes one class per row, for a program with one score per class; the program returned (20, 3), "
-            "the file has (20, 6)",
-        ),
-        (
-            ["run", "nets.tpu", "--input", "x.npy", "-o", "no/y.npy"],
-            "-o no/y.npy: there is no folder 'no'; make it: mkdir -p no",
-        ),
-        (["asm", "none.s"], "'none.s' cannot be read: No such file or directory"),
-        (["disasm", "nets.tpu", "-o", "no/n.s"], "-o no/n.s: there is no folder 'no'; make it: mkdir -p no"),
-        (
-            ["run", "nets.tpu", "--input", "x.npy", "--labels", "far.npy"],
-            "--labels takes a class index per row, from 0 to 2 for this program's scores; 'far.npy' "
-            "holds int64, such as 100",
-        ),
-        (
-            ["run", "nets.tpu", "--input", "x.npy", "--labels", "pair.npz"],
-            "--labels takes one array, but 'pair.npz' holds 2; np.save writes one",
-        ),
-        (["fly"], "argument ACTION: invalid choice: 'fly' (choose from 'compile', 'run', 'time', 'asm', 'disasm', "
-            "'report'); see `anytpu chip --help`"),
-        (
-            ["time", "nets.tpu", "--jsn", "a"],
-            "anytpu chip time does not take --jsn a; did you mean --json? see `anytpu chip time --help`",
-        ),
-    ],
-)  # fmt: skip
-def test_errors(capsys: pytest.CaptureFixture[str], words: list[str], message: str):
-    assert error(capsys, *words) == message
+ERRORS = """
+compile nets.py
+    name the job to compile: a function in a file, like train.py:create_model, a program file, .anytpu, or a quantized
+    file, .onnx or .mlir
+compile nets.py:create_model
+    input examples are missing; the value ranges for quantization are calibrated on them: --calibration x.npy
+compile nets.py:create_model --calibration none.npy
+    'none.npy' cannot be read as an array: No such file or directory; np.save('none.npy', x) writes one
+time nets.tpu --set clock
+    --set takes KNOB=VALUE, such as weight_bytes_per_s=136e9 or array=512, not 'clock'
+run nets.tpu --input labels.npy
+    the input of tiny must have the shape (rows, 6), not (20,).
+run nets.tpu --input x.npy --labels x.npy
+    --labels takes one class per row, for a program with one score per class; the program returned (20, 3), the file has
+    (20, 6)
+run nets.tpu --input x.npy -o no/y.npy
+    -o no/y.npy: there is no folder 'no'; make it: mkdir -p no
+asm none.s
+    'none.s' cannot be read: No such file or directory
+disasm nets.tpu -o no/n.s
+    -o no/n.s: there is no folder 'no'; make it: mkdir -p no
+run nets.tpu --input x.npy --labels far.npy
+    --labels takes a class index per row, from 0 to 2 for this program's scores; 'far.npy' holds int64, such as 100
+run nets.tpu --input x.npy --labels pair.npz
+    --labels takes one array, but 'pair.npz' holds 2; np.save writes one
+fly
+    argument ACTION: invalid choice: 'fly' (choose from 'compile', 'run', 'time', 'asm', 'disasm', 'report'); see
+    `anytpu chip --help`
+time nets.tpu --jsn a
+    anytpu chip time does not take --jsn a; did you mean --json? see `anytpu chip time --help`
+"""
+PLACES = """
+compile -o out.bin
+    a program is written to a file whose name ends in .tpu: -o out.tpu
+compile -o no/out.tpu
+compile --onnx no/out.onnx
+run --input none.npy -o y.csv
+    a result is written to a file whose name ends in .npy or .npz: -o y.npy
+run --input none.npy -o y
+    a result is written to a file whose name ends in .npy or .npz: -o y.npy
+time --json no/t.json
+time --trace no/t.json
+asm -o no/a.tpu
+asm -o a.bin
+    a program is written to a file whose name ends in .tpu: -o a.tpu
+report --html no/a.html
+report --svg x.npy
+    'x.npy' is not a folder; name a folder, which is created: --svg plots
+report --png x.npy
+    'x.npy' is not a folder; name a folder, which is created: --png plots
+"""
+NO_FOLDER = "there is no folder 'no'; make it: mkdir -p no"
 
 
-PLACES = [
-    (["compile", "-o", "out.bin"], "a program is written to a file whose name ends in .tpu: -o out.tpu"),
-    (["compile", "-o", "no/out.tpu"], "there is no folder 'no'; make it: mkdir -p no"),
-    (["compile", "--onnx", "no/out.onnx"], "there is no folder 'no'; make it: mkdir -p no"),
-    (["run", "--input", "none.npy", "-o", "y.csv"], "a result is written to a file whose name ends in .npy or .npz: "
-        "-o y.npy"),
-    (["run", "--input", "none.npy", "-o", "y"], "a result is written to a file whose name ends in .npy or .npz: "
-        "-o y.npy"),
-    (["time", "--json", "no/t.json"], "there is no folder 'no'; make it: mkdir -p no"),
-    (["time", "--trace", "no/t.json"], "there is no folder 'no'; make it: mkdir -p no"),
-    (["asm", "-o", "no/a.tpu"], "there is no folder 'no'; make it: mkdir -p no"),
-    (["asm", "-o", "a.bin"], "a program is written to a file whose name ends in .tpu: -o a.tpu"),
-    (["report", "--html", "no/a.html"], "there is no folder 'no'; make it: mkdir -p no"),
-    (["report", "--svg", "x.npy"], "'x.npy' is not a folder; name a folder, which is created: --svg plots"),
-    (["report", "--png", "x.npy"], "'x.npy' is not a folder; name a folder, which is created: --png plots"),
-]  # fmt: skip
+def table(text: str) -> list[tuple[list[str], str]]:
+    """Return the words of each command, and what it answers, which is indented below it."""
+    entries = re.split(r"\n(?=\S)", text.strip())
+    return [(line.split(), " ".join(answer.split())) for line, _, answer in (one.partition("\n") for one in entries)]
 
 
-@pytest.mark.parametrize(("words", "message"), PLACES, ids=[" ".join(words) for words, _ in PLACES])
-def test_where_it_is_written_is_looked_at_first(capsys: pytest.CaptureFixture[str], words: list[str], message: str):
+def test_errors(capsys: pytest.CaptureFixture[str]):
+    for words, message in table(ERRORS):
+        assert error(capsys, *words) == message
+
+
+def test_where_it_is_written_is_looked_at_first(capsys: pytest.CaptureFixture[str]):
     # What is to be read is not there either, and nothing says so.
-    text = error(capsys, words[0], "none.py:none" if words[0] == "compile" else "none.tpu", *words[1:])
-    assert text == f"{words[-2]} {words[-1]}: {message}"
+    for words, message in table(PLACES):
+        text = error(capsys, words[0], "none.py:none" if words[0] == "compile" else "none.tpu", *words[1:])
+        assert text == f"{words[-2]} {words[-1]}: {message or NO_FOLDER}"
 
 
 def test_no_rows_are_run_too(capsys: pytest.CaptureFixture[str]):
@@ -241,28 +231,22 @@ def test_a_quantized_file_needs_no_examples(folder: Path, capsys: pytest.Capture
     assert output(capsys, "run", "small.tpu", "--input", "pictures.npy").startswith("float32 [3, 3]\n")
 
 
-@pytest.mark.parametrize("typed", ["=3", "array=", "clock_hz=fast"])
-def test_knobs_that_are_none(typed: str):
-    with pytest.raises(SettingError) as caught:
-        parse_design_parameters([typed])
-    assert str(caught.value) == (
-        f"--set takes KNOB=VALUE, such as weight_bytes_per_s=136e9 or array=512, not {typed!r}"
-    )
-
-
-@pytest.mark.parametrize("typed", ["array=1.5", "array=nan", "array=inf"])
-def test_knobs_that_count(typed: str):
-    with pytest.raises(SettingError) as caught:
-        parse_design_parameters([typed])
-    assert str(caught.value) == f"--set {typed}: array must be an integer, such as array=256"
-
-
-@pytest.mark.parametrize("typed", ["events=1", "batch=3", "size=2"])
-def test_knobs_that_a_chip_has_not(capsys: pytest.CaptureFixture[str], typed: str):
-    assert error(capsys, "time", "nets.tpu", "--set", typed) == (
-        f"a chip has no parameter {typed[:-2]!r}; the parameters are array, clock_hz, unified_buffer_bytes, "
-        "accumulator_rows, weight_fifo_tiles, weight_memory_bytes, weight_bytes_per_s, host_bytes_per_s, dies."
-    )
+def test_knobs_that_are_none(capsys: pytest.CaptureFixture[str]):
+    for typed in ("=3", "array=", "clock_hz=fast"):
+        with pytest.raises(SettingError) as caught:
+            parse_design_parameters([typed])
+        assert str(caught.value) == (
+            f"--set takes KNOB=VALUE, such as weight_bytes_per_s=136e9 or array=512, not {typed!r}"
+        )
+    for typed in ("array=1.5", "array=nan", "array=inf"):
+        with pytest.raises(SettingError) as caught:
+            parse_design_parameters([typed])
+        assert str(caught.value) == f"--set {typed}: array must be an integer, such as array=256"
+    for typed in ("events", "batch", "size"):
+        assert error(capsys, "time", "nets.tpu", "--set", f"{typed}=3") == (
+            f"a chip has no parameter {typed!r}; the parameters are array, clock_hz, unified_buffer_bytes, "
+            "accumulator_rows, weight_fifo_tiles, weight_memory_bytes, weight_bytes_per_s, host_bytes_per_s, dies."
+        )
 
 
 def test_a_chip_of_one_row_of_accumulators_and_one_that_cannot_be(capsys: pytest.CaptureFixture[str]):

@@ -16,6 +16,7 @@ from anytpu.chip.network import read
 from anytpu.chip.proving import prove
 from anytpu.errors import QuantizationError
 from anytpu.program import of
+from refusals import refusal
 
 X = np.linspace(-1, 1, 15, dtype=np.float32).reshape(5, 3)
 
@@ -39,9 +40,7 @@ def test_a_network_that_was_not(program: Any):
     (node,) = network.nodes
     assert isinstance(node, Convolution)
     wrong = dataclasses.replace(network, name="net", nodes=(dataclasses.replace(node, weights=node.weights * 0.99),))
-    with pytest.raises(QuantizationError) as caught:
-        prove(program, wrong, [X])
-    assert str(caught.value) == (
+    assert refusal(QuantizationError, prove, program, wrong, [X]) == (
         f"net was read wrongly: on the examples its output {node.output!r} is off by 0.0257, where the model's largest "
         "is 2.57. This is a fault of anytpu: please report it, with the model. Nothing was compiled."
     )
@@ -85,9 +84,7 @@ def test_examples_in_another_order():
 
     program = of(mixed, (np.ones(1, np.float32), np.zeros((8, 3), np.float32)), "infer", True)
     network = Network("mixed", (Port("x", (3,)),), (Port("x", (3,)),), {"x": (1, 1, 3)}, {}, ())
-    with pytest.raises(QuantizationError) as caught:
-        prove(program, network, [X])
-    assert str(caught.value) == (
+    assert refusal(QuantizationError, prove, program, network, [X]) == (
         "the output 'x' of mixed depends on the position of an example in its batch: in another order it is off by "
         "0.571, where its largest is 1.29. The chip computes each example by itself; remove the operation that mixes "
         "them from the model."

@@ -28,15 +28,8 @@ SCRIPT = "'{name}' cannot be read: {why}; name a function in a file, like train.
 PRICES = " Give a CSV file whose first line is chip,usd_per_chip_hour,spot_usd_per_chip_hour,date"
 ARRAY = "'{name}' cannot be read as an array: {why}; np.save('{name}', x) writes one"
 NO_ARRAY = "'{name}' is not an array file, .npy or .npz; np.save('{name}', x) writes one"
-CHIP = "The file '{name}' cannot be read: {why}."
-NO_CHIP = (
-    "The file '{name}' is no program for the chip: it does not begin as one. Compile one, or save it again, with "
-    "ChipProgram.save or anytpu chip compile."
-)
-NO_PROGRAM = (
-    "'{name}' is not a program file: it is not a zip file. Program files are written by "
-    "anytpu.program.write(program, path)."
-)
+NO_PROGRAM = "'{name}' is not a program file: it is not a zip file. Program files are written by anytpu.program.write."
+NO_CHIP = NO_PROGRAM.replace("anytpu.program.write", "ChipProgram.save or anytpu chip compile")
 NO_SCRIPT = "{name}: SyntaxError: source code string cannot contain null bytes; --traceback shows the whole traceback"
 NO_SOURCE = "{name} is not text (invalid or missing encoding declaration); name a Python program or a notebook"
 
@@ -67,18 +60,18 @@ READ = [
     ),
     (["chip", "compile", "{name}:f", "-o", "out.tpu"], ".py", SCRIPT, NO_SCRIPT),
     (["chip", "compile", "right.py:f", "--calibration", "{name}"], ".npy", ARRAY, NO_ARRAY),
-    (["chip", "run", "{name}", "--input", "right.npy"], ".tpu", CHIP, NO_CHIP),
+    (["chip", "run", "{name}", "--input", "right.npy"], ".tpu", PROGRAM + "{why}.", NO_CHIP),
     (["chip", "run", "right.tpu", "--input", "{name}"], ".npy", ARRAY, NO_ARRAY),
     (["chip", "run", "right.tpu", "--input", "right.npy", "--labels", "{name}"], ".npy", ARRAY, NO_ARRAY),
-    (["chip", "time", "{name}"], ".tpu", CHIP, NO_CHIP),
+    (["chip", "time", "{name}"], ".tpu", PROGRAM + "{why}.", NO_CHIP),
     (
         ["chip", "asm", "{name}", "-o", "out.tpu"],
         ".s",
         "'{name}' cannot be read: {why}",
         "'{name}' cannot be read: it is not text",
     ),
-    (["chip", "disasm", "{name}"], ".tpu", CHIP, NO_CHIP),
-    (["chip", "report", "{name}"], ".tpu", CHIP, NO_CHIP),
+    (["chip", "disasm", "{name}"], ".tpu", PROGRAM + "{why}.", NO_CHIP),
+    (["chip", "report", "{name}"], ".tpu", PROGRAM + "{why}.", NO_CHIP),
 ]
 """Each path that is read: what is typed, its suffix, the error of what cannot be read, and that of binary content."""
 

@@ -67,7 +67,7 @@ def test_a_part_that_is_needed(path: Path):
         ArchiveParts(path, ("program.json", "layers.json"))
     assert str(caught.value) == (
         f"{str(path)!r} is not a program file: it has no part named 'layers.json'. Program files are written by "
-        "anytpu.program.write(program, path)."
+        "anytpu.program.write."
     )
 
 

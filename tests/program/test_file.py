@@ -246,7 +246,7 @@ def test_not_a_program_file(content: bytes, tmp_path: Path):
     place.write_bytes(content)
     assert error_of(read, place) == (
         f"{str(place)!r} is not a program file: it is not a zip file. Program files are written by "
-        "anytpu.program.write(program, path)."
+        "anytpu.program.write."
     )
 
 
@@ -256,7 +256,7 @@ def test_another_zip_file(tmp_path: Path):
         archive.writestr("model.h5", "weights")
     assert error_of(read, place) == (
         f"{str(place)!r} is not a program file: it has no part named 'checksums.json'. Program files are written by "
-        "anytpu.program.write(program, path)."
+        "anytpu.program.write."
     )
 
 

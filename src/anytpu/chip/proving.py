@@ -96,9 +96,8 @@ def _lowered(program: Program) -> tuple[Any, str]:
     except (ValueError, NotImplementedError) as error:
         cause = (str(error) or type(error).__name__).splitlines()[0]
         raise QuantizationError(
-            f"{name} cannot be computed on the host, which compares the chip's network with it "
-            f"({cause}). Make the model with float32; in mixed_float16, JAX has some products "
-            "(Keras's attention) for no CPU."
+            f"{name} cannot be computed on the host, which compares the chip's network with it ({cause}). Make the "
+            "model with float32; in mixed_float16, JAX has some products (Keras's attention) for no CPU."
         ) from error
     return lowered, lowered.as_text()
 

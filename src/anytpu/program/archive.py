@@ -71,14 +71,15 @@ class ArchiveParts:
     Args:
         path: path of the file.
         needed: names of the parts that a program file must have.
+        writer: what writes such files, for the errors.
 
     Raises:
         ProgramError: the file is missing, is not a program file, or is truncated.
     """
 
-    def __init__(self, path: Path, needed: tuple[str, ...]) -> None:
+    def __init__(self, path: Path, needed: tuple[str, ...], writer: str = "anytpu.program.write") -> None:
         """Open the file."""
-        self._path = path
+        self._path, self._writer = path, writer
         self._zip = self._open()
         try:
             if missing := {*needed, CHECKSUMS} - set(self._zip):
@@ -154,7 +155,7 @@ class ArchiveParts:
                 raise self._foreign("it is not a zip file") from error
             raise ProgramError(
                 f"The program file {str(self._path)!r} is cut short or damaged: the list of its parts, which is at "
-                "its end, cannot be read. Copy it again, or write it again with anytpu.program.write."
+                f"its end, cannot be read. Copy it again, or write it again with {self._writer}."
             ) from error
 
     def _check_ratio(self) -> None:
@@ -175,18 +176,17 @@ class ArchiveParts:
     def _altered(self, name: str) -> ProgramError:
         return ProgramError(
             f"The program file {str(self._path)!r} was altered or damaged after it was written: its part {name!r} is "
-            "not what was recorded. Copy it again, or write it again with anytpu.program.write."
+            f"not what was recorded. Copy it again, or write it again with {self._writer}."
         )
 
     def _unusable(self, why: str) -> ProgramError:
         return ProgramError(
-            f"The program file {str(self._path)!r} cannot be used. {why} Write it again with anytpu.program.write."
+            f"The program file {str(self._path)!r} cannot be used. {why} Write it again with {self._writer}."
         )
 
     def _foreign(self, why: str) -> ProgramError:
         return ProgramError(
-            f"{str(self._path)!r} is not a program file: {why}. Program files are written by "
-            "anytpu.program.write(program, path)."
+            f"{str(self._path)!r} is not a program file: {why}. Program files are written by {self._writer}."
         )
 
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anytpu.chip import file
 from anytpu.chip.assembly import assemble, disassemble
 from anytpu.chip.assembly.instruction_text import write_instruction
 from anytpu.chip.graph.nodes import Quantization
@@ -25,7 +24,7 @@ from anytpu.chip.isa.instructions import (
     Sync,
 )
 from anytpu.chip.isa.registers import Register
-from chip_samples import SMALL, dense_code, dense_image, dense_weights, service_image
+from chip_samples import SMALL, dense_code, dense_image, dense_weights, saved, service_image
 from isa_samples import any_instruction, float32_numbers
 
 
@@ -46,7 +45,7 @@ def test_floats_keep_every_bit(value: float):
 def test_an_image_there_and_back(image: Image):
     text = disassemble(image, weights=True)
     again = assemble(text)
-    assert file.to_bytes(again) == file.to_bytes(image)
+    assert saved(again) == saved(image)
     assert disassemble(again, weights=True) == text
 
 
@@ -57,7 +56,7 @@ def test_names_that_are_hard_to_write():
     bindings = (dataclasses.replace(image.inputs[0], tensor=name),)
     hard = dataclasses.replace(image, name=name, tags=tags, inputs=bindings)
     text = disassemble(hard, weights=True)
-    assert file.to_bytes(assemble(text)) == file.to_bytes(hard)
+    assert saved(assemble(text)) == saved(hard)
     assert disassemble(assemble(text), weights=True) == text
 
 
@@ -70,14 +69,14 @@ def test_numbers_of_numpy_are_numbers():
     again = assemble(disassemble(odd, weights=True))
     assert (again.inputs, again.tags) == (image.inputs, image.tags)
     assert again.instructions == (ReadHostMemory(0, 0, 4), SetConfiguration(Register.LOW, -128), Halt())
-    assert file.to_bytes(odd) == file.to_bytes(again)
+    assert saved(odd) == saved(again)
 
 
 def test_comments_do_not_matter():
     image = dense_image()
     text = disassemble(image, weights=True)
     bare = "\n".join(row.split(";")[0].rstrip() for row in text.splitlines() if row.split(";")[0].strip())
-    assert file.to_bytes(assemble(bare)) == file.to_bytes(image)
+    assert saved(assemble(bare)) == saved(image)
 
 
 HAND = """\
@@ -125,7 +124,7 @@ halt
 
 
 def test_a_text_by_hand():
-    assert file.to_bytes(assemble(HAND)) == file.to_bytes(dense_image())
+    assert saved(assemble(HAND)) == saved(dense_image())
 
 
 def test_every_way_to_write_an_instruction():
@@ -177,7 +176,7 @@ def test_what_a_reading_text_leaves_out():
     text = disassemble(service_image())
     assert '.left_out "4,096 bytes of weights and what the host does"' in text.splitlines()
     bare = dataclasses.replace(dense_image(), weights=np.zeros(0, np.uint8))
-    assert file.to_bytes(assemble(disassemble(bare))) == file.to_bytes(bare)
+    assert saved(assemble(disassemble(bare))) == saved(bare)
 
 
 LISTING = """\

@@ -55,7 +55,7 @@ def segments(image: Image) -> Iterator[Segment]:
         elif instruction.unit is not None:
             clocks.issue(instruction.unit, issued.number)
             counts[instruction.unit] += 1
-            needs = list(clocks.waits_of(instruction.unit))
+            needs = list(clocks._last[instruction.unit])
             if isinstance(instruction, ReadWeights) and instruction.kind != "table":
                 sources[instruction.kind] += [counts[Unit.WEIGHTS]] * instruction.count
             for kind, count in (("tile", tiles_popped(instruction)), ("parameters", parameters_popped(instruction))):

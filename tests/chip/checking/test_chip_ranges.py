@@ -7,6 +7,7 @@ import pytest
 from anytpu.chip.assembly import assemble
 from anytpu.chip.checking import check, checker
 from anytpu.errors import ChipError
+from refusals import refusal
 
 PARTS = """
 .host_bytes 32768
@@ -25,9 +26,7 @@ def test_many_parts_of_rows_are_refused(monkeypatch: pytest.MonkeyPatch):
     text = PARTS + "activate.copy 0, 4000, 512\n" * 9 + "halt"
     check(assemble(text))
     monkeypatch.setattr(checker, "MAX_RANGES", 2**12)
-    with pytest.raises(ChipError) as caught:
-        check(assemble(text))
-    assert str(caught.value) == (
+    assert refusal(ChipError, check, assemble(text)) == (
         "Instruction 15 (activate) is where the accesses so far cover more than 4,368 ranges of addresses, the most "
         "that are checked of such a program. Write whole rows (OUT_UNITS = 0), or make two programs."
     )

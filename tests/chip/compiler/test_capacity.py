@@ -14,6 +14,7 @@ from anytpu.chip.isa.design import TPU_V1
 from anytpu.chip.isa.instructions import WriteHostMemory
 from anytpu.errors import CapacityError, SettingError
 from quantized_samples import SMALL, Sketch, run_exactly
+from refusals import refusal
 
 SAME = ((1, 1), (1, 1))
 
@@ -46,9 +47,7 @@ def test_what_has_no_room_goes_to_the_host_and_comes_back():
 def test_too_much_without_spilling():
     design = dataclasses.replace(SMALL, unified_buffer_bytes=24000)
     network = network_of(branches())
-    with pytest.raises(CapacityError) as error:
-        compile_image(network, batch=8, design=design, spill=False)
-    assert str(error.value) == (
+    assert refusal(CapacityError, compile_image, network, batch=8, design=design, spill=False) == (
         "'layer 0' of 'sketch' needs 36,864 bytes of the Unified Buffer for a batch of 8, in addition to 0 that "
         "later layers need, and the chip has 24,000. Use batch=2, the largest power of two that fits, or spill=True, "
         "which spills to the host's buffer what does not fit."
@@ -60,9 +59,7 @@ def test_too_much_without_spilling():
 def test_not_even_one_example_without_spilling():
     network = network_of(branches())
     design = dataclasses.replace(SMALL, unified_buffer_bytes=8000)
-    with pytest.raises(CapacityError) as error:
-        compile_image(network, design=design, spill=False)
-    assert str(error.value) == (
+    assert refusal(CapacityError, compile_image, network, design=design, spill=False) == (
         "'layer 2' of 'sketch' needs 4,608 bytes of the Unified Buffer for one example, in addition to 4,608 that "
         "later layers need, and the chip has 8,000. Not even one example fits: use spill=True, which spills to the "
         "host's buffer what does not fit."
@@ -72,9 +69,7 @@ def test_not_even_one_example_without_spilling():
 
 def test_one_layer_that_is_too_large_for_a_batch():
     design = dataclasses.replace(SMALL, unified_buffer_bytes=24000)
-    with pytest.raises(CapacityError) as error:
-        compile_image(network_of(branches()), batch=5, design=design)
-    assert str(error.value) == (
+    assert refusal(CapacityError, compile_image, network_of(branches()), batch=5, design=design) == (
         "'layer 4' of 'sketch' needs 34,560 bytes of the Unified Buffer at once for a batch of 5, and the chip "
         "has 24,000. Use batch=2, the largest power of two that works."
     )
@@ -82,9 +77,7 @@ def test_one_layer_that_is_too_large_for_a_batch():
 
 def test_one_layer_that_is_too_large():
     design = dataclasses.replace(SMALL, unified_buffer_bytes=2048)
-    with pytest.raises(CapacityError) as error:
-        compile_image(network_of(branches()), design=design)
-    assert str(error.value) == (
+    assert refusal(CapacityError, compile_image, network_of(branches()), design=design) == (
         "'layer 0' of 'sketch' needs 4,608 bytes of the Unified Buffer at once for one example, and the chip has "
         "2,048. Not even one example fits: make the layer or its inputs smaller."
     )
@@ -100,9 +93,9 @@ def test_weights_that_are_too_many_are_refused_before_they_are_laid_out():
     fields = {"weights": huge, "weight_scales": ones, "bias": np.broadcast_to(np.int32(0), (50_000,))}
     shapes = {**network.shapes, x: (1, 1, 100_000), node.output: (1, 1, 50_000)}
     network = dataclasses.replace(network, nodes=(dataclasses.replace(node, **fields),), shapes=shapes)
-    with pytest.raises(CapacityError) as error:
-        compile_image(network, design=dataclasses.replace(TPU_V1, weight_memory_bytes=2**30))
-    assert str(error.value) == (
+    assert refusal(
+        CapacityError, compile_image, network, design=dataclasses.replace(TPU_V1, weight_memory_bytes=2**30)
+    ) == (
         "'sketch' needs 5,022,818,304 bytes of Weight Memory, and the chip has 1,073,741,824 (weights lie in whole "
         "tiles of 256 by 256). Make the model smaller, or split it in two and compile each part."
     )
@@ -111,9 +104,9 @@ def test_weights_that_are_too_many_are_refused_before_they_are_laid_out():
 def test_little_weight_memory():
     sketch = Sketch()
     network = sketch.network(sketch.convolution(sketch.input(1, 1, 300), 10))
-    with pytest.raises(CapacityError) as error:
-        compile_image(network, design=dataclasses.replace(TPU_V1, weight_memory_bytes=100_000))
-    assert str(error.value) == (
+    assert refusal(
+        CapacityError, compile_image, network, design=dataclasses.replace(TPU_V1, weight_memory_bytes=100_000)
+    ) == (
         "'sketch' needs 133,120 bytes of Weight Memory, and the chip has 100,000 (weights lie in whole tiles of 256 by "
         "256). Make the model smaller, or split it in two and compile each part."
     )
@@ -125,9 +118,7 @@ def test_more_tables_than_slots():
     for number in range(256):
         assert tables.slot(np.roll(entries, number), False, "layer") == number
     assert tables.slot(np.roll(entries, 7), False, "layer") == 7
-    with pytest.raises(CapacityError) as error:
-        tables.slot(np.zeros(256), False, "gelu")
-    assert str(error.value) == (
+    assert refusal(CapacityError, tables.slot, np.zeros(256), False, "gelu") == (
         "'gelu' needs one more table, and the chip holds 256. Split the model in two and compile each part."
     )
 
@@ -167,6 +158,7 @@ def test_identity_is_of_content_or_of_the_array():
 
 @pytest.mark.parametrize("batch", [0, -3, 2.5])
 def test_a_batch_that_is_none(batch):
-    with pytest.raises(SettingError) as error:
-        compile_image(network_of(branches()), batch=batch)
-    assert str(error.value) == f"batch must be a positive integer, not {batch!r}."
+    assert (
+        refusal(SettingError, compile_image, network_of(branches()), batch=batch)
+        == f"batch must be a positive integer, not {batch!r}."
+    )

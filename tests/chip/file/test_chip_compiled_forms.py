@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -37,21 +38,25 @@ def made() -> tuple[Network, Image]:
     return quantized, compile_image(quantized, batch=3, design=SMALL)
 
 
-def test_text_there_and_back(made: tuple[Network, Image]):
+def written(path: Path, image: Image, network: Network | None = None) -> bytes:
+    return file.write(path, image, network).read_bytes()
+
+
+def test_text_there_and_back(made: tuple[Network, Image], tmp_path: Path):
     _, image = made
     assert len(image.services) == 1
     text = disassemble(image, weights=True)
     again = assemble(text)
-    assert file.to_bytes(again) == file.to_bytes(image)
+    assert written(tmp_path / "a.tpu", again) == written(tmp_path / "b.tpu", image)
     assert disassemble(again, weights=True) == text
 
 
-def test_file_there_and_back(made: tuple[Network, Image]):
+def test_file_there_and_back(made: tuple[Network, Image], tmp_path: Path):
     quantized, image = made
-    content = file.to_bytes(image, quantized)
-    again, network_again, _ = file.from_bytes(content, "made.tpu")
+    content = written(tmp_path / "made.tpu", image, quantized)
+    again, network_again, _ = file.read(tmp_path / "made.tpu")
     assert network_again is not None
-    assert file.to_bytes(again, network_again) == content
+    assert written(tmp_path / "again.tpu", again, network_again) == content
     values = inputs_of(quantized, 3)
     wanted, found = run(image, values), run(again, values)
     assert wanted.keys() == found.keys()

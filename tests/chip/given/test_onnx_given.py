@@ -17,6 +17,7 @@ import chip_files
 import chip_oracle
 from anytpu.errors import ChipFileError, QuantizationError, SettingError
 from chip_files import PICTURES, Y_TEST
+from refusals import refusal
 
 X = PICTURES[1]
 INT8, UINT8 = QuantType.QInt8, QuantType.QUInt8
@@ -253,15 +254,13 @@ REFUSALS: dict[str, tuple[tuple[list[Any], dict[str, Any]], str, str]] = {
         ([node("MatMul", "x w", "y")], {"w": np.ones((5, 4), np.float32)}),
         "y",
         "it holds no scales, because it is not quantized. Quantize it, onnxruntime.quantization.quantize_static(...), "
-        "or "
-        "compile the model that it was exported from, with calibration=.",
+        "or compile the model that it was exported from, with calibration=.",
     ),
     "dynamic": (
         ([node("DynamicQuantizeLinear", "x", "q s z"), node("DequantizeLinear", "q s z", "y")], {}),
         "y",
         "its scales are computed anew when it runs (DynamicQuantizeLinear), and the chip has no unit for that. Fix "
-        "them: "
-        "onnxruntime.quantization.quantize_static(...) in place of quantize_dynamic.",
+        "them: onnxruntime.quantization.quantize_static(...) in place of quantize_dynamic.",
     ),
     "a scale that is computed": (
         (
@@ -276,15 +275,13 @@ REFUSALS: dict[str, tuple[tuple[list[Any], dict[str, Any]], str, str]] = {
         dense({**WEIGHTS, "w": np.ones((5, 4), np.int16), "wz": np.int16(0)}),
         "hd",
         "the layer 'wd' (DequantizeLinear) has a constant of int16, and the chip's weights are int8. Quantize it with "
-        "8 "
-        "bits: quantize_static(..., weight_type=QuantType.QInt8).",
+        "8 bits: quantize_static(..., weight_type=QuantType.QInt8).",
     ),
     "a scale for each block": (
         dense({**WEIGHTS, "ws": np.ones((1, 4), np.float32), "wz": np.zeros((1, 4), np.int8)}, axis=0, block_size=5),
         "hd",
         "the layer 'wd' (DequantizeLinear) has a scale for each block of a channel, and the chip has one for each "
-        "channel. "
-        "Quantize it with 8 bits: quantize_static(..., weight_type=QuantType.QInt8).",
+        "channel. Quantize it with 8 bits: quantize_static(..., weight_type=QuantType.QInt8).",
     ),
     "a scale for each input channel": (
         dense({**WEIGHTS, "ws": np.ones(5, np.float32), "wz": np.zeros(5, np.int8)}, axis=0),
@@ -306,29 +303,25 @@ REFUSALS: dict[str, tuple[tuple[list[Any], dict[str, Any]], str, str]] = {
         with_nodes(node("MatMul", "xd w", "y"), constants={"w": np.ones((5, 4), np.float32)}),
         "y",
         "the layer 'y' (MatMul) has weights without scales, and the chip multiplies activations with weights of 8 "
-        "bits. "
-        "Quantize it with 8 bits: quantize_static(..., weight_type=QuantType.QInt8).",
+        "bits. Quantize it with 8 bits: quantize_static(..., weight_type=QuantType.QInt8).",
     ),
     "a result without a scale": (
         (dense(WEIGHTS)[0][:-2], dense(WEIGHTS)[1]),
         "h",
         "The layer 'h' takes or makes numbers that the file does not quantize, and every number of the chip has a "
-        "scale. "
-        "Quantize the whole model: quantize_static(...) without nodes_to_exclude and op_types_to_quantize.",
+        "scale. Quantize the whole model: quantize_static(...) without nodes_to_exclude and op_types_to_quantize.",
     ),
     "another operator": (
         with_nodes(node("CumSum", "xd axis", "y"), constants={"axis": np.int64(1)}),
         "y",
         "the layer 'y' is 'CumSum', which is not read from a quantized file. Compile the model that it was exported "
-        "from, "
-        "with calibration=: the host computes what the chip cannot.",
+        "from, with calibration=: the host computes what the chip cannot.",
     ),
     "over the batch": (
         with_nodes(node("Concat", "xd xd", "y", axis=0)),
         "y",
         "the layer 'y' (Concat) works along the batch, and the chip computes each example by itself. Compile the model "
-        "that "
-        "the file was exported from, with calibration=.",
+        "that the file was exported from, with calibration=.",
     ),
     "another batch": (
         with_nodes(node("Reshape", "xd shape", "y"), constants={"shape": np.array([5, -1])}),
@@ -348,17 +341,13 @@ REFUSALS: dict[str, tuple[tuple[list[Any], dict[str, Any]], str, str]] = {
 def test_what_the_chip_lacks_is_refused(name: str, tmp_path: Path):
     (nodes, constants), output, expected = REFUSALS[name]
     path = chip_files.write_float(tmp_path / "mine.onnx", nodes, constants, {"x": (5,)}, {output: (4,)})
-    with pytest.raises(QuantizationError) as caught:
-        tpu.chip.compile(path)
-    assert str(caught.value) == f"mine.onnx: {expected}"
+    assert refusal(QuantizationError, tpu.chip.compile, path) == f"mine.onnx: {expected}"
 
 
 def test_what_only_a_model_in_floats_takes(floats: dict[str, Path]):
     path = floats["mlp"]
     for name, value in {"calibration": X, "state": {}, "activation_bits": 16, "method": "mse"}.items():
-        with pytest.raises(SettingError) as caught:
-            tpu.chip.compile(path, **{name: value})
-        assert str(caught.value) == (
+        assert refusal(SettingError, tpu.chip.compile, path, **{name: value}) == (
             f"{name} is for a model in floats, and the file {str(path)!r} holds its weights and scales: leave {name} "
             "out."
         )
@@ -366,11 +355,10 @@ def test_what_only_a_model_in_floats_takes(floats: dict[str, Path]):
 
 def test_a_file_that_is_no_model(tmp_path: Path):
     path = tmp_path / "mine.onnx"
-    with pytest.raises(ChipFileError) as caught:
-        tpu.chip.compile(path)
-    assert str(caught.value) == f"The file {str(path)!r} cannot be read: No such file or directory."
+    assert (
+        refusal(ChipFileError, tpu.chip.compile, path)
+        == f"The file {str(path)!r} cannot be read: No such file or directory."
+    )
     path.write_bytes(b"\xff" * 100)
-    with pytest.raises(
-        ChipFileError, match=r"'.*mine\.onnx' is no ONNX file \(.*\): export the model again\."
-    ) as caught:
+    with pytest.raises(ChipFileError, match=r"'.*mine\.onnx' is no ONNX file \(.*\): export the model again\."):
         tpu.chip.compile(path)

@@ -27,6 +27,7 @@ from anytpu.chip.isa.instructions import (
 from anytpu.chip.isa.registers import MEANINGS, Register
 from anytpu.errors import ChipError, ChipFileError
 from isa_samples import any_instruction
+from refusals import refusal
 
 
 @settings(max_examples=200, deadline=None)
@@ -125,9 +126,7 @@ UNFIT = [
 
 @pytest.mark.parametrize(("instruction", "text"), UNFIT, ids=[text.split(" must")[0] for _, text in UNFIT])
 def test_what_does_not_fit_is_refused(instruction: Instruction, text: str):
-    with pytest.raises(ChipError) as caught:
-        encode([Halt(), instruction])
-    assert str(caught.value) == f"Instruction 1, {text}"
+    assert refusal(ChipError, encode, [Halt(), instruction]) == f"Instruction 1, {text}"
     assert fault_of(instruction) == text.split(": ", 1)[1]
     assert fault_of(Halt()) is None
 
@@ -174,9 +173,7 @@ FOREIGN = [
 
 @pytest.mark.parametrize(("content", "text"), FOREIGN)
 def test_bytes_that_are_no_instructions(content: str, text: str):
-    with pytest.raises(ChipFileError) as caught:
-        decode(bytes.fromhex(content))
-    assert str(caught.value) == text
+    assert refusal(ChipFileError, decode, bytes.fromhex(content)) == text
 
 
 def test_every_end_within_an_instruction_is_found():

@@ -10,8 +10,9 @@ import pytest
 from anytpu.chip.image.image import Image
 from anytpu.chip.isa.design import Design
 from anytpu.chip.isa.instructions import Activate, Convolve, MatrixMultiply, ReadWeights
-from anytpu.chip.machine import activation, products, run, witness, workers
+from anytpu.chip.machine import activation, products, run, workers
 from anytpu.chip.machine.products import EXACT, exact_parts
+from chip_witness import witness
 from machine_samples import assert_literal, blocks, configured, image_of, literally, parameters
 
 DEEP = Design(array=32, unified_buffer_bytes=32 * 256, accumulator_rows=64)

@@ -10,6 +10,7 @@ import pytest
 from anytpu.chip.assembly import assemble
 from anytpu.chip.machine import check_room
 from anytpu.errors import CapacityError
+from refusals import refusal
 
 SCRIPT = """\
 import resource
@@ -39,9 +40,7 @@ def test_more_than_the_machine_has():
 def test_the_inputs_of_a_batch_count_too():
     image = assemble(".batch 4000000000\nhalt", "wide")
     check_room(image)
-    with pytest.raises(CapacityError) as caught:
-        check_room(image, 2**20)
-    assert str(caught.value) == (
+    assert refusal(CapacityError, check_room, image, 2**20) == (
         f"This machine lacks the memory to run 'wide': {4 * 10**9 * 2**20:,} bytes for the host's buffer and the "
         "inputs, plus the memories of the chip. Compile it for smaller batches than 4,000,000,000."
     )

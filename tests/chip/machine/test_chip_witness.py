@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from anytpu.chip.compiler import compile_image
 from anytpu.chip.isa.design import Design
-from anytpu.chip.machine import run, witness
+from anytpu.chip.machine import run
 from chip_random import Case, cases
+from chip_witness import witness
 from quantized_samples import inputs_of
 
 

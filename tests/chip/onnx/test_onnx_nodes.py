@@ -18,6 +18,7 @@ from anytpu.chip.compiler import compile_image
 from anytpu.chip.graph.nodes import Concatenate, Convolution, Network, Port, Quantization
 from anytpu.chip.isa.design import Design
 from anytpu.chip.quantized import reference
+from chip_witness import witness
 
 
 def cases(operator: str) -> list[tuple[str, list[np.ndarray], np.ndarray]]:
@@ -90,7 +91,7 @@ def computed(network: Network, rows: np.ndarray) -> Iterator[np.ndarray]:
     for design in (Design(), Design(array=4)):
         image = compile_image(network, batch=len(rows), design=design)
         yield machine.run(image, values)["y"][:, 0, 0]
-    yield machine.witness(image, values)["y"][:, 0, 0]
+    yield witness(image, values)["y"][:, 0, 0]
 
 
 def matmul_cases() -> list:

@@ -14,6 +14,7 @@ from anytpu.chip.page.figures import cycles_of
 from anytpu.chip.page.report import CHIP_REPORT
 from anytpu.chip.timing.record import Timing
 from anytpu.errors import SettingError
+from refusals import refusal
 
 THREADS = ["layer", "host to chip", "weight fetch", "weight shift", "matrix unit", "activation unit", "chip to host"]
 
@@ -134,9 +135,7 @@ def test_hostile_names_are_texts(tmp_path: Path):
 
 def test_a_timing_without_events_is_refused(tmp_path: Path):
     timing = dataclasses.replace(chip_page_samples.timing(), events=())
-    with pytest.raises(SettingError) as error:
-        CHIP_REPORT.to_trace(timing, tmp_path / "t.json")
-    assert str(error.value) == (
+    assert refusal(SettingError, CHIP_REPORT.to_trace, timing, tmp_path / "t.json") == (
         "the timing of 'digits' has no events, so there is nothing to trace: ask for them with "
         "program.time(events=True)"
     )
@@ -144,14 +143,13 @@ def test_a_timing_without_events_is_refused(tmp_path: Path):
 
 def test_a_place_that_cannot_be_written(tmp_path: Path):
     path = tmp_path / "missing" / "t.json"
-    with pytest.raises(SettingError) as error:
-        CHIP_REPORT.to_trace(chip_page_samples.timing(), path)
-    assert str(error.value) == f"the trace cannot be written to {str(path)!r}: No such file or directory"
+    assert (
+        refusal(SettingError, CHIP_REPORT.to_trace, chip_page_samples.timing(), path)
+        == f"the trace cannot be written to {str(path)!r}: No such file or directory"
+    )
 
 
 def test_a_program_without_work_for_the_chip(tmp_path: Path):
-    with pytest.raises(SettingError) as error:
-        CHIP_REPORT.to_trace(chip_page_samples.idle().timing, tmp_path / "t.json")
-    assert str(error.value) == (
+    assert refusal(SettingError, CHIP_REPORT.to_trace, chip_page_samples.idle().timing, tmp_path / "t.json") == (
         "'idle' has no work for the chip, so there is nothing to trace: none of its instructions takes a cycle"
     )

@@ -31,6 +31,7 @@ from anytpu.chip.quantized.reference import compute as evaluate
 from anytpu.chip.quantized.summary import decibels
 from anytpu.chip.quantized.weights import max_sums
 from anytpu.errors import QuantizationError, SettingError
+from refusals import refusal
 
 SAME = ((1, 1), (1, 1))
 
@@ -402,16 +403,18 @@ def test_a_function_without_a_value_has_its_neighbours():
 
 def test_a_function_that_is_never_a_number():
     node = Function("f", "layer", ("x",), "y", "log", lambda x: x * np.float32(np.nan))
-    with pytest.raises(QuantizationError) as caught:
-        counterparts.table(node, Quantization(0.5, 3), Quantization(1.0))
-    assert str(caught.value) == "layer 'layer': log is not a number for any input from -65.5 to 62"
+    assert (
+        refusal(QuantizationError, counterparts.table, node, Quantization(0.5, 3), Quantization(1.0))
+        == "layer 'layer': log is not a number for any input from -65.5 to 62"
+    )
 
 
 def test_settings_that_are_none():
     draft, outputs = dense()
-    with pytest.raises(SettingError) as caught:
-        quantize(draft.network(*outputs), draft.examples(), bits=4)
-    assert str(caught.value) == "bits must be 8 or 16, not 4"
+    assert (
+        refusal(SettingError, quantize, draft.network(*outputs), draft.examples(), bits=4)
+        == "bits must be 8 or 16, not 4"
+    )
     with pytest.raises(SettingError) as caught:
         quantize(draft.network(*outputs), draft.examples(), method="entropy")  # pyright: ignore
     assert str(caught.value) == "method must be 'minmax', 'percentile' or 'mse', not 'entropy'"
@@ -422,9 +425,9 @@ def test_indices_that_the_chip_would_round():
     draft.inputs = (Port("x", (4,), "int32"),)
     draft.add(HostStep, ("x",), (1, 4, 8), "embedding", kind="embedding", why="", steps=None)
     draft.function("function", "x", np.sqrt, "mask")
-    with pytest.raises(QuantizationError) as caught:
-        choose(draft.network(), {"x": Range(0, 1000), draft.nodes[-1].output: Range(0, 40)}, 8)
-    assert str(caught.value) == (
+    assert refusal(
+        QuantizationError, choose, draft.network(), {"x": Range(0, 1000), draft.nodes[-1].output: Range(0, 40)}, 8
+    ) == (
         "input 'x' of int32 is taken by the host, for layer 'embedding', and by the chip, for layer 'mask', whose "
         "8 bits cannot hold them all: give the model this input twice, once for each"
     )
@@ -433,14 +436,10 @@ def test_indices_that_the_chip_would_round():
 def test_numbers_that_are_too_great():
     draft = Draft(x=(1, 1, 4))
     y = draft.convolve("x", 4, layer="dense")
-    with pytest.raises(QuantizationError) as caught:
-        choose(draft.network(), {"x": Range(-1, 1), y: Range(-1e3, 1e30)}, 8)
-    assert str(caught.value) == (
+    assert refusal(QuantizationError, choose, draft.network(), {"x": Range(-1, 1), y: Range(-1e3, 1e30)}, 8) == (
         "layer 'dense' gives numbers from -1e+03 to 1e+30, and what the chip scales ends at 1e+20: scale them down"
     )
-    with pytest.raises(QuantizationError) as caught:
-        choose(draft.network(), {"x": Range(-1e25, 1), y: Range(-1, 1)}, 8)
-    assert str(caught.value) == (
+    assert refusal(QuantizationError, choose, draft.network(), {"x": Range(-1e25, 1), y: Range(-1, 1)}, 8) == (
         "input 'x' has numbers from -1e+25 to 1, and what the chip scales ends at 1e+20: scale them down"
     )
 

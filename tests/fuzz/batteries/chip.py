@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import random
-import struct
-import zlib
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import numpy as np
 import onnx
 
@@ -18,10 +16,11 @@ from anytpu import chip
 from anytpu.chip import file
 from anytpu.chip.assembly import disassemble
 from anytpu.chip.compiler import compile_image
-from anytpu.chip.file_parts import PARTS, join_parts
+from anytpu.chip.file import PARTS
 from anytpu.chip.given.onnx_operators import OPERATORS, SCALED_OPERATORS
+from anytpu.program.archive import CHECKSUMS, write_parts
 from fuzz.battery import Battery
-from fuzz.damage import BYTES, JSON, TEXT, Damage, change_json
+from fuzz.damage import BYTES, JSON, TEXT, Damage, change_json, members_of, swell_member
 from quantized_samples import SMALL, Sketch
 
 SAME = ((1, 1), (1, 1))
@@ -35,11 +34,16 @@ def _network() -> Any:
     return sketch.network(sketch.table(b))
 
 
+def _written(*programs: tuple[Any, Any]) -> list[bytes]:
+    with tempfile.TemporaryDirectory() as folder:
+        return [file.write(Path(folder, "a.tpu"), *program).read_bytes() for program in programs]
+
+
 def tpu_files() -> list[bytes]:
     """Return `.tpu` files with and without the network that they were compiled from."""
     network = _network()
     image = compile_image(network, batch=3, design=SMALL)
-    return [file.to_bytes(image, network), file.to_bytes(image)]
+    return _written((image, network), (image, None))
 
 
 def texts() -> list[bytes]:
@@ -55,49 +59,32 @@ def whole_files() -> list[bytes]:
     negated = sketch.negate_on_host(sketch.pool("average", added, (2, 2), (2, 2), ((0, 0), (0, 1))))
     both = sketch.concatenate([negated, sketch.cut(negated, 1, 0, 2)], 1)
     network = sketch.network(sketch.table(sketch.reshape(both, 1, 1, 180)), added)
-    return [file.to_bytes(compile_image(network, batch=3, design=SMALL), network)]
+    return _written((compile_image(network, batch=3, design=SMALL), network))
 
 
 def _resealed(content: bytes, draw: random.Random, name: str, kinds: Sequence[Damage]) -> bytes:
     """Damage one part and record the checksums anew."""
-    try:
-        parts = {name: packed.unpack(2**30) for name, packed in file.split_parts(content, "some").items()}
-    except Exception:
+    parts = members_of(content)
+    if name not in parts:
         return content
+    parts.pop(CHECKSUMS, None)
     parts[name] = draw.choice(kinds)(parts[name], draw)
-    return join_parts(parts)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a.tpu")
+        write_parts(path, parts)
+        return path.read_bytes()
 
 
 def resealed(content: bytes, draw: random.Random) -> bytes:
     """Damage any part and record the checksums anew."""
-    name = draw.choice((*PARTS, "header", "header"))
-    return _resealed(content, draw, name, JSON if name in ("header", "network") else BYTES)
+    name = draw.choice((*PARTS, "header.json", "header.json"))
+    return _resealed(content, draw, name, JSON if name.endswith(".json") else BYTES)
 
 
 def resealed_values(content: bytes, draw: random.Random) -> bytes:
     """Change a value of the network, or of the header with its steps, and record the checksums anew."""
-    return _resealed(content, draw, draw.choice(("network", "network", "header")), (change_json,))
-
-
-def lying_sizes(content: bytes, draw: random.Random) -> bytes:
-    """State another size for a part, with zeros that do unpack to it, and record the checksums anew."""
-    start, entry, count = 16, 28, len(PARTS)
-    if len(content) < start + entry * count + 4:
-        return content
-    head = bytearray(content[: start + entry * count])
-    body, place = [], start + entry * count + 4
-    chosen = draw.randrange(count)
-    for number in range(count):
-        offset = start + entry * number
-        packed_bytes, unpacked_bytes, _ = struct.unpack_from("<QQI", head, offset + 8)
-        packed = content[place : place + packed_bytes]
-        place += packed_bytes
-        if number == chosen:
-            unpacked_bytes = draw.choice((0, 2**24, 2**28, 2**33))
-            packed = zlib.compress(bytes(min(unpacked_bytes, 2**24)), 9) * draw.choice((1, 1, 300))
-        struct.pack_into("<QQI", head, offset + 8, len(packed), unpacked_bytes, google_crc32c.value(packed))
-        body.append(packed)
-    return bytes(head) + struct.pack("<I", google_crc32c.value(bytes(head))) + b"".join(body)
+    name = draw.choice(("network.json", "network.json", "header.json"))
+    return _resealed(content, draw, name, (change_json,))
 
 
 def _tpu(path: Path) -> Any:
@@ -168,7 +155,9 @@ def _given(path: Path) -> Any:
 
 
 BATTERIES = (
-    Battery("tpu", tpu_files, _tpu, ".tpu", resealed=(*[resealed] * 9, lying_sizes), is_checked=True, names_file=False),
+    Battery(
+        "tpu", tpu_files, _tpu, ".tpu", resealed=(*[resealed] * 9, swell_member), is_checked=True, names_file=False
+    ),
     Battery("tpu network", whole_files, _tpu, ".tpu", damage=(resealed_values,), names_file=False),
     Battery("assembly", texts, _assembly, ".s", damage=TEXT, names_file=False),
     Battery("quantized onnx", onnx_files, _given, ".onnx", resealed=(changed_model,), names_file=False),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -99,17 +99,17 @@ def _left_out(image: Image) -> Iterator[str]:
 def _whole(image: Image) -> Iterator[str]:
     yield from _weights(image.weights)
     if image.services:
-        describing = RecordEncoder()
+        records = RecordEncoder()
         for service in image.services:
-            yield f".service {_described(describing.service(service))}"
-        yield f".steps {_described(describing.steps())}"
-        for array in describing.arrays:
+            yield f".service {_described(records.value(service))}"
+        yield f".steps {_described(records.steps)}"
+        for array in records.arrays:
             plain = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
             yield f'.array "{array.dtype.name}", {list(array.shape)}, "{base64.b64encode(plain).decode()}"'
 
 
-def _described(described: Mapping[str, Any]) -> str:
-    return json.dumps(json.dumps(described, default=np.generic.item))
+def _described(described: Any) -> str:
+    return json.dumps(json.dumps(described))
 
 
 def _weights(weights: np.ndarray) -> Iterator[str]:

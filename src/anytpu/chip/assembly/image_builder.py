@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from anytpu.chip.assembly.line import SourceLine
-from anytpu.chip.image.image import Binding, Image, Resident, Tag
+from anytpu.chip.image.image import Binding, Image, Resident, Service, Tag
 from anytpu.chip.image.serialization import RecordDecoder
 from anytpu.chip.isa.design import TPU_V1, Design
 from anytpu.chip.isa.instructions import Instruction
@@ -73,10 +73,10 @@ class ImageBuilder:
     def _services(self) -> list[Any]:
         if not self.services:
             return []
-        line, steps = self.steps or (self.services[0][0], {"steps": [], "first_array": 0})
+        line, steps = self.steps or (self.services[0][0], [])
         try:
-            recalling = RecordDecoder(self.arrays, steps, self.text_bytes, self.batch)
-            return [recalling.service(described) for _, described in self.services]
+            records = RecordDecoder(self.arrays, steps, self.text_bytes, self.batch)
+            return [records.record(Service, described) for _, described in self.services]
         except ChipError as error:
             raise line.error(1, f"what the host does cannot be read. {error}") from error
 

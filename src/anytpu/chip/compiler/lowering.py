@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import functools
 
+from anytpu.chip.compiler.cutting import ChannelCuts
 from anytpu.chip.compiler.jobs import Job
-from anytpu.chip.compiler.outline import outline_of
+from anytpu.chip.compiler.joining import are_gates, fusable_tables, joint_products, shared_rows, written_in_place
 from anytpu.chip.compiler.planes import (
     Layout,
     LayoutStructure,
@@ -24,6 +25,7 @@ from anytpu.chip.compiler.planes import (
 from anytpu.chip.compiler.tables import TableSlots
 from anytpu.chip.compiler.weight_memory import WeightMemory
 from anytpu.chip.graph.nodes import Network, Node, Quantization
+from anytpu.chip.graph.splitting import split_products
 from anytpu.chip.image.image import Binding, Service
 from anytpu.chip.isa.design import Design
 
@@ -33,7 +35,12 @@ class Lowering:
 
     Attributes:
         batch, design: as in `compile_image`.
-        network, cuts, fused, parts, shared, joints: as in `Outline`.
+        network: the network, in which gates are products of their own.
+        cuts: the channels at which tensors are cut.
+        fused: maps a tensor to the table that the instruction that makes it also looks up.
+        parts: maps a tensor that is written into a concatenation to its output, first position and channel there.
+        shared: concatenations of channels that are copied, so that their channels share rows.
+        joints: maps the result of a convolution to those that are made side by side with it.
         joined: outputs of the convolutions that are made with another.
         memory: the Weight Memory.
         tables: the lookup tables.
@@ -48,9 +55,12 @@ class Lowering:
 
     def __init__(self, network: Network, batch: int, design: Design, by_content: bool, in_place: bool):
         self.batch, self.design = batch, design
-        outline = outline_of(network, batch, design, in_place=in_place)
-        self.network, self.cuts, self.fused = outline.network, outline.cuts, outline.fused
-        self.parts, self.shared, self.joints = outline.parts, outline.shared, outline.joints
+        self.network = split_products(network, lambda alike: are_gates(network, alike)) if in_place else network
+        self.cuts, self.fused = ChannelCuts(self.network), fusable_tables(self.network)
+        # Without `in_place`, inputs of concatenations are copied, and each product is by itself.
+        self.shared = shared_rows(self.network, self.cuts, batch, design) if in_place else set[str]()
+        self.parts = written_in_place(self.network, self.shared) if in_place else {}
+        self.joints = joint_products(self.network, design.array) if in_place else {}
         self.joined = {other.output for others in self.joints.values() for other in others}
         self.memory = WeightMemory(design, by_content=by_content)
         self.tables = TableSlots(self.memory)

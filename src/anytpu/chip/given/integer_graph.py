@@ -1,7 +1,8 @@
 """`IntegerGraph`: build a network in integers, node by node, from a file that holds its scales.
 
 Idea: a file has its own order of axes, batch and channels first. The graph has channels last. A value remembers both
-(`Held`), so most reshapes and transposes add no node. A dense layer after a flatten gets a kernel in the graph's order.
+(`HeldTensor`), so most reshapes and transposes add no node. A dense layer after a flatten gets a kernel in the graph's
+order.
 
 Rule: the numbers of the file stay as they are. If the chip needs another order of numbers, the host moves them.
 """
@@ -17,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from anytpu.chip.given.values import Geometry, Held, Pending, check_sums, every_integer
+from anytpu.chip.given.values import HeldTensor, Pending, check_sums, every_integer
 from anytpu.chip.graph.arithmetic import clip_bounds
 from anytpu.chip.graph.names import Names
 from anytpu.chip.graph.nodes import (
@@ -37,7 +38,7 @@ from anytpu.chip.graph.nodes import (
     Slice,
     Table,
 )
-from anytpu.chip.graph.shapes import canonical_shape
+from anytpu.chip.graph.shapes import Geometry, canonical_shape
 from anytpu.chip.network.operations import HostOperations
 from anytpu.chip.network.reading import trace_of
 from anytpu.errors import QuantizationError
@@ -120,7 +121,7 @@ class IntegerGraph:
         self._made[key] = name
         return name
 
-    def of(self, held: Held) -> Quantization:
+    def of(self, held: HeldTensor) -> Quantization:
         """Return the quantization of a value.
 
         Raises:
@@ -138,10 +139,10 @@ class IntegerGraph:
             "op_types_to_quantize."
         )
 
-    def quantized(self, value: Held | Pending, target: Quantization) -> Held:
+    def quantized(self, value: HeldTensor | Pending, target: Quantization) -> HeldTensor:
         """Return a value in integers of a quantization: QuantizeLinear."""
         if isinstance(value, Pending):
-            return Held(value.make(target, value.low, value.high), value.dims, value.channels_first)
+            return HeldTensor(value.make(target, value.low, value.high), value.dims, value.channels_first)
         if value.is_float:
             self._quantize(value.tensor, target)
         own = self.quantizations[value.tensor]
@@ -160,7 +161,7 @@ class IntegerGraph:
         if isinstance(maker, Reshape | Slice | Pool):
             self._quantize(maker.inputs[0], target)
 
-    def reread(self, value: Held, target: Quantization) -> Held:
+    def reread(self, value: HeldTensor, target: Quantization) -> HeldTensor:
         """Return the same integers with another quantization: DequantizeLinear of them."""
         own = self.of(value)
         if own == target:
@@ -172,15 +173,15 @@ class IntegerGraph:
             )
         return self._looked_up(value, target, "same_integers", every_integer(own).astype(target.dtype))
 
-    def held(self, value: Held | Pending) -> Held:
+    def held(self, value: HeldTensor | Pending) -> HeldTensor:
         """Return a value as a tensor, also if the file gives it no scale of its own and it needs none."""
-        if isinstance(value, Held):
+        if isinstance(value, HeldTensor):
             return value
         if value.own is None:
             raise self.unscaled()
         return self.quantized(value, value.own)
 
-    def function(self, value: Held | Pending, kind: str, apply: Callable[[np.ndarray], np.ndarray]) -> Pending:
+    def function(self, value: HeldTensor | Pending, kind: str, apply: Callable[[np.ndarray], np.ndarray]) -> Pending:
         """Return a function of one number."""
         held = self.held(value)
         own = self.of(held)
@@ -197,19 +198,19 @@ class IntegerGraph:
 
         return Pending(held.dims, held.channels_first, make)
 
-    def clipped(self, value: Held | Pending, low: float | None, high: float | None) -> Pending:
+    def clipped(self, value: HeldTensor | Pending, low: float | None, high: float | None) -> Pending:
         """Return a value clipped to bounds; None: no bound."""
         if isinstance(value, Pending) and value.may_clip and value.low is None and value.high is None:
             return dataclasses.replace(value, low=low, high=high)
         return self.function(value, "clip", lambda x: np.clip(x, low, high))
 
-    def _looked_up(self, value: Held, target: Quantization, kind: str, table: np.ndarray) -> Held:
+    def _looked_up(self, value: HeldTensor, target: Quantization, kind: str, table: np.ndarray) -> HeldTensor:
         made = self.add(Table, [value.tensor], self.shapes[value.tensor], target, kind=kind, table=table)
         return dataclasses.replace(value, tensor=made)
 
     # Orders of numbers.
 
-    def is_row_major(self, value: Held) -> bool:
+    def is_row_major(self, value: HeldTensor) -> bool:
         """Return whether the file's order of numbers is that of the tensor."""
         height, width, channels = self.shapes[value.tensor]
         return not value.channels_first or channels == 1 or height * width == 1
@@ -220,7 +221,7 @@ class IntegerGraph:
             return tensor
         return self.add(Reshape, [tensor], shape, self.quantizations.get(tensor))
 
-    def picture(self, value: Held | Pending) -> Held:
+    def picture(self, value: HeldTensor | Pending) -> HeldTensor:
         """Return a value of `(channels, height, width)` or `(channels, width)` as a tensor with channels last."""
         held = self.held(value)
         if len(held.dims) not in (2, 3):
@@ -236,7 +237,7 @@ class IntegerGraph:
             return dataclasses.replace(held, tensor=self.shaped(held.tensor, wanted), channels_first=True)
         return self._moved(held, wanted, True)
 
-    def rows(self, value: Held | Pending) -> Held:
+    def rows(self, value: HeldTensor | Pending) -> HeldTensor:
         """Return a value as a tensor in the file's order of numbers, in its shape."""
         held = self.held(value)
         wanted = canonical_shape(held.dims)
@@ -244,7 +245,7 @@ class IntegerGraph:
             return dataclasses.replace(held, tensor=self.shaped(held.tensor, wanted), channels_first=False)
         return self._moved(held, wanted, False)
 
-    def transposed(self, value: Held, order: Sequence[int]) -> Held:
+    def transposed(self, value: HeldTensor, order: Sequence[int]) -> HeldTensor:
         """Return a value with its axes in another order; the host moves numbers between channels and positions.
 
         Args:
@@ -269,14 +270,14 @@ class IntegerGraph:
     def _last(dims: tuple[int, ...]) -> Shape:
         return (dims[1], dims[2], dims[0]) if len(dims) == 3 else (1, dims[1], dims[0])
 
-    def _moved(self, held: Held, shape: Shape, channels_first: bool) -> Held:
+    def _moved(self, held: HeldTensor, shape: Shape, channels_first: bool) -> HeldTensor:
         key = held, shape, channels_first
         if key not in self._made:
             made = self.host("transpose", _MOVES, lambda x: x, [held], held.dims, channels_first)
             self._made[key] = self._kept(held, made).tensor
         return dataclasses.replace(held, tensor=self._made[key], channels_first=channels_first)
 
-    def _kept(self, held: Held, made: Held) -> Held:
+    def _kept(self, held: HeldTensor, made: HeldTensor) -> HeldTensor:
         """Return what the host has moved, with the quantization that it had."""
         if held.tensor in self.quantizations:
             self.quantizations[made.tensor] = self.quantizations[held.tensor]
@@ -290,10 +291,10 @@ class IntegerGraph:
         kind: str,
         why: str,
         function: Callable[..., Any],
-        inputs: Sequence[Held],
+        inputs: Sequence[HeldTensor],
         dims: tuple[int, ...],
         channels_first: bool = False,
-    ) -> Held:
+    ) -> HeldTensor:
         """Add a step of the host, a JAX function of arrays in the file's shapes; its result has no quantization yet."""
 
         def step(state: Any, batch: Any) -> Any:
@@ -308,16 +309,16 @@ class IntegerGraph:
         )
         shape = self._last(dims) if channels_first else canonical_shape(dims)
         made = self.add(HostStep, [held.tensor for held in inputs], shape, None, kind=kind, why=why, steps=steps)
-        return Held(made, dims, channels_first, is_float=True)
+        return HeldTensor(made, dims, channels_first, is_float=True)
 
     @staticmethod
-    def _natural(array: Any, held: Held) -> Any:
+    def _natural(array: Any, held: HeldTensor) -> Any:
         ordered = jnp.moveaxis(array, -1, 1) if held.channels_first else array
         return ordered.reshape(array.shape[0], *held.dims)
 
     def product(
         self,
-        source: Held,
+        source: HeldTensor,
         weights: np.ndarray,
         scales: np.ndarray,
         bias: np.ndarray,
@@ -333,7 +334,7 @@ class IntegerGraph:
             scales: float32 scale of each output channel.
             bias: real numbers of the sum, or integers in steps of input scale * weight scale.
             geometry: the window.
-            dims, channels_first: of the result, as in `Held`.
+            dims, channels_first: of the result, as in `HeldTensor`.
         """
         own = self.of(source)
         source, weights = self._in_bytes(source, weights, geometry.groups)
@@ -361,7 +362,7 @@ class IntegerGraph:
 
         return Pending(dims, channels_first, make, plus=plus)
 
-    def _in_bytes(self, source: Held, weights: np.ndarray, groups: int) -> tuple[Held, np.ndarray]:
+    def _in_bytes(self, source: HeldTensor, weights: np.ndarray, groups: int) -> tuple[HeldTensor, np.ndarray]:
         """Return weights of -127 to 127, and their input.
 
         Weights with a zero point of their own reach further. They are a sum of two or three bytes, each multiplied by
@@ -384,7 +385,7 @@ class IntegerGraph:
         tensor = self.add(Concatenate, [source.tensor] * len(parts), shape, self.of(source), axis=2)
         return dataclasses.replace(source, tensor=tensor), np.concatenate(parts, axis=2)
 
-    def dense(self, value: Held | Pending, weights: np.ndarray, scales: np.ndarray, bias: np.ndarray) -> Pending:
+    def dense(self, value: HeldTensor | Pending, weights: np.ndarray, scales: np.ndarray, bias: np.ndarray) -> Pending:
         """Return a product of the last axis of a value with weights `(inputs, outputs)`."""
         held = self.held(value)
         depth, outputs = weights.shape
@@ -402,9 +403,9 @@ class IntegerGraph:
             return self.product(held, kernel, scales, bias, Geometry(), dims, False)
         rows = self.rows(held)
         tensor = self.shaped(rows.tensor, (1, math.prod(held.dims) // depth, depth))
-        return self.product(Held(tensor, held.dims), weights[None, None], scales, bias, Geometry(), dims, False)
+        return self.product(HeldTensor(tensor, held.dims), weights[None, None], scales, bias, Geometry(), dims, False)
 
-    def constant(self, beside: Held, integers: np.ndarray, own: Quantization) -> str:
+    def constant(self, beside: HeldTensor, integers: np.ndarray, own: Quantization) -> str:
         """Return a tensor of constant integers: the bias of a product with weights of 0."""
         height, width, channels = self.shapes[beside.tensor]
         source, numbers = self.of(beside), integers.reshape(-1).astype(np.int64)
@@ -419,7 +420,7 @@ class IntegerGraph:
         ).make(own, None, None)
         return self.shaped(made, canonical_shape(integers.shape))
 
-    def elementwise(self, kind: str, first: Held, second: str) -> Pending:
+    def elementwise(self, kind: str, first: HeldTensor, second: str) -> Pending:
         """Return an operation of a value and a tensor of its shape, or of one number per channel."""
         shape = self.shapes[first.tensor]
 
@@ -432,8 +433,8 @@ class IntegerGraph:
         return Pending(first.dims, first.channels_first, make)
 
     def pool(
-        self, kind: str, source: Held, window: Pair, geometry: Geometry, counts_padding: bool = False
-    ) -> Held | Pending:
+        self, kind: str, source: HeldTensor, window: Pair, geometry: Geometry, counts_padding: bool = False
+    ) -> HeldTensor | Pending:
         """Return a pool of a picture with channels first in the file, or in the tensor's order."""
         shape = geometry.result(self.shapes[source.tensor], window, self.shapes[source.tensor][2])
         dims = (shape[2], shape[0], shape[1]) if len(source.dims) == 3 else (shape[2], shape[1])
@@ -449,7 +450,7 @@ class IntegerGraph:
         check_sums(self.layer, self.of(source), window[0] * window[1])  # an average needs a scale
         return Pending(dims, True, make, may_clip=False)
 
-    def concatenation(self, parts: Sequence[Held], axis: int) -> Pending:
+    def concatenation(self, parts: Sequence[HeldTensor], axis: int) -> Pending:
         """Return values, all in one order of numbers, one after another along an axis of the file's examples."""
         tensor_axis = self.axis(parts[0], axis)
         shape, dims = list(self.shapes[parts[0].tensor]), list(parts[0].dims)
@@ -463,7 +464,7 @@ class IntegerGraph:
         own = {self.of(part) for part in parts}
         return Pending(tuple(dims), parts[0].channels_first, make, own.pop() if len(own) == 1 else None, may_clip=False)
 
-    def part(self, value: Held, axis: int, start: int, stop: int) -> Held:
+    def part(self, value: HeldTensor, axis: int, start: int, stop: int) -> HeldTensor:
         """Return a part of a value along an axis of the file's examples."""
         tensor_axis, shape, dims = self.axis(value, axis), list(self.shapes[value.tensor]), list(value.dims)
         if (start, stop) == (0, dims[axis]):
@@ -475,7 +476,7 @@ class IntegerGraph:
         )
         return dataclasses.replace(value, tensor=made, dims=tuple(dims))
 
-    def padded(self, value: Held, padding: Padding) -> Held:
+    def padded(self, value: HeldTensor, padding: Padding) -> HeldTensor:
         """Return a picture with zeros around it: a depthwise product with weight 1."""
         own, channels = self.of(value), self.shapes[value.tensor][2]
         geometry, ones = Geometry(padding=padding, groups=channels), np.ones((1, 1, 1, channels), np.int64)
@@ -484,7 +485,7 @@ class IntegerGraph:
         zeros = np.zeros(channels, np.int64)
         return self.quantized(self.product(value, ones, np.ones(1, np.float32), zeros, geometry, dims, True), own)
 
-    def axis(self, value: Held, axis: int) -> int:
+    def axis(self, value: HeldTensor, axis: int) -> int:
         """Return the tensor's axis of an axis of the file's examples."""
         rank = len(value.dims)
         if value.channels_first:

@@ -21,7 +21,7 @@ from anytpu.chip.given.onnx_node import (
     number,
     quantization_of,
 )
-from anytpu.chip.given.values import Held, Pending, Scaled, Value
+from anytpu.chip.given.values import HeldTensor, Pending, Scaled, Value
 
 
 def binary(kind: str) -> Callable[[OnnxNode, Operands], Value]:
@@ -32,8 +32,8 @@ def binary(kind: str) -> Callable[[OnnxNode, Operands], Value]:
         first, second = operands[:2]
         for value, other, turned in ((first, second, False), (second, first, True)):
             known = other.reals if isinstance(other, Scaled) else other
-            if isinstance(value, Held | Pending) and isinstance(known, np.ndarray) and known.size == 1:
-                if isinstance(value, Held | Pending) and known.ndim > len(value.dims) + 1:
+            if isinstance(value, HeldTensor | Pending) and isinstance(known, np.ndarray) and known.size == 1:
+                if isinstance(value, HeldTensor | Pending) and known.ndim > len(value.dims) + 1:
                     raise node.refused(f"combines {list(value.dims)} with constants of {list(known.shape)}", FLOAT)
                 constant = known.astype(np.float32).reshape(())
                 apply = functools.partial(ufunc, constant) if turned else functools.partial(_swapped, ufunc, constant)
@@ -50,14 +50,14 @@ def _swapped(ufunc: Callable[..., np.ndarray], second: np.ndarray, first: np.nda
 
 
 def _of_tensors(node: OnnxNode, kind: str, first: Value | None, second: Value | None) -> Value:
-    graph, turned = node.graph, not isinstance(first, Held | Pending)
+    graph, turned = node.graph, not isinstance(first, HeldTensor | Pending)
     if turned and kind != "subtract":
         first, second = second, first
         turned = False
-    if turned or not isinstance(first, Held | Pending):
+    if turned or not isinstance(first, HeldTensor | Pending):
         raise node.refused("subtracts a tensor from constants", FLOAT)
     held = in_order(graph, graph.held(first))
-    if isinstance(second, Held | Pending):
+    if isinstance(second, HeldTensor | Pending):
         other = in_order(graph, graph.held(second))
         if math.prod(other.dims) > math.prod(held.dims) and kind != "subtract":
             held, other = other, held
@@ -92,7 +92,7 @@ def _of_tensors(node: OnnxNode, kind: str, first: Value | None, second: Value | 
     return graph.elementwise(kind, held, graph.constant(held, ordered.reshape(graph.shapes[held.tensor]), own))
 
 
-def _per_channel(dims: tuple[int, ...], held: Held) -> bool:
+def _per_channel(dims: tuple[int, ...], held: HeldTensor) -> bool:
     """Return whether a shape broadcasts as one number per channel."""
     padded = (*[1] * (len(held.dims) - len(dims)), *dims)
     channel = 0 if held.channels_first else len(held.dims) - 1

@@ -31,7 +31,7 @@ from anytpu.chip.given.onnx_node import (
     scaled,
 )
 from anytpu.chip.given.onnx_operators import OPERATORS, SCALED_OPERATORS
-from anytpu.chip.given.values import Held, Pending, Value
+from anytpu.chip.given.values import HeldTensor, Pending, Value
 from anytpu.chip.graph.nodes import Network, Port
 from anytpu.chip.graph.shapes import canonical_shape
 from anytpu.chip.isa.design import Design
@@ -129,7 +129,7 @@ class _Reader:
         self._graph.layer, self._batch = "input", sizes[0]
         own = plain(dtype) if dtype.name in ("int8", "uint8", "int16", "uint16") else None
         tensor = self._graph.tensor(given.name, shape, own)
-        self._values[given.name] = Held(
+        self._values[given.name] = HeldTensor(
             tensor, tuple(sizes[1:]), is_float=own is None, stored=dtype.name if own else ""
         )
         return Port(tensor, tuple(sizes[1:]), dtype.name)
@@ -208,7 +208,7 @@ class _Reader:
     def _output(self, given: Any) -> Port:
         self._graph.layer = given.name
         value = self._values.get(given.name)
-        if not isinstance(value, Held | Pending):
+        if not isinstance(value, HeldTensor | Pending):
             raise QuantizationError(f"its output {given.name!r:.100} does not depend on an input: leave it out.")
         held, declared = self._graph.held(value), given.type.tensor_type.elem_type
         dtype = np.dtype(self._onnx.helper.tensor_dtype_to_np_dtype(declared) if declared else held.stored or "float32")
@@ -253,5 +253,5 @@ def _check_operands(node: OnnxNode, operands: Sequence[Value | None]) -> None:
             moves = node.kind in _FOLDED and (index == 0 or node.kind == "Concat")
             if not (moves or (node.kind == "Reshape" and index == 1)) or node.attributes.get("to", 7) != 7:
                 raise node.refused("computes with the size of the batch, and the chip computes each example", FLOAT)
-        if isinstance(value, Held) and value.stored and node.kind not in _OF_INTEGERS:
+        if isinstance(value, HeldTensor) and value.stored and node.kind not in _OF_INTEGERS:
             raise node.refused(f"computes with integers ({value.stored}) that are not dequantized", FLOAT)

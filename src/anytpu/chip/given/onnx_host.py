@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from anytpu.chip.given.onnx_node import FLOAT, OnnxNode, Operands
-from anytpu.chip.given.values import Held, Pending, Scaled, Value
+from anytpu.chip.given.values import HeldTensor, Pending, Scaled, Value
 
 
 def _normalized(given: Mapping[str, Any]) -> Callable[..., Any]:
@@ -68,7 +68,7 @@ def host_step(node: OnnxNode, operands: Operands) -> Value:
     given = node.attributes
     if "Softmax" in node.kind:
         given.setdefault("opset", node.opset)
-    function, held = maker(given), [node.graph.held(x) for x in operands if isinstance(x, Held | Pending)]
+    function, held = maker(given), [node.graph.held(x) for x in operands if isinstance(x, HeldTensor | Pending)]
 
     if not held:
         raise node.refused("takes constants only", FLOAT)
@@ -77,7 +77,7 @@ def host_step(node: OnnxNode, operands: Operands) -> Value:
         left = list(arrays)
         return function(
             *(
-                left.pop(0) if isinstance(x, Held | Pending) else x.reals if isinstance(x, Scaled) else x
+                left.pop(0) if isinstance(x, HeldTensor | Pending) else x.reals if isinstance(x, Scaled) else x
                 for x in operands
             )
         )

@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from anytpu.chip.given.onnx_node import BATCH, FLOAT, OnnxNode, Operands, activation, in_order, number, plain
-from anytpu.chip.given.values import Held, Scaled, Value
+from anytpu.chip.given.values import HeldTensor, Scaled, Value
 
 
 def same(node: OnnxNode, operands: Operands) -> Value:
@@ -22,7 +22,7 @@ def cast(node: OnnxNode, operands: Operands) -> Value:
     value = activation(node, operands[0])
     if node.attributes.get("to") not in (1, 10, 11, 16):
         raise node.refused("makes other numbers than floats, and the chip's activations are real numbers", FLOAT)
-    if not isinstance(value, Held) or not value.stored:
+    if not isinstance(value, HeldTensor) or not value.stored:
         return value
     return dataclasses.replace(node.graph.reread(value, plain(np.dtype(value.stored))), stored="")
 
@@ -58,7 +58,7 @@ def reshape(node: OnnxNode, operands: Operands) -> Value:
     return dataclasses.replace(held, dims=tuple(dims))
 
 
-def _with_axes(node: OnnxNode, held: Held, axes: list[int] | None) -> list[int] | None:
+def _with_axes(node: OnnxNode, held: HeldTensor, axes: list[int] | None) -> list[int] | None:
     """Return the dims after Squeeze or Unsqueeze; None if the batch is concerned."""
     rank = len(held.dims) + 1 + (len(axes or []) if node.kind == "Unsqueeze" else 0)
     places = sorted(axis % rank for axis in axes or [n + 1 for n, size in enumerate(held.dims) if size == 1])
@@ -89,7 +89,7 @@ def transpose(node: OnnxNode, operands: Operands) -> Value:
     return node.graph.transposed(held, order)
 
 
-def _parts(node: OnnxNode, operands: Operands) -> tuple[list[Held], int]:
+def _parts(node: OnnxNode, operands: Operands) -> tuple[list[HeldTensor], int]:
     """Return activations in one order of numbers, and the attribute "axis"."""
     values = [in_order(node.graph, node.graph.held(activation(node, value))) for value in operands]
     if any(value.channels_first for value in values):

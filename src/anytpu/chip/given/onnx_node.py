@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from anytpu.chip.given.integer_graph import IntegerGraph
-from anytpu.chip.given.values import Held, Pending, Scaled, Value
+from anytpu.chip.given.values import HeldTensor, Pending, Scaled, Value
 from anytpu.chip.graph.nodes import Quantization
 from anytpu.errors import QuantizationError
 
@@ -70,7 +70,7 @@ class OnnxNode:
             value = self.attributes.get(name)
         if value is None:
             return None
-        if isinstance(value, Held | Pending | Scaled):
+        if isinstance(value, HeldTensor | Pending | Scaled):
             raise self.refused(f"computes its {name} from an input", FLOAT)
         return [int(number) for number in np.asarray(value).reshape(-1)]
 
@@ -153,7 +153,7 @@ def dequantized(node: OnnxNode, operands: Operands, axis: int | None = None) -> 
     return dataclasses.replace(node.graph.reread(held, quantization_of(node, scale, zero_point)), stored="")
 
 
-def quantized(node: OnnxNode, value: Held | Pending, scale: Value | None, zero_point: Value | None) -> Held:
+def quantized(node: OnnxNode, value: HeldTensor | Pending, scale: Value | None, zero_point: Value | None) -> HeldTensor:
     """Return an activation in stored integers: QuantizeLinear."""
     made = node.graph.quantized(value, quantization_of(node, scale, zero_point))
     return dataclasses.replace(made, stored=_parameters(node, scale, zero_point)[1].dtype.name)
@@ -165,9 +165,9 @@ def plain(dtype: np.dtype) -> Quantization:
     return Quantization(1.0, -(2 ** (bits - 1)) if dtype.kind == "u" else 0, bits)
 
 
-def activation(node: OnnxNode, value: Value | None) -> Held | Pending:
+def activation(node: OnnxNode, value: Value | None) -> HeldTensor | Pending:
     """Return a value that must be no constant."""
-    if not isinstance(value, Held | Pending):
+    if not isinstance(value, HeldTensor | Pending):
         raise node.refused("takes a constant where an activation is expected", FLOAT)
     return value
 
@@ -178,12 +178,12 @@ def number(node: OnnxNode, operands: Operands, index: int, name: str) -> float |
     if isinstance(value, Scaled):
         value = value.reals
     value = node.attributes.get(name) if value is None else value
-    if isinstance(value, Held | Pending):
+    if isinstance(value, HeldTensor | Pending):
         raise node.refused(f"computes its {name} from an input", FLOAT)
     return None if value is None else float(np.asarray(value).reshape(()))
 
 
-def in_order(graph: IntegerGraph, held: Held) -> Held:
+def in_order(graph: IntegerGraph, held: HeldTensor) -> HeldTensor:
     """Return a picture with channels last, or another value in the file's order."""
     if held.channels_first and len(held.dims) in (2, 3) and graph.shapes[held.tensor][2] == held.dims[0]:
         return graph.picture(held)

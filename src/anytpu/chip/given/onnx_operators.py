@@ -14,7 +14,7 @@ from anytpu.chip.given.onnx_host import host_step
 from anytpu.chip.given.onnx_moves import cast, concat, dropout, pad, reshape, same, slice_of, split, transpose
 from anytpu.chip.given.onnx_node import OnnxNode, Operands, dequantized, quantized
 from anytpu.chip.given.onnx_windows import conv, gemm, matmul, pool, reduce_mean
-from anytpu.chip.given.values import Held, Pending, Value
+from anytpu.chip.given.values import HeldTensor, Pending, Value
 
 OPERATORS: dict[str, Callable[[OnnxNode, Operands], Value | list[Value]]] = {
     "Add": binary("add"),
@@ -63,7 +63,7 @@ def _between(kind: str, operands: int, more: str = "") -> Callable[[OnnxNode, Op
             parts += rest[:1] if rest and rest[0] is not None else []
             target = slice(1, 3)
         result = OPERATORS[kind](dataclasses.replace(node, kind=kind), parts)
-        assert isinstance(result, Held | Pending)
+        assert isinstance(result, HeldTensor | Pending)
         if rest[target] == [] or rest[target][0] is None:
             return result
         scale, zero_point = (*rest[target], None)[:2]

@@ -9,8 +9,9 @@ import numpy as np
 
 from anytpu.chip.given.onnx_host import host_step
 from anytpu.chip.given.onnx_node import FLOAT, QUANTIZE, OnnxNode, Operands, activation
-from anytpu.chip.given.values import Geometry, Held, Pending, Scaled, Value
+from anytpu.chip.given.values import HeldTensor, Pending, Scaled, Value
 from anytpu.chip.graph.nodes import Padding, Pair, Quantization
+from anytpu.chip.graph.shapes import Geometry
 
 
 def _weights(node: OnnxNode, value: Value | None) -> Scaled:
@@ -71,7 +72,7 @@ def conv(node: OnnxNode, operands: Operands) -> Value:
     return node.graph.product(source, centered, scales, offsets, geometry, dims, True)
 
 
-def _geometry(node: OnnxNode, source: Held, window: Pair, groups: int = 1) -> Geometry:
+def _geometry(node: OnnxNode, source: HeldTensor, window: Pair, groups: int = 1) -> Geometry:
     """Return the window of a node; `auto_pad` and `ceil_mode` become padding."""
     spatial = len(source.dims) - 1
 
@@ -104,7 +105,7 @@ def _geometry(node: OnnxNode, source: Held, window: Pair, groups: int = 1) -> Ge
 def matmul(node: OnnxNode, operands: Operands) -> Value:
     """Write a product with a matrix; of two activations, the host computes it."""
     value, weights = operands[:2]
-    if isinstance(weights, Held | Pending):
+    if isinstance(weights, HeldTensor | Pending):
         return host_step(node, operands)
     kernel = _weights(node, weights)
     if kernel.integers.ndim != 2:
@@ -137,7 +138,7 @@ def pool(kind: str, whole: bool = False) -> Callable[[OnnxNode, Operands], Value
         height, width, _ = node.graph.shapes[source.tensor]
         if whole:
             made = node.graph.pool(kind, source, (height, width), Geometry())
-            assert isinstance(made, Held | Pending)
+            assert isinstance(made, HeldTensor | Pending)
             return made
         sizes = node.attributes["kernel_shape"]
         window = (1, sizes[0]) if len(sizes) == 1 else (sizes[0], sizes[1])

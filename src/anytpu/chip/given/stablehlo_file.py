@@ -22,13 +22,14 @@ from jax.interpreters import mlir
 
 from anytpu.chip.given.integer_graph import IntegerGraph
 from anytpu.chip.given.stablehlo_text import MARK, Parameter, QuantizedType, erased
-from anytpu.chip.given.values import Geometry, Held, Pending, Scaled, Value
-from anytpu.chip.graph.nodes import Network, Padding, Port
-from anytpu.chip.graph.shapes import canonical_shape
+from anytpu.chip.given.values import HeldTensor, Pending, Scaled, Value
+from anytpu.chip.graph.nodes import Network, Port
+from anytpu.chip.graph.shapes import Geometry, canonical_shape
 from anytpu.chip.isa.design import Design
 from anytpu.chip.network import elementwise
 from anytpu.chip.network.operations import NONSENSE
 from anytpu.chip.network.parsing import MlirBlock, MlirOperation, parse
+from anytpu.chip.network.products import geometry_of
 from anytpu.chip.quantized.checking import check_network
 from anytpu.errors import AnyTPUError, ChipFileError, QuantizationError
 from anytpu.files.opening import read_text
@@ -98,11 +99,11 @@ class _Reader:
             )
         own = None if argument.quantized is None else argument.quantized.quantization
         tensor = self._graph.tensor(argument.name, canonical_shape(shape[1:]), own)
-        self._values[number] = Held(tensor, shape[1:], is_float=own is None)
+        self._values[number] = HeldTensor(tensor, shape[1:], is_float=own is None)
         return Port(tensor, shape[1:])
 
     def _output(self, index: int, value: Value | None) -> Port:
-        if not isinstance(value, Held | Pending):
+        if not isinstance(value, HeldTensor | Pending):
             raise QuantizationError(f"its output {index} does not depend on an input: leave it out.")
         held = self._graph.rows(value)
         return Port(held.tensor, held.dims)
@@ -120,7 +121,7 @@ class _Reader:
         result = rule(self, kind, operation, operands)
         if own is None:
             return result
-        sums = own.bits == 32 and isinstance(result, Held | Pending)
+        sums = own.bits == 32 and isinstance(result, HeldTensor | Pending)
         full = (own.low, own.high) == (-(2**31), 2**31 - 1) and not any(own.zero_points)
         if sums and not (kind in ("add", "convolution", "dot_general") and full):
             raise self._refused(kind, "makes 32 bits, and the chip's sums of 32 bits have no zero point and no bounds")
@@ -149,7 +150,7 @@ class _Reader:
             raise self._refused(kind, "makes other numbers than floats")
         return operands[0]
 
-    def _summed(self, kind: str, operation: MlirOperation, held: Held, scales: np.ndarray) -> None:
+    def _summed(self, kind: str, operation: MlirOperation, held: HeldTensor, scales: np.ndarray) -> None:
         """Check that sums of 32 bits have the scales of their products."""
         own = self._types[operation.results[0]]
         if own is not None and own.bits == 32:
@@ -164,8 +165,8 @@ class _Reader:
     def _unary(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
         return self._graph.function(self._activation(kind, operands[0]), kind, elementwise.UNARY[kind])
 
-    def _activation(self, kind: str, value: Value) -> Held | Pending:
-        if not isinstance(value, Held | Pending):
+    def _activation(self, kind: str, value: Value) -> HeldTensor | Pending:
+        if not isinstance(value, HeldTensor | Pending):
             raise self._refused(kind, "takes a constant where an activation is expected")
         return value
 
@@ -211,7 +212,7 @@ class _Reader:
         flipped = tuple(axis for axis, turned in enumerate(attributes.get("window_reversal", [])) if turned)
         kernel = np.flip(kernel, flipped)
         kernel = kernel if rank == 4 else kernel[None]
-        geometry = _geometry(attributes, rank - 2, attributes["feature_group_count"])
+        geometry = geometry_of(attributes, rank - 2)
         shape = geometry.result(self._graph.shapes[held.tensor], (kernel.shape[0], kernel.shape[1]), kernel.shape[3])
         spatial, turned = shape[:2] if rank == 4 else shape[1:2], numbers["output"] == first
         dims = (shape[2], *spatial) if turned else (*spatial, shape[2])
@@ -220,12 +221,12 @@ class _Reader:
 
     def _binary(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
         first, second = operands
-        if not isinstance(first, Held | Pending):
+        if not isinstance(first, HeldTensor | Pending):
             first, second = second, first
             if kind == "subtract":
                 raise self._refused(kind, "subtracts a tensor from constants")
         value = self._activation(kind, first)
-        if isinstance(second, Held | Pending):
+        if isinstance(second, HeldTensor | Pending):
             one, other = self._graph.rows(value), self._graph.rows(second)
             if kind not in ("add", "subtract", "multiply") or one.dims != other.dims:
                 raise self._refused(kind, "combines two tensors, and the chip adds, subtracts and multiplies them")
@@ -251,10 +252,10 @@ class _Reader:
 
     def _bounded(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
         places = {"maximum": (1, 0, None), "minimum": (None, 0, 1), "clamp": (0, 1, 2)}[kind]
-        if kind != "clamp" and not isinstance(operands[0], Held | Pending):
+        if kind != "clamp" and not isinstance(operands[0], HeldTensor | Pending):
             operands = operands[::-1]
         bounds = [None if place is None else operands[place] for place in (places[0], places[2])]
-        if any(isinstance(bound, Held | Pending) for bound in bounds):
+        if any(isinstance(bound, HeldTensor | Pending) for bound in bounds):
             raise self._refused(kind, "compares two tensors")
         reals = [bound.reals if isinstance(bound, Scaled) else bound for bound in bounds]
         if any(
@@ -313,22 +314,13 @@ class _Reader:
             )
         geometry = Geometry((strides[1], strides[2]), (1, 1), (padding[1], padding[2]))
         made = self._graph.pool("max", held, (sizes[1], sizes[2]), geometry)
-        assert isinstance(made, Held)
+        assert isinstance(made, HeldTensor)
         return dataclasses.replace(made, dims=self._graph.shapes[made.tensor])
 
-    def _is_lowest(self, held: Held, first: Value) -> bool:
+    def _is_lowest(self, held: HeldTensor, first: Value) -> bool:
         own = self._graph.of(held)
         reals = first.reals if isinstance(first, Scaled) else first
         return isinstance(reals, np.ndarray | np.generic) and bool((reals <= own.dequantize(np.array(own.low))).all())
-
-
-def _geometry(attributes: dict[str, Any], spatial: int, groups: int) -> Geometry:
-    strides, dilation = (list(attributes.get(name, [1] * spatial)) for name in ("window_strides", "rhs_dilation"))
-    padding = [tuple(pair) for pair in attributes.get("padding", [[0, 0]] * spatial)]
-    if spatial == 1:
-        strides, dilation, padding = [1, *strides], [1, *dilation], [(0, 0), *padding]
-    pads: Padding = (padding[0], padding[1])
-    return Geometry((strides[0], strides[1]), (dilation[0], dilation[1]), pads, groups)
 
 
 _RULES: dict[str, Callable[[_Reader, str, MlirOperation, list[Value]], Value]] = {

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from anytpu.chip.graph.nodes import Padding, Pair, Quantization, Shape
+from anytpu.chip.graph.nodes import Quantization
 from anytpu.chip.quantized.weights import MAX_SUM
 from anytpu.errors import QuantizationError
 
@@ -59,7 +59,7 @@ class Scaled:
 
 
 @dataclasses.dataclass(frozen=True)
-class Held:
+class HeldTensor:
     """A value that a tensor of the graph holds.
 
     Attributes:
@@ -82,7 +82,7 @@ class Pending:
     """A result in floats of tensors in integers, which becomes a node when its scale is known.
 
     Attributes:
-        dims, channels_first: as in `Held`.
+        dims, channels_first: as in `HeldTensor`.
         make: adds the node, given the result's quantization and the bounds of a clip; returns the tensor.
         own: quantization of the result if the file need not give it; None if it must.
         low, high: bounds of a clip after the operation.
@@ -100,27 +100,7 @@ class Pending:
     plus: Callable[[np.ndarray], Pending] | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class Geometry:
-    """The window of a convolution or a pool, along (height, width)."""
-
-    strides: Pair = (1, 1)
-    dilation: Pair = (1, 1)
-    padding: Padding = ((0, 0), (0, 0))
-    groups: int = 1
-
-    def result(self, source: Shape, kernel: Pair, channels: int) -> Shape:
-        """Return the shape of the result."""
-        height, width = (
-            (source[axis] + sum(self.padding[axis]) - (kernel[axis] - 1) * self.dilation[axis] - 1)
-            // self.strides[axis]
-            + 1
-            for axis in (0, 1)
-        )
-        return height, width, channels
-
-
-Value = Held | Pending | Scaled | np.ndarray
+Value = HeldTensor | Pending | Scaled | np.ndarray
 """A value of a file; an array is a constant of real numbers or of integers."""
 
 

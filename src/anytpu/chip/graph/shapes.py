@@ -7,12 +7,38 @@ becomes `(1, width, channels)`, with three `(height, width, channels)`. With mor
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 
 import numpy as np
 
-from anytpu.chip.graph.nodes import Shape
+from anytpu.chip.graph.nodes import Padding, Pair, Shape
+
+
+@dataclasses.dataclass(frozen=True)
+class Geometry:
+    """The steps of a kernel or a window along (height, width), as in `Convolution`."""
+
+    strides: Pair = (1, 1)
+    dilation: Pair = (1, 1)
+    padding: Padding = ((0, 0), (0, 0))
+    groups: int = 1
+
+    def result(self, source: Shape, kernel: Pair, channels: int) -> Shape:
+        """Return the shape of the result for a kernel of a size.
+
+        Example:
+            >>> Geometry(strides=(2, 2), padding=((1, 1), (0, 0))).result((8, 9, 3), (3, 3), 16)
+            (4, 4, 16)
+        """
+        height, width = (
+            (source[axis] + sum(self.padding[axis]) - (kernel[axis] - 1) * self.dilation[axis] - 1)
+            // self.strides[axis]
+            + 1
+            for axis in (0, 1)
+        )
+        return height, width, channels
 
 
 def canonical_shape(shape: Sequence[int]) -> Shape:

@@ -169,10 +169,6 @@ class VectorClocks:
         """Let all units finish before anything that is issued later."""
         self._known = [tuple(self._issued) for _ in Unit]
 
-    def waits_of(self, unit: Unit) -> tuple[int, ...]:
-        """Return how many instructions of each unit are done when the last instruction issued to `unit` starts."""
-        return self._last[unit]
-
     def is_done(self, earlier: int, unit: Unit) -> bool:
         """Return whether instruction `earlier` is surely done when the last instruction issued to `unit` starts."""
         if earlier == HOST:

@@ -3,6 +3,5 @@
 from anytpu.chip.machine.loaded import run
 from anytpu.chip.machine.memories import check_room
 from anytpu.chip.machine.systolic import SystolicArray
-from anytpu.chip.machine.witness import witness
 
-__all__ = ["SystolicArray", "check_room", "run", "witness"]
+__all__ = ["SystolicArray", "check_room", "run"]

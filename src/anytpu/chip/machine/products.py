@@ -14,7 +14,7 @@ of -127 to 127, 1032 signed. Numbers of 16 bits take two products: of their low 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -135,6 +135,21 @@ def tile_at(weights: np.ndarray, block: int, array: int) -> np.ndarray:
     """Return the tile that starts at a block of the Weight Memory: int8 `(array, array)`, a view."""
     start = block * BLOCK_BYTES
     return weights[start : start + array * array].view(np.int8).reshape(array, array)
+
+
+def operands_of(memories: ChipMemories, step: Step, size: int) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
+    """Yield the operands of an array, pass by pass.
+
+    Returns:
+        The tile, int8 `(size, size)`, and the numbers sent into it, int32 `(rows, size)`. Then whether these are the
+        high bytes of 16-bit numbers, whose sums count 256 times.
+    """
+    product = product_of(step)
+    for one in passes_of(step, size):
+        for high in halves_of(product):
+            numbers = np.zeros((product.rows, size), np.int32)
+            gather(memories.buffer, step, [one], (0, product.rows), numbers, high)
+            yield tile_at(memories.weights, one.tile, size), numbers, high
 
 
 class Multiplier:

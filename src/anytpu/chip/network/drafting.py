@@ -6,21 +6,18 @@ same name. A value that is only a view of another value, in the same shape, is t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from anytpu.chip.graph.nodes import Elementwise, Function, Pool, Shape
-from anytpu.chip.network import hosting
+from anytpu.chip.network import hosting, movements, repeats, windows
 from anytpu.chip.network.constants import per_channel
 from anytpu.chip.network.functions import OperationChain, chain_from
 from anytpu.chip.network.graph import NetworkGraph
-from anytpu.chip.network.movements import MovementLowering
 from anytpu.chip.network.operations import Operation
 from anytpu.chip.network.placement import LoweringKind, OperationPlacement
-from anytpu.chip.network.repeats import RepeatLowering
 from anytpu.chip.network.trace import OperationTrace
-from anytpu.chip.network.windows import WindowLowering
 
 
 class TraceLowering:
@@ -28,9 +25,6 @@ class TraceLowering:
 
     def __init__(self, trace: OperationTrace, placement: OperationPlacement, graph: NetworkGraph):
         self._trace, self._placement, self._graph = trace, placement, graph
-        self._movements = MovementLowering(trace, graph)
-        self._windows = WindowLowering(trace, graph, placement.averages)
-        self._repeats = RepeatLowering(trace, graph)
         self._hosting = hosting.HostStepGrouping(trace, placement)
         self._taken = self._taken_whole()
         self._functions: dict[object, OperationChain] = {}
@@ -100,18 +94,12 @@ class TraceLowering:
         if kind is LoweringKind.HOST:
             step = self._hosting.step(operation.result, self._graph)
             self._graph.add(step, self._trace.shape(operation.result))
-        elif kind in (LoweringKind.PRODUCT, LoweringKind.POOL):
-            self._windows.write(kind, operation)
+        elif kind is LoweringKind.POOL:
+            windows.pool(self._trace, self._graph, operation, self._placement.averages.get(operation.result))
         elif kind in _WRITERS:
             _WRITERS[kind](self, operation)
-        elif kind is LoweringKind.REPEAT:
-            self._repeats.repeat(operation)
-        elif kind is LoweringKind.PICK:
-            self._repeats.pick(operation)
-        elif kind is LoweringKind.PERMUTE:
-            self._repeats.permute(operation)
         else:
-            self._movements.write(kind, operation)
+            _MOVERS[kind](self._trace, self._graph, operation)
 
     def _function_node(self, operation: Operation) -> None:
         root, inside = self._function(operation)
@@ -191,4 +179,15 @@ _WRITERS = {
     LoweringKind.AVERAGE: TraceLowering._view,
     LoweringKind.AFFINE: TraceLowering._affine,
     LoweringKind.BINARY: TraceLowering._binary,
+}
+
+_MOVERS: dict[LoweringKind, Callable[[OperationTrace, NetworkGraph, Operation], None]] = {
+    LoweringKind.CONCATENATE: movements.concatenate,
+    LoweringKind.PAD: movements.pad,
+    LoweringKind.PERMUTE: repeats.permute,
+    LoweringKind.PICK: repeats.pick,
+    LoweringKind.PRODUCT: windows.multiply,
+    LoweringKind.REPEAT: repeats.repeat,
+    LoweringKind.REVERSE: movements.reverse,
+    LoweringKind.SLICE: movements.cut,
 }

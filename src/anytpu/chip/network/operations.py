@@ -3,7 +3,8 @@
 Idea: a program is traced for a batch of some size, and its operations have that size in them. A step of the host keeps
 them unchanged. Any number of rows goes through in pieces of that size; the last piece is padded with its last row.
 
-Rule: nothing here is code: a step can be written to a file as JSON and arrays, and be read again.
+Rule: nothing here is code. So a step can be written to a file (`image/serialization.py`), and is checked when it is
+read.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class Argument:
         return self.layout.example_shape(self.shape)
 
 
-NONSENSE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, MemoryError)
+NONSENSE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, MemoryError, RecursionError)
 """What Python and NumPy raise for a file whose parts contradict each other."""
 
 
@@ -165,37 +166,31 @@ def _piece(steps: HostOperations, values: list[np.ndarray]) -> np.ndarray:
     return result if result.dtype.kind in "iub" else result.astype(np.float32)
 
 
-def to_json(steps: Sequence[HostOperations]) -> tuple[list[Any], list[np.ndarray]]:
-    """Return steps as JSON values, and the arrays that these refer to by index.
+def check(steps: HostOperations) -> None:
+    """Check the operations of a step from a file: sizes, layouts, names, and the texts of operations.
 
-    Example:
-        >>> described, held = to_json([])
-        >>> described, held
-        ([], [])
+    Raises:
+        ValueError: they make no sense.
+        TypeError: there is no such dtype.
     """
-    held: list[np.ndarray] = []
-    return [_described(entry, held) for entry in steps], held
-
-
-def from_json(described: Sequence[Any], held: Sequence[np.ndarray]) -> list[HostOperations]:
-    """Return the steps from the two results of `to_json`."""
-    steps = [
-        HostOperations(
-            arguments=tuple(_argument(argument) for argument in record["arguments"]),
-            operations=tuple(_operation(operation, held) for operation in record["operations"]),
-            result=_argument(record["result"]),
-        )
-        for record in described
-    ]
-    for step in steps:
-        _check_names(step)
-    return steps
-
-
-def _check_names(steps: HostOperations) -> None:
-    """Check that each operation takes values that are made before it."""
+    for argument in (*steps.arguments, steps.result):
+        _check_shape(argument.shape)
+        named_dtype(argument.dtype)
+        layout = argument.layout
+        sizes = layout.before, layout.rows, layout.after
+        fits = 0 <= layout.axis < len(argument.shape) and min(sizes) >= 1
+        if not fits or argument.shape[layout.axis] != math.prod(sizes):
+            raise ValueError(f"a batch of {layout!r:.100} in a shape of {argument.shape!r:.100}")
     known = {argument.name: argument.shape for argument in steps.arguments}
     for operation in steps.operations:
+        _check_shape(operation.shape)
+        if operation.number < 0:
+            raise ValueError(f"result {operation.number!r:.100} of an operation")
+        if not arrays.is_known(operation.name):
+            text = operation.attributes["text"]
+            if not isinstance(text, str):
+                raise TypeError(f"a text of {text!r:.100}")
+            foreign.check(text, operation.shape, operation.dtype, operation.number)
         if unknown := [name for name in operation.values if name not in known]:
             raise ValueError(f"{operation.name!r:.100} of {unknown[0]!r:.100}, which is not made before it")
         known[operation.result] = operation.shape
@@ -203,62 +198,6 @@ def _check_names(steps: HostOperations) -> None:
         raise ValueError(f"the result {steps.result.name!r:.100} is not made")
 
 
-def _described(steps: HostOperations, held: list[np.ndarray]) -> dict[str, Any]:
-    return {
-        "arguments": [_described_argument(argument) for argument in steps.arguments],
-        "operations": [_described_operation(operation, held) for operation in steps.operations],
-        "result": _described_argument(steps.result),
-    }
-
-
-def _described_argument(argument: Argument) -> dict[str, Any]:
-    described = dataclasses.asdict(argument)
-    # The file format calls the layout "lay".
-    return {**{name: value for name, value in described.items() if name != "layout"}, "lay": described["layout"]}
-
-
-def _described_operation(operation: Operation, held: list[np.ndarray]) -> dict[str, Any]:
-    described = {field.name: getattr(operation, field.name) for field in dataclasses.fields(operation)}
-    operands = []
-    for operand in operation.operands:
-        operands.append(operand if isinstance(operand, str) else {"array": len(held)})
-        if not isinstance(operand, str):
-            held.append(operand)
-    return {**described, "operands": operands, "dtype": operation.dtype.name, "attributes": dict(operation.attributes)}
-
-
-def _argument(described: Mapping[str, Any]) -> Argument:
-    name, shape, layout = _text(described["name"]), _shape(described["shape"]), BatchLayout(**described["lay"])
-    numbers = dataclasses.astuple(layout)
-    if not all(type(number) is int for number in numbers) or layout.axis < 0 or min(numbers[1:]) < 1:
-        raise ValueError(f"a batch of {described['lay']!r:.100}")
-    if layout.axis >= len(shape) or shape[layout.axis] != layout.before * layout.rows * layout.after:
-        raise ValueError(f"a batch of {described['lay']!r:.100} in a shape of {shape!r:.100}")
-    return Argument(name, shape, named_dtype(described["dtype"]).name, layout)
-
-
-def _text(described: Any) -> str:
-    if not isinstance(described, str):
-        raise TypeError(f"a name of {described!r:.100}")
-    return described
-
-
-def _shape(described: Sequence[Any]) -> tuple[int, ...]:
-    if not all(type(size) is int and size >= 0 for size in described):
-        raise ValueError(f"a shape of {described!r:.100}")
-    return tuple(described)
-
-
-def _operation(described: Mapping[str, Any], held: Sequence[np.ndarray]) -> Operation:
-    operands = tuple(
-        operand if isinstance(operand, str) else held[operand["array"]] for operand in described["operands"]
-    )
-    shape, dtype = _shape(described["shape"]), named_dtype(described["dtype"])
-    attributes = dict(described["attributes"])
-    for field in ("name", "result", "layer"):
-        _text(described[field])
-    if type(described["number"]) is not int or described["number"] < 0:
-        raise ValueError(f"result {described['number']!r:.100} of an operation")
-    if not arrays.is_known(described["name"]):
-        foreign.check(_text(attributes["text"]), shape, dtype, described["number"])
-    return Operation(**{**described, "operands": operands, "shape": shape, "dtype": dtype, "attributes": attributes})
+def _check_shape(shape: tuple[int, ...]) -> None:
+    if min(shape, default=0) < 0:
+        raise ValueError(f"a shape of {shape!r:.100}")

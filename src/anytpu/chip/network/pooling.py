@@ -12,20 +12,12 @@ import math
 
 import numpy as np
 
-from anytpu.chip.graph.nodes import Padding, Pair
+from anytpu.chip.graph.nodes import Pair
+from anytpu.chip.graph.shapes import Geometry
 from anytpu.chip.network.constants import of_example
 from anytpu.chip.network.operations import Operation
 from anytpu.chip.network.recorder import uniform
 from anytpu.chip.network.trace import OperationTrace
-
-
-@dataclasses.dataclass(frozen=True)
-class PoolWindow:
-    """The geometry of a pool, of (height, width)."""
-
-    size: Pair
-    strides: Pair
-    padding: Padding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,8 +69,8 @@ def _touched(operation: Operation) -> list[int]:
     return [n for n in range(len(sizes)) if (sizes[n], strides[n], list(padding[n])) != (1, 1, [0, 0])]
 
 
-def window_of(operation: Operation, trace: OperationTrace) -> PoolWindow:
-    """Return the geometry of a pool."""
+def window_of(operation: Operation, trace: OperationTrace) -> tuple[Pair, Geometry]:
+    """Return the height and width of a pool's window, and its steps."""
     (value,) = operation.values
     layout, shape = trace.layouts[value], trace.types[value].shape
     rank = len(trace.example(value))
@@ -92,13 +84,13 @@ def window_of(operation: Operation, trace: OperationTrace) -> PoolWindow:
             strides[chip_axis] = operation.attributes["window_strides"][axis]
             low, high = operation.attributes["padding"][axis]
             padding[chip_axis] = (low, high)
-    return PoolWindow((size[0], size[1]), (strides[0], strides[1]), (padding[0], padding[1]))
+    return (size[0], size[1]), Geometry((strides[0], strides[1]), padding=(padding[0], padding[1]))
 
 
 def averaged(operation: Operation, trace: OperationTrace) -> WindowSum:
     """Return the average that a sum over windows belongs to."""
     window = window_of(operation, trace)
-    count = window.size[0] * window.size[1]
+    count = math.prod(window[0])
     sole = _sole_user(operation, trace)
     direct = sole
     while sole is not None and sole.name in ("reshape", "broadcast_in_dim") and _keeps(sole, trace):
@@ -125,12 +117,12 @@ def _keeps(operation: Operation, trace: OperationTrace) -> bool:
     return math.prod(trace.types[operation.values[0]].shape) == math.prod(operation.shape)
 
 
-def _counts(by: np.ndarray, divider: Operation, trace: OperationTrace, window: PoolWindow) -> bool:
+def _counts(by: np.ndarray, divider: Operation, trace: OperationTrace, window: tuple[Pair, Geometry]) -> bool:
     """Return whether a constant is the number of positions inside, for each window."""
     (value,) = divider.values
     height, width, channels = trace.shape(value)
     source = trace.shape(trace.producers[value].values[0])
-    inside = [_inside(source[n], (height, width)[n], window, n) for n in (0, 1)]
+    inside = [_inside(source[n], (height, width)[n], *window, n) for n in (0, 1)]
     expected = np.outer(*inside)[:, :, None]
     counts = of_example(by, divider.shape, trace.layouts[divider.result])
     return bool(
@@ -138,6 +130,6 @@ def _counts(by: np.ndarray, divider: Operation, trace: OperationTrace, window: P
     )
 
 
-def _inside(size: int, results: int, window: PoolWindow, axis: int) -> np.ndarray:
-    starts = np.arange(results) * window.strides[axis] - window.padding[axis][0]
-    return np.minimum(starts + window.size[axis], size) - np.maximum(starts, 0)
+def _inside(size: int, results: int, window: Pair, geometry: Geometry, axis: int) -> np.ndarray:
+    starts = np.arange(results) * geometry.strides[axis] - geometry.padding[axis][0]
+    return np.minimum(starts + window[axis], size) - np.maximum(starts, 0)

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from anytpu.chip.graph.nodes import Padding, Pair, Shape
+from anytpu.chip.graph.nodes import Pair, Shape
+from anytpu.chip.graph.shapes import Geometry
 from anytpu.chip.network.graph import NetworkGraph
 from anytpu.chip.network.operations import Operation
 from anytpu.chip.network.resampling import MAX_LINES
@@ -27,7 +30,7 @@ class ConvolutionSpec:
         source: shape of the input.
         result: shape of the output.
         weights: as in `Convolution`.
-        strides, dilation, padding, groups: as in `Convolution`.
+        geometry: steps of the kernel.
         spread: distance of the input's positions along height and width; above 1 it is a transposed convolution, and
             the positions between hold 0.
     """
@@ -35,10 +38,7 @@ class ConvolutionSpec:
     source: Shape
     result: Shape
     weights: np.ndarray
-    strides: Pair = (1, 1)
-    dilation: Pair = (1, 1)
-    padding: Padding = ((0, 0), (0, 0))
-    groups: int = 1
+    geometry: Geometry
     spread: Pair = (1, 1)
 
 
@@ -77,7 +77,7 @@ def _dense(operation: Operation, trace: OperationTrace, graph: NetworkGraph) -> 
     shape, source = trace.example(value), trace.shape(value)
     if source[2] != depth or len(contracted) != 1:
         source = (1, math.prod(shape[: len(shape) - len(contracted)]), depth)
-    return ConvolutionSpec(source, (source[0], source[1], kernel.shape[3]), kernel)
+    return ConvolutionSpec(source, (source[0], source[1], kernel.shape[3]), kernel, Geometry())
 
 
 def _convolution_fits(operation: Operation, trace: OperationTrace) -> bool:
@@ -97,26 +97,27 @@ def _convolution(operation: Operation, trace: OperationTrace, graph: NetworkGrap
     numbers, attributes = operation.attributes["dimension_numbers"], operation.attributes
     kernel = operation.operands[1]
     assert isinstance(kernel, np.ndarray)
-    spatial = kernel.ndim - 2
     flipped = tuple(n for n, backwards in enumerate(attributes.get("window_reversal", [])) if backwards)
-    unit, zeros = [1] * spatial, [[0, 0]] * spatial
-    strides, dilation, spread = (
-        attributes.get(name, unit) for name in ("window_strides", "rhs_dilation", "lhs_dilation")
-    )
-    padding = [tuple(pair) for pair in attributes.get("padding", zeros)]
-    if spatial == 1:
-        strides, dilation, padding = [1, *strides], [1, *dilation], [(0, 0), *padding]
-        spread = [1, *spread]
+    spread = _pair(attributes.get("lhs_dilation", [1] * (kernel.ndim - 2)))
     return ConvolutionSpec(
         source=trace.shape(value),
         result=trace.shape(operation.result),
         weights=graph.shared(_kernel, kernel, tuple(numbers["kernel"]), flipped),
-        strides=(strides[0], strides[1]),
-        dilation=(dilation[0], dilation[1]),
-        padding=(padding[0], padding[1]),
-        groups=attributes["feature_group_count"],
-        spread=(spread[0], spread[1]),
+        geometry=geometry_of(attributes, kernel.ndim - 2),
+        spread=spread,
     )
+
+
+def geometry_of(attributes: Mapping[str, Any], spatial: int) -> Geometry:
+    """Return the steps of a convolution of StableHLO along one or two axes, by its attributes."""
+    strides, dilation = (_pair(attributes.get(name, [1] * spatial)) for name in ("window_strides", "rhs_dilation"))
+    pads = [(int(low), int(high)) for low, high in attributes.get("padding", [[0, 0]] * spatial)]
+    padding = [(0, 0), *pads] if spatial == 1 else pads
+    return Geometry(strides, dilation, (padding[0], padding[1]), attributes["feature_group_count"])
+
+
+def _pair(sizes: Sequence[int]) -> Pair:
+    return (1, sizes[0]) if len(sizes) == 1 else (sizes[0], sizes[1])
 
 
 def _matrix(weights: np.ndarray, order: tuple[int, ...], depth: int) -> np.ndarray:

@@ -18,14 +18,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.mlir import ir
 
-from anytpu.chip.graph.nodes import Network
-from anytpu.chip.network.building import build
+from anytpu.chip.graph.nodes import Network, Port
+from anytpu.chip.network.drafting import TraceLowering
+from anytpu.chip.network.graph import NetworkGraph
 from anytpu.chip.network.layout import BatchLayout
 from anytpu.chip.network.lowering import lowered
 from anytpu.chip.network.parsing import TensorType, parse
 from anytpu.chip.network.partial_evaluation import PartialEvaluator
+from anytpu.chip.network.placement import place_operations
 from anytpu.chip.network.recorder import Recorder, Symbol, Value
 from anytpu.chip.network.refusals import check_outputs, check_program
+from anytpu.chip.network.simplifying import simplify
 from anytpu.chip.network.trace import OperationTrace
 from anytpu.program.program import Program
 
@@ -47,7 +50,12 @@ def read(program: Program) -> Network:
         ['Convolution']
     """
     check_program(program)
-    return build(program.name, trace_of(program), _names(program))
+    trace = trace_of(program)
+    graph = NetworkGraph({value: trace.shape(value) for value in trace.inputs})
+    TraceLowering(trace, place_operations(trace), graph).run()
+    outputs = [Port(graph.tensor(value), trace.example(value), trace.dtype(value).name) for value in trace.outputs]
+    inputs = [Port(value, trace.example(value), trace.dtype(value).name) for value in trace.inputs]
+    return simplify(program.name, graph, dict(zip(_names(program), inputs, strict=True)), outputs)
 
 
 def trace_of(program: Program) -> OperationTrace:

@@ -34,8 +34,7 @@ def reason_for_host(operation: Operation, trace: OperationTrace) -> str:
     if whole and operation.name in ("convolution", "dot_general"):
         return (
             "it multiplies integers, which the chip takes from a quantized ONNX file, or from StableHLO with !quant "
-            "types; "
-            "in JAX, write the model in floats, and calibration quantizes it"
+            "types; in JAX, write the model in floats, and calibration quantizes it"
         )
     if whole and operation.name != "gather":
         return "it works on whole numbers or truth values"

@@ -59,52 +59,49 @@ def picked(operation: Operation, trace: OperationTrace) -> tuple[int, list[int]]
     return (place, known) if rank in (2, 3) and place < rank - 1 and lines <= MAX_LINES else None
 
 
-class RepeatLowering:
-    """Lowers repeated and picked positions to slices, concatenations and views."""
+def repeat(trace: OperationTrace, graph: NetworkGraph, operation: Operation) -> None:
+    """Add each value several times along axes."""
+    shape = list(trace.example(operation.result))
+    repeated = repeated_axes(operation, trace)
+    for axis, _ in repeated:
+        shape[axis] = 1
+    source = graph.tensor(operation.values[0])
+    for axis, count in repeated:
+        outer, inner, channels = math.prod(shape[:axis]), math.prod(shape[axis + 1 : -1]), shape[-1]
+        lines = graph.shaped(source, (outer, inner, channels), operation.layer)
+        name = f"{operation.result}/along{axis}"
+        source = graph.joined(name, operation.layer, [lines] * count, 1)
+        shape[axis] = count
+    graph.view(source, operation.result, trace.shape(operation.result), operation.layer)
 
-    def __init__(self, trace: OperationTrace, graph: NetworkGraph):
-        self._trace, self._graph = trace, graph
 
-    def repeat(self, operation: Operation) -> None:
-        """Add each value several times along axes."""
-        shape = list(self._trace.example(operation.result))
-        repeated = repeated_axes(operation, self._trace)
-        for axis, _ in repeated:
-            shape[axis] = 1
-        source = self._graph.tensor(operation.values[0])
-        for axis, count in repeated:
-            outer, inner, channels = math.prod(shape[:axis]), math.prod(shape[axis + 1 : -1]), shape[-1]
-            lines = self._graph.shaped(source, (outer, inner, channels), operation.layer)
-            name = f"{operation.result}/along{axis}"
-            source = self._graph.joined(name, operation.layer, [lines] * count, 1)
-            shape[axis] = count
-        self._graph.view(source, operation.result, self._trace.shape(operation.result), operation.layer)
+def pick(trace: OperationTrace, graph: NetworkGraph, operation: Operation) -> None:
+    """Add the positions at constant indices: slices of consecutive ones, one after another."""
+    known = picked(operation, trace)
+    assert known is not None
+    place, indices = known
+    axis = place + 3 - len(trace.example(operation.values[0]))
+    source, parts = graph.tensor(operation.values[0]), []
+    # Consecutive indices have one difference to their rank.
+    for _, run in itertools.groupby(enumerate(indices), lambda entry: entry[1] - entry[0]):
+        taken = [index for _, index in run]
+        parts.append(_part(graph, operation, source, axis, taken[0], taken[-1] + 1))
+    graph.joined(operation.result, operation.layer, parts, axis)
 
-    def pick(self, operation: Operation) -> None:
-        """Add the positions at constant indices: slices of consecutive ones, one after another."""
-        known = picked(operation, self._trace)
-        assert known is not None
-        place, indices = known
-        axis = place + 3 - len(self._trace.example(operation.values[0]))
-        source, parts = self._graph.tensor(operation.values[0]), []
-        # Consecutive indices have one difference to their rank.
-        for _, run in itertools.groupby(enumerate(indices), lambda entry: entry[1] - entry[0]):
-            taken = [index for _, index in run]
-            parts.append(self._part(operation, source, axis, taken[0], taken[-1] + 1))
-        self._graph.joined(operation.result, operation.layer, parts, axis)
 
-    def permute(self, operation: Operation) -> None:
-        """Exchange height and width: the columns, each as a row, one after another."""
-        source = self._graph.tensor(operation.values[0])
-        height, width, channels = self._graph.shapes[source]
-        parts = []
-        for column in range(width):
-            part = self._part(operation, source, 1, column, column + 1)
-            parts.append(self._graph.shaped(part, (1, height, channels), operation.layer))
-        self._graph.joined(operation.result, operation.layer, parts, 0)
+def permute(trace: OperationTrace, graph: NetworkGraph, operation: Operation) -> None:
+    """Exchange height and width: the columns, each as a row, one after another."""
+    source = graph.tensor(operation.values[0])
+    height, width, channels = graph.shapes[source]
+    parts = []
+    for column in range(width):
+        part = _part(graph, operation, source, 1, column, column + 1)
+        parts.append(graph.shaped(part, (1, height, channels), operation.layer))
+    graph.joined(operation.result, operation.layer, parts, 0)
 
-    def _part(self, operation: Operation, source: str, axis: int, start: int, stop: int) -> str:
-        name = f"{operation.result}/{start}to{stop}"
-        if name in self._graph.nodes:
-            return name
-        return self._graph.part(name, operation.layer, source, axis, start, stop)
+
+def _part(graph: NetworkGraph, operation: Operation, source: str, axis: int, start: int, stop: int) -> str:
+    name = f"{operation.result}/{start}to{stop}"
+    if name in graph.nodes:
+        return name
+    return graph.part(name, operation.layer, source, axis, start, stop)

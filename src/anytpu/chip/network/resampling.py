@@ -1,15 +1,14 @@
-"""`resample`: record a product of an axis of positions with an up-sampling matrix as a few depthwise convolutions.
+"""`resample`: record a product of an axis of positions with an up-sampling matrix as a transposed convolution.
 
 Idea: bilinear up-sampling multiplies the height, and then the width, by a constant matrix. Its results of the same
-remainder, divided by the factor, are a convolution of one small kernel over the picture with its edges repeated.
-Results of all remainders are interleaved: side by side as lines, in row-major order.
+remainder, divided by the factor, are a convolution of one small kernel over the picture with its edges repeated. So
+all results are one transposed convolution, depthwise (`transposed.py`).
 
 Rule: a matrix is compared with the one that the kernels make. Any other matrix stays as it is.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -62,7 +61,7 @@ def resample(recorder: Any, source: Any, axis: int, kernels: np.ndarray, layer: 
         kernels: the result of `kernels_of`.
         layer: layer of the operations.
     """
-    (batch, height, width, channels), dtype = source.shape, source.dtype
+    channels, dtype = source.shape[3], source.dtype
     factor, taps = kernels.shape
 
     def record(name: str, operands: list[Any], attributes: dict[str, Any], shape: tuple[int, ...]) -> Any:
@@ -78,20 +77,15 @@ def resample(recorder: Any, source: Any, axis: int, kernels: np.ndarray, layer: 
     reach, size = taps // 2, source.shape[axis]
     parts = [*[edge(0)] * reach, source, *[edge(size - 1)] * reach]
     padded = record("concatenate", parts, {"dimension": axis}, sized(size + 2 * reach)) if reach else source
-    phases = []
-    for kernel in kernels:
-        weights = np.broadcast_to(
-            kernel.reshape(-1, 1, 1, 1) if axis == 1 else kernel.reshape(1, -1, 1, 1),
-            (*((taps, 1) if axis == 1 else (1, taps)), 1, channels),
-        ).astype(dtype)
-        attributes = {
-            "dimension_numbers": {"input": [0, 1, 2, 3], "kernel": [0, 1, 2, 3], "output": [0, 1, 2, 3]},
-            "feature_group_count": channels,
-        }
-        phases.append(record("convolution", [padded, weights], attributes, source.shape))
-    outer = height if axis == 1 else height * width
-    lines = (batch, outer, math.prod(source.shape[1:3]) // outer, channels)
-    phases = [record("reshape", [phase], {}, lines) for phase in phases]
-    joined = (batch, outer, factor * lines[2], channels)
-    whole = record("concatenate", phases, {"dimension": 2}, joined)
-    return record("reshape", [whole], {}, sized(factor * size))
+    # A transposed convolution: its results of a remainder meet one kernel each.
+    kernel = kernels[::-1].T.reshape((-1, 1, 1, 1) if axis == 1 else (1, -1, 1, 1))
+    weights = np.broadcast_to(kernel, (*kernel.shape[:3], channels)).astype(dtype)
+    steps, pads = ([factor, 1], [[factor - 1, factor - 1], [0, 0]])
+    numbers = [0, 1, 2, 3]
+    attributes = {
+        "dimension_numbers": {"input": numbers, "kernel": numbers, "output": numbers},
+        "feature_group_count": channels,
+        "lhs_dilation": steps if axis == 1 else steps[::-1],
+        "padding": pads if axis == 1 else pads[::-1],
+    }
+    return record("convolution", [padded, weights], attributes, sized(factor * size))

@@ -46,7 +46,7 @@ class TransposedLowering:
         """Add the convolution whose results have indices of these remainders."""
         kernel, padding = self._product.weights, []
         for axis in (0, 1):
-            step, (low, _) = self._product.spread[axis], self._product.padding[axis]
+            step, (low, _) = self._product.spread[axis], self._product.geometry.padding[axis]
             first = (low - phase[axis]) % step
             kernel = kernel.take(range(first, self._product.weights.shape[axis], step), axis)
             if not kernel.shape[axis]:  # no tap of the kernel meets these results
@@ -64,7 +64,7 @@ class TransposedLowering:
             weight_scales=UNSCALED,
             bias=np.zeros(channels, np.float32),
             padding=(padding[0], padding[1]),
-            groups=self._product.groups,
+            groups=self._product.geometry.groups,
         )
         self._graph.add(node, (self._counts[0], self._counts[1], channels))
         return name

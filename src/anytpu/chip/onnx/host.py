@@ -21,8 +21,9 @@ from anytpu.chip.network.layout import BatchLayout
 from anytpu.chip.network.operations import Argument, HostOperations, Operation
 from anytpu.chip.network.parsing import TensorType
 from anytpu.chip.onnx.batched_value import BatchedValue, UntranslatableError, open_shape
+from anytpu.chip.onnx.elementwise import write_elements
 from anytpu.chip.onnx.graph import OnnxGraph, held_dtype
-from anytpu.chip.onnx.operators import write_operation
+from anytpu.chip.onnx.structure import write_structure
 from anytpu.chip.onnx.writer import OnnxWriter
 from anytpu.errors import ChipError
 
@@ -81,7 +82,11 @@ def _written(
         for operand in operation.operands
     ]
     try:
-        return graph.rounded(write_operation(graph, operation, operands, layouts[operation.result]), operation.dtype)
+        arguments = graph, operation, operands, layouts[operation.result]
+        value = write_elements(*arguments) or write_structure(*arguments)
+        if value is None:
+            raise UntranslatableError("for which there is no operator here")
+        return graph.rounded(value, operation.dtype)
     except UntranslatableError as reason:
         layer = operation.layer or node.layer or node.name
         raise ChipError(

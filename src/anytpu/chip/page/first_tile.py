@@ -22,8 +22,7 @@ from anytpu.chip.machine.activation import parameters_at
 from anytpu.chip.machine.decoding import Step, decode
 from anytpu.chip.machine.execution import execute
 from anytpu.chip.machine.memories import ChipMemories, plane_rows
-from anytpu.chip.machine.products import Multiplier, passes_of, product_of
-from anytpu.chip.machine.witness import operands_of
+from anytpu.chip.machine.products import Multiplier, operands_of, passes_of, product_of
 
 SIZE = 8
 """Maximum number of rows, columns and vectors shown."""

@@ -133,7 +133,6 @@ def _error(summary: Summary | None) -> str:
         return "The program was loaded from a file, which has no record of its error against the float32 model."
     outputs = ", ".join(figures.format_decibel(ratio_db) for ratio_db in summary.output_sqnr_db)
     return (
-        f"Ranges were calibrated on {summary.examples:,} examples. Against the float32 model, on "
-        f"{summary.compared:,} of them, the signal-to-quantization-noise ratio of the outputs is {outputs}. 6 dB are "
-        "one bit."
+        f"Ranges were calibrated on {summary.examples:,} examples. Against the float32 model, on {summary.compared:,} "
+        f"of them, the signal-to-quantization-noise ratio of the outputs is {outputs}. 6 dB are one bit."
     )

@@ -145,11 +145,10 @@ def summarize(network: Network, quantized: Network, calibration: Sequence[np.nda
 
 def weight_bytes(nodes: Iterable[Node]) -> tuple[int, int]:
     """Return the weight bytes of some quantized nodes, before and after quantization; shared weights count once."""
-    from anytpu.chip.network import operations  # loads JAX
-
     products = {id(node.weights): node for node in nodes if isinstance(node, Convolution)}.values()
     kept = {id(node.steps): node for node in nodes if isinstance(node, HostStep)}.values()
-    kept_bytes = sum(array.nbytes for step in kept for array in operations.to_json([step.steps])[1])
+    operands = [operand for step in kept for operation in step.steps.operations for operand in operation.operands]
+    kept_bytes = sum(operand.nbytes for operand in operands if isinstance(operand, np.ndarray))
     before = sum(4 * (node.weights.size + node.bias.size) for node in products)
     after = sum(node.weights.nbytes + node.weight_scales.nbytes + node.bias.nbytes for node in products)
     return before + kept_bytes, after + kept_bytes
