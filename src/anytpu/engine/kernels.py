@@ -9,8 +9,8 @@ library call, and fuses nothing with it; the call takes longer than the arithmet
 around it. So a training step of a small network on one example takes half as long.
 
 A large sum of gradients is computed once. XLA:CPU fuses the sums with each of their uses, as deep as they go. So each
-layer of a deep residual network computed the gradients of all layers behind it again, also column by column: half
-of the time of a GPT of four layers. XLA respects no barrier here, but it fuses nothing with a call.
+layer of a deep residual network computed the gradients of all layers behind it again. That took half of the time of a
+GPT of four layers. XLA respects no barrier here, but it fuses nothing with a call.
 
 Rule: the switch is on only in the thread that turned it on; elsewhere JAX and Keras behave as always. Trace AND lower
 inside it (`jax.jit(f).lower(...)` does both), from a fresh function: JAX's caches do not depend on it. If

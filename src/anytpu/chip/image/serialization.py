@@ -2,7 +2,7 @@
 
 Idea: a record is an object with a value for each of its fields, a node also with the name of its class. The declared
 types of the fields say how to read them, so one pair of functions serves all records. An array, or the operations of a
-host step, is written as its index in a list. What is used several times is stored once.
+host step, is written as its index in a list. A value that is used several times is stored once.
 
 Rule: the result contains no code. An unknown class, field or index is an error, and so is a value of another type than
 its field declares.
