@@ -22,7 +22,9 @@ from anytpu.migrate.port.known import Definition
 from anytpu.migrate.port.signatures import NO_LITERAL, defaults, is_default, names_by_position, required
 from anytpu.migrate.replaced.table import advice, facts
 
-STORES_MODEL = re.compile(r"\b(load_model|model_from_\w+|clone_model|ModelCheckpoint)\b|\.(save|to_json)\(")
+STORES_MODEL = re.compile(
+    r"\b(load_model|model_from_\w+|clone_model|ModelCheckpoint|keras_to_tpu_model|tpu_model)\b|\.(save|to_json)\("
+)
 """In a program with this, a model is made again by the names of its functions."""
 _MAX_LISTED = 24
 _SAME_DEFAULTS = ("data_format", "ema_overwrite_frequency", "reduction", "step", "verbose")
