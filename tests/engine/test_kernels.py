@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from anytpu.engine.kernels import fast_kernels, is_small
+from anytpu.engine.kernels import fast_kernels, fuse_other_sums, is_small
 from engine.kernel_switch import compiled
 
 
@@ -92,19 +92,34 @@ def residual_loss(weights, x):
     return jnp.sum(x * x)
 
 
+def step_of(loss, *arguments) -> jax.stages.Compiled:
+    """Compile the gradient of a loss as a virtual core does."""
+    with fast_kernels():
+        lowered = jax.jit(jax.grad(lambda *values: loss(*values))).lower(*arguments)
+    fuse_other_sums(lowered)
+    return lowered.compile()
+
+
 def additions_of_a_step(blocks: int, rows: int) -> int:
     """Return the additions in the compiled gradients of residual blocks, counted in each fusion."""
     weights = [jax.ShapeDtypeStruct((64, 64), jnp.float32)] * blocks
-    with fast_kernels():
-        step = jax.jit(jax.grad(lambda *values: residual_loss(*values)))
-        lowered = step.lower(weights, jax.ShapeDtypeStruct((rows, 64), jnp.float32))
-    return len(re.findall(r" add\(", str(lowered.compile().as_text())))
+    step = step_of(residual_loss, weights, jax.ShapeDtypeStruct((rows, 64), jnp.float32))
+    return len(re.findall(r" add\(", str(step.as_text())))
 
 
 @pytest.mark.parametrize(("rows", "is_linear"), [(512, True), (8, False)])
 def test_a_large_sum_of_gradients_is_computed_once_however_deep_the_network(rows, is_linear):
     four, eight, sixteen = (additions_of_a_step(blocks, rows) for blocks in (4, 8, 16))
     assert (sixteen - eight == 2 * (eight - four)) is is_linear
+
+
+def test_a_sum_of_gradients_that_no_product_reads_is_fused_and_takes_no_memory():
+    def loss(x):
+        return jnp.sum(x**2 * jnp.sin(x) + jnp.exp(-x * x) * x + jnp.tanh(x) * x)
+
+    step = step_of(loss, jax.ShapeDtypeStruct((1000, 1000), jnp.float32))
+    assert "call(" not in str(step.as_text())
+    assert step.memory_analysis().temp_size_in_bytes == 0
 
 
 def test_gradients_of_residual_blocks_are_those_of_the_fused_sums():

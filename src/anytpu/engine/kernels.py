@@ -8,9 +8,9 @@ A product with a vector of about a thousand multiplications is lowered as a sum.
 library call, and fuses nothing with it; the call takes longer than the arithmetic. XLA fuses a sum with the operations
 around it. So a training step of a small network on one example takes half as long.
 
-A large sum of gradients is computed once. XLA:CPU fuses the sums with each of their uses, as deep as they go. So each
-layer of a deep residual network computed the gradients of all layers behind it again. That took half of the time of a
-GPT of four layers. XLA respects no barrier here, but it fuses nothing with a call.
+A large sum of gradients that matrix products read is computed once. XLA:CPU fuses the sums with each of their uses, as
+deep as they go. So each layer of a deep residual network computed the gradients of all layers behind it again. That
+took half of the time of a GPT of four layers. XLA respects no barrier here, but it fuses nothing with a call.
 
 Rule: the switch is on only in the thread that turned it on; elsewhere JAX and Keras behave as always. Trace AND lower
 inside it (`jax.jit(f).lower(...)` does both), from a fresh function: JAX's caches do not depend on it. If
@@ -32,6 +32,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.core.primitives import add_jaxvals_p
+from jax.extend.mlir import ir
 from jax.interpreters import mlir
 
 from anytpu import _jax, _keras_layers
@@ -73,6 +74,33 @@ def fast_kernels(layers: bool = True) -> Iterator[None]:
         _install_layers()
     with value_within(_ON, True), value_within(_LAYERS_ON, layers):
         yield
+
+
+def fuse_other_sums(lowered: jax.stages.Lowered) -> None:
+    """Let XLA fuse again the sums of gradients that no matrix product reads beside another use, before compilation.
+
+    The rule of a sum sees no uses. Without products XLA's fusions are faster, and need no memory for the sum.
+    """
+    module: Any = lowered.compiler_ir()
+
+    def fuse(operation: Any) -> Any:
+        if operation.name == "func.call" and _UNFUSED in str(operation.attributes["callee"]):
+            result = operation.results[0]
+            if len(list(result.uses)) == 1 or not _feeds_product(result):
+                result.replace_all_uses_with(operation.operands[0])
+        return ir.WalkResult.ADVANCE
+
+    if any(_UNFUSED in str(function.name) for function in module.body.operations):
+        module.operation.walk(fuse)
+
+
+def _feeds_product(value: Any) -> bool:
+    """Return whether a matrix product reads a value of a lowered program, also in another shape or order."""
+    users = [use.owner for use in value.uses]
+    moved = [user for user in users if user.name in ("stablehlo.reshape", "stablehlo.transpose")]
+    return any(user.name == "stablehlo.dot_general" for user in users) or any(
+        _feeds_product(user.results[0]) for user in moved
+    )
 
 
 def kernels_in_use() -> ModuleType | None:
@@ -151,10 +179,15 @@ def _lower_gradient_sum(plain: Any, context: Any, left: Any, right: Any) -> Any:
 def _sum_once(left: Array, right: Array) -> Array:
     total = lax.add(left, right)
     with set_xla_metadata(inlineable="false"):
-        return _unfused(total)  # XLA's buffer assignment gives the call's result the buffer of its operand: no copy.
+        return _unfused_sum(total)  # XLA gives the call's result the buffer of its operand: no copy.
 
 
-_unfused = jax.jit(lax.optimization_barrier)
+@jax.jit
+def _unfused_sum(total: Array) -> Array:
+    return lax.optimization_barrier(total)
+
+
+_UNFUSED = "_unfused_sum"
 
 
 def _lower_as(function: Callable[..., Array], parameters: dict[str, Any], context: Any, *operands: Any) -> Any:

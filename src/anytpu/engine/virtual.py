@@ -19,7 +19,7 @@ import numpy as np
 from anytpu import _env
 from anytpu.engine.backend import Backend, Executable, Loop
 from anytpu.engine.executable import CompiledExecutable, is_ready, wait
-from anytpu.engine.kernels import fast_kernels, prepare_memory
+from anytpu.engine.kernels import fast_kernels, fuse_other_sums, prepare_memory
 from anytpu.engine.loop import feed_specs, make_loop, with_checked_state
 from anytpu.engine.numerics import apply_numerics
 from anytpu.engine.shards import for_one_device
@@ -116,6 +116,7 @@ class VirtualBackend(Backend):
 
 def _compile(lowered: jax.stages.Lowered) -> CompiledExecutable:
     """Compile, and prepare the memory allocator for the temporary buffers of the executable."""
+    fuse_other_sums(lowered)
     executable = CompiledExecutable(lowered)
     prepare_memory(executable.temporary_bytes)
     return executable
