@@ -62,8 +62,7 @@ def _print(edits: Edits, call: cst.Call) -> None:
     if name is None or value is None:
         return
     parts = {"name": name, "value": value} | ({"step": step} if step is not None else {})
-    code = (
-        "print({name}, float({value}), 'at step', int({step}))" if step is not None else "print({name}, float({value}))"
-    )
+    at_step = ", 'at step', int({step})" if step is not None else ""
+    code = f"print({{name}}, float({{value}}){at_step})"
     edits.put(call, lambda _: edits.expression(code, **{key: edits.rebuilt(part.value) for key, part in parts.items()}))
     edits.cover(call.func)
