@@ -129,9 +129,12 @@ def _plan(edits: Edits, node: cst.Name | cst.Attribute, name: str, key: str, row
         edits.say(called or node, advice("half a pixel"), "note")
     if name == "keras.optimizers.RMSprop" and (is_first or tree.keras_name(node) is not None):
         edits.say(called or node, advice("epsilon of RMSprop"), "note")
-    if called is not None and name.endswith(("zeros_like", "ones_like")) and called.args and not is_in_numpy:
+    if name == "clip_by_global_norm" and re.search(r"Embedding|embedding|gather\(", tree.module.code):
+        edits.say(called or node, advice("rows of a gradient"), "note")
+    likes = ("zeros_like", "ones_like", "gather_nd")
+    if called is not None and name.endswith(likes) and called.args and not is_in_numpy:
         like = called.args[0].value
-        if edits.values.of(like).isdisjoint(TENSORS):  # It may be a variable, which these functions refuse.
+        if edits.values.of(like).isdisjoint(TENSORS):  # A variable, or a list.
             edits.compose(like, lambda updated: edits.expression("keras.ops.convert_to_tensor({x})", x=updated))
     call = called if row.how == "call" and key == name else None
     old = old_function(tree, name, called)
@@ -193,8 +196,8 @@ def _gone(name: str) -> str:
     """Return the advice for a name of Keras or of a data set that the installed packages lack."""
     home, _, last = name.rpartition(".")
     new_home = new_name(home) if home else None
-    if new_home is None:
-        return advice("no counterpart")
+    if new_home is None or new_home.startswith('"'):
+        return advice("no counterpart") if new_home is None else advice("part of a type", name=new_home)
     near = difflib.get_close_matches(last, known.public_names(new_home), n=3, cutoff=0.6)
     hint = f"its nearest names are {', '.join(near)}" if near else "`anytpu docs migrate` has what replaces what"
     return f"{new_home} has no {last}; {hint}"

@@ -17,6 +17,9 @@ from anytpu.migrate.port.seeds import is_random
 from anytpu.migrate.port.tree import Tree, parameter_names
 from anytpu.migrate.replaced.table import advice
 
+_TEXT = m.Lambda(
+    body=m.SimpleString() | m.Call(m.Attribute(attr=m.Name("constant")), [m.Arg(m.SimpleString()), m.ZeroOrMore()])
+)
 _LOOSE = cst.IfExp | cst.Lambda | cst.Tuple | cst.NamedExpr
 _NEXT_ITEM = m.Element(m.Call(m.Name("next"), [m.Arg(m.SaveMatchedNode(m.DoNotCare(), "iterator"))]))
 _NEXT_ITEMS = m.OneOf(m.Tuple([_NEXT_ITEM]), m.List([_NEXT_ITEM]))
@@ -49,7 +52,9 @@ def _plan_condition(edits: Edits, call: cst.Call) -> None:
         return
     passed = [branch.value for branch in branches]
     if not edits.values.is_host(call):
-        if any(_draws(edits, branch) for branch in passed):
+        if any(m.matches(branch, _TEXT) for branch in passed):
+            edits.say(call, advice("text of a branch"))
+        elif any(_draws(edits, branch) for branch in passed):
             edits.say(call, advice("random branch"))
         return
 

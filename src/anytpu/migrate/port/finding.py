@@ -24,11 +24,6 @@ class Finding:
     kind: Literal["by hand", "note"] = "by hand"
     cell: int = 0
 
-    @property
-    def place(self) -> str:
-        """The place as text: "line 7", or "cell 3, line 7"."""
-        return place_of(self.line, self.cell)
-
 
 def place_of(line: int, cell: int) -> str:
     """Return a place as text.

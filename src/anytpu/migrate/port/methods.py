@@ -24,7 +24,7 @@ def plan_methods(edits: Edits) -> None:
         if edits.is_done(node) or edits.tree.old_name(node) is not None:
             continue
         row, call = _row_of(edits, node), edits.tree.parent_call(node)
-        if node.attr.value == "numpy":
+        if node.attr.value == "numpy" and (row is None or row.target != "{self}"):
             _plan_numpy(edits, node)
         elif node.attr.value == "SerializeToString" and "example" not in edits.values.of(node.value):
             if any(name == "train.Example" for _, name in edits.tree.chains()):
@@ -48,8 +48,8 @@ def _row_of(edits: Edits, node: cst.Attribute) -> Replacement | None:
     calls with nothing or a dictionary. A row ".shape.rank" is for this member of a shape.
     """
     name, call = node.attr.value, edits.tree.parent_call(node)
-    made = node.value.func if isinstance(node.value, cst.Call) else node.value
-    keys = [f".{made.attr.value}.{name}"] if isinstance(made, cst.Attribute) else []
+    made = [part.func if isinstance(part, cst.Call) else part for part in edits.tree.sources(node.value)]
+    keys = [f".{part.attr.value}.{name}" for part in made if isinstance(part, cst.Attribute)]
     arguments = call.args if call is not None else ()
     keys += [f".{name}({keyword_of(argument)})" for argument in arguments]
     is_fed = call is not None and all(isinstance(argument.value, cst.Dict) for argument in arguments)

@@ -106,8 +106,7 @@ def _names_log(edits: Edits, text: cst.SimpleString) -> bool:
     tree, above = edits.tree, edits.tree.parent(text)
     if isinstance(above, cst.Arg):
         call = tree.parent(above)
-        is_get = isinstance(call, cst.Call) and m.matches(call.func, m.Attribute(attr=m.Name("get")))
-        if is_get and isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute):
+        if isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute) and call.func.attr.value == "get":
             return _holds_logs(edits, call.func.value)
         return keyword_of(above) == "monitor"
     if isinstance(above, cst.Element):  # for key in ["loss", "lr"]: history.history[key]

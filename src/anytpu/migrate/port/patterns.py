@@ -31,6 +31,9 @@ from anytpu.migrate.replaced.table import advice, facts
 
 _ORDERING = ("control_dependencies", "Graph", "get_default_graph")
 _SETS_RATE = re.compile(r"LearningRateScheduler|ReduceLROnPlateau|set_value\(|\.(lr|learning_rate)\s*=|keras_to_tpu")
+_BATCHES_OF_KERAS = re.compile(r"\.((fit|evaluate|predict)(_generator)?|\w+_on_batch)\(")
+_KEEPS_STATE = re.compile(r"\.scope\(\)|tpu_model")
+_ENDLESS = re.compile(r"\.repeat\(\s*(count\s*=\s*)?(-1|None)?\s*\)")
 _ACTIVATIONS = ("", "activation", "recurrent_activation")
 _COUNTS = ("units", "filters", "input_dim", "output_dim")
 """Numbers of a layer: Keras 3 takes integers of Python alone."""
@@ -157,23 +160,22 @@ def _plan_specification(edits: Edits, method: cst.Attribute) -> None:
     call, specification = edits.tree.parent_call(method), method.value
     if call is None or not m.matches(specification, m.Call(m.Attribute(attr=m.Name("cluster_spec")))):
         return
-    item = edits.tree.parent(call)
-    key = item.slice[0].slice if isinstance(item, cst.Subscript) else None
-    if isinstance(item, cst.Subscript) and isinstance(key, cst.Index):
-        edits.put(
-            item,
-            lambda _: edits.expression(
-                "{spec}.get({key})", spec=edits.rebuilt(specification), key=edits.rebuilt(key.value)
-            ),
-        )
-    else:
-        edits.put(call, lambda updated: updated.func.value)
+    item: Any = edits.tree.parent(call)
+    if m.matches(item, m.Subscript(slice=[m.SubscriptElement(m.Index())])):
+        edits.put(item, lambda new: edits.expression("{spec}.get({key})", spec=new.value, key=new.slice[0].slice.value))
+    edits.put(call, lambda updated: updated.func.value)
     edits.mark(method)
 
 
 def _plan_compile(edits: Edits) -> None:
-    """Give `compile` an optimizer of Keras in place of TensorFlow 1's, which `tf.keras` took too."""
+    """Give `compile` an optimizer of Keras in place of TensorFlow 1's, and a list of the one metric that it got."""
     for call, _ in edits.tree.method_calls("compile"):
+        given = argument_of(call, "keras.Model.compile", "metrics")
+        metric = given.value if given is not None else None
+        is_function = isinstance(metric, cst.Name | cst.Lambda) and edits.values.functions(metric)
+        is_text = isinstance(metric, cst.SimpleString)
+        if metric is not None and (is_text or is_function or edits.values.is_a(metric, "keras.metrics.Metric")):
+            edits.compose(metric, lambda updated: edits.expression("[{metric}]", metric=updated))
         optimizer = argument_of(call, "keras.Model.compile", "optimizer")
         for made in edits.tree.sources(optimizer.value) if optimizer is not None else ():
             row = rules().get(f"compile.{edits.tree.old_name(made.func)}") if isinstance(made, cst.Call) else None
@@ -210,14 +212,9 @@ def _is_repeated(edits: Edits, call: cst.Call) -> bool:
     tree, start = edits.tree, call.func
     while isinstance(start, cst.Call | cst.Attribute):
         start = start.func if isinstance(start, cst.Call) else start.value
-    chain = set(tree.nodes(call.func))
-    for node in tree.nodes(tree.function(call)):
-        if m.matches(node, m.Call(m.Attribute(attr=m.Name("repeat")))) and isinstance(node, cst.Call):
-            is_endless = not node.args or tree.code(node.args[0].value) in ("-1", "None")
-            is_same = tree.target_code(tree.small_statement(node)) == tree.code(start)
-            if is_endless and (node in chain or (is_same and tree.ends_before(node, call))):
-                return True
-    return False
+    above = (line for line in tree.nodes(tree.function(call)) if tree.target_code(line) == tree.code(start))
+    parts = [call.func, *(line for line in above if tree.ends_before(line, call))]
+    return any(_ENDLESS.search(tree.code(part)) for part in parts)
 
 
 def _plan_window(edits: Edits) -> None:
@@ -270,6 +267,10 @@ def _plan_keywords(edits: Edits) -> None:
                     edits.say(argument, advice("stored activation"))
         if name.endswith("layers.Embedding"):
             _plan_length(edits, call)
+        state = argument_of(call, "", "stateful") if ".layers." in name else None
+        is_lost = _BATCHES_OF_KERAS.search(code := edits.tree.module.code) and not _KEEPS_STATE.search(code)
+        if state is not None and edits.tree.code(state.value) != "False" and is_lost:
+            edits.say(state, advice("state of a layer"))
         count = argument_of(call, name, *_COUNTS) if ".layers." in name else None
         calls = [part for part in edits.tree.sources(count and count.value) if isinstance(part, cst.Call)]
         if count is not None and any(edits.tree.numpy_name(made.func) for made in calls):
@@ -389,9 +390,7 @@ def _plan_rate(edits: Edits) -> None:
         if passed is not None and function is not None:
             names = ", ".join(parameter_names(function))
             code = f"lambda {names}: float({{function}}({names}))"
-            edits.compose(
-                passed.value, lambda updated, code=code: edits.expression(code, function=lambda_in_parentheses(updated))
-            )
+            edits.compose(passed.value, lambda f, code=code: edits.expression(code, function=lambda_in_parentheses(f)))
 
 
 def _plan_mixed_inputs(edits: Edits, call: cst.Call) -> None:

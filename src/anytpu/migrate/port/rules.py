@@ -51,8 +51,10 @@ def new_name(old: str) -> str | None:
     if rule is None or rule[1].how not in ("rename", "call", "pattern"):
         return None
     key, row = rule
-    target = row.target.partition("(")[0].replace("*", old.rpartition(".")[2])
-    name = target + old.removeprefix(key)
+    target, rest = row.target.partition("(")[0].replace("*", key.rpartition(".")[2]), old.removeprefix(key)
+    if target.startswith('"'):  # a type, which is its name
+        return target if rest in ("", ".name") else None
+    name = target + rest
     if name.partition(".")[0] == "keras":
         return name if row.target == "keras.__version__" else keras_name(name)
     return name if name and exists(name) else None

@@ -51,7 +51,10 @@ def _row_of_use(tree: Tree, use: cst.Name, fetched: cst.BaseExpression | None) -
     above = tree.around(use, cst.Call)
     saver = above.func if above is not None and isinstance(tree.parent(use), cst.Arg) else None
     values = tree.sources(saver.value) if isinstance(saver, cst.Attribute) else tree.sources(fetched)
-    found = (rule_of(name) for value in values if (name := _old_name(tree, value)) not in (None, "get_variable"))
+    names = [name for value in values if (name := _old_name(tree, value)) is not None]
+    if {"Variable", "get_variable"} & {*names}:
+        return rules()["Variable.eval"]
+    found = (rule_of(name) for name in names)
     return next((rule[1] for rule in found if rule is not None and rule[1].how == "hand"), rules()["Session"])
 
 

@@ -49,12 +49,9 @@ def _join_lists(edits: Edits, node: cst.BinaryOperation) -> None:
 
 def _plan_assignment(edits: Edits, node: cst.AugAssign) -> None:
     """Turn `size *= 2` of a shape into `size = np.array(size) * 2`."""
-    if SHAPE.isdisjoint(edits.values.of(node.target)):
-        return
-    edits.put(
-        node,
-        lambda updated: plain_assignment(updated, edits.expression("np.array({shape})", shape=updated.target)),
-    )
+    if not SHAPE.isdisjoint(edits.values.of(node.target)):
+        new = "np.array({shape})"
+        edits.put(node, lambda old: plain_assignment(old, edits.expression(new, shape=old.target)))
 
 
 def _plan_resize(edits: Edits, call: cst.Call) -> None:

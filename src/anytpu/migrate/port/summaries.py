@@ -1,6 +1,7 @@
 """Print what TensorFlow 2's summaries wrote for TensorBoard, where the value is known when the line runs.
 
-Rule: in a function that JAX traces the value is not known yet. One finding stands for all summaries of such a function.
+Rule: in a function that JAX traces, and in a graph, the value is not known yet. One finding stands for all summaries
+there.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ def plan_summaries(edits: Edits) -> None:
     targets = {node: tree.target_code(tree.small_statement(node)) for node in makers}
     writers = {code for code in targets.values() if code is not None}
     traced: set[cst.CSTNode | None] = set()
-    needs_writer = False
+    needs_writer, is_graph = False, any(name.endswith("Session") for _, name in tree.chains())
     for node, name in tree.chains():
         if not name.startswith(("summary.", "contrib.summary.")) or name in _MAKERS:
             continue
         function = tree.function(node)
-        if edits.values.is_traced(node):
+        if edits.values.is_traced(node) or is_graph:
             if function not in traced:
                 edits.say(tree.parent_call(node) or node, advice("print in a step"))
             traced.add(function)
@@ -62,8 +63,7 @@ def _print(edits: Edits, call: cst.Call) -> None:
     if name is None or value is None:
         return
     parts = {"name": name, "value": value} | ({"step": step} if step is not None else {})
-    code = (
-        "print({name}, float({value}), 'at step', int({step}))" if step is not None else "print({name}, float({value}))"
-    )
+    at_step = ", 'at step', int({step})" if step is not None else ""
+    code = f"print({{name}}, float({{value}}){at_step})"
     edits.put(call, lambda _: edits.expression(code, **{key: edits.rebuilt(part.value) for key, part in parts.items()}))
     edits.cover(call.func)

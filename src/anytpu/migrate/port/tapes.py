@@ -31,6 +31,7 @@ _LOSSES_NAMES = ("compute_losses", "losses_of_batch", "losses_to_differentiate")
 _GRADIENT_NAMES = ("gradients", "all_gradients", "gradients_of_loss")
 _VARIABLES = ("trainable_variables", "trainable_weights", "variables", "weights")
 _LEAVES = (cst.Return, cst.Yield, cst.Await, cst.Break, cst.Continue, cst.Global, cst.Nonlocal, cst.Del)
+_JACOBIAN = "write `jax.jacobian(function)(x)`, whose function returns what the tape recorded of x"
 _OTHER_USES = "a tape with other uses than one gradient call is not rewritten"
 
 
@@ -105,7 +106,8 @@ def plan_tapes(edits: Edits) -> None:
             _check(tree, tape)
             _put(edits, tape)
         except _NotSimple as reason:
-            edits.say(calls[0], f"{reason}; {advice_of(rules()['GradientTape'])}")
+            is_jacobian = reason.args[0] == _JACOBIAN
+            edits.say(calls[0], _JACOBIAN if is_jacobian else f"{reason}; {advice_of(rules()['GradientTape'])}")
             edits.leave(calls[0])
 
 
@@ -208,7 +210,7 @@ def _gradient(tree: Tree, use: cst.Name, statements: Sequence[cst.CSTNode]) -> _
     attribute = tree.parent(use)
     call = tree.parent_call(attribute) if attribute is not None else None
     if call is None or tree.code(call.func) != f"{use.value}.gradient":
-        raise _NotSimple(_OTHER_USES)
+        raise _NotSimple(_JACOBIAN if call is not None and "jacobian" in tree.code(call.func) else _OTHER_USES)
     if len(call.args) != 2 or any(argument.star or argument.keyword for argument in call.args):
         raise _NotSimple("a gradient with options is not rewritten")
     line, above = tree.statement(call), tree.parent(call)

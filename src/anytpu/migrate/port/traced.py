@@ -32,9 +32,8 @@ def plan_traced(edits: Edits) -> None:
             _plan_where(edits, node)
         elif not isinstance(node, cst.Call):
             if "array" in edits.values.of(node.test):
-                edits.say(
-                    node.test, advice("loop in a step") if isinstance(node, cst.While) else advice("branch in a step")
-                )
+                kind = "loop" if isinstance(node, cst.While) else "branch"
+                edits.say(node.test, advice(f"{kind} in a step"))
         elif edits.tree.old_name(node.func) == "print":
             _plan_print(edits, node)
         elif edits.tree.old_name(node.func) == "where" and len(node.args) == 1:
@@ -68,11 +67,8 @@ def _list_symbolic(edits: Edits, node: cst.Slice | cst.Call) -> None:
             edits.say(edits.tree.around(node, cst.Subscript) or node, advice("slice in a step"))
         return
     is_symbolic = any("symbolic" in edits.values.of(argument.value) for argument in node.args[:1])
-    if (
-        is_symbolic
-        and edits.tree.old_name(node.func) in facts("functions")["are random, of tensors"]
-        and not edits.values.is_traced(node)
-    ):
+    is_random = edits.tree.old_name(node.func) in facts("functions")["are random, of tensors"]
+    if is_symbolic and is_random and not edits.values.is_traced(node):
         edits.say(node, advice("random function of a model"))
         edits.leave(node.func)
 
