@@ -94,18 +94,13 @@ class Schedule:
         Raises:
             HazardError: some work can never start.
         """
-        stuck = self.stuck()
-        if stuck is not None:
-            raise HazardError(self._why_stuck(stuck))
-
-    def stuck(self) -> UnitWork | None:
-        """Advance every unit in turn as far as it can; return the first work that can never start, or None."""
         moves = (self._send, self._fetch, self._multiply, self._activate, self._read, self._write, self._serve)
         while any([move() for move in moves]):  # a list, so that `any` does not skip a unit
             pass
         pairs = zip(self.queues, self.done, strict=True)
         left = [queue[len(done)] for queue, done in pairs if len(done) < len(queue)]
-        return min(left, key=lambda work: work.number, default=None)
+        if left:
+            raise HazardError(self._why_stuck(min(left, key=lambda work: work.number)))
 
     @property
     def end(self) -> float:
