@@ -25,6 +25,7 @@ from anytpu.chip.image.image import Image
 from anytpu.chip.image.serialization import (
     RecordDecoder,
     RecordEncoder,
+    arrays_bytes,
     fault_in_size,
     join_arrays,
     split_arrays,
@@ -51,6 +52,10 @@ PARTS: tuple[str, ...] = (_HEADER, _CODE, _WEIGHTS, _NETWORK, _ARRAYS)
 MAX_PART_BYTES: dict[str, int] = {_HEADER: MAX_JSON_BYTES, _CODE: 16 * 2**20, _NETWORK: MAX_JSON_BYTES}
 """Maximum bytes of these parts: enough for 2,500 steps of an LSTM. The header has the size of the weights."""
 
+_FORMER = {
+    b"\x89TPU": f"is of format 1, and this release of anytpu reads format {FORMAT}. Compile it again, with "
+    "tpu.chip.compile or anytpu chip compile."
+}
 _WRITER = "ChipProgram.save or anytpu chip compile"
 """What writes such files, for the errors."""
 
@@ -79,9 +84,18 @@ def write(path: str | Path, image: Image, network: Network | None = None, spill:
     place = Path(path)
     if place.suffix != SUFFIX:
         raise ChipFileError(f"The name of a program for the chip must end in {SUFFIX!r}, unlike {str(path)!r}.")
-    parts = _parts(image, network, spill)
+    steps = [service.step for service in image.services]
+    steps += [node for node in (network.nodes if network else ()) if isinstance(node, HostStep)]
+
+    def check(file_bytes: int) -> None:
+        for step in steps:
+            if (fault := fault_in_size(step, file_bytes, image.batch)) is not None:
+                raise ChipFileError(
+                    f"The program cannot be written. {fault} Compile it from a Program of a smaller batch."
+                )
+
     try:
-        write_parts(place, parts)
+        write_parts(place, _parts(image, network, spill), (_WEIGHTS, _ARRAYS), check)
     except ProgramError as error:
         raise ChipFileError(str(error)) from error
     return place
@@ -107,10 +121,6 @@ def _parts(image: Image, network: Network | None, spill: bool) -> dict[str, byte
                 check_json(parts[name])
             except ValueError as error:
                 raise ChipFileError(f"The program cannot be written: part {name!r} of its file: {error}.") from error
-    size_bytes = sum(map(len, contents))
-    for node in (*[service.step for service in image.services], *(network.nodes if network else ())):
-        if isinstance(node, HostStep) and (fault := fault_in_size(node, size_bytes, image.batch)) is not None:
-            raise ChipFileError(f"The program cannot be written. {fault} Compile it from a Program of a smaller batch.")
     return parts
 
 
@@ -128,8 +138,8 @@ def read(path: str | Path) -> tuple[Image, Network | None, bool]:
         >>> image, network, spill = read("model.tpu")  # doctest: +SKIP
     """
     try:
-        with ArchiveParts(Path(path), PARTS, _WRITER) as parts:
-            return _recall(parts, Path(path).stat().st_size)
+        with ArchiveParts(Path(path), (_HEADER,), _WRITER, _FORMER) as parts:
+            return _recall(parts, Path(path))
     except ChipFileError:
         raise
     except ProgramError as error:
@@ -143,19 +153,24 @@ def read(path: str | Path) -> tuple[Image, Network | None, bool]:
     )
 
 
-def _recall(parts: ArchiveParts, file_bytes: int) -> tuple[Image, Network | None, bool]:
-    # The header gives the maximum sizes of the other parts.
+def _recall(parts: ArchiveParts, path: Path) -> tuple[Image, Network | None, bool]:
+    # The format is known before the other parts. The header gives their maximum sizes.
     header = read_json(parts.read(_HEADER, MAX_PART_BYTES[_HEADER]))
-    if header["format"] != FORMAT:
-        raise ChipError(f"It is of format {header['format']!r:.20}, and this release of anytpu reads format {FORMAT}.")
+    version = header["format"]
+    if isinstance(version, int) and version > FORMAT:
+        raise ProgramError(
+            f"The program file {str(path)!r} is of format {version!r:.20}, and this release of anytpu reads format "
+            f"{FORMAT}. Install a newer one: pip install --upgrade anytpu"
+        )
+    if version != FORMAT:
+        raise ChipError(f"It is of format {version!r:.20}, and this release of anytpu reads format {FORMAT}.")
     weights_bytes = header["weights_bytes"]
     if not isinstance(weights_bytes, int):
         raise ValueError(f"weights of {weights_bytes!r} bytes")
     design = Design(**header["image"]["design"])
     weights = parts.read(_WEIGHTS, min(weights_bytes, design.weight_memory_bytes))
-    records = RecordDecoder(
-        split_arrays(header["arrays"], parts.read(_ARRAYS)), header["steps"], file_bytes, header["image"]["batch"]
-    )
+    arrays = split_arrays(header["arrays"], parts.read(_ARRAYS, arrays_bytes(header["arrays"])))
+    records = RecordDecoder(arrays, header["steps"], path.stat().st_size, header["image"]["batch"])
     code = parts.read(_CODE, MAX_PART_BYTES[_CODE])
     image = records.record(
         Image, header["image"], instructions=_instructions(code), weights=np.frombuffer(weights, np.uint8)
