@@ -52,16 +52,13 @@ PARTS: tuple[str, ...] = (_HEADER, _CODE, _WEIGHTS, _NETWORK, _ARRAYS)
 MAX_PART_BYTES: dict[str, int] = {_HEADER: MAX_JSON_BYTES, _CODE: 16 * 2**20, _NETWORK: MAX_JSON_BYTES}
 """Maximum bytes of these parts: enough for 2,500 steps of an LSTM. The header has the size of the weights."""
 
-_FORMER = {
-    b"\x89TPU": f"is of format 1, and this release of anytpu reads format {FORMAT}. Compile it again, with "
-    "tpu.chip.compile or anytpu chip compile."
-}
+_FORMER = {b"\x89TPU": f"is of format 1, not {FORMAT}. Compile it again, with tpu.chip.compile or anytpu chip compile."}
 _WRITER = "ChipProgram.save or anytpu chip compile"
 """What writes such files, for the errors."""
 
 
 def write(path: str | Path, image: Image, network: Network | None = None, spill: bool = True) -> Path:
-    """Write a program to a file.
+    """Write a program to a file, and return its path.
 
     Args:
         path: path of the file; its name ends in ".tpu". An existing file is replaced atomically.
@@ -69,9 +66,6 @@ def write(path: str | Path, image: Image, network: Network | None = None, spill:
         network: the network that it was compiled from, so that a reader can compile it for another batch. None: omit
             it.
         spill: whether later compilations may move tensors that exceed the Unified Buffer to the host.
-
-    Returns:
-        The path.
 
     Raises:
         ChipFileError: the name has another suffix, or the file cannot be written. A part exceeds `MAX_PART_BYTES`, or a
@@ -84,15 +78,12 @@ def write(path: str | Path, image: Image, network: Network | None = None, spill:
     place = Path(path)
     if place.suffix != SUFFIX:
         raise ChipFileError(f"The name of a program for the chip must end in {SUFFIX!r}, unlike {str(path)!r}.")
-    steps = [service.step for service in image.services]
-    steps += [node for node in (network.nodes if network else ()) if isinstance(node, HostStep)]
 
     def check(file_bytes: int) -> None:
-        for step in steps:
-            if (fault := fault_in_size(step, file_bytes, image.batch)) is not None:
-                raise ChipFileError(
-                    f"The program cannot be written. {fault} Compile it from a Program of a smaller batch."
-                )
+        for node in (*[service.step for service in image.services], *(network.nodes if network else ())):
+            if isinstance(node, HostStep) and (fault := fault_in_size(node, file_bytes, image.batch)) is not None:
+                told = f"The program cannot be written. {fault} Compile it from a Program of a smaller batch."
+                raise ChipFileError(told)
 
     try:
         write_parts(place, _parts(image, network, spill), (_WEIGHTS, _ARRAYS), check)
@@ -140,8 +131,6 @@ def read(path: str | Path) -> tuple[Image, Network | None, bool]:
     try:
         with ArchiveParts(Path(path), (_HEADER,), _WRITER, _FORMER) as parts:
             return _recall(parts, Path(path))
-    except ChipFileError:
-        raise
     except ProgramError as error:
         raise ChipFileError(str(error)) from error
     except ChipError as error:
@@ -172,9 +161,7 @@ def _recall(parts: ArchiveParts, path: Path) -> tuple[Image, Network | None, boo
     arrays = split_arrays(header["arrays"], parts.read(_ARRAYS, arrays_bytes(header["arrays"])))
     records = RecordDecoder(arrays, header["steps"], path.stat().st_size, header["image"]["batch"])
     code = parts.read(_CODE, MAX_PART_BYTES[_CODE])
-    image = records.record(
-        Image, header["image"], instructions=_instructions(code), weights=np.frombuffer(weights, np.uint8)
-    )
+    image = records.record(Image, header["image"], instructions=decode(code), weights=np.frombuffer(weights, np.uint8))
     described = read_json(parts.read(_NETWORK, MAX_PART_BYTES[_NETWORK]))
     network = None if described is None else records.record(Network, described)
     if network is not None:
@@ -196,13 +183,6 @@ def _check_interface(network: Network, image: Image) -> None:
     for port in network.outputs:
         if port.tensor not in computed:
             raise ChipError(f"Its instructions do not compute {port.tensor!r}, an output of its network.")
-
-
-def _instructions(code: bytes) -> tuple[Any, ...]:
-    try:
-        return decode(code)
-    except ChipFileError as error:
-        raise ChipError(str(error)) from error
 
 
 def _json(value: Any) -> bytes:

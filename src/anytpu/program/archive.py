@@ -98,8 +98,7 @@ class ArchiveParts:
         former: Mapping[bytes, str] = MappingProxyType({}),
     ) -> None:
         """Open the file."""
-        self._former = former
-        self._path, self._writer = path, writer
+        self._path, self._writer, self._former = path, writer, former
         self._zip = self._open()
         try:
             if missing := {*needed, CHECKSUMS} - set(self._zip):
@@ -173,11 +172,8 @@ class ArchiveParts:
             ) from error
         except ValueError as error:
             again = f"Copy it again, or write it again with {self._writer}."
-            if start in (None, b"", *self._former):
-                if start is None:
-                    why = f"cannot be read: {error}."
-                else:
-                    why = self._former[start] if start else f"is empty. {again}"
+            why = f"is empty. {again}" if start == b"" else f"cannot be read: {error}." if start is None else None
+            if why := why or self._former.get(start or b""):
                 raise ProgramError(f"The program file {str(self._path)!r} {why}") from error
             if start != _ZIP_START:
                 raise self._foreign("it is not a zip file") from error
@@ -220,23 +216,18 @@ class ArchiveParts:
 
 def _write_zip(path: Path, parts: Mapping[str, bytes], numbers: Collection[str]) -> None:
     # Tensor values hardly compress, and a reader rejects a very high compression ratio of all parts together.
-    is_large = sum(len(content) for name, content in parts.items() if not _is_stored(name)) > (
-        memory.FREELY_UNPACKED_BYTES
-    )
+    packed = [name for name in parts if not name.endswith(".npy")]
+    packed = packed if sum(len(parts[name]) for name in packed) <= memory.FREELY_UNPACKED_BYTES else []
     with zipfile.ZipFile(path, "w") as archive:
         for name, content in parts.items():
             info = zipfile.ZipInfo(name, _EPOCH)
-            info.compress_type = zipfile.ZIP_STORED if is_large or _is_stored(name) else zipfile.ZIP_DEFLATED
+            info.compress_type = zipfile.ZIP_DEFLATED if name in packed else zipfile.ZIP_STORED
             info.external_attr, info.file_size = 0o644 << 16, len(content)
             with archive.open(info, "w") as stream:
-                if name in numbers and info.compress_type == zipfile.ZIP_DEFLATED:
+                if name in packed and name in numbers:
                     # `zipfile` has no parameter for the strategy. Without this line, writing is only slow.
                     vars(stream)["_compressor"] = zlib.compressobj(1, zlib.DEFLATED, -15, strategy=zlib.Z_RLE)
                 stream.write(content)
-
-
-def _is_stored(name: str) -> bool:
-    return name.endswith(".npy")
 
 
 def tensor_part(index: int) -> str:

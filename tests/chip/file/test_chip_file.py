@@ -109,10 +109,8 @@ def test_what_is_no_whole_file_is_refused(tmp_path: Path):
     )
     foreign = f"'a.tpu' is not a program file: it is not a zip file. Program files are written by {WRITER}"
     empty = f"The program file 'a.tpu' is empty. Copy it again, or write it again with {WRITER}"
-    former = (
-        "The program file 'a.tpu' is of format 1, and this release of anytpu reads format 2. Compile it again, with "
-        "tpu.chip.compile or anytpu chip compile."
-    )
+    compiled = "Compile it again, with tpu.chip.compile or anytpu chip compile."
+    former = f"The program file 'a.tpu' is of format 1, not 2. {compiled}"
     cases = [(b"", empty), (b"\x89TPU\r\n\x1a\n", former), (b"\x89PNG", foreign), (content[:40], cut)]
     for changed, text in (*cases, (content[:-7], cut)):
         path.write_bytes(changed)

@@ -14,75 +14,48 @@ from anytpu.chip.timing.work import UnitWork, WorkQueues
 
 
 def first_stuck(queues: WorkQueues, fifo_tiles: int) -> UnitWork | None:
-    """Return the first work that can never start, or None.
+    """Return the first work that can never start, with this number of entries of the weight FIFO, or None."""
+    requests, done, state = queues.by_unit[Unit.WEIGHTS], [0 for _ in queues.by_unit], None
+    sent, served, arrived = 0, 0, 0  # requests, and transfers of the next one that have arrived
+    tiles, parameters, popped = 0, 0, 0  # items to be popped, and pops of the next product
 
-    Args:
-        queues: the work of each unit.
-        fifo_tiles: number of entries of the weight FIFO.
-    """
-    counters, state = _Counters(queues, fifo_tiles), None
-    while state != (state := counters.advance()):
-        pass
-    pairs = zip(queues.by_unit, counters.done, strict=True)
-    return min((queue[done] for queue, done in pairs if done < len(queue)), key=lambda work: work.number, default=None)
+    def may_start(work: UnitWork) -> bool:
+        return all(done[unit] >= count for unit, count in work.waits)
 
-
-class _Counters:
-    def __init__(self, queues: WorkQueues, fifo_tiles: int):
-        self._queues, self._fifo_tiles = queues.by_unit, fifo_tiles
-        self.done = [0 for _ in self._queues]
-        self._sent, self._served, self._of_request = 0, 0, 0  # requests, and transfers of the next one
-        self._tiles, self._parameters, self._of_product = 0, 0, 0  # items to be popped, and pops of the next product
-
-    def advance(self) -> tuple[int, ...]:
-        """Advance each unit as far as it can; return a state that differs if any did."""
-        for unit, queue in enumerate(self._queues):
-            while unit != Unit.WEIGHTS and self.done[unit] < len(queue) and self._ends(unit, queue[self.done[unit]]):
-                self.done[unit] += 1
-        self._read_weights(self._queues[Unit.WEIGHTS])
-        return *self.done, self._sent, self._served, self._of_request, self._of_product
-
-    def _may_start(self, work: UnitWork) -> bool:
-        return all(self.done[unit] >= count for unit, count in work.waits)
-
-    def _ends(self, unit: int, work: UnitWork) -> bool:
-        if not self._may_start(work):
-            return False
-        if unit == Unit.MATRIX:
-            # Each pop makes room for the next tile of the current request, so that request is popped as a whole.
-            pops = min(work.pops - self._of_product, self._tiles + self._coming())
-            arriving = max(0, pops - self._tiles)
-            self._of_request, self._tiles = self._of_request + arriving, self._tiles + arriving - pops
-            self._of_product += pops
-            if self._of_product < work.pops:
-                return False
-            self._of_product = 0
-        elif unit == Unit.ACTIVATE:
-            if work.pops > self._parameters:
-                return False
-            self._parameters -= work.pops
-        return True
-
-    def _coming(self) -> int:
-        request = self._queues[Unit.WEIGHTS][self._served] if self._served < self._sent else None
-        return request.passes - self._of_request if request is not None and request.kind == "tile" else 0
-
-    def _read_weights(self, queue: list[UnitWork]) -> None:
-        while self._sent < len(queue) and self._may_start(queue[self._sent]):
-            self._sent += 1
-        while self._served < self._sent:
-            request = queue[self._served]
-            if request.kind == "tile":
-                # The FIFO, and one tile more: in the array's second plane.
-                count = min(self._coming(), self._fifo_tiles + 1 - self._tiles)
-                self._tiles, self._of_request = self._tiles + count, self._of_request + count
-                if self._of_request < request.passes:
+    while state != (state := (*done, sent, served, arrived, popped)):
+        # 1. Requests are sent, and then done; only a table is done when it has arrived.
+        while sent < len(requests) and may_start(requests[sent]):
+            sent += 1
+        # 2. The memory serves them in order. Tiles fill the FIFO, and the array's second plane.
+        while served < sent:
+            left, kind = requests[served].passes - arrived, requests[served].kind
+            count = min(left, fifo_tiles + 1 - tiles) if kind == "tile" else left
+            tiles, parameters = tiles + count * (kind == "tile"), parameters + count * (kind == "parameters")
+            if count < left:
+                arrived += count
+                break
+            served, arrived = served + 1, 0
+        while done[Unit.WEIGHTS] < sent and (
+            requests[done[Unit.WEIGHTS]].kind != "table" or done[Unit.WEIGHTS] < served
+        ):
+            done[Unit.WEIGHTS] += 1
+        # 3. The other units. Each pop of a tile makes room for one more of the request that waits for room.
+        for unit, queue in enumerate(queues.by_unit):
+            while unit != Unit.WEIGHTS and done[unit] < len(queue) and may_start(queue[done[unit]]):
+                pops = queue[done[unit]].pops
+                if unit == Unit.MATRIX:
+                    waiting = served < sent and requests[served].kind == "tile"
+                    coming = requests[served].passes - arrived if waiting else 0
+                    count = min(pops - popped, tiles + coming)
+                    arriving = max(0, count - tiles)
+                    arrived, tiles, popped = arrived + arriving, tiles + arriving - count, popped + count
+                    if popped < pops:
+                        break
+                    popped = 0
+                elif pops > parameters:
                     break
-            elif request.kind == "parameters":
-                self._parameters += request.passes
-            self._served, self._of_request = self._served + 1, 0
-        # A request is done when it is sent; only a table is done when it has arrived.
-        done = self.done[Unit.WEIGHTS]
-        while done < self._sent and (queue[done].kind != "table" or done < self._served):
-            done += 1
-        self.done[Unit.WEIGHTS] = done
+                else:
+                    parameters -= pops
+                done[unit] += 1
+    pairs = zip(queues.by_unit, done, strict=True)
+    return min((queue[n] for queue, n in pairs if n < len(queue)), key=lambda work: work.number, default=None)

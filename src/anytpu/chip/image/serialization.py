@@ -245,15 +245,7 @@ def join_arrays(arrays: Sequence[np.ndarray]) -> tuple[list[Any], bytes]:
 
 
 def arrays_bytes(listed: Sequence[Any]) -> int:
-    """Return the size in bytes of the second result of `join_arrays`, from the first.
-
-    Raises:
-        ChipError: the list is invalid.
-
-    Example:
-        >>> arrays_bytes([["int16", [2]], ["float32", [3, 2]]])
-        48
-    """
+    """Return the size in bytes of the arrays that `join_arrays` listed; raise `ChipError` if the list is invalid."""
     return readable(lambda: sum(map(_array_bytes, listed)))
 
 
@@ -277,12 +269,11 @@ def _array_bytes(entry: Sequence[Any]) -> int:
 
 
 def _split(listed: Sequence[Any], content: bytes) -> list[np.ndarray]:
-    arrays, offset, total = [], 0, sum(map(_array_bytes, listed))
-    if total != len(content):
+    arrays, offset = [], 0
+    if (total := sum(map(_array_bytes, listed))) != len(content):
         raise ValueError(f"{len(content)} bytes, and the arrays that are listed take {total}")
     for name, shape in listed:
-        dtype = named_dtype(name)
-        plain = np.frombuffer(content, dtype.newbyteorder("<"), math.prod(shape), offset)
-        arrays.append(plain.reshape(shape).astype(dtype, copy=False))
+        plain = np.frombuffer(content, named_dtype(name).newbyteorder("<"), math.prod(shape), offset)
+        arrays.append(plain.reshape(shape).astype(named_dtype(name), copy=False))
         offset += _array_bytes((name, shape))
     return arrays
