@@ -106,6 +106,20 @@ def test_parts_that_unpack_to_much_more_than_the_file(tmp_path: Path, monkeypatc
     write_parts(path, parts)
     with ArchiveParts(path, ()) as found:
         assert found.read("program.bin") == parts["program.bin"]
+    # So are several that are that large together.
+    write_parts(path, {"a": bytes(2**18), "b": bytes(2**18 + 1)})
+    ArchiveParts(path, ()).__exit__()
+
+
+def test_parts_of_numbers_are_packed_by_runs(tmp_path: Path):
+    content = bytes(range(256)) * 2**8 + bytes(2**16)
+    sizes = []
+    for numbers in ((), ("weights",)):
+        write_parts(tmp_path / "a.tpu", {"weights": content}, numbers)
+        sizes.append((tmp_path / "a.tpu").stat().st_size)
+        with ArchiveParts(tmp_path / "a.tpu", ("weights",)) as parts:
+            assert parts.read("weights") == content
+    assert sizes[0] < 2**13 < 2**15 < sizes[1] < 2**17
 
 
 TYPES = ["float32", "float16", "bfloat16", "float8_e4m3fn", "int4", "int8", "uint8", "uint32", "bool", "complex64"]

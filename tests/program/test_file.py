@@ -240,7 +240,15 @@ def test_mlir():
     )
 
 
-@pytest.mark.parametrize("content", [b"", b"PK", b"not a zip file at all" * 100])
+def test_an_empty_file(tmp_path: Path):
+    place = tmp_path / "a.anytpu"
+    place.write_bytes(b"")
+    assert error_of(read, place) == (
+        f"The program file {str(place)!r} is empty. Copy it again, or write it again with anytpu.program.write."
+    )
+
+
+@pytest.mark.parametrize("content", [b"PK", b"not a zip file at all" * 100])
 def test_not_a_program_file(content: bytes, tmp_path: Path):
     place = tmp_path / "a.anytpu"
     place.write_bytes(content)

@@ -25,6 +25,7 @@ from anytpu.chip.image.image import Image
 from anytpu.chip.image.serialization import (
     RecordDecoder,
     RecordEncoder,
+    arrays_bytes,
     fault_in_size,
     join_arrays,
     split_arrays,
@@ -51,12 +52,13 @@ PARTS: tuple[str, ...] = (_HEADER, _CODE, _WEIGHTS, _NETWORK, _ARRAYS)
 MAX_PART_BYTES: dict[str, int] = {_HEADER: MAX_JSON_BYTES, _CODE: 16 * 2**20, _NETWORK: MAX_JSON_BYTES}
 """Maximum bytes of these parts: enough for 2,500 steps of an LSTM. The header has the size of the weights."""
 
+_FORMER = {b"\x89TPU": f"is of format 1, not {FORMAT}. Compile it again, with tpu.chip.compile or anytpu chip compile."}
 _WRITER = "ChipProgram.save or anytpu chip compile"
 """What writes such files, for the errors."""
 
 
 def write(path: str | Path, image: Image, network: Network | None = None, spill: bool = True) -> Path:
-    """Write a program to a file.
+    """Write a program to a file, and return its path.
 
     Args:
         path: path of the file; its name ends in ".tpu". An existing file is replaced atomically.
@@ -64,9 +66,6 @@ def write(path: str | Path, image: Image, network: Network | None = None, spill:
         network: the network that it was compiled from, so that a reader can compile it for another batch. None: omit
             it.
         spill: whether later compilations may move tensors that exceed the Unified Buffer to the host.
-
-    Returns:
-        The path.
 
     Raises:
         ChipFileError: the name has another suffix, or the file cannot be written. A part exceeds `MAX_PART_BYTES`, or a
@@ -79,9 +78,15 @@ def write(path: str | Path, image: Image, network: Network | None = None, spill:
     place = Path(path)
     if place.suffix != SUFFIX:
         raise ChipFileError(f"The name of a program for the chip must end in {SUFFIX!r}, unlike {str(path)!r}.")
-    parts = _parts(image, network, spill)
+
+    def check(file_bytes: int) -> None:
+        for node in (*[service.step for service in image.services], *(network.nodes if network else ())):
+            if isinstance(node, HostStep) and (fault := fault_in_size(node, file_bytes, image.batch)) is not None:
+                told = f"The program cannot be written. {fault} Compile it from a Program of a smaller batch."
+                raise ChipFileError(told)
+
     try:
-        write_parts(place, parts)
+        write_parts(place, _parts(image, network, spill), (_WEIGHTS, _ARRAYS), check)
     except ProgramError as error:
         raise ChipFileError(str(error)) from error
     return place
@@ -107,10 +112,6 @@ def _parts(image: Image, network: Network | None, spill: bool) -> dict[str, byte
                 check_json(parts[name])
             except ValueError as error:
                 raise ChipFileError(f"The program cannot be written: part {name!r} of its file: {error}.") from error
-    size_bytes = sum(map(len, contents))
-    for node in (*[service.step for service in image.services], *(network.nodes if network else ())):
-        if isinstance(node, HostStep) and (fault := fault_in_size(node, size_bytes, image.batch)) is not None:
-            raise ChipFileError(f"The program cannot be written. {fault} Compile it from a Program of a smaller batch.")
     return parts
 
 
@@ -128,10 +129,8 @@ def read(path: str | Path) -> tuple[Image, Network | None, bool]:
         >>> image, network, spill = read("model.tpu")  # doctest: +SKIP
     """
     try:
-        with ArchiveParts(Path(path), PARTS, _WRITER) as parts:
-            return _recall(parts, Path(path).stat().st_size)
-    except ChipFileError:
-        raise
+        with ArchiveParts(Path(path), (_HEADER,), _WRITER, _FORMER) as parts:
+            return _recall(parts, Path(path))
     except ProgramError as error:
         raise ChipFileError(str(error)) from error
     except ChipError as error:
@@ -143,23 +142,26 @@ def read(path: str | Path) -> tuple[Image, Network | None, bool]:
     )
 
 
-def _recall(parts: ArchiveParts, file_bytes: int) -> tuple[Image, Network | None, bool]:
-    # The header gives the maximum sizes of the other parts.
+def _recall(parts: ArchiveParts, path: Path) -> tuple[Image, Network | None, bool]:
+    # The format is known before the other parts. The header gives their maximum sizes.
     header = read_json(parts.read(_HEADER, MAX_PART_BYTES[_HEADER]))
-    if header["format"] != FORMAT:
-        raise ChipError(f"It is of format {header['format']!r:.20}, and this release of anytpu reads format {FORMAT}.")
+    version = header["format"]
+    if isinstance(version, int) and version > FORMAT:
+        raise ProgramError(
+            f"The program file {str(path)!r} is of format {version!r:.20}, and this release of anytpu reads format "
+            f"{FORMAT}. Install a newer one: pip install --upgrade anytpu"
+        )
+    if version != FORMAT:
+        raise ChipError(f"It is of format {version!r:.20}, and this release of anytpu reads format {FORMAT}.")
     weights_bytes = header["weights_bytes"]
     if not isinstance(weights_bytes, int):
         raise ValueError(f"weights of {weights_bytes!r} bytes")
     design = Design(**header["image"]["design"])
     weights = parts.read(_WEIGHTS, min(weights_bytes, design.weight_memory_bytes))
-    records = RecordDecoder(
-        split_arrays(header["arrays"], parts.read(_ARRAYS)), header["steps"], file_bytes, header["image"]["batch"]
-    )
+    arrays = split_arrays(header["arrays"], parts.read(_ARRAYS, arrays_bytes(header["arrays"])))
+    records = RecordDecoder(arrays, header["steps"], path.stat().st_size, header["image"]["batch"])
     code = parts.read(_CODE, MAX_PART_BYTES[_CODE])
-    image = records.record(
-        Image, header["image"], instructions=_instructions(code), weights=np.frombuffer(weights, np.uint8)
-    )
+    image = records.record(Image, header["image"], instructions=decode(code), weights=np.frombuffer(weights, np.uint8))
     described = read_json(parts.read(_NETWORK, MAX_PART_BYTES[_NETWORK]))
     network = None if described is None else records.record(Network, described)
     if network is not None:
@@ -181,13 +183,6 @@ def _check_interface(network: Network, image: Image) -> None:
     for port in network.outputs:
         if port.tensor not in computed:
             raise ChipError(f"Its instructions do not compute {port.tensor!r}, an output of its network.")
-
-
-def _instructions(code: bytes) -> tuple[Any, ...]:
-    try:
-        return decode(code)
-    except ChipFileError as error:
-        raise ChipError(str(error)) from error
 
 
 def _json(value: Any) -> bytes:

@@ -19,8 +19,10 @@ import io
 import json
 import math
 import zipfile
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -46,21 +48,31 @@ _MAGIC_BYTES = 16
 """Upper bound of the bytes before the header of an .npy file."""
 
 
-def write_parts(path: Path, parts: Mapping[str, bytes]) -> None:
+def write_parts(
+    path: Path,
+    parts: Mapping[str, bytes],
+    numbers: Collection[str] = (),
+    check: Callable[[int], None] = lambda file_bytes: None,
+) -> None:
     """Write parts and their checksums as one file.
 
     Args:
         path: path of the file; an existing file is replaced atomically.
         parts: content of each part, by name.
+        numbers: parts of numbers, in which only zeros repeat; they are packed three times as fast.
+        check: called with the size of the whole file before it is moved to its path; its errors prevent that.
 
     Raises:
         ProgramError: the file cannot be written.
     """
+    if "\0" in str(path):
+        raise ProgramError(f"The program file {str(path)!r} cannot be written: embedded null byte.")
     sums = {name: hashlib.sha256(content).hexdigest() for name, content in parts.items()}
     everything = {**parts, CHECKSUMS: json.dumps(sums, indent=1).encode()}
     try:
         with replaced(path) as unfinished:
-            _write_zip(unfinished, everything)
+            _write_zip(unfinished, everything, numbers)
+            check(unfinished.stat().st_size)
     except OSError as error:
         raise ProgramError(f"The program file {str(path)!r} cannot be written: {error.strerror or error}.") from error
 
@@ -72,14 +84,21 @@ class ArchiveParts:
         path: path of the file.
         needed: names of the parts that a program file must have.
         writer: what writes such files, for the errors.
+        former: the first four bytes of files of former formats, with the end of a sentence about them.
 
     Raises:
         ProgramError: the file is missing, is not a program file, or is truncated.
     """
 
-    def __init__(self, path: Path, needed: tuple[str, ...], writer: str = "anytpu.program.write") -> None:
+    def __init__(
+        self,
+        path: Path,
+        needed: tuple[str, ...],
+        writer: str = "anytpu.program.write",
+        former: Mapping[bytes, str] = MappingProxyType({}),
+    ) -> None:
         """Open the file."""
-        self._path, self._writer = path, writer
+        self._path, self._writer, self._former = path, writer, former
         self._zip = self._open()
         try:
             if missing := {*needed, CHECKSUMS} - set(self._zip):
@@ -142,20 +161,25 @@ class ArchiveParts:
         return content
 
     def _open(self) -> Zip:
+        start = None
         try:
-            with open_file(self._path) as start:
-                is_zip = start.read(len(_ZIP_START)) == _ZIP_START
+            with open_file(self._path) as stream:
+                start = stream.read(len(_ZIP_START))
             return Zip(self._path)
         except OSError as error:
             raise ProgramError(
                 f"The program file {str(self._path)!r} cannot be read: {error.strerror or error}."
             ) from error
         except ValueError as error:
-            if not is_zip:
+            again = f"Copy it again, or write it again with {self._writer}."
+            why = f"is empty. {again}" if start == b"" else f"cannot be read: {error}." if start is None else None
+            if why := why or self._former.get(start or b""):
+                raise ProgramError(f"The program file {str(self._path)!r} {why}") from error
+            if start != _ZIP_START:
                 raise self._foreign("it is not a zip file") from error
             raise ProgramError(
                 f"The program file {str(self._path)!r} is cut short or damaged: the list of its parts, which is at "
-                f"its end, cannot be read. Copy it again, or write it again with {self._writer}."
+                f"its end, cannot be read. {again}"
             ) from error
 
     def _check_ratio(self) -> None:
@@ -190,15 +214,20 @@ class ArchiveParts:
         )
 
 
-def _write_zip(path: Path, parts: Mapping[str, bytes]) -> None:
+def _write_zip(path: Path, parts: Mapping[str, bytes], numbers: Collection[str]) -> None:
+    # Tensor values hardly compress, and a reader rejects a very high compression ratio of all parts together.
+    packed = [name for name in parts if not name.endswith(".npy")]
+    packed = packed if sum(len(parts[name]) for name in packed) <= memory.FREELY_UNPACKED_BYTES else []
     with zipfile.ZipFile(path, "w") as archive:
         for name, content in parts.items():
             info = zipfile.ZipInfo(name, _EPOCH)
-            # Tensor values hardly compress, and a reader rejects parts with a very high compression ratio.
-            is_stored = name.endswith(".npy") or len(content) > memory.FREELY_UNPACKED_BYTES
-            info.compress_type = zipfile.ZIP_STORED if is_stored else zipfile.ZIP_DEFLATED
-            info.external_attr = 0o644 << 16
-            archive.writestr(info, content)
+            info.compress_type = zipfile.ZIP_DEFLATED if name in packed else zipfile.ZIP_STORED
+            info.external_attr, info.file_size = 0o644 << 16, len(content)
+            with archive.open(info, "w") as stream:
+                if name in packed and name in numbers:
+                    # `zipfile` has no parameter for the strategy. Without this line, writing is only slow.
+                    vars(stream)["_compressor"] = zlib.compressobj(1, zlib.DEFLATED, -15, strategy=zlib.Z_RLE)
+                stream.write(content)
 
 
 def tensor_part(index: int) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from anytpu.chip.assembly import assemble
-from anytpu.chip.checking import check, checker
+from anytpu.chip.checking import check
 from anytpu.chip.image.image import Image
 from anytpu.chip.isa.instructions import MatrixMultiply, SetConfiguration
 from anytpu.chip.isa.registers import Register
@@ -503,13 +503,3 @@ def test_zero_points_as_great_as_the_source_can_hold():
 def test_weights_need_no_whole_last_block():
     image = image_of(RIGHT)
     check(dataclasses.replace(image, weights=np.zeros(2048 + 64, np.uint8)))
-
-
-def test_passes_are_bounded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(checker, "MAX_PASSES", 3)
-    check(dense_image())
-    monkeypatch.setattr(checker, "MAX_PASSES", 2)
-    assert refusal(ChipError, check, dense_image()) == (
-        f"The program {dense_image().name!r} has 3 passes and reads of weights, and 2 is the most that is checked. "
-        "Make two programs of it, or one for a smaller batch."
-    )

@@ -23,6 +23,8 @@ from anytpu.chip.isa.instructions import Halt, MatrixMultiply
 from anytpu.chip.loading import load
 from anytpu.chip.network import operations
 from anytpu.errors import ChipError, ChipFileError
+from anytpu.files import memory
+from anytpu.program.archive import write_parts
 from anytpu.units import format_bytes
 from chip_samples import dense_image, every_node, host_step, parts_of, service_image, tables_network, with_parts
 
@@ -106,14 +108,30 @@ def test_what_is_no_whole_file_is_refused(tmp_path: Path):
         f"Copy it again, or write it again with {WRITER}"
     )
     foreign = f"'a.tpu' is not a program file: it is not a zip file. Program files are written by {WRITER}"
-    for changed, text in ((b"", foreign), (b"\x89TPU\r\n\x1a\n", foreign), (content[:40], cut), (content[:-7], cut)):
+    empty = f"The program file 'a.tpu' is empty. Copy it again, or write it again with {WRITER}"
+    compiled = "Compile it again, with tpu.chip.compile or anytpu chip compile."
+    former = f"The program file 'a.tpu' is of format 1, not 2. {compiled}"
+    cases = [(b"", empty), (b"\x89TPU\r\n\x1a\n", former), (b"\x89PNG", foreign), (content[:40], cut)]
+    for changed, text in (*cases, (content[:-7], cut)):
         path.write_bytes(changed)
         assert refusal(path) == text
-    for stop in range(0, len(content), 11):
+    for stop in range(1, len(content), 11):
         path.write_bytes(content[:stop])
         assert refusal(path) in (cut, foreign)
     path.unlink()
     assert refusal(path) == "The program file 'a.tpu' cannot be read: No such file or directory."
+    assert refusal(Path("a\0.tpu")) == "The program file 'a\\x00.tpu' cannot be read: embedded null byte."
+
+
+def test_a_newer_format_is_known_before_its_parts(tmp_path: Path):
+    path = write(tmp_path / "a.tpu", dense_image())
+    parts = {**parts_of(path), **header(path, format=3)}
+    del parts["arrays"]
+    write_parts(path, parts)
+    assert refusal(path) == (
+        "The program file 'a.tpu' is of format 3, and this release of anytpu reads format 2. Install a newer one: pip "
+        "install --upgrade anytpu"
+    )
 
 
 def test_where_a_file_cannot_be_written(tmp_path: Path):
@@ -121,6 +139,9 @@ def test_where_a_file_cannot_be_written(tmp_path: Path):
     with pytest.raises(ChipFileError) as caught:
         write(path, dense_image())
     assert str(caught.value) == f"The program file {str(path)!r} cannot be written: No such file or directory."
+    with pytest.raises(ChipFileError) as caught:
+        write("a\0.tpu", dense_image())
+    assert str(caught.value) == "The program file 'a\\x00.tpu' cannot be written: embedded null byte."
     with pytest.raises(ChipFileError) as caught:
         write("model.onnx", dense_image())
     assert str(caught.value) == "The name of a program for the chip must end in '.tpu', unlike 'model.onnx'."
@@ -196,6 +217,10 @@ HOSTILE = {
             "'quantizations', and 'nodes'"
         ),
     ),
+    "more arrays than the header says": (
+        lambda _: {"arrays": bytes(2**27)},
+        TOO_LARGE.format("arrays", 2**27, 0),
+    ),
     "an array too many": (
         lambda path: {**header(path, arrays=[["int8", [7]]]), "arrays": b"1234567"},
         INVALID.format("ValueError: 7 bytes, and the arrays that are listed take 16"),
@@ -207,9 +232,9 @@ HOSTILE = {
         ),
     ),
     "an empty header": (lambda _: {"header.json": b"{}"}, SENSELESS.format("KeyError: 'format'")),
-    "a newer format": (
-        lambda path: header(path, format=3),
-        "It is of format 3, and this release of anytpu reads format 2.",
+    "a format that never was": (
+        lambda path: header(path, format="3"),
+        "It is of format '3', and this release of anytpu reads format 2.",
     ),
     "a deep header": (lambda _: {"header.json": b"[" * 200_000}, SENSELESS.format(DEEP)),
     "a deep network": (lambda _: {"network.json": b"[" * 200_000}, SENSELESS.format(DEEP)),
@@ -311,6 +336,20 @@ def test_the_rows_of_a_step_are_bounded_at_a_time_and_in_all(tmp_path: Path):
     assert read(path)[0].services[0].step.steps.rows == 10_000
 
 
+def with_step_of(rows: int) -> Image:
+    """Return `service_image` with a step for some rows."""
+    step = service_image().services[0].step
+    shape = rows, *step.steps.operations[0].shape[1:]
+    layout = dataclasses.replace(step.steps.result.layout, rows=rows)
+    many = dataclasses.replace(
+        step.steps,
+        operations=tuple(dataclasses.replace(one, shape=shape) for one in step.steps.operations),
+        result=dataclasses.replace(step.steps.result, layout=layout),
+    )
+    service = dataclasses.replace(service_image().services[0], step=dataclasses.replace(step, steps=many))
+    return dataclasses.replace(service_image(), services=(service,))
+
+
 def test_what_would_not_be_read_is_not_written(tmp_path: Path):
     path = write(tmp_path / "a.tpu", dense_image())
     name = "n" * 2**24
@@ -321,26 +360,27 @@ def test_what_would_not_be_read_is_not_written(tmp_path: Path):
         f"The program cannot be written: part 'header.json' of its file would have {size:,} bytes, and 16,777,216 is "
         "the most that it can have."
     )
-    # A step for a hundred million rows.
-    step = service_image().services[0].step
-    shape, layout = (
-        (10**8, *step.steps.operations[0].shape[1:]),
-        dataclasses.replace(step.steps.result.layout, rows=10**8),
-    )
-    many = dataclasses.replace(
-        step.steps,
-        operations=tuple(dataclasses.replace(one, shape=shape) for one in step.steps.operations),
-        result=dataclasses.replace(step.steps.result, layout=layout),
-    )
-    service = dataclasses.replace(service_image().services[0], step=dataclasses.replace(step, steps=many))
     with pytest.raises(ChipFileError) as caught:
-        write(path, dataclasses.replace(service_image(), services=(service,)))
+        write(path, with_step_of(10**8))
     start, _, end = str(caught.value).partition("it unpacks from ")
     assert start == (
         "The program cannot be written. The host's step 'negate/h' computes 100,000,000 rows at a time, which is too "
         "much: "
     )
     assert end.endswith("times its size. Compile it from a Program of a smaller batch.")
+
+
+def test_a_step_is_bounded_by_the_written_file_as_when_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The step takes less than 100 times what the parts unpack to, and more than 100 times the file."""
+    image = dataclasses.replace(with_step_of(2**14), weights=np.zeros(2**19, np.uint8))
+    needed = image.services[0].step.steps.size_bytes
+    monkeypatch.setattr(memory, "FREELY_UNPACKED_BYTES", needed - 1)
+    with pytest.raises(ChipFileError) as caught:
+        write(tmp_path / "a.tpu", image)
+    assert str(caught.value).startswith(
+        "The program cannot be written. The host's step 'negate/h' computes 16,384 rows"
+    )
+    assert not os.listdir(tmp_path)
 
 
 def test_a_small_file_of_many_instructions_takes_little_memory(tmp_path: Path):

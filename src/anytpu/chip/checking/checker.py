@@ -15,6 +15,7 @@ from anytpu.chip.checking import faults
 from anytpu.chip.checking.bindings import fault_in_bindings
 from anytpu.chip.checking.fifos import FifoCounts
 from anytpu.chip.checking.geometry import fault_in_geometry, fault_in_overwrite
+from anytpu.chip.checking.progress import first_stuck
 from anytpu.chip.checking.weights import fault_in_multipliers, fault_in_size
 from anytpu.chip.image.image import Binding, Image
 from anytpu.chip.isa.accesses import Accesses, AddressRange, Memory, accesses, range_text
@@ -23,17 +24,13 @@ from anytpu.chip.isa.encoding import fault_of
 from anytpu.chip.isa.hazards import AccessHistory, VectorClocks
 from anytpu.chip.isa.instructions import (
     Activate,
-    ArrayInstruction,
     DebugTag,
     Halt,
     InterruptHost,
-    ReadWeights,
     SetConfiguration,
     Sync,
 )
 from anytpu.chip.isa.issue import Issued, issue
-from anytpu.chip.timing.latencies import Latencies
-from anytpu.chip.timing.schedule import Schedule
 from anytpu.chip.timing.work import queues_of
 from anytpu.errors import ChipError, HazardError
 from anytpu.program.remembered import Remembered
@@ -42,9 +39,6 @@ MAX_RANGES = 2**21
 """Maximum ranges of addresses that a program's accesses cover in all, beside 16 for each instruction.
 
 It bounds the time of the check."""
-
-MAX_PASSES = 2**21
-"""Maximum passes of the array, and items read from the Weight Memory. It bounds the time and memory of the schedule."""
 
 _TABLES = 256
 _SOUND: Remembered[bool] = Remembered()
@@ -104,7 +98,7 @@ class _ProgramChecker:
         left = self._fifos.left()
         if left is not None:
             raise HazardError(left)
-        # 4. Deadlocks, by the schedule of the time model. It needs the complete queues, so they are checked last.
+        # 4. Deadlocks. The walk needs the complete queues, so they are checked last.
         self._check_progress()
 
     def _step(self, issued: Issued) -> None:
@@ -202,22 +196,12 @@ class _ProgramChecker:
             )
 
     def _check_progress(self) -> None:
-        instructions, design = self._image.instructions, self._image.design
-        moved = sum(
-            each.repeat if isinstance(each, ArrayInstruction) else each.count
-            for each in instructions
-            if isinstance(each, ArrayInstruction | ReadWeights)
-        )
-        if moved > MAX_PASSES:
-            raise ChipError(
-                f"The program {self._image.name!r} has {moved:,} passes and reads of weights, and {MAX_PASSES:,} is "
-                "the most that is checked. Make two programs of it, or one for a smaller batch."
-            )
-        stuck = Schedule(self._image.name, queues_of(instructions, design), design, Latencies()).stuck()
+        design = self._image.design
+        stuck = first_stuck(queues_of(self._image.instructions, design), design.weight_fifo_tiles)
         if stuck is not None:
             fault = (
                 "would wait forever (a deadlock): the item that it pops is requested after tiles that do not fit in "
-                f"the weight FIFO of {self._image.design.weight_fifo_tiles}, and these tiles are popped only after it. "
+                f"the weight FIFO of {design.weight_fifo_tiles}, and these tiles are popped only after it. "
                 "Request weights in the order in which they are used."
             )
             self._refuse(self._issued[stuck.number], fault, HazardError)

@@ -139,6 +139,8 @@ class RecordDecoder:
 
     def _record(self, kind: type[Any], described: Mapping[str, Any], more: Mapping[str, Any]) -> Any:
         fields, hints = {}, _hints(kind)
+        if not isinstance(described, Mapping):
+            raise TypeError(f"a {kind.__name__} is {described!r:.60}")
         for name, value in described.items():
             if name not in hints:
                 raise TypeError(f"a {kind.__name__} has no {name!r:.60}")
@@ -242,6 +244,11 @@ def join_arrays(arrays: Sequence[np.ndarray]) -> tuple[list[Any], bytes]:
     return listed, b"".join(parts)
 
 
+def arrays_bytes(listed: Sequence[Any]) -> int:
+    """Return the size in bytes of the arrays that `join_arrays` listed; raise `ChipError` if the list is invalid."""
+    return readable(lambda: sum(map(_array_bytes, listed)))
+
+
 def split_arrays(listed: Sequence[Any], content: bytes) -> list[np.ndarray]:
     """Return the arrays, read-only, from the result of `join_arrays`.
 
@@ -251,18 +258,22 @@ def split_arrays(listed: Sequence[Any], content: bytes) -> list[np.ndarray]:
     return readable(lambda: _split(listed, content))
 
 
+def _array_bytes(entry: Sequence[Any]) -> int:
+    name, shape = entry
+    dtype = named_dtype(name)
+    if dtype.kind not in "biuf":
+        raise TypeError(f"arrays of {name}")
+    if not all(isinstance(size, int) and size >= 0 for size in shape):
+        raise ValueError(f"an array of shape {shape}")
+    return -(-math.prod(shape) * dtype.itemsize // 16) * 16
+
+
 def _split(listed: Sequence[Any], content: bytes) -> list[np.ndarray]:
     arrays, offset = [], 0
+    if (total := sum(map(_array_bytes, listed))) != len(content):
+        raise ValueError(f"{len(content)} bytes, and the arrays that are listed take {total}")
     for name, shape in listed:
-        dtype = named_dtype(name)
-        if dtype.kind not in "biuf":
-            raise TypeError(f"arrays of {name}")
-        if not all(isinstance(size, int) and size >= 0 for size in shape):
-            raise ValueError(f"an array of shape {shape}")
-        count = math.prod(shape)
-        plain = np.frombuffer(content, dtype.newbyteorder("<"), count, offset)
-        arrays.append(plain.reshape(shape).astype(dtype, copy=False))
-        offset += -(-count * dtype.itemsize // 16) * 16
-    if offset != len(content):
-        raise ValueError(f"{len(content)} bytes, and the arrays that are listed take {offset}")
+        plain = np.frombuffer(content, named_dtype(name).newbyteorder("<"), math.prod(shape), offset)
+        arrays.append(plain.reshape(shape).astype(named_dtype(name), copy=False))
+        offset += _array_bytes((name, shape))
     return arrays

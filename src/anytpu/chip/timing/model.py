@@ -46,7 +46,10 @@ from anytpu.chip.timing.latencies import Latencies
 from anytpu.chip.timing.record import PartTiming, Timing
 from anytpu.chip.timing.schedule import Schedule
 from anytpu.chip.timing.work import WorkQueues, queues_of
-from anytpu.errors import SettingError
+from anytpu.errors import ChipError, SettingError
+
+MAX_PASSES = 2**21
+"""Maximum passes of the array, and items read from the Weight Memory. It bounds the time and memory of the schedule."""
 
 _RUNS = 4
 """Number of batches simulated back to back: the first fills the queues, and from the third on all are alike."""
@@ -74,6 +77,7 @@ def time(
     Raises:
         SettingError: the program was compiled for a chip with another array or other memories. Also: events of batches
             back to back were requested.
+        ChipError: the program has more than `MAX_PASSES` passes and reads of weights.
         HazardError: an instruction would wait forever.
 
     Example:
@@ -88,6 +92,12 @@ def time(
     _check(image, design, events and back_to_back)
     # 1. The work of each unit, in order.
     queues = queues_of(image.instructions, design, _RUNS if back_to_back else 1)
+    moved = sum(work.passes for unit in (Unit.MATRIX, Unit.WEIGHTS) for work in queues.by_unit[unit])
+    if (moved := moved // len(queues.starts)) > MAX_PASSES:
+        raise ChipError(
+            f"The program {image.name!r} has {moved:,} passes and reads of weights, and {MAX_PASSES:,} is the most "
+            "that is timed. Time a program for a smaller batch."
+        )
     # 2. Start and end of all work.
     schedule = Schedule(image.name, queues, design, latencies)
     schedule.run()

@@ -13,6 +13,7 @@ times of the matrix unit are integers, and their sums are exact.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -94,18 +95,14 @@ class Schedule:
         Raises:
             HazardError: some work can never start.
         """
-        stuck = self.stuck()
-        if stuck is not None:
-            raise HazardError(self._why_stuck(stuck))
-
-    def stuck(self) -> UnitWork | None:
-        """Advance every unit in turn as far as it can; return the first work that can never start, or None."""
-        moves = (self._send, self._fetch, self._multiply, self._activate, self._read, self._write, self._serve)
+        simple = [functools.partial(self._simple, unit) for unit in (Unit.READ, Unit.WRITE, HOST)]
+        moves = (self._send, self._fetch, self._multiply, self._activate, *simple)
         while any([move() for move in moves]):  # a list, so that `any` does not skip a unit
             pass
         pairs = zip(self.queues, self.done, strict=True)
         left = [queue[len(done)] for queue, done in pairs if len(done) < len(queue)]
-        return min(left, key=lambda work: work.number, default=None)
+        if left:
+            raise HazardError(self._why_stuck(min(left, key=lambda work: work.number)))
 
     @property
     def end(self) -> float:
@@ -138,15 +135,6 @@ class Schedule:
             self._finish(unit, intervals[-1].stop)
             moved = True
         return moved
-
-    def _read(self) -> bool:
-        return self._simple(Unit.READ)
-
-    def _write(self) -> bool:
-        return self._simple(Unit.WRITE)
-
-    def _serve(self) -> bool:
-        return self._simple(HOST)
 
     def _send(self) -> bool:
         queue, moved = self.queues[Unit.WEIGHTS], False
@@ -220,7 +208,9 @@ class Schedule:
                 if ready is None:
                     return False
                 held = max(free, ready)
-                data, input_ = self._reasons(work, free)
+                times = [(unit, self.done[unit][count - 1] + self.sync) for unit, count in work.waits]
+                data = max([free, *(time for unit, time in times if unit not in (Unit.READ, HOST))])
+                input_ = max([free, *(time for unit, time in times if unit == Unit.READ)])
             # 2. The tile is in the array's second plane; without a pop the array keeps its tile.
             shift, loaded = 0.0, 0.0
             if work.pops == work.passes or self._pass_of:  # pops a tile
@@ -236,17 +226,6 @@ class Schedule:
             self.passes.append(ArrayPass(free, data, input_, held, shift, start, start + work.cycles, work))
             self._pass_of += 1
         return True
-
-    def _reasons(self, work: UnitWork, free: float) -> tuple[float, float]:
-        """Return the times at which awaited results and awaited host data are ready; both at least `free`."""
-        data = input_ = free
-        for unit, count in work.waits:
-            time = self.done[unit][count - 1] + self.sync
-            if unit == Unit.READ:
-                input_ = max(input_, time)
-            elif unit != HOST:
-                data = max(data, time)
-        return data, input_
 
     def _activate(self) -> bool:
         queue, intervals, moved = self.queues[Unit.ACTIVATE], self.intervals[Unit.ACTIVATE], False
