@@ -26,6 +26,7 @@ from anytpu.planning.forecasts.extrapolation import (
     extrapolate,
 )
 from anytpu.planning.records import MemoryPart, MemoryUse, OpTime, Prediction, StepTime
+from anytpu.units import format_seconds
 from planning.predictions import prediction
 
 # `Variable.numpy()` of Keras 3.15 does this with NumPy 2; its `__array__` takes no `copy`.
@@ -275,6 +276,26 @@ def test_two_schedules_are_the_answer_if_nothing_else_ends(monkeypatch: pytest.M
         rf"the interval is wider.{BY_SCHEDULES} It takes at least [\d.]+ µs a step.",
         one.notes[1],
     )
+
+
+def test_two_schedules_are_asked_for_once(asked_for: list[tuple[str, float]], monkeypatch: pytest.MonkeyPatch):
+    real = compilation.ask_child
+
+    def ask(request: Any, timeout_s: float, job: str) -> Any:
+        if request.stage == "code" or len(request.arguments) > 16:
+            asked_for.append((request.stage, timeout_s))
+            raise NoAnswerError("It took too long.")
+        return real(request, timeout_s, job)
+
+    monkeypatch.setattr(compilation, "ask_child", ask)
+    said: list[str] = []
+    (one,) = tpu.plan(network(8), 256, "v5e-1", use_cache=False, progress=said.append)
+    assert (one.basis, one.notes[0]) == ("extrapolated", "It took too long.")
+    few, more, *rest = asked_for
+    assert (few, more) == (("schedule", 300), ("schedule", 300))
+    # All blocks, up to the code and up to the schedule; then the code of the few.
+    assert rest == [("code", 600), ("schedule", 600), ("code", 600)]
+    assert one.step_s is not None and f"about {format_seconds(one.step_s)} a step, by the schedules" in said[2]
 
 
 def test_a_rough_time_is_in_words():

@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+from collections.abc import Callable
 
 import jax
 
@@ -48,23 +49,41 @@ def predict(job: PlanJob, batch_size: int | None, target: Target, settings: Plan
     # 2. A compilation that would pass the time limit is not begun.
     # A schedule takes a tenth of the time of the code, so it is made of all blocks.
     why = why_too_long(job, program, settings) if settings.stage == "code" else ""
-    tell = None if why else functools.partial(_tell_early, job, batch_size, program, target, settings)
+    shallow = functools.partial(extrapolate_job, job, batch_size, program, target)
+    # The schedules of two shallow models take one time limit together, and are made once.
+    half_s = settings.timeout_s / 2
+    quick = dataclasses.replace(settings, stage="schedule", timeout_s=half_s, progress=PlanSettings.progress)
+    by_schedules = functools.cache(functools.partial(shallow, quick, "", None))
+    tell = None if why else functools.partial(_tell_early, by_schedules, program, target, settings)
+
+    def approximate(why: str) -> Prediction | None:
+        # A schedule that does not fit is the answer. Else two models with fewer blocks give time and memory, within the
+        # bounds of the schedule. If neither ends in time, their schedules do.
+        scheduled = predict_scheduled(program, target, settings, why)
+        if scheduled is not None and not scheduled.fits:
+            return scheduled
+        if prediction := shallow(settings, why, scheduled) or scheduled:
+            return prediction
+        about = by_schedules()
+        return about and dataclasses.replace(about, notes=(why, *about.notes[1:]))
+
     # 3. The compiler's prediction, or the best that there is without: an extrapolation, a schedule, a floor.
     try:
-        prediction = _approximate(job, batch_size, program, target, settings, why) if why else None
+        prediction = approximate(why) if why else None
         prediction = prediction or predict_compiled(program, target, settings, tell)
     except (CompilerMissingError, NoAnswerError) as error:
         if settings.is_trial:
             raise
-        late = str(error) if isinstance(error, NoAnswerError) and not why else ""
-        prediction = _approximate(job, batch_size, program, target, settings, late) if late else None
-        prediction = prediction or by_floor(program, target, settings, str(error))
+        is_late = isinstance(error, NoAnswerError) and not why
+        prediction = (approximate(str(error)) if is_late else None) or by_floor(program, target, settings, str(error))
     return dataclasses.replace(
         completed(prediction, program, target, settings), layout_name=job.layout.name if job.layout else ""
     )
 
 
-def _tell_early(job: PlanJob, batch_size: int | None, program: Program, target: Target, settings: PlanSettings) -> None:
+def _tell_early(
+    by_schedules: Callable[[], Prediction | None], program: Program, target: Target, settings: PlanSettings
+) -> None:
     """Print what is known before a long compilation begins: a floor, and the schedules of two shallow models."""
     if settings.stage != "code" or settings.is_trial or compile_s(program) < LONG_S:
         return
@@ -72,31 +91,10 @@ def _tell_early(job: PlanJob, batch_size: int | None, program: Program, target: 
     if floor.step_s is not None:
         said = f"at least {units.format_seconds(floor.step_s)} a step, by its products and bytes alone"
         settings.progress(f"{target.name}: {said}; its compilation takes about {about_text(compile_s(program))}")
-    about = extrapolate_job(job, batch_size, program, target, _quick(settings), "", None)
+    about = by_schedules()
     if about is not None and about.step_s is not None:
         said = "by the schedules of two models with fewer blocks; the whole one follows"
         settings.progress(f"{target.name}: about {units.format_seconds(about.step_s)} a step, {said}")
-
-
-def _quick(settings: PlanSettings) -> PlanSettings:
-    """Return the settings for the schedules of two shallow models, which take one time limit together."""
-    half_s = settings.timeout_s / 2
-    return dataclasses.replace(settings, stage="schedule", timeout_s=half_s, progress=PlanSettings.progress)
-
-
-def _approximate(
-    job: PlanJob, batch_size: int | None, program: Program, target: Target, settings: PlanSettings, why: str
-) -> Prediction | None:
-    """Return the prediction of a program without its code, with the reason; None if the compiler has no answer at all.
-
-    A schedule that does not fit is the answer. Else, if blocks repeat, time and memory are extrapolated from two
-    programs with fewer blocks, within the bounds of the schedule. If neither ends in time, from their schedules.
-    """
-    scheduled = predict_scheduled(program, target, settings, why)
-    if scheduled is not None and not scheduled.fits:
-        return scheduled
-    prediction = extrapolate_job(job, batch_size, program, target, settings, why, scheduled) or scheduled
-    return prediction or extrapolate_job(job, batch_size, program, target, _quick(settings), why, None)
 
 
 def completed(prediction: Prediction, program: Program, target: Target, settings: PlanSettings) -> Prediction:
