@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -12,9 +14,19 @@ import pytest
 import anytpu as tpu
 from anytpu.errors import NoAnswerError, PlanError
 from anytpu.planning.compiler import compilation
+from anytpu.planning.forecasts import extrapolation, forecast
 from anytpu.planning.forecasts.compiled import SCHEDULED
-from anytpu.planning.forecasts.extrapolation import BOUNDED, MEMORY_ERROR, OFF, choose_depths, extrapolate
+from anytpu.planning.forecasts.extrapolation import (
+    BOUNDED,
+    BY_SCHEDULES,
+    MEMORY_ERROR,
+    OFF,
+    about_text,
+    choose_depths,
+    extrapolate,
+)
 from anytpu.planning.records import MemoryPart, MemoryUse, OpTime, Prediction, StepTime
+from anytpu.units import format_seconds
 from planning.predictions import prediction
 
 # `Variable.numpy()` of Keras 3.15 does this with NumPy 2; its `__array__` takes no `copy`.
@@ -194,6 +206,106 @@ def test_a_model_without_equal_blocks_has_a_floor(impatient: list[int]):
     (one,) = tpu.plan(model, 256, "v5e-1", use_cache=False)
     assert (one.basis, one.notes[0]) == ("floor", "It took too long.")
     assert len(impatient) == 2  # The second compilation ends with the schedule.
+
+
+@pytest.fixture
+def asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, float]]:
+    """Every compilation counts as long, and none is on the disk; returns the stage and the time limit of each."""
+    monkeypatch.setenv("ANYTPU_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(forecast, "LONG_S", 0.0)
+    asked, stages = compilation.ask_child, []
+
+    def ask(request: Any, timeout_s: float, job: str) -> Any:
+        stages.append((request.stage, timeout_s))
+        return asked(request, timeout_s, job)
+
+    monkeypatch.setattr(compilation, "ask_child", ask)
+    return stages
+
+
+def test_a_long_compilation_is_told_of_when_it_begins(asked_for: list[tuple[str, float]]):
+    said: list[str] = []
+    model = network(8)
+    (one,) = tpu.plan(model, 256, "v5e-1", progress=said.append)
+    assert one.basis == "compiled"
+    assert [re.sub(r"[\d.]+ (µs|s)\b", "TIME", line) for line in said[1:]] == [
+        "v5e-1: at least TIME a step, by its products and bytes alone; its compilation takes about TIME",
+        "v5e-1: about TIME a step, by the schedules of two models with fewer blocks; the whole one follows",
+    ]
+    assert asked_for == [("schedule", 300), ("schedule", 300), ("code", 600)]
+    tpu.plan(model, 256, "v5e-1", progress=said.append)
+    assert (len(said), len(asked_for)) == (4, 3)  # All answers are on the disk.
+
+
+def test_nothing_is_told_of_a_compilation_that_never_begins(
+    asked_for: list[tuple[str, float]], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(extrapolation, "EQUATION_S", 10.0)
+    said: list[str] = []
+    (one,) = tpu.plan(network(12), 256, "v5e-1", progress=said.append, timeout_s=1000)
+    assert (one.basis, len(asked_for)) == ("extrapolated", 3)
+    assert said[1:] == [
+        "compiling deep/train for v5e-1 up to its schedule instead",
+        "compiling it with 2 and 4 of its 12 equal blocks instead",
+    ]
+    monkeypatch.setattr("anytpu._env.libtpu_version", lambda: None)
+    for blocks in (8, 12):
+        said.clear()
+        (one,) = tpu.plan(network(blocks), 256, "v5e-1", progress=said.append, timeout_s=1000)
+        assert (one.basis, len(asked_for)) == ("floor", 3)
+        assert not any("follows" in line or "takes" in line for line in said)
+
+
+@pytest.mark.parametrize("equation_s", [0.001, 10.0])
+def test_two_schedules_are_the_answer_if_nothing_else_ends(monkeypatch: pytest.MonkeyPatch, equation_s: float):
+    asked = compilation.ask_child
+
+    def ask(request: Any, timeout_s: float, job: str) -> Any:
+        if request.stage == "code" or len(request.arguments) > 16:
+            raise NoAnswerError("It took too long.")
+        return asked(request, timeout_s, job)
+
+    monkeypatch.setattr(compilation, "ask_child", ask)
+    monkeypatch.setattr(extrapolation, "EQUATION_S", equation_s)
+    (one,) = tpu.plan(network(12), 256, "v5e-1", use_cache=False, timeout_s=1000)
+    assert (one.basis, one.fits) == ("extrapolated", True) and one.step_s is not None
+    assert re.fullmatch(r"the schedule of the TPU compiler \(.*\), extrapolated", one.predicted_by)
+    times = r"which take [\d.]+ µs and [\d.]+ µs a step"
+    assert re.fullmatch(
+        rf"Extrapolated: 2 and 4 of 12 equal blocks were compiled, {times}. No code was made of the whole program, so "
+        rf"the interval is wider.{BY_SCHEDULES} It takes at least [\d.]+ µs a step.",
+        one.notes[1],
+    )
+
+
+def test_two_schedules_are_asked_for_once(asked_for: list[tuple[str, float]], monkeypatch: pytest.MonkeyPatch):
+    real = compilation.ask_child
+
+    def ask(request: Any, timeout_s: float, job: str) -> Any:
+        if request.stage == "code" or len(request.arguments) > 16:
+            asked_for.append((request.stage, timeout_s))
+            raise NoAnswerError("It took too long.")
+        return real(request, timeout_s, job)
+
+    monkeypatch.setattr(compilation, "ask_child", ask)
+    said: list[str] = []
+    (one,) = tpu.plan(network(8), 256, "v5e-1", use_cache=False, progress=said.append)
+    assert (one.basis, one.notes[0]) == ("extrapolated", "It took too long.")
+    few, more, *rest = asked_for
+    assert (few, more) == (("schedule", 300), ("schedule", 300))
+    # All blocks, up to the code and up to the schedule; then the code of the few.
+    assert rest == [("code", 600), ("schedule", 600), ("code", 600)]
+    assert one.step_s is not None and f"about {format_seconds(one.step_s)} a step, by the schedules" in said[2]
+
+
+def test_a_rough_time_is_in_words():
+    assert [about_text(seconds) for seconds in (20, 60, 89, 90, 640)] == [
+        "20 s",
+        "a minute",
+        "a minute",
+        "2 minutes",
+        "11 minutes",
+    ]
 
 
 def test_what_the_compiler_refuses_stays_an_error(monkeypatch: pytest.MonkeyPatch):

@@ -32,6 +32,24 @@ def test_fsdp_splits_the_largest_axis_that_the_cores_divide():
     assert layout.spec_of("dense/bias", (2048,)) == ()
 
 
+@pytest.mark.parametrize(
+    ("shape", "cores", "axis"),
+    [
+        ((3072, 16, 256), 2, 0),
+        ((5376, 32, 512), 4, 0),
+        ((16, 256, 3072), 2, 2),
+        ((8, 512, 8192), 4, 2),
+        ((1024, 262144), 8, 1),
+        ((262144, 1024), 8, 1),
+        ((262144, 512), 8, 0),
+        ((8192, 1024), 8, 0),
+    ],
+)
+def test_fsdp_splits_the_features_of_long_matrices_alone(shape: tuple[int, ...], cores: int, axis: int):
+    spec = tuple(("data",) if place == axis else () for place in range(len(shape)))
+    assert resolve("fsdp", None, cores).spec_of("w", shape) == spec
+
+
 def test_a_size_of_minus_1_fills_the_devices():
     assert resolve("data", {"data": -1, "model": 2}, 8).axes == (("data", 4), ("model", 2))
     assert resolve("data", {"data": -1, "model": 2}, 32).axes == (("data", 16), ("model", 2))

@@ -13,8 +13,8 @@ Spec = tuple[tuple[str, ...], ...]
 """For each axis of an array the mesh axes that split it, () if none."""
 
 WORDS_RATIO = 8
-"""An axis more than this times longer than the next one holds the words of a vocabulary. Rows are looked up in it, and
-logits computed for it, so the next axis is split: no device then needs the ids or the updates of the others."""
+"""A matrix with more than this times as many rows as columns is an embedding, as far as shapes tell. Its columns are
+split, because its rows are looked up: no device then needs the ids or the updates of the others."""
 
 MIN_FEATURES = 128
 """Minimum number of features of a shard of such an array: the lanes of a tile; fewer leave some empty."""
@@ -84,7 +84,7 @@ def split_largest(
 ) -> Spec:
     """Return a partition whose largest divisible axis is split over mesh axes; whole if the shards would be too small.
 
-    Of the words and features of an embedding the features are split, if each shard has enough of them.
+    Of an embedding, as far as shapes tell, the features are split, if each shard has enough of them.
 
     Args:
         shape: shape of the array.
@@ -106,7 +106,7 @@ def split_largest(
     if not free or pieces == 1:
         return taken
     largest, *others = sorted([axis for axis in free if axis in first] or free, key=lambda axis: -shape[axis])
-    if others and shape[largest] > WORDS_RATIO * shape[others[0]] and shape[others[0]] >= MIN_FEATURES * pieces:
-        largest = others[0]
+    if others and len(shape) == 2 and shape[0] > WORDS_RATIO * shape[1] >= WORDS_RATIO * MIN_FEATURES * pieces:
+        largest = 1
     spec[largest] = parts
     return tuple(spec)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import jax
 
@@ -33,6 +33,7 @@ def compile_program(
     timeout_s: float = 600,
     use_cache: bool = True,
     stage: Stage = "code",
+    begin: Callable[[], None] | None = None,
 ) -> CompiledProgram | OutOfMemory:
     """Compile a Program for a target, which need not be present.
 
@@ -45,6 +46,7 @@ def compile_program(
         timeout_s: time limit of the compiler, seconds.
         use_cache: whether to look for the answer on the disk, and to store it there.
         stage: the last stage of the compilation; a program that ends with its schedule has no cycles and no code.
+        begin: called before the compiler is asked, if the answer is not on the disk; None for nothing.
 
     Raises:
         CompilerMissingError: the compiler is not installed, or cannot be started.
@@ -63,6 +65,8 @@ def compile_program(
     request = request_of(program, target, options or {}, stage)
     key = key_of(request, libtpu)
     kept = cache.read(key) if use_cache else None
+    if kept is None and begin is not None:
+        begin()
     header, text = kept or ask_child(request, timeout_s, f"{program.name!r} for {target.name}")
     answer = answer_of(header, text, request.code.left_out, from_cache=kept is not None)
     if answer is None:

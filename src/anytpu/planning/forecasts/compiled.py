@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+from collections.abc import Callable
 
 from anytpu.errors import NoAnswerError
 from anytpu.planning.compiler import CompiledProgram, compile_program
@@ -22,8 +23,10 @@ from anytpu.program.program import Program
 _BY = {"code": "TPU compiler", "schedule": "schedule of the TPU compiler"}
 
 
-def predict_compiled(program: Program, target: Target, settings: PlanSettings) -> Prediction:
-    """Compile a program for a system and price the module.
+def predict_compiled(
+    program: Program, target: Target, settings: PlanSettings, begin: Callable[[], None] | None = None
+) -> Prediction:
+    """Compile a program for a system and price the module; `begin` is called first if the answer is not on the disk.
 
     A schedule has no cycles, so each of its operations takes the time of its products or of its bytes.
 
@@ -40,6 +43,7 @@ def predict_compiled(program: Program, target: Target, settings: PlanSettings) -
         timeout_s=settings.timeout_s,
         use_cache=settings.use_cache,
         stage=settings.stage,
+        begin=begin,
     )
     module = parse(answer.hlo) if isinstance(answer, CompiledProgram) else None
     # 2. The memory, with the batch that `fit` sends while the devices compute.

@@ -43,6 +43,9 @@ MEMORY_ERROR = " The memory was off by 0.05 % in the median of ten models, and b
 BOUNDED = " A schedule of the whole program bounds the memory. It was off by 0.1 % in the median, and by 7.6 % at most."
 """The note of an extrapolated memory that a schedule bounds, with the errors over the ten models."""
 
+BY_SCHEDULES = " Both were compiled up to their schedules, which have no cycles and no code."
+"""The note of an extrapolation from two schedules."""
+
 _PRICED_BY = "extrapolation"
 
 
@@ -63,10 +66,15 @@ def why_too_long(job: PlanJob, program: Program, settings: PlanSettings) -> str:
     if not share * whole_s <= settings.timeout_s < whole_s:
         return ""
     return (
-        f"A compilation of all {whole_s / EQUATION_S:,.0f} operations would take about {whole_s / 60:.0f} minutes; the "
+        f"A compilation of all {whole_s / EQUATION_S:,.0f} operations would take about {about_text(whole_s)}; the "
         f"limit is {settings.timeout_s:g} s. For a compilation of the whole program use timeout_s={2 * whole_s:.0f} "
         f"(--timeout {2 * whole_s:.0f})."
     )
+
+
+def about_text(seconds: float) -> str:
+    """Return a rough time, such as "a minute"."""
+    return f"{seconds:.0f} s" if seconds < 45 else "a minute" if seconds < 90 else f"{seconds / 60:.0f} minutes"
 
 
 def compile_s(program: Program) -> float:
@@ -88,17 +96,7 @@ def extrapolate_job(
     why: str,
     scheduled: Prediction | None,
 ) -> Prediction | None:
-    """Predict a job from two compilations with fewer blocks; None if no blocks repeat, or neither ends.
-
-    Args:
-        job: a job that the compiler gave no answer for.
-        batch_size: its batch, or None for its own.
-        program: its program for this batch and the devices of the system.
-        target: the system.
-        settings: settings of every prediction of the plan; the time limit holds for each compilation.
-        why: why it is not compiled, a sentence.
-        scheduled: its prediction by its schedule, which bounds the memory; None if there is none.
-    """
+    """Predict a job from two compilations with fewer blocks; None if no blocks repeat, or neither ends."""
     repeats = job.repeats
     if repeats is None or not _is_deep(repeats):
         return None
@@ -190,7 +188,8 @@ def extrapolate(
     further = count - counts[1]
     steps = further / (counts[1] - counts[0])
     # 2. The memory, by the schedule of the whole program if there is one.
-    memory, memory_note = _memory(few.memory, more.memory, steps), MEMORY_ERROR
+    memory_note = BY_SCHEDULES if "schedule" in more.predicted_by else MEMORY_ERROR
+    memory = _memory(few.memory, more.memory, steps)
     if scheduled is not None and scheduled.memory is not None:
         memory, memory_note = _bounded(memory, scheduled.memory), BOUNDED
     compiled = [result for result in (few, more, scheduled) if result is not None]

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
+from collections.abc import Callable
 
 import jax
 
@@ -17,7 +19,7 @@ from anytpu.errors import CompilerMissingError, NoAnswerError
 from anytpu.planning.costs.cost import cost_of
 from anytpu.planning.floor import by_floor
 from anytpu.planning.forecasts.compiled import predict_compiled, predict_scheduled
-from anytpu.planning.forecasts.extrapolation import compile_s, extrapolate_job, why_too_long
+from anytpu.planning.forecasts.extrapolation import about_text, compile_s, extrapolate_job, why_too_long
 from anytpu.planning.forecasts.hosts import host_load
 from anytpu.planning.jobs.job import PlanJob, batch_rows, for_devices
 from anytpu.planning.jobs.settings import PlanSettings
@@ -34,12 +36,6 @@ def predict(job: PlanJob, batch_size: int | None, target: Target, settings: Plan
 
     `settings.progress` gets a line before each compilation, because one may take a minute.
 
-    Args:
-        job: the job.
-        batch_size: examples of a step over all devices, or None for the job's own.
-        target: the system.
-        settings: settings of every prediction of the plan.
-
     Raises:
         PlanError: the compiler refused the program or crashed. For a trial also: it had no answer.
     """
@@ -53,48 +49,52 @@ def predict(job: PlanJob, batch_size: int | None, target: Target, settings: Plan
     # 2. A compilation that would pass the time limit is not begun.
     # A schedule takes a tenth of the time of the code, so it is made of all blocks.
     why = why_too_long(job, program, settings) if settings.stage == "code" else ""
-    if settings.stage == "code" and not settings.is_trial and compile_s(program) >= LONG_S:
-        _tell_early(job, batch_size, program, target, settings)
-    prediction = _approximate(job, batch_size, program, target, settings, why) if why else None
+    shallow = functools.partial(extrapolate_job, job, batch_size, program, target)
+    # The schedules of two shallow models take one time limit together, and are made once.
+    half_s = settings.timeout_s / 2
+    quick = dataclasses.replace(settings, stage="schedule", timeout_s=half_s, progress=PlanSettings.progress)
+    by_schedules = functools.cache(functools.partial(shallow, quick, "", None))
+    tell = None if why else functools.partial(_tell_early, by_schedules, program, target, settings)
+
+    def approximate(why: str) -> Prediction | None:
+        # A schedule that does not fit is the answer. Else two models with fewer blocks give time and memory, within the
+        # bounds of the schedule. If neither ends in time, their schedules do.
+        scheduled = predict_scheduled(program, target, settings, why)
+        if scheduled is not None and not scheduled.fits:
+            return scheduled
+        if prediction := shallow(settings, why, scheduled) or scheduled:
+            return prediction
+        about = by_schedules()
+        return about and dataclasses.replace(about, notes=(why, *about.notes[1:]))
+
     # 3. The compiler's prediction, or the best that there is without: an extrapolation, a schedule, a floor.
     try:
-        prediction = prediction or predict_compiled(program, target, settings)
+        prediction = approximate(why) if why else None
+        prediction = prediction or predict_compiled(program, target, settings, tell)
     except (CompilerMissingError, NoAnswerError) as error:
         if settings.is_trial:
             raise
-        if isinstance(error, NoAnswerError) and not why:
-            prediction = _approximate(job, batch_size, program, target, settings, str(error))
-        prediction = prediction or by_floor(program, target, settings, str(error))
+        is_late = isinstance(error, NoAnswerError) and not why
+        prediction = (approximate(str(error)) if is_late else None) or by_floor(program, target, settings, str(error))
     return dataclasses.replace(
         completed(prediction, program, target, settings), layout_name=job.layout.name if job.layout else ""
     )
 
 
-def _tell_early(job: PlanJob, batch_size: int | None, program: Program, target: Target, settings: PlanSettings) -> None:
-    """Print what is known before a long compilation ends: a floor, and the schedules of two shallow models."""
+def _tell_early(
+    by_schedules: Callable[[], Prediction | None], program: Program, target: Target, settings: PlanSettings
+) -> None:
+    """Print what is known before a long compilation begins: a floor, and the schedules of two shallow models."""
+    if settings.stage != "code" or settings.is_trial or compile_s(program) < LONG_S:
+        return
     floor = by_floor(program, target, settings, "")
     if floor.step_s is not None:
         said = f"at least {units.format_seconds(floor.step_s)} a step, by its products and bytes alone"
-        settings.progress(f"{target.name}: {said}; its compilation takes about {compile_s(program) / 60:.0f} minutes")
-    quick = dataclasses.replace(settings, stage="schedule", progress=PlanSettings.progress)
-    about = extrapolate_job(job, batch_size, program, target, quick, "", None)
+        settings.progress(f"{target.name}: {said}; its compilation takes about {about_text(compile_s(program))}")
+    about = by_schedules()
     if about is not None and about.step_s is not None:
         said = "by the schedules of two models with fewer blocks; the whole one follows"
         settings.progress(f"{target.name}: about {units.format_seconds(about.step_s)} a step, {said}")
-
-
-def _approximate(
-    job: PlanJob, batch_size: int | None, program: Program, target: Target, settings: PlanSettings, why: str
-) -> Prediction | None:
-    """Return the prediction of a program without its code, with the reason; None if the compiler has no answer at all.
-
-    A schedule that does not fit is the answer. Else, if blocks repeat, time and memory are extrapolated from two
-    programs with fewer blocks, within the bounds of the schedule.
-    """
-    scheduled = predict_scheduled(program, target, settings, why)
-    if scheduled is not None and not scheduled.fits:
-        return scheduled
-    return extrapolate_job(job, batch_size, program, target, settings, why, scheduled) or scheduled
 
 
 def completed(prediction: Prediction, program: Program, target: Target, settings: PlanSettings) -> Prediction:
