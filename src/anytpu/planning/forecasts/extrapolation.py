@@ -96,7 +96,17 @@ def extrapolate_job(
     why: str,
     scheduled: Prediction | None,
 ) -> Prediction | None:
-    """Predict a job from two compilations with fewer blocks; None if no blocks repeat, or neither ends."""
+    """Predict a job from two compilations with fewer blocks; None if no blocks repeat, or neither ends.
+
+    Args:
+        job: a job that the compiler gave no answer for.
+        batch_size: its batch, or None for its own.
+        program: its program for this batch and the devices of the system.
+        target: the system.
+        settings: settings of every prediction of the plan; the time limit holds for each compilation.
+        why: why it is not compiled, a sentence.
+        scheduled: its prediction by its schedule, which bounds the memory; None if there is none.
+    """
     repeats = job.repeats
     if repeats is None or not _is_deep(repeats):
         return None

@@ -36,6 +36,12 @@ def predict(job: PlanJob, batch_size: int | None, target: Target, settings: Plan
 
     `settings.progress` gets a line before each compilation, because one may take a minute.
 
+    Args:
+        job: the job.
+        batch_size: examples of a step over all devices, or None for the job's own.
+        target: the system.
+        settings: settings of every prediction of the plan.
+
     Raises:
         PlanError: the compiler refused the program or crashed. For a trial also: it had no answer.
     """
