@@ -13,7 +13,7 @@ import pytest
 
 from anytpu.embedding.assigned_tables import BackwardPasses
 from anytpu.embedding.row_optimizers import row_optimizer
-from anytpu.embedding.rows import Bags, Table, look_up, look_up_to_train
+from anytpu.embedding.rows import Bags, TableArrays, look_up, look_up_to_train
 from anytpu.engine.foreign import why_not
 from anytpu.engine.kernels import fast_kernels
 from anytpu.engine.virtual import VirtualBackend
@@ -40,7 +40,7 @@ ROWS, WIDTH = 200, 9
 
 def step(optimizer: Any, rows: Any, slots: Any, number: Any, features: Any, slopes: Any) -> Any:
     """Return the sums of each feature, and the table and the slots after a step."""
-    table = Table(rows, tuple(slots), jnp.float32(0.1), number)
+    table = TableArrays(rows, tuple(slots), jnp.float32(0.1), number)
     bags = [Bags(*feature) for feature in features]
     results: Any
     results, pull = jax.vjp(lambda table: look_up_to_train(optimizer, BackwardPasses(), table, bags), table)

@@ -19,14 +19,14 @@ import jax
 from anytpu.embedding.bags import FeatureBags
 from anytpu.embedding.configs import FeatureConfig, TableConfig
 from anytpu.embedding.feature_ids import FeatureIds, check_rows, ids_of_feature
-from anytpu.embedding.rows import Table, look_up, updated
+from anytpu.embedding.rows import TableArrays, look_up, updated
 from anytpu.embedding.stacked_tables import StackedTables, stacks_of
 from anytpu.errors import DataError, SettingError
 from anytpu.program.program import ROWS, Program, Tree, array_layouts, spec_of
 from anytpu.strategy import variables as homes
 from anytpu.strategy.current import CURRENT
 
-_Function = Callable[[list[Table], Any], tuple[list[Table], Any]]
+_Function = Callable[[list[TableArrays], Any], tuple[list[TableArrays], Any]]
 """`function(tables, batch) -> (new tables, outputs)`, for the table of each stack."""
 
 
@@ -180,7 +180,7 @@ class FeatureTables:
                 results[index] = bags.result(look_up(table, bags.bags), is_marked)
         return results
 
-    def _updated(self, tables: list[Table], batch: Any) -> tuple[list[Table], None]:
+    def _updated(self, tables: list[TableArrays], batch: Any) -> tuple[list[TableArrays], None]:
         features, gradients = batch
         new = []
         for stack, table, members in zip(self._stacks, tables, self._bags(features), strict=True):

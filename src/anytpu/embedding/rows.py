@@ -33,7 +33,7 @@ from anytpu.embedding.row_optimizers import RowOptimizer, corrected_rate, kernel
 
 
 @dataclasses.dataclass(frozen=True)
-class Table:
+class TableArrays:
     """The arrays of a table in a step.
 
     Attributes:
@@ -62,7 +62,7 @@ class Bags:
     weights: Array
 
 
-for _class, _names in ((Table, ("rows", "slots", "learning_rate", "step")), (Bags, ("ids", "weights"))):
+for _class, _names in ((TableArrays, ("rows", "slots", "learning_rate", "step")), (Bags, ("ids", "weights"))):
     jax.tree_util.register_dataclass(_class, data_fields=_names, meta_fields=())
 
 
@@ -105,7 +105,7 @@ _SUMS = CpuCall(_plain_sums, _foreign_sums, _has_kernel_dtypes)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def look_up_to_train(
-    optimizer: RowOptimizer, passes: BackwardPasses, table: Table, features: list[Bags]
+    optimizer: RowOptimizer, passes: BackwardPasses, table: TableArrays, features: list[Bags]
 ) -> list[Array]:
     """Return `look_up` of each feature; the gradient with respect to the table is the table after the step.
 
@@ -120,18 +120,18 @@ def look_up_to_train(
 
 
 def _forward(
-    optimizer: RowOptimizer, passes: BackwardPasses, table: Table, features: list[Bags]
+    optimizer: RowOptimizer, passes: BackwardPasses, table: TableArrays, features: list[Bags]
 ) -> tuple[list[Array], Any]:
     return look_up_to_train(optimizer, passes, table, features), (table, features)
 
 
 def _backward(
     optimizer: RowOptimizer, passes: BackwardPasses, residuals: Any, gradients: list[Array]
-) -> tuple[Table, list[Bags]]:
+) -> tuple[TableArrays, list[Bags]]:
     passes.count += 1
     table, features = residuals
     rows, slots = updated(optimizer, table, features, gradients)
-    new_table = Table(rows, slots, jnp.zeros_like(table.learning_rate), table.step)
+    new_table = TableArrays(rows, slots, jnp.zeros_like(table.learning_rate), table.step)
     return new_table, [_gradient_of(table.rows, *pair) for pair in zip(features, gradients, strict=True)]
 
 
@@ -147,7 +147,7 @@ look_up_to_train.defvjp(_forward, _backward)
 
 
 def updated(
-    optimizer: RowOptimizer, table: Table, features: list[Bags], gradients: list[Array]
+    optimizer: RowOptimizer, table: TableArrays, features: list[Bags], gradients: list[Array]
 ) -> tuple[Array, tuple[Array, ...]]:
     """Return the rows and the slots of a table after a step.
 

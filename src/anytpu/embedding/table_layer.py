@@ -25,7 +25,7 @@ from anytpu.embedding.assigned_tables import BackwardPasses, watch
 from anytpu.embedding.bags import FeatureBags
 from anytpu.embedding.first_rows import TableInitializer, filled, in_blocks
 from anytpu.embedding.row_optimizers import as_optimizer, learning_rate_of, row_optimizer
-from anytpu.embedding.rows import Table, look_up_to_train
+from anytpu.embedding.rows import TableArrays, look_up_to_train
 from anytpu.engine.kernels import prepare_memory
 from anytpu.errors import ProgramError, ReplicaError, SettingError
 from anytpu.strategy.current import CURRENT, MAKES_TABLE
@@ -169,15 +169,15 @@ class TableLayer(keras.layers.Layer):
         rate = [] if self._learning_rate is None else [self._learning_rate]
         return [*self.table_variables, self.steps, *rate]
 
-    def table_of(self, values: list[Any]) -> Table:
+    def table_of(self, values: list[Any]) -> TableArrays:
         """Return the table of the next step, given the values of `step_variables`."""
         slots = len(self._slots)
         rows, steps = values[0], values[1 + slots]
         rate = values[-1] if self._learning_rate is not None else self._rate_setting(jax.lax.stop_gradient(steps))
         rate = jnp.asarray(_keras.array_of(rate), rows.dtype)
-        return Table(rows, tuple(values[1 : 1 + slots]), rate, steps + 1)
+        return TableArrays(rows, tuple(values[1 : 1 + slots]), rate, steps + 1)
 
-    def values_of(self, table: Table, is_next: bool) -> list[Any]:
+    def values_of(self, table: TableArrays, is_next: bool) -> list[Any]:
         """Return the values of `step_variables` after a call.
 
         Args:

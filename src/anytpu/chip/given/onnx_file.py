@@ -61,7 +61,7 @@ def read_onnx(path: str | Path, design: Design) -> Network:
     except Exception as error:  # protobuf and onnx raise classes of their own
         raise ChipFileError(f"{str(path)!r} is no ONNX file ({_first_line(error)}): export the model again.") from error
     try:
-        network = _Reader(model, Path(path).stem, onnx).read()
+        network = _OnnxReader(model, Path(path).stem, onnx).read()
         check_network(network, design)
     except AnyTPUError as error:
         raise type(error)(f"{Path(path).name}: {error}") from error
@@ -76,7 +76,7 @@ def _first_line(error: Exception) -> str:
     return (str(error) or type(error).__name__).splitlines()[0][:200]
 
 
-class _Reader:
+class _OnnxReader:
     """The state of the translation: the graph in integers, and the file's values by their names."""
 
     def __init__(self, model: Any, stem: str, onnx: Any):

@@ -57,7 +57,7 @@ def read_stablehlo(path: str | Path, design: Design) -> Network:
         plain, arguments = erased(text)
         with mlir.make_ir_context():
             functions = parse(ir.Module.parse(plain))
-        network = _Reader(functions["main"], arguments).read(Path(path).stem)
+        network = _StableHloReader(functions["main"], arguments).read(Path(path).stem)
         check_network(network, design)
     except AnyTPUError as error:
         raise type(error)(f"{Path(path).name}: {error}") from error
@@ -67,7 +67,7 @@ def read_stablehlo(path: str | Path, design: Design) -> Network:
     return network
 
 
-class _Reader:
+class _StableHloReader:
     """The state of the translation: the graph in integers, and the values by their indices."""
 
     def __init__(self, main: MlirBlock, arguments: Sequence[Parameter]):
@@ -117,7 +117,7 @@ class _Reader:
             return own.constant(operands[0])
         if kind not in _RULES and kind not in elementwise.UNARY:
             raise self._refused(kind, "is not read from a quantized file")
-        rule = _RULES.get(kind, _Reader._unary)
+        rule = _RULES.get(kind, _StableHloReader._unary)
         result = rule(self, kind, operation, operands)
         if own is None:
             return result
@@ -323,21 +323,21 @@ class _Reader:
         return isinstance(reals, np.ndarray | np.generic) and bool((reals <= own.dequantize(np.array(own.low))).all())
 
 
-_RULES: dict[str, Callable[[_Reader, str, MlirOperation, list[Value]], Value]] = {
-    "add": _Reader._binary,
-    "broadcast_in_dim": _Reader._broadcast,
-    "clamp": _Reader._bounded,
-    "convert": _Reader._same,
-    "convolution": _Reader._convolution,
-    "dot_general": _Reader._dot,
-    "maximum": _Reader._bounded,
-    "minimum": _Reader._bounded,
-    "multiply": _Reader._binary,
-    "reduce_window": _Reader._pool,
-    "reshape": _Reader._reshape,
-    "subtract": _Reader._binary,
-    "transpose": _Reader._transpose,
-    "uniform_dequantize": _Reader._same,
-    "uniform_quantize": _Reader._same,
+_RULES: dict[str, Callable[[_StableHloReader, str, MlirOperation, list[Value]], Value]] = {
+    "add": _StableHloReader._binary,
+    "broadcast_in_dim": _StableHloReader._broadcast,
+    "clamp": _StableHloReader._bounded,
+    "convert": _StableHloReader._same,
+    "convolution": _StableHloReader._convolution,
+    "dot_general": _StableHloReader._dot,
+    "maximum": _StableHloReader._bounded,
+    "minimum": _StableHloReader._bounded,
+    "multiply": _StableHloReader._binary,
+    "reduce_window": _StableHloReader._pool,
+    "reshape": _StableHloReader._reshape,
+    "subtract": _StableHloReader._binary,
+    "transpose": _StableHloReader._transpose,
+    "uniform_dequantize": _StableHloReader._same,
+    "uniform_quantize": _StableHloReader._same,
 }
 """Operations by their name; those of one number are functions."""

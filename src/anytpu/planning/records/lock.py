@@ -180,7 +180,7 @@ def _parsed(content: Any) -> PlanLock:
         raise ValueError(f"{_FORMAT_KEY!r} is {quoted(version)}, not {LOCK_FORMAT}")
     if not isinstance(content.get("steps"), list):
         raise ValueError("it has no list of 'steps'")
-    head = record_of(_Head, content)
+    head = record_of(_LockHead, content)
     steps = []
     for number, step in enumerate(content["steps"], 1):
         try:
@@ -191,7 +191,7 @@ def _parsed(content: Any) -> PlanLock:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Head:
+class _LockHead:
     """The fields of a file beside its steps."""
 
     job: str
