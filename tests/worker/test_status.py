@@ -52,7 +52,7 @@ def test_a_session_is_listed(watched: WorkerProcess):
         lines = shown_status(watched.url).stdout.splitlines()
         assert lines[0] == "1 of 1 session in use"
         assert lines[1].split() == ["client", "for", "connection", "received", "sent", "memory"]
-        assert re.fullmatch(r"ipv4:127\.0\.0\.1:\d+ +[\d.]+ m?s +connected +[\d.]+ KiB +\d+ B +\d+ MiB", lines[2])
+        assert re.fullmatch(r"ipv4:127\.0\.0\.1:\d+ +[\d.]+ m?s +connected +[\d.]+ KiB +\d+ B +[\d.]+ MiB", lines[2])
         assert "anytpu_worker_sessions 1.0" in metrics(watched)
     finally:
         session.close()

@@ -55,7 +55,8 @@ def test_a_listed_line(tmp_path: Path):
 
 
 def test_an_import_that_keras_3_lacks_is_listed_where_it_is_used(tmp_path: Path):
-    text = "import tensorflow as tf\nfrom keras.preprocessing.text import Tokenizer\nt, n = Tokenizer(3), tf.newaxis\n"
+    use = "from keras.wrappers.scikit_learn import KerasClassifier\nc, n = KerasClassifier(), tf.newaxis\n"
+    text = f"import tensorflow as tf\n{use}"
     trial = trial_of(tmp_path, text)
     assert (trial.line, trial.is_listed) == (2, True)
 
