@@ -54,6 +54,8 @@ def test_a_network(tmp_path: Path):
     assert (program.run_int8(x) == wanted).all()
     assert (program.run(x) == (wanted + 3) * 40).all()
     assert len(np.unique(wanted)) > 20
+    layers = [node.layer for node in program.network.nodes]
+    assert layers == ["uniform_quantize_2", "dot_general_1", "uniform_quantize_3"]
 
 
 def of(operation: str, types: str, result: str) -> str:
