@@ -49,6 +49,8 @@ NAMES = [
         "model_supports_jit",
         "a model in a scope is compiled if its layers can be",
     ),
+    ("keras.src.callbacks.tensorboard", "TensorBoard.summary", "event files are written without TensorFlow"),
+    ("keras.src.callbacks.tensorboard", "keras_model_summary", "the layers are written without TensorFlow"),
     ("keras.src.backend.jax.core", "remat", "a layer that is recomputed is traced in each step"),
     ("keras.src.trainers.trainer", "Trainer._symbolic_build", "a Program of a model that is not built yet"),
     ("keras.src.backend", "compute_output_spec", "builds the layers of a model for the specs of a batch"),

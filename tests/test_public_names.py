@@ -25,7 +25,7 @@ def test_a_name_is_the_one_of_its_part():
 
 def test_dir_lists_the_public_names():
     assert dir(anytpu) == sorted([*anytpu.__all__, "__version__"])
-    submodules = {"chip", "embedding", "errors", "layers", "pipeline", "program", "system"}
+    submodules = {"chip", "embedding", "errors", "layers", "pipeline", "program", "summary", "system"}
     assert sorted(anytpu._MODULES) == sorted({*anytpu.__all__} - submodules)
 
 

@@ -37,7 +37,7 @@ FLOORS = (
     {"program", "system"},
     {"engine", "sharding"},
     {"strategy", "pipeline"},
-    {"embedding"},
+    {"embedding", "summary"},
     {"train", "launch", "layers"},
     {"checking", "report", "bench"},
     {"cli"},

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from anytpu import _by_name, _env
 
 if TYPE_CHECKING:
-    from anytpu import chip, embedding, errors, layers, pipeline, program, system
+    from anytpu import chip, embedding, errors, layers, pipeline, program, summary, system
     from anytpu.bench import compare
     from anytpu.checking.check import check
     from anytpu.engine import device
@@ -152,6 +152,7 @@ __all__ = [
     "shutdown_tpu_system",
     "smoke",
     "step_logs",
+    "summary",
     "system",
     "value_and_grad",
     "ways_to_fit",

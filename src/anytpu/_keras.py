@@ -14,6 +14,7 @@ import contextlib
 import copy
 import functools
 from collections.abc import Callable, Iterable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 _WRAPPED = "_anytpu_wrapped"
@@ -252,6 +253,29 @@ def is_overridden(method: Any) -> bool:
     from keras.src import utils
 
     return not utils.is_default(method)
+
+
+def set_summaries(summary: Any) -> None:
+    """Let the callback `TensorBoard` write by the functions of a module, in the place of `tf.summary`."""
+    from keras.src.callbacks import tensorboard
+
+    names = ("create_file_writer", "scalar", "histogram", "image", "record_if")
+    # These two write a graph of TensorFlow, and there is none. The profile of a batch is JAX's own.
+    functions = SimpleNamespace(
+        trace_on=_ignore, trace_export=_ignore, **{name: getattr(summary, name) for name in names}
+    )
+    wanted: Any = tensorboard.TensorBoard
+    wanted.summary = property(lambda self: self._summary_module or functions)
+    tensorboard.keras_model_summary = summary.graph
+
+
+def _ignore(**_: Any) -> None:
+    """Do nothing."""
+
+
+def writes_each_batch(callback: Any) -> bool:
+    """Return whether a `TensorBoard` callback writes or traces after batches, not only after epochs."""
+    return callback.update_freq != "epoch" or callback.write_steps_per_second or callback._should_trace
 
 
 def is_one_shot(adapter: Any) -> bool:

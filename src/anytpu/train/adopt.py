@@ -17,7 +17,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from anytpu import _keras
+from anytpu import _keras, summary
 from anytpu._calls import check_arguments
 from anytpu._contexts import value_within
 from anytpu.engine.interrupts import deferred_interrupts, immediate_interrupts
@@ -64,6 +64,7 @@ def install() -> None:
         _keras.wrap(trainer, name, functools.partial(_on_batch, name))
     functions.install(trainer, trainer_of)
     host_files.install()
+    _keras.set_summaries(summary)
     _keras.wrap(module, "JAXEpochIterator", _epochs)
 
 

@@ -191,6 +191,8 @@ def _wants_every_step(callback: Any, mode: str) -> bool:
     saves = (keras.callbacks.ModelCheckpoint, keras.callbacks.BackupAndRestore)
     if type(callback) in saves and callback.save_freq == "epoch":
         return False
+    if type(callback) is keras.callbacks.TensorBoard:
+        return _keras.writes_each_batch(callback)
     return any(_keras.is_overridden(getattr(callback, name)) for name in _BATCH_METHODS[mode])
 
 

@@ -16,7 +16,6 @@ from anytpu.migrate.port.metric_names import plan_log_paths, plan_metric_functio
 from anytpu.migrate.port.patterns import plan_patterns
 from anytpu.migrate.port.seeds import plan_seeds
 from anytpu.migrate.port.sizes import plan_sizes
-from anytpu.migrate.port.summaries import plan_summaries
 from anytpu.migrate.port.tapes import plan_tapes
 from anytpu.migrate.port.traced import plan_traced
 from anytpu.migrate.port.uses import plan_uses
@@ -24,7 +23,6 @@ from anytpu.migrate.port.uses import plan_uses
 PLANS = (
     plan_optimizers,
     plan_metric_resets,
-    plan_summaries,
     plan_tapes,
     plan_model_steps,
     plan_schedules,

@@ -39,6 +39,20 @@ def plan_traced(edits: Edits) -> None:
         elif edits.tree.old_name(node.func) == "where" and len(node.args) == 1:
             edits.say(node, advice("where in a step"))
             edits.leave(node.func)
+    _list_summaries(edits)
+
+
+def _list_summaries(edits: Edits) -> None:
+    """List the summaries of traced functions and of graphs, with one finding for each function."""
+    listed: set[cst.CSTNode | None] = set()
+    is_graph = any(name.endswith("Session") for _, name in edits.tree.chains())
+    for node, name in edits.tree.chains():
+        if name.startswith(("summary.", "contrib.summary.")) and (is_graph or edits.values.is_traced(node)):
+            function = edits.tree.function(node)
+            if function not in listed:
+                edits.say(edits.tree.parent_call(node) or node, advice("summary in a step"))
+            listed.add(function)
+            edits.leave(node)
 
 
 def _is_of_numpy(edits: Edits, call: cst.Call) -> bool:
