@@ -354,8 +354,11 @@ def steps_of(seen: list[Seen], without: np.ndarray, parts: list[Parts], skipped:
     there, the shipped one."""
     rows = [row for row, entry in enumerate(seen) if is_step(entry) and row != skipped]
     forward = [row for row in rows if not parts[row].kind.has_backward and not seen[row].case.is_judged_only]
-    squares = sum(max(float(without[row]) ** 2 - MIN_SPREAD**2 - parts[row].variance, 0.0) for row in forward)
-    record = steps_record([parts[row].kind for row in rows], squares, len(forward))
+    # An interval adds the variance of a chip and of the parts, so what the kind adds is only the rest.
+    spread = spread_of(seen, without, parts, skipped)
+    known = (uncertainty.variance_of_chip(seen[row].case.generation, spread) + parts[row].variance for row in forward)
+    squares = sum(float(without[row]) ** 2 - variance for row, variance in zip(forward, known, strict=True))
+    record = steps_record([parts[row].kind for row in rows], max(squares, 0.0), len(forward))
     if record["all"] > record["without_backward"]:
         return record
     shipped = json.loads(TABLE.read_text())["steps"]

@@ -86,10 +86,20 @@ def logarithms_of(ops: Sequence[OpTime], target: Target, fitted: dict[str, Any])
 def spread_of(ops: Sequence[OpTime], target: Target, fitted: dict[str, Any]) -> float:
     """Return the half-width of the interval that a step's parts and the calibration give, as a logarithm."""
     spread = fitted["spread"]
-    count, squares = spread["chips"].get(target.chip.name, (0, 0.0))
-    variance = (_TRUST * spread["all"] ** 2 + squares) / (_TRUST + count) * (1 + _OWN / (1 + count))
+    count, _ = spread["chips"].get(target.chip.name, (0, 0.0))
     added = variance_of_parts(ops, target) + variance_of_kind(ops, fitted.get("steps"))
-    return student(_TRUST + count) * math.sqrt(variance + added)
+    return student(_TRUST + count) * math.sqrt(variance_of_chip(target.chip.name, spread) + added)
+
+
+def variance_of_chip(name: str, spread: Mapping[str, Any]) -> float:
+    """Return the variance of the logarithm of a training step's time on a chip, without its hard-to-price parts.
+
+    Args:
+        name: the chip.
+        spread: "all", the spread over all chips, and "chips", the count and the sum of squares of each.
+    """
+    count, squares = spread["chips"].get(name, (0, 0.0))
+    return (_TRUST * spread["all"] ** 2 + squares) / (_TRUST + count) * (1 + _OWN / (1 + count))
 
 
 def variance_of_parts(ops: Sequence[OpTime], target: Target) -> float:
