@@ -102,6 +102,7 @@ class Parts(NamedTuple):
 START: dict[str, Any] = {
     "shared": {
         "excess_share": 0.6,  # between all and nothing
+        "said_share": 0.88,  # of a chip without one of its own: the mean of the others
         "streamed_excess_share": 0.06,  # a guess: weights that stream overlap better than other arrays
         "row_share": 1.0,  # as if the compiler knew of one vector instruction a cycle
         "factor": 1.0,
@@ -129,9 +130,12 @@ START: dict[str, Any] = {
     },
     "chips": {
         # The compiler's cycles of v2 to v4 hold a shorter start.
-        **{chip: {"early_s": 0.0} for chip in ("v2", "v3", "v4")},
+        **{chip: {"early_s": 0.0, "said_share": share} for chip, share in (("v2", 0.98), ("v3", 0.967), ("v4", 0.922))},
+        "v5e": {"said_share": 0.897},
+        "v5p": {"said_share": 0.899},
+        "v6e": {"said_share": 0.734},
         # At the datasheet's 2.2 GHz large products would reach 82 %; the compiler itself reckons with 1.9 GHz.
-        "v7x": {"clock_hz": 1.9e9, "flops_per_s": 996e12},
+        "v7x": {"clock_hz": 1.9e9, "flops_per_s": 996e12, "said_share": 0.842},
     },
 }
 """What is expected where nothing is measured. Numbers without a source are guesses, which the fit may move."""
