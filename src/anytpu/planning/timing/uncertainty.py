@@ -35,7 +35,15 @@ _OWN = 0.25
 _PARTS = {"collective": 0.25, "kernel": 0.2, "host": 0.3}
 # The same for parts priced by instructions that were never timed: guesses. That of products without cycles is the spread
 # of 23 published steps that were priced by their schedules.
-_COUNTED = {"products": 0.1, "stages": 0.5, "rows": 0.6, "updates": 0.8, "windows": 0.4, "its code": 0.3, "the scalar unit": 1.0}
+_COUNTED = {
+    "products": 0.1,
+    "stages": 0.5,
+    "rows": 0.6,
+    "updates": 0.8,
+    "windows": 0.4,
+    "its code": 0.3,
+    "the scalar unit": 1.0,
+}
 # The same for operations shorter than this, seconds. Little of the compiler's wait for the main memory is left in them,
 # and the shortest published time is that of a product of 512 x 512 on v7x, 2.6 us.
 _SHORT_S, _SHORT = 2e-6, 0.4
