@@ -176,7 +176,7 @@ def main() -> None:
     parts = parts_of(seen, table)
     table |= {"spread": spread_of(seen, without, parts), "steps": steps_of(seen, without, parts)}
     table["evidence"] = evidence(seen, misses)
-    table["compiler"] = {"name": f"libtpu {_env.libtpu_version()}", "compared": {}}
+    table["compiler"] = {"name": f"libtpu {_env.libtpu_version()}"}
     show(seen, misses, without, parts, table)
     for knob in knobs:
         print(f"{knob.chip or 'all':5} {knob.name:20} {value(start, knob):.4g} -> {value(table, knob):.4g}")

@@ -68,8 +68,8 @@ def test_the_all_reduce_that_was_published_for_v6e():
     assert reduced("17408,17408") == pytest.approx(2 * 255 / 256 * 0.606076928 / 235.7595, rel=0.05)
 
 
-# The compiler's code says so: RotatedPincerShortEmitter in the all-reduces of v5e, v5p, v6e and v7x up to 512 KiB, of 4 to 64
-# chips; RotatedPincerEmitter in all of v2 to v4.
+# The compiler's code says so: RotatedPincerShortEmitter in the all-reduces of v5e, v5p, v6e and v7x up to 512 KiB, of 4
+# to 64 chips; RotatedPincerEmitter in all of v2 to v4.
 @pytest.mark.parametrize(
     ("name", "bytes_", "arrays", "hops"),
     [

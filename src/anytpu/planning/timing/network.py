@@ -44,8 +44,8 @@ START_S = 1e-4
 """Latency of an exchange, seconds, a guess: two copies between chip and host, and a message between hosts."""
 
 RINGS_ONLY = ("v2", "v3", "v4")
-"""Chips on which the compiler adds up short arrays in rings, as it does long ones. On later chips it exchanges them whole. It
-says so in the code of each all-reduce (`RotatedPincerShortEmitter`), of 4 to 64 chips, but not in a schedule."""
+"""Chips on which the compiler adds up short arrays in rings, as it does long ones. On later ones it exchanges them
+whole, and says so in the code of an all-reduce (`RotatedPincerShortEmitter`, of 4 to 64 chips), not in a schedule."""
 
 BETWEEN_SLICES = "exchange between slices"
 """Kind of a collective over the data center's network."""
