@@ -88,6 +88,10 @@ def test_an_old_command_says_its_new_name(capsys: pytest.CaptureFixture[str]):
             ["plan", "net.mlir", "--epoch=3"],
             "anytpu plan does not take --epoch=3; did you mean --epochs? see `anytpu plan --help`",
         ),
+        (
+            ["plan", "scalin", "train.py:f"],
+            "anytpu plan does not take train.py:f; did you mean `anytpu plan scaling`? see `anytpu plan --help`",
+        ),
         (["--quick"], "anytpu does not take --quick; see `anytpu --help`"),
         (["env", "--tpu"], "anytpu env does not take --tpu; see `anytpu env --help`"),
         (

@@ -48,7 +48,8 @@ def test_an_unknown_preset_names_the_nearest():
     assert nearest_language_model("qwen3_8b_instruct_en") == "qwen3_8b_en"
     assert nearest_language_model("deepseek_v3") == "qwen3_moe_235b_a22b_en"
     assert nearest_language_model("mixtral_8x7b") == "mixtral_8_7b_en"
-    assert nearest_language_model("gemma4_31b") == "gemma4_31b_text"
+    assert nearest_language_model("gemma4_31b") == nearest_language_model("google/Gemma-4-31B") == "gemma4_31b_text"
+    assert nearest_language_model("DeepSeek-V3") == "qwen3_moe_235b_a22b_en"
 
 
 def test_wrong_settings():

@@ -74,6 +74,22 @@ class Model(keras.Model):
         return hidden, cache
 
 
+class Stacked(Model):
+    """The same with one array as its cache, as those of KerasHub's models are."""
+
+    def call_with_cache(self, token_ids: Any, cache: Any, cache_update_index: Any) -> Any:
+        each = ops.unstack(cache, axis=1)
+        logits, x, caches = super().call_with_cache(
+            token_ids, list(zip(each[::2], each[1::2], strict=True)), cache_update_index
+        )
+        return logits, x, ops.stack([array for pair in caches for array in pair], axis=1)
+
+    def _build_cache(self, token_ids: Any) -> Any:
+        shape = (token_ids.shape[0], 2 * LAYERS, token_ids.shape[1], HEADS, WIDTH // HEADS)
+        _, hidden, cache = self.call_with_cache(token_ids, ops.zeros(shape), 0)
+        return hidden, cache
+
+
 def words() -> Model:
     with tpu.shapes_only():
         model = Model()
@@ -208,6 +224,15 @@ def test_layouts_of_a_search_and_patterns_of_the_cache_are_taken(
     assert 'Each device keeps the whole cache; layout="data" splits it.' in " ".join(capsys.readouterr().out.split())
     with pytest.raises(SettingError, match="the pattern '\\^cahce/' of the layout matches no weight of 'words/decode'"):
         tpu.plan_serving(model, 8, "v5e-8", prompt_tokens=384, new_tokens=128, layout={"^cahce/": ("data",)})
+
+
+def test_a_cache_in_one_array_is_split(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("anytpu._env.libtpu_version", lambda: None)
+    with tpu.shapes_only():
+        model = Stacked()
+        model.build((1, 16))
+    answers = tpu.plan_serving(model, 8, "v5e-4", prompt_tokens=384, new_tokens=128, layout="data")["v5e-4"]
+    assert answers.cache_bytes == 8 * CACHE_BYTES // 4 and not answers.keeps_cache_whole
 
 
 def test_a_layout_is_found():

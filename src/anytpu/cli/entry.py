@@ -103,7 +103,8 @@ def _run(words: list[str]) -> int:
     parser = build_parser()
     arguments, unknown = parser.parse_known_args(_renewed(words))
     if unknown:
-        parser.refuse(unknown, " ".join(filter(None, (arguments.command, getattr(arguments, "action", None)))))
+        command = " ".join(filter(None, (arguments.command, getattr(arguments, "action", None))))
+        parser.refuse(unknown, command, words[_place_of_command(words) + 1 :][:1])
     if arguments.version:
         print(f"anytpu {importlib.metadata.version('anytpu')}")
     elif arguments.command is None:
@@ -150,15 +151,22 @@ class Parser(argparse.ArgumentParser):
         """Raise instead of exiting."""
         raise SettingError(f"{message}; see `{self.prog} --help`")
 
-    def refuse(self, unknown: Sequence[str], command: str) -> NoReturn:
+    def refuse(self, unknown: Sequence[str], command: str, typed: Sequence[str] = ()) -> NoReturn:
         """Raise an error about unknown words.
 
         Args:
             unknown: the words.
+            typed: the words behind the command.
             command: the command that they follow, with its action ("chip run"), or "".
         """
         full_command = f"{self.prog} {command}" if command else self.prog
         near = _near_option(unknown, help_of(command))
+        if job := next((word for word in typed if command and f"{command} {word}" not in _parsers()), None):
+            # `plan scalin train.py:f`: the name of an action was read as the job.
+            actions = [name.split()[1] for name in _parsers() if name.startswith(f"{command} ")]
+            near = near or next(
+                (f"`{self.prog} {command} {name}`" for name in difflib.get_close_matches(job, actions, 1)), None
+            )
         hint = f"did you mean {near}? " if near else ""
         raise SettingError(f"{full_command} does not take {' '.join(unknown)}; {hint}see `{full_command} --help`")
 

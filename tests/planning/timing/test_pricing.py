@@ -160,9 +160,11 @@ def test_what_the_compiler_gives_no_cycles_for_is_counted_by_its_bytes():
 def test_a_product_without_cycles_takes_what_the_matrix_units_take():
     lines, body = product(8192)
     found = price(lines.split(", backend_config")[0], body)
-    assert found.time_s == found.least_s == pytest.approx(2 * 8192**3 / 918e12)
-    assert (found.kind, found.bound, found.priced_by) == ("matmul", "compute", "floor")
-    assert found.remark == "the compiler gives no cycles; counted as its products at peak, a floor"
+    assert found.least_s == pytest.approx(2 * 8192**3 / 918e12)
+    # On v6e it took 1.329 ms, 11 % longer than at peak; 16 to 20 % follow from the cycles of other products.
+    assert found.time_s / found.least_s == pytest.approx(1.18, abs=0.02)
+    assert (found.kind, found.bound, found.priced_by) == ("matmul", "compute", "products")
+    assert found.remark == "the compiler gives no cycles; counted as the chip's products with cycles"
 
 
 def test_it_is_not_free_where_all_is_on_the_chip():

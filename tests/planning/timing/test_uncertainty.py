@@ -142,12 +142,9 @@ def test_rates_are_those_of_one_device():
 
 
 def test_another_compiler_than_that_of_the_calibration_is_named(monkeypatch: pytest.MonkeyPatch):
-    fitted = calibration() | {"compiler": {"name": "libtpu 1", "compared": {"libtpu 2": 0.0312, "libtpu 3": 0.0099}}}
+    fitted = calibration() | {"compiler": {"name": "libtpu 1"}}
     monkeypatch.setattr("anytpu.planning.timing.uncertainty.calibration", lambda: fitted)
-    assert compiler_note("libtpu 1") == compiler_note("libtpu 3") == ()
-    assert compiler_note("libtpu 2") == (
-        "Compiled by libtpu 2; the calibration was fitted with libtpu 1: predicted times differ by up to 3.1%.",
-    )
+    assert compiler_note("libtpu 1") == ()
     assert compiler_note("libtpu 4") == (
         "Compiled by libtpu 4; the calibration was fitted with libtpu 1: no prediction was compared.",
     )

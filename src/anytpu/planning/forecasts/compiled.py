@@ -28,7 +28,8 @@ def predict_compiled(
 ) -> Prediction:
     """Compile a program for a system and price the module; `begin` is called first if the answer is not on the disk.
 
-    A schedule has no cycles, so each of its operations takes the time of its products or of its bytes.
+    A schedule has no cycles, so its products take as much longer than at peak as products of the chip with cycles do.
+    Its other operations take the time of their bytes.
 
     Raises:
         CompilerMissingError: libtpu is not installed.

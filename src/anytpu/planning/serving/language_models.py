@@ -85,7 +85,9 @@ def is_language_model(name: str) -> bool:
 
 def nearest_language_model(name: str) -> str | None:
     """Return the preset with the most similar name, or None if none is similar."""
-    name = _sizes_name(name)
+    # Names as others write them: "DeepSeek-V3", "google/gemma-4".
+    name = _sizes_name(name.lower().rpartition("/")[2].replace("-", "_"))
+    name = re.sub(r"^([a-z]+)_(?=\d(\.\d)?(_|$))", r"\1", name)
     family = re.match(r"[a-z]+", name)
     longer = [preset for preset in language_models() if preset.startswith(name)]
     near = difflib.get_close_matches(name, language_models(), n=1, cutoff=0.5)

@@ -148,7 +148,7 @@ def _jobs_on(
 
 def _job_on(program: Program, target: Target, layout: Any, mesh: Mapping[str, int] | None) -> PlanJob:
     if layout == "data":
-        layout = {"^cache/": ("data",)} if "cache" in program.state_kinds else "data"
+        layout = {"^cache(/|$)": ("data",)} if "cache" in program.state_kinds else "data"
     # A file or a result of a search has rules for the arrays of one step.
     if layout is not None and layout != "auto":
         layout, mesh = resolve(layout, mesh, target.devices), None

@@ -1,6 +1,6 @@
 """`kernel_price`: the time of a hand-written (Pallas) kernel.
 
-Idea: its operations are those of its own code times its grid. Its author may state others (`cost_estimate`). A name
+Idea: its operations are those of its own code times its grid. Its author may state fewer (`cost_estimate`). A name
 only chooses the measured share of the peak that such kernels reach.
 
 A kernel of products nearly reaches the peak, but each step of its grid takes time. On v5e, a product of
@@ -103,8 +103,9 @@ def _claim(instruction: HloInstruction, code: KernelCode, moved: float) -> _Clai
     if is_stated:
         least = min(said, moved - _aliased_bytes(instruction) - code.whole_bytes)
         is_known = code.steps is not None and not code.is_endless
-        least_flops = min(flops, code.least_flops) if is_known else flops
-        return _Claim(flops, said or code.bytes or moved, "cost estimate", least_flops, max(least, 0.0))
+        # JAX's flash attention states all blocks, also those that its causal mask leaves out.
+        flops, least_flops = (min(flops, code.flops or flops), code.least_flops) if is_known else (flops, flops)
+        return _Claim(flops, said or code.bytes or moved, "cost estimate", min(flops, least_flops), max(least, 0.0))
     # 2. A kernel that cannot be read, or whose grid is known only at run time.
     if code.steps is None:
         remark = f"{_SILENT}; counted as all bytes of its arrays, of which it may use less"

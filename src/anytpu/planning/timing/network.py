@@ -43,8 +43,9 @@ ACHIEVED_SHARE = 0.33
 START_S = 1e-4
 """Latency of an exchange, seconds, a guess: two copies between chip and host, and a message between hosts."""
 
-SMALL_GROUP = 8
-"""Maximum number of chips that exchange small arrays whole, a guess: the published number is of four."""
+RINGS_ONLY = ("v2", "v3", "v4")
+"""Chips on which the compiler adds up short arrays in rings, as it does long ones. On later ones it exchanges them
+whole, and says so in the code of an all-reduce (`RotatedPincerShortEmitter`, of 4 to 64 chips), not in a schedule."""
 
 BETWEEN_SLICES = "exchange between slices"
 """Kind of a collective over the data center's network."""
@@ -74,9 +75,10 @@ def collective_price(collective: Collective, target: Target, rates: Rates) -> Op
     latency_s = rates.collective_start_s + rounds * block.hops * rates.hop_s
     rate = block.links * rates.link_bytes_per_s * _share(collective.kind, rates)
     seconds = latency_s + received_bytes / rate
-    if collective.kind == "all-reduce" and block.chips <= SMALL_GROUP:
-        # Small arrays are exchanged whole, in one round: each chip adds up those of all others.
-        whole_s = rates.small_start_s + block.hops * rates.hop_s + (block.chips - 1) * collective.operand_bytes / rate
+    if collective.kind == "all-reduce" and target.chip.name not in RINGS_ONLY:
+        # Short arrays are exchanged whole, in one round along each side: a chip adds up those of all others.
+        arrays = sum(side.chips - 1 for side in block.sides)
+        whole_s = rates.small_start_s + block.hops * rates.hop_s + arrays * collective.operand_bytes / rate
         seconds = min(seconds, whole_s)
     return _network_price(seconds, received_bytes)
 
@@ -110,7 +112,8 @@ def _permute(collective: Collective, target: Target, rates: Rates) -> OpPrice:
     if not hops:
         return _network_price(rates.start_s + 2 * collective.operand_bytes / rates.streaming_bytes_per_s, 0.0)
     seconds = collective.operand_bytes / (rates.link_bytes_per_s * rates.gather_share)
-    return _network_price(rates.collective_start_s + hops * rates.hop_s + seconds, collective.operand_bytes)
+    # A chip writes into another one's memory and sets a flag there, as in one round of a short all-reduce.
+    return _network_price(rates.small_start_s + hops * rates.hop_s + seconds, collective.operand_bytes)
 
 
 def _network_price(time_s: float, moved_bytes: float) -> OpPrice:

@@ -197,14 +197,16 @@ class OpPricer:
         return OpPrice(seconds, kind, bound, counted.counted_by, 0.0, moved.bytes, remark, self._least_s(moved))
 
     def _floor(self, instruction: HloInstruction, moved: Traffic, remark: str) -> OpPrice:
-        flops = _flops(instruction)
-        compute_s = sum(count / self._peak(dtype) for dtype, count in flops.items())
+        flops, rates = _flops(instruction), self.rates
+        peak_s = sum(count / self._peak(dtype) for dtype, count in flops.items())
+        # The excess that the compiler's cycles would have, as those of other products of the chip.
+        compute_s = rates.factor * peak_s * (1 + rates.excess_share * (1 / rates.said_share - 1))
         seconds = max(self._streamed_s(moved), self._passed_s(instruction), compute_s)
         remark = remark if seconds > REMARKED_S else ""
-        least_s, total = max(self._least_s(moved), self._least_compute_s(compute_s)), sum(flops.values())
+        least_s, total = max(self._least_s(moved), self._least_compute_s(peak_s)), sum(flops.values())
         if compute_s == seconds > 0:
-            remark = remark.replace("counted as its bytes", "counted as its products at peak")
-            return OpPrice(seconds, "matmul", "compute", "floor", total, moved.bytes, remark, least_s)
+            remark = remark.replace("counted as its bytes, a floor", "counted as the chip's products with cycles")
+            return OpPrice(seconds, "matmul", "compute", "products", total, moved.bytes, remark, least_s)
         return OpPrice(seconds, "memory", "memory", "floor", total, moved.bytes, remark, least_s)
 
     def _streamed_s(self, moved: Traffic) -> float:

@@ -32,6 +32,7 @@ class Rates:
             traffic: the compiler underestimates overlap.
         streamed_excess_share: the same for a product of few rows, which streams its weight.
         row_share: real share of the cycles of a product of one row, if one vector instruction starts in a cycle.
+        said_share: share of the peak that products of large matrices reach by the compiler's cycles: the mean of eight.
         factor: ratio of the time of an operation with cycles to the time from these parameters.
         hbm_share: share of the memory's peak that streaming reaches.
         start_s: latency of a streaming operation, seconds.
@@ -57,6 +58,7 @@ class Rates:
     hbm_bytes_per_s: float
     link_bytes_per_s: float
     excess_share: float
+    said_share: float
     streamed_excess_share: float
     row_share: float
     factor: float
