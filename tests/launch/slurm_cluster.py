@@ -104,18 +104,19 @@ def cluster(folder: Path) -> Iterator[Cluster]:
     configuration = slurm / "slurm.conf"
     configuration.write_text(text)
     started: list[subprocess.Popen[bytes]] = []
+    made = Cluster(folder / "jobs", configuration)
     try:
         for words in (["slurmctld"], *(["slurmd", "-N", node] for node in NODES)):
             command = [shutil.which(words[0]) or words[0], "-D", "-f", str(configuration), *words[1:]]
             started.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-        made = Cluster(folder / "jobs", configuration)
         until(lambda: _is_ready(made), limit_s=30)
         yield made
-        made.command("scancel", "--signal=KILL", "--full", "--state=RUNNING", f"--user={user}")
     finally:
+        with contextlib.suppress(AssertionError):
+            made.command("scancel", f"--user={user}")
+            until(lambda: not made.command("squeue", "--noheader", "--states=RUNNING,COMPLETING"), limit_s=30)
         for process in started:
-            process.terminate()
-        for process in started:
+            process.kill()
             process.wait()
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -193,3 +194,36 @@ def test_what_an_engine_cannot_do(key: str, options: dict[str, Any], message: st
     with pytest.raises(SettingError) as caught:
         job_file(engine_named(key), Job(WORDS, **options))
     assert str(caught.value) == message
+
+
+def violations(value: Any, schema: dict[str, Any], path: str = "") -> list[str]:
+    """Return what a value has that a schema of Kubernetes does not allow; fields that it does not know are refused."""
+    types = schema.get("type", "object")
+    known = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool}
+    if not isinstance(value, tuple(known[name] for name in ([types] if isinstance(types, str) else types))):
+        return [f"{path} is no {types}"]
+    found = [f"{path} is {value}" for allowed in [schema.get("enum")] if allowed and value not in allowed]
+    if isinstance(value, dict):
+        fields, other = schema.get("properties", {}), schema.get("additionalProperties")
+        found += [f"{path} lacks {name}" for name in schema.get("required", []) if name not in value]
+        for name, child in value.items():
+            rule = fields.get(name, other)
+            found += violations(child, rule, f"{path}.{name}") if rule else [f"{path} has {name}"]
+    if isinstance(value, list):
+        found += [text for child in value for text in violations(child, schema["items"], f"{path}[]")]
+    return found
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_jobset_fits_the_schema_of_its_controller(is_full: bool):
+    yaml = pytest.importorskip("yaml")
+    engine = engine_named("jobset")
+    schema = json.loads(Path(__file__).with_name("jobset_schema.json").read_text())
+    document = yaml.safe_load(job_file(engine, full_job(engine) if is_full else small_job(engine)))
+    assert document["apiVersion"] == f"jobset.x-k8s.io/{schema['version']}"
+    assert violations(document["spec"], schema["spec"]) == []
+    assert (
+        document["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]["args"] == WORDS
+    )
+    document["spec"]["failurePolicy"]["maxRestart"] = 1
+    assert violations(document["spec"], schema["spec"]) == [".failurePolicy has maxRestart"]
