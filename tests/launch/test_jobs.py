@@ -21,9 +21,9 @@ WORDS = ["my train.py", "--name", "it's $HOME"]
 VALUES: dict[str, dict[str, Any]] = {
     "-n": {"hosts": 4},
     "--tpu": {"topology": topology_of("v5e-16")},
-    "--spot": {"is_spot": True},
+    "--spot": {"spot": True},
     "--checkpoint-dir": {"checkpoint_dir": "gs://b/it's"},
-    "--max-preemptions": {"max_preemptions": 5},
+    "--max-preemptions": {"restarts": 5},
     "--image": {"image": "gcr.io/p/train:1"},
     "--on": {"place": "my-place"},
     "--zone": {"zone": "us-west4-a"},
@@ -166,7 +166,7 @@ NO_IMAGE = (
         ),
         (
             "skypilot",
-            {"topology": topology_of("v5e-16"), "is_spot": True},
+            {"topology": topology_of("v5e-16"), "spot": True},
             "--spot needs --checkpoint-dir: a spot machine is taken back at any time, with its disk, and the run would "
             "start from its first step. Add --checkpoint-dir gs://BUCKET/FOLDER, and in the script "
             'fit(checkpoint_dir=os.environ["CHECKPOINT_DIR"])',

@@ -51,7 +51,7 @@ def emptied(slurm: Cluster) -> None:
 
 def submit(slurm: Cluster, program: str, *options: str, hosts: int = 2, restarts: int | None = None) -> str:
     (slurm.folder / "train.py").write_text(program)
-    job = Job(["train.py"], hosts=hosts, max_preemptions=restarts)
+    job = Job(["train.py"], hosts=hosts, restarts=restarts)
     return slurm.submit(job_file(engine_named("slurm"), job), *options)
 
 

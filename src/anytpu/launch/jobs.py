@@ -47,7 +47,7 @@ _QUOTES: dict[str, Callable[[Any], Any]] = {
 }
 _OF_OPTION = {
     "-n": "hosts",
-    "--tpu": "slice",
+    "--tpu": "topology",
     "--spot": "spot",
     "--checkpoint-dir": "checkpoint_dir",
     "--max-preemptions": "restarts",
@@ -86,7 +86,11 @@ class Engine:
     def options(self) -> list[str]:
         """The options that the engine takes."""
         used = {name for name, _ in _PLACEHOLDER.findall(self.text)}
-        return [option for option, name in _OF_OPTION.items() if used & {name, f"{name}_option"}]
+        return [
+            option
+            for option, name in _OF_OPTION.items()
+            if used & {name, f"{name}_option", "slice" if name == "topology" else name}
+        ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,9 +101,9 @@ class Job:
         words: the script and its arguments, or -m, a module and its arguments.
         topology: the slice of TPUs, or None.
         hosts: number of hosts; None: that of the slice.
-        is_spot: whether the machines may be taken back at any time.
+        spot: whether the machines may be taken back at any time.
         checkpoint_dir: the folder or the URL that the program finds in CHECKPOINT_DIR.
-        max_preemptions: number of restarts after pre-emptions; None: the engine's default.
+        restarts: number of restarts after pre-emptions; None: the engine's default.
         image: the container image.
         place: the TPU VM, the cluster, the queue or the partition.
         zone: the zone.
@@ -108,9 +112,9 @@ class Job:
     words: Sequence[str]
     topology: Topology | None = None
     hosts: int | None = None
-    is_spot: bool = False
+    spot: bool | None = None
     checkpoint_dir: str | None = None
-    max_preemptions: int | None = None
+    restarts: int | None = None
     image: str | None = None
     place: str | None = None
     zone: str | None = None
@@ -171,21 +175,14 @@ def _quoted(value: Any, quotes: str) -> str:
 
 def _values(engine: Engine, job: Job) -> Mapping[str, Any]:
     """Return the value of each placeholder; None: the job does not have it."""
-    restarts = engine.max_preemptions if job.max_preemptions is None else job.max_preemptions
-    is_module = job.words[0] == "-m"
     return {
+        **vars(job),
         "name": job.name,
-        "words": job.words,
-        "source": job.words[1].partition(".")[0] if is_module else Path(job.words[0]).parts[0],
+        "source": job.words[1].partition(".")[0] if job.words[0] == "-m" else Path(job.words[0]).parts[0],
         "python": sys.executable,
-        "hosts": job.hosts,
-        "spot": "true" if job.is_spot else None,
-        "spot_option": "--spot" if job.is_spot else None,
-        "checkpoint_dir": job.checkpoint_dir,
-        "restarts": restarts,
-        "image": job.image,
-        "place": job.place,
-        "zone": job.zone,
+        "spot": "true" if job.spot else None,
+        "spot_option": "--spot" if job.spot else None,
+        "restarts": engine.max_preemptions if job.restarts is None else job.restarts,
         "stopped_status": STOPPED_STATUS,
         "lost_status": LOST_STATUS,
         "notice_s": NOTICE_S,
@@ -210,18 +207,9 @@ def _values_of_slice(topology: Topology | None) -> dict[str, Any]:
 
 def _check(engine: Engine, job: Job) -> None:
     """Refuse what the engine cannot do, and what cannot be meant."""
-    given = {
-        "-n": job.hosts,
-        "--tpu": job.topology,
-        "--spot": job.is_spot or None,
-        "--checkpoint-dir": job.checkpoint_dir,
-        "--max-preemptions": job.max_preemptions,
-        "--image": job.image,
-        "--on": job.place,
-        "--zone": job.zone,
-    }
     to = f"--to {engine.key}"
-    for option, value in given.items():
+    for option, name in _OF_OPTION.items():
+        value = getattr(job, name)
         if value is not None and option not in engine.options:
             raise SettingError(
                 f"{option} does not go with {to}: leave it out. {engine.name} takes {', '.join(engine.options)}"
@@ -233,7 +221,7 @@ def _check(engine: Engine, job: Job) -> None:
     elif job.hosts is None and "-n" in engine.options:
         slices = ", or --tpu, a slice" if "--tpu" in engine.options else ""
         raise SettingError(f"{to} needs -n, the number of hosts{slices}")
-    if job.is_spot and job.checkpoint_dir is None:
+    if job.spot and job.checkpoint_dir is None:
         raise SettingError(
             "--spot needs --checkpoint-dir: a spot machine is taken back at any time, with its disk, and the run would "
             "start from its first step. Add --checkpoint-dir gs://BUCKET/FOLDER, and in the script "
