@@ -2,7 +2,7 @@
 
     python scripts/check_engines.py --skypilot VENV --xpk VENV --ray VENV
 
-Make each environment first: `pip install skypilot`, `pip install xpk`, `pip install "ray[default,train]"`. SkyPilot reads
+Make each first: `pip install skypilot`, `pip install xpk`, `pip install "ray[default,train]"`. SkyPilot reads
 its file, xpk makes a dry run, and Ray runs a program that ends once with status 75 on two workers of a local cluster.
 The tests check the other engines.
 """
