@@ -1,38 +1,48 @@
-"""`anytpu launch`: run one program as several processes, here or, through Slurm or gcloud, on other machines."""
+"""`anytpu launch`: run one program as several processes, here or by the engine of other machines."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from anytpu import _env
 from anytpu._launched import LaunchedProcess
-from anytpu.cli.command import Command, positive_integer
+from anytpu.cli.command import Command, non_negative_integer, positive_integer
 from anytpu.errors import SettingError
 from anytpu.files.replacing import replaced
 
+if TYPE_CHECKING:
+    from anytpu.launch.jobs import Engine
+
 _EXAMPLE = "as in `anytpu launch -n 4 train.py`"
 _CORES = 2
-_SLICE_PYTHON = "tpu/bin/python"
-"""Python of the environment that docs/getting_a_tpu.md makes on each host."""
+_ENGINES = ("local", "jobset", "xpk", "skypilot", "ray", "slurm", "tpu-vm")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the number of processes, the launchers of other machines and the program."""
+    """Add the number of processes, the engines of other machines and the program."""
     parser.add_argument(
-        "-n", "--processes", metavar="N", type=positive_integer, help="number of processes; with --slurm, of nodes"
+        "-n", "--processes", metavar="N", type=positive_integer, help="number of processes, one on each host"
     )
     parser.add_argument(
-        "--cores", metavar="N", type=positive_integer, help=f"CPU cores of each process (default: {_CORES})"
+        "--cores", metavar="N", type=positive_integer, help=f"CPU cores of each process here (default: {_CORES})"
     )
     engine = parser.add_mutually_exclusive_group()
-    engine.add_argument("--slurm", action="store_true", help="print a job file for sbatch instead")
     engine.add_argument(
-        "--tpu-vm", metavar="NAME", help="print the gcloud command that runs it on every host of this TPU VM instead"
+        "--to",
+        metavar="ENGINE",
+        choices=_ENGINES,
+        help=f"write the file of this engine instead: {', '.join(_ENGINES[1:])} (default: local, run it here)",
     )
-    parser.add_argument("--zone", metavar="ZONE", help="with --tpu-vm: its zone (default: gcloud's own)")
-    parser.add_argument("--output", metavar="FILE", help="with --slurm: write the job file here")
+    # The spellings of version 0.1; they go with the next version.
+    engine.add_argument("--slurm", action="store_true", help=argparse.SUPPRESS)
+    engine.add_argument("--tpu-vm", metavar="NAME", help=argparse.SUPPRESS)
+    _add_job(parser)
+    parser.add_argument("--output", metavar="FILE", help="write the engine's file here")
+    parser.add_argument("--explain", action="store_true", help="print what each line of it does instead")
+    parser.add_argument("--check", metavar="FILE", help="let the engine's own tool check this file, which you edited")
     parser.add_argument(
         "-m",
         dest="module",
@@ -45,20 +55,65 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_job(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a job on other machines."""
+    parser.add_argument("--tpu", metavar="SLICE", help="slice of TPUs, like v5e-16: one process on each of its hosts")
+    parser.add_argument("--spot", action="store_true", default=None, help="spot machines, which may be taken back")
+    parser.add_argument(
+        "--checkpoint-dir", metavar="URL", help="folder that the program finds in the variable CHECKPOINT_DIR"
+    )
+    parser.add_argument(
+        "--max-preemptions",
+        metavar="N",
+        type=non_negative_integer,
+        help="restarts after pre-emptions (default: 100; ray: 3, and it counts failures too)",
+    )
+    parser.add_argument("--image", metavar="IMAGE", help="jobset, xpk: image with Python, anytpu[tpu] and the program")
+    parser.add_argument(
+        "--on", metavar="NAME", help="TPU VM (tpu-vm), cluster (xpk), Kueue queue (jobset) or partition (slurm)"
+    )
+    parser.add_argument("--zone", metavar="ZONE", help="zone of Google Cloud (default: the engine's own setting)")
+
+
 def run(arguments: argparse.Namespace) -> int:
-    """Run the processes and return the exit status of the launch, or print or write a text for another launcher."""
+    """Run the processes and return the exit status of the launch, or print, write or check an engine's file."""
+    to = _engine(arguments)
+    if to == "local":
+        _refuse_options_of_engines(arguments)
+    elif arguments.cores is not None:
+        raise SettingError(f"--cores is for processes of this machine, not for --to {to}: leave it out")
+    if arguments.check is not None and to != "local":
+        return _check_file(to, arguments.check)
     words = _words(arguments)
-    _check_combination(arguments)
-    if arguments.tpu_vm is not None:
-        return _print_slice_command(arguments, words)
+    if to != "local":
+        return _write_job(to, arguments, words)
     if arguments.processes is None:
         raise SettingError(f"-n is missing, the number of processes, {_EXAMPLE}")
     if not arguments.module:
         _check_script(Path(words[0]))
-    command = [sys.executable, *words]
+    return _launch([sys.executable, *words], arguments.processes, arguments.cores or _CORES)
+
+
+def _engine(arguments: argparse.Namespace) -> str:
+    """Return the engine's name; say the new spelling of an old one."""
     if arguments.slurm:
-        return _write_batch_job(arguments, command)
-    return _launch(command, arguments.processes, arguments.cores or _CORES)
+        old, new, to = "--slurm", "--to slurm", "slurm"
+    elif arguments.tpu_vm is not None:
+        old, new, to = "--tpu-vm", f"--to tpu-vm --on {arguments.tpu_vm}", "tpu-vm"
+        arguments.on = arguments.tpu_vm
+    else:
+        return arguments.to or "local"
+    print(f"anytpu: {old} goes with the next version; type: {new}", file=sys.stderr)
+    return to
+
+
+def _refuse_options_of_engines(arguments: argparse.Namespace) -> None:
+    names = ("tpu", "spot", "checkpoint_dir", "max_preemptions", "image", "on", "zone", "output", "check", "explain")
+    given = next((name for name in names if getattr(arguments, name)), None)
+    if given is not None:
+        raise SettingError(
+            f"--{given.replace('_', '-')} is for an engine of other machines: name that with --to, or leave it out"
+        )
 
 
 def _words(arguments: argparse.Namespace) -> list[str]:
@@ -71,21 +126,6 @@ def _words(arguments: argparse.Namespace) -> list[str]:
     if not words:
         raise SettingError(f"the script is missing, {_EXAMPLE}")
     return words
-
-
-def _check_combination(arguments: argparse.Namespace) -> None:
-    """Refuse options that do not go together."""
-    elsewhere = "--slurm" if arguments.slurm else "--tpu-vm" if arguments.tpu_vm is not None else None
-    if arguments.cores is not None and elsewhere:
-        raise SettingError(f"--cores is for processes of this machine, not for {elsewhere}: leave it out")
-    if arguments.zone is not None and elsewhere != "--tpu-vm":
-        raise SettingError("--zone is the zone of a TPU VM: name that with --tpu-vm, or leave it out")
-    if arguments.output is not None and elsewhere != "--slurm":
-        raise SettingError("--output is the job file of --slurm: add --slurm, or leave it out")
-    if arguments.processes is not None and elsewhere == "--tpu-vm":
-        raise SettingError(
-            "-n does not go with --tpu-vm, which runs one process on each host of the slice: leave it out"
-        )
 
 
 def _check_script(path: Path) -> None:
@@ -112,23 +152,29 @@ def _launch(command: list[str], processes: int, cores: int) -> int:
     return status
 
 
-def _print_slice_command(arguments: argparse.Namespace, words: list[str]) -> int:
-    from anytpu.launch.jobs import slice_command
+def _write_job(to: str, arguments: argparse.Namespace, words: list[str]) -> int:
+    """Print the engine's file, write it, or explain it."""
+    from anytpu.launch.checking import check_checkpoint_dir, has_tool
+    from anytpu.launch.jobs import Job, engine_named, job_file
+    from anytpu.system.topologies import topology_of
 
-    if Path(words[0]).is_absolute():
-        raise SettingError(
-            f"{words[0]!r} is a path of this machine. Name the script relative to your home folder on the hosts, like "
-            f"{Path(words[0]).name}"
-        )
-    print(slice_command(arguments.tpu_vm, arguments.zone, [_SLICE_PYTHON, *words]))
-    return 0
-
-
-def _write_batch_job(arguments: argparse.Namespace, command: list[str]) -> int:
-    from anytpu.launch.jobs import batch_job
-
-    name = arguments.module[0] if arguments.module else Path(arguments.script[0]).stem
-    text = batch_job(command, arguments.processes, name)
+    engine = engine_named(to)
+    if not arguments.module:
+        _check_script_for(engine, Path(words[0]))
+    job = Job(
+        words,
+        topology_of(arguments.tpu) if arguments.tpu is not None else None,
+        hosts=arguments.processes,
+        spot=arguments.spot,
+        checkpoint_dir=arguments.checkpoint_dir,
+        restarts=arguments.max_preemptions,
+        image=arguments.image,
+        place=arguments.on,
+        zone=arguments.zone,
+    )
+    text = job_file(engine, job, arguments.explain)
+    if job.checkpoint_dir is not None and not arguments.explain:
+        check_checkpoint_dir(engine, job.checkpoint_dir)
     if arguments.output is None:
         print(text, end="")
         return 0
@@ -138,7 +184,28 @@ def _write_batch_job(arguments: argparse.Namespace, command: list[str]) -> int:
             temporary.write_text(text, encoding="utf-8")
     except OSError as error:
         raise SettingError(f"the job file {arguments.output!r} cannot be written: {error.strerror}") from error
-    print(f"wrote {path}. Submit it: sbatch {path}")
+    print(f"wrote {path}. Submit it: {engine.submit.format(file=path)}")
+    if not has_tool(engine):
+        print(f"anytpu launch: {engine.tool} is not on this machine: {engine.install}", file=sys.stderr)
+    return 0
+
+
+def _check_script_for(engine: Engine, path: Path) -> None:
+    if "relative" in engine.script and path.is_absolute():
+        raise SettingError(
+            f"{str(path)!r} is a path of this machine. Name the script relative to the folder that the hosts get, like "
+            f"{path.name}"
+        )
+    if "here" in engine.script:
+        _check_script(path)
+
+
+def _check_file(to: str, file: str) -> int:
+    from anytpu.launch.checking import check_file
+    from anytpu.launch.jobs import engine_named
+
+    print(check_file(engine_named(to), file), end="")
+    print(f"{file} is a file that {engine_named(to).name} takes")
     return 0
 
 
@@ -155,13 +222,16 @@ own (128 + N if the signal N killed it). Ctrl-C and SIGTERM are passed on once,
 so that a checkpointed run is saved; a second one kills. Options come before the
 script; words after it are its arguments.
 
---slurm prints a job file, with one process on each node. --tpu-vm prints one
-gcloud command, with one process on each host of a slice.
+--to writes the file of an engine of other machines instead: short, commented
+and complete. Each engine takes the options that it can honour, and refuses the
+others. --explain says what each line of the file does.
 
   anytpu launch -n 4 --cores 2 train.py --epochs 3
   anytpu launch -n 4 -m package.train
-  anytpu launch -n 4 --slurm --output train.sbatch train.py
-  anytpu launch --tpu-vm my-tpu --zone us-west4-a train.py
+  anytpu launch --to slurm -n 4 --output train.sbatch train.py
+  anytpu launch --to tpu-vm --on my-tpu --zone us-west4-a train.py
+  anytpu launch --to jobset --tpu v5e-16 --image IMAGE train.py
+  anytpu launch --to jobset --check train.yaml
 """,
     add_arguments=add_arguments,
     run=run,

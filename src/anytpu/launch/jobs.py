@@ -1,103 +1,249 @@
-"""Text for the launchers of other machines: `batch_job` for Slurm, and `slice_command` for the hosts of a TPU slice.
+"""`Job`: one program for the engine of other machines, and `job_file`, which writes it in the engine's own form.
 
-Idea: both start one process on each host, and the processes find each other: JAX reads Slurm's variables, or the
-metadata of the TPU slice.
+Idea: an engine is data. Its table in `engines.toml` names a commented template and the tool that submits it. A
+placeholder, `<hosts>` or `<words:json>`, is a value of the job, perhaps quoted. A block is a comment and the lines
+below it; one with a value that the job does not have is left out. So the template also says which options its engine
+takes, and its comments are the explanation.
+
+Rule: the engine starts one process on each host, and the processes find each other (`system/launchers.py`).
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import json
 import re
 import shlex
-from collections.abc import Sequence
+import sys
+import textwrap
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from anytpu._restarts import STOPPED_STATUS
+from anytpu._restarts import LOST_STATUS, STOPPED_STATUS
 from anytpu.errors import SettingError
+from anytpu.system.topologies import Topology
 
 NOTICE_S = 120
-"""Seconds before the time limit at which Slurm sends SIGTERM, so that the program can save its run."""
+"""Seconds from SIGTERM to the end of the job, in which the program saves its run."""
 WAIT_S = 300
 """Seconds from the first end of a process to that of the job. JAX waits as long for the others when a process ends."""
-MAX_RESTARTS = 100
-"""Number of times that a job is queued again after the program saved its run, as of `anytpu run --max-preemptions`."""
 
-_SLICE_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+_FOLDER = Path(__file__).parent
+_TABLES = tomllib.loads((_FOLDER / "engines.toml").read_text(encoding="utf-8"))
+_CHIPS: dict[str, dict[str, str]] = _TABLES.pop("chips")
+ENGINES = tuple(_TABLES)
+"""The engines of other machines."""
+
+_PLACEHOLDER = re.compile(r"<([a-z_]+)((?::[a-z]+)*)>")
+_BLOCK = re.compile(r"(?P<comment>(?:^ *# .*\n)*)(?P<lines>(?:(?! *# ).+\n)+)\n?", re.MULTILINE)
+_QUOTES: dict[str, Callable[[Any], Any]] = {
+    "json": json.dumps,
+    # Kubernetes replaces $(NAME) in arguments.
+    "kube": lambda value: [word.replace("$(", "$$(") for word in value],
+    "sh": lambda value: shlex.quote(value) if isinstance(value, str) else shlex.join(value),
+}
+_OF_OPTION = {
+    "-n": "hosts",
+    "--tpu": "topology",
+    "--spot": "spot",
+    "--checkpoint-dir": "checkpoint_dir",
+    "--max-preemptions": "restarts",
+    "--image": "image",
+    "--on": "place",
+    "--zone": "zone",
+}
+"""The value of a job that each option sets."""
+_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z]")
-
-_BATCH_JOB = """\
-#!/bin/bash
-#SBATCH --job-name={name}
-#SBATCH --nodes={nodes}
-#SBATCH --ntasks-per-node=1
-#SBATCH --output=%x-%j.log
-#SBATCH --open-mode=append
-#SBATCH --requeue
-#SBATCH --signal=TERM@{notice_s}
-
-# One process on each node uses all GPUs of the node. Without this variable JAX gives it one.
-if [ -n "${{SLURM_GPUS_ON_NODE:-}}" ]; then
-    export JAX_LOCAL_DEVICE_IDS=$(seq -s, 0 $((SLURM_GPUS_ON_NODE - 1)))
-fi
-
-# When one process fails, the others end by themselves. They may be saving the run, so Slurm waits before it ends them.
-srun --kill-on-bad-exit=0 --wait={wait_s} --label {command}
-status=$?
-
-# The program saved its run on a signal: continue it in a new job. A failure ends the job: the hosts that end because of
-# another one have another status.
-if [ "$status" -eq {stopped_status} ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {max_restarts} ]; then
-    scontrol requeue "$SLURM_JOB_ID"
-fi
-exit "$status"
-"""
+_MAX_NAME = 39  # xpk's limit; that of Kubernetes, 63, includes the suffixes of the pods.
 
 
-def batch_job(command: Sequence[str], nodes: int, name: str) -> str:
-    """Return the text of a job file for `sbatch`.
+@dataclasses.dataclass(frozen=True)
+class Engine:
+    """A table of `engines.toml`, which explains the fields; `key` is the table's name."""
 
-    Args:
-        command: the program and its arguments.
-        nodes: number of nodes; each runs one process.
-        name: name of the job; characters that Slurm does not take in file names become "_".
+    key: str
+    name: str
+    template: str
+    tool: str
+    install: str
+    submit: str
+    check: str
+    needs: Sequence[str]
+    script: Sequence[str] = ()
+    shares_disk: bool = False
+    max_preemptions: int | None = None
 
-    Example:
-        >>> "--label python 'my train.py'" in batch_job(["python", "my train.py"], 4, "train")
-        True
+    @functools.cached_property
+    def text(self) -> str:
+        """The template."""
+        return (_FOLDER / "engines" / self.template).read_text(encoding="utf-8")
+
+    @property
+    def options(self) -> list[str]:
+        """The options that the engine takes."""
+        used = {name for name, _ in _PLACEHOLDER.findall(self.text)}
+        return [
+            option
+            for option, name in _OF_OPTION.items()
+            if used & {name, f"{name}_option", "slice" if name == "topology" else name}
+        ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A program, and how an engine runs it.
+
+    Attributes:
+        words: the script and its arguments, or -m, a module and its arguments.
+        topology: the slice of TPUs, or None.
+        hosts: number of hosts; None: that of the slice.
+        spot: whether the machines may be taken back at any time.
+        checkpoint_dir: the folder or the URL that the program finds in CHECKPOINT_DIR.
+        restarts: number of restarts after pre-emptions; None: the engine's default.
+        image: the container image.
+        place: the TPU VM, the cluster, the queue or the partition.
+        zone: the zone.
     """
-    return _BATCH_JOB.format(
-        name=re.sub(r"[^A-Za-z0-9_.-]", "_", name),
-        nodes=nodes,
-        notice_s=NOTICE_S,
-        wait_s=WAIT_S,
-        command=shlex.join(command),
-        stopped_status=STOPPED_STATUS,
-        max_restarts=MAX_RESTARTS,
-    )
+
+    words: Sequence[str]
+    topology: Topology | None = None
+    hosts: int | None = None
+    spot: bool | None = None
+    checkpoint_dir: str | None = None
+    restarts: int | None = None
+    image: str | None = None
+    place: str | None = None
+    zone: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the script or the module, in the form that all engines take."""
+        name = self.words[1] if self.words[0] == "-m" else Path(self.words[0]).stem
+        name = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:_MAX_NAME].strip("-")
+        return name if _NAME.fullmatch(name) else f"run-{name}"[:_MAX_NAME].strip("-")
 
 
-def slice_command(name: str, zone: str | None, command: Sequence[str]) -> str:
-    """Return the shell command that runs a program on every host of a TPU slice.
+def engine_named(key: str) -> Engine:
+    """Return the engine with this name, one of `ENGINES`."""
+    return Engine(key=key, **_TABLES[key])
+
+
+def job_file(engine: Engine, job: Job, explain: bool = False) -> str:
+    """Return the file or the commands that run a job with an engine.
 
     Args:
-        name: name of the TPU VM.
-        zone: its zone; None: gcloud's own setting.
-        command: the program and its arguments, as on the hosts.
+        engine: the engine.
+        job: the job.
+        explain: whether to return what each line does instead.
 
     Raises:
-        SettingError: the name or the zone has another form.
+        SettingError: the engine does not take an option of the job, needs another, or has no such slices.
 
     Example:
-        >>> slice_command("my-tpu", "us-west4-a", ["python3", "train.py"])
-        "gcloud compute tpus tpu-vm ssh my-tpu --zone=us-west4-a --worker=all --command='python3 train.py'"
+        >>> text = job_file(engine_named("slurm"), Job(["my train.py"], hosts=4))
+        >>> "#SBATCH --nodes=4" in text, " 'my train.py' &" in text
+        (True, True)
     """
-    if not _SLICE_NAME.fullmatch(name):
+    _check(engine, job)
+    values = _values(engine, job)
+    blocks = [
+        (match["comment"], match[0])
+        for match in _BLOCK.finditer(engine.text)
+        if all(values[name] is not None for name, _ in _PLACEHOLDER.findall(match[0]))
+    ]
+    fill = functools.partial(_PLACEHOLDER.sub, lambda found: _quoted(values[found[1]], found[2]))
+    if not explain:
+        return "".join(fill(text) for _, text in blocks)
+    return "\n".join(_explained(fill(comment), fill(text[len(comment) :])) for comment, text in blocks)
+
+
+def _explained(comment: str, lines: str) -> str:
+    meaning = " ".join(line.strip().removeprefix("# ") for line in comment.splitlines())
+    meaning = f"{textwrap.fill(meaning, 100)}\n" if meaning else ""
+    return f"{meaning}{textwrap.indent(textwrap.dedent(lines.rstrip()), '    ')}\n"
+
+
+def _quoted(value: Any, quotes: str) -> str:
+    for quote in quotes.split(":")[1:]:
+        value = _QUOTES[quote](value)
+    return str(value)
+
+
+def _values(engine: Engine, job: Job) -> Mapping[str, Any]:
+    """Return the value of each placeholder; None: the job does not have it."""
+    return {
+        **vars(job),
+        "name": job.name,
+        "source": job.words[1].partition(".")[0] if job.words[0] == "-m" else Path(job.words[0]).parts[0],
+        "python": sys.executable,
+        "spot": "true" if job.spot else None,
+        "spot_option": "--spot" if job.spot else None,
+        "restarts": engine.max_preemptions if job.restarts is None else job.restarts,
+        "stopped_status": STOPPED_STATUS,
+        "lost_status": LOST_STATUS,
+        "notice_s": NOTICE_S,
+        "wait_s": WAIT_S,
+    } | _values_of_slice(job.topology)
+
+
+def _values_of_slice(topology: Topology | None) -> dict[str, Any]:
+    if topology is None or topology.chip is None:
+        return dict.fromkeys(("slice", "chips", "topology", "type", "gke", "runtime", "ray"))
+    names = _CHIPS[topology.chip.name]
+    sides = topology.chip_bounds[: 2 if topology.chip.torus_rank == 2 else 3]
+    return {
+        "slice": topology.name,
+        "hosts": topology.num_tasks,
+        "chips": topology.num_tpus_per_task // topology.cores_per_chip,
+        "topology": "x".join(map(str, sides)),
+        "type": f"{names['type']}-{topology.name.partition('-')[2]}",
+        **{name: names.get(name) for name in ("gke", "runtime", "ray")},
+    }
+
+
+def _check(engine: Engine, job: Job) -> None:
+    """Refuse what the engine cannot do, and what cannot be meant."""
+    to = f"--to {engine.key}"
+    for option, name in _OF_OPTION.items():
+        value = getattr(job, name)
+        if value is not None and option not in engine.options:
+            raise SettingError(
+                f"{option} does not go with {to}: leave it out. {engine.name} takes {', '.join(engine.options)}"
+            )
+        if value is None and option in engine.needs:
+            raise SettingError(f"{to} needs {option}: see `anytpu launch --help`")
+    if job.topology is not None:
+        _check_slice(engine, job, job.topology)
+    elif job.hosts is None and "-n" in engine.options:
+        slices = ", or --tpu, a slice" if "--tpu" in engine.options else ""
+        raise SettingError(f"{to} needs -n, the number of hosts{slices}")
+    if job.spot and job.checkpoint_dir is None:
         raise SettingError(
-            f"the name of a TPU VM has lower-case letters, digits and dashes, and starts with a letter, not {name!r}. "
-            "Type: gcloud compute tpus tpu-vm list --zone=-"
+            "--spot needs --checkpoint-dir: a spot machine is taken back at any time, with its disk, and the run would "
+            "start from its first step. Add --checkpoint-dir gs://BUCKET/FOLDER, and in the script "
+            'fit(checkpoint_dir=os.environ["CHECKPOINT_DIR"])'
         )
-    if zone is not None and not _ZONE.fullmatch(zone):
+    if job.zone is not None and not _ZONE.fullmatch(job.zone):
+        raise SettingError(f"a zone looks like us-west4-a, not {job.zone!r}. Type: gcloud compute zones list")
+    if job.place is not None and not _NAME.fullmatch(job.place):
         raise SettingError(
-            f"a zone looks like us-west4-a, not {zone!r}. Type: gcloud compute tpus tpu-vm list --zone=-"
+            "the name after --on has lower-case letters, digits and dashes, and starts with a letter, not "
+            f"{job.place!r}"
         )
-    place = [] if zone is None else [f"--zone={zone}"]
-    words = ["gcloud", "compute", "tpus", "tpu-vm", "ssh", name, *place, "--worker=all"]
-    return f"{shlex.join(words)} --command={shlex.quote(shlex.join(command))}"
+
+
+def _check_slice(engine: Engine, job: Job, topology: Topology) -> None:
+    hosts = topology.num_tasks
+    if job.hosts is not None and job.hosts != hosts:
+        raise SettingError(
+            f"{topology.name} has {hosts} host{'s' * (hosts > 1)}, each with one process, not {job.hosts}: leave -n "
+            "out, or choose another slice with --tpu"
+        )
+    used = {name for name, _ in _PLACEHOLDER.findall(engine.text)}
+    chips = [name for name, names in _CHIPS.items() if used & {"gke", "runtime", "ray"} <= names.keys()]
+    if topology.chip is None or topology.chip.name not in chips:
+        raise SettingError(f"{engine.name} has no {topology.name}: it has slices of {', '.join(chips)}")

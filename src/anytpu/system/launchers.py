@@ -18,6 +18,8 @@ from anytpu.system.job import HostJob
 JOB_PORT = "8476"
 """Port of a TPU pod's job, which the usual firewall rules of TPU machines open."""
 
+_FIRST_PORT, _STEP_PORTS, _STEP_STRIDE = 61440, 2048, 509
+"""Above the ephemeral ports of Linux; 509 is prime, so that steps of a job and jobs in a row differ."""
 _METADATA = ("metadata.google.internal", 80)
 _METADATA_S = 2.0
 _NAME_S = 300
@@ -40,7 +42,8 @@ def find_job() -> HostJob | None:
     name = cluster_name(variables, has_tpu=_env.tpu_chips() > 0 and _env.has_libtpu())
     if name is None or (name == "gcetpu" and not _has_metadata()):
         return None
-    port = variables.get("JAX_COORDINATOR_PORT") or (JOB_PORT if name.endswith("tpu") else None)
+    ports = {"slurm": _port_of_step(variables)} if name == "slurm" else {"gketpu": JOB_PORT, "gcetpu": JOB_PORT}
+    port = variables.get("JAX_COORDINATOR_PORT") or ports.get(name)
     cluster = _jax.cluster(name, port, _NAME_S)
     if cluster is None:
         if name == "gcetpu":
@@ -77,6 +80,16 @@ def cluster_name(variables: Mapping[str, str], has_tpu: bool) -> str | None:
     if names is not None:
         return "gketpu" if "," in names or _number(variables.get("MEGASCALE_NUM_SLICES")) > 1 else None
     return None if "TPU_SKIP_MDS_QUERY" in variables else "gcetpu"
+
+
+def _port_of_step(variables: Mapping[str, str]) -> str:
+    """Return the port of a step of Slurm.
+
+    JAX's own port is that of the job. Two steps of one job may run at once, and a job needs the next port too, which
+    would be that of the next task of an array.
+    """
+    job, step = (_number(variables.get(name)) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
+    return str(_FIRST_PORT + 2 * ((job + _STEP_STRIDE * step) % _STEP_PORTS))
 
 
 def shares_machine(variables: Mapping[str, str]) -> bool:
