@@ -35,9 +35,7 @@ def _mismatch(image: Image) -> str | None:
     for number, service in enumerate(image.services):
         for binding in (*service.inputs, service.output):
             if binding is not None and not _is_same(binding, known.setdefault(binding.tensor, binding)):
-                return (
-                    f"Step {number} of the host has {binding.tensor!r} in another shape or other numbers than before."
-                )
+                return f"Step {number} of the host takes or makes {binding.tensor!r} as another shape or other numbers."
     for binding in image.outputs:
         if not _is_same(binding, known.get(binding.tensor, binding)):
             return f"An input and an output have the name {binding.tensor!r}, and another shape or other numbers."
