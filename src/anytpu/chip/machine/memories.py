@@ -44,10 +44,7 @@ class ChipMemories:
         host = None if spare is None or len(spare.host) < image.host_bytes else spare.host
         if host is None:
             check_room(image)
-            try:
-                host = np.zeros(image.host_bytes, np.uint8)
-            except MemoryError as error:  # taken by others since
-                raise _too_large(image, image.host_bytes) from error
+            host = np.zeros(image.host_bytes, np.uint8)
         design, weights = image.design, whole_blocks(image.weights)
         if spare is not None:
             return cls(spare.buffer, spare.accumulators, {}, host, weights)
@@ -75,14 +72,10 @@ def check_room(image: Image, example_bytes: int = 0) -> None:
     try:
         check_memory(outside_bytes + chip_bytes)
     except ValueError as error:
-        raise _too_large(image, outside_bytes) from error
-
-
-def _too_large(image: Image, outside_bytes: int) -> CapacityError:
-    return CapacityError(
-        f"This machine lacks the memory to run {image.name!r}: {outside_bytes:,} bytes for the host's buffer "
-        f"and the inputs, plus the memories of the chip. Compile it for smaller batches than {image.batch:,}."
-    )
+        raise CapacityError(
+            f"This machine lacks the memory to run {image.name!r}: {outside_bytes:,} bytes for the host's buffer "
+            f"and the inputs, plus the memories of the chip. Compile it for smaller batches than {image.batch:,}."
+        ) from error
 
 
 def whole_blocks(weights: np.ndarray) -> np.ndarray:
