@@ -241,6 +241,12 @@ def test_settings_that_are_none(model: Any, keywords: dict[str, Any], message: s
     assert refusal(SettingError, lambda: tpu.chip.compile(model, X, **keywords)) == message
 
 
+def test_an_image_for_what_is_no_chip(program: Any):
+    assert refusal(SettingError, lambda: program.image(design=3)) == (
+        "design must be a chip, tpu.chip.TPU_V1 or a tpu.chip.Design, not 3."
+    )
+
+
 def test_no_calibration(model: Any):
     assert refusal(CalibrationError, lambda: tpu.chip.compile(model)) == (
         "calibration is missing: give examples of what the model will see, from which the ranges of its numbers are "

@@ -18,7 +18,7 @@ from anytpu._calls import explain_arguments
 from anytpu.chip import ports
 from anytpu.chip.chip_program import ChipProgram
 from anytpu.chip.compiler import compile_image, largest_batch
-from anytpu.chip.images import check_batch, check_spill
+from anytpu.chip.images import check_batch, check_design, check_spill
 from anytpu.chip.isa.design import TPU_V1, Design
 from anytpu.chip.jobs import ONNX_SUFFIX, OTHER_ROWS, TRACED_ROWS, has_one_size, holds_scales, is_path, program_of
 from anytpu.chip.network import check_network, read
@@ -140,8 +140,7 @@ def _check(activation_bits: Any, method: Any, design: Any, progress: Any) -> Non
         raise SettingError(f"activation_bits must be 8 or 16, not {activation_bits!r}.")
     if method not in ("minmax", "percentile", "mse"):
         raise SettingError(f"method must be 'minmax', 'percentile' or 'mse', not {method!r}.")
-    if not isinstance(design, Design):
-        raise SettingTypeError(f"design must be a chip, tpu.chip.TPU_V1 or a tpu.chip.Design, not {design!r}.")
+    check_design(design)
     if progress is not None and not callable(progress):
         raise SettingTypeError(f"progress must be a function that is given a line, such as print, not {progress!r}.")
 

@@ -37,6 +37,7 @@ from anytpu.chip.network.operations import NONSENSE
 from anytpu.chip.quantized.checking import check_network
 from anytpu.errors import ChipError, ChipFileError, ProgramError
 from anytpu.files.json_text import MAX_JSON_BYTES, check_json, read_json
+from anytpu.files.memory import check_ratio
 from anytpu.program.archive import ArchiveParts, write_parts
 
 SUFFIX = ".tpu"
@@ -80,6 +81,10 @@ def write(path: str | Path, image: Image, network: Network | None = None, spill:
         raise ChipFileError(f"The name of a program for the chip must end in {SUFFIX!r}, unlike {str(path)!r}.")
 
     def check(file_bytes: int) -> None:
+        try:
+            _check_buffer(image, file_bytes)
+        except ChipError as error:
+            raise ChipFileError(f"The program cannot be written. {error} Compile it for a smaller batch.") from error
         for node in (*[service.step for service in image.services], *(network.nodes if network else ())):
             if isinstance(node, HostStep) and (fault := fault_in_size(node, file_bytes, image.batch)) is not None:
                 told = f"The program cannot be written. {fault} Compile it from a Program of a smaller batch."
@@ -162,12 +167,20 @@ def _recall(parts: ArchiveParts, path: Path) -> tuple[Image, Network | None, boo
     records = RecordDecoder(arrays, header["steps"], path.stat().st_size, header["image"]["batch"])
     code = parts.read(_CODE, MAX_PART_BYTES[_CODE])
     image = records.record(Image, header["image"], instructions=decode(code), weights=np.frombuffer(weights, np.uint8))
+    _check_buffer(image, path.stat().st_size)
     described = read_json(parts.read(_NETWORK, MAX_PART_BYTES[_NETWORK]))
     network = None if described is None else records.record(Network, described)
     if network is not None:
         check_network(network, design)
         _check_interface(network, image)
     return image, network, check_spill(header["spill"])
+
+
+def _check_buffer(image: Image, file_bytes: int) -> None:
+    try:
+        check_ratio(file_bytes, image.host_bytes)
+    except ValueError as error:
+        raise ChipError(f"Its host's buffer of {image.host_bytes:,} bytes is too large: {error}.") from error
 
 
 def _check_interface(network: Network, image: Image) -> None:

@@ -35,11 +35,13 @@ class ImageCache:
 
         Raises:
             SettingError: the batch is not a positive integer.
+            SettingTypeError: the design is none.
             ChipError: the image has to be compiled, and there is no network.
             CapacityError: the batch does not fit on the chip.
         """
-        batch, design = self.own.batch if batch is None else batch, design or self.own.design
+        batch, design = self.own.batch if batch is None else batch, self.own.design if design is None else design
         check_batch(batch)
+        check_design(design)
         key = _key(batch, design)
         if key not in self._known:
             # Compile with the rates of `own`: the instructions do not depend on rates, so they are not in the key.
@@ -79,6 +81,12 @@ def check_batch(batch: Any) -> None:
     """Raise `SettingError` unless a batch is a positive integer."""
     if not isinstance(batch, int) or isinstance(batch, bool) or batch < 1:
         raise SettingError(f"batch must be a positive integer, the examples that go through at a time, not {batch!r}.")
+
+
+def check_design(design: Any) -> None:
+    """Raise `SettingTypeError` unless a value is a chip."""
+    if not isinstance(design, Design):
+        raise SettingTypeError(f"design must be a chip, tpu.chip.TPU_V1 or a tpu.chip.Design, not {design!r}.")
 
 
 def path_of(path: str | Path) -> Path:

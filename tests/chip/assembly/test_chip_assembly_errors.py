@@ -74,6 +74,12 @@ REFUSED = [
     (".bacth 4", (1, 1), "there is no directive '.bacth'. Did you mean .batch?"),
     (".batch 0", (1, 8), "examples must be a number from 1 to 4294967295, not 0."),
     (".host_bytes -1", (1, 13), "bytes must be a number from 0 to 1099511627776, not -1."),
+    (
+        ".host_bytes 4294967296",
+        (1, 13),
+        "a host's buffer of 4,294,967,296 bytes is too large: it unpacks from 22 B to 4 GiB, and above 1 GiB a file "
+        "may unpack to 100 times its size.",
+    ),
     (".name mlp", (1, 7), 'text must be a text, like "text", not mlp.'),
     ('.name "mlp', (1, 7), "a text begins here and does not end. It ends with a second quotation mark."),
     ('.name "m\\lp"', (1, 7), 'the text "m\\lp" cannot be read: it is written as in JSON.'),
@@ -121,8 +127,8 @@ REFUSED = [
     (
         ".zero 2147483648",
         (1, 7),
-        "there is no room for 2,147,483,648 bytes of 0: it unpacks from 0 B to 2 GiB, and above 1 GiB a file may "
-        "unpack to 100 times its size.",
+        "there is no room for 2,147,483,648 bytes of 0: it unpacks from 0 B to 2 GiB, and above 1 GiB a file "
+        "may unpack to 100 times its size.",
     ),
     (
         ".zero 32\n.zero 99999999999999",

@@ -14,7 +14,7 @@ from anytpu.chip.checking import check
 from anytpu.chip.graph.nodes import Quantization
 from anytpu.chip.image.image import Binding, Image, Resident, Tag
 from anytpu.errors import ChipError
-from chip_samples import binding, dense_image
+from chip_samples import binding, dense_image, service_image
 from refusals import refusal
 
 TOGETHER = {
@@ -45,6 +45,14 @@ TOGETHER = {
 def test_what_does_not_go_together(name: str):
     text, expected = TOGETHER[name]
     assert refusal(ChipError, check, assemble(".host_bytes 320\n" + text)) == expected
+
+
+def test_a_step_of_the_host_has_its_tensors_as_they_are():
+    image = service_image()
+    other = dataclasses.replace(image.inputs[0], shape=(2, 1, 8))
+    service = dataclasses.replace(image.services[0], inputs=(other,))
+    expected = "Step 0 of the host takes or makes 'x' as another shape or other numbers."
+    assert refusal(ChipError, check, dataclasses.replace(image, services=(service,))) == expected
 
 
 def test_what_does_go_together():

@@ -391,3 +391,15 @@ def test_a_small_file_of_many_instructions_takes_little_memory(tmp_path: Path):
         assert tracemalloc.get_traced_memory()[1] < 30 * 2**20
     finally:
         tracemalloc.stop()
+
+
+def test_the_hosts_buffer_is_bounded_when_written_and_when_read(tmp_path: Path):
+    path = write(tmp_path / "a.tpu", dense_image())
+    with_parts(path, header(path, host_bytes=2**32))
+    said = "ts host's buffer of 4,294,967,296 bytes is too large: it unpacks from"
+    assert said in refusal(path)
+    with pytest.raises(
+        ChipFileError, match=rf"^The program cannot be written\. I{said}.* Compile it for a smaller batch\.$"
+    ):
+        write(tmp_path / "b.tpu", dataclasses.replace(dense_image(), host_bytes=2**32))
+    assert os.listdir(tmp_path) == ["a.tpu"]

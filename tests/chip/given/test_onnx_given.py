@@ -362,3 +362,11 @@ def test_a_file_that_is_no_model(tmp_path: Path):
     path.write_bytes(b"\xff" * 100)
     with pytest.raises(ChipFileError, match=r"'.*mine\.onnx' is no ONNX file \(.*\): export the model again\."):
         tpu.chip.compile(path)
+
+
+def test_a_constant_that_onnx_cannot_compute(tmp_path: Path):
+    nodes, constants = dense(WEIGHTS)
+    nodes[2:3] = [node("Cast", "w", "wd")]
+    path = chip_files.write_float(tmp_path / "mine.onnx", nodes, constants, {"x": (5,)}, {"hd": (4,)})
+    with pytest.raises(ChipFileError, match=r"makes no sense \(ValueError: 'wd': .*\): export the model again\.$"):
+        tpu.chip.compile(path)

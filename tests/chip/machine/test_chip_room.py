@@ -13,13 +13,14 @@ from anytpu.errors import CapacityError
 from refusals import refusal
 
 SCRIPT = """\
+import dataclasses
 import resource
 from anytpu.chip import machine
 from anytpu.chip.assembly import assemble
 from anytpu.errors import CapacityError
 
 resource.setrlimit(resource.RLIMIT_AS, (2**32, 2**32))
-image = assemble('.batch 4096\\n.host_bytes 1099511627776\\nhalt', 'wide')
+image = dataclasses.replace(assemble('.batch 4096\\nhalt', 'wide'), host_bytes=2**40)
 try:
     machine.run(image, {})
 except CapacityError as error:

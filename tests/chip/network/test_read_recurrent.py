@@ -87,13 +87,23 @@ def test_an_embedding_is_looked_up_by_the_host_once():
     assert network.shapes[step.output] == (1, 5, 6)
 
 
-def test_what_is_masked_is_chosen_by_the_host():
-    indices = np.random.default_rng(0).integers(0, 3, (11, 4)).astype(np.int32)
-    network = agrees((4,), layers.Embedding(20, 6, mask_zero=True), layers.LSTM(4), inputs=indices)
-    hosted = {(node.kind, node.why) for node in network.nodes if isinstance(node, HostStep)}
+@pytest.mark.parametrize(
+    "stacked",
+    [
+        pytest.param(lambda: [layers.LSTM(4), layers.Dense(2)], id="LSTM"),
+        pytest.param(lambda: [layers.GRU(4, return_sequences=True, zero_output_for_mask=True)], id="GRU, zeros"),
+        pytest.param(lambda: [layers.Bidirectional(layers.SimpleRNN(3))], id="both directions"),
+    ],
+)
+def test_a_mask_is_made_by_the_host_once_and_chooses_on_the_chip(stacked: Any):
+    inputs = np.random.default_rng(0).integers(1, 20, (11, 6)).astype(np.int32)
+    inputs[np.arange(6) > np.arange(11)[:, None] % 6] = 0
+    network = agrees((6,), layers.Embedding(20, 6, mask_zero=True), *stacked(), inputs=inputs)
+    hosted = Counter((node.kind, node.why) for node in network.nodes if isinstance(node, HostStep))
+    # What is kept and what is replaced have a mask each, of all time steps.
     assert hosted == {
-        ("embedding", "it looks numbers up by an index"),
-        ("select", "it chooses between tensors number by number"),
+        ("embedding", "it looks numbers up by an index"): 1,
+        ("mask", "it works on truth values, once for all time steps"): 2,
     }
 
 

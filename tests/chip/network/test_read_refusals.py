@@ -122,6 +122,12 @@ def test_an_output_whose_batch_is_elsewhere():
     )
 
 
+def test_a_layer_without_numbers():
+    assert refusal(QuantizationError, read, made(lambda state, x: x @ state["w"][:, :0])) == (
+        "The layer 'dot_general' makes no numbers, an array of the shape (8, 0). Leave it out."
+    )
+
+
 def test_a_loop_of_unknown_length():
     def function(state: Any, x: Any) -> Any:
         with jax.named_scope("loop"):

@@ -71,6 +71,10 @@ def _batch(builder: ImageBuilder, line: SourceLine, operands: Operands) -> None:
 
 def _host_bytes(builder: ImageBuilder, line: SourceLine, operands: Operands) -> None:
     builder.host_bytes = _whole(operands, "bytes", 0, MAX_HOST_BYTES)
+    try:
+        check_ratio(builder.text_bytes, builder.host_bytes)
+    except ValueError as error:
+        operands.refuse("bytes", f"a host's buffer of {builder.host_bytes:,} bytes is too large: {error}.")
 
 
 def _design(builder: ImageBuilder, line: SourceLine, operands: Operands) -> None:

@@ -1,6 +1,6 @@
 """`fault_in_bindings`: whether the inputs and outputs of an image are consistent.
 
-Rule: inputs do not overlap in the host's buffer, and each name identifies one tensor.
+Rule: inputs do not overlap in the host's buffer, and each name identifies one tensor, also in the host's steps.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def fault_in_bindings(image: Image) -> str | None:
     return (
         _repeated_name("inputs", image.inputs)
         or _repeated_name("outputs", image.outputs)
-        or _mismatch_of_outputs(image)
+        or _mismatch(image)
         or _overlap_of_inputs(image)
     )
 
@@ -30,13 +30,20 @@ def _repeated_name(what: str, bindings: Sequence[Binding]) -> str | None:
     return None
 
 
-def _mismatch_of_outputs(image: Image) -> str | None:
-    outputs = {binding.tensor: binding for binding in image.outputs}
-    for binding in image.inputs:
-        other = outputs.get(binding.tensor, binding)
-        if (binding.shape, binding.quantization) != (other.shape, other.quantization):
+def _mismatch(image: Image) -> str | None:
+    known = {binding.tensor: binding for binding in image.inputs}
+    for number, service in enumerate(image.services):
+        for binding in (*service.inputs, service.output):
+            if binding is not None and not _is_same(binding, known.setdefault(binding.tensor, binding)):
+                return f"Step {number} of the host takes or makes {binding.tensor!r} as another shape or other numbers."
+    for binding in image.outputs:
+        if not _is_same(binding, known.get(binding.tensor, binding)):
             return f"An input and an output have the name {binding.tensor!r}, and another shape or other numbers."
     return None
+
+
+def _is_same(binding: Binding, other: Binding) -> bool:
+    return (binding.shape, binding.quantization) == (other.shape, other.quantization)
 
 
 def _overlap_of_inputs(image: Image) -> str | None:

@@ -203,7 +203,10 @@ class _OnnxReader:
         ]
         graph = helper.make_graph([made], "constant", inputs, [helper.make_empty_tensor_value_info("result")])
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self._opset)])
-        return ReferenceEvaluator(model).run(None, operands)[0]  # pyright: ignore
+        try:
+            return ReferenceEvaluator(model).run(None, operands)[0]  # pyright: ignore
+        except Exception as error:  # onnx raises any class, also for a missing attribute
+            raise ValueError(f"{node.layer!r:.100}: {_first_line(error)}") from error
 
     def _output(self, given: Any) -> Port:
         self._graph.layer = given.name

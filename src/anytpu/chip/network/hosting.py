@@ -101,6 +101,7 @@ _WHYS = {
     "softmax": "it divides by a sum over channels",
     "log softmax": "it needs a sum over channels",
     "attention": "it multiplies activations with activations, and divides by sums over channels",
+    "mask": "it works on truth values, once for all time steps",
     "select": "it chooses between tensors number by number",
     "layer normalization": "it needs the mean and the variance over channels",
 }
@@ -132,6 +133,8 @@ def kind_of(operations: Sequence[Operation]) -> tuple[str, Operation]:
         return "embedding", main
     if "add" in reducers and {"rsqrt", "sqrt"} & set(names):
         return "layer normalization", main
+    if names[-2:] == ["convert", "broadcast_in_dim"]:
+        return "mask", operations[-1]
     if names[-1] == "select":
         return "select", operations[-1]
     if main.name == "reduce_many":

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from anytpu.chip.network.channel_order import ChannelOrder
+from anytpu.chip.network.masks import Masks
 from anytpu.chip.network.operations import Operation
 from anytpu.chip.network.parsing import TensorType
 
@@ -73,13 +74,15 @@ class Recorder:
     Attributes:
         operations: the operations so far.
         types: type of each value.
+        producers: the operation that makes each value.
     """
 
     def __init__(self):
         self.operations: list[Operation] = []
         self.types: dict[str, TensorType] = {}
-        self._producers: dict[str, Operation] = {}
+        self.producers: dict[str, Operation] = {}
         self._channels = ChannelOrder(self)
+        self._masks = Masks(self)
 
     def input(self, name: str, tensor_type: TensorType) -> Symbol:
         """Declare an input value."""
@@ -122,7 +125,7 @@ class Recorder:
         )
         self.operations.append(operation)
         self.types[result] = result_type
-        self._producers[result] = operation
+        self.producers[result] = operation
         return Symbol(result, result_type.shape, result_type.dtype)
 
     def whole(self, value: Value) -> np.ndarray | Symbol:
@@ -197,9 +200,7 @@ class Recorder:
         return part
 
     def _layer(self, parts: Sequence[np.ndarray | Symbol]) -> str:
-        made = [
-            self._producers[part.name] for part in parts if isinstance(part, Symbol) and part.name in self._producers
-        ]
+        made = [self.producers[part.name] for part in parts if isinstance(part, Symbol) and part.name in self.producers]
         return made[-1].layer if made else ""
 
     def _simpler(
@@ -222,12 +223,12 @@ class Recorder:
 
     def _reshape(self, operands: Sequence[Any], _: Any, result_type: TensorType, layer: str) -> Value | None:
         (source,) = operands
-        before = self._producers.get(source.name)
+        before = self.producers.get(source.name)
         if source.shape == result_type.shape:
             return source
         if before is not None and before.name == "reshape":
             (first,) = before.values
-            return self.record("reshape", [self._symbol(first)], {}, result_type, layer)
+            return self.record("reshape", [self.symbol(first)], {}, result_type, layer)
         return None
 
     def _same_shape(
@@ -245,9 +246,11 @@ class Recorder:
     def _convert(self, operands: Sequence[Any], _attributes: Any, result_type: TensorType, _layer: str) -> Value | None:
         return operands[0] if operands[0].dtype == result_type.dtype else None
 
-    def _select(self, operands: Sequence[Any], _attributes: Any, result_type: TensorType, _layer: str) -> Value | None:
+    def _select(self, operands: Sequence[Any], _attributes: Any, result_type: TensorType, layer: str) -> Value | None:
         which, first, second = operands
-        known = uniform(which) if isinstance(which, np.ndarray) else None
+        if isinstance(which, Symbol):
+            return self._masks.choice(which, first, second, result_type, layer)
+        known = uniform(which)
         chosen = None if known is None else first if known else second
         return chosen if chosen is None or chosen.shape == result_type.shape else None
 
@@ -297,7 +300,8 @@ class Recorder:
         part = self.cut(source, starts, sizes, layer)
         return self.record("reshape", [part], {}, result_type, layer)
 
-    def _symbol(self, name: str) -> Symbol:
+    def symbol(self, name: str) -> Symbol:
+        """Return a value that is recorded."""
         tensor_type = self.types[name]
         assert tensor_type.dtype is not None
         return Symbol(name, tensor_type.shape, tensor_type.dtype)

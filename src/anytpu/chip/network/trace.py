@@ -47,10 +47,15 @@ class OperationTrace:
         """Eliminate dead operations, and propagate the batch axis.
 
         Raises:
-            QuantizationError: a value mixes examples, or has 64-bit or complex numbers.
+            QuantizationError: a value mixes examples, or has no numbers, or 64-bit or complex ones.
         """
         kept = _live(operations, outputs)
         for operation in kept:
+            if 0 in operation.shape:
+                raise QuantizationError(
+                    f"The layer {operation.layer or operation.name!r} makes no numbers, an array of the shape "
+                    f"{operation.shape}. Leave it out."
+                )
             if operation.dtype.name in ("float64", "complex64", "complex128"):
                 raise QuantizationError(
                     f"The layer {operation.layer or operation.name!r} computes with {operation.dtype.name}, and the "

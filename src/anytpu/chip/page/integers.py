@@ -61,7 +61,7 @@ def _one_layer(node: Convolution, network: Network, summary: Summary | None) -> 
     return joined(
         remark(
             f"The integer q stands for (q - zero point) x scale: {count:,} integers in equal steps, and the zero point "
-            "is 0.0. The ranges were observed on your examples."
+            "stands for 0.0. The ranges were observed on your examples."
         ),
         table((name, "smallest", "largest", "scale", "zero point"), rows, "counters", numbers=(1, 2, 3, 4)),
         element("figure", svg.inline(_range(source)), class_="range"),
@@ -117,14 +117,20 @@ def _five_weights(node: Convolution, summary: Summary | None) -> Markup:
     return table(titles, rows, "counters", numbers=(0, 1, 2, 3))
 
 
+def weight_sizes(network: Network | None) -> tuple[int, int] | None:
+    """Return the bytes of the chip's weights as float32 and as they are; None without weights."""
+    before, after = weight_bytes(node for node in (network.nodes if network else ()) if isinstance(node, Convolution))
+    return (before, after) if after else None
+
+
 def _sizes(network: Network) -> str:
-    before, after = weight_bytes(node for node in network.nodes if isinstance(node, Convolution))
-    if not after:
+    sizes = weight_sizes(network)
+    if sizes is None:
         return "The chip holds no weights."
+    before, after = map(units.format_bytes, sizes)
     return (
-        f"The chip's weights take {units.format_bytes(before)} as float32 and {units.format_bytes(after)} here, "
-        f"{before / after:.2f} times smaller: a byte for each weight, and a scale and a bias for each output. For "
-        "Inception, Google gives 91 MB and 23 MB."
+        f"The chip's weights take {before} as float32 and {after} here, {sizes[0] / sizes[1]:.2f} times smaller: a "
+        "byte for each weight, and a scale and a bias for each output. For Inception, Google gives 91 MB and 23 MB."
     )
 
 

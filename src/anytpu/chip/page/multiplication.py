@@ -109,9 +109,9 @@ def _zero(node: Convolution, network: Network) -> str:
     source = network.quantizations[node.inputs[0]]
     zero = source.zero_point
     return (
-        f"A number q that comes in stands for (q - {zero}) x {source.scale:.4g}, so {zero} is 0.0, as in a blank part "
-        "of an input. The cells multiply q itself. What the zero point adds to a sum is known before the run, and the "
-        "bias takes it away."
+        f"A number q that comes in stands for (q - {zero}) x {source.scale:.4g}, so {zero} stands for 0.0, as in a "
+        "blank part of an input. The cells multiply q itself. What the zero point adds to a sum is known before the "
+        "run, and the bias takes it away."
     ).replace("- -", "+ ")
 
 

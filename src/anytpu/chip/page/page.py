@@ -88,7 +88,7 @@ def _header(page: ChipPage) -> Markup:
 
 def _main_figures(page: ChipPage) -> list[tuple[str, str, str]]:
     """Return (subject, figure, explanation) of each main figure that is known."""
-    timing, quality = page.timing, page.summary
+    timing, sizes = page.timing, integers.weight_sizes(page.network)
     shown = []
     if timing.cycles:
         rate = units.format_rate(timing.examples_per_s, "examples")
@@ -98,10 +98,10 @@ def _main_figures(page: ChipPage) -> list[tuple[str, str, str]]:
             ("Predicted rate", rate, f"on one of {timing.design.dies} chips"),
             ("Predicted TOPS", f"{timing.ops_per_s / 1e12:.3g}", f"{share} of the peak"),
         ]
-    if quality is not None and quality.quantized_bytes:
-        smaller = quality.float_bytes / quality.quantized_bytes
-        why = f"{units.format_bytes(quality.float_bytes)} as float32, {smaller:.2f} times smaller"
-        shown.append(("Weights", units.format_bytes(quality.quantized_bytes), why))
+    if sizes is not None:
+        before, after = map(units.format_bytes, sizes)
+        why = f"{before} as float32, {sizes[0] / sizes[1]:.2f} times smaller"
+        shown.append(("Weights of the chip", after, why))
     return shown
 
 
