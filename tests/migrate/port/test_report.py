@@ -46,3 +46,14 @@ def test_summary():
     )
     assert summary(5, 4, 0, True, (1, 1, 1, 1)).endswith("; 1 ran, 1 did not run, 1 had not ended, 1 only imported")
     assert summary(1, 0, 1, written=False) == "0 of 1 program would change; 1 place is left to port by hand"
+
+
+def test_equal_advice_stands_once():
+    findings = [Finding(1, "a", "leave out"), Finding(2, "b", "other"), Finding(3, "c", "leave out")]
+    assert finding_lines(findings) == [
+        "  line 1  a",
+        "  line 3  c",
+        "          leave out",
+        "  line 2  b",
+        "          other",
+    ]

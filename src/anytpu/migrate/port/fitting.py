@@ -57,7 +57,10 @@ def fit_arguments(
     before = old_api.parameters(old) if old is not None else None
     after = known.declared(new) if new is not None else None
     accepted = accepted or (known.parameters(new) if new is not None else None)
-    positions, new_positions = names_by_position(before), names_by_position(after)
+    new_positions = names_by_position(after)
+    # Keras 2 took `add_weight((3,), name="w")`, too: a name that is passed by keyword is no position.
+    by_name = {keyword_of(argument) for argument in call.args}
+    positions = [name for name in names_by_position(before) if name not in by_name]
     fitting = {old: new for old, new in keywords.items() if new is None or accepted is None or new in accepted}
     renamed = {**keywords, **_renamed(before, after), **fitting}
     is_moved = before is None

@@ -42,10 +42,10 @@ def print_diff(console: Console, lines: Iterable[str]) -> None:
 
 
 def finding_lines(findings: Sequence[Finding], width: int = 80) -> list[str]:
-    """Return findings, each with its line, the old code, and the advice below it.
+    """Return findings, each with its line and the old code; advice stands once, below its last place.
 
     Args:
-        findings: the findings to show.
+        findings: the findings to show; those of equal advice are shown together, where the first of them is.
         width: columns of the terminal.
 
     Example:
@@ -55,10 +55,14 @@ def finding_lines(findings: Sequence[Finding], width: int = 80) -> list[str]:
     """
     digits = max((len(str(finding.line)) for finding in findings), default=1)
     lines = []
+    equal: dict[str, list[Finding]] = {}
     for finding in findings:
+        equal.setdefault(finding.advice, []).append(finding)
+    for finding in (finding for places in equal.values() for finding in places):
         start = f"  {f'cell {finding.cell}, ' if finding.cell else ''}line {finding.line:>{digits}}  "
         old = finding.old if len(finding.old) <= _MAX_OLD else f"{finding.old[: _MAX_OLD - 3]}..."
-        lines += [f"{start}{old}", *hang(" " * len(start), finding.advice, width)]
+        is_last = finding is equal[finding.advice][-1]
+        lines += [f"{start}{old}", *(hang(" " * len(start), finding.advice, width) if is_last else ())]
     return lines
 
 
