@@ -82,6 +82,6 @@ def as_matrices(left: Array, right: Array, **parameters: Any) -> Array:
     if not batch:
         matrices = [matrix[0] for matrix in matrices]
     axis, batched = ((1,), (0,)) if batch else ((0,), ())
-    numbers = (axis, axis), (batched, batched)
-    product = lax.dot_general(*matrices, **parameters | {"dimension_numbers": numbers})
+    parameters["dimension_numbers"] = (axis, axis), (batched, batched)
+    product = lax.dot_general(matrices[0], matrices[1], **parameters)
     return product.reshape(*outer, *free[0], *free[1])
