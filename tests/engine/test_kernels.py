@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-from anytpu.engine.kernels import fast_kernels, fuse_other_sums, is_small
+from anytpu.engine.kernels import fast_kernels, fuse_other_sums
+from anytpu.engine.products import is_small
 from engine.kernel_switch import compiled
 
 
@@ -72,6 +73,50 @@ def test_any_axes(axes):
     got, want = (compiled(dot, left, right, fast=fast) for fast in (True, False))
     assert got.shape == want.shape
     np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "kept", "over"),
+    [
+        ((3, 5, 7), (3, 5, 11), 0, 2),
+        ((3, 5, 7, 2), (3, 5), 0, 2),
+        ((2, 3, 1, 7), (2, 3, 1, 4, 6), 1, 2),
+        ((2, 3, 5, 4), (2, 3, 5, 4), 1, 3),
+        ((2, 0, 5, 4), (2, 0, 5, 3), 1, 2),
+        ((2, 3, 4, 5, 6), (2, 3, 4, 5), 2, 2),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_sums_over_several_leading_axes_are_products_of_matrices(left, right, kept, over, dtype):
+    batch, summed = tuple(range(kept)), tuple(range(kept, kept + over))
+    numbers = (summed, summed), (batch, batch)
+
+    def train(left, right):
+        dot = lambda a, b: lax.dot_general(a, b, numbers, preferred_element_type="float32")  # noqa: E731
+        result, pull = jax.vjp(dot, left, right)
+        return result, pull(jnp.cos(result))
+
+    left, right = arrays(left, right, dtype=dtype)
+    got, want = (jax.tree.leaves(compiled(train, left, right, fast=fast)) for fast in (True, False))
+    for ours, own in zip(got, want, strict=True):
+        assert (ours.shape, ours.dtype) == (own.shape, own.dtype)
+        tolerance = 1e-5 if ours.dtype == "float32" else 2e-2
+        np.testing.assert_allclose(ours.astype("float32"), own.astype("float32"), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("replicas", [None, 4])
+def test_the_gradient_of_a_layers_weights_copies_no_operand(replicas):
+    rows = [jax.ShapeDtypeStruct((4 if replicas else 1, 16, 64, size), jnp.float32) for size in (128, 256)]
+
+    def gradient(x, slopes):
+        back = lambda x, slopes: jax.vjp(lambda weights: x @ weights, jnp.zeros((128, 256)))[1](slopes)[0]  # noqa: E731
+        return jax.vmap(back)(x, slopes) if replicas else back(x[0], slopes[0])
+
+    with fast_kernels():
+        text = str(jax.jit(gradient).lower(*rows).as_text())
+    products = re.findall(r"dot_general .*contracting_dims = \[(.*?)\] x \[(.*?)\]", text)
+    assert products == [("1", "1") if replicas else ("0", "0")]
 
 
 def test_a_product_becomes_sums_inside_the_switch_only():

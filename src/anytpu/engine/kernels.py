@@ -4,10 +4,6 @@ Idea: convolutions, gradients of max pooling and small products are rewritten wh
 after differentiation and batching. LSTMs, GRUs and the statistics of batch normalization are replaced at the functions
 of the backend that Keras calls. One switch controls all of them.
 
-A product with a vector of about a thousand multiplications is lowered as a sum. XLA:CPU runs a matrix product as a
-library call, and fuses nothing with it; the call takes longer than the arithmetic. XLA fuses a sum with the operations
-around it. So a training step of a small network on one example takes half as long.
-
 A large sum of gradients that matrix products read is computed once. XLA:CPU fuses the sums with each of their uses, as
 deep as they go. So each layer of a deep residual network computed the gradients of all layers behind it again. That
 took half of the time of a GPT of four layers. XLA respects no barrier here, but it fuses nothing with a call.
@@ -22,13 +18,11 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
-import math
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax import Array, lax
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.core.primitives import add_jaxvals_p
@@ -43,12 +37,10 @@ from anytpu.engine.foreign import foreign_kernels
 from anytpu.engine.gru import gru
 from anytpu.engine.lstm import lstm
 from anytpu.engine.pooling import pool_gradient, takes_pool_gradient
+from anytpu.engine.products import as_matrices, as_sum, has_leading_sums, is_small
 
 _MAPPED_BYTES = 2**25
 """Minimum size of an allocation for which glibc maps memory, and returns it to the system when it is freed."""
-
-MAX_MULTIPLICATIONS = 5 * 256
-"""Maximum number of multiplications of a product lowered as a sum; above it the library is up to ten times faster."""
 
 MIN_GRADIENT_ELEMENTS = 2**14
 """Minimum size of a sum of gradients that is computed once; a smaller one stays in the processor's first cache."""
@@ -154,11 +146,13 @@ def _lower_convolution(plain: Any, context: Any, image: Any, kernel: Any, **para
 
 
 def _lower_product(plain: Any, context: Any, left: Any, right: Any, **parameters: Any) -> Any:
-    """Lower a matrix product: as a sum if it is small, or by JAX's rule."""
+    """Lower a matrix product: as a sum if it is small, as one of plain matrices, or by JAX's rule."""
     operands = context.avals_in
-    if not (_ON.get() and is_small(operands[0], operands[1], parameters)):
-        return plain(context, left, right, **parameters)
-    return _lower_as(as_sum, parameters, context, left, right)
+    if _ON.get() and is_small(operands[0], operands[1], parameters):
+        return _lower_as(as_sum, parameters, context, left, right)
+    if _ON.get() and has_leading_sums(parameters):
+        return _lower_as(as_matrices, parameters, context, left, right)
+    return plain(context, left, right, **parameters)
 
 
 def _lower_pool_gradient(plain: Any, context: Any, gradient: Any, image: Any, **parameters: Any) -> Any:
@@ -194,37 +188,3 @@ def _lower_as(function: Callable[..., Array], parameters: dict[str, Any], contex
     """Lower an operation as a function of JAX's operations with the same parameters."""
     lower: Any = mlir.lower_fun(functools.partial(function, **parameters), multiple_results=False)
     return lower(context, *operands)
-
-
-def is_small(left: Any, right: Any, parameters: dict[str, Any]) -> bool:
-    """Return whether a product is faster as a sum. Batched products and half precision are not.
-
-    Args:
-        left: left operand, or an object with its shape and dtype.
-        right: right operand, or an object with its shape and dtype.
-        parameters: parameters of `jax.lax.dot_general_p`.
-    """
-    (over_left, over_right), (batch, _) = parameters["dimension_numbers"]
-    if batch or left.dtype != right.dtype or left.dtype not in (jnp.float32, jnp.float64):
-        return False
-    result_dtype = parameters["preferred_element_type"]
-    if result_dtype is not None and result_dtype != left.dtype:
-        return False
-    depth = math.prod(left.shape[axis] for axis in over_left)
-    rows = math.prod(left.shape) // max(1, depth)
-    columns = math.prod(right.shape[axis] for axis in range(len(right.shape)) if axis not in over_right)
-    return min(rows, columns, depth) == 1 and 0 < rows * columns * depth <= MAX_MULTIPLICATIONS
-
-
-def as_sum(left: Array, right: Array, **parameters: Any) -> Array:
-    """Compute `jax.lax.dot_general_p` with these parameters by a broadcast multiplication and a sum."""
-    (over_left, over_right), _ = parameters["dimension_numbers"]
-    free_left = [axis for axis in range(left.ndim) if axis not in over_left]
-    free_right = [axis for axis in range(right.ndim) if axis not in over_right]
-    # Contracted axes first, then the free axes of the left, then those of the right.
-    left = jnp.transpose(left, (*over_left, *free_left))
-    right = jnp.transpose(right, (*over_right, *free_right))
-    left = left.reshape(left.shape + (1,) * len(free_right))
-    contracted = right.shape[: len(over_right)]
-    right = right.reshape(contracted + (1,) * len(free_left) + right.shape[len(over_right) :])
-    return jnp.sum(left * right, range(len(contracted)))
