@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import keras
 import numpy as np
@@ -29,7 +30,8 @@ class Epochs(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         if self.compares:
-            assert logs == {name: float(value) for name, value in self.model.get_metrics_result().items()}
+            model: Any = self.model
+            assert logs == {name: float(value) for name, value in model.get_metrics_result().items()}
 
 
 @pytest.fixture
@@ -115,7 +117,8 @@ class Changes(keras.callbacks.Callback):
     """Changes a metric after the last step of an epoch."""
 
     def on_train_batch_end(self, batch, logs=None):
-        self.model.metrics[0].update_state(5.0)
+        model: Any = self.model
+        model.metrics[0].update_state(5.0)
 
 
 @pytest.mark.parametrize(
