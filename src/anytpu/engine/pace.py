@@ -1,7 +1,8 @@
 """The choice of the number of steps in the next call.
 
 Idea: each call has a fixed cost on the host, so more steps per call are faster. But progress appears only between
-calls, and Ctrl-C waits for the running call. A call should last at most half a second. The target is a quarter, because
+calls, and Ctrl-C waits for the one or two that run. A call should last at most half a second. The target is a quarter,
+because
 a step may take longer in this call than in the previous one.
 
 Rule: the number of steps in a call never changes the results, so it may depend on the clock. Several hosts must make
