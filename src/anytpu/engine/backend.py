@@ -20,7 +20,10 @@ import weakref
 from importlib.metadata import entry_points
 from typing import Any, Literal
 
+import jax
+
 from anytpu import _env
+from anytpu.engine.handles import later_arrays
 from anytpu.engine.hosts import ONE_HOST, Hosts
 from anytpu.errors import BackendError
 from anytpu.program.program import Layout, Program, Tree
@@ -167,12 +170,13 @@ class Backend(abc.ABC):
         """
 
     def get_later(self, tree: Tree) -> Tree:
-        """Return arrays that may still be computed or on their way: NumPy and `float` wait for them.
+        """Return arrays that may still be computed or on their way: NumPy and `float` wait for all of them.
 
         Raises:
             BackendError: (when they are read) a call that computes them failed.
         """
-        return self.get(tree)
+        leaves, form = jax.tree.flatten(tree)
+        return form.unflatten(later_arrays(len(leaves), lambda: self.get(leaves)))
 
     @abc.abstractmethod
     def is_ready(self, tree: Tree) -> bool:

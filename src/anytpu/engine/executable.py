@@ -81,7 +81,12 @@ class CompiledExecutable(Executable):
         try:
             return self._compiled(*arguments)
         except jax.errors.JaxRuntimeError as error:
-            raise BackendError(_failure_text(str(error))) from error
+            raise _failed(error) from error
+
+
+def is_canonical(leaf: Any) -> bool:
+    """Return whether a leaf is a NumPy array with a dtype that JAX keeps."""
+    return isinstance(leaf, np.ndarray) and jax.dtypes.canonicalize_dtype(leaf.dtype) == leaf.dtype
 
 
 def is_ready(tree: Tree) -> bool:
@@ -102,12 +107,24 @@ def wait(tree: Tree) -> None:
     try:
         jax.block_until_ready(tree)
     except jax.errors.JaxRuntimeError as error:
-        raise BackendError(_failure_text(str(error))) from error
+        raise _failed(error) from error
 
 
-def _failure_text(reason: str) -> str:
-    first_line = next(iter(reason.strip().splitlines()), "")
-    return (
+def fetch(tree: Tree) -> None:
+    """Transfer all arrays of a tree to the host together: NumPy reads each of them without waiting afterwards.
+
+    Raises:
+        BackendError: a call failed that computes one of them.
+    """
+    try:
+        jax.device_get(tree)
+    except jax.errors.JaxRuntimeError as error:
+        raise _failed(error) from error
+
+
+def _failed(error: Exception) -> BackendError:
+    first_line = next(iter(str(error).strip().splitlines()), "")
+    return BackendError(
         f"the call of a compiled program failed: XLA reports {first_line!r}. The state passed to this call is lost: "
         "load saved weights into the model before you continue"
     )

@@ -150,9 +150,9 @@ class ResidentArrays:
             self._handles = jax.tree.map(self.backend.put, jax.tree.map(self._padded_copy, self.arrays), layouts)
         return self._handles
 
-    def put_indices(self, indices: np.ndarray) -> Any:
-        """Put the row indices of some steps, `(steps, rows)`, and return their handle."""
-        put = self.backend.put_once if len(indices) == 1 else self.backend.put
+    def put_indices(self, indices: np.ndarray, once: bool = True) -> Any:
+        """Put the row indices of some steps, `(steps, rows)`, for one call or for many, and return their handle."""
+        put = self.backend.put_once if once else self.backend.put
         return put(indices, self._layouts(indices.shape[1])[1])
 
     def stack_on_host(self, rows: np.ndarray) -> Tree:
@@ -189,6 +189,7 @@ class RowSource(FeedSource):
     """A pass over resident arrays, as the row indices of each batch.
 
     The row indices of full batches are transferred in chunks of `capacity` batches, and a chunk serves several calls.
+    Its first call takes it along, and is mostly its only one. It is transferred for the second while the first runs.
 
     Args:
         data: the resident arrays.
@@ -240,6 +241,8 @@ class RowSource(FeedSource):
             assert self._rows is not None
             end = min((index + 1) * capacity, self.full_steps())
             self._chunk = (index, self._put(self._rows[index * capacity : end], capacity))
+        elif isinstance(self._chunk[1], np.ndarray):
+            self._chunk = (index, self.data.put_indices(self._chunk[1], once=False))
         return self._chunk[1]
 
     def single(self, step: int) -> Any:

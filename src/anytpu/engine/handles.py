@@ -5,7 +5,12 @@ Rule: only a backend opens a handle (`value_of`). A call invalidates the handles
 
 from __future__ import annotations
 
+import functools
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, final
+
+import numpy as np
 
 from anytpu.errors import HandleError
 
@@ -58,3 +63,36 @@ def value_of(handle: Any) -> Any:
 def consume(handle: Handle) -> None:
     """Invalidate a handle."""
     object.__setattr__(handle, "_reference", None)
+
+
+@final
+class LaterArray:
+    """A small array that may still be on its way; whoever reads it waits, and gets the error of its call.
+
+    Args:
+        read: waits for the value, and returns it.
+    """
+
+    __slots__ = ("_read",)
+
+    def __init__(self, read: Callable[[], Any]) -> None:
+        self._read = read
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self._read(), dtype=dtype, copy=copy)
+
+    def __float__(self) -> float:
+        return float(np.asarray(self))
+
+
+def later_arrays(count: int, read: Callable[[], Sequence[Any]]) -> list[LaterArray]:
+    """Return arrays whose values `read` returns, all of them when the first is read, in whatever thread."""
+    lock, values = threading.Lock(), []
+
+    def value(index: int) -> Any:
+        with lock:
+            if not values:
+                values.extend(read())
+            return values[index]
+
+    return [LaterArray(functools.partial(value, index)) for index in range(count)]

@@ -30,7 +30,7 @@ from jax.extend.core import ClosedJaxpr
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from anytpu.engine.backend import Backend, Executable, Loop
-from anytpu.engine.executable import CompiledExecutable, is_ready, wait
+from anytpu.engine.executable import CompiledExecutable, is_canonical, is_ready, wait
 from anytpu.engine.hosts import hosts_of
 from anytpu.engine.joint_sums import with_joint_sums
 from anytpu.engine.loop import Step, cut_padding, feed_specs, make_loop, trace_step, with_checked_state
@@ -83,9 +83,22 @@ class LocalBackend(Backend):
             return jax.device_put(padded, sharding)
         return jax.tree.map(lambda leaf: self._put_own_part(leaf, sharding), padded)
 
+    def put_once(self, tree: Tree, layout: Layout) -> Tree:
+        """Return NumPy arrays unchanged if one host has all cores and they divide them: a call takes them along."""
+        pieces = layout.pieces(len(self._cores)).items()
+
+        def travels(leaf: Any) -> bool:
+            return self.hosts.is_alone and is_canonical(leaf) and all(leaf.shape[a] % n == 0 for a, n in pieces)
+
+        return jax.tree.map(lambda leaf: leaf if travels(leaf) else self.put(leaf, layout), tree)
+
     def get(self, tree: Tree) -> Tree:
         """Return the arrays themselves; on several hosts whole copies, which this host can read alone."""
         return tree if self.hosts.is_alone else jax.tree.map(self._whole, tree)
+
+    def get_later(self, tree: Tree) -> Tree:
+        """Return what `get` does, whose arrays are perhaps still being computed."""
+        return self.get(tree)
 
     def is_ready(self, tree: Tree) -> bool:
         """Return whether JAX has computed the arrays."""

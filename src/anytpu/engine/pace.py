@@ -1,7 +1,8 @@
 """The choice of the number of steps in the next call.
 
 Idea: each call has a fixed cost on the host, so more steps per call are faster. But progress appears only between
-calls, and Ctrl-C waits for the running call. A call should last at most half a second. The target is a quarter, because
+calls, and Ctrl-C waits for the one or two that run. A call should last at most half a second. The target is a quarter,
+because
 a step may take longer in this call than in the previous one.
 
 Rule: the number of steps in a call never changes the results, so it may depend on the clock. Several hosts must make
@@ -12,8 +13,12 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
 
 from anytpu.engine.backend import Backend
+from anytpu.errors import BackendError
 from anytpu.program.program import Tree
 
 _TARGET_S = 0.25
@@ -65,13 +70,11 @@ class CallPace:
 
 
 class CallWatch:
-    """Measures the duration of calls, while the host prepares the next one.
-
-    The host waits for each call just before it starts the next one, so it prepares batches while a call runs.
-    """
+    """Measures the duration of calls, while the host prepares and starts the next ones."""
 
     def __init__(self) -> None:
-        self._call: tuple[CallPace, int, float, Tree] | None = None
+        self._calls: deque[tuple[CallPace, int, float, Tree]] = deque()
+        self._ended_s = 0.0
 
     def started(self, pace: CallPace, steps: int, began_s: float, results: Tree) -> None:
         """Record the start of a call.
@@ -82,18 +85,37 @@ class CallWatch:
             began_s: start time in seconds, from `time.perf_counter`.
             results: handles of the results.
         """
-        self._call = pace, steps, began_s, results
+        self._calls.append((pace, steps, began_s, results))
 
-    def wait(self, backend: Backend) -> None:
-        """Wait for the last started call and report its duration, unless `wait` has already done so."""
-        if self._call is None:
-            return
-        pace, steps, began_s, results = self._call
-        self._call = None
-        # A call that ended before this point took less time than the clock shows: the duration is an upper bound.
-        waits = not backend.is_ready(results)
-        backend.wait(results)
-        duration_s = time.perf_counter() - began_s
+    def wait(self, backend: Backend, running: int = 0) -> None:
+        """Wait until at most `running` of the started calls still run, and report the durations of the others.
+
+        Raises:
+            BackendError: a call failed, and with it those that were started after it.
+        """
+        while len(self._calls) > running:
+            pace, steps, began_s, results = self._calls.popleft()
+            # A call that ended before this point took less time than the clock shows: the duration is an upper bound.
+            waits = not backend.is_ready(results)
+            try:
+                backend.wait(results)
+            except BackendError:
+                self._calls.clear()
+                raise
+            self._report(backend, pace, steps, began_s, waits)
+
+    def read(self, backend: Backend, read: Callable[[], Any]) -> None:
+        """Call `read`, which waits for the newest call, and report the started calls of its pace as one."""
+        waits = bool(self._calls) and not backend.is_ready(self._calls[-1][3])
+        calls, self._calls = self._calls, deque()
+        read()
+        if calls:
+            same = [call for call in calls if call[0] is calls[-1][0]]
+            self._report(backend, same[0][0], sum(call[1] for call in same), same[0][2], waits)
+
+    def _report(self, backend: Backend, pace: CallPace, steps: int, began_s: float, waits: bool) -> None:
+        # A call begins when it is started, or when the one before it ends.
+        began_s, self._ended_s = max(began_s, self._ended_s), time.perf_counter()
         if pace.fixed is None:
-            agreed = backend.hosts.agree_on_duration(duration_s, waits)
+            agreed = backend.hosts.agree_on_duration(self._ended_s - began_s, waits)
             pace.measured(steps, agreed.duration_s, is_exact=agreed.is_exact)

@@ -18,7 +18,7 @@ import numpy as np
 
 from anytpu import _env
 from anytpu.engine.backend import Backend, Executable, Loop
-from anytpu.engine.executable import CompiledExecutable, is_ready, wait
+from anytpu.engine.executable import CompiledExecutable, is_canonical, is_ready, wait
 from anytpu.engine.kernels import fast_kernels, fuse_other_sums, prepare_memory
 from anytpu.engine.loop import feed_specs, make_loop, with_checked_state
 from anytpu.engine.numerics import apply_numerics
@@ -67,10 +67,14 @@ class VirtualBackend(Backend):
 
     def put_once(self, tree: Tree, layout: Layout) -> Tree:
         """Return NumPy arrays unchanged: a call accepts them, which is faster than a conversion to JAX arrays."""
-        return jax.tree.map(lambda leaf: leaf if _is_canonical(leaf) else self._put(leaf), tree)
+        return jax.tree.map(lambda leaf: leaf if is_canonical(leaf) else self._put(leaf), tree)
 
     def get(self, tree: Tree) -> Tree:
         """Return the arrays themselves."""
+        return tree
+
+    def get_later(self, tree: Tree) -> Tree:
+        """Return the arrays themselves, perhaps still being computed."""
         return tree
 
     def is_ready(self, tree: Tree) -> bool:
@@ -120,8 +124,3 @@ def _compile(lowered: jax.stages.Lowered) -> CompiledExecutable:
     executable = CompiledExecutable(lowered)
     prepare_memory(executable.temporary_bytes)
     return executable
-
-
-def _is_canonical(leaf: Any) -> bool:
-    """Return whether a leaf is a NumPy array with a dtype that JAX keeps."""
-    return isinstance(leaf, np.ndarray) and jax.dtypes.canonicalize_dtype(leaf.dtype) == leaf.dtype

@@ -324,8 +324,10 @@ def _take_variable(backend: Backend, holder: Holder | None, variable: Any, layou
 
 
 def _put(backend: Backend, value: Any, layout: Layout) -> Any:
-    """Put a copy of a value on a backend. Small values take a faster path: each call has many, from reset metrics."""
-    if isinstance(value, jax.Array) and value.nbytes <= _SMALL_BYTES and value.is_fully_addressable:
+    """Put a copy of a value on a backend. A call takes small values on the host along: it has many, from resets."""
+    is_small = isinstance(value, jax.Array) and value.nbytes <= _SMALL_BYTES and value.is_fully_addressable
+    # To read an accelerator's array the host would wait for it.
+    if is_small and all(device.platform == "cpu" for device in value.devices()):
         return backend.put_once(np.array(value), layout)
     return backend.put(jnp.array(value, copy=True), layout)
 

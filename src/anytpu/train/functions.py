@@ -67,10 +67,7 @@ def _logging(mode: str) -> Callable[[Trainer], Callable]:
             if isinstance(group, PastSteps):
                 trainer.newest_logs = group.logs
                 return group.logs, state
-            logs = trainer.later(trainer.run(mode, group)[-1].last)
-            if mode == "train":
-                trainer.newest_logs = logs
-            return logs, state
+            return trainer.later(mode, trainer.run(mode, group)[-1].last), state
 
         return step_function
 
@@ -135,22 +132,45 @@ def _syncer(trainer_of: TrainerOf) -> Callable:
 def _results(trainer_of: TrainerOf) -> Callable:
     """Wrap Keras's choice of the logs of an epoch: the results of the metrics, if these have the names of the logs.
 
+    Keras computes each result from the metric's variables, with transfers and calls of its own. Where the last step has
+    returned the same results, its logs are taken. All are fetched together.
+
     A step may return a log with the name of a mean that it has not updated, such as "loss". The mean is 0 then, and the
     log is what the step returned.
     """
 
     def wrap(original: Callable) -> Callable:
         def wrapper(self: Any, logs: Any) -> Any:
-            results = original(self, logs)
-            if trainer_of(self) is None or results is logs:
-                return results
-            means = [metric for metric in self.metrics if isinstance(metric, keras.metrics.Mean)]
-            unused = [mean.name for mean in means if mean.name in logs and not np.asarray(mean.count.value)]
-            return {**results, **{name: logs[name] for name in unused}}
+            trainer = trainer_of(self)
+            if trainer is None:
+                return original(self, logs)
+            results = logs if trainer.are_newest(logs) and _are_results(self) else original(self, logs)
+            if results is not logs:
+                means = [metric for metric in self.metrics if isinstance(metric, keras.metrics.Mean)]
+                unused = [mean.name for mean in means if mean.name in logs and not np.asarray(mean.count.value)]
+                results = {**results, **{name: logs[name] for name in unused}}
+            return trainer.fetched(results)
 
         return wrapper
 
     return wrap
+
+
+_STEPS = ("train_step", "test_step", "compute_metrics", "get_metrics_result", "_update_metrics_variables")
+_EXACT = tuple(
+    owner.result for owner in (keras.metrics.Mean, keras.metrics.Precision, keras.metrics.Recall, keras.metrics.Sum)
+)
+"""Results of at most an addition and a division: they have the same bits within a compiled step and outside of it."""
+
+
+def _are_results(model: Any) -> bool:
+    """Return whether the logs of a step are the results of the metrics after it: the model's class leaves both."""
+    base = _keras.jax_trainer_module().JAXTrainer
+    if any(name in vars(model) or getattr(type(model), name) is not getattr(base, name) for name in _STEPS):
+        return False
+    compiled = _keras.compiled_metrics(model)
+    parts = [part for metric in model.metrics for part in (metric.metrics if metric is compiled else [metric])]
+    return all(type(part).result in _EXACT and "result" not in vars(part) for part in parts)
 
 
 _MODES = {"train_on_batch": "train", "test_on_batch": "test", "predict_on_batch": "predict"}

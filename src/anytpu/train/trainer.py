@@ -25,6 +25,7 @@ import jax
 import numpy as np
 
 from anytpu.engine.backend import Backend, Executable, Loop, StepResults
+from anytpu.engine.executable import fetch
 from anytpu.engine.feeds import BUFFER_BYTES, MAX_STEPS, FeedSegment, LayoutOf, StepGroup, one_batch
 from anytpu.engine.interrupts import deferred_interrupts
 from anytpu.engine.pace import CallPace, CallWatch
@@ -95,8 +96,9 @@ class Trainer:
         self.checkpoints: FitReports | None = None
         """The checkpoints of the fit that runs, or None."""
         self.newest_logs: Tree = None
-        self._logs: Tree = None
         """Logs of the newest training call, perhaps still being computed."""
+        self._logs: Tree = None
+        self._newest_of_any: Tree = None
         self.input_shares: list[float] = []
         """For each epoch of the newest fit, the share of time that the device waited for batches, from 0 to 1."""
         self.notices: list[str] | None = None
@@ -120,6 +122,7 @@ class Trainer:
         self._output_bytes: dict[tuple, int] = {}
         self._last: tuple[tuple, _Compiled] | None = None
         self._watch = CallWatch()
+        self._ahead = 0
         self._skips: SkippedSteps | None = None
         self._initial_epoch = 0
         self._epoch = 1
@@ -259,10 +262,26 @@ class Trainer:
         if notice and self.notices is not None:
             self.notices.append(f"anytpu: {notice.format(epoch=self._epoch)}")
 
-    def later(self, logs: Tree) -> Tree:
+    def later(self, mode: str, logs: Tree) -> Tree:
         """Return the logs of a call, which may still be on their way; `wait_for_logs` raises the errors of the call."""
-        self._logs = self.backend.get_later(logs)
+        self._logs = self._newest_of_any = self.backend.get_later(logs)
+        if mode == "train":
+            self.newest_logs = self._logs
         return self._logs
+
+    def are_newest(self, logs: Tree) -> bool:
+        """Return whether logs are those of the newest call, and no variable was read or written since."""
+        live = self._live
+        return live is not None and logs is self._newest_of_any and not live.holder.touched and self.on_nan != "skip"
+
+    def fetched(self, logs: Tree) -> Tree:
+        """Return logs of the newest call, or results computed from it, after a transfer of all of them.
+
+        Raises:
+            BackendError: the call failed.
+        """
+        self._watch.read(self.backend, lambda: fetch(logs))
+        return logs
 
     def wait_for_logs(self) -> None:
         """Wait for the logs of the newest call if they come over a network: Keras hides errors of reading them.
@@ -296,8 +315,9 @@ class Trainer:
         executable, layouts = self._executable(mode, segment)
         if self.strategy.strict:
             checks.check_strict(self.strategy, jax.tree.leaves(segment.batch)[0].shape[0])
-        # 2. Wait for the previous call, then start this one. The host has prepared its feed meanwhile.
-        self._watch.wait(self.backend)
+        # 2. Start the call while the previous one runs, so that no device waits for the host. The one before must have
+        # ended. A step without outputs is waited for by its state, which this call consumes.
+        self._watch.wait(self.backend, self._ahead)
         began_s = time.perf_counter()
         # The call consumes its input state. Until the new handles are stored, no interrupt or other thread may see it.
         with deferred_interrupts(), self._lock:
@@ -385,8 +405,8 @@ class Trainer:
         pace = self._pace(mode)
         if pace.fixed is not None or segment.loop.capacity == 1:
             return
-        outputs = results.last if jax.tree.leaves(results.last) else results.state
-        self._watch.started(pace, segment.count, began_s, outputs)
+        self._ahead = 1 if jax.tree.leaves(results.last) else 0
+        self._watch.started(pace, segment.count, began_s, results.last if self._ahead else results.state)
         if pace.is_measuring:
             self._watch.wait(self.backend)
 

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from anytpu.engine.backend import Backend, Executable, Loop, StepResults
-from anytpu.engine.handles import Handle, consume, value_of
+from anytpu.engine.handles import Handle, consume, later_arrays, value_of
 from anytpu.errors import HandleError, WorkerError
 from anytpu.program.program import Layout, Program, Tree
 from anytpu.system.chips import CHIPS
@@ -110,8 +110,7 @@ class _Fetch:
     """A request for the values of arrays, and of their siblings."""
 
     def __init__(self, session: Session, arrays: list[RemoteArray]) -> None:
-        self._session, self._lock = session, threading.Lock()
-        self._values: dict[RemoteArray, Any] = {}
+        self._session = session
         # Under the lock, because a call that another thread sends meanwhile may consume a sibling.
         with session.order:
             self._siblings = {sibling for array in arrays for sibling in array.siblings if sibling.value is None}
@@ -120,33 +119,10 @@ class _Fetch:
 
     def values(self) -> dict[RemoteArray, Any]:
         """Wait for the values of the arrays, and return them; the siblings keep theirs."""
-        with self._lock:
-            if not self._values:
-                contents = content_of(self._session.store, self.operation)
-                self._values = dict(zip(self._asked, contents, strict=True))
-                for sibling in self._siblings:
-                    sibling.value = self._values[sibling]
-            return self._values
-
-
-@final
-class LaterArray:
-    """A small array that may still be on its way; whoever reads it waits, and gets the error of its call."""
-
-    __slots__ = ("_array", "_fetch")
-
-    def __init__(self, fetch: _Fetch, array: RemoteArray) -> None:
-        self._fetch, self._array = fetch, array
-
-    def is_ready(self) -> bool:
-        """Return whether the array is here."""
-        return self._fetch.operation.is_done
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.array(self._fetch.values()[self._array], dtype=dtype, copy=copy)
-
-    def __float__(self) -> float:
-        return float(np.asarray(self))
+        values = dict(zip(self._asked, content_of(self._session.store, self.operation), strict=True))
+        for sibling in self._siblings:
+            sibling.value = values[sibling]
+        return values
 
 
 @final
@@ -222,7 +198,7 @@ class RemoteBackend(Backend):
         if not arrays or len(arrays) < len(leaves) or any(array not in array.siblings for array in arrays):
             return self.get(tree)
         fetch = _Fetch(self._session, arrays)
-        return structure.unflatten([LaterArray(fetch, array) for array in arrays])
+        return structure.unflatten(later_arrays(len(arrays), lambda: list(map(fetch.values().get, arrays))))
 
     def _fetch(self, arrays: list[RemoteArray]) -> dict[RemoteArray, Any]:
         return _Fetch(self._session, arrays).values() if arrays else {}
