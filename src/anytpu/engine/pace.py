@@ -2,8 +2,7 @@
 
 Idea: each call has a fixed cost on the host, so more steps per call are faster. But progress appears only between
 calls, and Ctrl-C waits for the one or two that run. A call should last at most half a second. The target is a quarter,
-because
-a step may take longer in this call than in the previous one.
+because a step may take longer in this call than in the previous one.
 
 Rule: the number of steps in a call never changes the results, so it may depend on the clock. Several hosts must make
 the same choice, so the clock of host 0 decides.

@@ -85,8 +85,8 @@ def cluster_name(variables: Mapping[str, str], has_tpu: bool) -> str | None:
 def _port_of_step(variables: Mapping[str, str]) -> str:
     """Return the port of a step of Slurm.
 
-    JAX's own port is that of the job. Two steps of one job may run at once, and a job needs the next port too, which
-    would be that of the next task of an array.
+    JAX's own port is that of the job. Two steps of one job may run at once. A job needs the next port too, which would
+    be that of the next task of an array.
     """
     job, step = (_number(variables.get(name)) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
     return str(_FIRST_PORT + 2 * ((job + _STEP_STRIDE * step) % _STEP_PORTS))

@@ -132,7 +132,7 @@ def _syncer(trainer_of: TrainerOf) -> Callable:
 def _results(trainer_of: TrainerOf) -> Callable:
     """Wrap Keras's choice of the logs of an epoch: the results of the metrics, if these have the names of the logs.
 
-    Keras computes each result from the metric's variables, with transfers and calls of its own. Where the last step has
+    Keras computes each result from the metric's variables, with transfers and calls of its own. If the last step has
     returned the same results, its logs are taken. All are fetched together.
 
     A step may return a log with the name of a mean that it has not updated, such as "loss". The mean is 0 then, and the

@@ -1,8 +1,8 @@
 """`Masks`: a choice between two tensors, one for each position, as products with 0 or 1 and a sum.
 
 Idea: a masked recurrent layer keeps its state where the mask is false. The chip has no instruction for a choice, but
-`mask * new + (1 - mask) * old` is one. The host makes the mask as numbers once, for all time steps and channels. What
-the program does to the mask afterwards (slices, transposes) is done to these numbers, on the chip.
+`mask * new + (1 - mask) * old` is one. The host makes the mask as numbers once, for all time steps and channels.
+Later slices and transposes of the mask are done to these numbers, on the chip.
 """
 
 from __future__ import annotations
