@@ -50,6 +50,7 @@ NAMES = [
         "a model in a scope is compiled if its layers can be",
     ),
     ("keras.src.callbacks.tensorboard", "TensorBoard.summary", "event files are written without TensorFlow"),
+    ("keras.src.backend.common.name_scope", "current_path", "a summary's tag begins with the scopes of names"),
     ("keras.src.callbacks.tensorboard", "keras_model_summary", "the layers are written without TensorFlow"),
     ("keras.src.backend.jax.core", "remat", "a layer that is recomputed is traced in each step"),
     ("keras.src.trainers.trainer", "Trainer._symbolic_build", "a Program of a model that is not built yet"),

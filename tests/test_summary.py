@@ -79,12 +79,15 @@ def test_default_writers_steps_and_conditions(tmp_path: Path):
             tpu.summary.experimental.set_step(2)
             assert tpu.summary.scalar("a", 3)
         tpu.summary.scalar("a", 4, step=9)
+        with keras.name_scope("in"), keras.name_scope("deep"):
+            tpu.summary.scalar("b", 1, step=9)
     inner.close()
     assert not tpu.summary.should_record_summaries()
     with inner.as_default():
         tpu.summary.scalar("a", 5, step=10)  # It is closed.
     found = {run: [(step, float(value)) for step, value in tags["a"]] for run, tags in runs_in(tmp_path).items()}
     assert found == {"outer": [(1, 1), (9, 4)], "inner": [(2, 3)]}
+    assert list(runs_in(tmp_path)["outer"]) == ["a", "in/deep/b"]
 
 
 def test_a_named_writer_is_one_until_it_is_closed(tmp_path: Path):
@@ -138,6 +141,19 @@ def test_numbers_of_a_histogram_that_are_not_finite_are_left_out(tmp_path: Path)
         (
             lambda: tpu.summary.scalar("loss", np.ones(3, np.float32), step=1),
             "the summary 'loss' must be one number, not float32 of shape (3,)",
+        ),
+        (
+            lambda: tpu.summary.scalar("loss", 0.5, step=1.5),
+            "the step of the summary 'loss' must be an integer, not 1.5",
+        ),
+        (lambda: tpu.summary.text("note", 3, step=1), "the summary 'note' must be text, not 3"),
+        (
+            lambda: tpu.summary.image("drawn", np.ones((1, 4, 4, 3), np.int64), step=1),
+            "the pictures 'drawn' must be floats from 0 to 1, or uint8, not int64",
+        ),
+        (
+            lambda: tpu.summary.image("drawn", [], step=1),
+            "the pictures 'drawn' must have shape (pictures, height, width, 1 to 4 channels), not (0,)",
         ),
         (
             lambda: tpu.summary.image("drawn", np.ones((4, 4, 3)), step=1),

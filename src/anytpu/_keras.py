@@ -269,6 +269,14 @@ def set_summaries(summary: Any) -> None:
     tensorboard.keras_model_summary = summary.graph
 
 
+def scope_of_names() -> str:
+    """Return the names of the scopes around, each with a slash behind it."""
+    from keras.src.backend.common.name_scope import current_path
+
+    path = current_path()
+    return f"{path}/" if path else ""
+
+
 def _ignore(**_: Any) -> None:
     """Do nothing."""
 

@@ -26,7 +26,6 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -108,14 +107,6 @@ class SummaryWriter:
         if step is not None:
             _DEFAULTS.step = step
 
-    def add(self, summary: Any, step: Any) -> None:
-        """Write a `Summary` record of a step."""
-        if not self.is_open:
-            return
-        self.write(summary=summary, step=int(getattr(step, "value", step)))
-        if time.monotonic() - self._flushed > self._flush_s:
-            self.flush()
-
     def init(self) -> None:
         """Do nothing: the file is open already."""
 
@@ -133,8 +124,12 @@ class SummaryWriter:
 
     def write(self, **fields: Any) -> None:
         """Write an `Event` record with these fields, and its time."""
+        if not self.is_open:
+            return
         with self._warned():
             self._file.write(frame(self._event(wall_time=time.time(), **fields).SerializeToString()))
+        if time.monotonic() - self._flushed > self._flush_s:
+            self.flush()
 
     @contextlib.contextmanager
     def _warned(self) -> Iterator[None]:
@@ -196,7 +191,7 @@ def scalar(name: str, data: Any, step: Any = None, description: str | None = Non
     Raises:
         SettingError: `data` is not one number, its value is not known yet, or there is no step.
     """
-    return _add(name, step, lambda: _scalar(name, _array(name, data), description))
+    return _add(name, step, lambda tag: _scalar(tag, _array(name, data), description))
 
 
 def histogram(
@@ -216,7 +211,7 @@ def histogram(
 
     Numbers that are not finite are left out, with a warning.
     """
-    return _add(name, step, lambda: _histogram(name, _array(name, data), buckets, description))
+    return _add(name, step, lambda tag: _histogram(tag, _array(name, data), buckets, description))
 
 
 def image(name: str, data: Any, step: Any = None, max_outputs: int = 3, description: str | None = None) -> bool:
@@ -232,7 +227,7 @@ def image(name: str, data: Any, step: Any = None, max_outputs: int = 3, descript
     Raises:
         SettingError: `data` is of another shape, its value is not known yet, or there is no step.
     """
-    return _add(name, step, lambda: _image(name, data, max_outputs, description))
+    return _add(name, step, lambda tag: _image(tag, data, max_outputs, description))
 
 
 def text(name: str, data: Any, step: Any = None, description: str | None = None) -> bool:
@@ -245,13 +240,15 @@ def text(name: str, data: Any, step: Any = None, description: str | None = None)
         description: what it is, in Markdown.
 
     Raises:
-        SettingError: there is no step.
+        SettingError: `data` is not text, or there is no step.
     """
 
-    def record() -> Any:
+    def record(tag: str) -> Any:
         from tensorboard.plugins.text.summary_v2 import text_pb
 
-        return text_pb(name, data, description)
+        if np.asarray(data).dtype.kind not in "USO":
+            raise SettingError(f"the summary {name!r} must be text, not {data!r}")
+        return text_pb(tag, data, description)
 
     return _add(name, step, record)
 
@@ -319,15 +316,22 @@ def __getattr__(name: str) -> Any:
     return keras.callbacks.TensorBoard
 
 
-def _set_step(step: Any) -> None:
-    _DEFAULTS.step = step
+class experimental:
+    """The default step of the thread."""
+
+    @staticmethod
+    def set_step(step: Any) -> None:
+        """Set the default step of the thread, or None."""
+        _DEFAULTS.step = step
+
+    @staticmethod
+    def get_step() -> Any:
+        """Return the default step of the thread, or None."""
+        return _DEFAULTS.step
 
 
-experimental = SimpleNamespace(set_step=_set_step, get_step=lambda: _DEFAULTS.step)
-"""`set_step(step)` sets the default step of the thread, and `get_step()` returns it."""
-
-
-def _add(name: str, step: Any, record: Callable[[], Any]) -> bool:
+def _add(name: str, step: Any, make: Callable[[str], Any]) -> bool:
+    """Write the record that `make` returns for a tag: the name, below the scopes of names around."""
     if not should_record_summaries():
         return False
     step = _DEFAULTS.step if step is None else step
@@ -335,8 +339,12 @@ def _add(name: str, step: Any, record: Callable[[], Any]) -> bool:
         raise SettingError(
             f"the summary {name!r} has no step: write step=, or `with writer.as_default(step=...)` around it"
         )
+    number = np.asarray(getattr(step, "value", step))  # Of a Keras variable.
+    if number.shape or number.dtype.kind not in "iu":
+        raise SettingError(f"the step of the summary {name!r} must be an integer, not {step!r}")
     assert _DEFAULTS.writer is not None
-    _DEFAULTS.writer.add(record(), step)
+    record = make(_keras.scope_of_names() + name)
+    _DEFAULTS.writer.write(summary=record, step=int(number))
     return True
 
 
@@ -357,13 +365,14 @@ def _scalar(name: str, data: np.ndarray, description: str | None) -> Any:
 
     if data.shape or data.dtype.kind not in "biufV":
         raise SettingError(f"the summary {name!r} must be one number, not {data.dtype} of shape {data.shape}")
-    return scalar_pb(name, data.astype(np.float32), description)
+    with np.errstate(over="ignore"):
+        return scalar_pb(name, data.astype(np.float32), description)
 
 
 def _histogram(name: str, data: np.ndarray, buckets: int | None, description: str | None) -> Any:
     from tensorboard.plugins.histogram.summary_v2 import histogram_pb
 
-    is_finite = np.isfinite(data.astype(np.float32))
+    is_finite = np.isfinite(data.astype(np.float64))
     if not is_finite.all():
         count = np.count_nonzero(~is_finite)
         warnings.warn(f"The histogram {name!r} leaves out {count} of {data.size} numbers: not finite.", stacklevel=5)
@@ -376,13 +385,17 @@ def _image(name: str, data: Any, max_outputs: int, description: str | None) -> A
     from PIL import Image
     from tensorboard.plugins.image.metadata import create_summary_metadata
 
-    pictures = np.stack([_array(name, picture) for picture in data]) if isinstance(data, list) else _array(name, data)
+    pictures = (
+        np.stack([_array(name, picture) for picture in data]) if isinstance(data, list) and data else _array(name, data)
+    )
     if pictures.ndim != 4 or not 1 <= pictures.shape[-1] <= 4:
         raise SettingError(
             f"the pictures {name!r} must have shape (pictures, height, width, 1 to 4 channels), not {pictures.shape}"
         )
     if pictures.dtype.kind == "b":
         pictures = pictures * np.uint8(255)
+    elif pictures.dtype.kind in "iu" and pictures.dtype != np.uint8:
+        raise SettingError(f"the pictures {name!r} must be floats from 0 to 1, or uint8, not {pictures.dtype}")
     elif pictures.dtype != np.uint8:
         # As tf.image.convert_image_dtype with saturate.
         pictures = np.clip(np.nan_to_num(pictures.astype(np.float32)) * 255.5, 0, 255).astype(np.uint8)

@@ -45,10 +45,20 @@ def plan_traced(edits: Edits) -> None:
 def _list_summaries(edits: Edits) -> None:
     """List the summaries of traced functions and of graphs, with one finding for each function."""
     listed: set[cst.CSTNode | None] = set()
-    is_graph = any(name.endswith("Session") for _, name in edits.tree.chains())
-    for node, name in edits.tree.chains():
-        if name.startswith(("summary.", "contrib.summary.")) and (is_graph or edits.values.is_traced(node)):
-            function = edits.tree.function(node)
+    tree = edits.tree
+    names = {name for _, name in tree.chains()}
+    is_graph = tree.is_for_first and not any(
+        name.endswith(("enable_eager_execution", "enable_v2_behavior")) for name in names
+    )
+    for node, name in tree.chains():
+        function = tree.function(node)
+        # A summary of contrib in a function of a model_fn is in its host call, which gets values.
+        is_of_host = (
+            name.startswith("contrib.summary.") and function is not None and tree.function(function) is not None
+        )
+        if not name.startswith(("summary.", "contrib.summary.")) or is_of_host:
+            continue
+        if (is_graph and name.startswith("summary.")) or edits.values.is_traced(node):
             if function not in listed:
                 edits.say(edits.tree.parent_call(node) or node, advice("summary in a step"))
             listed.add(function)
