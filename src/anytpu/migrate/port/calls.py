@@ -22,7 +22,7 @@ from anytpu.migrate.port.kinds import TENSORS
 from anytpu.migrate.port.rules import new_name, rule_of, rules
 from anytpu.migrate.port.signatures import names_by_position, required
 from anytpu.migrate.port.tree import Tree, head
-from anytpu.migrate.replaced.table import Replacement, advice, advice_of
+from anytpu.migrate.replaced.table import Replacement, advice, advice_of, facts
 
 _PART = m.Element(~m.UnaryOperation())
 _PARTS = [m.ZeroOrMore(_PART), m.Element()]
@@ -125,8 +125,8 @@ def _plan(edits: Edits, node: cst.Name | cst.Attribute, name: str, key: str, row
     if key in ("__version__", "VERSION") and (name != key or tree.around(node, cst.Comparison, cst.Assert) is not None):
         edits.say(node, advice("version of TensorFlow"))
     is_first = tree.is_of_first(node)
-    if name == "image.resize_images" or (name == "image.resize" and is_first):
-        edits.say(called or node, advice("half a pixel"), "note")
+    for noted in (*facts("notes").get(name, ()), *(facts("notes for TensorFlow 1").get(name, ()) if is_first else ())):
+        edits.say(called or node, advice(noted), "note")
     if name == "keras.optimizers.RMSprop" and (is_first or tree.keras_name(node) is not None):
         edits.say(called or node, advice("epsilon of RMSprop"), "note")
     if name == "clip_by_global_norm" and re.search(r"Embedding|embedding|gather\(", tree.module.code):
