@@ -105,7 +105,8 @@ def test_event_files_in_a_store():
     assert fsspec.filesystem("memory").glob("/bucket/logs/*.x")
 
 
-def test_a_full_disk_warns_once_and_the_program_goes_on(tmp_path: Path):
+def test_a_full_disk_warns_once_and_the_program_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     writer = tpu.summary.create_file_writer(tmp_path)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from anytpu.engine.executable import CompiledExecutable, _failure_text, compile_lowered
+from anytpu.engine.executable import CompiledExecutable, _failed, compile_lowered
 from anytpu.errors import BackendError
 from forked import python
 
@@ -56,8 +56,8 @@ def test_a_loop_that_fails():
 
 def test_only_the_first_line_is_quoted():
     first_line = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8589934592 bytes."
-    assert _failure_text(f"{first_line}\nAllocation type: heap\n") == FAILED.format(first_line)
-    assert _failure_text("") == FAILED.format("")
+    assert str(_failed(ValueError(f"{first_line}\nAllocation type: heap\n"))) == FAILED.format(first_line)
+    assert str(_failed(ValueError(""))) == FAILED.format("")
 
 
 LEAVING = (

@@ -105,6 +105,12 @@ def test_sums_over_several_leading_axes_are_products_of_matrices(left, right, ke
         np.testing.assert_allclose(ours.astype("float32"), own.astype("float32"), rtol=tolerance, atol=tolerance)
 
 
+def test_products_of_small_integers_stay_as_they_are():
+    dot = lambda a, b: jnp.einsum("btd,btf->df", *(x.astype("int4") for x in (a, b)), preferred_element_type="int32")  # noqa: E731
+    ones = np.ones((2, 3, 4), "int8")
+    np.testing.assert_array_equal(compiled(dot, ones, ones, fast=True), np.full((4, 4), 6))
+
+
 @pytest.mark.parametrize("replicas", [None, 4])
 def test_the_gradient_of_a_layers_weights_copies_no_operand(replicas):
     rows = [jax.ShapeDtypeStruct((4 if replicas else 1, 16, 64, size), jnp.float32) for size in (128, 256)]

@@ -8,4 +8,4 @@ from page_programs import check_page
 
 
 def test_the_program_prints_what_the_page_says(tmp_path: Path):
-    check_page("custom_loops", 4, tmp_path)
+    check_page("custom_loops", 5, tmp_path)

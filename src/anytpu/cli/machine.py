@@ -47,6 +47,7 @@ EXTRAS = {
     "hub": (("keras_hub",), "planning language models of KerasHub"),
     "tables": (("keras_rs",), "embedding tables of keras-rs"),
     "worker": (("grpc", "cryptography", "prometheus_client"), "workers on other machines"),
+    "tensorboard": (("tensorboard",), "event files of TensorBoard"),
     "dev": (("pytest", "ruff", "pyright"), "working on anytpu itself"),
 }
 """Extra -> its modules, of which one is enough ("dev": all), and its purpose."""

@@ -150,7 +150,7 @@ def _lower_product(plain: Any, context: Any, left: Any, right: Any, **parameters
     operands = context.avals_in
     if _ON.get() and is_small(operands[0], operands[1], parameters):
         return _lower_as(as_sum, parameters, context, left, right)
-    if _ON.get() and has_leading_sums(parameters):
+    if _ON.get() and has_leading_sums(operands, parameters):
         return _lower_as(as_matrices, parameters, context, left, right)
     return plain(context, left, right, **parameters)
 

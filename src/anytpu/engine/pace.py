@@ -105,7 +105,8 @@ class CallWatch:
 
     def read(self, backend: Backend, read: Callable[[], Any]) -> None:
         """Call `read`, which waits for the newest call, and report the started calls of its pace as one."""
-        waits = bool(self._calls) and not backend.is_ready(self._calls[-1][3])
+        # Time may have passed between the calls if an earlier one has ended: then the duration is an upper bound.
+        waits = bool(self._calls) and not any(backend.is_ready(call[3]) for call in self._calls)
         calls, self._calls = self._calls, deque()
         read()
         if calls:

@@ -14,10 +14,14 @@ Rule: the functions decide from shapes and parameters alone. Measured in docs/de
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, lax
+
+_FLOATS = (jnp.float32, jnp.float64, jnp.bfloat16, jnp.float16)
+"""Types whose gradients a step computes. XLA reads integers of four bits wrongly after a reshape."""
 
 MAX_MULTIPLICATIONS = 5 * 256
 """Maximum number of multiplications of a product computed as a sum; above it the library is up to ten times faster."""
@@ -57,16 +61,19 @@ def as_sum(left: Array, right: Array, **parameters: Any) -> Array:
     return jnp.sum(left * right, range(len(contracted)))
 
 
-def has_leading_sums(parameters: dict[str, Any]) -> bool:
-    """Return whether a product sums over several axes that come first in both operands, behind the batch axes.
+def has_leading_sums(operands: Sequence[Any], parameters: dict[str, Any]) -> bool:
+    """Return whether a product of floats sums over several axes that come first in both, behind the batch axes.
 
     Args:
+        operands: the two operands, or objects with their dtypes.
         parameters: parameters of `jax.lax.dot_general_p`.
     """
     (over_left, over_right), (batch_left, batch_right) = parameters["dimension_numbers"]
     leading = tuple(range(len(batch_left) + len(over_left)))
     is_leading = (*batch_left, *over_left) == (*batch_right, *over_right) == leading
-    return len(over_left) > 1 and is_leading and parameters.get("out_sharding") is None
+    specs = [getattr(getattr(x, "sharding", None), "spec", ()) for x in operands]  # Of an explicit mesh.
+    is_whole = parameters.get("out_sharding") is None and not any(map(any, specs))
+    return len(over_left) > 1 and is_leading and is_whole and all(x.dtype in _FLOATS for x in operands)
 
 
 def as_matrices(left: Array, right: Array, **parameters: Any) -> Array:

@@ -27,6 +27,7 @@ import numpy as np
 from anytpu.engine.backend import Backend, Executable, Loop, StepResults
 from anytpu.engine.executable import fetch
 from anytpu.engine.feeds import BUFFER_BYTES, MAX_STEPS, FeedSegment, LayoutOf, StepGroup, one_batch
+from anytpu.engine.handles import LaterArray
 from anytpu.engine.interrupts import deferred_interrupts
 from anytpu.engine.pace import CallPace, CallWatch
 from anytpu.program.program import Layout, Program, Tree, spec_of
@@ -281,7 +282,8 @@ class Trainer:
             BackendError: the call failed.
         """
         self._watch.read(self.backend, lambda: fetch(logs))
-        return logs
+        # Keras keeps a log of several numbers as it is.
+        return jax.tree.map(lambda log: np.asarray(log) if isinstance(log, LaterArray) else log, logs)
 
     def wait_for_logs(self) -> None:
         """Wait for the logs of the newest call if they come over a network: Keras hides errors of reading them.

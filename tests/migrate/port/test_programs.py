@@ -33,6 +33,8 @@ optimizer = tf.keras.optimizers.Adam()
 pairs = tf.data.Dataset.from_tensor_slices((x, y))
 """
 """Values whose classes the porter knows."""
+OF_FIRST = "from tensorflow.contrib.tpu.python.tpu import tpu_function\n"
+"""An import that makes a program one for TensorFlow 1. There a summary is part of the graph."""
 ROWS = [row for rows in replacements().values() for row in rows if row.how != "hand" and "import " not in row.old]
 
 
@@ -68,13 +70,16 @@ def test_porting_twice_changes_nothing(name: str):
 
 @pytest.mark.parametrize("size", [20, 1], ids=["twenty in a program", "each alone"])
 def test_every_old_line_becomes_its_new_one(size: int):
-    faults = [fault for start in range(0, len(ROWS), size) for fault in faults_of(ROWS[start : start + size])]
+    later = [row for row in ROWS if row.old.startswith("tf.summary.") or "TensorBoard" in row.old]
+    rows = [row for row in ROWS if row not in later]
+    faults = [fault for start in range(0, len(rows), size) for fault in faults_of(rows[start : start + size])]
+    faults += [fault for row in later for fault in faults_of([row], IMPORTS.replace(OF_FIRST, ""))]
     assert not faults, "\n".join(faults)
 
 
-def faults_of(rows: list[Replacement]) -> Iterator[str]:
+def faults_of(rows: list[Replacement], imports: str = IMPORTS) -> Iterator[str]:
     """Yield what is wrong with the port of the old lines of rows, in one program."""
-    outcome = ported(IMPORTS + GIVEN + "".join(f"the_row = 0\n{row.old}\n" for row in rows))
+    outcome = ported(imports + GIVEN + "".join(f"the_row = 0\n{row.old}\n" for row in rows))
     bodies = re.split(r"^the_row = 0\n", outcome.new, flags=re.MULTILINE)[1:]
     for row, body in zip(rows, bodies, strict=True):
         if body.strip("\n") != row.new:
