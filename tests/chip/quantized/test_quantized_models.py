@@ -104,3 +104,18 @@ def test_what_the_host_does_stays_exact():
     assert np.allclose(shares.sum(1), 1, atol=1e-5)
     exact = evaluate(network, [tokens])[network.outputs[0].tensor].reshape(40, 5)
     assert np.abs(shares - exact).max() < 0.01
+
+
+def test_a_masked_lstm_does_not_clip_rows_of_other_lengths():
+    random = np.random.default_rng(1)
+    model = keras.Sequential([keras.Input((8, 3)), layers.Masking(), layers.LSTM(8)])
+    for weight in model.weights:
+        if weight.dtype == "float32":
+            weight.assign(random.normal(size=weight.shape) * 0.4)
+    examples, rows = (random.normal(size=(256, 8, 3)).astype(np.float32) for _ in range(2))
+    for given in (examples, rows):
+        given[np.arange(8) >= random.integers(1, 9, 256)[:, None]] = 0
+    program = tpu.chip.compile(model, examples, activation_bits=16, batch=8)
+    want = np.asarray(model(rows))
+    noise = want - np.asarray(program.run(rows))
+    assert 10 * np.log10(np.square(want).mean() / np.square(noise).mean()) > 43

@@ -4,7 +4,7 @@ A chip tensor is an input or an output of a node other than a host step. All oth
 Tensors that share one quantization form a group (`scale_groups.py`), and most passes decide per group. The passes are,
 in order:
 
-1. Form the initial groups: tensors that hold the same integers, and corresponding tensors of unrolled loops.
+1. Form the initial groups: tensors that hold the same integers, choices by masks, and corresponding tensors of loops.
 2. Join the inputs of each concatenation with its output. If a shared scale would be too coarse for an input, record a
    detour instead: a table requantizes that input for this concatenation only.
 3. Choose the scale and the zero point of each group from its calibrated range. Groups of sigmoid or tanh outputs

@@ -1,26 +1,28 @@
 """`ScaleGroups`: the partition of tensors into groups; all tensors of a group share one scale and zero point.
 
-Tensors share a group for one of three reasons:
+Tensors share a group for one of four reasons:
 
 1. Same integers: slice, reshape and max-pool outputs share their input's scale and zero point.
 2. Unrolled loops: the steps of a loop apply one layer repeatedly. Corresponding tensors of the steps form one group,
    so that all steps share scales, multipliers and tables.
 3. Concatenation: all inputs must have the output's scale and zero point. `choices.py` joins an input with the output,
    unless the input has other users and a much finer scale. A table then requantizes the input instead.
+4. Masks: what a masked layer replaces, what it keeps and its state are one tensor for different examples.
 
-This module forms the groups of reasons 1 and 2.
+This module forms the groups of reasons 1, 2 and 4.
 """
 
 from __future__ import annotations
 
 import collections
 import hashlib
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 
 from anytpu.chip.graph.nodes import (
     Convolution,
     Elementwise,
     Function,
+    HostStep,
     Network,
     Node,
     Pool,
@@ -62,14 +64,36 @@ def keeps_integers(node: Node) -> bool:
 
 
 def initial_groups(network: Network, tensors: Iterable[str]) -> ScaleGroups:
-    """Return the groups before concatenations are considered: same integers, and unrolled loops."""
+    """Return the groups before concatenations are considered: same integers, masks and unrolled loops."""
     scale_groups = ScaleGroups(tensors)
     for node in network.nodes:
         if keeps_integers(node):
             scale_groups.join([*node.inputs, node.output])
+    for chosen in _choices_by_masks(network):
+        scale_groups.join(chosen)
     for alike in corresponding(network):
         scale_groups.join(alike)
     return scale_groups
+
+
+def _choices_by_masks(network: Network) -> Iterator[list[str]]:
+    """Yield the tensors of each sum of two products with masks: both parts, the result, and a state that is kept.
+
+    Their own ranges would come only from the examples that a mask picked at one step, and would clip others.
+    """
+    masks: set[str] = set()
+    parts: dict[str, list[str]] = {}
+    states: set[str] = set()
+    for node in network.nodes:
+        if (isinstance(node, HostStep) and node.kind == "mask") or (node.inputs and masks.issuperset(node.inputs)):
+            masks.add(node.output)
+        elif isinstance(node, Elementwise) and node.kind == "multiply" and not masks.isdisjoint(node.inputs):
+            parts[node.output] = [name for name in node.inputs if name not in masks]
+            states.add(node.output)
+        elif isinstance(node, Elementwise) and node.kind == "add" and parts.keys() >= set(node.inputs):
+            kept = [name for part in node.inputs for name in parts[part] if name in states]
+            states.add(node.output)
+            yield [*node.inputs, node.output, *kept]
 
 
 def corresponding(network: Network) -> list[list[str]]:
