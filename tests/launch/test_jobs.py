@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -78,8 +79,91 @@ def test_bash_gives_the_engine_the_words_of_the_program(tmp_path: Path, key: str
         assert calls[0][-3:] == WORDS and calls[0][:3] == ["--kill-on-bad-exit=0", "--wait=300", "--label"]
         return
     texts = [word.partition("=")[2] for call in calls for word in call if word.startswith("--command=")]
+    if key == "xpk":
+        texts = [text.replace("$$", "$") for text in texts]  # As Kubernetes does.
     assert shlex.split(texts[-1])[-3:] == WORDS
     assert key == "xpk" or shlex.split(texts[-1])[0] == "CHECKPOINT_DIR=gs://b/it's"
+
+
+@pytest.mark.parametrize(
+    ("state", "fails", "status"), [("ACTIVE", 0, 0), ("ACTIVE", 3, 3), ("FAILED", 0, 1), ("SUSPENDED", 0, 1)]
+)
+def test_a_slice_is_given_back_and_the_status_is_that_of_the_program(
+    tmp_path: Path, state: str, fails: int, status: int
+):
+    text = f'echo "$4 $*" >> calls\ncase "$*" in *describe*) echo {state};; *tpu/bin/python*) exit {fails};; esac\n'
+    (tmp_path / "gcloud").write_text(f"#!/bin/sh\n{text}")
+    (tmp_path / "gcloud").chmod(stat.S_IRWXU)
+    command = ["bash", "-c", job_file(engine_named("tpu-vm"), full_job(engine_named("tpu-vm")))]
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    assert subprocess.run(command, env=environment, cwd=tmp_path, check=False).returncode == status
+    calls = [line.split()[0] for line in (tmp_path / "calls").read_text().splitlines() if "compute tpus" in line]
+    program = ["ssh", "scp", "ssh"] if state == "ACTIVE" else []
+    assert calls == ["create", "describe", *program, "delete"]
+
+
+def test_words_that_are_not_ascii_arrive_as_they_are():
+    yaml = pytest.importorskip("yaml")
+    for key in ("jobset", "ray"):
+        options = {name: value for option in engine_named(key).needs for name, value in VALUES[option].items()}
+        text = job_file(
+            engine_named(key), Job(["train.py", "\U0001f600 é"], **{"hosts": None if options else 1, **options})
+        )
+        if key == "ray":
+            compile(text, "job", "exec")
+            assert "*['train.py', '\U0001f600 é']" in text
+        else:
+            job = yaml.safe_load(text)["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+            assert job["containers"][0]["args"] == ["train.py", "\U0001f600 é"]
+
+
+def test_the_folder_of_checkpoints_passes_kubernetes():
+    jobset, xpk = (job_file(engine_named(key), Job(["a.py"], **ON_GKE, **place)) for key, place in GKE.items())
+    assert 'value: "gs://b/$$(A)$$$$"}' in jobset and "--env=CHECKPOINT_DIR='gs://b/$$(A)$$$$'" in xpk
+
+
+ON_GKE: dict[str, Any] = {"topology": topology_of("v5e-16"), "image": "x", "checkpoint_dir": "gs://b/$(A)$$"}
+GKE: dict[str, Any] = {"jobset": {}, "xpk": {"place": "my-cluster"}}
+
+
+@pytest.mark.parametrize(
+    ("words", "source"),
+    [
+        (["w/train.py"], "w"),
+        (["-m", "train"], "train.py"),
+        (["-m", "package.train"], "package"),
+        (["-m", "program"], "program"),
+    ],
+)
+def test_what_a_tpu_vm_gets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], source: str):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "program").mkdir()
+    (tmp_path / "program/__main__.py").touch()
+    assert Job(words).source == source
+
+
+@pytest.mark.parametrize(("key", "place"), [("slurm", "GPU_a100"), ("slurm", "a,b"), ("jobset", "1.team-a")])
+def test_names_of_partitions_and_queues(key: str, place: str):
+    assert place in job_file(engine_named(key), dataclasses.replace(small_job(engine_named(key)), place=place))
+
+
+@pytest.mark.parametrize("key", ENGINES)
+@pytest.mark.parametrize("end", ["\n", "\x00", "\x7f", "\x85", "\u2028", "\u2029", "\udcff"])
+def test_control_characters_are_refused(key: str, end: str):
+    engine = engine_named(key)
+    job = small_job(engine)
+    values: dict[str, dict[str, Any]] = {
+        "the program": {"words": ["train.py", f"a{end}b: c"]},
+        "--checkpoint-dir": {"checkpoint_dir": f"a{end}b: c"},
+        "--image": {"image": f"a{end}b: c"},
+    }
+    for what, value in values.items():
+        with pytest.raises(SettingError) as caught:
+            job_file(engine, dataclasses.replace(job, **value))
+        assert str(caught.value) == (
+            f"{f'a{end}b: c'!a} of {what} has a control character, such as the end of a line, which the file of "
+            f"{engine.name} cannot hold: leave it out, or let the program read it from a file"
+        )
 
 
 @pytest.mark.parametrize(("gpus", "expected"), [(None, ""), ("1", "0"), ("8", "0,1,2,3,4,5,6,7")])
@@ -98,7 +182,8 @@ def test_one_process_of_slurm_uses_all_gpus_of_its_node(tmp_path: Path, gpus: st
 def test_gcloud_reads_each_command_for_a_tpu_vm():
     """Without a project and an account each command fails, but only after gcloud has read its options."""
     text = job_file(engine_named("tpu-vm"), full_job(engine_named("tpu-vm")))
-    text = re.sub(r" \|\| exit$|^until |; do$|^    sleep 30$|^done$| \| grep .*", "", text, flags=re.MULTILINE)
+    loop = r" \|\| exit$|^until state=\$\(| \|$|^    grep .*|^    sleep 30$|^done$|^\[ .*"
+    text = re.sub(loop, "", text, flags=re.MULTILINE)
     done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=False)
     errors = re.findall(r"^ERROR: \(gcloud[\w.-]*\) (.*)", done.stderr, re.MULTILINE)
     assert len(errors) == text.count("\ngcloud ") == 6
@@ -158,6 +243,26 @@ NO_IMAGE = (
             "jobset",
             {"topology": topology_of("v2-8"), "image": "x"},
             "JobSet on GKE has no v2-8: it has slices of v3, v4, v5e, v5p, v6e, v7x",
+        ),
+        (
+            "xpk",
+            {"topology": topology_of("v2-8"), "image": "x", "place": "a"},
+            "xpk has no v2-8: it has slices of v3, v4, v5e, v5p, v6e, v7x",
+        ),
+        (
+            "tpu-vm",
+            {"place": "t", "spot": True},
+            "--spot is for a slice that the file asks for: name it with --tpu, or leave --spot out",
+        ),
+        (
+            "jobset",
+            {"topology": topology_of("v5e-16"), "image": ""},
+            "--image is empty: give it a value, or leave it out",
+        ),
+        (
+            "slurm",
+            {"hosts": 2, "place": "a b"},
+            "the name after --on has letters, digits, _, - and . (several with commas), not 'a b'",
         ),
         (
             "skypilot",
@@ -223,7 +328,8 @@ def test_a_jobset_fits_the_schema_of_its_controller(is_full: bool):
     assert document["apiVersion"] == f"jobset.x-k8s.io/{schema['version']}"
     assert violations(document["spec"], schema["spec"]) == []
     assert (
-        document["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]["args"] == WORDS
+        document["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]["args"]
+        == [word.replace("$", "$$") for word in WORDS]  # Kubernetes makes one of two.
     )
     document["spec"]["failurePolicy"]["maxRestart"] = 1
     assert violations(document["spec"], schema["spec"]) == [".failurePolicy has maxRestart"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,9 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     engine.add_argument("--slurm", action="store_true", help=argparse.SUPPRESS)
     engine.add_argument("--tpu-vm", metavar="NAME", help=argparse.SUPPRESS)
     _add_job(parser)
-    parser.add_argument("--output", metavar="FILE", help="write the engine's file here")
-    parser.add_argument("--explain", action="store_true", help="print what each line of it does instead")
-    parser.add_argument("--check", metavar="FILE", help="let the engine's own tool check this file, which you edited")
+    file = parser.add_mutually_exclusive_group()
+    file.add_argument("--output", metavar="FILE", help="write the engine's file here")
+    file.add_argument("--explain", action="store_true", default=None, help="print what each line of it does instead")
+    file.add_argument("--check", metavar="FILE", help="let the engine's own tool check this file, which you edited")
     parser.add_argument(
         "-m",
         dest="module",
@@ -99,6 +101,8 @@ def _engine(arguments: argparse.Namespace) -> str:
     if arguments.slurm:
         old, new, to = "--slurm", "--to slurm", "slurm"
     elif arguments.tpu_vm is not None:
+        if arguments.on is not None:
+            raise SettingError(f"--tpu-vm and --on both name the TPU VM; type: --to tpu-vm --on {arguments.on}")
         old, new, to = "--tpu-vm", f"--to tpu-vm --on {arguments.tpu_vm}", "tpu-vm"
         arguments.on = arguments.tpu_vm
     else:
@@ -109,7 +113,7 @@ def _engine(arguments: argparse.Namespace) -> str:
 
 def _refuse_options_of_engines(arguments: argparse.Namespace) -> None:
     names = ("tpu", "spot", "checkpoint_dir", "max_preemptions", "image", "on", "zone", "output", "check", "explain")
-    given = next((name for name in names if getattr(arguments, name)), None)
+    given = next((name for name in names if getattr(arguments, name) is not None), None)
     if given is not None:
         raise SettingError(
             f"--{given.replace('_', '-')} is for an engine of other machines: name that with --to, or leave it out"
@@ -119,7 +123,7 @@ def _refuse_options_of_engines(arguments: argparse.Namespace) -> None:
 def _words(arguments: argparse.Namespace) -> list[str]:
     """Return the words after `python`: the script or the module, and its arguments."""
     if arguments.module is not None:
-        if not arguments.module or arguments.module[0].startswith("-"):
+        if not any(arguments.module[:1]) or arguments.module[0].startswith("-"):
             raise SettingError("-m needs the name of a module, as in `anytpu launch -n 4 -m package.train`")
         return ["-m", *arguments.module]
     words = arguments.script[1:] if arguments.script[:1] == ["--"] else arguments.script
@@ -172,31 +176,43 @@ def _write_job(to: str, arguments: argparse.Namespace, words: list[str]) -> int:
         place=arguments.on,
         zone=arguments.zone,
     )
-    text = job_file(engine, job, arguments.explain)
+    text = job_file(engine, job, bool(arguments.explain))
     if job.checkpoint_dir is not None and not arguments.explain:
         check_checkpoint_dir(engine, job.checkpoint_dir)
     if arguments.output is None:
         print(text, end="")
         return 0
     path = Path(arguments.output)
+    module = Path(*words[1].split(".")) if arguments.module else Path(words[0])
+    if any(_is_same(path, file) for file in (module, Path(f"{module}.py"), module / "__main__.py")):
+        raise SettingError(f"--output {arguments.output!r} is the program itself: give the job file another name")
     try:
         with replaced(path) as temporary:
             temporary.write_text(text, encoding="utf-8")
     except OSError as error:
         raise SettingError(f"the job file {arguments.output!r} cannot be written: {error.strerror}") from error
-    print(f"wrote {path}. Submit it: {engine.submit.format(file=path)}")
+    print(f"wrote {path}. Submit it: {engine.submit.format(file=shlex.quote(str(path)))}")
     if not has_tool(engine):
         print(f"anytpu launch: {engine.tool} is not on this machine: {engine.install}", file=sys.stderr)
     return 0
 
 
+def _is_same(path: Path, other: Path) -> bool:
+    return path.is_file() and other.is_file() and path.samefile(other)
+
+
 def _check_script_for(engine: Engine, path: Path) -> None:
-    if "relative" in engine.script and path.is_absolute():
+    if "relative" in engine.script and path.is_absolute() and path.name:
         raise SettingError(
             f"{str(path)!r} is a path of this machine. Name the script relative to the folder that the hosts get, like "
             f"{path.name}"
         )
-    if "here" in engine.script:
+    if "relative" in engine.script and ".." in path.parts:
+        raise SettingError(
+            f"{str(path)!r} is outside this folder, which the hosts get. Change to the folder of the script, and name "
+            f"it {path.name}"
+        )
+    if "here" in engine.script or not path.name:
         _check_script(path)
 
 

@@ -40,9 +40,10 @@ ENGINES = tuple(_TABLES)
 _PLACEHOLDER = re.compile(r"<([a-z_]+)((?::[a-z]+)*)>")
 _BLOCK = re.compile(r"(?P<comment>(?:^ *# .*\n)*)(?P<lines>(?:(?! *# ).+\n)+)\n?", re.MULTILINE)
 _QUOTES: dict[str, Callable[[Any], Any]] = {
-    "json": json.dumps,
-    # Kubernetes replaces $(NAME) in arguments.
-    "kube": lambda value: [word.replace("$(", "$$(") for word in value],
+    "json": functools.partial(json.dumps, ensure_ascii=False),
+    "python": repr,
+    # Kubernetes replaces $(NAME) and $$ in arguments and in variables.
+    "kube": lambda value: value.replace("$", "$$") if isinstance(value, str) else [_QUOTES["kube"](x) for x in value],
     "sh": lambda value: shlex.quote(value) if isinstance(value, str) else shlex.join(value),
 }
 _OF_OPTION = {
@@ -57,7 +58,14 @@ _OF_OPTION = {
 }
 """The value of a job that each option sets."""
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+_PLACES = {
+    "slurm": (re.compile(r"[\w.-]+(,[\w.-]+)*", re.ASCII), "letters, digits, _, - and . (several with commas)"),
+    "jobset": (re.compile(r"[a-z0-9]([-.a-z0-9]{0,61}[a-z0-9])?"), "lower-case letters, digits, dashes and dots"),
+}
+"""The rule of a name after --on, where it is not that of a TPU VM and of a cluster."""
 _ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z]")
+_UNPRINTABLE = re.compile(r"[\0-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff]")
+"""Characters that end a line or a text for one of the engines, and those that YAML or UTF-8 does not have."""
 _MAX_NAME = 39  # xpk's limit; that of Kubernetes, 63, includes the suffixes of the pods.
 
 
@@ -126,6 +134,14 @@ class Job:
         name = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:_MAX_NAME].strip("-")
         return name if _NAME.fullmatch(name) else f"run-{name}"[:_MAX_NAME].strip("-")
 
+    @property
+    def source(self) -> str:
+        """The file of this folder, or the folder in it, that has the script or the module."""
+        if self.words[0] != "-m":
+            return Path(self.words[0]).parts[0]
+        first, *others = self.words[1].split(".")
+        return first if others or Path(first, "__main__.py").is_file() else f"{first}.py"
+
 
 def engine_named(key: str) -> Engine:
     """Return the engine with this name, one of `ENGINES`."""
@@ -178,7 +194,7 @@ def _values(engine: Engine, job: Job) -> Mapping[str, Any]:
     return {
         **vars(job),
         "name": job.name,
-        "source": job.words[1].partition(".")[0] if job.words[0] == "-m" else Path(job.words[0]).parts[0],
+        "source": job.source,
         "python": sys.executable,
         "spot": "true" if job.spot else None,
         "spot_option": "--spot" if job.spot else None,
@@ -208,12 +224,25 @@ def _values_of_slice(topology: Topology | None) -> dict[str, Any]:
 def _check(engine: Engine, job: Job) -> None:
     """Refuse what the engine cannot do, and what cannot be meant."""
     to = f"--to {engine.key}"
+    for what, texts in {
+        "the program": job.words,
+        "--checkpoint-dir": [job.checkpoint_dir],
+        "--image": [job.image],
+    }.items():
+        bad = next((text for text in texts if text is not None and _UNPRINTABLE.search(text)), None)
+        if bad is not None:
+            raise SettingError(
+                f"{bad!a} of {what} has a control character, such as the end of a line, which the file of "
+                f"{engine.name} cannot hold: leave it out, or let the program read it from a file"
+            )
     for option, name in _OF_OPTION.items():
         value = getattr(job, name)
         if value is not None and option not in engine.options:
             raise SettingError(
                 f"{option} does not go with {to}: leave it out. {engine.name} takes {', '.join(engine.options)}"
             )
+        if value == "" and option in ("--image", "--checkpoint-dir"):
+            raise SettingError(f"{option} is empty: give it a value, or leave it out")
         if value is None and option in engine.needs:
             raise SettingError(f"{to} needs {option}: see `anytpu launch --help`")
     if job.topology is not None:
@@ -221,6 +250,8 @@ def _check(engine: Engine, job: Job) -> None:
     elif job.hosts is None and "-n" in engine.options:
         slices = ", or --tpu, a slice" if "--tpu" in engine.options else ""
         raise SettingError(f"{to} needs -n, the number of hosts{slices}")
+    if job.spot and job.topology is None:
+        raise SettingError("--spot is for a slice that the file asks for: name it with --tpu, or leave --spot out")
     if job.spot and job.checkpoint_dir is None:
         raise SettingError(
             "--spot needs --checkpoint-dir: a spot machine is taken back at any time, with its disk, and the run would "
@@ -229,11 +260,9 @@ def _check(engine: Engine, job: Job) -> None:
         )
     if job.zone is not None and not _ZONE.fullmatch(job.zone):
         raise SettingError(f"a zone looks like us-west4-a, not {job.zone!r}. Type: gcloud compute zones list")
-    if job.place is not None and not _NAME.fullmatch(job.place):
-        raise SettingError(
-            "the name after --on has lower-case letters, digits and dashes, and starts with a letter, not "
-            f"{job.place!r}"
-        )
+    rule, has = _PLACES.get(engine.key, (_NAME, "lower-case letters, digits and dashes, and starts with a letter"))
+    if job.place is not None and not rule.fullmatch(job.place):
+        raise SettingError(f"the name after --on has {has}, not {job.place!r}")
 
 
 def _check_slice(engine: Engine, job: Job, topology: Topology) -> None:

@@ -9,9 +9,12 @@ request=(--node-id=<place> --accelerator-type=<type> --runtime-version=<runtime>
 request+=(<spot_option>)
 # Ask for <slice>, and wait until it is there. The price counts from then on.
 gcloud compute tpus queued-resources create "${at[@]}" "${request[@]}" || exit
-until gcloud compute tpus queued-resources describe "${at[@]}" --format='value(state.state)' | grep -E 'ACTIVE|FAILED'; do
+until state=$(gcloud compute tpus queued-resources describe "${at[@]}" --format='value(state.state)' |
+    grep -E 'ACTIVE|FAILED|SUSPENDED'); do
     sleep 30
 done
+# Without <slice> (the request failed, or the slice was taken back) nothing can run: delete the request, and fail.
+[ "$state" = ACTIVE ] || { gcloud compute tpus queued-resources delete "${at[@]}" --force --quiet; exit 1; }
 # On each host of <slice>: an environment with anytpu and the TPU's driver.
 gcloud compute tpus tpu-vm ssh "${at[@]}" --worker=all --command='sudo apt-get update &&
     sudo apt-get install -y python3-venv && python3 -m venv tpu && tpu/bin/pip install "anytpu[tpu]"'
@@ -27,5 +30,7 @@ program='CHECKPOINT_DIR='<checkpoint_dir:sh:sh>' '$program
 # On every host at once. It ends with this connection.
 gcloud compute tpus tpu-vm ssh "${at[@]}" --worker=all --command="$program"
 
-# Give <slice> back. If this file was ended before: type this line.
+# Give <slice> back. If this file was ended before: type the line with gcloud. The status is that of the program.
+status=$?
 gcloud compute tpus queued-resources delete "${at[@]}" --force --quiet
+exit "$status"

@@ -5,7 +5,7 @@ options=(
     --workload=<name> --cluster=<place:sh>
     # The zone of the cluster.
     --zone=<zone>
-    # The slice <slice>.
+    # The slice <slice>, of <gke> chips.
     --tpu-type=<type>
     # Spot machines: cheaper, and taken back at any time.
     <spot_option>
@@ -16,9 +16,9 @@ options=(
     # Seconds from SIGTERM to SIGKILL, in which the run is saved.
     --termination-grace-period-seconds=<notice_s>
     # The program reads the folder of its checkpoints here.
-    --env=CHECKPOINT_DIR=<checkpoint_dir:sh>
+    --env=CHECKPOINT_DIR=<checkpoint_dir:kube:sh>
     # The program, on each host; exec, so that it gets the signals.
-    --command='exec python '<words:sh:sh>
+    --command='exec python '<words:sh:kube:sh>
 )
 # Words after the name of this file are more options, such as --dry-run.
 xpk workload create "${options[@]}" "$@"
