@@ -260,25 +260,12 @@ def set_summaries(summary: Any) -> None:
     from keras.src.callbacks import tensorboard
 
     names = ("create_file_writer", "scalar", "histogram", "image", "record_if")
+    functions = SimpleNamespace(**{name: getattr(summary, name) for name in names})
     # These two write a graph of TensorFlow, and there is none. The profile of a batch is JAX's own.
-    functions = SimpleNamespace(
-        trace_on=_ignore, trace_export=_ignore, **{name: getattr(summary, name) for name in names}
-    )
+    functions.trace_on = functions.trace_export = lambda **_: None
     wanted: Any = tensorboard.TensorBoard
     wanted.summary = property(lambda self: self._summary_module or functions)
     tensorboard.keras_model_summary = summary.graph
-
-
-def scope_of_names() -> str:
-    """Return the names of the scopes around, each with a slash behind it."""
-    from keras.src.backend.common.name_scope import current_path
-
-    path = current_path()
-    return f"{path}/" if path else ""
-
-
-def _ignore(**_: Any) -> None:
-    """Do nothing."""
 
 
 def writes_each_batch(callback: Any) -> bool:

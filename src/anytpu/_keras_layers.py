@@ -142,3 +142,11 @@ def forget_uninitialized(variable: Any) -> None:
 def forget_all_uninitialized() -> None:
     """Cancel all pending initialisations: an initializer that raises would raise again at the next trace."""
     uninitialized().clear()
+
+
+def scope_of_names() -> str:
+    """Return the names of the scopes around, each with a slash behind it."""
+    from keras.src.backend.common.name_scope import current_path
+
+    path = current_path()
+    return f"{path}/" if path else ""

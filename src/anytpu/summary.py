@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from anytpu import _keras
+from anytpu import _keras, _keras_layers
 from anytpu.errors import SettingError
 from anytpu.pipeline.tfrecord import frame
 
@@ -343,7 +343,7 @@ def _add(name: str, step: Any, make: Callable[[str], Any]) -> bool:
     if number.shape or number.dtype.kind not in "iu":
         raise SettingError(f"the step of the summary {name!r} must be an integer, not {step!r}")
     assert _DEFAULTS.writer is not None
-    record = make(_keras.scope_of_names() + name)
+    record = make(_keras_layers.scope_of_names() + name)
     _DEFAULTS.writer.write(summary=record, step=int(number))
     return True
 

@@ -141,7 +141,8 @@ def test_logs_that_are_no_results_are_not_taken_for_them(make, callbacks):
 def test_a_metric_of_several_numbers_is_an_array_in_the_history(place):
     def make():
         model = keras.Sequential([keras.Input((X.shape[1],)), keras.layers.Dense(1, activation="sigmoid")])
-        return compiled(model, loss="binary_crossentropy", metrics=[keras.metrics.Precision(thresholds=[0.3, 0.5], name="p")])
+        precision = keras.metrics.Precision(thresholds=[0.3, 0.5], name="p")
+        return compiled(model, loss="binary_crossentropy", metrics=[precision])
 
     history = run(make, lambda model: model.fit(X, np.minimum(Y, 1), **FIT), place)[1].history
     assert all(isinstance(value, np.ndarray) and value.shape == (2,) for value in history["p"])
