@@ -32,7 +32,6 @@ import numpy as np
 
 from anytpu import _keras, _keras_layers
 from anytpu.errors import SettingError
-from anytpu.pipeline.tfrecord import frame
 
 if TYPE_CHECKING:
     from keras.callbacks import TensorBoard as TensorBoard
@@ -70,6 +69,8 @@ class SummaryWriter:
         try:
             from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
             from tensorboard.compat.tensorflow_stub.io import gfile
+
+            from anytpu.pipeline.tfrecord import frame
         except ImportError as error:
             raise SettingError(
                 "event files of TensorBoard need the package tensorboard: type pip install 'anytpu[tensorboard]'"
@@ -80,7 +81,7 @@ class SummaryWriter:
         )
         self._path = os.path.join(directory, name)
         self._file: Any = gfile.GFile(self._path, "wb")
-        self._event, self._flush_s, self._flushed = Event, flush_s, time.monotonic()
+        self._event, self._frame, self._flush_s, self._flushed = Event, frame, flush_s, time.monotonic()
         self._close = weakref.finalize(self, self._file.close)
         self.write(file_version="brain.Event:2")
         self.flush()
@@ -127,7 +128,7 @@ class SummaryWriter:
         if not self.is_open:
             return
         with self._warned():
-            self._file.write(frame(self._event(wall_time=time.time(), **fields).SerializeToString()))
+            self._file.write(self._frame(self._event(wall_time=time.time(), **fields).SerializeToString()))
         if time.monotonic() - self._flushed > self._flush_s:
             self.flush()
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from anytpu.errors import SettingError
-from anytpu.launch.jobs import ENGINES, Engine, Job, engine_named, job_file
+from anytpu.launch.jobs import ENGINES, Engine, EngineJob, engine_named, job_file
 from anytpu.system.topologies import SLICED, slice_sizes, topology_of
 
 WORDS = ["my train.py", "--name", "it's $HOME"]
@@ -31,15 +31,15 @@ VALUES: dict[str, dict[str, Any]] = {
 }
 
 
-def full_job(engine: Engine) -> Job:
+def full_job(engine: Engine) -> EngineJob:
     """Return a job with every option that the engine takes."""
-    return Job(WORDS, **{name: value for option in engine.options for name, value in VALUES[option].items()})
+    return EngineJob(WORDS, **{name: value for option in engine.options for name, value in VALUES[option].items()})
 
 
-def small_job(engine: Engine) -> Job:
+def small_job(engine: Engine) -> EngineJob:
     """Return a job with the options that the engine needs."""
     needs = engine.needs or [option for option in engine.options if option == "-n"]
-    return Job(WORDS, **{name: value for option in needs for name, value in VALUES[option].items()})
+    return EngineJob(WORDS, **{name: value for option in needs for name, value in VALUES[option].items()})
 
 
 @pytest.mark.parametrize("key", ENGINES)
@@ -107,7 +107,7 @@ def test_words_that_are_not_ascii_arrive_as_they_are():
     for key in ("jobset", "ray"):
         options = {name: value for option in engine_named(key).needs for name, value in VALUES[option].items()}
         text = job_file(
-            engine_named(key), Job(["train.py", "\U0001f600 é"], **{"hosts": None if options else 1, **options})
+            engine_named(key), EngineJob(["train.py", "\U0001f600 é"], **{"hosts": None if options else 1, **options})
         )
         if key == "ray":
             compile(text, "job", "exec")
@@ -118,7 +118,7 @@ def test_words_that_are_not_ascii_arrive_as_they_are():
 
 
 def test_the_folder_of_checkpoints_passes_kubernetes():
-    jobset, xpk = (job_file(engine_named(key), Job(["a.py"], **ON_GKE, **place)) for key, place in GKE.items())
+    jobset, xpk = (job_file(engine_named(key), EngineJob(["a.py"], **ON_GKE, **place)) for key, place in GKE.items())
     assert 'value: "gs://b/$$(A)$$$$"}' in jobset and "--env=CHECKPOINT_DIR='gs://b/$$(A)$$$$'" in xpk
 
 
@@ -139,7 +139,7 @@ def test_what_a_tpu_vm_gets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wor
     monkeypatch.chdir(tmp_path)
     (tmp_path / "program").mkdir()
     (tmp_path / "program/__main__.py").touch()
-    assert Job(words).source == source
+    assert EngineJob(words).source == source
 
 
 @pytest.mark.parametrize(("key", "place"), [("slurm", "GPU_a100"), ("slurm", "a,b"), ("jobset", "1.team-a")])
@@ -172,7 +172,7 @@ def test_one_process_of_slurm_uses_all_gpus_of_its_node(tmp_path: Path, gpus: st
     (tmp_path / "srun").chmod(stat.S_IRWXU)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "17"}
     environment |= {} if gpus is None else {"SLURM_GPUS_ON_NODE": gpus}
-    text = job_file(engine_named("slurm"), Job(WORDS, hosts=2))
+    text = job_file(engine_named("slurm"), EngineJob(WORDS, hosts=2))
     assert (
         subprocess.run(["bash", "-c", text], env=environment, capture_output=True, text=True).stdout.strip() == expected
     )
@@ -200,7 +200,7 @@ def test_names_of_chips_are_those_of_the_table():
     for chip in set(SLICED) - {"v2"}:
         for number, bounds in slice_sizes(chip).items():
             topology = topology_of(f"{chip}-{number}")
-            text = job_file(jobset, Job(["train.py"], topology, image="image"))
+            text = job_file(jobset, EngineJob(["train.py"], topology, image="image"))
             sides = re.search(r"gke-tpu-topology: ([\dx]+)\n", text)
             assert sides and [*map(int, sides[1].split("x")), 1][:3] == [*bounds]
             found = re.search(r"completions: (\d+)[\s\S]*google.com/tpu: (\d+)", text)
@@ -218,7 +218,7 @@ def test_names_of_chips_are_those_of_the_table():
     ],
 )
 def test_a_name_that_all_engines_take(words: list[str], name: str):
-    assert Job(words).name == name
+    assert EngineJob(words).name == name
 
 
 NO_IMAGE = (
@@ -297,7 +297,7 @@ NO_IMAGE = (
 )
 def test_what_an_engine_cannot_do(key: str, options: dict[str, Any], message: str):
     with pytest.raises(SettingError) as caught:
-        job_file(engine_named(key), Job(WORDS, **options))
+        job_file(engine_named(key), EngineJob(WORDS, **options))
     assert str(caught.value) == message
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from anytpu.launch.jobs import Job, engine_named, job_file
+from anytpu.launch.jobs import EngineJob, engine_named, job_file
 from launch.slurm_cluster import DAEMONS, Cluster, cluster, until
 
 pytestmark = pytest.mark.skipif(
@@ -51,7 +51,7 @@ def emptied(slurm: Cluster) -> None:
 
 def submit(slurm: Cluster, program: str, *options: str, hosts: int = 2, restarts: int | None = None) -> str:
     (slurm.folder / "train.py").write_text(program)
-    job = Job(["train.py"], hosts=hosts, restarts=restarts)
+    job = EngineJob(["train.py"], hosts=hosts, restarts=restarts)
     return slurm.submit(job_file(engine_named("slurm"), job), *options)
 
 
@@ -152,7 +152,7 @@ def test_a_killed_step_and_a_preemption_continue_bit_for_bit(slurm: Cluster):
     """A step is killed, and its job is submitted again; that one is preempted, and continues by itself."""
 
     def fit(folder: str, *words: str) -> str:
-        job = Job([str(PROGRAM), folder, folder, *words], hosts=2)
+        job = EngineJob([str(PROGRAM), folder, folder, *words], hosts=2)
         return slurm.submit(job_file(engine_named("slurm"), job), "--export=ALL,SEED=3,JAX_PLATFORMS=cpu")
 
     assert slurm.end(fit("whole"))[:2] == ("COMPLETED", "0:0")

@@ -159,13 +159,13 @@ def _launch(command: list[str], processes: int, cores: int) -> int:
 def _write_job(to: str, arguments: argparse.Namespace, words: list[str]) -> int:
     """Print the engine's file, write it, or explain it."""
     from anytpu.launch.checking import check_checkpoint_dir, has_tool
-    from anytpu.launch.jobs import Job, engine_named, job_file
+    from anytpu.launch.jobs import EngineJob, engine_named, job_file
     from anytpu.system.topologies import topology_of
 
     engine = engine_named(to)
     if not arguments.module:
         _check_script_for(engine, Path(words[0]))
-    job = Job(
+    job = EngineJob(
         words,
         topology_of(arguments.tpu) if arguments.tpu is not None else None,
         hosts=arguments.processes,

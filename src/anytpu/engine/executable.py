@@ -17,6 +17,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any, final
 
 import jax
@@ -104,10 +105,7 @@ def wait(tree: Tree) -> None:
     Raises:
         BackendError: XLA failed while it computed one of them.
     """
-    try:
-        jax.block_until_ready(tree)
-    except jax.errors.JaxRuntimeError as error:
-        raise _failed(error) from error
+    _complete(jax.block_until_ready, tree)
 
 
 def fetch(tree: Tree) -> None:
@@ -116,8 +114,12 @@ def fetch(tree: Tree) -> None:
     Raises:
         BackendError: a call failed that computes one of them.
     """
+    _complete(jax.device_get, tree)
+
+
+def _complete(action: Callable[[Tree], Any], tree: Tree) -> None:
     try:
-        jax.device_get(tree)
+        action(tree)
     except jax.errors.JaxRuntimeError as error:
         raise _failed(error) from error
 

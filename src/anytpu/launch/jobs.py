@@ -1,4 +1,4 @@
-"""`Job`: one program for the engine of other machines, and `job_file`, which writes it in the engine's own form.
+"""`EngineJob`: one program for the engine of other machines, and `job_file`, which writes it in the engine's own form.
 
 Idea: an engine is data. Its table in `engines.toml` names a commented template and the tool that submits it. A
 placeholder, `<hosts>` or `<words:json>`, is a value of the job, perhaps quoted. A block is a comment and the lines
@@ -90,19 +90,23 @@ class Engine:
         """The template."""
         return (_FOLDER / "engines" / self.template).read_text(encoding="utf-8")
 
+    @functools.cached_property
+    def placeholders(self) -> frozenset[str]:
+        """The values of a job that the template has."""
+        return frozenset(name for name, _ in _PLACEHOLDER.findall(self.text))
+
     @property
     def options(self) -> list[str]:
         """The options that the engine takes."""
-        used = {name for name, _ in _PLACEHOLDER.findall(self.text)}
         return [
             option
             for option, name in _OF_OPTION.items()
-            if used & {name, f"{name}_option", "slice" if name == "topology" else name}
+            if self.placeholders & {name, f"{name}_option", "slice" if name == "topology" else name}
         ]
 
 
 @dataclasses.dataclass(frozen=True)
-class Job:
+class EngineJob:
     """A program, and how an engine runs it.
 
     Attributes:
@@ -148,7 +152,7 @@ def engine_named(key: str) -> Engine:
     return Engine(key=key, **_TABLES[key])
 
 
-def job_file(engine: Engine, job: Job, explain: bool = False) -> str:
+def job_file(engine: Engine, job: EngineJob, explain: bool = False) -> str:
     """Return the file or the commands that run a job with an engine.
 
     Args:
@@ -160,7 +164,7 @@ def job_file(engine: Engine, job: Job, explain: bool = False) -> str:
         SettingError: the engine does not take an option of the job, needs another, or has no such slices.
 
     Example:
-        >>> text = job_file(engine_named("slurm"), Job(["my train.py"], hosts=4))
+        >>> text = job_file(engine_named("slurm"), EngineJob(["my train.py"], hosts=4))
         >>> "#SBATCH --nodes=4" in text, " 'my train.py' &" in text
         (True, True)
     """
@@ -189,7 +193,7 @@ def _quoted(value: Any, quotes: str) -> str:
     return str(value)
 
 
-def _values(engine: Engine, job: Job) -> Mapping[str, Any]:
+def _values(engine: Engine, job: EngineJob) -> Mapping[str, Any]:
     """Return the value of each placeholder; None: the job does not have it."""
     return {
         **vars(job),
@@ -221,10 +225,10 @@ def _values_of_slice(topology: Topology | None) -> dict[str, Any]:
     }
 
 
-def _check(engine: Engine, job: Job) -> None:
-    """Refuse what the engine cannot do, and what cannot be meant."""
+def _check(engine: Engine, job: EngineJob) -> None:
+    """Refuse options that the engine does not take, and values that cannot be meant."""
     to = f"--to {engine.key}"
-    for what, texts in {
+    for part, texts in {
         "the program": job.words,
         "--checkpoint-dir": [job.checkpoint_dir],
         "--image": [job.image],
@@ -232,7 +236,7 @@ def _check(engine: Engine, job: Job) -> None:
         bad = next((text for text in texts if text is not None and _UNPRINTABLE.search(text)), None)
         if bad is not None:
             raise SettingError(
-                f"{bad!a} of {what} has a control character, such as the end of a line, which the file of "
+                f"{bad!a} of {part} has a control character, such as the end of a line, which the file of "
                 f"{engine.name} cannot hold: leave it out, or let the program read it from a file"
             )
     for option, name in _OF_OPTION.items():
@@ -265,14 +269,13 @@ def _check(engine: Engine, job: Job) -> None:
         raise SettingError(f"the name after --on has {has}, not {job.place!r}")
 
 
-def _check_slice(engine: Engine, job: Job, topology: Topology) -> None:
+def _check_slice(engine: Engine, job: EngineJob, topology: Topology) -> None:
     hosts = topology.num_tasks
     if job.hosts is not None and job.hosts != hosts:
         raise SettingError(
             f"{topology.name} has {hosts} host{'s' * (hosts > 1)}, each with one process, not {job.hosts}: leave -n "
             "out, or choose another slice with --tpu"
         )
-    used = {name for name, _ in _PLACEHOLDER.findall(engine.text)}
-    chips = [name for name, names in _CHIPS.items() if used & {"gke", "runtime", "ray"} <= names.keys()]
+    chips = [name for name, names in _CHIPS.items() if engine.placeholders & {"gke", "runtime", "ray"} <= names.keys()]
     if topology.chip is None or topology.chip.name not in chips:
         raise SettingError(f"{engine.name} has no {topology.name}: it has slices of {', '.join(chips)}")

@@ -56,7 +56,7 @@ class Masks:
         return self._chosen[key]
 
     def _same_for_channels(self, which: Any) -> str | None:
-        """Return the value, of one truth value for each position, that a condition repeats for all channels."""
+        """Return the value, of one boolean for each position, that a condition repeats for all channels."""
         made = self._recorder.producers.get(which.name)
         if made is None or made.name != "broadcast_in_dim" or which.shape[-1] == 1:
             return None
@@ -66,7 +66,7 @@ class Masks:
         return source if axes == sorted(axes) and is_each and not is_last else None
 
     def _is_step(self, value: str) -> bool:
-        """Return whether truth values are a part of a longer mask; one step of the host serves all of its parts."""
+        """Return whether booleans are a part of a longer mask; one step of the host serves all of its parts."""
         made = self._recorder.producers.get(value)
         if made is None or made.name == "slice":
             return made is not None
@@ -74,7 +74,7 @@ class Masks:
         return (made.name == "not" or _moved(made, before, 1) is not None) and self._is_step(made.values[0])
 
     def _as_numbers(self, value: str, channels: int, is_true: bool) -> Any:
-        """Return truth values as 1 and 0, or as 0 and 1, repeated along an axis of channels after all others."""
+        """Return booleans as 1 and 0, or as 0 and 1, repeated along an axis of channels after all others."""
         key = value, channels, is_true
         if key not in self._numbers:
             self._numbers[key] = self._made(value, channels, is_true)
