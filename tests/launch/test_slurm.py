@@ -56,7 +56,7 @@ def submit(slurm: Cluster, program: str, *options: str, hosts: int = 2, restarts
 
 
 def log(slurm: Cluster, job: str) -> list[str]:
-    return sorted((slurm.folder / f"train-{job}.log").read_text().splitlines())
+    return sorted(line for path in slurm.folder.glob(f"*-{job}.log") for line in path.read_text().splitlines())
 
 
 def has(slurm: Cluster, *names: str) -> bool:
@@ -160,6 +160,8 @@ def test_a_killed_step_and_a_preemption_continue_bit_for_bit(slurm: Cluster):
     job = fit("run", "24", str(int(signal.SIGSTOP)))
     until(lambda: any(map(_is_stopped, Path("/proc").glob("[0-9]*/stat"))))
     slurm.command("scontrol", "requeue", job)
+    # Slurm's signal goes to each process of the step, and continues the one that was stopped: the run is saved.
+    until(lambda: any("is saved in" in line for line in log(slurm, job)), limit_s=60)
     assert slurm.end(job) == ("COMPLETED", "0:0", 1)
     for index in range(2):
         run, whole = (np.load(slurm.folder / f"{name}.{index}.npz") for name in ("run", "whole"))

@@ -6,9 +6,12 @@ import asyncio
 import contextlib
 import dataclasses
 import json
+import os
 import re
+import signal
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -113,6 +116,16 @@ def test_goodbyes_wait_for_one_another(joined: list[Host]):
     for host in joined:
         host.send(goodbye=True)
     assert [host.read() for host in joined] == [{"done": True}] * 3
+
+
+def test_a_signal_to_each_process_of_a_job_leaves_the_rendezvous(joined: list[Host]):
+    children = [int(pid) for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()]
+    found = [pid for pid in children if b"anytpu.system.rendezvous" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    for pid in found:
+        os.kill(pid, signal.SIGTERM)
+        os.kill(pid, signal.SIGINT)
+    assert found
+    test_goodbyes_wait_for_one_another(joined)
 
 
 def test_a_second_job_at_the_same_address(joined: list[Host]):

@@ -14,7 +14,8 @@ A job is in one of five phases:
 5. Finished: all hosts said goodbye, and are notified that they may end.
 
 Rule: an unauthenticated connection changes nothing: at most it is closed. The process ends when all hosts have ended,
-and soon after a refusal or a final error in any case.
+and soon after a refusal or a final error in any case. SIGTERM and SIGINT do not end it: Slurm sends them to all
+processes of a step, and hosts that save their run then still need it.
 
 Lines of a host: a `Greeting`; then empty lines (heartbeats), `{"exception": text}` (its uncaught exception),
 `{"goodbye": true}`.
@@ -29,6 +30,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import signal
 import socket
 import sys
 import time
@@ -297,6 +299,8 @@ def _next_free_port(host: str, port: int) -> int:
 
 def main() -> None:
     """Serve the job that host 0 describes in one line on the standard input."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
     settings = json.loads(sys.stdin.readline())
     listener = socket.socket(fileno=settings["listener"])
     first, limits = Greeting(**settings["first"]), Limits(**settings["limits"])
