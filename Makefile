@@ -1,7 +1,9 @@
-# `make demo` trains on eight virtual TPU cores, or on this machine's TPU or GPU; `make test` runs every check.
-# Both build .venv first; a second call reuses it. PYTHON=python3.12 selects the Python.
+# `make demo` trains on eight virtual TPU cores, or on this machine's TPU or GPU; `make test` runs the checks,
+# and `make test CHECK=--all` those of CI, with the slow tests. Each builds .venv first; a second call reuses it.
+# PYTHON=python3.12 selects the Python.
 
 PYTHON ?=
+CHECK ?=
 export PYTHON
 
 .PHONY: demo test
@@ -10,7 +12,7 @@ demo: .venv/anytpu.stamp
 	.venv/bin/anytpu demo
 
 test: .venv/anytpu-dev.stamp
-	scripts/check
+	scripts/check $(CHECK)
 
 # kernels/ is compiled into .venv if g++ is installed.
 KERNELS := $(wildcard kernels/pyproject.toml kernels/CMakeLists.txt kernels/*/*.cc kernels/*/*.h kernels/src/*/*.py)

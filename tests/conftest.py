@@ -86,7 +86,7 @@ def compile_as_the_marks_of_a_file_say(request: pytest.FixtureRequest) -> Iterat
     jax.clear_caches()
 
 
-BATTERY = TESTS / "battery.txt"
+LISTS = {"battery": TESTS / "battery.txt", "slow": TESTS / "slow.txt"}
 READS_KERAS_VARIABLES = [TESTS / folder for folder in ("train", "migrate", "migrate/keras_to_tpu")]
 # `Variable.numpy()` of Keras 3.15 does this with NumPy 2; its `__array__` takes no `copy`.
 KERAS_NUMPY = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
@@ -94,20 +94,20 @@ KERAS_NUMPY = pytest.mark.filterwarnings("ignore:__array__ implementation doesn'
 
 @pytest.hookimpl(tryfirst=True)  # Before pytest deselects by marks.
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests of battery.txt, and refuse names of tests that are gone."""
-    named = {line for line in BATTERY.read_text().splitlines() if not line.startswith("#")}
+    """Mark the tests of battery.txt and of slow.txt, and refuse names of tests that are gone."""
     for item in items:
-        if item.nodeid in named:
-            item.add_marker(pytest.mark.battery)
         if item.path.parent in READS_KERAS_VARIABLES:
             item.add_marker(KERAS_NUMPY)
-    # Files given as arguments are collected whole, except single tests of them.
-    if any("::" in argument for argument in config.args):
-        return
-    files = {item.nodeid.partition("::")[0] for item in items}
-    gone = {name for name in named if name.partition("::")[0] in files} - {item.nodeid for item in items}
-    if gone:
-        raise pytest.UsageError(f"tests/battery.txt names tests that are gone: {', '.join(sorted(gone))}")
+    tests = {item.nodeid: item for item in items}
+    files = {name.partition("::")[0] for name in tests}
+    for mark, path in LISTS.items():
+        named = {line for line in path.read_text().splitlines() if not line.startswith("#")}
+        for name in named & tests.keys():
+            tests[name].add_marker(mark)
+        gone = {name for name in named if name.partition("::")[0] in files} - tests.keys()
+        # Files given as arguments are collected whole, except single tests of them.
+        if gone and not any("::" in argument for argument in config.args):
+            raise pytest.UsageError(f"tests/{path.name} names tests that are gone: {', '.join(sorted(gone))}")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
