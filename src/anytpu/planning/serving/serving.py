@@ -19,11 +19,11 @@ from typing import Any
 import jax
 
 from anytpu._calls import explain_arguments
-from anytpu.errors import CompilerMissingError, NoAnswerError, PlanError
+from anytpu.errors import CompilerMissingError, NoAnswerError, PlanError, SettingError
 from anytpu.planning.costs.waits import settings_of
 from anytpu.planning.forecasts.forecast import predict
 from anytpu.planning.jobs.job import PlanJob, batch_parts, jobs_of
-from anytpu.planning.jobs.settings import PlanSettings, check_positive_integer
+from anytpu.planning.jobs.settings import PlanSettings
 from anytpu.planning.memory.arguments import arguments_of
 from anytpu.planning.memory.batches import FINE_ENOUGH, next_batch
 from anytpu.planning.memory.parts import parts_of
@@ -90,7 +90,8 @@ def plan_serving(
         1876.0
     """
     for name, value in (("batch_size", batch_size), ("prompt_tokens", prompt_tokens), ("new_tokens", new_tokens)):
-        check_positive_integer(name, value)
+        if type(value) is not int or not 1 <= value < 2**31:
+            raise SettingError(f"{name} must be a positive integer below 2**31, not {value!r}")
     targets = targets_named(tpu)
     # 1. The two steps.
     make = functools.cache(lambda batch: decoding_steps(model, batch, prompt_tokens, new_tokens))
