@@ -159,8 +159,8 @@ def test_makers_are_found_by_entry_points(tmp_path: Path):
     assert error.startswith(f"No Program can be made of 3 (int). {GIVE} These makers could not be loaded: ")
     assert "'broken' (AttributeError: module 'plug_in' has no attribute 'NOBODY')" in error
     assert older == (
-        "A job of the kind 'plug_in' takes no batch_size and no precision. Leave them out, and give \"a plug-in's job\" "
-        "input_specs of the batch wanted."
+        "A job of the kind 'plug_in' takes no batch_size and no precision. Leave them out, and give "
+        '"a plug-in\'s job" input_specs of the batch wanted.'
     )
 
 

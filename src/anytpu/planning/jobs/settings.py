@@ -74,11 +74,9 @@ class PlanSettings:
         _check_positive_number("timeout_s", self.timeout_s)
         if not callable(self.progress):
             raise SettingError(f"progress must be a function of one line of text, such as print, not {self.progress!r}")
-        if not isinstance(self.options, Mapping) or not all(isinstance(name, str) for name in self.options):
+        pairs = self.options.items() if isinstance(self.options, Mapping) else [(None, None)]
+        if not all(isinstance(text, str) for pair in pairs for text in pair):
             raise SettingError(f"options must be names and strings, such as {{'xla_name': '1'}}, not {self.options!r}")
-        for name, value in self.options.items():
-            if not isinstance(value, str):
-                raise SettingError(f"options must have strings as values, such as {{{name!r}: '1'}}, not {value!r}")
 
 
 def _check_positive_number(name: str, value: float) -> None:

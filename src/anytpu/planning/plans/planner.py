@@ -233,7 +233,7 @@ def scaling(
 
 def _pairs(targets: list[Target], batch_size: int | Sequence[int] | None) -> list[tuple[Target, int | None]]:
     """Return each system with its batch."""
-    sizes = batch_size if isinstance(batch_size, list | tuple) else [batch_size] * len(targets)
+    sizes = batch_size if isinstance(batch_size, Sequence) else [batch_size] * len(targets)
     if len(sizes) != len(targets):
         raise SettingError(
             f"batch_size must be one number, or one for each system in tpu ({len(targets)}), not {batch_size!r}"
