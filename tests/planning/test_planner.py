@@ -142,7 +142,7 @@ def test_what_does_not_fit_is_an_answer(hungry):
     step, specs = hungry
     said = []
     found = tpu.plan(step, 2**24, "v2-8", input_specs=specs, progress=said.append)["v2-8"]
-    assert said[1] == "16,777,216 examples do not fit on v2-8: looking for the largest batch that does"
+    assert said[2] == "16,777,216 examples do not fit on v2-8: looking for the largest batch that does"
     assert any(line.startswith(f"{found.largest_batch:,} examples on v2-8: fits, with ") for line in said), said
     assert (found.fits, found.step_s, found.time) == (False, None, None)
     assert found.memory.missing_bytes == found.memory.peak_bytes - found.memory.limit_bytes > 0
@@ -361,7 +361,7 @@ def test_the_largest_batch_of_a_layout():
         (
             [32, 8],
             1,
-            "batch_size=1 on v3-32 leaves smaller slices less than one example: give at least 4, or grow=False",
+            "batch_size=1 on v3-32 leaves smaller slices less than one example: give more, or grow=False",
         ),
     ],
 )
@@ -420,6 +420,7 @@ def test_no_batch_is_sought_where_the_state_alone_does_not_fit():
     found = tpu.plan(step, 2**20, "v5e-1", input_specs=specs, progress=said.append)["v5e-1"]
     assert (found.fits, found.largest_batch) == (False, 0)
     assert said == [
+        "the step on v5e-1: tracing it",
         "step/train on v5e-1 (v5e:1x1), 1,048,576 examples a step",
         "step/train on v5e-1 (v5e:1x1), 524,288 examples a step",
     ]

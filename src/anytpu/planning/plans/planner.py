@@ -117,6 +117,7 @@ def _predictions(
     for answer, planned in ((predict_and_review, pairs), (predict, others)):
         for target, batch in planned:
             job = jobs(target.devices)
+            settings.progress(f"{settings.name or 'the step'} on {target.name}: tracing it")
             job.program(batch)
             yield functools.partial(answer, job, batch, target, settings)
 
@@ -223,10 +224,9 @@ def scaling(
     if grow and batch_size is not None:
         sizes = [batch_size * target.devices // targets[0].devices for target in targets]
         if not all(sizes):
-            least = -(-targets[0].devices // min(target.devices for target in targets))
             raise SettingError(
-                f"batch_size={batch_size} on {targets[0].name} leaves smaller slices less than one example: give at "
-                f"least {least}, or grow=False"
+                f"batch_size={batch_size} on {targets[0].name} leaves smaller slices less than one example: give more, "
+                "or grow=False"
             )
     return plan(job, sizes, [target.name for target in targets], **settings)
 

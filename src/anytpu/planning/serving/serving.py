@@ -93,8 +93,8 @@ def plan_serving(
     targets = targets_named(tpu)
     # 1. The two steps.
     make = functools.cache(lambda batch: decoding_steps(model, batch, prompt_tokens, new_tokens))
-    first, _ = make(batch_size)
-    settings = settings_of(first, prices=prices, timeout_s=timeout_s, use_cache=use_cache, progress=progress)
+    settings = settings_of(None, prices=prices, timeout_s=timeout_s, use_cache=use_cache, progress=progress)
+    settings.progress("tracing the steps of the prompts and of a token")
     servings = []
     # 2. Each slice: a layout of the decode step, which prefill follows, and two compilations.
     for target in targets:
@@ -109,8 +109,7 @@ def plan_serving(
         calls = (settings, dataclasses.replace(settings, steps_per_execution=new_tokens))
         prefill, decode = run_together(map(_task, jobs(batch_size), [target, target], calls))
         if decode.step_s is not None:
-            told = f"{format_seconds(decode.step_s)} a token; the largest batch follows"
-            settings.progress(f"{model.name} on {target.name}: {told}")
+            settings.progress(f"{target.name}: {format_seconds(decode.step_s)} a token; the largest batch follows")
         # 3. The largest batch, from schedules.
         program = jobs(batch_size)[1].program(None)
         largest, parts = _by_shapes(program, target, batch_size), batch_parts(program, target.devices)
