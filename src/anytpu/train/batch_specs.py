@@ -205,14 +205,9 @@ def refuse_other_layouts(job: str, input_specs: Tree) -> None:
         input_specs: tree of arrays or `jax.ShapeDtypeStruct`.
 
     Raises:
-        ProgramError: an input has such a sharding, or is symbolic.
+        ProgramError: an input has such a sharding.
     """
     for name, leaf in zip(leaf_names(input_specs, "input_specs"), jax.tree.leaves(input_specs), strict=True):
-        if isinstance(leaf, keras.KerasTensor):
-            raise ProgramError(
-                f"{name!r} of the input_specs of {job} is a KerasTensor, which has no number of rows: give arrays or "
-                "jax.ShapeDtypeStruct, or batch_size= alone"
-            )
         sharding = getattr(leaf, "sharding", None) if isinstance(leaf, jax.ShapeDtypeStruct | jax.Array) else None
         if sharding is not None and not _is_data_parallel(sharding):
             raise ProgramError(

@@ -79,10 +79,10 @@ def program_of_model(
         model = in_precision(model, precision)
     if input_specs is None:
         return _program_of_rows(model, mode, tensors, batch_size or 0)
-    batch = spec_of(input_specs if isinstance(input_specs, tuple) else (input_specs,))
-    if batch_size is not None:
-        batch = with_batch_size(batch, batch_size)
-    with _explained(model, mode, batch, "the input_specs", batch_size):
+    with _explained(model, mode, "these input_specs", batch_size):
+        batch = spec_of(input_specs if isinstance(input_specs, tuple) else (input_specs,))
+        if batch_size is not None:
+            batch = with_batch_size(batch, batch_size)
         program = _program(model, batch, mode, tensors)
         if mode == "infer":  # A training step was traced for its metrics.
             jax.eval_shape(program.step, program.state, program.batch)
@@ -95,7 +95,8 @@ def _program_of_rows(model: Any, mode: str, tensors: bool, batch_size: int) -> P
         return _program(model, (inputs,), mode, tensors)
     build_layers(model, inputs)
     labels = label_specs_of(model, inputs)
-    with _explained(model, mode, labels, "the labels that its outputs and its loss suggest", batch_size):
+    given = f"the labels that its outputs and its loss suggest, {_text(labels)}"
+    with _explained(model, mode, given, batch_size):
         program = _program(model, (inputs, labels), mode, tensors)
         # Guessed labels are tried here, so that an error names them.
         if are_labels_guessed(model):
@@ -104,8 +105,8 @@ def _program_of_rows(model: Any, mode: str, tensors: bool, batch_size: int) -> P
 
 
 @contextlib.contextmanager
-def _explained(model: Any, mode: str, specs: Tree, given: str, batch_size: int | None) -> Iterator[None]:
-    """Turn an error of Keras or of JAX in the block into a `ProgramError` that names the specs of the trace."""
+def _explained(model: Any, mode: str, given: str, batch_size: int | None) -> Iterator[None]:
+    """Turn an error of Keras or of JAX in the block into a `ProgramError` that says how to give specs."""
     try:
         yield
     except AnyTPUError:
@@ -113,7 +114,7 @@ def _explained(model: Any, mode: str, specs: Tree, given: str, batch_size: int |
     except Exception as error:
         step = "a training step" if mode == "train" else "a prediction"
         raise ProgramError(
-            f"{step} of the model {model.name!r} cannot be traced with {given}, {_text(specs)}: "
+            f"{step} of the model {model.name!r} cannot be traced with {given}: "
             f"{type(error).__name__}: {clones.reason(error)}. {how_to_give_specs(model, batch_size or 64)}"
         ) from error
 

@@ -224,6 +224,6 @@ def layout_notes(program: Program, target: Target) -> list[str]:
         return [*program.notes]
     return [
         *program.notes,
-        f"{target.devices} devices do not divide a batch of {rows:,}: each takes {-(-rows // target.devices):,} rows, the last ones fewer, "
-        "as fit runs it.",
+        f"{target.devices} devices do not divide a batch of {rows:,}: each takes "
+        f"{-(-rows // target.devices):,} rows, the last ones fewer, as fit runs it.",
     ]

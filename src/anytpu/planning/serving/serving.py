@@ -36,7 +36,6 @@ from anytpu.planning.shardings.depth import restricted
 from anytpu.planning.shardings.search import find_layouts
 from anytpu.program.program import Program, state_names
 from anytpu.sharding import ModelLayout, resolve
-from anytpu.units import format_seconds
 
 _FIXED = ("weights", "frozen", "state", "code")
 """Kinds of arrays whose size does not depend on the batch."""
@@ -109,7 +108,7 @@ def plan_serving(
         calls = (settings, dataclasses.replace(settings, steps_per_execution=new_tokens))
         prefill, decode = run_together(map(_task, jobs(batch_size), [target, target], calls))
         if decode.step_s is not None:
-            settings.progress(f"{target.name}: {format_seconds(decode.step_s)} a token; the largest batch follows")
+            settings.progress(f"{target.name}: {1e3 * decode.step_s:.3g} ms a token; the largest batch follows")
         # 3. The largest batch, from schedules.
         program = jobs(batch_size)[1].program(None)
         largest, parts = _by_shapes(program, target, batch_size), batch_parts(program, target.devices)
