@@ -178,7 +178,7 @@ def test_a_deep_model_is_planned_by_two_shallow_ones(impatient: list[int]):
     said: list[str] = []
     (one,) = tpu.plan(network(8), 256, "v5e-1", use_cache=False, progress=said.append, steps_per_execution=1)
     assert (one.basis, one.is_floor, one.fits) == ("extrapolated", False, True)
-    assert said[1:] == [
+    assert said[2:] == [
         "compiling deep/train for v5e-1 up to its schedule instead",
         "compiling it with 2 and 4 of its 8 equal blocks instead",
     ]
@@ -228,13 +228,13 @@ def test_a_long_compilation_is_told_of_when_it_begins(asked_for: list[tuple[str,
     model = network(8)
     (one,) = tpu.plan(model, 256, "v5e-1", progress=said.append)
     assert one.basis == "compiled"
-    assert [re.sub(r"[\d.]+ (µs|s)\b", "TIME", line) for line in said[1:]] == [
+    assert [re.sub(r"[\d.]+ (µs|s)\b", "TIME", line) for line in said[2:]] == [
         "v5e-1: at least TIME a step, by its products and bytes alone; its compilation takes about TIME",
         "v5e-1: about TIME a step, by the schedules of two models with fewer blocks; the whole one follows",
     ]
     assert asked_for == [("schedule", 300), ("schedule", 300), ("code", 600)]
     tpu.plan(model, 256, "v5e-1", progress=said.append)
-    assert (len(said), len(asked_for)) == (4, 3)  # All answers are on the disk.
+    assert (len(said), len(asked_for)) == (6, 3)  # All answers are on the disk.
 
 
 def test_nothing_is_told_of_a_compilation_that_never_begins(
@@ -244,7 +244,7 @@ def test_nothing_is_told_of_a_compilation_that_never_begins(
     said: list[str] = []
     (one,) = tpu.plan(network(12), 256, "v5e-1", progress=said.append, timeout_s=1000)
     assert (one.basis, len(asked_for)) == ("extrapolated", 3)
-    assert said[1:] == [
+    assert said[2:] == [
         "compiling deep/train for v5e-1 up to its schedule instead",
         "compiling it with 2 and 4 of its 12 equal blocks instead",
     ]
@@ -295,7 +295,7 @@ def test_two_schedules_are_asked_for_once(asked_for: list[tuple[str, float]], mo
     assert (few, more) == (("schedule", 300), ("schedule", 300))
     # All blocks, up to the code and up to the schedule; then the code of the few.
     assert rest == [("code", 600), ("schedule", 600), ("code", 600)]
-    assert one.step_s is not None and f"about {format_seconds(one.step_s)} a step, by the schedules" in said[2]
+    assert one.step_s is not None and f"about {format_seconds(one.step_s)} a step, by the schedules" in said[3]
 
 
 def test_a_rough_time_is_in_words():

@@ -104,6 +104,14 @@ def test_json_holds_everything(plan, tmp_path):
     assert record["predictions"][0]["target"]["topology"] == "v2:2x2"
 
 
+@pytest.mark.parametrize("method", ["lock", "to_json", "to_html", "to_svg"])
+def test_what_is_no_path_is_not_written(plan, method):
+    noun = {"lock": "the lock", "to_json": "the plan", "to_html": "the page", "to_svg": "the plots"}[method]
+    with pytest.raises(SettingError) as raised:
+        getattr(plan, method)(None)
+    assert str(raised.value) == f"{noun} cannot be written to None: give a path, such as 'plan.html'"
+
+
 def test_json_that_cannot_be_written(plan, tmp_path):
     with pytest.raises(SettingError) as raised:
         plan.to_json(tmp_path / "no" / "plan.json")
@@ -134,7 +142,7 @@ def test_what_does_not_fit_is_an_answer(hungry):
     step, specs = hungry
     said = []
     found = tpu.plan(step, 2**24, "v2-8", input_specs=specs, progress=said.append)["v2-8"]
-    assert said[1] == "16,777,216 examples do not fit on v2-8: looking for the largest batch that does"
+    assert said[2] == "16,777,216 examples do not fit on v2-8: looking for the largest batch that does"
     assert any(line.startswith(f"{found.largest_batch:,} examples on v2-8: fits, with ") for line in said), said
     assert (found.fits, found.step_s, found.time) == (False, None, None)
     assert found.memory.missing_bytes == found.memory.peak_bytes - found.memory.limit_bytes > 0
@@ -175,7 +183,18 @@ def test_a_program_has_one_batch(hungry):
         ({"batch_size": [8, -8], "tpu": ["v2-8", "v3-8"]}, "batch_size must be a positive integer, not -8"),
         (
             {"batch_size": [8], "tpu": ["v2-8", "v3-8"]},
-            "batch_size must be one number, or one for each of the 2 systems in tpu, not [8]",
+            "batch_size must be one number, or one for each system in tpu (2), not [8]",
+        ),
+        ({"batch_size": "8"}, "batch_size must be a positive integer, not '8'"),
+        (
+            {"batch_size": 2**70},
+            f"batch_size must be a positive integer below 2**31, the rows of a global batch, not {2**70}.",
+        ),
+        ({"sweep_batches": "8"}, "sweep_batches must list batch sizes, such as [256, 512], not '8'"),
+        (
+            {"prices": 3},
+            "prices must be the path of a CSV file whose first line is "
+            "chip,usd_per_chip_hour,spot_usd_per_chip_hour,date, not 3",
         ),
         ({"sweep_batches": [-1]}, "sweep_batches must be a positive integer, not -1"),
     ],
@@ -331,10 +350,32 @@ def test_the_largest_batch_of_a_layout():
     assert str(raised.value) == "mesh={'data': 8} is the mesh of a layout: give one too, such as layout=\"fsdp\""
 
 
-def test_scaling_without_slices():
+@pytest.mark.parametrize(
+    ("cores", "batch_size", "says"),
+    [
+        ([], 64, "cores must list at least one number, such as [8, 32, 128], not []"),
+        (8, 64, "cores must list at least one number, such as [8, 32, 128], not 8"),
+        ("8", 64, "cores must list at least one number, such as [8, 32, 128], not '8'"),
+        ([8, 32], [64, 256], "batch_size must be a positive integer, not [64, 256]"),
+        ([8, 32], True, "batch_size must be a positive integer, not True"),
+        (
+            [32, 8],
+            1,
+            "batch_size=1 on v3-32 leaves smaller slices less than one example: give more, or grow=False",
+        ),
+    ],
+)
+def test_scaling_of_wrong_slices_and_batches(cores, batch_size, says):
     with pytest.raises(SettingError) as raised:
-        tpu.scaling(network(), "v3", [])
-    assert str(raised.value) == "cores must list at least one number, such as [8, 32, 128]"
+        tpu.scaling(network(), "v3", cores, batch_size)
+    assert str(raised.value) == says
+
+
+@pytest.mark.parametrize("ask", [tpu.max_batch_size, lambda job, names: tpu.ways_to_fit(job, 8, names)])
+def test_some_questions_are_about_one_system(ask):
+    with pytest.raises(SettingError) as raised:
+        ask(network(), ["v2-8"])
+    assert str(raised.value) == "tpu must name one system, such as \"v3-8\", not ['v2-8']"
 
 
 def test_the_first_error_ends_the_others():
@@ -379,6 +420,7 @@ def test_no_batch_is_sought_where_the_state_alone_does_not_fit():
     found = tpu.plan(step, 2**20, "v5e-1", input_specs=specs, progress=said.append)["v5e-1"]
     assert (found.fits, found.largest_batch) == (False, 0)
     assert said == [
+        "the step on v5e-1: tracing it",
         "step/train on v5e-1 (v5e:1x1), 1,048,576 examples a step",
         "step/train on v5e-1 (v5e:1x1), 524,288 examples a step",
     ]

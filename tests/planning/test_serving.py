@@ -255,6 +255,7 @@ def test_what_is_refused():
         "'plain' has no call_with_cache, which computes tokens with a cache. Give a CausalLM of KerasHub, such as that "
         "of tpu.language_model, or plan your own decode step with tpu.plan"
     )
-    with pytest.raises(SettingError) as wrong:
-        tpu.plan_serving(words(), 8, new_tokens=0)
-    assert str(wrong.value) == "new_tokens must be a positive integer, not 0"
+    for name, value in (("new_tokens", 0), ("prompt_tokens", None), ("batch_size", 2**70)):
+        with pytest.raises(SettingError) as wrong:
+            tpu.plan_serving(words(), **{"batch_size": 8, name: value})
+        assert str(wrong.value) == f"{name} must be a positive integer below 2**31, not {value!r}"

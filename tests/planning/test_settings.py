@@ -20,7 +20,11 @@ from anytpu.planning.jobs.settings import PlanSettings, check_positive_integer
         ({"timeout_s": float("nan")}, "timeout_s must be a positive number, not nan"),
         ({"timeout_s": float("inf")}, "timeout_s must be a positive number, not inf"),
         ({"timeout_s": "60"}, "timeout_s must be a positive number, not '60'"),
-        ({"options": {"a": 1}}, "options must have strings as values, such as {'a': '1'}, not 1"),
+        ({"timeout_s": None}, "timeout_s must be a positive number, not None"),
+        ({"progress": "x"}, "progress must be a function of one line of text, such as print, not 'x'"),
+        ({"options": "a=b"}, "options must be names and strings, such as {'xla_name': '1'}, not 'a=b'"),
+        ({"options": {1: "1"}}, "options must be names and strings, such as {'xla_name': '1'}, not {1: '1'}"),
+        ({"options": {"a": 1}}, "options must be names and strings, such as {'xla_name': '1'}, not {'a': 1}"),
     ],
 )
 def test_bad_numbers(settings, says):

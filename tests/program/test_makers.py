@@ -83,12 +83,12 @@ def test_tensors_that_a_program_does_not_carry():
     )
 
 
-@pytest.mark.parametrize("batch_size", [0, -8, 2.0, True, "8"])
+@pytest.mark.parametrize("batch_size", [0, -8, 2.0, True, "8", 2**31])
 def test_a_batch_size_that_is_none(batch_size):
     with pytest.raises(SettingError) as caught:
         of(linear().program, batch_size=batch_size)
     assert str(caught.value) == (
-        f"batch_size must be a positive integer, the rows of a global batch, not {batch_size!r}."
+        f"batch_size must be a positive integer below 2**31, the rows of a global batch, not {batch_size!r}."
     )
 
 
@@ -159,8 +159,8 @@ def test_makers_are_found_by_entry_points(tmp_path: Path):
     assert error.startswith(f"No Program can be made of 3 (int). {GIVE} These makers could not be loaded: ")
     assert "'broken' (AttributeError: module 'plug_in' has no attribute 'NOBODY')" in error
     assert older == (
-        "The maker 'plug_in' takes no batch_size and no precision: it has make(job, input_specs, mode, tensors). Leave "
-        'them out, and give "a plug-in\'s job" input_specs of the batch wanted.'
+        "A job of the kind 'plug_in' takes no batch_size and no precision. Leave them out, and give "
+        '"a plug-in\'s job" input_specs of the batch wanted.'
     )
 
 

@@ -194,6 +194,39 @@ def test_labels_that_cannot_be_guessed(own: str):
         assert text(program.batch) == ["float32[4, 3]", "int32[4]"]
 
 
+@pytest.mark.parametrize(
+    ("specs", "mode", "why"),
+    [
+        ("x", "train", "ValueError: Invalid dtype: str32"),
+        ((np.array(["a"]), np.zeros(1)), "train", "ValueError: Invalid dtype: str32"),
+        (
+            keras.Input((3,)),
+            "train",
+            "ValueError: A KerasTensor is symbolic: it's a placeholder for a shape an a dtype. It doesn't have any "
+            "actual numerical value. You cannot convert it to a NumPy array",
+        ),
+        (
+            np.zeros((4, 2)),
+            "infer",
+            "ValueError: Input 0 with name 'None' of layer 'dense' is incompatible with the layer: expected axis -1 of "
+            "input shape to have value 3, but received input with shape (4, 2)",
+        ),
+    ],
+)
+def test_specs_that_a_model_does_not_take(specs, mode, why):
+    model = keras.Sequential([keras.Input((3,)), layers.Dense(5, name="dense")], name="small")
+    model.compile("sgd", "mse")
+    with pytest.raises(ProgramError) as caught:
+        tpu.program.of(model, specs, mode)
+    step = "a training step" if mode == "train" else "a prediction"
+    assert str(caught.value) == (
+        f"{step} of the model 'small' cannot be traced with these input_specs: {why}. Pass the shapes of a "
+        "batch: input_specs=(x, y), arrays or jax.ShapeDtypeStruct of 64 rows, for example program.of(small, "
+        "input_specs=(x_train[:64], y_train[:64])); for `anytpu plan`, a function of a file returns the pair (model, "
+        "input_specs)"
+    )
+
+
 def test_a_loss_of_ones_own_that_takes_what_the_output_looks_like():
     program = tpu.program.of(compiled(lambda y, p: keras.ops.mean((y - p) ** 2, -1)), batch_size=8)
     assert text(program.batch) == ["float32[8, 3]", "float32[8, 5]"]

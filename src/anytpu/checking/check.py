@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -34,6 +33,7 @@ from anytpu.errors import AnyTPUError, ProgramError, SettingError
 from anytpu.program.program import REPLICA_AXIS, Program, Tree
 from anytpu.sharding import ModelLayout, layout_faults, place, resolve, unmatched_patterns
 from anytpu.strategy.current import CURRENT
+from anytpu.train.clones import reason
 from anytpu.train.compiled_models import trainer_of
 from anytpu.train.model_program import program_of_model
 
@@ -230,15 +230,9 @@ def _naming_layers(name: str, cores: int) -> Iterator[None]:
                     "strategy.run. tpu.check compares the step of fit, the code of all rows: leave the layer out"
                 ) from error
             target = "1 core" if cores == 1 else f"{cores} cores"
-            raise ProgramError(f"{step} cannot be traced for {target}: {_reason(error)}") from error
-
-
-def _reason(error: Exception) -> str:
-    """Return the type of an error and the first informative line of its text, without the lines that Keras adds."""
-    text = re.sub(r"\x1b\[\d*m", "", str(error))
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    text = next((line for line in lines if not line.startswith("Exception encountered when calling")), "")
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+            raise ProgramError(
+                f"{step} cannot be traced for {target}: {type(error).__name__}: {reason(error)}"
+            ) from error
 
 
 def _home(model: Any) -> contextlib.AbstractContextManager[Any]:

@@ -166,8 +166,10 @@ def is_job(job: Any) -> bool:
 def _check_settings(mode: Any, batch_size: Any, precision: Any) -> None:
     if mode not in (None, "train", "infer"):
         raise SettingError(f"mode must be 'train' or 'infer', or None for the job's own, not {mode!r}.")
-    if batch_size is not None and (not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1):
-        raise SettingError(f"batch_size must be a positive integer, the rows of a global batch, not {batch_size!r}.")
+    if batch_size is not None and (type(batch_size) is not int or not 1 <= batch_size < 2**31):
+        raise SettingError(
+            f"batch_size must be a positive integer below 2**31, the rows of a global batch, not {batch_size!r}."
+        )
     if precision not in (None, "float32", "bfloat16"):
         raise SettingError(f"precision must be 'float32' or 'bfloat16', or None for the job's own, not {precision!r}.")
 
@@ -203,8 +205,7 @@ def _check_takes(name: str, maker: ProgramMaker, job: Any, options: dict[str, An
         them = "it" if len(missing) == 1 else "them"
         instead = f", and give {job!r} input_specs of the batch wanted" if missing != ["batch_axis"] else _ROWS_FIRST
         raise ProgramError(
-            f"The maker {name!r} takes no {' and no '.join(missing)}: it has make{inspect.signature(maker.make)}. "
-            f"Leave {them} out{instead}."
+            f"A job of the kind {name!r} takes no {' and no '.join(missing)}. Leave {them} out{instead}."
         )
 
 

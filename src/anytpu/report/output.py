@@ -18,6 +18,8 @@ def explained(noun: str, path: str | Path) -> Iterator[None]:
         noun: name of the content in the error: "the page".
         path: the path that the user gave.
     """
+    if not isinstance(path, str | Path):
+        raise SettingError(f"{noun} cannot be written to {path!r}: give a path, such as 'plan.html'")
     try:
         yield
     except OSError as error:
@@ -35,7 +37,7 @@ def write(text: str, path: str | Path, noun: str) -> Path:
     Raises:
         SettingError: the file cannot be written.
     """
-    target = Path(path)
     with explained(noun, path):
+        target = Path(path)
         write_text(target, text)
     return target

@@ -11,7 +11,9 @@ values of the weights, and a model that is not built is built. Variables made fo
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -19,7 +21,7 @@ import keras
 import numpy as np
 
 from anytpu import _keras
-from anytpu.errors import ProgramError
+from anytpu.errors import AnyTPUError, ProgramError
 from anytpu.program.program import Program, Tree, spec_of
 from anytpu.strategy.scopes import refuse_split_variables
 from anytpu.train import clones, host_layers
@@ -55,8 +57,8 @@ def program_of_model(
 
     Raises:
         ProgramError: there are neither input specs nor a batch size. Or the model is not compiled, or does not know the
-            shapes of its inputs. Or its step cannot be traced with the guessed labels. Or `keras.distribution` splits
-            its variables, which a Program does not support.
+            shapes of its inputs. Or its step cannot be traced with the input specs or with the guessed labels. Or
+            `keras.distribution` splits its variables, which a Program does not support.
     """
     trainer = trainer_of(model)
     # The layout of a strategy is given beside a Program.
@@ -77,10 +79,14 @@ def program_of_model(
         model = in_precision(model, precision)
     if input_specs is None:
         return _program_of_rows(model, mode, tensors, batch_size or 0)
-    batch = spec_of(input_specs if isinstance(input_specs, tuple) else (input_specs,))
-    if batch_size is not None:
-        batch = with_batch_size(batch, batch_size)
-    return _program(model, batch, mode, tensors)
+    with _explained(model, mode, "these input_specs", batch_size):
+        batch = spec_of(input_specs if isinstance(input_specs, tuple) else (input_specs,))
+        if batch_size is not None:
+            batch = with_batch_size(batch, batch_size)
+        program = _program(model, batch, mode, tensors)
+        if mode == "infer":  # A training step was traced for its metrics.
+            jax.eval_shape(program.step, program.state, program.batch)
+        return program
 
 
 def _program_of_rows(model: Any, mode: str, tensors: bool, batch_size: int) -> Program:
@@ -89,18 +95,28 @@ def _program_of_rows(model: Any, mode: str, tensors: bool, batch_size: int) -> P
         return _program(model, (inputs,), mode, tensors)
     build_layers(model, inputs)
     labels = label_specs_of(model, inputs)
-    try:
+    given = f"the labels that its outputs and its loss suggest, {_text(labels)}"
+    with _explained(model, mode, given, batch_size):
         program = _program(model, (inputs, labels), mode, tensors)
         # Guessed labels are tried here, so that an error names them.
         if are_labels_guessed(model):
             jax.eval_shape(program.step, program.state, program.batch)
+        return program
+
+
+@contextlib.contextmanager
+def _explained(model: Any, mode: str, given: str, batch_size: int | None) -> Iterator[None]:
+    """Turn an error of Keras or of JAX in the block into a `ProgramError` that says how to give specs."""
+    try:
+        yield
+    except AnyTPUError:
+        raise
     except Exception as error:
+        step = "a training step" if mode == "train" else "a prediction"
         raise ProgramError(
-            f"a training step of the model {model.name!r} cannot be traced with the labels that its outputs and its "
-            f"loss suggest, {_text(labels)}: {type(error).__name__}: {_first_line(error)}. "
-            f"{how_to_give_specs(model, batch_size)}"
+            f"{step} of the model {model.name!r} cannot be traced with {given}: "
+            f"{type(error).__name__}: {clones.reason(error)}. {how_to_give_specs(model, batch_size or 64)}"
         ) from error
-    return program
 
 
 def _program(model: Any, batch: Tree, mode: str, tensors: bool) -> Program:
@@ -133,10 +149,6 @@ def build_layers(model: Any, inputs: Tree) -> None:
 def _text(specs: Tree) -> str:
     """Return the specs of labels as a short text: "float32[64,10] and int32[64]"."""
     return " and ".join(f"{leaf.dtype.name}{list(leaf.shape)}".replace(", ", ",") for leaf in jax.tree.leaves(specs))
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [""])[0].rstrip(".")
 
 
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}

@@ -125,7 +125,10 @@ def test_a_plan_of_the_real_compiler(folder: Path):
     (one,) = json.loads((folder / "plan.json").read_text())["predictions"]
     assert (one["tpu"], one["batch_size"], one["fits"], one["program"]) == ("v2-8", 64, True, "tiny/train")
     assert 0 < one["interval_s"][0] < one["step_s"] < one["interval_s"][1]
-    assert run.stderr == "train.py:create_model on v2-8 (v2:2x2), 64 examples a step\n"
+    assert run.stderr.splitlines() == [
+        "train.py:create_model on v2-8: tracing it",
+        "train.py:create_model on v2-8 (v2:2x2), 64 examples a step",
+    ]
     assert "<html" in (folder / "plan.html").read_text()
 
 

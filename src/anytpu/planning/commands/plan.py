@@ -72,7 +72,7 @@ def _add_scaling(parser: argparse.ArgumentParser) -> None:
         metavar="LIST",
         type=options.positive_integers,
         required=True,
-        help="number in the name of each slice, 8,32,128; --batch is that of the smallest and grows with them",
+        help="number in the name of each slice, 8,32,128; --batch is that of the first and grows with them",
     )
     _add_step(parser, settings)
 

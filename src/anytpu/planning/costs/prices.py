@@ -47,6 +47,8 @@ def read_prices(path: str | Path | None = None) -> dict[str, Price]:
     known = {price.chip: price for price in _rows(_lines(_TABLE), _TABLE.name)}
     if path is None:
         return known
+    if not isinstance(path, str | Path):
+        raise SettingError(f"prices must be the path of a CSV file whose first line is {_EXAMPLE}, not {path!r}")
     own = {price.chip: price for price in _rows(_lines(Path(path)), str(path))}
     return known | own
 

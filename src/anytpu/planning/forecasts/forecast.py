@@ -222,9 +222,8 @@ def layout_notes(program: Program, target: Target) -> list[str]:
         ]
     if rows is None or rows % target.devices == 0:
         return [*program.notes]
-    share = -(-rows // target.devices)
     return [
         *program.notes,
-        f"{target.devices} devices do not divide a batch of {rows:,}: each takes {share:,} rows, the last ones fewer, "
-        "as fit runs it.",
+        f"{target.devices} devices do not divide a batch of {rows:,}: each takes "
+        f"{-(-rows // target.devices):,} rows, the last ones fewer, as fit runs it.",
     ]

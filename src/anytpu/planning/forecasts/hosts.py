@@ -8,8 +8,6 @@ times are minima.
 from __future__ import annotations
 
 import dataclasses
-import math
-from typing import Any
 
 import jax
 
@@ -34,14 +32,16 @@ def host_load(program: Program, prediction: Prediction) -> HostLoad | None:
     peak = target.chip.dcn_bytes_per_s and target.chip.dcn_bytes_per_s * target.chips / target.hosts
     load = HostLoad(peak)
     if program.mode == "train":
-        state_bytes = sum(map(_bytes, jax.tree.leaves(program.state)))
+        state_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(program.state))
         load = dataclasses.replace(
             load, checkpoint_bytes=state_bytes, checkpoint_s=state_bytes / peak if peak else None
         )
     if time is None:
         return load
     if prediction.batch_size:
-        batch_bytes = sum(_bytes(leaf) / (1 if layout.axis is None else parts) for leaf, layout in program.leaves())
+        batch_bytes = sum(
+            leaf.size * leaf.dtype.itemsize / (1 if layout.axis is None else parts) for leaf, layout in program.leaves()
+        )
         load = dataclasses.replace(
             load,
             examples_per_s=prediction.batch_size / parts / time.step_s,
@@ -51,7 +51,3 @@ def host_load(program: Program, prediction: Prediction) -> HostLoad | None:
         return load
     sent_bytes = sum(op.bytes for op in time.ops if op.collective == BETWEEN_SLICES)
     return dataclasses.replace(load, slices_bytes=sent_bytes * target.devices / target.hosts)
-
-
-def _bytes(leaf: Any) -> int:
-    return math.prod(leaf.shape) * leaf.dtype.itemsize

@@ -69,16 +69,17 @@ class PlanSettings:
         """Check the numbers."""
         for name in ("steps_per_execution", "examples", "epochs"):
             check_positive_integer(name, getattr(self, name))
-        for name in ("input_examples_per_s", "timeout_s"):
-            _check_positive_number(name, getattr(self, name))
-        for name, value in self.options.items():
-            if not isinstance(value, str):
-                raise SettingError(f"options must have strings as values, such as {{{name!r}: '1'}}, not {value!r}")
+        if self.input_examples_per_s is not None:
+            _check_positive_number("input_examples_per_s", self.input_examples_per_s)
+        _check_positive_number("timeout_s", self.timeout_s)
+        if not callable(self.progress):
+            raise SettingError(f"progress must be a function of one line of text, such as print, not {self.progress!r}")
+        pairs = self.options.items() if isinstance(self.options, Mapping) else [(None, None)]
+        if not all(isinstance(text, str) for pair in pairs for text in pair):
+            raise SettingError(f"options must be names and strings, such as {{'xla_name': '1'}}, not {self.options!r}")
 
 
-def _check_positive_number(name: str, value: float | None) -> None:
-    if value is None:
-        return
+def _check_positive_number(name: str, value: float) -> None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not 0 < value < float("inf"):
         raise SettingError(f"{name} must be a positive number, not {value!r}")

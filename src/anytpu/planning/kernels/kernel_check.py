@@ -92,6 +92,8 @@ def check_kernel(
     targets = targets_named([tpu] if isinstance(tpu, str) else list(tpu))
     if tolerance is not None and not tolerance >= 0:
         raise SettingError(f"tolerance must be a share of the largest value, 0 or more, or None, not {tolerance!r}")
+    if not isinstance(inputs, list | tuple):
+        raise SettingError(f"inputs must be a tuple of arrays or jax.ShapeDtypeStruct, not {inputs!r}")
     called = settings.pop("name", None) or getattr(kernel, "__name__", "kernel")
     specs = [_spec(called, index, value) for index, value in enumerate(inputs)]
     grids = _grids(called, kernel, specs)

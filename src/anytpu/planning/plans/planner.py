@@ -117,6 +117,7 @@ def _predictions(
     for answer, planned in ((predict_and_review, pairs), (predict, others)):
         for target, batch in planned:
             job = jobs(target.devices)
+            settings.progress(f"{settings.name or 'the step'} on {target.name}: tracing it")
             job.program(batch)
             yield functools.partial(answer, job, batch, target, settings)
 
@@ -211,9 +212,10 @@ def scaling(
         ...     return step, specs_over(mesh)
         >>> tpu.scaling(create_step, tpu="v5e", cores=[8, 16, 32]).show()  # doctest: +SKIP
     """
-    if not cores:
-        raise SettingError("cores must list at least one number, such as [8, 32, 128]")
-    targets = [target_named(f"{tpu}-{number}") for number in cores]
+    if isinstance(cores, str) or not isinstance(cores, Sequence) or not cores:
+        raise SettingError(f"cores must list at least one number, such as [8, 32, 128], not {cores!r}")
+    check_positive_integer("batch_size", batch_size)
+    targets = targets_named([f"{tpu}-{number}" for number in cores])
     specs = settings.get("input_specs")
     if grow and batch_size is None and not makes_jobs(job, specs):
         own = PlanJob(job, specs, settings.get("mode"), batch_axis=settings.get("batch_axis"))
@@ -221,6 +223,11 @@ def scaling(
     sizes = batch_size
     if grow and batch_size is not None:
         sizes = [batch_size * target.devices // targets[0].devices for target in targets]
+        if not all(sizes):
+            raise SettingError(
+                f"batch_size={batch_size} on {targets[0].name} leaves smaller slices less than one example: give more, "
+                "or grow=False"
+            )
     return plan(job, sizes, [target.name for target in targets], **settings)
 
 
@@ -229,7 +236,7 @@ def _pairs(targets: list[Target], batch_size: int | Sequence[int] | None) -> lis
     sizes = batch_size if isinstance(batch_size, Sequence) else [batch_size] * len(targets)
     if len(sizes) != len(targets):
         raise SettingError(
-            f"batch_size must be one number, or one for each of the {len(targets)} systems in tpu, not {batch_size!r}"
+            f"batch_size must be one number, or one for each system in tpu ({len(targets)}), not {batch_size!r}"
         )
     for size in sizes:
         check_positive_integer("batch_size", size)
@@ -238,7 +245,7 @@ def _pairs(targets: list[Target], batch_size: int | Sequence[int] | None) -> lis
 
 def _batches(sweep_batches: Sequence[int], planned: int | None) -> list[int]:
     """Return the batches of a sweep that are not planned anyway, smallest first."""
-    if not isinstance(sweep_batches, Sequence) or None in sweep_batches:
+    if not isinstance(sweep_batches, list | tuple | range) or None in sweep_batches:
         raise SettingError(f"sweep_batches must list batch sizes, such as [256, 512], not {sweep_batches!r}")
     for batch in sweep_batches:
         check_positive_integer("sweep_batches", batch)

@@ -140,6 +140,7 @@ def target_named(name: str) -> Target:
             slices: "2xv5e-256".
 
     Raises:
+        SettingError: it is no text.
         UnknownTPUError: no such slice exists, or it is a GPU; the message names the nearest, or the known ones.
 
     Example:
@@ -148,6 +149,8 @@ def target_named(name: str) -> Target:
         >>> target_named("v4-8:cores").devices, target_named("2xv5e-256").devices
         (8, 512)
     """
+    if not isinstance(name, str):
+        raise SettingError(f'tpu must name one system, such as "v3-8", not {name!r}')
     if name.strip().lower() in _NO_TPU:
         raise UnknownTPUError(_no_tpu(name))
     match = _NAME.fullmatch(name.strip().lower())

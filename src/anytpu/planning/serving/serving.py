@@ -19,13 +19,13 @@ from typing import Any
 import jax
 
 from anytpu._calls import explain_arguments
-from anytpu.errors import CompilerMissingError, NoAnswerError, PlanError
+from anytpu.errors import CompilerMissingError, NoAnswerError, PlanError, SettingError
 from anytpu.planning.costs.waits import settings_of
 from anytpu.planning.forecasts.forecast import predict
 from anytpu.planning.jobs.job import PlanJob, batch_parts, jobs_of
-from anytpu.planning.jobs.settings import PlanSettings, check_positive_integer
+from anytpu.planning.jobs.settings import PlanSettings
 from anytpu.planning.memory.arguments import arguments_of
-from anytpu.planning.memory.batches import FINE_ENOUGH, next_batch
+from anytpu.planning.memory.batches import FINE_ENOUGH, MAX_TRIES, next_batch
 from anytpu.planning.memory.parts import parts_of
 from anytpu.planning.plans.planner import run_together
 from anytpu.planning.records import MemoryUse, Prediction, Serving, ServingPlan
@@ -42,9 +42,6 @@ _FIXED = ("weights", "frozen", "state", "code")
 
 _COMPILED = 3
 """Layouts of the decode step that are compiled for a slice of several devices."""
-
-_MAX_ROUNDS = 16
-"""Maximum number of batches of which schedules are made, to find the largest."""
 
 
 @explain_arguments
@@ -90,22 +87,28 @@ def plan_serving(
         1876.0
     """
     for name, value in (("batch_size", batch_size), ("prompt_tokens", prompt_tokens), ("new_tokens", new_tokens)):
-        check_positive_integer(name, value)
+        if type(value) is not int or not 1 <= value < 2**31:
+            raise SettingError(f"{name} must be a positive integer below 2**31, not {value!r}")
     targets = targets_named(tpu)
     # 1. The two steps.
     make = functools.cache(lambda batch: decoding_steps(model, batch, prompt_tokens, new_tokens))
-    first, _ = make(batch_size)
-    settings = settings_of(first, prices=prices, timeout_s=timeout_s, use_cache=use_cache, progress=progress)
+    settings = settings_of(None, prices=prices, timeout_s=timeout_s, use_cache=use_cache, progress=progress)
+    settings.progress("tracing the steps of the prompts and of a token")
     servings = []
     # 2. Each slice: a layout of the decode step, which prefill follows, and two compilations.
     for target in targets:
         own = layout
         if layout is None and target.devices > 1:
             own = _layout_for(make(batch_size)[1], target, settings)
-        jobs = functools.partial(_jobs_on, make, target, own, mesh)
+
+        def jobs(batch: int, target: Target = target, own: Any = own) -> list[PlanJob]:
+            return [_job_on(program, target, own, mesh) for program in make(batch)]
+
         # The steps of an answer are one call of the host: a loop of KerasHub's `generate`.
         calls = (settings, dataclasses.replace(settings, steps_per_execution=new_tokens))
         prefill, decode = run_together(map(_task, jobs(batch_size), [target, target], calls))
+        if decode.step_s is not None:
+            settings.progress(f"{target.name}: {1e3 * decode.step_s:.3g} ms a token; the largest batch follows")
         # 3. The largest batch, from schedules.
         program = jobs(batch_size)[1].program(None)
         largest, parts = _by_shapes(program, target, batch_size), batch_parts(program, target.devices)
@@ -135,18 +138,8 @@ def _layout_for(decode: Program, target: Target, settings: PlanSettings) -> Mode
     return found.layout
 
 
-def _jobs_on(
-    make: Callable[[int], tuple[Program, Program]],
-    target: Target,
-    layout: Any,
-    mesh: Mapping[str, int] | None,
-    batch_size: int,
-) -> list[PlanJob]:
-    """Return the jobs of both steps at a batch; a layout has rules for the arrays of the decode step."""
-    return [_job_on(program, target, layout, mesh) for program in make(batch_size)]
-
-
 def _job_on(program: Program, target: Target, layout: Any, mesh: Mapping[str, int] | None) -> PlanJob:
+    """Return the job of a step; a layout has rules for the arrays of the decode step."""
     if layout == "data":
         layout = {"^cache(/|$)": ("data",)} if "cache" in program.state_kinds else "data"
     # A file or a result of a search has rules for the arrays of one step.
@@ -176,8 +169,10 @@ def _keeps_cache_whole(decode: Program) -> bool:
 def _by_shapes(program: Program, target: Target, batch_size: int) -> int:
     """Return the number of sequences whose weights and cache fit, by the shapes of the decode step alone."""
     need_bytes = sum(buffer.bytes for buffer in arguments_of(program, target))
-    parts = parts_of(need_bytes, 0, program, target)
-    return _largest(MemoryUse(need_bytes, limit_bytes(target), parts=parts), batch_size)
+    # Linear in the batch: everything but the fixed kinds grows with it.
+    fixed = MemoryUse(need_bytes, 0, parts=parts_of(need_bytes, 0, program, target)).bytes_of(*_FIXED)
+    growing = need_bytes - fixed
+    return max(int((limit_bytes(target) - fixed) / growing * batch_size), 0) if growing > 0 else 0
 
 
 def _by_schedules(
@@ -202,40 +197,33 @@ def _by_schedules(
     """
     settings = dataclasses.replace(settings, is_trial=True, stage="schedule")
     batch, steps = planned
-    least = batch if all(step.fits for step in steps) else 0
-    # The bracket, in sequences of each part, as in the search of the largest batch of a step.
-    tried: dict[float, MemoryUse] = {batch / parts: _fuller(steps)}
-    fits, fails = least // parts, by_shapes // parts + 1
-    at = fails - 1
-    if not least and -(-batch // parts) < fails:
-        fails = -(-batch // parts)
-        at = fails // 2
-    for _ in range(_MAX_ROUNDS):
-        if fails - fits <= max(1, fits // FINE_ENOUGH):
-            break
-        try:
-            steps = run_together([_task(job, target, settings) for job in jobs(at * parts)])
-        except NoAnswerError:
+    most = by_shapes // parts
+    # The step that fills more memory is searched; then one schedule of the other one mostly shows that it fits too.
+    by_need = sorted(enumerate(steps), key=lambda pair: -pair[1].memory.peak_bytes if pair[1].memory else 0)
+    for index, step in by_need:
+        # The bracket, in sequences of each part, as in the search of the largest batch of a step.
+        tried: dict[float, MemoryUse] = {batch / parts: step.memory} if step.memory else {}
+        fits, fails = batch // parts if step.fits else 0, most + 1
+        at = most
+        if not step.fits and -(-batch // parts) < fails:
+            fails = -(-batch // parts)
+            at = fails // 2
+        for _ in range(MAX_TRIES):
+            if fails - fits <= max(1, fits // FINE_ENOUGH):
+                break
+            try:
+                step = run_together([_task(jobs(at * parts)[index], target, settings)])[0]
+            except NoAnswerError:
+                return None
+            except PlanError:  # The compiler crashes for large batches of some prefill steps (libtpu 0.0.42.1).
+                fails = at
+                at = (fits + fails) // 2  # It has no memory from which a batch would follow.
+            else:
+                assert step.memory is not None
+                tried[at] = step.memory
+                fits, fails = (at, fails) if step.fits else (fits, at)
+                at = next_batch(fits, fails, tried)
+        most = min(fits, most)
+        if not most and fails > 1:
             return None
-        except PlanError:  # The compiler crashes for large batches of some prefill steps (libtpu 0.0.42.1).
-            fails = at
-            at = (fits + fails) // 2  # It has no memory from which a batch would follow.
-        else:
-            tried[at] = _fuller(steps)
-            fits, fails = (at, fails) if all(step.fits for step in steps) else (fits, at)
-            at = next_batch(fits, fails, tried)
-    largest = max(fits * parts, least)
-    return largest if largest or fails <= 1 else None
-
-
-def _fuller(steps: Sequence[Prediction]) -> MemoryUse:
-    """Return the memory of the step that fills more of it."""
-    memories = [step.memory for step in steps if step.memory is not None]
-    return max(memories, key=lambda memory: memory.peak_bytes / memory.limit_bytes)
-
-
-def _largest(memory: MemoryUse, batch_size: int) -> int:
-    # Linear in the batch: everything but the fixed kinds grows with it.
-    fixed = memory.bytes_of(*_FIXED)
-    growing = memory.peak_bytes - fixed
-    return max(int((memory.limit_bytes - fixed) / growing * batch_size), 0) if growing > 0 else 0
+    return max(most * parts, batch if all(step.fits for step in steps) else 0)

@@ -44,9 +44,9 @@ def write(drawings: Sequence[Drawing], folder: str | Path, form: Literal["svg", 
     Raises:
         SettingError: the files cannot be written.
     """
-    target = Path(folder)
-    paths = [target / f"{drawing.name}.{form}" for drawing in drawings]
     with explained("the plots", folder):
+        target = Path(folder)
+        paths = [target / f"{drawing.name}.{form}" for drawing in drawings]
         target.mkdir(parents=True, exist_ok=True)
         for drawing, path in zip(drawings, paths, strict=True):
             _write(titled(drawing), path, form)
