@@ -27,7 +27,7 @@ _KERAS_FILES = (".keras", ".h5", ".hdf5")
 
 _JOBS = (
     "give a Keras model, a PyTorch module, a JAX function and state=weights, a Program, or the path of a '.anytpu' "
-    "or a quantized '.onnx' file"
+    "or a quantized '.onnx' or '.mlir' file"
 )
 _OWN_STATE = "state is for the weights of a JAX function, and the {which} has its own: leave state out."
 

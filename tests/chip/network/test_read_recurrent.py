@@ -103,7 +103,7 @@ def test_a_mask_is_made_by_the_host_once_and_chooses_on_the_chip(stacked: Any):
     # What is kept and what is replaced have a mask each, of all time steps.
     assert hosted == {
         ("embedding", "it looks numbers up by an index"): 1,
-        ("mask", "it works on truth values, once for all time steps"): 2,
+        ("mask", "it works on booleans, once for all time steps"): 2,
     }
 
 

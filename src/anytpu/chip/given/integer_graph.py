@@ -148,7 +148,7 @@ class IntegerGraph:
         own = self.quantizations[value.tensor]
         if own == target:
             return dataclasses.replace(value, is_float=False)
-        return self._looked_up(value, target, "requantize", target.quantize(own.dequantize(every_integer(own))))
+        return self.looked_up(value, target, "requantize", target.quantize(own.dequantize(every_integer(own))))
 
     def _quantize(self, tensor: str, target: Quantization) -> None:
         """Give a tensor of floats its quantization, and the tensors whose numbers it holds."""
@@ -171,7 +171,7 @@ class IntegerGraph:
                 f"The layer {self.layer!r:.100} takes integers of {own.bits} bits as {target.bits} bits: quantize the "
                 "model again."
             )
-        return self._looked_up(value, target, "same_integers", every_integer(own).astype(target.dtype))
+        return self.looked_up(value, target, "same_integers", every_integer(own).astype(target.dtype))
 
     def held(self, value: HeldTensor | Pending) -> HeldTensor:
         """Return a value as a tensor, also if the file gives it no scale of its own and it needs none."""
@@ -194,7 +194,7 @@ class IntegerGraph:
 
         def make(target: Quantization, low: float | None, high: float | None) -> str:
             table = target.quantize(reals if low is None and high is None else np.clip(reals, low, high))
-            return self._looked_up(held, target, kind, table).tensor
+            return self.looked_up(held, target, kind, table).tensor
 
         return Pending(held.dims, held.channels_first, make)
 
@@ -204,7 +204,8 @@ class IntegerGraph:
             return dataclasses.replace(value, low=low, high=high)
         return self.function(value, "clip", lambda x: np.clip(x, low, high))
 
-    def _looked_up(self, value: HeldTensor, target: Quantization, kind: str, table: np.ndarray) -> HeldTensor:
+    def looked_up(self, value: HeldTensor, target: Quantization, kind: str, table: np.ndarray) -> HeldTensor:
+        """Return the entries of a table for the integers of a value."""
         made = self.add(Table, [value.tensor], self.shapes[value.tensor], target, kind=kind, table=table)
         return dataclasses.replace(value, tensor=made)
 
@@ -337,7 +338,10 @@ class IntegerGraph:
             dims, channels_first: of the result, as in `HeldTensor`.
         """
         own = self.of(source)
-        source, weights = self._in_bytes(source, weights, geometry.groups)
+        if geometry.groups > 1 and np.abs(weights).max(initial=0) > 127:
+            weights = _in_one_group(weights, geometry.groups)
+            geometry = dataclasses.replace(geometry, groups=1)
+        source, weights = self._in_bytes(source, weights)
         if bias.dtype.kind == "f":
             bias = np.rint(bias / (np.float64(own.scale) * scales.astype(np.float64)))
         magnitudes = np.abs(weights).sum((0, 1, 2), dtype=np.float64)
@@ -362,7 +366,7 @@ class IntegerGraph:
 
         return Pending(dims, channels_first, make, plus=plus)
 
-    def _in_bytes(self, source: HeldTensor, weights: np.ndarray, groups: int) -> tuple[HeldTensor, np.ndarray]:
+    def _in_bytes(self, source: HeldTensor, weights: np.ndarray) -> tuple[HeldTensor, np.ndarray]:
         """Return weights of -127 to 127, and their input.
 
         Weights with a zero point of their own reach further. They are a sum of two or three bytes, each multiplied by
@@ -374,7 +378,7 @@ class IntegerGraph:
             left = left - parts[-1]
         if len(parts) == 1:
             return source, weights
-        if groups > 1 or len(parts) > 3:
+        if len(parts) > 3:
             raise QuantizationError(
                 f"The weights of {self.layer!r:.100} go from {weights.min()} to {weights.max()} around their zero "
                 "point, and those of the chip from -127 to 127. Quantize them symmetrically: quantize_static(..., "
@@ -404,21 +408,6 @@ class IntegerGraph:
         rows = self.rows(held)
         tensor = self.shaped(rows.tensor, (1, math.prod(held.dims) // depth, depth))
         return self.product(HeldTensor(tensor, held.dims), weights[None, None], scales, bias, Geometry(), dims, False)
-
-    def constant(self, beside: HeldTensor, integers: np.ndarray, own: Quantization) -> str:
-        """Return a tensor of constant integers: the bias of a product with weights of 0."""
-        height, width, channels = self.shapes[beside.tensor]
-        source, numbers = self.of(beside), integers.reshape(-1).astype(np.int64)
-        made = self.product(
-            beside,
-            np.zeros((1, 1, channels, numbers.size), np.int64),
-            np.array([own.scale / source.scale], np.float32),
-            numbers - own.zero_point,
-            Geometry(strides=(height, width)),
-            (numbers.size,),
-            False,
-        ).make(own, None, None)
-        return self.shaped(made, canonical_shape(integers.shape))
 
     def elementwise(self, kind: str, first: HeldTensor, second: str) -> Pending:
         """Return an operation of a value and a tensor of its shape, or of one number per channel."""
@@ -495,3 +484,16 @@ class IntegerGraph:
                 f"The layer {self.layer!r:.100} takes {rank} axes beside the batch, and the chip's tensors have three."
             )
         return axis + 3 - rank
+
+
+def _in_one_group(weights: np.ndarray, groups: int) -> np.ndarray:
+    """Return the weights of a convolution in groups as those of one group, with zeros between the groups."""
+    height, width, inputs, outputs = weights.shape
+    share = outputs // groups
+    if weights.size * groups > MAX_NUMBERS:
+        return weights
+    whole = np.zeros((height, width, inputs * groups, outputs), weights.dtype)
+    for group in range(groups):
+        taken = slice(group * share, (group + 1) * share)
+        whole[:, :, group * inputs : (group + 1) * inputs, taken] = weights[..., taken]
+    return whole

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -81,12 +82,17 @@ def pick(trace: OperationTrace, graph: NetworkGraph, operation: Operation) -> No
     assert known is not None
     place, indices = known
     axis = place + 3 - len(trace.example(operation.values[0]))
-    source, parts = graph.tensor(operation.values[0]), []
-    # Consecutive indices have one difference to their rank.
-    for _, run in itertools.groupby(enumerate(indices), lambda entry: entry[1] - entry[0]):
-        taken = [index for _, index in run]
-        parts.append(_part(graph, operation, source, axis, taken[0], taken[-1] + 1))
+    source = graph.tensor(operation.values[0])
+    parts = [_part(graph, operation, source, axis, start, stop) for start, stop in runs(indices)]
     graph.joined(operation.result, operation.layer, parts, axis)
+
+
+def runs(indices: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the start and the end of each run of consecutive indices."""
+    # Consecutive indices have one difference to their rank.
+    groups = itertools.groupby(enumerate(indices), lambda entry: entry[1] - entry[0])
+    found = [[index for _, index in run] for _, run in groups]
+    return [(run[0], run[-1] + 1) for run in found]
 
 
 def permute(trace: OperationTrace, graph: NetworkGraph, operation: Operation) -> None:
