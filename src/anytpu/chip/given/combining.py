@@ -6,7 +6,6 @@ channel, and nothing else.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 
@@ -22,28 +21,11 @@ from anytpu.errors import QuantizationError
 Refusal = Callable[[str], QuantizationError]
 """Returns the error for what the chip lacks, given the reason."""
 
-QUOTIENT = "it divides one tensor by another"
-"""Why the host divides tensors."""
 
-
-def with_number(
-    graph: IntegerGraph, kind: str, first: Value | None, second: Value | None, refused: Refusal
-) -> Pending | None:
-    """Return an operation of `elementwise.BINARY` of a value and a constant of one number; None if there is none."""
-    ufunc = elementwise.BINARY[kind]
-    for value, other, turned in ((first, second, False), (second, first, True)):
-        known = other.reals if isinstance(other, Scaled) else other
-        if isinstance(value, HeldTensor | Pending) and isinstance(known, np.ndarray) and known.size == 1:
-            if known.ndim > len(value.dims) + 1:
-                raise refused(f"combines {list(value.dims)} with constants of {list(known.shape)}")
-            constant = known.astype(np.float32).reshape(())
-            apply = functools.partial(ufunc, constant) if turned else functools.partial(_swapped, ufunc, constant)
-            return graph.function(value, kind, apply)
-    return None
-
-
-def _swapped(ufunc: Callable[..., np.ndarray], second: np.ndarray, first: np.ndarray) -> np.ndarray:
-    return ufunc(first, second)
+def is_number(value: Value | None) -> bool:
+    """Return whether a value is a constant of one number."""
+    known = value.integers if isinstance(value, Scaled) else value
+    return isinstance(known, np.ndarray) and known.size == 1
 
 
 def combined(
@@ -54,15 +36,24 @@ def combined(
     constant_of: Callable[[Value | None], tuple[np.ndarray, Quantization]],
     refused: Refusal,
 ) -> Pending:
-    """Return the sum, difference or product of two values.
+    """Return the sum, difference or product of two values, or the quotient of one and a number.
 
     Args:
         graph: the graph that the node is added to.
-        kind: "add", "subtract" or "multiply".
+        kind: "add", "subtract", "multiply" or "divide".
         first, second: the values; at least one is no constant.
         constant_of: returns signed integers of a constant, and their quantization.
         refused: as `Refusal`.
     """
+    ufunc = elementwise.BINARY[kind]
+    for value, other, turned in ((first, second, False), (second, first, True)):
+        if isinstance(value, HeldTensor | Pending) and is_number(other):
+            known = other.reals if isinstance(other, Scaled) else np.asarray(other)
+            if known.ndim > len(value.dims) + 1:
+                raise refused(f"combines {list(value.dims)} with constants of {list(known.shape)}")
+            constant = known.astype(np.float32).reshape(())
+            apply = (lambda x, c=constant: ufunc(c, x)) if turned else (lambda x, c=constant: ufunc(x, c))
+            return graph.function(value, kind, apply)
     if kind != "subtract" and not isinstance(first, HeldTensor | Pending):
         first, second = second, first
     if not isinstance(first, HeldTensor | Pending):

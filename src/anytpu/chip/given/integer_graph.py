@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from anytpu.chip.given.values import HeldTensor, Pending, check_sums, every_integer
+from anytpu.chip.given.values import MAX_NUMBERS, HeldTensor, Pending, check_sums, every_integer, in_one_group
 from anytpu.chip.graph.arithmetic import clip_bounds
 from anytpu.chip.graph.names import Names
 from anytpu.chip.graph.nodes import (
@@ -43,9 +43,6 @@ from anytpu.chip.network.operations import HostOperations
 from anytpu.chip.network.reading import trace_of
 from anytpu.errors import QuantizationError
 from anytpu.program import of
-
-MAX_NUMBERS = 2**27
-"""Maximum numbers in a tensor for one example: four Unified Buffers."""
 
 _MOVES = "it moves numbers between channels and positions"
 
@@ -148,7 +145,7 @@ class IntegerGraph:
         own = self.quantizations[value.tensor]
         if own == target:
             return dataclasses.replace(value, is_float=False)
-        return self.looked_up(value, target, "requantize", target.quantize(own.dequantize(every_integer(own))))
+        return self._looked_up(value, target, "requantize", target.quantize(own.dequantize(every_integer(own))))
 
     def _quantize(self, tensor: str, target: Quantization) -> None:
         """Give a tensor of floats its quantization, and the tensors whose numbers it holds."""
@@ -171,7 +168,7 @@ class IntegerGraph:
                 f"The layer {self.layer!r:.100} takes integers of {own.bits} bits as {target.bits} bits: quantize the "
                 "model again."
             )
-        return self.looked_up(value, target, "same_integers", every_integer(own).astype(target.dtype))
+        return self._looked_up(value, target, "same_integers", every_integer(own).astype(target.dtype))
 
     def held(self, value: HeldTensor | Pending) -> HeldTensor:
         """Return a value as a tensor, also if the file gives it no scale of its own and it needs none."""
@@ -194,7 +191,7 @@ class IntegerGraph:
 
         def make(target: Quantization, low: float | None, high: float | None) -> str:
             table = target.quantize(reals if low is None and high is None else np.clip(reals, low, high))
-            return self.looked_up(held, target, kind, table).tensor
+            return self._looked_up(held, target, kind, table).tensor
 
         return Pending(held.dims, held.channels_first, make)
 
@@ -204,8 +201,7 @@ class IntegerGraph:
             return dataclasses.replace(value, low=low, high=high)
         return self.function(value, "clip", lambda x: np.clip(x, low, high))
 
-    def looked_up(self, value: HeldTensor, target: Quantization, kind: str, table: np.ndarray) -> HeldTensor:
-        """Return the entries of a table for the integers of a value."""
+    def _looked_up(self, value: HeldTensor, target: Quantization, kind: str, table: np.ndarray) -> HeldTensor:
         made = self.add(Table, [value.tensor], self.shapes[value.tensor], target, kind=kind, table=table)
         return dataclasses.replace(value, tensor=made)
 
@@ -339,7 +335,7 @@ class IntegerGraph:
         """
         own = self.of(source)
         if geometry.groups > 1 and np.abs(weights).max(initial=0) > 127:
-            weights = _in_one_group(weights, geometry.groups)
+            weights = in_one_group(weights, geometry.groups)
             geometry = dataclasses.replace(geometry, groups=1)
         source, weights = self._in_bytes(source, weights)
         if bias.dtype.kind == "f":
@@ -378,7 +374,7 @@ class IntegerGraph:
             left = left - parts[-1]
         if len(parts) == 1:
             return source, weights
-        if len(parts) > 3:
+        if len(parts) > 3 or weights.shape[2] != self.shapes[source.tensor][2]:
             raise QuantizationError(
                 f"The weights of {self.layer!r:.100} go from {weights.min()} to {weights.max()} around their zero "
                 "point, and those of the chip from -127 to 127. Quantize them symmetrically: quantize_static(..., "
@@ -474,6 +470,22 @@ class IntegerGraph:
         zeros = np.zeros(channels, np.int64)
         return self.quantized(self.product(value, ones, np.ones(1, np.float32), zeros, geometry, dims, True), own)
 
+    def spread(self, value: HeldTensor, steps: Pair) -> HeldTensor:
+        """Return a picture with zeros between its positions, which are `steps` apart.
+
+        Rows are in position-major order, so these are positions as lines, and then rows, padded at their ends.
+        """
+        tensor = value.tensor
+        for axis in (1, 0):
+            step, (height, width, channels) = steps[axis], self.shapes[tensor]
+            line = (height * width, 1, channels) if axis else (height, width, channels)
+            shape = (height, width * step, channels) if axis else (height * step, width, channels)
+            if step > 1:
+                lines = HeldTensor(self.shaped(tensor, line), line)
+                wide = self.padded(lines, ((0, 0), (0, line[1] * (step - 1)))).tensor
+                tensor = self.part(HeldTensor(self.shaped(wide, shape), shape), axis, 0, shape[axis] - step + 1).tensor
+        return dataclasses.replace(value, tensor=tensor)
+
     def axis(self, value: HeldTensor, axis: int) -> int:
         """Return the tensor's axis of an axis of the file's examples."""
         rank = len(value.dims)
@@ -484,16 +496,3 @@ class IntegerGraph:
                 f"The layer {self.layer!r:.100} takes {rank} axes beside the batch, and the chip's tensors have three."
             )
         return axis + 3 - rank
-
-
-def _in_one_group(weights: np.ndarray, groups: int) -> np.ndarray:
-    """Return the weights of a convolution in groups as those of one group, with zeros between the groups."""
-    height, width, inputs, outputs = weights.shape
-    share = outputs // groups
-    if weights.size * groups > MAX_NUMBERS:
-        return weights
-    whole = np.zeros((height, width, inputs * groups, outputs), weights.dtype)
-    for group in range(groups):
-        taken = slice(group * share, (group + 1) * share)
-        whole[:, :, group * inputs : (group + 1) * inputs, taken] = weights[..., taken]
-    return whole

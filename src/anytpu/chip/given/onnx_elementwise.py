@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from anytpu.chip.given.combining import combined, with_number
+from anytpu.chip.given.combining import combined, is_number
 from anytpu.chip.given.onnx_host import host_step
 from anytpu.chip.given.onnx_node import FLOAT, QUANTIZE, OnnxNode, Operands, activation, number, quantization_of
 from anytpu.chip.given.values import Scaled, Value
@@ -31,10 +31,9 @@ def binary(kind: str) -> Callable[[OnnxNode, Operands], Value]:
             return value.integers.astype(np.int64) - (128 if value.integers.dtype.kind == "u" else 0), own
 
         refused = functools.partial(node.refused, next_step=FLOAT)
-        made = with_number(node.graph, kind, first, second, refused)
-        if made is None and kind == "divide":
+        if kind == "divide" and not is_number(first) and not is_number(second):
             return host_step(node, operands)
-        return made or combined(node.graph, kind, first, second, constant_of, refused)
+        return combined(node.graph, kind, first, second, constant_of, refused)
 
     return write
 

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from anytpu.chip.given.combining import QUOTIENT
 from anytpu.chip.given.onnx_node import FLOAT, OnnxNode, Operands
 from anytpu.chip.given.values import HeldTensor, Pending, Scaled, Value
 
@@ -47,7 +46,7 @@ _HOST: dict[str, tuple[str, str, Callable[[Mapping[str, Any]], Callable[..., Any
         "it multiplies two activations, and the chip multiplies activations with weights",
         lambda _: jnp.matmul,
     ),
-    "Div": ("divide", QUOTIENT, lambda _: jnp.divide),
+    "Div": ("divide", "it divides one tensor by another", lambda _: jnp.divide),
     "LayerNormalization": ("layer normalization", "it needs the mean and the variance over channels", _normalized),
     "ReduceMean": (
         "mean",

@@ -17,16 +17,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jax.extend.mlir import ir
 from jax.interpreters import mlir
 
-from anytpu.chip.given.combining import QUOTIENT, aligned, combined, in_order, with_number
-from anytpu.chip.given.integer_graph import MAX_NUMBERS, IntegerGraph
+from anytpu.chip.given.combining import aligned, combined, in_order
+from anytpu.chip.given.integer_graph import IntegerGraph
 from anytpu.chip.given.stablehlo_text import MARK, Parameter, QuantizedType, erased
-from anytpu.chip.given.transposed import spread
-from anytpu.chip.given.values import HeldTensor, Pending, Scaled, Value
+from anytpu.chip.given.values import MAX_NUMBERS, HeldTensor, Pending, Scaled, Value
 from anytpu.chip.graph.nodes import Network, Port, Quantization
 from anytpu.chip.graph.shapes import Geometry, canonical_shape
 from anytpu.chip.isa.design import Design
@@ -34,7 +32,7 @@ from anytpu.chip.network import arrays, elementwise
 from anytpu.chip.network.operations import NONSENSE
 from anytpu.chip.network.parsing import MlirBlock, MlirOperation, parse
 from anytpu.chip.network.products import geometry_of, pair_of
-from anytpu.chip.network.repeats import runs
+from anytpu.chip.network.repeats import picked_along, runs
 from anytpu.chip.network.resampling import MAX_LINES
 from anytpu.chip.quantized.checking import check_network
 from anytpu.errors import AnyTPUError, ChipFileError, QuantizationError
@@ -158,13 +156,11 @@ class _StableHloReader:
             raise self._refused(kind, "makes other numbers than floats")
         return operands[0]
 
-    def _summed(self, kind: str, operation: MlirOperation, held: HeldTensor, scales: np.ndarray) -> None:
-        """Check that sums of 32 bits have the scales of their products."""
+    def _same_scales(self, kind: str, operation: MlirOperation, scales: Any) -> None:
+        """Check that sums of 32 bits have these scales."""
         own = self._types[operation.results[0]]
-        if own is not None and own.bits == 32:
-            self._same_scales(kind, own, np.float64(self._graph.of(held).scale) * scales)
-
-    def _same_scales(self, kind: str, own: QuantizedType, scales: Any) -> None:
+        if own is None or own.bits != 32:
+            return
         if len(own.scales) not in (1, np.size(scales)) and np.size(scales) != 1:
             raise ValueError(f"{len(own.scales)} scales of {kind!r:.100}")
         if not np.allclose(own.scales, scales, rtol=1e-5, atol=0):
@@ -193,22 +189,23 @@ class _StableHloReader:
         batching, axes = list(numbers["rhs_batching"]), [axis for _, axis in contracted]
         shape = np.shape(operands[1].integers) if isinstance(operands[1], Scaled) else ()
         free = [axis for axis in range(len(shape)) if axis not in (*axes, *batching)]
-        weights, scales = self._weights(kind, operands[1], *free[:1])
+        weights, scales = self._weights(kind, operands[1], free[0] if len(free) == 1 else None)
         kept = len(held.dims) - len(axes)
         if (
             [axis for axis, _ in contracted] != list(range(kept + 1, len(held.dims) + 1))
             or list(numbers["lhs_batching"]) not in ([], [0])
             or any(shape[axis] != 1 for axis in batching)  # the same weights for each example
-            or len(free) > 1
             or not axes
         ):
-            raise self._refused(kind, "contracts other axes than the last ones, with weights of one other axis at most")
-        depth, outputs = math.prod(held.dims[kept:]), [shape[axis] for axis in free]
-        matrix = weights.centered.transpose(*batching, *axes, *free).reshape(depth, *(outputs or [1]))
-        self._summed(kind, operation, held, scales)
+            raise self._refused(kind, "contracts other axes than the last ones of each example")
+        depth = math.prod(held.dims[kept:])
+        matrix = weights.centered.transpose(*batching, *axes, *free).reshape(depth, -1)
+        self._same_scales(kind, operation, np.float64(self._graph.of(held).scale) * scales)
         held = dataclasses.replace(held, dims=(*held.dims[:kept], depth))
         made = self._graph.dense(held, matrix, scales, np.zeros(matrix.shape[1], np.int64))
-        return made if outputs else dataclasses.replace(made, dims=held.dims[:kept], plus=None)
+        if len(free) == 1:
+            return made
+        return dataclasses.replace(made, dims=(*held.dims[:kept], *(shape[axis] for axis in free)), plus=None)
 
     def _convolution(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
         attributes, value = operation.attributes, self._activation(kind, operands[0])
@@ -223,7 +220,7 @@ class _StableHloReader:
         ):
             raise self._refused(kind, "is one of three dimensions, or one over the batch")
         held = self._graph.picture(value) if numbers["input"] == first else self._graph.rows(value)
-        held = spread(self._graph, held, pair_of(attributes, "lhs_dilation", rank - 2))
+        held = self._graph.spread(held, pair_of(attributes, "lhs_dilation", rank - 2))
         weights, scales = self._weights(kind, operands[1], numbers["kernel"][-1])
         kernel = weights.centered.transpose(numbers["kernel"])
         flipped = tuple(axis for axis, turned in enumerate(attributes.get("window_reversal", [])) if turned)
@@ -233,31 +230,26 @@ class _StableHloReader:
         shape = geometry.result(self._graph.shapes[held.tensor], (kernel.shape[0], kernel.shape[1]), kernel.shape[3])
         spatial, turned = shape[:2] if rank == 4 else shape[1:2], numbers["output"] == first
         dims = (shape[2], *spatial) if turned else (*spatial, shape[2])
-        self._summed(kind, operation, held, scales)
+        self._same_scales(kind, operation, np.float64(self._graph.of(held).scale) * scales)
         return self._graph.product(held, kernel, scales, np.zeros(shape[2], np.int64), geometry, dims, turned)
 
     def _binary(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
-        graph, refused = self._graph, functools.partial(self._refused, kind)
+        refused = functools.partial(self._refused, kind)
         value, other = operands if isinstance(operands[0], HeldTensor | Pending) else operands[::-1]
         if kind == "add" and isinstance(value, Pending) and value.plus is not None and isinstance(other, Scaled):
             channel = 0 if value.channels_first else len(value.dims) - 1
             rows = np.moveaxis(other.integers.reshape(-1, *other.integers.shape[-len(value.dims) :])[0], channel, -1)
             rows = rows.reshape(-1, value.dims[channel])
             own = self._types[operation.results[0]]
-            types = [own, *(self._types.get(number) for number in operation.operands)]
-            if own is not None and own.bits == 32:
-                for known in types:
-                    self._same_scales(kind, own, () if known is None else known.scales)
-                if other.zero_point.any():
-                    raise self._refused(kind, "adds constants with a zero point to sums of 32 bits")
+            for number in operation.operands:
+                known = self._types.get(number)
+                self._same_scales(kind, operation, () if known is None else known.scales)
+            if own is not None and own.bits == 32 and other.zero_point.any():
+                raise self._refused(kind, "adds constants with a zero point to sums of 32 bits")
             if (rows == rows[:1]).all():
                 return value.plus(rows[0])
         first, second = map(_one_number, operands)
-        made = with_number(graph, kind, first, second, refused)
-        if made is None and kind == "divide":
-            held = [graph.held(self._activation(kind, operand)) for operand in operands]
-            return graph.host(kind, QUOTIENT, jnp.divide, held, held[0].dims)
-        return made or combined(graph, kind, first, second, functools.partial(self._constant, kind), refused)
+        return combined(self._graph, kind, first, second, functools.partial(self._constant, kind), refused)
 
     def _constant(self, kind: str, value: Value | None) -> tuple[np.ndarray, Quantization]:
         """Return the integers of a constant for one example, and their quantization."""
@@ -273,15 +265,12 @@ class _StableHloReader:
         places = {"maximum": (1, 0, None), "minimum": (None, 0, 1), "clamp": (0, 1, 2)}[kind]
         if kind != "clamp" and not isinstance(operands[0], HeldTensor | Pending):
             operands = operands[::-1]
-        bounds = [None if place is None else operands[place] for place in (places[0], places[2])]
+        bounds = [None if place is None else _one_number(operands[place]) for place in (places[0], places[2])]
         if any(isinstance(bound, HeldTensor | Pending) for bound in bounds):
             raise self._refused(kind, "compares two tensors")
-        reals = [bound.reals if isinstance(bound, Scaled) else bound for bound in bounds]
-        if any(
-            isinstance(known, np.ndarray) and not (known.size and (known == known.flat[0]).all()) for known in reals
-        ):
+        if not all(bound is None or (isinstance(bound, np.ndarray) and bound.size == 1) for bound in bounds):
             raise self._refused(kind, "takes constants that differ from number to number")
-        low, high = (None if known is None else float(np.asarray(known).flat[0]) for known in reals)
+        low, high = (float(bound) if isinstance(bound, np.ndarray) else None for bound in bounds)
         return self._graph.clipped(self._activation(kind, operands[places[1]]), low, high)
 
     def _reshape(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
@@ -328,21 +317,15 @@ class _StableHloReader:
         return held
 
     def _gather(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
-        source, indices = operands
-        numbers, sizes = operation.attributes["dimension_numbers"], list(operation.attributes["slice_sizes"])
-        (axis, *others), shape = numbers["start_index_map"], operation.types[0].shape
-        places = [place for place in range(len(shape)) if place not in numbers["offset_dims"]]
-        held = in_order(self._graph, self._graph.held(self._activation(kind, source)))
-        whole = [sizes[0], *held.dims]
-        if not isinstance(indices, np.ndarray) or others or list(numbers["collapsed_slice_dims"]) != [axis]:
-            raise self._refused(kind, "takes other parts than those at constant indices along one axis")
-        if axis == 0 or places != list(range(axis, axis + len(places))) or numbers["operand_batching_dims"]:
-            raise self._refused(kind, _OVER_BATCH)
-        if sizes != [*whole[:axis], 1, *whole[axis + 1 :]]:
-            raise self._refused(kind, "takes other parts than those at constant indices along one axis")
-        known = np.clip(indices.reshape(-1).astype(np.int64), 0, whole[axis] - 1).tolist()
-        made = self._taken(held, axis - 1, known)
-        return dataclasses.replace(made, dims=tuple(shape[1:]))
+        held, shape = (
+            in_order(self._graph, self._graph.held(self._activation(kind, operands[0]))),
+            operation.types[0].shape,
+        )
+        rows = operation.attributes["slice_sizes"][0]
+        known = picked_along(operation.attributes, operands[1], (rows, *held.dims), len(shape))
+        if known is None or known[0] == 0:
+            raise self._refused(kind, "takes other parts of an example than those at constant indices along one axis")
+        return dataclasses.replace(self._taken(held, known[0] - 1, known[1]), dims=tuple(shape[1:]))
 
     def _taken(self, held: HeldTensor, axis: int, indices: Sequence[int]) -> HeldTensor:
         """Return the positions or channels at constant indices along an axis of the examples."""
@@ -403,7 +386,6 @@ _RULES: dict[str, Callable[[_StableHloReader, str, MlirOperation, list[Value]], 
     "concatenate": _StableHloReader._concatenate,
     "convert": _StableHloReader._same,
     "convolution": _StableHloReader._convolution,
-    "divide": _StableHloReader._binary,
     "dot_general": _StableHloReader._dot,
     "gather": _StableHloReader._gather,
     "maximum": _StableHloReader._bounded,
