@@ -11,7 +11,7 @@ from anytpu.chip import assembly, checking
 from anytpu.chip.assembly.directives import DIRECTIVES, NUMBERS
 from anytpu.chip.isa.forms import FORMS, Field, FieldKind, Form
 from anytpu.chip.isa.instructions import ArrayInstruction, MatrixMultiply
-from anytpu.chip.isa.registers import MEANINGS, RegisterKind, power_text
+from anytpu.chip.isa.registers import Register, RegisterKind, power_text
 from anytpu.errors import HazardError
 
 _TEMPLATE = Path(__file__).with_suffix(".md")
@@ -102,10 +102,10 @@ def _markdown(text: str) -> Iterator[str]:
 def _registers() -> str:
     kinds = {RegisterKind.FLOAT: "float32 above 0", RegisterKind.SIGNED: "signed", RegisterKind.UNSIGNED: "unsigned"}
     rows = ["| number | name | kind | value | meaning |", "| --- | --- | --- | --- | --- |"]
-    for register, meaning in MEANINGS.items():
-        is_float = meaning.kind is RegisterKind.FLOAT
-        bounds = f"at most {power_text(meaning.maximum)}" if is_float else f"{meaning.minimum:,} to {meaning.maximum:,}"
-        rows.append(f"| {register.value} | `{register.name}` | {kinds[meaning.kind]} | {bounds} | {meaning.text} |")
+    for register in Register:
+        low, high = register.minimum, register.maximum
+        bounds = f"at most {power_text(high)}" if register.kind is RegisterKind.FLOAT else f"{low:,} to {high:,}"
+        rows.append(f"| {register.value} | `{register.name}` | {kinds[register.kind]} | {bounds} | {register.text} |")
     return "\n".join(rows)
 
 

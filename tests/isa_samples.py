@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from anytpu.chip.isa.forms import FORMS, Field, FieldKind, Form
 from anytpu.chip.isa.instructions import Instruction
-from anytpu.chip.isa.registers import MEANINGS, Register, RegisterKind
+from anytpu.chip.isa.registers import Register, RegisterKind
 
 
 def float32_numbers() -> st.SearchStrategy[float]:
@@ -16,10 +16,9 @@ def float32_numbers() -> st.SearchStrategy[float]:
 
 
 def values_of(register: Register) -> st.SearchStrategy[int | float]:
-    meaning = MEANINGS[register]
-    if meaning.kind is RegisterKind.FLOAT:
+    if register.kind is RegisterKind.FLOAT:
         return float32_numbers()
-    return st.integers(meaning.minimum, meaning.maximum)
+    return st.integers(register.minimum, register.maximum)
 
 
 def field_values(field: Field) -> st.SearchStrategy[object]:

@@ -18,7 +18,7 @@ X = np.random.default_rng(0).normal(size=(30, 6)).astype(np.float32)
 STATE = {"w": np.eye(6, 3, dtype=np.float32)}
 JOBS = (
     "give a Keras model, a PyTorch module, a JAX function and state=weights, a Program, or the path of a '.anytpu' or "
-    "a quantized '.onnx' file"
+    "a quantized '.onnx' or '.mlir' file"
 )
 
 

@@ -16,6 +16,7 @@ from anytpu.chip.image.image import Image
 from anytpu.chip.images import ImageCache, path_of
 from anytpu.chip.isa.design import Design
 from anytpu.chip.running import Runner
+from anytpu.errors import ChipError
 from anytpu.showing import report
 
 if TYPE_CHECKING:
@@ -172,8 +173,9 @@ class ChipProgram:
         """
         from anytpu.chip.onnx import write
 
-        network = self._images.network_to("write as ONNX")
-        return write(network, path_of(path), integers=integers)
+        if self.network is None:
+            raise ChipError(f"{self.name} was assembled, so there is no network to write as ONNX.")
+        return write(self.network, path_of(path), integers=integers)
 
     def trace(self, path: str | Path, batch: int | None = None) -> Path:
         """Write a trace of all units for https://ui.perfetto.dev, and return its path."""

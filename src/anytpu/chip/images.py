@@ -49,16 +49,6 @@ class ImageCache:
             self._known[key] = self._compiled(batch, self.own.design.turned(numbers))
         return self._known[key]
 
-    def network_to(self, purpose: str) -> Network:
-        """Return the network, for a purpose ("write as ONNX").
-
-        Raises:
-            ChipError: there is no network.
-        """
-        if self.network is None:
-            raise ChipError(f"{self.own.name} was assembled, so there is no network to {purpose}.")
-        return self.network
-
     def _compiled(self, batch: int, design: Design) -> Image:
         from anytpu.chip.compiler import compile_image
 

@@ -27,10 +27,8 @@ _KERAS_FILES = (".keras", ".h5", ".hdf5")
 
 _JOBS = (
     "give a Keras model, a PyTorch module, a JAX function and state=weights, a Program, or the path of a '.anytpu' "
-    "or a quantized '.onnx' file"
+    "or a quantized '.onnx' or '.mlir' file"
 )
-_OWN_STATE = "state is for the weights of a JAX function, and the {which} has its own: leave state out."
-
 
 OTHER_ROWS = 5
 """Another batch size, to detect a model whose outputs depend on the batch size."""
@@ -51,8 +49,7 @@ def program_of(job: Any, calibration: Any, state: Any, rows: int = TRACED_ROWS) 
         SettingError: `state` is given for a job that has its own weights.
     """
     if isinstance(job, Program) or (is_path(job) and Path(job).suffix == _PROGRAM_FILE):
-        if state is not None:
-            raise SettingError(_OWN_STATE.format(which=f"program {getattr(job, 'name', str(job))!r}"))
+        _check_state(f"program {getattr(job, 'name', str(job))!r}", state)
         return of(job, mode="infer", tensors=True)
     if is_path(job) and Path(job).suffix in _KERAS_FILES:
         raise ProgramError(
@@ -75,6 +72,11 @@ def program_of(job: Any, calibration: Any, state: Any, rows: int = TRACED_ROWS) 
     if is_path(job) or not callable(job):
         raise ProgramError(f"{job!r:.60} cannot be compiled for the chip: {_JOBS}.")
     return _of_function(job, calibration, state, rows)
+
+
+def _check_state(which: str, state: Any) -> None:
+    if state is not None:
+        raise SettingError(f"state is for the weights of a JAX function, and the {which} has its own: leave state out.")
 
 
 def holds_scales(job: Any) -> bool:
@@ -106,8 +108,7 @@ def _is_layer(job: Any) -> bool:
 
 def _of_model(model: Any, calibration: Any, state: Any, rows: int) -> Program:
     name = getattr(model, "name", "model")
-    if state is not None:
-        raise SettingError(_OWN_STATE.format(which=f"Keras model {name!r}"))
+    _check_state(f"Keras model {name!r}", state)
     _check_scales(name, layers_of(model))
     try:
         return of(model, None, "infer", True, batch_size=rows)
@@ -132,9 +133,7 @@ def _check_scales(name: str, layers: list[Any]) -> None:
 
 
 def _of_module(module: Any, calibration: Any, state: Any, rows: int) -> Program:
-    name = type(module).__name__
-    if state is not None:
-        raise SettingError(_OWN_STATE.format(which=f"PyTorch module {name!r}"))
+    _check_state(f"PyTorch module {type(module).__name__!r}", state)
     examples = _rows_of(calibration)
     inputs = tuple(examples.values()) if isinstance(examples, dict) else examples
     return of(module, tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,), "infer", True, batch_size=rows)

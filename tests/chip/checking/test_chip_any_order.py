@@ -22,7 +22,7 @@ from anytpu.chip.isa.design import Design
 from anytpu.chip.isa.hazards import VectorClocks
 from anytpu.chip.isa.instructions import Halt, Instruction, InterruptHost, ReadWeights, SetConfiguration, Sync
 from anytpu.chip.isa.issue import RESET, Issued, issue
-from anytpu.chip.isa.registers import MEANINGS, Register, RegisterKind
+from anytpu.chip.isa.registers import Register, RegisterKind
 from anytpu.chip.isa.units import Unit
 from anytpu.chip.machine import run
 from quantized_samples import Sketch, inputs_of
@@ -83,7 +83,7 @@ def reordered(image: Image, choose: Callable[[list[int]], int]) -> Image:
             issued, _ = segment.queues[unit][places[unit]]
             places[unit], done[unit] = places[unit] + 1, done[unit] + 1
             for number, value in issued.registers.items():
-                can_be_set = value != 0 or MEANINGS[Register(number)].kind is not RegisterKind.FLOAT
+                can_be_set = value != 0 or Register(number).kind is not RegisterKind.FLOAT
                 if registers[number] != value and can_be_set:
                     code.append(SetConfiguration(number, value))
                     registers[number] = value

@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-import pytest
 
 from anytpu.chip.compiler import compile_image, largest_batch
 from anytpu.chip.compiler.tables import TableSlots
 from anytpu.chip.compiler.weight_memory import WeightMemory
 from anytpu.chip.isa.design import TPU_V1
 from anytpu.chip.isa.instructions import WriteHostMemory
-from anytpu.errors import CapacityError, SettingError
+from anytpu.errors import CapacityError
 from quantized_samples import SMALL, Sketch, run_exactly
 from refusals import refusal
 
@@ -154,11 +153,3 @@ def test_identity_is_of_content_or_of_the_array():
     memory, quick = WeightMemory(TPU_V1), WeightMemory(TPU_V1, by_content=False)
     assert memory.identity(a) == memory.identity(b) != memory.identity(a.astype(np.int8))
     assert quick.identity(a) == quick.identity(a) != quick.identity(b)
-
-
-@pytest.mark.parametrize("batch", [0, -3, 2.5])
-def test_a_batch_that_is_none(batch):
-    assert (
-        refusal(SettingError, compile_image, network_of(branches()), batch=batch)
-        == f"batch must be a positive integer, not {batch!r}."
-    )

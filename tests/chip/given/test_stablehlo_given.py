@@ -161,13 +161,54 @@ LIMITED = f"""    %k = stablehlo.constant() <{{value = dense<[{LEVELS}]> : tenso
     %2 = stablehlo.uniform_dequantize %1 : ({QUANTIZED}) -> tensor<4x5xf32>
     return %2 : tensor<4x5xf32>
 """
+ENDS = f"""    %8 = stablehlo.uniform_quantize %0 : {QUANTIZED}
+    %9 = stablehlo.uniform_dequantize %8 : ({QUANTIZED}) -> tensor<4x5xf32>
+    return %9 : tensor<4x5xf32>
+"""
+OTHER_PARTS = "takes other parts of an example than those at constant indices along one axis"
+OVER_BATCH = "works along the batch, and the chip computes each example by itself"
+SHIFTED = f"    %1 = stablehlo.slice %0 [1:4, 0:5] : ({QUANTIZED}) -> tensor<3x5x{I8}>\n{ENDS}"
+
+
+def multiplied(last: int) -> str:
+    rows = ",".join(f"[{row},1,1,1,{last}]" for row in range(4))
+    return f"""    %k = stablehlo.constant() <{{value = dense<[{rows}]> : tensor<4x5xi16>}}> : () -> {QUANTIZED.replace("i8", "i16")}
+    %1 = stablehlo.multiply %0, %k : ({QUANTIZED}, {QUANTIZED.replace("i8", "i16")}) -> {QUANTIZED}
+{ENDS}"""  # noqa: E501
+
+
+def gathered(axes: str, index: str, sizes: str, result: str) -> str:
+    numbers = f"offset_dims = [1], collapsed_slice_dims = [{axes}], start_index_map = [{axes}], index_vector_dim = 1"
+    return f"""    %c = stablehlo.constant dense<1> : tensor<{index}xi32>
+    %1 = "stablehlo.gather"(%0, %c) <{{dimension_numbers = #stablehlo.gather<{numbers}>, slice_sizes = array<i64: {sizes}>}}> : ({QUANTIZED}, tensor<{index}xi32>) -> tensor<{result}x{I8}>
+{ENDS}"""  # noqa: E501
+
+
 OTHER_SCALE = "has another scale for its sums than the product of those of its operands"
 NO_POOL = "is no maximum, of nothing else, over the positions of a picture with channels last"
+
+
+def constant(name: str, values: str, shape: str, quantized: str) -> str:
+    return (
+        f"    %{name} = stablehlo.constant() <{{value = dense<{values}> : tensor<{shape}xi8>}}> : () -> "
+        f"tensor<{shape}x{quantized}>\n"
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
+        (main_of(gathered("0", "1x1", "1, 5", "1x5")), f"'gather' {OTHER_PARTS}"),
+        (
+            main_of(gathered("0, 1", "1x2", "1, 1", "1")).replace("[1], coll", "[], coll"),
+            f"'gather' {OTHER_PARTS}",
+        ),
+        (main_of(SHIFTED), f"'slice' {OVER_BATCH}"),
+        (main_of(multiplied(9)), "'multiply' takes constants that differ from example to example"),
+        (
+            main_of(multiplied(300)),
+            "'multiply' takes constants of more than 8 bits",
+        ),
         (main_of(LIMITED), "'maximum' takes constants that differ from number to number"),
         (main_of(CONVERTED), "'convert' makes other numbers than floats"),
         (sums(I32_SUM.replace("0.05", "0.5"), I32_SUM), f"'dot_general' {OTHER_SCALE}"),
@@ -203,3 +244,83 @@ def test_a_quantized_constant_is_quantized_again(tmp_path: Path):
     path = tmp_path / "mine.mlir"
     path.write_text(main_of(body))
     assert (tpu.chip.compile(path).run(np.zeros((4, 5), np.float32)) == 2).all()
+
+
+FAR = "!quant.uniform<i8:f32, 0.5:-100>"
+HALVES = "!quant.uniform<i32:f32, 0.25>"
+CONVOLVED = """    %1 = stablehlo.reshape %0 : (tensor<4x5x{own}>) -> tensor<4x{source}x{own}>
+    %2 = stablehlo.convolution(%1, %k) dim_numbers = [b, 0, f]x[0, i, o]->[b, 0, f], window = {{{window}}} {{batch_group_count = 1 : i64, feature_group_count = {groups} : i64}} : (tensor<4x{source}x{own}>, tensor<{kernel}x{weights}>) -> tensor<4x{source}x{sums}>
+    %3 = stablehlo.uniform_quantize %2 : (tensor<4x{source}x{sums}>) -> tensor<4x{source}x{own}>
+    %7 = stablehlo.reshape %3 : (tensor<4x{source}x{own}>) -> tensor<4x5x{own}>
+"""  # noqa: E501
+READ = {
+    "constant indices": (
+        f"""    %c = stablehlo.constant dense<[[4], [0], [1], [1], [9]]> : tensor<5x1xi64>
+    %i = stablehlo.convert %c : (tensor<5x1xi64>) -> tensor<5x1xi32>
+    %7 = "stablehlo.gather"(%0, %i) <{{dimension_numbers = #stablehlo.gather<offset_dims = [0], collapsed_slice_dims = [1], start_index_map = [1], index_vector_dim = 1>, slice_sizes = array<i64: 4, 1>}}> : ({QUANTIZED}, tensor<5x1xi32>) -> {QUANTIZED}
+""",  # noqa: E501
+        lambda x: x[:, [4, 0, 1, 1, 4]],
+    ),
+    "slices": (
+        f"""    %1 = stablehlo.slice %0 [0:4, 0:5:2] : ({QUANTIZED}) -> tensor<4x3x{I8}>
+    %2 = stablehlo.slice %0 [0:4, 3:5] : ({QUANTIZED}) -> tensor<4x2x{I8}>
+    %7 = stablehlo.concatenate %1, %2, dim = 1 : (tensor<4x3x{I8}>, tensor<4x2x{I8}>) -> {QUANTIZED}
+""",
+        lambda x: x[:, [0, 2, 4, 3, 4]],
+    ),
+    "constants": (
+        constant("k", f"[{LEVELS}]", "5", I8)
+        + f"""    %b = stablehlo.broadcast_in_dim %k, dims = [1] : (tensor<5x{I8}>) -> {QUANTIZED}
+    %7 = stablehlo.multiply %0, %b : {QUANTIZED}
+""",
+        lambda x: x * np.array([-10, 0, 5, 20, 40], np.float32),
+    ),
+    "a transposed convolution": (
+        constant("k", "[[[3]],[[-2]],[[1]]]", "3x1x1", I8.replace(":3", ""))
+        + CONVOLVED.format(
+            own=I8,
+            source="5x1",
+            window="stride = [2], pad = [[2, 1]], lhs_dilate = [2]",
+            groups=1,
+            kernel="3x1x1",
+            weights=I8.replace(":3", ""),
+            sums=HALVES,
+        ),
+        lambda x: 1.5 * np.pad(x, ((0, 0), (1, 0)))[:, :5] + 0.5 * x,
+    ),
+    "groups of weights beyond a byte": (
+        constant("k", "[[[103,-100,-1,0,127]]]", "1x1x5", FAR)
+        + CONVOLVED.format(own=I8, source="1x5", window="", groups=5, kernel="1x1x5", weights=FAR, sums=HALVES),
+        lambda x: x * np.array([101.5, 0, 49.5, 50, 113.5], np.float32),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_an_operation(name: str, tmp_path: Path):
+    body, expected = READ[name]
+    path = tmp_path / "mine.mlir"
+    path.write_text(main_of(body + ENDS.replace("%0", "%7")))
+    x = np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32) * 8
+    taken = (np.clip(np.rint(x / np.float32(0.5)) + 3, -128, 127) - 3) * np.float32(0.5)
+    wanted = np.clip(np.rint(expected(taken) / np.float32(0.5)) + 3, -128, 127)
+    assert (tpu.chip.compile(path).run(x) == (wanted - 3) * 0.5).all()
+    assert len(np.unique(wanted)) > 4
+
+
+def test_a_product_over_all_axes_of_an_example(tmp_path: Path):
+    """The weights have an axis for the batch, of one example."""
+    path = tmp_path / "mine.mlir"
+    path.write_text(f"""
+module {{ func.func @main(%arg0: tensor<1x2x3xf32>) -> tensor<1xf32> {{
+    %0 = stablehlo.uniform_quantize %arg0 : (tensor<1x2x3xf32>) -> tensor<1x2x3x{I8}>
+{constant("k", "[[[1,2],[3,4],[5,6]]]", "1x3x2", I8.replace(":3", ""))}
+    %1 = stablehlo.dot_general %0, %k, batching_dims = [0] x [0], contracting_dims = [2, 1] x [1, 2] : (tensor<1x2x3x{I8}>, tensor<1x3x2x{I8.replace(":3", "")}>) -> tensor<1x{HALVES}>
+    %2 = stablehlo.uniform_quantize %1 : (tensor<1x{HALVES}>) -> tensor<1x{I8}>
+    %3 = stablehlo.uniform_dequantize %2 : (tensor<1x{I8}>) -> tensor<1xf32>
+    return %3 : tensor<1xf32>
+}} }}
+""")  # noqa: E501
+    x = np.random.default_rng(0).integers(-9, 9, (20, 2, 3)).astype(np.float32)
+    sums = (x * np.array([[0.5, 1.5, 2.5], [1, 2, 3]], np.float32)).sum((1, 2))
+    assert (tpu.chip.compile(path).run(x).reshape(20) == np.clip(sums, -65.5, 62)).all()

@@ -11,7 +11,7 @@ from anytpu.chip.assembly import assemble
 from anytpu.chip.assembly.directives import DIRECTIVES, NUMBERS
 from anytpu.chip.checking import check
 from anytpu.chip.isa.forms import FORMS
-from anytpu.chip.isa.registers import MEANINGS
+from anytpu.chip.isa.registers import Register
 from anytpu.chip.machine import run
 from source_tree import ROOT
 
@@ -33,7 +33,7 @@ def test_the_page_names_everything():
     text = page()
     assert "<!--" not in text
     names = [f"### {form.mnemonic}\n" for form in FORMS]
-    names += [f"| {register.value} | `{register.name}` |" for register in MEANINGS]
+    names += [f"| {register.value} | `{register.name}` |" for register in Register]
     names += [f"`{name}`" for name in (*DIRECTIVES, *NUMBERS)]
     assert not [name for name in names if name not in text]
 

@@ -16,7 +16,6 @@ from keras import layers
 
 from anytpu import program
 from anytpu.chip.graph.nodes import Convolution, HostStep, Network
-from anytpu.chip.graph.shapes import restored
 from anytpu.chip.network import read
 from anytpu.chip.quantized.reference import compute as evaluate
 
@@ -34,7 +33,7 @@ def agrees(given: tuple[int, ...], *stacked: Any, inputs: np.ndarray | None = No
     network = read(program.of(model, None, mode="infer", tensors=True, batch_size=8))
     x = random.normal(size=(11, *given)).astype(np.float32) if inputs is None else inputs
     want, port = model.predict(x, verbose=0), network.outputs[0]
-    got = restored(evaluate(network, [x])[port.tensor], port.shape)
+    got = evaluate(network, [x])[port.tensor].reshape(-1, *port.shape)
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
     return network
 
@@ -103,7 +102,7 @@ def test_a_mask_is_made_by_the_host_once_and_chooses_on_the_chip(stacked: Any):
     # What is kept and what is replaced have a mask each, of all time steps.
     assert hosted == {
         ("embedding", "it looks numbers up by an index"): 1,
-        ("mask", "it works on truth values, once for all time steps"): 2,
+        ("mask", "it works on booleans, once for all time steps"): 2,
     }
 
 
@@ -124,7 +123,7 @@ def test_a_scan_in_jax():
     network = read(infers(made))
     tensors = evaluate(network, [x])
     for port, want in zip(network.outputs, step(state, x)[1], strict=True):
-        np.testing.assert_allclose(restored(tensors[port.tensor], port.shape), want, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(tensors[port.tensor].reshape(-1, *port.shape), want, rtol=1e-4, atol=1e-5)
     assert kinds(network)["convolution"] == 5
 
 

@@ -30,7 +30,7 @@ from anytpu.chip.quantized.ranges import Range
 from anytpu.chip.quantized.reference import compute as evaluate
 from anytpu.chip.quantized.summary import decibels
 from anytpu.chip.quantized.weights import max_sums
-from anytpu.errors import QuantizationError, SettingError
+from anytpu.errors import QuantizationError
 from refusals import refusal
 
 SAME = ((1, 1), (1, 1))
@@ -407,17 +407,6 @@ def test_a_function_that_is_never_a_number():
         refusal(QuantizationError, counterparts.table, node, Quantization(0.5, 3), Quantization(1.0))
         == "layer 'layer': log is not a number for any input from -65.5 to 62"
     )
-
-
-def test_settings_that_are_none():
-    draft, outputs = dense()
-    assert (
-        refusal(SettingError, quantize, draft.network(*outputs), draft.examples(), bits=4)
-        == "bits must be 8 or 16, not 4"
-    )
-    with pytest.raises(SettingError) as caught:
-        quantize(draft.network(*outputs), draft.examples(), method="entropy")  # pyright: ignore
-    assert str(caught.value) == "method must be 'minmax', 'percentile' or 'mse', not 'entropy'"
 
 
 def test_indices_that_the_chip_would_round():

@@ -31,11 +31,6 @@ TWO = network(ports=(Port("x", (2, 3)), Port("n", (), "int32")))
     ("given", "text"),
     [
         (
-            None,
-            "calibration is None, and the ranges of the integers are taken from it: give about 100 examples of what "
-            "the model will see, such as calibration=x_train[:256]",
-        ),
-        (
             [GOOD[:0]],
             "calibration has no examples, and the ranges of the integers are taken from it: give about 100 examples "
             "of what the model will see, such as calibration=x_train[:256]",

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 
 from anytpu.chip.assembly.instruction_text import write_instruction
-from anytpu.chip.assembly.remarks import one_line, remark_on, tag_text
+from anytpu.chip.assembly.remarks import remark_on, tag_text
 from anytpu.chip.image.image import Binding, Image, Tag
 from anytpu.chip.image.serialization import RecordEncoder
 from anytpu.chip.isa.design import BLOCK_BYTES, TPU_V1, Design
 from anytpu.chip.isa.forms import form_of
 from anytpu.chip.isa.instructions import DebugTag
 from anytpu.chip.isa.issue import issue
+from anytpu.report.wording import one_line, plural
 
 _COMMENT_COLUMN = 66
 _LINE_BYTES = 64  # of data, so that blocks begin with a line
@@ -53,8 +54,7 @@ def disassemble(image: Image, weights: bool = False) -> str:
 def _head(image: Image) -> Iterator[str]:
     count = len(image.instructions)
     size = sum(form_of(instruction).length_bytes for instruction in image.instructions)
-    many = "instruction" if count == 1 else "instructions"
-    yield f"; {one_line(image.name)}: {count:,} {many}, {size:,} bytes, for batches of {image.batch}"
+    yield f"; {one_line(image.name)}: {plural(count, 'instruction')}, {size:,} bytes, for batches of {image.batch}"
     yield f".name {json.dumps(image.name)}"
     yield f".batch {image.batch}"
     yield f".host_bytes {image.host_bytes}"

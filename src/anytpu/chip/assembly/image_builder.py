@@ -74,11 +74,6 @@ class ImageBuilder:
         if not self.services:
             return []
         line, steps = self.steps or (self.services[0][0], [])
-        if not isinstance(steps, list):  # one object, before files of format 2
-            raise line.error(
-                1,
-                "the host's steps are in the form of an earlier release. Compile the model again, and disassemble it.",
-            )
         try:
             records = RecordDecoder(self.arrays, steps, self.text_bytes, self.batch)
             return [records.record(Service, described) for _, described in self.services]

@@ -10,7 +10,7 @@ from anytpu.chip.assembly.operands import Operands
 from anytpu.chip.isa.encoding import fault_of_value
 from anytpu.chip.isa.forms import BY_MNEMONIC, Field, FieldKind, Form
 from anytpu.chip.isa.instructions import Instruction
-from anytpu.chip.isa.registers import MEANINGS, Register, RegisterKind
+from anytpu.chip.isa.registers import Register, RegisterKind
 from anytpu.chip.isa.units import Unit
 
 _UNITS = {unit.name.lower(): 1 << unit for unit in Unit} | {"all": (1 << len(Unit)) - 1}
@@ -65,7 +65,7 @@ def _operand(field: Field, operands: Operands, register: int) -> Any:
         return _register(field, operands)
     if field.kind is FieldKind.UNITS:
         value: Any = _units(field, operands)
-    elif field.kind is FieldKind.VALUE and MEANINGS[Register(register)].kind is RegisterKind.FLOAT:
+    elif field.kind is FieldKind.VALUE and Register(register).kind is RegisterKind.FLOAT:
         value = _nearest_float32(operands.number(field.name))
     else:
         value = operands.whole(field.name)

@@ -14,7 +14,8 @@ from anytpu.errors import AssemblyError
 
 _TEXT = r'"(?:[^"\\]++|\\.)*+"'  # "++", so that the match of a long line takes no memory
 _LINE = re.compile(rf'\s*(?P<head>\.?[A-Za-z_]\w*(?:\.\w+)*)?(?P<operands>(?:[^";#]++|{_TEXT})*+)(?:[;#].*)?')
-_TEXTS = re.compile(_TEXT)
+TEXTS = re.compile(_TEXT)
+"""A text in quotation marks."""
 
 MAX_MESSAGE = 600
 """Maximum characters of an error's message, and of the part of the line before the mark."""
@@ -80,17 +81,7 @@ def without_texts(operands: str) -> str:
         >>> without_texts('"a\\\\"b", 3')
         '"____", 3'
     """
-    return _TEXTS.sub(lambda match: f'"{"_" * (len(match[0]) - 2)}"', operands)
-
-
-def text_characters(operands: str) -> int:
-    """Return how many characters are within texts, without their quotation marks.
-
-    Example:
-        >>> text_characters('"ab", 3')
-        2
-    """
-    return sum(match.end() - match.start() - 2 for match in _TEXTS.finditer(operands))
+    return TEXTS.sub(lambda match: f'"{"_" * (len(match[0]) - 2)}"', operands)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -11,9 +11,9 @@ import json
 import re
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from anytpu.chip.assembly.line import Head, SourceLine, nearest, text_characters, without_texts
+from anytpu.chip.assembly.line import TEXTS, Head, SourceLine, nearest, without_texts
 
 Number = int | float
 
@@ -52,7 +52,7 @@ class _Reader:
         # Each text has two quotation marks. So many of them are refused before they are matched.
         length = text.count('"')
         if length <= _MAX_SYNTAX:
-            length = len(text) - text_characters(text)
+            length = len(TEXTS.sub('""', text))
         if length > _MAX_SYNTAX:
             raise line.error(
                 column,
@@ -197,25 +197,22 @@ class Operands:
         """Return an integer operand."""
         if name not in self._values:
             return default
-        content = self._values[name].content
-        if not isinstance(content, int):
-            self.refuse(name, f"{name} must be an integer, not {self._values[name].text}.")
-        return content
+        return self._of(int, name, "an integer")
 
     def number(self, name: str) -> Number:
         """Return a number operand."""
-        content = self._values[name].content
-        if not isinstance(content, int | float):
-            self.refuse(name, f"{name} must be a number, not {self._values[name].text}.")
-        return content
+        return self._of((int, float), name, "a number")
 
     def text(self, name: str, default: str = "") -> str:
         """Return a text operand."""
         if name not in self._values:
             return default
+        return self._of(str, name, f'a text, like "{name}"')
+
+    def _of(self, kinds: type | tuple[type, ...], name: str, expected: str) -> Any:
         content = self._values[name].content
-        if not isinstance(content, str):
-            self.refuse(name, f'{name} must be a text, like "{name}", not {self._values[name].text}.')
+        if not isinstance(content, kinds):
+            self.refuse(name, f"{name} must be {expected}, not {self._values[name].text}.")
         return content
 
     def numbers(self, name: str) -> list[int]:

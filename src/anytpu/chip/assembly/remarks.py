@@ -8,8 +8,9 @@ from anytpu.chip.image.image import Image
 from anytpu.chip.isa.accesses import AddressRange, Memory, accesses, parameters_popped, tiles_popped
 from anytpu.chip.isa.instructions import InterruptHost, ReadWeights, SetConfiguration, Sync
 from anytpu.chip.isa.issue import Issued
-from anytpu.chip.isa.registers import MEANINGS, Register
+from anytpu.chip.isa.registers import Register
 from anytpu.chip.isa.units import Unit
+from anytpu.report.wording import one_line
 
 _NAMES = {
     Memory.HOST: "host byte",
@@ -25,7 +26,7 @@ def remark_on(image: Image, issued: Issued) -> str:
     """Return an instruction's effect in a few words; "" where its name says it."""
     instruction = issued.instruction
     if isinstance(instruction, SetConfiguration):
-        return MEANINGS[Register(instruction.register)].text
+        return Register(instruction.register).text
     if isinstance(instruction, Sync):
         verb = "wait" if instruction.waiting & (instruction.waiting - 1) else "waits"
         return f"{_units(instruction.waiting)} {verb} for {_units(instruction.finished)}"
@@ -41,11 +42,6 @@ def tag_text(image: Image, tag: int) -> str:
         return ""
     part = image.tags[tag]
     return " ".join(one_line(text) for text in (part.name, part.kind and f"({part.kind})", part.note) if text)
-
-
-def one_line(text: str) -> str:
-    """Return a text without ends of lines, fit for a comment."""
-    return " ".join(text.split())
 
 
 def _units(mask: int) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from anytpu.chip.assembly.instruction_text import write_instruction
 from anytpu.chip.image.image import Image
 from anytpu.chip.isa.accesses import Memory, range_text
 from anytpu.chip.isa.forms import form_of
 from anytpu.chip.isa.hazards import Dependence
 from anytpu.chip.isa.instructions import Sync
 from anytpu.chip.isa.issue import Issued
-from anytpu.chip.isa.units import Unit
 
 _FIRST_WRITERS = {
     Memory.HOST: "Only the program's inputs are there from the start: write_host_memory, or a step of the host, comes "
@@ -60,16 +60,5 @@ def hazards_text(image: Image, issued: Issued, hazards: Sequence[Dependence], ea
     return (
         f"{here} {verb} {place}, which {instruction_text(image, earlier[first.earlier])} {other_verb}, and "
         f"nothing lets it wait until that is done. Insert before instruction {issued.number}:\n"
-        f"    {sync_text(1 << unit, sum(1 << other for other in units if other is not None))}"
+        f"    {write_instruction(Sync(1 << unit, sum(1 << other for other in units if other is not None)))}"
     )
-
-
-def sync_text(waiting: int, finished: int) -> str:
-    """Write the Sync that makes units wait for others, in assembly.
-
-    Example:
-        >>> sync_text(4, 9)
-        'sync matrix, read|activate'
-    """
-    names = ["|".join(unit.name.lower() for unit in Unit if mask >> unit & 1) for mask in (waiting, finished)]
-    return f"{form_of(Sync(1, 1)).mnemonic} {', '.join(names)}"

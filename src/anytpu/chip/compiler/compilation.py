@@ -24,7 +24,6 @@ from anytpu.chip.compiler.ordering import insert_syncs
 from anytpu.chip.graph.nodes import Network
 from anytpu.chip.image.image import Binding, Image, Resident
 from anytpu.chip.isa.design import TPU_V1, Design
-from anytpu.errors import SettingError
 
 
 def compile_image(
@@ -49,10 +48,7 @@ def compile_image(
     Raises:
         CapacityError: the weights, or the storages that one layer needs at a time, exceed the chip's memory. Without
             `spill`: all storages that are live at a time do.
-        SettingError: the batch is none.
     """
-    if not isinstance(batch, int) or batch < 1:
-        raise SettingError(f"batch must be a positive integer, not {batch!r}.")
     # 1 and 2. Lowering and buffer allocation; lowering is repeated if storages must be spilled.
     lowering, allocation = find_room(network, batch, design, by_content=weights, spill=spill)
     # 3 and 4. Instructions without Syncs, writes to the host hoisted.

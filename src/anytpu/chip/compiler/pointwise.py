@@ -122,7 +122,7 @@ def _alike(node: Node, lowering: Lowering) -> list[Layout]:
         part = split(layout, structure)
         if part is None:
             part = lowering.make(name, structure, node.layer or node.name, max(bits))
-            arrange(layout, 0, part, lowering.rows(name), node, lowering, wide=max(bits) == 16)
+            arrange(layout, 0, part, lowering.rows(name), node, lowering)
         parts.append(part)
     return parts
 

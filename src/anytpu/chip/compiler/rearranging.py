@@ -37,15 +37,7 @@ def _(node: Slice, lowering: Lowering) -> None:
         view = channels_of(source, node.start, node.stop)
         if view is None:
             view = lowering.make(node.output, lowering.structure(node.output), _layer(node))
-            arrange(
-                source,
-                node.start,
-                view,
-                lowering.rows(node.output),
-                node,
-                lowering,
-                wide=_is_wide(node.output, lowering),
-            )
+            arrange(source, node.start, view, lowering.rows(node.output), node, lowering)
         lowering.layouts[node.output] = view
     elif node.axis == 0 or shape[0] == 1:
         first = node.start * lowering.batch * (shape[1] if node.axis == 0 else 1)
@@ -78,7 +70,7 @@ def _(node: Concatenate, lowering: Lowering) -> None:
             source = tuple(plane.row(line * rows) for plane in lowering.layouts[name])
             part = tuple(plane.row(line * width * lowering.batch + first) for plane in target)
             if source != part:
-                arrange(source, 0, part, rows, node, lowering, wide=_is_wide(node.output, lowering))
+                arrange(source, 0, part, rows, node, lowering)
         first += rows
 
 
@@ -92,7 +84,7 @@ def _share_rows(node: Concatenate, lowering: Lowering) -> None:
         part = channels_of(target, first, first + lowering.channels(name))
         assert part is not None  # the planes are cut where an input begins
         if part != lowering.layouts[name]:
-            arrange(lowering.layouts[name], 0, part, lowering.rows(name), node, lowering, wide=_is_wide(name, lowering))
+            arrange(lowering.layouts[name], 0, part, lowering.rows(name), node, lowering)
         first += lowering.channels(name)
 
 
@@ -113,7 +105,7 @@ def _(node: Reshape, lowering: Lowering) -> None:
         target = lowering.target(node.output, lowering.structure(node.output), _layer(node))
         for index in range(new[0] * new[1]):
             part = tuple(plane.row(index * batch) for plane in target)
-            arrange(flat, index * new[2], part, batch, node, lowering, wide=_is_wide(node.output, lowering))
+            arrange(flat, index * new[2], part, batch, node, lowering)
 
 
 def _flat(source: Layout, positions: int, batch: int) -> Layout:
@@ -146,19 +138,17 @@ def _copy_windows(
     lowering.jobs.append(PlaneOperationsJob(_tag(node), storages_of([source]), storages_of([target]), steps))
 
 
-def arrange(
-    source: Layout, first: int, target: Layout, rows: int, node: Node, lowering: Lowering, *, wide: bool
-) -> None:
+def arrange(source: Layout, first: int, target: Layout, rows: int, node: Node, lowering: Lowering) -> None:
     """Copy channels of `source`, from channel `first` on, to all channels of `target`.
 
     Args:
-        source, target: planes.
+        source, target: planes of as many bits.
         first: index of a channel of `source`.
         rows: number of rows of both.
         node: the node that needs the copy.
         lowering: takes the jobs.
-        wide: whether both are 16-bit.
     """
+    wide = source[0].high > 0
     limits = _limits(16 if wide else 8)
     steps, blocks = [], []
     for plane in target:
@@ -217,16 +207,12 @@ def compacted(tensor: str, node: Node, lowering: Lowering) -> Layout:
     """Return a copy of a tensor in one storage, as compact planes for the host."""
     source = lowering.layouts[tensor]
     target = lowering.make(tensor, common_runs([source]), _layer(node))
-    arrange(source, 0, target, lowering.rows(tensor), node, lowering, wide=_is_wide(tensor, lowering))
+    arrange(source, 0, target, lowering.rows(tensor), node, lowering)
     return target
 
 
 def _limits(bits: int) -> dict[Register, int | float]:
     return {Register.LOW: -(2 ** (bits - 1)), Register.HIGH: 2 ** (bits - 1) - 1}
-
-
-def _is_wide(tensor: str, lowering: Lowering) -> bool:
-    return lowering.quantization(tensor).bits == 16
 
 
 def _tag(node: Node) -> Tag:

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from anytpu.chip.given.values import HeldTensor, Pending, check_sums, every_integer
+from anytpu.chip.given.values import MAX_NUMBERS, HeldTensor, Pending, check_sums, every_integer, in_one_group
 from anytpu.chip.graph.arithmetic import clip_bounds
 from anytpu.chip.graph.names import Names
 from anytpu.chip.graph.nodes import (
@@ -43,9 +43,6 @@ from anytpu.chip.network.operations import HostOperations
 from anytpu.chip.network.reading import trace_of
 from anytpu.errors import QuantizationError
 from anytpu.program import of
-
-MAX_NUMBERS = 2**27
-"""Maximum numbers in a tensor for one example: four Unified Buffers."""
 
 _MOVES = "it moves numbers between channels and positions"
 
@@ -337,7 +334,10 @@ class IntegerGraph:
             dims, channels_first: of the result, as in `HeldTensor`.
         """
         own = self.of(source)
-        source, weights = self._in_bytes(source, weights, geometry.groups)
+        if geometry.groups > 1 and np.abs(weights).max(initial=0) > 127:
+            weights = in_one_group(weights, geometry.groups)
+            geometry = dataclasses.replace(geometry, groups=1)
+        source, weights = self._in_bytes(source, weights)
         if bias.dtype.kind == "f":
             bias = np.rint(bias / (np.float64(own.scale) * scales.astype(np.float64)))
         magnitudes = np.abs(weights).sum((0, 1, 2), dtype=np.float64)
@@ -362,7 +362,7 @@ class IntegerGraph:
 
         return Pending(dims, channels_first, make, plus=plus)
 
-    def _in_bytes(self, source: HeldTensor, weights: np.ndarray, groups: int) -> tuple[HeldTensor, np.ndarray]:
+    def _in_bytes(self, source: HeldTensor, weights: np.ndarray) -> tuple[HeldTensor, np.ndarray]:
         """Return weights of -127 to 127, and their input.
 
         Weights with a zero point of their own reach further. They are a sum of two or three bytes, each multiplied by
@@ -374,7 +374,7 @@ class IntegerGraph:
             left = left - parts[-1]
         if len(parts) == 1:
             return source, weights
-        if groups > 1 or len(parts) > 3:
+        if len(parts) > 3 or weights.shape[2] != self.shapes[source.tensor][2]:
             raise QuantizationError(
                 f"The weights of {self.layer!r:.100} go from {weights.min()} to {weights.max()} around their zero "
                 "point, and those of the chip from -127 to 127. Quantize them symmetrically: quantize_static(..., "
@@ -404,21 +404,6 @@ class IntegerGraph:
         rows = self.rows(held)
         tensor = self.shaped(rows.tensor, (1, math.prod(held.dims) // depth, depth))
         return self.product(HeldTensor(tensor, held.dims), weights[None, None], scales, bias, Geometry(), dims, False)
-
-    def constant(self, beside: HeldTensor, integers: np.ndarray, own: Quantization) -> str:
-        """Return a tensor of constant integers: the bias of a product with weights of 0."""
-        height, width, channels = self.shapes[beside.tensor]
-        source, numbers = self.of(beside), integers.reshape(-1).astype(np.int64)
-        made = self.product(
-            beside,
-            np.zeros((1, 1, channels, numbers.size), np.int64),
-            np.array([own.scale / source.scale], np.float32),
-            numbers - own.zero_point,
-            Geometry(strides=(height, width)),
-            (numbers.size,),
-            False,
-        ).make(own, None, None)
-        return self.shaped(made, canonical_shape(integers.shape))
 
     def elementwise(self, kind: str, first: HeldTensor, second: str) -> Pending:
         """Return an operation of a value and a tensor of its shape, or of one number per channel."""
@@ -484,6 +469,22 @@ class IntegerGraph:
         dims = (channels, shape[0], shape[1]) if len(value.dims) == 3 else (channels, shape[1])
         zeros = np.zeros(channels, np.int64)
         return self.quantized(self.product(value, ones, np.ones(1, np.float32), zeros, geometry, dims, True), own)
+
+    def spread(self, value: HeldTensor, steps: Pair) -> HeldTensor:
+        """Return a picture with zeros between its positions, which are `steps` apart.
+
+        Rows are in position-major order, so these are positions as lines, and then rows, padded at their ends.
+        """
+        tensor = value.tensor
+        for axis in (1, 0):
+            step, (height, width, channels) = steps[axis], self.shapes[tensor]
+            line = (height * width, 1, channels) if axis else (height, width, channels)
+            shape = (height, width * step, channels) if axis else (height * step, width, channels)
+            if step > 1:
+                lines = HeldTensor(self.shaped(tensor, line), line)
+                wide = self.padded(lines, ((0, 0), (0, line[1] * (step - 1)))).tensor
+                tensor = self.part(HeldTensor(self.shaped(wide, shape), shape), axis, 0, shape[axis] - step + 1).tensor
+        return dataclasses.replace(value, tensor=tensor)
 
     def axis(self, value: HeldTensor, axis: int) -> int:
         """Return the tensor's axis of an axis of the file's examples."""

@@ -3,102 +3,39 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
+from anytpu.chip.given.combining import combined, is_number
 from anytpu.chip.given.onnx_host import host_step
-from anytpu.chip.given.onnx_node import (
-    FLOAT,
-    QUANTIZE,
-    OnnxNode,
-    Operands,
-    activation,
-    in_order,
-    number,
-    quantization_of,
-)
-from anytpu.chip.given.values import HeldTensor, Pending, Scaled, Value
+from anytpu.chip.given.onnx_node import FLOAT, QUANTIZE, OnnxNode, Operands, activation, number, quantization_of
+from anytpu.chip.given.values import Scaled, Value
+from anytpu.chip.graph.nodes import Quantization
 
 
 def binary(kind: str) -> Callable[[OnnxNode, Operands], Value]:
     """Return the function that writes an operation of two values: a table if one is a number."""
-    ufunc = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide}[kind]
 
     def write(node: OnnxNode, operands: Operands) -> Value:
         first, second = operands[:2]
-        for value, other, turned in ((first, second, False), (second, first, True)):
-            known = other.reals if isinstance(other, Scaled) else other
-            if isinstance(value, HeldTensor | Pending) and isinstance(known, np.ndarray) and known.size == 1:
-                if isinstance(value, HeldTensor | Pending) and known.ndim > len(value.dims) + 1:
-                    raise node.refused(f"combines {list(value.dims)} with constants of {list(known.shape)}", FLOAT)
-                constant = known.astype(np.float32).reshape(())
-                apply = functools.partial(ufunc, constant) if turned else functools.partial(_swapped, ufunc, constant)
-                return node.graph.function(value, kind, apply)
-        if kind == "divide":
+
+        def constant_of(value: Value | None) -> tuple[np.ndarray, Quantization]:
+            if not isinstance(value, Scaled):
+                raise node.refused("takes constants without scales", QUANTIZE)
+            own = quantization_of(node, value.scale, value.zero_point.astype(value.integers.dtype))
+            if value.integers.dtype.itemsize > 1:
+                raise node.refused(f"takes constants of {value.integers.dtype.name}", QUANTIZE)
+            return value.integers.astype(np.int64) - (128 if value.integers.dtype.kind == "u" else 0), own
+
+        refused = functools.partial(node.refused, next_step=FLOAT)
+        if kind == "divide" and not is_number(first) and not is_number(second):
             return host_step(node, operands)
-        return _of_tensors(node, kind, first, second)
+        return combined(node.graph, kind, first, second, constant_of, refused)
 
     return write
-
-
-def _swapped(ufunc: Callable[..., np.ndarray], second: np.ndarray, first: np.ndarray) -> np.ndarray:
-    return ufunc(first, second)
-
-
-def _of_tensors(node: OnnxNode, kind: str, first: Value | None, second: Value | None) -> Value:
-    graph, turned = node.graph, not isinstance(first, HeldTensor | Pending)
-    if turned and kind != "subtract":
-        first, second = second, first
-        turned = False
-    if turned or not isinstance(first, HeldTensor | Pending):
-        raise node.refused("subtracts a tensor from constants", FLOAT)
-    held = in_order(graph, graph.held(first))
-    if isinstance(second, HeldTensor | Pending):
-        other = in_order(graph, graph.held(second))
-        if math.prod(other.dims) > math.prod(held.dims) and kind != "subtract":
-            held, other = other, held
-        if held.channels_first != other.channels_first and len(other.dims) == len(held.dims):
-            held, other = graph.picture(held), graph.picture(other)
-        for operand in (held, other):
-            graph.of(operand)  # both need a scale
-        shape, tensor = graph.shapes[held.tensor], other.tensor
-        alike = other.dims == held.dims and other.channels_first == held.channels_first
-        if alike and graph.shapes[tensor] == shape:
-            return graph.elementwise(kind, held, tensor)
-        ranks = len(other.dims) == len(held.dims)
-        if ranks and graph.shapes[tensor] == (1, 1, shape[2]) and _per_channel(other.dims, held):
-            return graph.elementwise(kind, held, tensor)
-        raise node.refused(
-            f"combines {list(held.dims)} with {list(other.dims)}, and the chip repeats a number per channel only",
-            FLOAT,
-        )
-    if not isinstance(second, Scaled):
-        raise node.refused("takes constants without scales", QUANTIZE)
-    own = quantization_of(node, second.scale, second.zero_point.astype(second.integers.dtype))
-    integers = second.integers.astype(np.int64) - (128 if second.integers.dtype.kind == "u" else 0)
-    if second.integers.dtype.itemsize > 1:
-        raise node.refused(f"takes constants of {second.integers.dtype.name}", QUANTIZE)
-    dims = integers.shape[1:] if integers.ndim == len(held.dims) + 1 and integers.shape[0] == 1 else integers.shape
-    if _per_channel(dims, held):
-        return graph.elementwise(kind, held, graph.constant(held, integers.reshape(1, 1, -1), own))
-    if len(dims) > len(held.dims) or np.broadcast_shapes(dims, held.dims) != held.dims:
-        raise node.refused(f"combines {list(held.dims)} with constants of {list(integers.shape)}", FLOAT)
-    whole = np.broadcast_to(integers.reshape(dims), held.dims)
-    ordered = np.moveaxis(whole, 0, -1) if held.channels_first else whole
-    return graph.elementwise(kind, held, graph.constant(held, ordered.reshape(graph.shapes[held.tensor]), own))
-
-
-def _per_channel(dims: tuple[int, ...], held: HeldTensor) -> bool:
-    """Return whether a shape broadcasts as one number per channel."""
-    padded = (*[1] * (len(held.dims) - len(dims)), *dims)
-    channel = 0 if held.channels_first else len(held.dims) - 1
-    return len(padded) == len(held.dims) and all(
-        size == (held.dims[axis] if axis == channel else 1) for axis, size in enumerate(padded)
-    )
 
 
 def clip(node: OnnxNode, operands: Operands) -> Value:

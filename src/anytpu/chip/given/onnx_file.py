@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from anytpu.chip.given.integer_graph import MAX_NUMBERS, IntegerGraph
+from anytpu.chip.given.integer_graph import IntegerGraph
 from anytpu.chip.given.onnx_node import (
     BATCH,
     FLOAT,
@@ -31,7 +31,7 @@ from anytpu.chip.given.onnx_node import (
     scaled,
 )
 from anytpu.chip.given.onnx_operators import OPERATORS, SCALED_OPERATORS
-from anytpu.chip.given.values import HeldTensor, Pending, Value
+from anytpu.chip.given.values import MAX_NUMBERS, HeldTensor, Pending, Value
 from anytpu.chip.graph.nodes import Network, Port
 from anytpu.chip.graph.shapes import canonical_shape
 from anytpu.chip.isa.design import Design

@@ -8,7 +8,8 @@ import math
 
 import numpy as np
 
-from anytpu.chip.given.onnx_node import BATCH, FLOAT, OnnxNode, Operands, activation, in_order, number, plain
+from anytpu.chip.given.combining import aligned, in_order
+from anytpu.chip.given.onnx_node import BATCH, FLOAT, OnnxNode, Operands, activation, number, plain
 from anytpu.chip.given.values import HeldTensor, Scaled, Value
 
 
@@ -91,9 +92,7 @@ def transpose(node: OnnxNode, operands: Operands) -> Value:
 
 def _parts(node: OnnxNode, operands: Operands) -> tuple[list[HeldTensor], int]:
     """Return activations in one order of numbers, and the attribute "axis"."""
-    values = [in_order(node.graph, node.graph.held(activation(node, value))) for value in operands]
-    if any(value.channels_first for value in values):
-        values = [node.graph.picture(value) for value in values]
+    values = aligned(node.graph, [activation(node, value) for value in operands])
     return values, node.axis(len(values[0].dims) + 1, 1)
 
 

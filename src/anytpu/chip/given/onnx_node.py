@@ -181,10 +181,3 @@ def number(node: OnnxNode, operands: Operands, index: int, name: str) -> float |
     if isinstance(value, HeldTensor | Pending):
         raise node.refused(f"computes its {name} from an input", FLOAT)
     return None if value is None else float(np.asarray(value).reshape(()))
-
-
-def in_order(graph: IntegerGraph, held: HeldTensor) -> HeldTensor:
-    """Return a picture with channels last, or another value in the file's order."""
-    if held.channels_first and len(held.dims) in (2, 3) and graph.shapes[held.tensor][2] == held.dims[0]:
-        return graph.picture(held)
-    return graph.rows(held)

@@ -11,6 +11,7 @@ Source: https://openxla.org/stablehlo/spec#quantization-computations
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,16 +21,19 @@ import numpy as np
 from jax.extend.mlir import ir
 from jax.interpreters import mlir
 
+from anytpu.chip.given.combining import aligned, combined, in_order
 from anytpu.chip.given.integer_graph import IntegerGraph
 from anytpu.chip.given.stablehlo_text import MARK, Parameter, QuantizedType, erased
-from anytpu.chip.given.values import HeldTensor, Pending, Scaled, Value
-from anytpu.chip.graph.nodes import Network, Port
+from anytpu.chip.given.values import MAX_NUMBERS, HeldTensor, Pending, Scaled, Value
+from anytpu.chip.graph.nodes import Network, Port, Quantization
 from anytpu.chip.graph.shapes import Geometry, canonical_shape
 from anytpu.chip.isa.design import Design
-from anytpu.chip.network import elementwise
+from anytpu.chip.network import arrays, elementwise
 from anytpu.chip.network.operations import NONSENSE
 from anytpu.chip.network.parsing import MlirBlock, MlirOperation, parse
-from anytpu.chip.network.products import geometry_of
+from anytpu.chip.network.products import geometry_of, pair_of
+from anytpu.chip.network.repeats import picked_along, runs
+from anytpu.chip.network.resampling import MAX_LINES
 from anytpu.chip.quantized.checking import check_network
 from anytpu.errors import AnyTPUError, ChipFileError, QuantizationError
 from anytpu.files.opening import read_text
@@ -115,6 +119,8 @@ class _StableHloReader:
         own = self._types[operation.results[0]]
         if kind == "convert" and own is not None and isinstance(operands[0], np.ndarray):
             return own.constant(operands[0])
+        if own is None and kind in _FOLDED and all(isinstance(operand, np.ndarray) for operand in operands):
+            return _folded(kind, operation, operands)
         if kind not in _RULES and kind not in elementwise.UNARY:
             raise self._refused(kind, "is not read from a quantized file")
         rule = _RULES.get(kind, _StableHloReader._unary)
@@ -150,13 +156,11 @@ class _StableHloReader:
             raise self._refused(kind, "makes other numbers than floats")
         return operands[0]
 
-    def _summed(self, kind: str, operation: MlirOperation, held: HeldTensor, scales: np.ndarray) -> None:
-        """Check that sums of 32 bits have the scales of their products."""
+    def _same_scales(self, kind: str, operation: MlirOperation, scales: Any) -> None:
+        """Check that sums of 32 bits have these scales."""
         own = self._types[operation.results[0]]
-        if own is not None and own.bits == 32:
-            self._same_scales(kind, own, np.float64(self._graph.of(held).scale) * scales)
-
-    def _same_scales(self, kind: str, own: QuantizedType, scales: Any) -> None:
+        if own is None or own.bits != 32:
+            return
         if len(own.scales) not in (1, np.size(scales)) and np.size(scales) != 1:
             raise ValueError(f"{len(own.scales)} scales of {kind!r:.100}")
         if not np.allclose(own.scales, scales, rtol=1e-5, atol=0):
@@ -170,7 +174,7 @@ class _StableHloReader:
             raise self._refused(kind, "takes a constant where an activation is expected")
         return value
 
-    def _weights(self, kind: str, value: Value, axis: int) -> tuple[Scaled, np.ndarray]:
+    def _weights(self, kind: str, value: Value, axis: int | None = None) -> tuple[Scaled, np.ndarray]:
         """Return weights, and the scales of their output channels along an axis."""
         if not isinstance(value, Scaled):
             raise self._refused(kind, "multiplies by something else than constants in integers")
@@ -181,32 +185,42 @@ class _StableHloReader:
     def _dot(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
         numbers = operation.attributes["dot_dimension_numbers"]
         held = self._graph.held(self._activation(kind, operands[0]))
-        (contracted,) = numbers["rhs_contracting"] if len(numbers["rhs_contracting"]) == 1 else (-1,)
-        weights, scales = self._weights(kind, operands[1], 1 - contracted)
+        contracted = sorted(zip(numbers["lhs_contracting"], numbers["rhs_contracting"], strict=True))
+        batching, axes = list(numbers["rhs_batching"]), [axis for _, axis in contracted]
+        shape = np.shape(operands[1].integers) if isinstance(operands[1], Scaled) else ()
+        free = [axis for axis in range(len(shape)) if axis not in (*axes, *batching)]
+        weights, scales = self._weights(kind, operands[1], free[0] if len(free) == 1 else None)
+        kept = len(held.dims) - len(axes)
         if (
-            list(numbers["lhs_contracting"]) != [len(held.dims)]
-            or numbers["lhs_batching"]
-            or weights.integers.ndim != 2
+            [axis for axis, _ in contracted] != list(range(kept + 1, len(held.dims) + 1))
+            or list(numbers["lhs_batching"]) not in ([], [0])
+            or any(shape[axis] != 1 for axis in batching)  # the same weights for each example
+            or not axes
         ):
-            raise self._refused(kind, "contracts other axes than the last one with weights of two axes")
-        matrix = weights.centered if contracted == 0 else weights.centered.T
-        self._summed(kind, operation, held, scales)
-        return self._graph.dense(held, matrix, scales, np.zeros(matrix.shape[1], np.int64))
+            raise self._refused(kind, "contracts other axes than the last ones of each example")
+        depth = math.prod(held.dims[kept:])
+        matrix = weights.centered.transpose(*batching, *axes, *free).reshape(depth, -1)
+        self._same_scales(kind, operation, np.float64(self._graph.of(held).scale) * scales)
+        held = dataclasses.replace(held, dims=(*held.dims[:kept], depth))
+        made = self._graph.dense(held, matrix, scales, np.zeros(matrix.shape[1], np.int64))
+        if len(free) == 1:
+            return made
+        return dataclasses.replace(made, dims=(*held.dims[:kept], *(shape[axis] for axis in free)), plus=None)
 
     def _convolution(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
         attributes, value = operation.attributes, self._activation(kind, operands[0])
         numbers = attributes["dimension_numbers"]
         rank = len(numbers["input"])
         last, first = list(range(rank)), [0, *range(2, rank), 1]
-        spread = {*attributes.get("lhs_dilation", []), attributes.get("batch_group_count", 1)} - {1}
         if (
             numbers["input"] not in (last, first)
             or numbers["output"] not in (last, first)
-            or spread
+            or attributes.get("batch_group_count", 1) != 1
             or rank not in (3, 4)
         ):
-            raise self._refused(kind, "is a transposed convolution, one of three dimensions, or one over the batch")
+            raise self._refused(kind, "is one of three dimensions, or one over the batch")
         held = self._graph.picture(value) if numbers["input"] == first else self._graph.rows(value)
+        held = self._graph.spread(held, pair_of(attributes, "lhs_dilation", rank - 2))
         weights, scales = self._weights(kind, operands[1], numbers["kernel"][-1])
         kernel = weights.centered.transpose(numbers["kernel"])
         flipped = tuple(axis for axis, turned in enumerate(attributes.get("window_reversal", [])) if turned)
@@ -216,88 +230,109 @@ class _StableHloReader:
         shape = geometry.result(self._graph.shapes[held.tensor], (kernel.shape[0], kernel.shape[1]), kernel.shape[3])
         spatial, turned = shape[:2] if rank == 4 else shape[1:2], numbers["output"] == first
         dims = (shape[2], *spatial) if turned else (*spatial, shape[2])
-        self._summed(kind, operation, held, scales)
+        self._same_scales(kind, operation, np.float64(self._graph.of(held).scale) * scales)
         return self._graph.product(held, kernel, scales, np.zeros(shape[2], np.int64), geometry, dims, turned)
 
     def _binary(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
-        first, second = operands
-        if not isinstance(first, HeldTensor | Pending):
-            first, second = second, first
-            if kind == "subtract":
-                raise self._refused(kind, "subtracts a tensor from constants")
-        value = self._activation(kind, first)
-        if isinstance(second, HeldTensor | Pending):
-            one, other = self._graph.rows(value), self._graph.rows(second)
-            if kind not in ("add", "subtract", "multiply") or one.dims != other.dims:
-                raise self._refused(kind, "combines two tensors, and the chip adds, subtracts and multiplies them")
-            return self._graph.elementwise(kind, one, other.tensor)
-        if kind == "add" and isinstance(value, Pending) and value.plus is not None and isinstance(second, Scaled):
+        refused = functools.partial(self._refused, kind)
+        value, other = operands if isinstance(operands[0], HeldTensor | Pending) else operands[::-1]
+        if kind == "add" and isinstance(value, Pending) and value.plus is not None and isinstance(other, Scaled):
             channel = 0 if value.channels_first else len(value.dims) - 1
-            rows = np.moveaxis(second.integers.reshape(-1, *second.integers.shape[-len(value.dims) :])[0], channel, -1)
+            rows = np.moveaxis(other.integers.reshape(-1, *other.integers.shape[-len(value.dims) :])[0], channel, -1)
             rows = rows.reshape(-1, value.dims[channel])
             own = self._types[operation.results[0]]
-            types = [own, *(self._types.get(number) for number in operation.operands)]
-            if own is not None and own.bits == 32:
-                for other in types:
-                    self._same_scales(kind, own, () if other is None else other.scales)
-                if second.zero_point.any():
-                    raise self._refused(kind, "adds constants with a zero point to sums of 32 bits")
+            for number in operation.operands:
+                known = self._types.get(number)
+                self._same_scales(kind, operation, () if known is None else known.scales)
+            if own is not None and own.bits == 32 and other.zero_point.any():
+                raise self._refused(kind, "adds constants with a zero point to sums of 32 bits")
             if (rows == rows[:1]).all():
                 return value.plus(rows[0])
-        known = second.reals if isinstance(second, Scaled) else second
-        if known.size == 0 or not (known == known.flat[0]).all():
-            raise self._refused(kind, "takes constants that differ from number to number")
-        ufunc, number = elementwise.BINARY[kind], known.flat[0]
-        return self._graph.function(value, kind, lambda x: ufunc(x, number))
+        first, second = map(_one_number, operands)
+        return combined(self._graph, kind, first, second, functools.partial(self._constant, kind), refused)
+
+    def _constant(self, kind: str, value: Value | None) -> tuple[np.ndarray, Quantization]:
+        """Return the integers of a constant for one example, and their quantization."""
+        if not isinstance(value, Scaled) or value.scale.size > 1:
+            raise self._refused(kind, "takes constants without a scale, or with a scale for each channel")
+        if abs(value.integers + 0.5).max(initial=0) > 128:
+            raise self._refused(kind, "takes constants of more than 8 bits")
+        if (value.integers != value.integers[:1]).any():
+            raise self._refused(kind, "takes constants that differ from example to example")
+        return value.integers[:1], Quantization(float(value.scale[0]), int(value.zero_point[0]), 8)
 
     def _bounded(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
         places = {"maximum": (1, 0, None), "minimum": (None, 0, 1), "clamp": (0, 1, 2)}[kind]
         if kind != "clamp" and not isinstance(operands[0], HeldTensor | Pending):
             operands = operands[::-1]
-        bounds = [None if place is None else operands[place] for place in (places[0], places[2])]
+        bounds = [None if place is None else _one_number(operands[place]) for place in (places[0], places[2])]
         if any(isinstance(bound, HeldTensor | Pending) for bound in bounds):
             raise self._refused(kind, "compares two tensors")
-        reals = [bound.reals if isinstance(bound, Scaled) else bound for bound in bounds]
-        if any(
-            isinstance(known, np.ndarray) and not (known.size and (known == known.flat[0]).all()) for known in reals
-        ):
+        if not all(bound is None or (isinstance(bound, np.ndarray) and bound.size == 1) for bound in bounds):
             raise self._refused(kind, "takes constants that differ from number to number")
-        low, high = (None if known is None else float(np.asarray(known).flat[0]) for known in reals)
+        low, high = (float(bound) if isinstance(bound, np.ndarray) else None for bound in bounds)
         return self._graph.clipped(self._activation(kind, operands[places[1]]), low, high)
 
     def _reshape(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
         value, shape = operands[0], operation.types[0].shape
-        if isinstance(value, np.ndarray):
-            return value.reshape(shape)
         if isinstance(value, Scaled):
             if value.scale.size > 1:
                 raise self._refused(kind, "reshapes constants with a scale for each channel")
             return value.reshaped(value.integers.reshape(shape), 0)
-        held = self._graph.held(value)
+        held = self._graph.held(self._activation(kind, value))
         if math.prod(shape[1:]) != math.prod(held.dims):
             raise self._refused(kind, "makes another batch, and the chip computes each example by itself")
         return dataclasses.replace(held, dims=tuple(shape[1:]))
 
     def _transpose(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
         value, order = operands[0], operation.attributes["permutation"]
-        if isinstance(value, np.ndarray):
-            return value.transpose(order)
         if isinstance(value, Scaled):
             return value.reshaped(value.integers.transpose(order), list(order).index(value.axis))
         if order[0] != 0:
             raise self._refused(kind, "moves the batch, and the chip computes each example by itself")
-        return self._graph.transposed(self._graph.held(value), order)
+        return self._graph.transposed(self._graph.held(self._activation(kind, value)), order)
 
     def _broadcast(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
         value, shape, axes = operands[0], operation.types[0].shape, operation.attributes["broadcast_dimensions"]
-        array = value.integers if isinstance(value, Scaled) else value
-        if not isinstance(array, np.ndarray) or list(axes) != sorted(axes):
+        if not isinstance(value, Scaled):
             raise self._refused(kind, "repeats an activation")
-        sizes = [1] * len(shape)
-        for axis, size in zip(axes, array.shape, strict=True):
-            sizes[axis] = size
-        whole = np.broadcast_to(array.reshape(sizes), shape)
-        return value.reshaped(whole, axes[value.axis] if axes else 0) if isinstance(value, Scaled) else whole
+        whole = arrays.compute(kind, [value.integers], operation.attributes, shape, value.integers.dtype)
+        return value.reshaped(whole, axes[value.axis] if axes else 0)
+
+    def _concatenate(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
+        values = aligned(self._graph, [self._activation(kind, operand) for operand in operands])
+        if operation.attributes["dimension"] == 0:
+            raise self._refused(kind, _OVER_BATCH)
+        return self._graph.concatenation(values, operation.attributes["dimension"] - 1)
+
+    def _slice(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
+        held = in_order(self._graph, self._graph.held(self._activation(kind, operands[0])))
+        attributes, batch = operation.attributes, self._main.types[0].shape[0]
+        parts = zip(*(attributes[name] for name in ("start_indices", "limit_indices", "strides")), strict=True)
+        for axis, (start, limit, step) in enumerate(parts):
+            if axis:
+                held = self._taken(held, axis - 1, range(start, limit, step))
+            elif (start, limit, step) != (0, batch, 1):
+                raise self._refused(kind, _OVER_BATCH)
+        return held
+
+    def _gather(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
+        held, shape = (
+            in_order(self._graph, self._graph.held(self._activation(kind, operands[0]))),
+            operation.types[0].shape,
+        )
+        rows = operation.attributes["slice_sizes"][0]
+        known = picked_along(operation.attributes, operands[1], (rows, *held.dims), len(shape))
+        if known is None or known[0] == 0:
+            raise self._refused(kind, "takes other parts of an example than those at constant indices along one axis")
+        return dataclasses.replace(self._taken(held, known[0] - 1, known[1]), dims=tuple(shape[1:]))
+
+    def _taken(self, held: HeldTensor, axis: int, indices: Sequence[int]) -> HeldTensor:
+        """Return the positions or channels at constant indices along an axis of the examples."""
+        if len(indices) > MAX_LINES:
+            raise self._refused("gather", f"takes more than {MAX_LINES:,} parts")
+        parts = [self._graph.part(held, axis, start, stop) for start, stop in runs(indices)]
+        return parts[0] if len(parts) == 1 else self._graph.held(self._graph.concatenation(parts, axis))
 
     def _pool(self, kind: str, operation: MlirOperation, operands: list[Value]) -> Value:
         attributes, held = operation.attributes, self._graph.rows(self._activation(kind, operands[0]))
@@ -323,18 +358,42 @@ class _StableHloReader:
         return isinstance(reals, np.ndarray | np.generic) and bool((reals <= own.dequantize(np.array(own.low))).all())
 
 
+def _one_number(value: Value) -> Value:
+    """Return a constant of equal numbers as one of one number."""
+    if isinstance(value, HeldTensor | Pending):
+        return value
+    reals = value.reals if isinstance(value, Scaled) else value
+    return np.array(reals.flat[0]) if reals.size and (reals == reals.flat[0]).all() else value
+
+
+_OVER_BATCH = "works along the batch, and the chip computes each example by itself"
+
+_FOLDED = ("broadcast_in_dim", "concatenate", "convert", "reshape", "slice", "transpose")
+"""Operations of constants without scales, as the indices of a gather are."""
+
+
+def _folded(kind: str, operation: MlirOperation, operands: list[Any]) -> np.ndarray:
+    (made,) = operation.types
+    if made.dtype is None or (kind != "broadcast_in_dim" and math.prod(made.shape) > MAX_NUMBERS):
+        raise ValueError(f"constants of {list(made.shape)}")
+    return arrays.compute(kind, operands, operation.attributes, made.shape, made.dtype)
+
+
 _RULES: dict[str, Callable[[_StableHloReader, str, MlirOperation, list[Value]], Value]] = {
     "add": _StableHloReader._binary,
     "broadcast_in_dim": _StableHloReader._broadcast,
     "clamp": _StableHloReader._bounded,
+    "concatenate": _StableHloReader._concatenate,
     "convert": _StableHloReader._same,
     "convolution": _StableHloReader._convolution,
     "dot_general": _StableHloReader._dot,
+    "gather": _StableHloReader._gather,
     "maximum": _StableHloReader._bounded,
     "minimum": _StableHloReader._bounded,
     "multiply": _StableHloReader._binary,
     "reduce_window": _StableHloReader._pool,
     "reshape": _StableHloReader._reshape,
+    "slice": _StableHloReader._slice,
     "subtract": _StableHloReader._binary,
     "transpose": _StableHloReader._transpose,
     "uniform_dequantize": _StableHloReader._same,

@@ -25,6 +25,8 @@ _AS_LAYER = str.maketrans("<>:,-", "[];|~")
 """No layer has the characters of `parsing.layer_of`'s other parts."""
 
 _RESULT = re.compile(r"^(\s*)(%[\w#$.:-]+)\s*=\s*(.*)$")
+_SAME = re.compile(r"^(stablehlo\.uniform_quantize %[\w#$.:-]+)\s*:\s*(tensor<.*>)$")
+"""A quantization whose operand has the type of its result, which is printed once."""
 _LOCATION = re.compile(r"\s+loc\((?:[^()]|\([^()]*\))*\)\s*$")
 _ARGUMENT = re.compile(r"%(\w+): tensor<((?:\d+x)*)(" + _TYPE.pattern + r"|[^!>]*)>")
 
@@ -144,7 +146,7 @@ def _erased_line(line: str) -> list[str]:
     if given:
         QuantizedType.of(given[-1])
     indent, name, rest = result.groups()
-    rest = _LOCATION.sub("", rest)
+    rest = _SAME.sub(r"\1 : (\2) -> \2", _LOCATION.sub("", rest))
     for word in ("uniform_quantize", "uniform_dequantize"):
         rest = re.sub(rf"^stablehlo\.{word} (%[\w#$.:-]+)", rf"stablehlo.custom_call @{word}(\1)", rest)
         rest = re.sub(rf'^"stablehlo\.{word}"\((%[\w#$.:-]+)\)', rf"stablehlo.custom_call @{word}(\1)", rest)

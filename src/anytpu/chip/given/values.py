@@ -15,6 +15,9 @@ from anytpu.chip.graph.nodes import Quantization
 from anytpu.chip.quantized.weights import MAX_SUM
 from anytpu.errors import QuantizationError
 
+MAX_NUMBERS = 2**27
+"""Maximum numbers in a tensor for one example, four Unified Buffers, and in a product's weights."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scaled:
@@ -117,3 +120,19 @@ def check_sums(layer: str, own: Quantization, factor: float, offset: float = 0) 
             f"The sums of {layer!r:.100} reach {largest:,.0f}, and the chip's have 32 bits: quantize its input with 8 "
             "bits, or with a larger scale."
         )
+
+
+def in_one_group(weights: np.ndarray, groups: int) -> np.ndarray:
+    """Return the weights of a convolution in groups as those of one group, with zeros between the groups.
+
+    Those that would be more than `MAX_NUMBERS` stay as they are.
+    """
+    height, width, inputs, outputs = weights.shape
+    share = outputs // groups
+    if weights.size * groups > MAX_NUMBERS:
+        return weights
+    whole = np.zeros((height, width, inputs * groups, outputs), weights.dtype)
+    for group in range(groups):
+        taken = slice(group * share, (group + 1) * share)
+        whole[:, :, group * inputs : (group + 1) * inputs, taken] = weights[..., taken]
+    return whole

@@ -62,13 +62,3 @@ def canonical(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
         (8, 1, 5, 7)
     """
     return np.reshape(array, (len(array), *canonical_shape(shape)))
-
-
-def restored(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-    """Return `(batch, height, width, channels)` as the user's `(batch, *shape)`.
-
-    Example:
-        >>> restored(np.zeros((8, 1, 5, 7)), (5, 7)).shape
-        (8, 5, 7)
-    """
-    return np.reshape(array, (len(array), *shape))

@@ -13,7 +13,7 @@ from typing import Any
 
 from anytpu.chip.isa.forms import BY_OPCODE, Field, FieldKind, Form, form_of
 from anytpu.chip.isa.instructions import Instruction
-from anytpu.chip.isa.registers import MEANINGS, Register, RegisterKind, power_text
+from anytpu.chip.isa.registers import Register, RegisterKind, power_text
 from anytpu.errors import ChipError, ChipFileError
 
 _FLOAT = struct.Struct("<f")
@@ -102,11 +102,10 @@ def decode(content: bytes) -> tuple[Instruction, ...]:
 
 
 def _value_bits(register: int, value: int | float) -> int:
-    meaning = MEANINGS[_known_register(register)]
-    name = Register(register).name
-    if meaning.kind is RegisterKind.FLOAT:
-        return _float_bits(name, value, meaning.maximum)
-    return _whole(f"register {name}", value, meaning.minimum, meaning.maximum) & 0xFFFFFFFF
+    known = _known_register(register)
+    if known.kind is RegisterKind.FLOAT:
+        return _float_bits(known.name, value, known.maximum)
+    return _whole(f"register {known.name}", value, known.minimum, known.maximum) & 0xFFFFFFFF
 
 
 def _float_bits(name: str, value: int | float, maximum: int) -> int:
@@ -198,11 +197,10 @@ def _outside(field: Field, raw: int) -> str:
 
 def _value(register: object, raw: int) -> int | float:
     assert isinstance(register, Register)
-    kind = MEANINGS[register].kind
-    if kind is RegisterKind.FLOAT:
+    if register.kind is RegisterKind.FLOAT:
         value: int | float = _FLOAT.unpack(raw.to_bytes(4, "little"))[0]
     else:
-        value = raw - (1 << 32) if kind is RegisterKind.SIGNED and raw >> 31 else raw
+        value = raw - (1 << 32) if register.kind is RegisterKind.SIGNED and raw >> 31 else raw
     _value_bits(register, value)
     return value
 

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from anytpu.chip.graph.nodes import UNSCALED, Concatenate, Convolution, Node, Reshape, Shape, Slice
+from anytpu.chip.graph.nodes import UNSCALED, Concatenate, Convolution, Node, Padding, Reshape, Shape, Slice
+from anytpu.chip.graph.shapes import Geometry
 
 Made = TypeVar("Made")
 
@@ -122,12 +123,26 @@ class NetworkGraph:
         self.add(Concatenate(name, layer, tuple(parts), name, axis), (shape[0], shape[1], shape[2]))
         return name
 
-    def affine(self, name: str, layer: str, source: str, factor: np.ndarray, offset: np.ndarray) -> None:
+    def product(
+        self, name: str, layer: str, source: str, weights: np.ndarray, bias: np.ndarray, geometry: Geometry
+    ) -> None:
+        """Add a convolution."""
+        node = Convolution(name, layer, (source,), name, weights, UNSCALED, bias, **vars(geometry))
+        self.add(node, geometry.result(self.shapes[source], (weights.shape[0], weights.shape[1]), weights.shape[3]))
+
+    def affine(
+        self,
+        name: str,
+        layer: str,
+        source: str,
+        factor: np.ndarray,
+        offset: np.ndarray,
+        padding: Padding = ((0, 0), (0, 0)),
+    ) -> None:
         """Add a scale and an offset per channel, as a depthwise convolution."""
-        channels = len(factor)
-        weights = np.ascontiguousarray(factor.reshape(1, 1, 1, channels), np.float32)
-        node = Convolution(name, layer, (source,), name, weights, UNSCALED, offset.astype(np.float32), groups=channels)
-        self.add(node, self.shapes[source])
+        weights = np.ascontiguousarray(factor.reshape(1, 1, 1, -1), np.float32)
+        geometry = Geometry(padding=padding, groups=len(factor))
+        self.product(name, layer, source, weights, offset.astype(np.float32), geometry)
 
     def ordered(self) -> Iterator[Node]:
         """Yield the nodes that an output depends on, in topological order."""

@@ -101,7 +101,7 @@ _WHYS = {
     "softmax": "it divides by a sum over channels",
     "log softmax": "it needs a sum over channels",
     "attention": "it multiplies activations with activations, and divides by sums over channels",
-    "mask": "it works on truth values, once for all time steps",
+    "mask": "it works on booleans, once for all time steps",
     "select": "it chooses between tensors number by number",
     "layer normalization": "it needs the mean and the variance over channels",
 }

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from anytpu.chip.graph.nodes import UNSCALED, Convolution, Pool
+from anytpu.chip.graph.nodes import Pool
 from anytpu.chip.network.graph import NetworkGraph
 from anytpu.chip.network.operations import Operation
 from anytpu.chip.network.trace import OperationTrace
@@ -70,18 +70,8 @@ def pad(trace: OperationTrace, graph: NetworkGraph, operation: Operation) -> Non
     for axis in range(len(low)):
         if axis != layout.axis:
             padding[_axis(trace, operation, axis)] = (low[axis], high[axis])
-    node = Convolution(
-        name=operation.result,
-        layer=operation.layer,
-        inputs=(source,),
-        output=operation.result,
-        weights=np.ones((1, 1, 1, channels), np.float32),
-        weight_scales=UNSCALED,
-        bias=np.zeros(channels, np.float32),
-        padding=(padding[0], padding[1]),
-        groups=channels,
-    )
-    graph.add(node, trace.shape(operation.result))
+    ones, zeros = np.ones(channels, np.float32), np.zeros(channels, np.float32)
+    graph.affine(operation.result, operation.layer, source, ones, zeros, (padding[0], padding[1]))
 
 
 def reverse(trace: OperationTrace, graph: NetworkGraph, operation: Operation) -> None:

@@ -165,7 +165,7 @@ def _move_to_host(operation: Operation, trace: OperationTrace, placement: Operat
     if kind is LoweringKind.ELEMENT and not trace.is_float(operation.result):
         root = placement.roots[operation.result]
         if is_output or not all(placement.roots.get(user.result) == root for user in users):
-            _assign_to_host(operation, placement, "it makes whole numbers or truth values")
+            _assign_to_host(operation, placement, "it makes integers or booleans")
     elif kind is LoweringKind.ELEMENT:
         root, hosted = (
             placement.roots[operation.result],

@@ -12,6 +12,7 @@ import math
 
 import numpy as np
 
+from anytpu.chip.graph.arithmetic import window_counts
 from anytpu.chip.graph.nodes import Pair
 from anytpu.chip.graph.shapes import Geometry
 from anytpu.chip.network.constants import of_example
@@ -122,14 +123,9 @@ def _counts(by: np.ndarray, divider: Operation, trace: OperationTrace, window: t
     (value,) = divider.values
     height, width, channels = trace.shape(value)
     source = trace.shape(trace.producers[value].values[0])
-    inside = [_inside(source[n], (height, width)[n], *window, n) for n in (0, 1)]
-    expected = np.outer(*inside)[:, :, None]
+    size, geometry = window
+    expected = window_counts(size, geometry.strides, geometry.padding, source, (height, width, channels))[:, :, None]
     counts = of_example(by, divider.shape, trace.layouts[divider.result])
     return bool(
         np.array_equal(counts.reshape(height, width, channels), np.broadcast_to(expected, (height, width, channels)))
     )
-
-
-def _inside(size: int, results: int, window: Pair, geometry: Geometry, axis: int) -> np.ndarray:
-    starts = np.arange(results) * geometry.strides[axis] - geometry.padding[axis][0]
-    return np.minimum(starts + window[axis], size) - np.maximum(starts, 0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -98,7 +98,7 @@ def _convolution(operation: Operation, trace: OperationTrace, graph: NetworkGrap
     kernel = operation.operands[1]
     assert isinstance(kernel, np.ndarray)
     flipped = tuple(n for n, backwards in enumerate(attributes.get("window_reversal", [])) if backwards)
-    spread = _pair(attributes.get("lhs_dilation", [1] * (kernel.ndim - 2)))
+    spread = pair_of(attributes, "lhs_dilation", kernel.ndim - 2)
     return ConvolutionSpec(
         source=trace.shape(value),
         result=trace.shape(operation.result),
@@ -110,14 +110,16 @@ def _convolution(operation: Operation, trace: OperationTrace, graph: NetworkGrap
 
 def geometry_of(attributes: Mapping[str, Any], spatial: int) -> Geometry:
     """Return the steps of a convolution of StableHLO along one or two axes, by its attributes."""
-    strides, dilation = (_pair(attributes.get(name, [1] * spatial)) for name in ("window_strides", "rhs_dilation"))
+    strides, dilation = (pair_of(attributes, name, spatial) for name in ("window_strides", "rhs_dilation"))
     pads = [(int(low), int(high)) for low, high in attributes.get("padding", [[0, 0]] * spatial)]
     padding = [(0, 0), *pads] if spatial == 1 else pads
     return Geometry(strides, dilation, (padding[0], padding[1]), attributes["feature_group_count"])
 
 
-def _pair(sizes: Sequence[int]) -> Pair:
-    return (1, sizes[0]) if len(sizes) == 1 else (sizes[0], sizes[1])
+def pair_of(attributes: Mapping[str, Any], name: str, spatial: int) -> Pair:
+    """Return an attribute along height and width; 1 by default."""
+    sizes = attributes.get(name, [1] * spatial)
+    return (1, sizes[0]) if spatial == 1 else (sizes[0], sizes[1])
 
 
 def _matrix(weights: np.ndarray, order: tuple[int, ...], depth: int) -> np.ndarray:

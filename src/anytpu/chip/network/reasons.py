@@ -37,7 +37,7 @@ def reason_for_host(operation: Operation, trace: OperationTrace) -> str:
             "types; in JAX, write the model in floats, and calibration quantizes it"
         )
     if whole and operation.name != "gather":
-        return "it works on whole numbers or truth values"
+        return "it works on integers or booleans"
     if operation.name in ("add", "subtract", "multiply", "divide") and len(operation.values) == 1:
         return "it combines a tensor with a table of numbers that differs from position to position"
     if operation.name == "convolution":

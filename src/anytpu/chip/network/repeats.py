@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -39,24 +41,36 @@ def repeated_axes(operation: Operation, trace: OperationTrace) -> list[tuple[int
 def picked(operation: Operation, trace: OperationTrace) -> tuple[int, list[int]] | None:
     """Return the axis of an example from which a gather takes positions at constant indices, and the indices."""
     source, indices = operation.operands
-    numbers, sizes = operation.attributes["dimension_numbers"], operation.attributes["slice_sizes"]
-    axes, collapsed = numbers["start_index_map"], numbers["collapsed_slice_dims"]
-    if (
-        not isinstance(source, str)
-        or not isinstance(indices, np.ndarray)
-        or len(axes) != 1
-        or list(collapsed) != list(axes)
-    ):
+    if not isinstance(source, str):
         return None
-    layout, shape, (axis,) = trace.layouts[source], trace.types[source].shape, axes
-    places = [n for n in range(len(operation.shape)) if n not in numbers["offset_dims"]]
-    whole = all(size == (1 if n == axis else shape[n]) for n, size in enumerate(sizes))
-    if layout.is_merged or axis == layout.axis or places != [axis] or not whole or numbers["operand_batching_dims"]:
+    layout, shape = trace.layouts[source], trace.types[source].shape
+    known = picked_along(operation.attributes, indices, shape, len(operation.shape))
+    if known is None or layout.is_merged or known[0] == layout.axis or len(operation.shape) != len(shape):
         return None
-    place, rank = layout.example_axis(axis), len(trace.example(source))
-    known = [min(max(int(index), 0), shape[axis] - 1) for index in indices.reshape(-1)]
-    lines = len(known) * (1 if place == 0 else trace.shape(source)[0])
-    return (place, known) if rank in (2, 3) and place < rank - 1 and lines <= MAX_LINES else None
+    place, rank = layout.example_axis(known[0]), len(trace.example(source))
+    lines = len(known[1]) * (1 if place == 0 else trace.shape(source)[0])
+    return (place, known[1]) if rank in (2, 3) and place < rank - 1 and lines <= MAX_LINES else None
+
+
+def picked_along(
+    attributes: Mapping[str, Any], indices: Any, shape: Sequence[int], result_axes: int
+) -> tuple[int, list[int]] | None:
+    """Return the axis along which a gather takes whole slices of one index, and the constant indices, or None.
+
+    Args:
+        attributes: those of the gather.
+        indices: its indices.
+        shape: shape of its source.
+        result_axes: number of axes of its result; those of the indices take the place of the axis.
+    """
+    numbers, sizes = attributes["dimension_numbers"], attributes["slice_sizes"]
+    axes, places = numbers["start_index_map"], [n for n in range(result_axes) if n not in numbers["offset_dims"]]
+    whole = [1 if n in axes else size for n, size in enumerate(shape)]
+    plain = list(numbers["collapsed_slice_dims"]) == list(axes) and not numbers["operand_batching_dims"]
+    if not isinstance(indices, np.ndarray) or len(axes) != 1 or not plain or list(sizes) != whole:
+        return None
+    known = np.clip(indices.reshape(-1).astype(np.int64), 0, shape[axes[0]] - 1)
+    return (axes[0], known.tolist()) if places == list(range(axes[0], axes[0] + len(places))) else None
 
 
 def repeat(trace: OperationTrace, graph: NetworkGraph, operation: Operation) -> None:
@@ -81,12 +95,17 @@ def pick(trace: OperationTrace, graph: NetworkGraph, operation: Operation) -> No
     assert known is not None
     place, indices = known
     axis = place + 3 - len(trace.example(operation.values[0]))
-    source, parts = graph.tensor(operation.values[0]), []
-    # Consecutive indices have one difference to their rank.
-    for _, run in itertools.groupby(enumerate(indices), lambda entry: entry[1] - entry[0]):
-        taken = [index for _, index in run]
-        parts.append(_part(graph, operation, source, axis, taken[0], taken[-1] + 1))
+    source = graph.tensor(operation.values[0])
+    parts = [_part(graph, operation, source, axis, start, stop) for start, stop in runs(indices)]
     graph.joined(operation.result, operation.layer, parts, axis)
+
+
+def runs(indices: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the start and the end of each run of consecutive indices."""
+    # Consecutive indices have one difference to their rank.
+    groups = itertools.groupby(enumerate(indices), lambda entry: entry[1] - entry[0])
+    found = [[index for _, index in run] for _, run in groups]
+    return [(run[0], run[-1] + 1) for run in found]
 
 
 def permute(trace: OperationTrace, graph: NetworkGraph, operation: Operation) -> None:

@@ -12,7 +12,8 @@ import itertools
 
 import numpy as np
 
-from anytpu.chip.graph.nodes import UNSCALED, Convolution, Pair
+from anytpu.chip.graph.nodes import Pair
+from anytpu.chip.graph.shapes import Geometry
 from anytpu.chip.network.graph import NetworkGraph
 from anytpu.chip.network.operations import Operation
 from anytpu.chip.network.products import ConvolutionSpec
@@ -55,18 +56,9 @@ class TransposedLowering:
             after = self._counts[axis] - 1 + kernel.shape[axis] - self._product.source[axis] - before
             padding.append((before, after))
         name, channels = f"{self._operation.result}/phase{phase[0]}{phase[1]}", kernel.shape[3]
-        node = Convolution(
-            name=name,
-            layer=self._operation.layer,
-            inputs=(source,),
-            output=name,
-            weights=np.ascontiguousarray(kernel),
-            weight_scales=UNSCALED,
-            bias=np.zeros(channels, np.float32),
-            padding=(padding[0], padding[1]),
-            groups=self._product.geometry.groups,
-        )
-        self._graph.add(node, (self._counts[0], self._counts[1], channels))
+        bias = np.zeros(channels, np.float32)
+        geometry = Geometry(padding=(padding[0], padding[1]), groups=self._product.geometry.groups)
+        self._graph.product(name, self._operation.layer, source, np.ascontiguousarray(kernel), bias, geometry)
         return name
 
     def _interleaved(self, parts: list[str], shape: tuple[int, int, int], word: str) -> str:

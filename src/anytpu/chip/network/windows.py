@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from anytpu.chip.graph.nodes import UNSCALED, Convolution, Pool
+from anytpu.chip.graph.nodes import Pool
 from anytpu.chip.network.graph import NetworkGraph
 from anytpu.chip.network.operations import Operation
 from anytpu.chip.network.pooling import WindowSum, window_of
@@ -21,17 +21,8 @@ def multiply(trace: OperationTrace, graph: NetworkGraph, operation: Operation) -
     source = graph.shaped(operation.values[0], product.source, operation.layer)
     plain = product.result == trace.shape(operation.result)
     made = operation.result if plain else f"{operation.result}/product"
-    node = Convolution(
-        name=made,
-        layer=operation.layer,
-        inputs=(source,),
-        output=made,
-        weights=product.weights,
-        weight_scales=UNSCALED,
-        bias=graph.shared(_nothing, product.weights.shape[3]),
-        **vars(product.geometry),
-    )
-    graph.add(node, product.result)
+    bias = graph.shared(_nothing, product.weights.shape[3])
+    graph.product(made, operation.layer, source, product.weights, bias, product.geometry)
     if not plain:
         graph.view(made, operation.result, trace.shape(operation.result), operation.layer)
 

@@ -25,7 +25,7 @@ def write_convolution(writer: OnnxWriter, node: Convolution) -> str:
         if is_plain_product(writer, node):
             return _product(writer, node)
         return writer.clip(_linear(writer, node), target, *node.bounds)
-    value, pads = _cropped(writer, node)
+    value, pads = writer.crop(node)
     sums = convolve(writer, value, source, _oihw(node.weights), **_geometry(node, pads))
     biased = writer.graph.add("Add", sums, node.bias.astype(np.int32)[:, None, None])
     multipliers = convolution_multipliers(source, node.weight_scales, target)[:, None, None]
@@ -68,10 +68,6 @@ def convolve(writer: OnnxWriter, value: str, source: Quantization, weights: np.n
     return graph.add("Add", graph.add("Mul", sums[0], np.int32(256)), sums[1])
 
 
-def _cropped(writer: OnnxWriter, node: Convolution) -> tuple[str, list[int]]:
-    return writer.crop(writer.values[node.inputs[0]], writer.shape(node.inputs[0]), node.padding)
-
-
 def _oihw(weights: np.ndarray) -> np.ndarray:
     """Return weights in ONNX's order: output channels, input channels of a group, height, width."""
     return np.ascontiguousarray(weights.transpose(3, 2, 0, 1))
@@ -88,7 +84,7 @@ def _geometry(node: Convolution, pads: list[int]) -> dict[str, Any]:
 
 
 def _linear(writer: OnnxWriter, node: Convolution) -> str:
-    value, pads = _cropped(writer, node)
+    value, pads = writer.crop(node)
     weights, weight_zero = writer.weights(_oihw(node.weights))
     return writer.graph.add(
         "QLinearConv",

@@ -22,7 +22,7 @@ def write_pool(writer: OnnxWriter, node: Pool) -> str:
 
 def _maximum(writer: OnnxWriter, node: Pool) -> str:
     graph, quantization = writer.graph, writer.quantization(node.inputs[0])
-    value, pads = _cropped(writer, node)
+    value, pads = writer.crop(node)
     # MaxPool has no int16; float32 represents each int16 exactly.
     dtype = writer.dtype(quantization) if quantization.bits == 8 else np.dtype(np.float32)
     value = graph.cast(value, dtype, writer.dtype(quantization))
@@ -50,7 +50,7 @@ def _padded(writer: OnnxWriter, node: Pool, value: str, pads: list[int], dtype: 
 def _average(writer: OnnxWriter, node: Pool) -> str:
     source, target = writer.quantization(node.inputs[0]), writer.quantization(node.output)
     counts = pool_counts(node, writer.shape(node.inputs[0]), writer.shape(node.output))
-    value, pads = _cropped(writer, node)
+    value, pads = writer.crop(node)
     channels = writer.shape(node.inputs[0])[2]
     unit_weights = np.ones((channels, 1, *node.window), np.int8)
     geometry = {"kernel_shape": list(node.window), "strides": list(node.strides), "pads": pads, "group": channels}
@@ -62,7 +62,3 @@ def _average(writer: OnnxWriter, node: Pool) -> str:
     sums = writer.graph.cast(convolve(writer, value, source, unit_weights, **geometry), np.float32)
     scaled = writer.graph.add("Mul", sums, average_multipliers(source, counts, target))
     return writer.round(scaled, target, target.low, target.high)
-
-
-def _cropped(writer: OnnxWriter, node: Pool) -> tuple[str, list[int]]:
-    return writer.crop(writer.values[node.inputs[0]], writer.shape(node.inputs[0]), node.padding)

@@ -121,28 +121,19 @@ _REDUCERS: dict[str, tuple[str, str]] = {
 }
 
 
+_BOOLEAN_REDUCERS = {"and": ("ReduceMin", "And"), "or": ("ReduceMax", "Or")}
+
+
 def _reduce(graph: OnnxGraph, operation: Operation, operands: _Operands, _: BatchLayout) -> str:
-    source, start = operands
-    if operation.dtype == bool and operation.attributes.get("reducer") in ("and", "or"):
-        return _reduce_truths(graph, operation, _placed(source), start)
-    if operation.attributes.get("reducer") not in _REDUCERS:
+    (source, start), is_boolean = operands, operation.dtype == bool
+    known = _BOOLEAN_REDUCERS if is_boolean else _REDUCERS
+    if operation.attributes.get("reducer") not in known:
         raise UntranslatableError("a reduction for which there is no operator here")
-    reducer, joiner = _REDUCERS[operation.attributes["reducer"]]
-    axes = _int64(*operation.attributes["dimensions"])
-    reduced = graph.add(reducer, _placed(source).value, axes, keepdims=0)
+    reducer, joiner = known[operation.attributes["reducer"]]
+    value = graph.cast(_placed(source).value, np.int32) if is_boolean else _placed(source).value
+    reduced = graph.add(reducer, value, _int64(*operation.attributes["dimensions"]), keepdims=0)
     first: Operand = start.value if isinstance(start, BatchedValue) else start
-    return graph.add(joiner, reduced, first)
-
-
-def _reduce_truths(
-    graph: OnnxGraph, operation: Operation, source: BatchedValue, start: BatchedValue | np.ndarray
-) -> str:
-    """Write an all (and) or any (or) reduction of booleans."""
-    reducer, joiner = {"and": ("ReduceMin", "And"), "or": ("ReduceMax", "Or")}[operation.attributes["reducer"]]
-    axes = _int64(*operation.attributes["dimensions"])
-    reduced = graph.add(reducer, graph.cast(source.value, np.int32), axes, keepdims=0)
-    first: Operand = start.value if isinstance(start, BatchedValue) else start
-    return graph.add(joiner, graph.cast(reduced, bool), first)
+    return graph.add(joiner, graph.cast(reduced, bool) if is_boolean else reduced, first)
 
 
 def _slice(graph: OnnxGraph, operation: Operation, operands: _Operands, layout: BatchLayout) -> str:

@@ -15,7 +15,7 @@ import dataclasses
 
 import numpy as np
 
-from anytpu.chip.graph.nodes import Network, Node, Padding, Quantization, Shape
+from anytpu.chip.graph.nodes import Convolution, Network, Node, Pool, Quantization, Shape
 from anytpu.chip.onnx.graph import OnnxGraph
 
 SPATIAL_AXES = (2, 3, 1)
@@ -117,12 +117,13 @@ class OnnxWriter:
             return self.graph.reshape(value, shape)
         return self.graph.transpose(value, (0, 2, 3, 1))
 
-    def crop(self, value: str, shape: Shape, padding: Padding) -> tuple[str, list[int]]:
-        """Crop a value by its negative padding.
+    def crop(self, node: Convolution | Pool) -> tuple[str, list[int]]:
+        """Crop a node's input by the negative part of its padding.
 
         Returns:
             The name of the cropped value, and the positive padding in ONNX's order: top, left, bottom, right.
         """
+        value, shape, padding = self.values[node.inputs[0]], self.shape(node.inputs[0]), node.padding
         starts = [max(0, -first) for first, _ in padding]
         stops = [size - max(0, -last) for size, (_, last) in zip(shape[:2], padding, strict=True)]
         pads = [max(0, first) for first, _ in padding] + [max(0, last) for _, last in padding]

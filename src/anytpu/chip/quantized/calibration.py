@@ -17,6 +17,7 @@ from anytpu.chip.graph.nodes import Network, Port
 from anytpu.chip.quantized import reference
 from anytpu.chip.quantized.ranges import Histogram, Method
 from anytpu.errors import CalibrationError, QuantizationError
+from anytpu.report.wording import plural
 
 CHUNK_BYTES = 256 * 2**20
 """Approximate maximum size of the tensors of one chunk of examples, in bytes."""
@@ -24,7 +25,7 @@ CHUNK_BYTES = 256 * 2**20
 _ADVICE = "give about 100 examples of what the model will see, such as calibration=x_train[:256]"
 
 
-def check(network: Network, calibration: Sequence[np.ndarray] | np.ndarray | None) -> list[np.ndarray]:
+def check(network: Network, calibration: Sequence[np.ndarray] | np.ndarray) -> list[np.ndarray]:
     """Return the examples as an array for each input, `(examples, *shape)` of its dtype.
 
     Args:
@@ -35,13 +36,11 @@ def check(network: Network, calibration: Sequence[np.ndarray] | np.ndarray | Non
         CalibrationError: there are no examples, or they have the wrong count, shape or dtype. Also: they are not
             finite, or all are identical.
     """
-    if calibration is None:
-        raise CalibrationError(f"calibration is None, and the ranges of the integers are taken from it: {_ADVICE}")
     arrays = list(calibration) if isinstance(calibration, list | tuple) else [calibration]
     if len(arrays) != len(network.inputs):
         wanted = ", ".join(f"{port.tensor} {('examples', *port.shape)}".replace("'", "") for port in network.inputs)
         raise CalibrationError(
-            f"calibration has {_count(len(arrays), 'array')} and the model {_count(len(network.inputs), 'input')}: "
+            f"calibration has {plural(len(arrays), 'array')} and the model {plural(len(network.inputs), 'input')}: "
             f"give a list of one array for each of {wanted}"
         )
     checked = [_check_array(port, np.asarray(array)) for port, array in zip(network.inputs, arrays, strict=True)]
@@ -132,7 +131,3 @@ def _not_finite(network: Network, name: str, numbers: np.ndarray) -> str:
         f"layer {node.layer or node.name!r} gives {numbers[place]} for an example of calibration, which no integer "
         f"represents: look for weights that are not finite, a division by 0, or a mask of infinities"
     )
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

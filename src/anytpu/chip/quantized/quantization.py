@@ -21,7 +21,7 @@ from anytpu.chip.quantized.calibration import check, observe
 from anytpu.chip.quantized.choices import choose, tensors_of_chip
 from anytpu.chip.quantized.counterparts import NodeQuantizer
 from anytpu.chip.quantized.ranges import Range, step
-from anytpu.errors import QuantizationError, SettingError
+from anytpu.errors import QuantizationError
 
 _TOLERATED = {8: 2.0, 16: 256.0}
 """By bits, the maximum ratio of the scales of two parts of a product that share one."""
@@ -29,7 +29,7 @@ _TOLERATED = {8: 2.0, 16: 256.0}
 
 def quantize(
     network: Network,
-    calibration: Sequence[np.ndarray] | np.ndarray | None,
+    calibration: Sequence[np.ndarray] | np.ndarray,
     *,
     bits: int = 8,
     method: Literal["minmax", "percentile", "mse"] = "minmax",
@@ -50,12 +50,7 @@ def quantize(
     Raises:
         CalibrationError: the examples are missing or cannot be used.
         QuantizationError: a layer has values that no integers can represent.
-        SettingError: `bits` or `method` is none of the above.
     """
-    if bits not in (8, 16):
-        raise SettingError(f"bits must be 8 or 16, not {bits!r}")
-    if method not in ("minmax", "percentile", "mse"):
-        raise SettingError(f"method must be 'minmax', 'percentile' or 'mse', not {method!r}")
     _check_weights(network)
     arrays = check(network, calibration)
     histograms = observe(network, arrays, tensors_of_chip(network), method)

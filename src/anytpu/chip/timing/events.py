@@ -9,8 +9,6 @@ from anytpu.chip.timing.causes import gaps_of
 from anytpu.chip.timing.record import Event
 from anytpu.chip.timing.schedule import ArrayPass, Schedule
 
-_FETCHES = {"tile": "fetch"}
-
 
 def events_of(schedule: Schedule) -> tuple[Event, ...]:
     """Return the events of a run, by unit and then by time; `Event.kind` lists their kinds."""
@@ -21,7 +19,8 @@ def events_of(schedule: Schedule) -> tuple[Event, ...]:
                 events.extend(_of_pass(array_pass, schedule.design.array))
             continue
         for start, stop, work in schedule.intervals[unit]:
-            events.append(Event(unit, start, stop, _FETCHES.get(work.kind, work.kind), work.tag, work.number))
+            kind = "fetch" if work.kind == "tile" else work.kind
+            events.append(Event(unit, start, stop, kind, work.tag, work.number))
     return tuple(events)
 
 
