@@ -9,11 +9,13 @@ Rule: a link to a file that is no page becomes its text.
 from __future__ import annotations
 
 import ast
+import base64
 import builtins
 import fnmatch
 import importlib
 import inspect
 import itertools
+import json
 import os
 import re
 import tomllib
@@ -66,6 +68,9 @@ def write_pages(folder: Path) -> None:
     )
     examples = sorted(page for page in pages.values() if page.startswith("examples/"))
     texts["examples/index"] = index_page("Examples", "Each is one file, and runs in a minute with `--smoke`.", examples)
+    notebooks = {f"notebooks/{path.stem}": path for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
+    texts |= {page: notebook_page(path, folder / page) for page, path in notebooks.items()}
+    texts["notebooks/index"] = index_page("Notebooks", "Each installs what it needs, and runs anywhere.", notebooks)
     texts["troubleshooting"] = errors_page(pages)
     texts |= name_pages()
     for page, text in texts.items():
@@ -117,6 +122,29 @@ def example_page(path: str) -> str:
     """Return the page of an example: its title and its text."""
     text = (ROOT / path).read_text(encoding="utf-8")
     return f"# {Path(path).name}\n\n```python\n{text}```\n"
+
+
+def notebook_page(path: Path, pictures: Path) -> str:
+    """Return the page of a notebook that ran, and write its pictures.
+
+    Args:
+        path: the notebook, a JSON file.
+        pictures: folder for its pictures.
+    """
+    blocks = []
+    for number, cell in enumerate(json.loads(path.read_text(encoding="utf-8"))["cells"]):
+        source = "".join(cell["source"])
+        blocks.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        for output in cell.get("outputs", ()):
+            shown = output.get("data", {})
+            if "image/png" in shown:
+                pictures.mkdir(parents=True, exist_ok=True)
+                (pictures / f"{number}.png").write_bytes(base64.b64decode(shown["image/png"]))
+                blocks.append(f"![the picture that the cell above shows]({path.stem}/{number}.png)")
+            else:
+                text = "".join(output.get("text") or shown["text/plain"]).rstrip()
+                blocks.append(f"```text\n{text}\n```")
+    return "\n\n".join(blocks) + "\n"
 
 
 def index_page(title: str, opening: str, pages: Iterable[str]) -> str:
