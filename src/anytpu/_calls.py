@@ -7,7 +7,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterable
-from typing import ParamSpec, TypeVar
+from typing import NoReturn, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,6 +50,17 @@ def explain_methods(cls: C) -> C:
         if inspect.isfunction(member) and (name == "__init__" or not name.startswith("_")):
             setattr(cls, name, explain_arguments(member, name=cls.__name__ if name == "__init__" else name))
     return cls
+
+
+def refuse_attribute(value: object, name: str) -> NoReturn:
+    """Refuse a misspelt attribute with the nearest name: the `__getattr__` of a class.
+
+    Raises:
+        AttributeError: always.
+    """
+    near = difflib.get_close_matches(name, [known for known in dir(type(value)) if not known.startswith("_")], n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise AttributeError(f"{type(value).__name__} has no attribute {name!r}{hint}")
 
 
 def check_arguments(name: str, signature: inspect.Signature, passed: Iterable[str], also: Iterable[str] = ()) -> None:

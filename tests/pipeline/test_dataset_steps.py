@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import anytpu as tpu
-from anytpu.errors import AnyTPUError, DataError, SettingError
+from anytpu.errors import AnyTPUError, DataError, SettingError, SettingTypeError
 
 Dataset = tpu.pipeline.Dataset
 GOLDEN: dict[str, Any] = json.loads((Path(__file__).parents[1] / "golden" / "datasets.json").read_text())
@@ -259,7 +259,7 @@ REFUSED = {
     ),
     "nothing to slice": (
         lambda: Dataset.from_tensor_slices(([1, 2], [1, 2, 3])),
-        "all arrays must have the same number of rows, but 0 has 2, 1 has 3. Cut them to one length",
+        "all arrays must have the same number of rows, but array 0 has 2, array 1 has 3. Cut them to one length",
     ),
 }
 
@@ -288,3 +288,23 @@ def test_a_generator_may_fill_one_array_again():
 
     dataset = Dataset.from_generator(rows, output_signature="as in tf.data")
     assert [batch.tolist() for batch in dataset.batch(2)] == [[[0, 0], [1, 1]], [[2, 2], [3, 3]]]
+
+
+def test_a_misspelt_method():
+    for name, hint in (("mapp", "; did you mean 'map'?"), ("zzz", "")):
+        with pytest.raises(AttributeError) as caught:
+            getattr(Dataset.from_arrays(np.arange(3)), name)
+        assert str(caught.value) == f"Dataset has no attribute {name!r}{hint}"
+
+
+def test_a_function_of_one_parameter_on_pairs():
+    pairs = Dataset.from_arrays((np.arange(3), np.arange(3)))
+    with pytest.raises(TypeError) as caught:
+        list(pairs.map(lambda x: x / 255))
+    assert caught.value.__notes__[0] == (
+        "map passed a tuple of 2 parts as one argument: for a part each, give the function one parameter for each "
+        "part, such as lambda x, y: ..."
+    )
+    with pytest.raises(SettingTypeError) as refused:
+        pairs.map(3)  # pyright: ignore[reportArgumentType]
+    assert str(refused.value) == "map takes a function of an element, not 3"

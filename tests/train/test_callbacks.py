@@ -98,6 +98,7 @@ def test_only_the_best_is_saved(tmp_path: Path):
     agrees(classifier, train, places=PLACES)
 
 
+@pytest.mark.filterwarnings("ignore:the loss is nan")
 def test_training_ends_on_nan():
     spoiled = X.copy()
     spoiled[20] = np.nan

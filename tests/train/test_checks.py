@@ -47,6 +47,49 @@ def test_numbers_of_steps_that_cannot_be(model: Any, value: Any):
         assert error_text(call, kind=SettingError) == text.format(name, value)
 
 
+SETTINGS = {
+    "epochs": ("an integer of at least 0", ["3", 2.5, -1, None, True]),
+    "initial_epoch": ("an integer of at least 0", ["1", -1]),
+    "verbose": ('0, 1, 2 or "auto"', ["yes", 7]),
+    "shuffle": ("True or False", ["batch"]),
+    "validation_split": ("the part of the examples to validate on, 0 or more and below 1", [1.5, 1, -0.2, "0.2"]),
+    "validation_freq": ("a positive integer or a list", ["2", 0, -1]),
+    "class_weight": (
+        "a dictionary of weights by the index of the class, such as {0: 1.0, 1: 2.5}",
+        ["balanced", [1, 2], {"a": 1.0}, {0: "big"}],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings_that_cannot_be(model: Any, name: str):
+    expected, values = SETTINGS[name]
+    for value in values:
+        text = error_text(lambda value=value: model.fit(X, Y, **{name: value}), kind=SettingError)
+        assert text == f"{name} must be {expected}, not {value!r}"
+
+
+def test_callbacks_that_are_none(model: Any):
+    text = (
+        "callbacks must be objects such as keras.callbacks.{}(), not {!r}: make one with its arguments, or derive its "
+        "class from keras.callbacks.Callback"
+    )
+    stop = keras.callbacks.EarlyStopping
+    for given, shown in ((["early"], "early"), (stop, stop), ([None], None)):
+        for call in (model.fit, model.evaluate):
+            said = error_text(lambda given=given, call=call: call(X, Y, callbacks=given), kind=SettingError)
+            assert said == text.format("EarlyStopping", shown)
+
+
+def test_lists_and_paths_that_are_no_arrays(model: Any):
+    text = "{} is {}, and not an array: pass the numbers of {} as np.array(...)"
+    assert error_text(lambda: model.fit("data.csv", Y), kind=DataError) == text.format("x", "'data.csv'", "x")
+    assert error_text(lambda: model.fit(X, Y, sample_weight=[1, 2]), kind=DataError) == text.format(
+        "sample_weight[0]", "1", "sample_weight"
+    )
+    assert error_text(lambda: model.predict([[0.5]]), kind=DataError) == text.format("x[0][0]", "0.5", "x")
+
+
 def test_numpy_integers_are_integers(model: Any):
     model.fit(X, Y, batch_size=np.int64(8), steps_per_epoch=np.int32(6), verbose=0)
 

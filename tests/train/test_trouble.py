@@ -218,10 +218,19 @@ def test_a_finite_loss_with_nan_gradients(on_nan: str):
 def test_without_on_nan_it_trains_on_as_keras_does():
     spoiled = X.copy()
     spoiled[19] = np.nan
-    _, ours = run(classifier, lambda model: model.fit(spoiled, Y, **FIT), "virtual")
+    with pytest.warns(UserWarning) as warned:
+        _, ours = run(classifier, lambda model: model.fit(spoiled, Y, **FIT), "virtual")
     assert np.isnan(ours.history["loss"]).all()
+    assert [(str(each.message), each.filename) for each in warned] == [
+        (
+            "the loss is nan, and x has NaN or infinity, first in row 19. Remove or fill such rows, and make the model "
+            'anew; fit(on_nan="raise") keeps its last finite weights',
+            __file__,
+        )
+    ]
 
 
+@pytest.mark.filterwarnings("ignore:the loss is nan")
 def test_on_nan_forgets_itself():
     spoiled = X.copy()
     spoiled[19] = np.nan

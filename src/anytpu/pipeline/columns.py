@@ -51,7 +51,7 @@ def rows_of(arrays: Tree, caller: str) -> int:
                 f"{np.asarray(array).item()!r}: pass lists of values as np.array([...])"
             )
     lengths = {len(array) for _, array in columns}
-    listed = ", ".join(f"{name} has {len(array)}" for name, array in columns)
+    listed = ", ".join(f"{'array ' * name.isdigit()}{name} has {len(array)}" for name, array in columns)
     if len(lengths) > 1:
         raise DataError(f"all arrays must have the same number of rows, but {listed}. Cut them to one length")
     if not any(lengths):

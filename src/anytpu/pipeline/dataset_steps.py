@@ -11,10 +11,11 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import grain
 
+from anytpu._calls import refuse_attribute
 from anytpu.errors import SettingError
 from anytpu.pipeline import checks
 from anytpu.pipeline.caches import FileCache, MemoryCache
@@ -33,6 +34,9 @@ _CYCLE_LENGTH = 4
 
 class DatasetSteps(OrderSteps):
     """The steps of a data set."""
+
+    if not TYPE_CHECKING:
+        __getattr__ = refuse_attribute
 
     # Functions of elements.
 

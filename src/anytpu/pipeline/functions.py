@@ -23,7 +23,7 @@ import jax
 import keras
 import numpy as np
 
-from anytpu.errors import DataError
+from anytpu.errors import DataError, SettingTypeError
 
 Tree = Any
 
@@ -46,6 +46,10 @@ class ElementFunction:
     function: Callable[..., Any]
     returns_element: bool = True
 
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise SettingTypeError(f"{self.step} takes a function of an element, not {self.function!r}")
+
     @functools.cached_property
     def parameters(self) -> int:
         """Number of parameters that must be passed; 1 if it is not known."""
@@ -63,7 +67,15 @@ class ElementFunction:
             DataError: it returns None: grain silently drops elements that are None.
         """
         is_spread = isinstance(element, tuple) and self.parameters > 1 + len(others)
-        result = self.function(*element, *others) if is_spread else self.function(element, *others)
+        try:
+            result = self.function(*element, *others) if is_spread else self.function(element, *others)
+        except Exception as error:
+            if isinstance(element, tuple) and not is_spread:
+                error.add_note(
+                    f"{self.step} passed a tuple of {len(element)} parts as one argument: for a part each, give the "
+                    "function one parameter for each part, such as lambda x, y: ..."
+                )
+            raise
         if result is None and self.returns_element:
             name = getattr(self.function, "__name__", repr(self.function))
             raise DataError(

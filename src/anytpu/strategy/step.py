@@ -262,6 +262,8 @@ def _discover_once(call: Call, check: TraceCheck | None) -> _Discovery:
 
 def _trace_replicas(call: Call, run_replica: Callable, check: TraceCheck | None) -> bool:
     """Trace one replica's function abstractly over all replicas. Return whether it sums products over them."""
+    # JAX's errors name the file and the line of this function: those of the user.
+    run_replica.__wrapped__ = call.fn  # pyright: ignore[reportFunctionMemberAccess]
     axes = [layout.axis for layout in call.form.layouts()]
     replicas = call.strategy.num_replicas_in_sync
     run_all = jax.vmap(run_replica, in_axes=(None, axes), axis_name=REPLICA_AXIS, axis_size=replicas)

@@ -104,10 +104,9 @@ def _loop(name: str, original: Callable) -> Callable:
         arguments = bound.arguments = checks.with_integer_steps(trainer.padding.with_filled_rows(bound.arguments))
         if is_users:
             checks.check_call(arguments)
-            if name == "fit":
-                checks.check_callbacks(arguments.get("callbacks"))
-                if trainer.extension is not None:
-                    trainer.extension.check_callbacks(arguments.get("callbacks"))
+            checks.check_callbacks(arguments.get("callbacks"))
+            if name == "fit" and trainer.extension is not None:
+                trainer.extension.check_callbacks(arguments.get("callbacks"))
         hosts = trainer.backend.hosts
         if is_users and not hosts.is_alone:
             set_for_host(arguments, hosts, name == "fit", trainer.strategy.splits_weights)
@@ -123,7 +122,10 @@ def _loop(name: str, original: Callable) -> Callable:
             if name == "fit":
                 is_silent = arguments.get("verbose", "auto") == 0
                 trainer.begin_fit(arguments.get("initial_epoch", 0), on_nan, is_silent)
-            return original(*bound.args, **bound.kwargs)
+            result = original(*bound.args, **bound.kwargs)
+        if name == "fit":
+            checks.warn_of_nan(result.history.get("loss"), arguments)
+        return result
 
     return wrapper
 

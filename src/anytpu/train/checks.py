@@ -5,9 +5,10 @@ Rule: a message names the argument and its value, and says what to pass instead.
 
 from __future__ import annotations
 
+import numbers
 import operator
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import jax
@@ -15,6 +16,7 @@ import keras
 import numpy as np
 
 from anytpu import _keras
+from anytpu._calls import users_stacklevel
 from anytpu.errors import DataError, IndivisibleError, NaNLossError, SettingError
 from anytpu.train.host_callbacks import original_of
 
@@ -27,8 +29,38 @@ _BATCH = ("x", "y", "sample_weight")
 
 
 _STEPS = ("steps_per_epoch", "validation_steps", "steps")
+
+
+def _is_integer(value: Any, least: int = 0) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= least)
+
+
+def _is_count(value: Any) -> bool:
+    return _is_integer(value, least=1)
+
+
+def _is_part(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float | np.number) and bool(0 <= value < 1))
+
+
+def _weighs_classes(value: Any) -> bool:
+    if not isinstance(value, dict):
+        return value is None
+    return all(isinstance(part, numbers.Real) for pair in value.items() for part in pair)
+
+
 _COUNTS = {"batch_size": "32", "validation_batch_size": "the batch_size", **dict.fromkeys(_STEPS, "all of the data")}
 """The arguments that are positive integers, and the meaning of None."""
+_SETTINGS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "epochs": (_is_integer, "an integer of at least 0"),
+    "initial_epoch": (_is_integer, "an integer of at least 0"),
+    "verbose": (lambda value: value in ("auto", 0, 1, 2), '0, 1, 2 or "auto"'),
+    "shuffle": (lambda value: not isinstance(value, str), "True or False"),
+    "validation_split": (_is_part, "the part of the examples to validate on, 0 or more and below 1"),
+    "validation_freq": (lambda value: isinstance(value, list) or _is_count(value), "a positive integer or a list"),
+    "class_weight": (_weighs_classes, "a dictionary of weights by the index of the class, such as {0: 1.0, 1: 2.5}"),
+}
+"""The check of each argument that is neither data nor a count, and its expected value."""
 
 
 def with_integer_steps(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -50,13 +82,16 @@ def check_call(arguments: dict[str, Any]) -> None:
         arguments: the arguments by name, as the user passed them.
 
     Raises:
-        SettingError: a number of steps or a batch size is not a positive integer.
-        DataError: arrays hold strings or objects, are empty, or have different lengths.
+        SettingError: an argument of `_COUNTS` or `_SETTINGS` has an invalid value.
+        DataError: arrays hold strings or objects, are empty, are lists, or have different lengths.
     """
     for name, meaning_of_none in _COUNTS.items():
         count = arguments.get(name)
-        if count is not None and not (_is_integer(count) and count > 0):
+        if count is not None and not _is_count(count):
             raise SettingError(f"{name} must be a positive integer, or None for {meaning_of_none}, not {count!r}")
+    for name, (is_valid, expected) in _SETTINGS.items():
+        if name in arguments and not is_valid(arguments[name]):
+            raise SettingError(f"{name} must be {expected}, not {arguments[name]!r}")
     columns = check_columns({name: arguments.get(name) for name in _BATCH})
     if arguments.get("validation_data") is not None:
         columns += check_columns({"validation_data": arguments["validation_data"]})
@@ -65,7 +100,7 @@ def check_call(arguments: dict[str, Any]) -> None:
 
 def check_steps_per_execution(steps: Any) -> None:
     """Reject a number of steps that is not a positive integer or "auto"."""
-    if steps == "auto" or (_is_integer(steps) and steps > 0):
+    if steps == "auto" or _is_count(steps):
         return
     raise SettingError(
         f'steps_per_execution must be a positive integer, or "auto" to choose by the clock (the default), not {steps!r}'
@@ -116,6 +151,20 @@ def check_columns(trees: dict[str, Any]) -> list[tuple[str, Any]]:
     return columns
 
 
+def warn_of_nan(loss: list[float], arguments: dict[str, Any]) -> None:
+    """Warn of NaN and infinity in the arrays of a fit whose loss ended so. Data sets and generators are not read."""
+    if not loss or np.isfinite(loss[-1]):
+        return
+    for name, array in check_columns({name: arguments.get(name) for name in _BATCH}):
+        if np.asarray(array).dtype.kind == "f" and not np.isfinite(array).all():
+            row = np.flatnonzero(~np.isfinite(np.reshape(array, (len(array), -1))).all(axis=1))[0]
+            warnings.warn(
+                f"the loss is {loss[-1]}, and {name} has NaN or infinity, first in row {row}. Remove or fill such "
+                'rows, and make the model anew; fit(on_nan="raise") keeps its last finite weights',
+                stacklevel=users_stacklevel(),
+            )
+
+
 def has_rows(batch: Any) -> bool:
     """Return whether the arrays of a batch have a row."""
     leaves = jax.tree.leaves(batch)
@@ -148,8 +197,14 @@ def check_strict(strategy: Any, rows: int | None) -> None:
 
 
 def check_callbacks(callbacks: Any) -> None:
-    """Reject callbacks of Keras that save a training which cannot be continued as it was."""
+    """Reject other objects than callbacks, and callbacks that save a training which cannot be continued as it was."""
     for callback in _flat(callbacks):
+        if not isinstance(callback, keras.callbacks.Callback):
+            name = callback.__name__ if isinstance(callback, type) else "EarlyStopping"
+            raise SettingError(
+                f"callbacks must be objects such as keras.callbacks.{name}(), not {callback!r}: make one with its "
+                "arguments, or derive its class from keras.callbacks.Callback"
+            )
         if isinstance(callback, keras.callbacks.OrbaxCheckpoint):
             # Keras 3.15.1 with Orbax 0.12.8, without anytpu too: it assigns by path, and skips paths that differ.
             raise SettingError(
@@ -209,6 +264,9 @@ def _columns(name: str, tree: Any) -> Iterator[tuple[str, Any]]:
             yield f"{name}[{key!r}]", tree[key]
     elif isinstance(tree, np.ndarray | jax.Array) or _is_pandas(tree):
         yield name, tree
+    elif isinstance(tree, str | int | float):
+        whole = name.partition("[")[0]
+        raise DataError(f"{name} is {tree!r}, and not an array: pass the numbers of {whole} as np.array(...)")
 
 
 def _is_pandas(tree: Any) -> bool:
@@ -238,7 +296,3 @@ def _check_lengths(lengths: list[tuple[str, int]]) -> None:
 
 
 _LENGTH = operator.itemgetter(1)
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)

@@ -1,4 +1,4 @@
-"""`python -m anytpu.cli.reference`: print docs/cli.md, which is generated from the help texts."""
+"""Print docs/cli.md, made of the help texts: `python scripts/cli_page.py > docs/cli.md`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _INTRODUCTION = """\
 `anytpu COMMAND`, or `python -m anytpu COMMAND`. An error is one message on stderr and exit status 2; `--traceback`
 shows its origin.
 
-This page is generated from the help texts: `python -m anytpu.cli.reference > docs/cli.md`
+This page is generated from the help texts: `python scripts/cli_page.py > docs/cli.md`
 """
 
 

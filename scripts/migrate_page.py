@@ -1,4 +1,4 @@
-"""Generate docs/migrate.md from the porter's table: `python -m anytpu.migrate.replaced.page > docs/migrate.md`."""
+"""Generate docs/migrate.md from the porter's table: `python scripts/migrate_page.py > docs/migrate.md`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ is emulated: a ported program imports `anytpu` and `keras`, not TensorFlow.
     import anytpu as tpu  # before keras: it makes Keras run on JAX
     import keras
 
-This page is generated from the table: `python -m anytpu.migrate.replaced.page > docs/migrate.md`
+This page is generated from the table: `python scripts/migrate_page.py > docs/migrate.md`
 """
 
 
