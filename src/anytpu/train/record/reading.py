@@ -25,7 +25,7 @@ MAX_POINTS = 3000
 
 _WHOLE_BYTES = 2**20
 """Size up to which every line of a new part is read."""
-_MAX_LINE_BYTES = 2**16
+_LAST_BYTES = _MAX_LINE_BYTES = 2**16
 _EVENT = b'{"event":'
 _CHUNK_BYTES = 2**24
 _MAX_NUMBER = 1e300
@@ -73,6 +73,11 @@ class RunReader:
         self.events: list[Line] = []
         self.unreadable = self._offset = 0
 
+    @property
+    def version(self) -> tuple[int, str]:
+        """A value that changes when the record does."""
+        return self._offset, self.state
+
     def update(self) -> None:
         """Read what is new.
 
@@ -111,23 +116,18 @@ class RunReader:
         return "killed"
 
     def _read_sample(self, file: Any, size: int) -> None:
-        """Take the events of a long part of the file, and evenly spaced points, in their order."""
-        starts: set[int] = set()
+        """Take the events of a long part of the file and evenly spaced points, in their order, but for its end."""
         with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as text:
-            end = text.rfind(b"\n") + 1
-            place = self._offset - 1
-            if text[self._offset : self._offset + len(_EVENT)] == _EVENT:
-                starts.add(self._offset)
-            while (place := text.find(b"\n" + _EVENT, max(place, 0), end)) >= 0:
+            first, end = self._offset, text.rfind(b"\n", 0, size - _LAST_BYTES) + 1
+            starts = {text.find(b"\n", first + (end - first) * n // MAX_POINTS) + 1 for n in range(MAX_POINTS)} | {
+                first
+            }
+            place = text.find(b"\n" + _EVENT, first, end)
+            while place >= 0:
                 starts.add(place + 1)
-                place += 1
-            for index in range(MAX_POINTS):
-                begin = text.find(b"\n", self._offset + (end - self._offset) * index // MAX_POINTS, end) + 1
-                if 0 < begin < end:
-                    starts.add(begin)
-            starts.add(text.rfind(b"\n", 0, end - 1) + 1)
-            lines = [text[start : text.find(b"\n", start)] for start in sorted(starts) if start >= self._offset]
-        self._offset = end
+                place = text.find(b"\n" + _EVENT, place + 1, end)
+            lines = [text[start : text.find(b"\n", start)] for start in sorted(starts) if first <= start < end]
+        self._offset = max(first, end)
         self._take(lines)
 
     def _take(self, lines: Iterable[bytes]) -> None:
