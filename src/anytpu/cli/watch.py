@@ -57,7 +57,7 @@ class Site(http.server.ThreadingHTTPServer):
         self.content()
         try:
             self.token = "" if ipaddress.ip_address(host).is_loopback else secrets.token_urlsafe(16)
-            super().__init__((host, port), _Handler)
+            super().__init__((host, port), _Answers)
         except (ValueError, OSError) as error:
             raise SettingError(f"the page cannot be served at {host} port {port}: {error}; choose --port 0") from None
 
@@ -81,7 +81,9 @@ class Site(http.server.ThreadingHTTPServer):
             return self._content
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
+class _Answers(http.server.BaseHTTPRequestHandler):
+    """The answers to browsers: `/` is the page, `/runs` its content."""
+
     server: Site
 
     def do_GET(self) -> None:

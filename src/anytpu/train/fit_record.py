@@ -1,14 +1,13 @@
 """`FitRecord`: writes the record of a `fit`, from what the trainer knows already.
 
-Idea: a call of the compiled loop returns handles of its logs. They are read when their call has ended, at most every
-fifth of a second, or together with the logs that Keras reads at the end of an epoch. So the record never waits for a
-device.
+Idea: a call of the compiled loop returns handles of its logs. Ended calls are read at most every
+fifth of a second, or when Keras reads them, at the end of an epoch. The record never waits for a device.
 
 Rule: the logs of Keras are means over the epoch so far. The `loss` of a point is the mean over its own steps, computed
 from two such means and their numbers of examples. The other metrics are Keras's.
 
-Source: MFU is the model's operations of a step, as XLA counts them for a core, divided by the step time and the peak
-rate of a core for bfloat16 (Chowdhery et al., PaLM, arXiv:2204.02311, appendix B).
+Source: Chowdhery et al., PaLM, arXiv:2204.02311, appendix B. MFU is the operations of a step on a core, divided by
+the step time and the core's peak bfloat16 rate. XLA counts the operations.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`RunReader`: reads the record of a run, also while it grows.
 
-Idea: a reader keeps its place in metrics.jsonl and reads what is new. Of a long file it takes every event and some
-thousand points that are evenly spaced, so ten runs of 100,000 points are open in a fraction of a second.
+Idea: a reader keeps its place in metrics.jsonl and reads what is new. Of a long file it takes every event, and some
+thousand points that are evenly spaced. Ten runs of 100,000 points are so open in a second.
 
 Rule: nothing in the files is trusted. A line that is not one of the format is counted and left out. A line without its
 end is still being written.
