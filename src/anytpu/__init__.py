@@ -82,7 +82,7 @@ if TYPE_CHECKING:
         list_logical_devices,
         shutdown_tpu_system,
     )
-    from anytpu.train import Checkpointer, input_shares, model_step, step_logs
+    from anytpu.train import Checkpointer, RunRecord, input_shares, model_step, step_logs
 
 __all__ = [
     "Checkpointer",
@@ -95,6 +95,7 @@ __all__ = [
     "ReduceOp",
     "ReplicaContext",
     "RunConfig",
+    "RunRecord",
     "SessionRunHook",
     "TPUClusterResolver",
     "TPUConfig",
@@ -196,7 +197,7 @@ _NAMES = {
         shutdown_tpu_system
     """,
     "train": """
-        Checkpointer input_shares model_step step_logs
+        Checkpointer RunRecord input_shares model_step step_logs
     """,
     "checking.check": """
         check

@@ -66,7 +66,7 @@ def test_an_old_command_says_its_new_name(capsys: pytest.CaptureFixture[str]):
         (
             ["xyz"],
             "there is no command 'xyz'; the commands are demo, devices, doctor, env, compare, plan, shard, kernel, "
-            "chip, run, launch, checkpoints, port, worker, docs",
+            "chip, run, launch, checkpoints, report, watch, port, worker, docs",
         ),
         (
             ["demo", "--epochs", "0"],

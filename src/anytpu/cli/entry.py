@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from anytpu import _by_name, _env
-from anytpu.cli import checkpoints, compare, demo, devices, docs, doctor, env, launch, run
+from anytpu.cli import checkpoints, compare, demo, devices, docs, doctor, env, launch, report, run, watch
 from anytpu.cli.command import Command
 from anytpu.errors import AnyTPUError, SettingError
 
@@ -28,7 +28,7 @@ INTERRUPTED_STATUS = 130
 CLOSED_PIPE_STATUS = 141
 """Exit status of a command whose reader closed the pipe, as in `anytpu env | head -1`."""
 
-_WITHOUT_JAX = ("docs", "doctor", "env", "launch", "port", "run", "worker")
+_WITHOUT_JAX = ("docs", "doctor", "env", "launch", "port", "report", "run", "watch", "worker")
 """Commands that need no JAX, or that report its settings themselves."""
 _WITHOUT_KERAS = (*_WITHOUT_JAX, "devices", "worker")
 
@@ -56,6 +56,8 @@ def commands() -> tuple[Command, ...]:
         run.COMMAND,
         launch.COMMAND,
         checkpoints.COMMAND,
+        report.COMMAND,
+        watch.COMMAND,
         _by_name.load("port command"),
         _by_name.load("worker command"),
         docs.COMMAND,

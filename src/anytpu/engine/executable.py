@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import concurrent.futures
+import functools
 import os
 import signal
 import sys
@@ -56,6 +57,12 @@ class CompiledExecutable(Executable):
         """Bytes that XLA allocates for each call besides arguments and results; 0 if XLA does not report them."""
         sizes = self._compiled.memory_analysis()
         return 0 if sizes is None else sizes.temp_size_in_bytes
+
+    @functools.cached_property
+    def flops(self) -> float | None:
+        """Operations of one step on one core, as XLA counts them; None if it does not."""
+        costs = self._compiled.cost_analysis()
+        return costs.get("flops") if isinstance(costs, dict) else None
 
     def step(self, state: Tree, batch: Tree) -> tuple[Tree, Tree]:
         """Run one step.

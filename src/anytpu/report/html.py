@@ -163,7 +163,7 @@ def predicted(strong: str, text: str) -> Markup:
     return element("p", element("strong", strong), text, class_="predicted")
 
 
-def whole(title: str, content: Markup, style: str = "", script: str = "") -> str:
+def whole(title: str, content: Markup, style: str = "", script: str = "", renews: bool = False) -> str:
     """Return a page as the text of an HTML file.
 
     Args:
@@ -171,8 +171,10 @@ def whole(title: str, content: Markup, style: str = "", script: str = "") -> str
         content: content of the page.
         style: CSS of this page, after the common CSS.
         script: JavaScript of this page, the only script that its policy allows; "" for none.
+        renews: whether the script may ask the page's own server for new content.
     """
     policy = f"{_POLICY}; script-src 'sha256-{_digest(script)}'" if script else _POLICY
+    policy += "; connect-src 'self'" if renews else ""
     head = element(
         "head",
         element("meta", charset="utf-8"),

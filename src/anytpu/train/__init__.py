@@ -9,10 +9,12 @@ if TYPE_CHECKING:
     from anytpu.train.checkpointer import Checkpointer
     from anytpu.train.compiled_models import input_shares, step_logs
     from anytpu.train.model_step import model_step
+    from anytpu.train.record import RunRecord
 
 # Each name is imported at first use, so that `program.of` can read the makers in this folder without loading Keras.
 _HOMES = {
     "Checkpointer": "checkpointer",
+    "RunRecord": "record",
     "input_shares": "compiled_models",
     "model_step": "model_step",
     "step_logs": "compiled_models",
@@ -20,6 +22,7 @@ _HOMES = {
 
 __all__ = [
     "Checkpointer",
+    "RunRecord",
     "input_shares",
     "model_step",
     "step_logs",

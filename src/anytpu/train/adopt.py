@@ -26,6 +26,7 @@ from anytpu.train import checks, compiled_models, functions, host_files
 from anytpu.train.compiled_models import trainer_of
 from anytpu.train.epochs import Epochs
 from anytpu.train.fit_checkpoints import FitRun, checkpointed
+from anytpu.train.fit_record import FitRecord, recorded
 from anytpu.train.host_callbacks import set_for_host
 from anytpu.train.trainer import Trainer
 
@@ -81,14 +82,16 @@ def _loop(name: str, original: Callable) -> Callable:
         is_ours = name == "fit" and compiled_models.was_compiled_in_scope(self)
         on_nan = kwargs.pop("on_nan", None) if is_ours else None
         checkpoint_dir = kwargs.pop("checkpoint_dir", None) if is_ours else None
+        run_dir = kwargs.pop("run_dir", None) if is_ours else None
         checks.check_on_nan(on_nan)
         # 2. A model that does not use the compiled loop runs in Keras's own.
         trainer = trainer_of(self)
         if trainer is None:
             if on_nan is not None:
                 compiled_models.refuse_guard(self, on_nan)
-            if checkpoint_dir is not None:
-                compiled_models.refuse_checkpoints(self, checkpoint_dir)
+            for folder_name, folder in (("checkpoint_dir", checkpoint_dir), ("run_dir", run_dir)):
+                if folder is not None:
+                    compiled_models.refuse_folder(self, folder_name, folder)
             if name == "fit":
                 warn_of_unused(self)
             with value_within(_ACTIVE, None):
@@ -117,7 +120,9 @@ def _loop(name: str, original: Callable) -> Callable:
             contextlib.nullcontext()
             if checkpoint_dir is None
             else checkpointed(trainer, checkpoint_dir, arguments) as run,
-            _running(trainer, name, arguments, run),
+            recorded(trainer, run_dir, checkpoint_dir, arguments, run) as record,
+            _running(trainer, name, arguments, run, record),
+            trainer.record.evaluating() if name == "evaluate" and trainer.record else contextlib.nullcontext(),
         ):
             if name == "fit":
                 is_silent = arguments.get("verbose", "auto") == 0
@@ -185,7 +190,9 @@ def _adopting(trainer: Trainer, name: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _running(trainer: Trainer, name: str, arguments: dict[str, Any], run: FitRun | None) -> Iterator[None]:
+def _running(
+    trainer: Trainer, name: str, arguments: dict[str, Any], run: FitRun | None, record: FitRecord | None
+) -> Iterator[None]:
     """Return a context in which a Keras loop ("fit", "evaluate" or "predict") runs on a trainer.
 
     Args:
@@ -193,6 +200,7 @@ def _running(trainer: Trainer, name: str, arguments: dict[str, Any], run: FitRun
         name: name of the loop.
         arguments: arguments of the call, by name.
         run: the checkpoints of a fit, or None.
+        record: the record of a fit, or None.
     """
     mode, callbacks = _MODES[name], arguments.get("callbacks")
     is_single_pass = name != "fit" or arguments.get("epochs", 1) - arguments.get("initial_epoch", 0) <= 1
@@ -200,7 +208,7 @@ def _running(trainer: Trainer, name: str, arguments: dict[str, Any], run: FitRun
     with value_within(_ACTIVE, running), deferred_interrupts(), _adopting(trainer, name):
         previous, trainer.one_step_calls = trainer.one_step_calls, checks.wants_every_step(callbacks, mode)
         if mode == "train":
-            trainer.checkpoints = run
+            trainer.checkpoints, trainer.record = run, record
         try:
             with immediate_interrupts(), running.passes:
                 yield

@@ -97,11 +97,12 @@ def refuse_guard(model: Any, on_nan: Any) -> NoReturn:
     )
 
 
-def refuse_checkpoints(model: Any, checkpoint_dir: Any) -> NoReturn:
-    """Reject `checkpoint_dir` of `fit` for a model that does not use the compiled loop."""
+def refuse_folder(model: Any, name: str, folder: Any) -> NoReturn:
+    """Reject `checkpoint_dir` or `run_dir` of `fit` for a model that does not use the compiled loop."""
+    does, other = {"checkpoint_dir": ("saves", "ModelCheckpoint"), "run_dir": ("records", "CSVLogger")}[name]
     raise SettingError(
-        f"checkpoint_dir={str(checkpoint_dir)!r} saves the compiled loop, and {model.name!r} does not use it: "
-        f"{_why_not(model)}. Remove that, or pass callbacks=[keras.callbacks.ModelCheckpoint(...)]"
+        f"{name}={str(folder)!r} {does} the compiled loop, and {model.name!r} does not use it: "
+        f"{_why_not(model)}. Remove that, or pass callbacks=[keras.callbacks.{other}(...)]"
     )
 
 

@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import logging
 import os
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -89,6 +90,10 @@ class FitRun:
         self._epochs_count = arguments.get("epochs", 1)
         self._resumed = self._load()
         self._steps = self._epoch_began = self._resumed.step if self._resumed else 0
+        self.first_step = self._steps
+        """Number of steps that ran before this fit, in the run that it continues."""
+        self.saves_s = 0.0
+        """Seconds that the training waited for saves so far."""
         self._epoch = arguments.get("initial_epoch", 0)
         # The data of the evaluation are made at its first call, when the rest is restored already.
         self._saved_inputs: dict[str, Any] = dict(self._resumed.host["inputs"]) if self._resumed else {}
@@ -234,7 +239,9 @@ class FitRun:
         if self._stop.number is not None:
             self._stop.stop()
         if is_due:
+            began_s = time.perf_counter()
             self.saver.save(lambda: self._snapshot(moment))
+            self.saves_s += time.perf_counter() - began_s
 
     def _named(self) -> dict[str, Any]:
         return model_variables(self._trainer.model, self._trainer.outside_variables())

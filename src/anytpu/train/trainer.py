@@ -96,6 +96,10 @@ class Trainer:
         """For each segment of the last call, the handles of the logs of its steps and the number of steps."""
         self.checkpoints: FitReports | None = None
         """The checkpoints of the fit that runs, or None."""
+        self.record: Any = None
+        """The `FitRecord` of the fit that runs, or None."""
+        self.compiling_s = 0.0
+        """Seconds spent on compilations so far."""
         self.newest_logs: Tree = None
         """Logs of the newest training call, perhaps still being computed."""
         self._logs: Tree = None
@@ -113,6 +117,7 @@ class Trainer:
         self.occupancy = homes.occupancy_of(model)
         """Records the thread that runs the model."""
         self._live: _Live | None = None
+        self._examples = 0
         self._parts: dict[str, tuple[VariableList, ...]] = {}
         self._outside: dict[str, VariableList] = {}
         self._ready: dict[str, Any] = {}
@@ -189,7 +194,7 @@ class Trainer:
         if not isinstance(group, StepGroup):
             batch = self.padding.padded(next(group))
             group = one_batch(self.backend, batch, self.layout_of(mode))
-        self.every = []
+        self.every, self._examples = [], 0
         results = [self._run_segment(mode, segment) for segment in self._segments(mode, group)]
         self._ready[mode] = self.model.optimizer
         return results
@@ -248,7 +253,7 @@ class Trainer:
 
     def end_fit(self) -> None:
         """End a fit, and print what it has to say on stderr."""
-        self.on_nan = self.checkpoints = self._skips = None
+        self.on_nan = self.checkpoints = self.record = self._skips = None
         self.print_notices()
 
     def begin_epoch(self, number: int) -> None:
@@ -268,6 +273,8 @@ class Trainer:
         self._logs = self._newest_of_any = self.backend.get_later(logs)
         if mode == "train":
             self.newest_logs = self._logs
+            if self.record is not None:
+                self.record.called(self.backend, self._logs, self.every, self._examples)
         return self._logs
 
     def are_newest(self, logs: Tree) -> bool:
@@ -282,6 +289,8 @@ class Trainer:
             BackendError: the call failed.
         """
         self._watch.read(self.backend, lambda: fetch(logs))
+        if self.record is not None:
+            self.record.steps_ended()
         # Keras keeps a log of several numbers as it is.
         return jax.tree.map(lambda log: np.asarray(log) if isinstance(log, LaterArray) else log, logs)
 
@@ -331,6 +340,7 @@ class Trainer:
         # 3. Keep what the host reads later: the logs of each step, and the number of bad ones.
         if mode != "predict":
             self.every.append((results.every, segment.count))
+            self._examples += jax.tree.leaves(segment.batch)[0].shape[0] * segment.count
         self._check(mode, results, segment)
         self._measure(mode, results, segment, began_s)
         return results
@@ -366,7 +376,9 @@ class Trainer:
             executable = self.strategy.compile(program, segment.loop)
             self._executables[key] = executable, self._programs.state_layouts(mode, segment.batch, parts)
             self.compilations += 1
-            self._log_compilation(program, time.perf_counter() - began_s)
+            duration_s = time.perf_counter() - began_s
+            self.compiling_s += duration_s
+            self._log_compilation(program, duration_s)
             if len(self._executables) > _MAX_EXECUTABLES:
                 self._executables.popitem(last=False)
         self._executables.move_to_end(key)
@@ -421,6 +433,16 @@ class Trainer:
         elif results.bad_steps is not None and (bad := int(self.backend.get(results.bad_steps))):
             # After the first bad step every later one counts as bad, so the first bad step follows from their number.
             checks.refuse_nan(first + segment.count - bad + 1, self._epoch, self._nan_hint)
+
+    @property
+    def step_flops(self) -> float | None:
+        """Operations of one step of the newest executable on one core, as XLA counts them; None if not known."""
+        return None if self._last is None else getattr(self._last[1][0], "flops", None)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that runs, from 1."""
+        return self._epoch
 
     @property
     def _nan_hint(self) -> str:

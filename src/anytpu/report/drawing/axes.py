@@ -94,6 +94,20 @@ def fitting(values: Sequence[float], start: float, end: float) -> Scale:
     return logarithmic(values, start, end) if is_wide else linear(values, start, end)
 
 
+def spanning(values: Sequence[float], start: float, end: float, max_ticks: int = 5) -> Scale:
+    """Return a linear scale from the tick at or below the smallest value to the one at or above the largest.
+
+    Example:
+        >>> spanning([-3.0, 12.0], 0, 100).ticks
+        (-5.0, 0.0, 5.0, 10.0, 15.0)
+    """
+    lowest, highest = min(values), max(values)
+    step = _round_step((highest - lowest) / max_ticks or abs(highest) or 1.0)
+    ticks = tuple(n * step for n in range(math.floor(lowest / step), math.ceil(highest / step) + 1))
+    ticks = ticks if len(ticks) > 1 else (*ticks, ticks[0] + step)
+    return Scale(ticks[0], ticks[-1], start, end, ticks)
+
+
 def durations(values_s: Sequence[float], start: float, end: float) -> Scale:
     """Return a scale for seconds like `fitting`, with ticks that are round in their displayed unit.
 
