@@ -93,18 +93,14 @@ def plan_metric_functions(edits: Edits) -> None:
 
 def _plan_objects(edits: Edits, names: list[str]) -> None:
     """Pass the program's metrics to `model_from_json`: Keras 3 writes what compile was given into the text."""
-    for call, name in edits.tree.calls():
-        passed = argument_of(call, name, "custom_objects")
-        given = edits.tree.code(passed.value).replace('"', "'") if passed is not None else ""
-        missing = ", ".join(f"{metric}={metric}" for metric in names if f"'{metric}'" not in given)
-        if not name.endswith("model_from_json") or not missing:
-            continue
-        if passed is None:
-            new = edits.expression(f"dict({missing})")
-            edits.compose(call, lambda updated, new=new: with_argument(updated, "custom_objects", new))
+    own = ", ".join(f"{name}={name}" for name in names)
+    for call in [call for call, name in edits.tree.calls() if own and name.endswith("model_from_json")]:
+        passed = argument_of(call, "keras.models.model_from_json", "custom_objects")
+        if passed is not None:
+            edits.compose(passed.value, lambda updated: edits.expression(f"dict({{objects}}, {own})", objects=updated))
         else:
-            code = f"dict({{objects}}, {missing})"
-            edits.compose(passed.value, lambda updated, code=code: edits.expression(code, objects=updated))
+            new = edits.expression(f"dict({own})")
+            edits.compose(call, lambda updated, new=new: with_argument(updated, "custom_objects", new))
 
 
 def _plan_class(edits: Edits, text: cst.SimpleString) -> None:

@@ -77,7 +77,7 @@ class _Cutter(ast.NodeTransformer):
     def visit_For(self, node: ast.For) -> ast.AST:
         self.generic_visit(node)
         if any(_trains(statement, self._functions) for statement in node.body):
-            node.iter = _call("__cut__", node.iter, self._needed(node))
+            node.iter = _call("__cut__", node.iter, *self._needed(node))
         return node
 
     def visit_While(self, node: ast.While) -> ast.AST:
@@ -85,16 +85,17 @@ class _Cutter(ast.NodeTransformer):
         if any(isinstance(part, ast.NamedExpr) for part in ast.walk(node.test)) or not _trains(node, self._functions):
             return node
         empty = ast.arguments([], [], None, [], [], None, [])
-        rounds = _call("__while__", ast.Lambda(empty, node.test), self._needed(node))
+        rounds = _call("__while__", ast.Lambda(empty, node.test), *self._needed(node))
         target = ast.Name("__round__", ast.Store())
         return ast.copy_location(ast.For(target, rounds, node.body, node.orelse), node)
 
-    def _needed(self, loop: ast.For | ast.While) -> ast.expr:
-        """Return code of the names that a loop sets and a line behind it reads: it ends when they have values."""
+    def _needed(self, loop: ast.For | ast.While) -> list[ast.expr]:
+        """Return the names that a loop's body sets and a line behind it reads: it ends when they have values."""
         names = [node for node in ast.walk(self._tree) if isinstance(node, ast.Name) and hasattr(node, "lineno")]
         read = {n.id for n in names if isinstance(n.ctx, ast.Load) and n.lineno > (loop.end_lineno or 0)}
-        own = [node for node in ast.walk(loop) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
-        return ast.Tuple([ast.Constant(name) for name in sorted(read & {node.id for node in own})], ast.Load())
+        body = [part for statement in loop.body for part in ast.walk(statement)]
+        read &= {node.id for node in body if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        return [ast.Constant(name) for name in sorted(read)]
 
     def visit_Import(self, node: ast.Import) -> Any:
         old = [alias for alias in node.names if alias.name.startswith("tensorflow")]
@@ -139,7 +140,7 @@ def _call(name: str, *arguments: ast.expr) -> ast.Call:
 # Phase 2: the functions that the changed tree calls.
 
 
-def _cut(rounds: Iterable[Any], needed: tuple[str, ...] = ()) -> Iterator[Any]:
+def _cut(rounds: Iterable[Any], *needed: str) -> Iterator[Any]:
     for count, item in enumerate(rounds):
         has_all = set(needed) <= set(sys._getframe(1).f_locals)  # those of the loop
         if count >= MAX_ROUNDS or (count >= ROUNDS and has_all):
@@ -147,8 +148,8 @@ def _cut(rounds: Iterable[Any], needed: tuple[str, ...] = ()) -> Iterator[Any]:
         yield item
 
 
-def _while(test: Callable[[], Any], needed: tuple[str, ...] = ()) -> Iterator[Any]:
-    return _cut(iter(lambda: bool(test()), False), needed)
+def _while(test: Callable[[], Any], *needed: str) -> Iterator[Any]:
+    return _cut(iter(lambda: bool(test()), False), *needed)
 
 
 def call_short(function: Any, *args: Any, **kwargs: Any) -> Any:
