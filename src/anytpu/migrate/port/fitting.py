@@ -108,9 +108,9 @@ def _list_keys(
     """List the keys of a dictionary that a call gets as `**options` and that its new function does not take."""
     made = [part for part in edits.tree.sources(argument.value) if isinstance(part, cst.Dict)]
     keys = [item.key for part in made for item in part.elements if isinstance(item, cst.DictElement)]
-    for key in (key for key in keys if isinstance(key, cst.SimpleString) and accepted is not None):
+    for key in (key for key in keys if isinstance(key, cst.SimpleString)):
         name = str(key.evaluated_value)
-        if name not in accepted or keywords.get(name, name) != name:
+        if (accepted is not None and name not in accepted) or keywords.get(name, name) != name:
             hint = facts("gone arguments").get(name, keywords.get(name) or "leave it out")
             edits.say(key, advice("refused argument", shown=shown, name=name, hint=hint))
 
