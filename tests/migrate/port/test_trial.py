@@ -167,7 +167,8 @@ def test_loops_that_train_are_cut():
         "while count < 9:\n    train()\n"
         "for i in range(9):\n    print(i, predict())\n"
         "for i in range(9):\n    strategy.run(steps[i])\n"
-        "model.fit(x, epochs=3)\n"
+        "while count < 9:\n    train()\n    if count > 5:\n        last = count\n"
+        "model.fit(x, epochs=last)\n"
     )
     cut = (
         "def step(x):\n    optimizer.apply_gradients(x)\n"
@@ -177,9 +178,19 @@ def test_loops_that_train_are_cut():
         "for __round__ in __while__(lambda: count < 9):\n    train()\n"
         "for i in range(9):\n    print(i, predict())\n"
         "for i in __cut__(range(9)):\n    strategy.run(steps[i])\n"
-        "__short__(model.fit, x, epochs=3)"
+        "for __round__ in __while__(lambda: count < 9, 'last'):\n    train()\n    if count > 5:\n        last = count\n"
+        "__short__(model.fit, x, epochs=last)"
     )
     assert ast.unparse(cut_program(ast.parse(text))) == ast.unparse(ast.parse(cut))
+
+
+def test_a_loop_is_not_cut_before_it_sets_what_is_read_behind_it(tmp_path: Path):
+    text = (
+        "count = 0\nwhile True:\n    optimizer.apply(count)\n    count += 1\n    if count > 5:\n        last = count\n"
+    )
+    path = tmp_path / "loop.py"
+    path.write_text("from types import SimpleNamespace\noptimizer = SimpleNamespace(apply=print)\n" + text)
+    assert run_program(path.read_text() + "assert last == 6\n", str(path)) == {}
 
 
 def test_fit_gets_fewer_rows_and_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -20,7 +20,7 @@ from anytpu.migrate.port.filling import fill, fill_as_function
 from anytpu.migrate.port.fitting import fit_arguments
 from anytpu.migrate.port.kinds import TENSORS
 from anytpu.migrate.port.rules import new_name, rule_of, rules
-from anytpu.migrate.port.signatures import names_by_position, required
+from anytpu.migrate.port.signatures import defaults, names_by_position, required
 from anytpu.migrate.port.tree import Tree, head
 from anytpu.migrate.replaced.table import Replacement, advice, advice_of, facts
 
@@ -92,7 +92,12 @@ def old_function(tree: Tree, name: str, call: cst.Call | None) -> str | None:
     """Return the recorded name of the function that a call of an old name means."""
     keywords = [keyword_of(argument) for argument in call.args if argument.keyword] if call is not None else []
     is_first = tree.is_for_first if call is None else tree.is_of_first(call.func)
-    return old_api.public_name(name, keywords, is_first)
+    found = old_api.public_name(name, keywords, is_first)
+    flags = defaults(old_api.parameters(found or "")).values()
+    pairs = zip(flags, call.args if call is not None else (), strict=False)
+    # A number is no flag: `TensorBoard("logs", 0, 32)` is older than `write_graph` in the third place.
+    is_older = any(isinstance(flag, bool) and isinstance(passed.value, cst.Integer) for flag, passed in pairs)
+    return old_api.public_name(name, keywords, is_first=is_first or is_older)
 
 
 def _has_files(tree: Tree, call: cst.Call) -> bool:
@@ -185,10 +190,10 @@ def _rename(
     else:
         edits.put(node, lambda _: edits.expression(target), covers=node)
     if called is not None:
-        # NumPy's functions have the names of Keras's for what is optional, at other positions.
+        # NumPy's functions have the names of Keras's for what is optional, at other positions; where() has neither.
         after = known.declared(new) if new is not None else None
         positions = names_by_position(after)
-        optional = "".join(positions[len(required(after)) :][:1]) if host else ""
+        optional = "".join(positions[len(required(after)) :][:1]) if host and target != "np.where" else ""
         fit_arguments(edits, called, old, new, keywords=row.keywords, shown=target, by_keyword=optional)
 
 

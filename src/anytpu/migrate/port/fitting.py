@@ -27,7 +27,7 @@ STORES_MODEL = re.compile(
 )
 """In a program with this, a model is made again by the names of its functions."""
 _MAX_LISTED = 24
-_SAME_DEFAULTS = ("data_format", "ema_overwrite_frequency", "reduction", "step", "verbose")
+_SAME_DEFAULTS = ("data_format", "ema_overwrite_frequency", "profile_batch", "reduction", "step", "verbose")
 """Parameters whose defaults differ in their text, or only in what they print."""
 
 
@@ -68,6 +68,7 @@ def fit_arguments(
         keyword = keyword_of(argument)
         if argument.star:
             positions = []  # of what follows `*args`
+            _list_keys(edits, argument, keywords, accepted, shown)
         name = keyword or (positions[index] if index < len(positions) else "")
         if not name or edits.is_done(argument) or (argument.keyword is not None and edits.is_done(argument.keyword)):
             continue
@@ -99,6 +100,19 @@ def fit_arguments(
                 edits.compose(argument, functools.partial(with_keyword, name=target))
     if not any(argument.star for argument in call.args):
         _write_defaults(edits, call, before, after, renamed)
+
+
+def _list_keys(
+    edits: Edits, argument: cst.Arg, keywords: Mapping[str, str | None], accepted: frozenset[str] | None, shown: str
+) -> None:
+    """List the keys of a dictionary that a call gets as `**options` and that its new function does not take."""
+    made = [part for part in edits.tree.sources(argument.value) if isinstance(part, cst.Dict)]
+    keys = [item.key for part in made for item in part.elements if isinstance(item, cst.DictElement)]
+    for key in (key for key in keys if isinstance(key, cst.SimpleString)):
+        name = str(key.evaluated_value)
+        if (accepted is not None and name not in accepted) or keywords.get(name, name) != name:
+            hint = facts("gone arguments").get(name, keywords.get(name) or "leave it out")
+            edits.say(key, advice("refused argument", shown=shown, name=name, hint=hint))
 
 
 def _renamed(before: ast.arguments | None, after: ast.arguments | None) -> dict[str, str | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import functools
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -71,6 +72,8 @@ IN_SEQUENTIAL, IN_MODEL = "in a Sequential", "in a model"
 """Beside a variable: the model that it was taken from. Keras 3 puts the name of a Sequential before its path."""
 _MARKS = (OF_ANY_CLASS, IN_SEQUENTIAL, IN_MODEL)
 DATASET = "anytpu.pipeline.Dataset"
+GIVES_SHAPE = re.compile(r"input_(shape|dim|length)\b|Input(Layer)?\(|Embedding\(")
+"""In a program with this, a Sequential of Keras 2 is built, and its name is in no name of a variable."""
 
 
 def instance_of(name: str) -> Kinds:

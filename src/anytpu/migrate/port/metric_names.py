@@ -8,13 +8,14 @@ import libcst as cst
 import libcst.matchers as m
 
 from anytpu.migrate.port import known
-from anytpu.migrate.port.arguments import argument_of, keyword_of
+from anytpu.migrate.port.arguments import argument_of, keyword_of, with_argument
 from anytpu.migrate.port.edits import Edits
 from anytpu.migrate.port.tree import parameter_names
 from anytpu.migrate.replaced.table import advice
 
 _ACC_KEY = re.compile(r"\{(val_)?acc(?=[:}!])")
 _ACCURACY = ("acc", "val_acc")
+_LOGS = ("lr", "accuracy", "val_accuracy", *_ACCURACY)
 
 
 def plan_metric_names(edits: Edits) -> None:
@@ -24,15 +25,19 @@ def plan_metric_names(edits: Edits) -> None:
     metrics = {text.value[1:-1] for text in texts}
     for text in texts:
         _plan_class(edits, text)
-    for text in tree.all(cst.SimpleString):
+    logs = [text for text in tree.all(cst.SimpleString) if text.value[1:-1] in _LOGS and _names_log(edits, text)]
+    names = {text.value[1:-1].removeprefix("val_") for text in logs}
+    if {"acc", "accuracy"} <= metrics and names & metrics == {"acc"}:  # Keras 3 logs the name that compile was given.
+        for text in (text for text in texts if text.value[1:-1] == "accuracy"):
+            _rename(edits, text, "acc")
+        metrics = {"acc"}
+    for text in logs:
         old = text.value[1:-1]
-        if old not in ("lr", *_ACCURACY) or not _names_log(edits, text):
-            continue
         if old == "lr":
             _rename(edits, text, "learning_rate")
-        elif "accuracy" in metrics and "acc" not in metrics:
+        elif old in _ACCURACY and "accuracy" in metrics and "acc" not in metrics:
             _rename(edits, text, old.replace("acc", "accuracy"))
-        elif {"acc", "accuracy"} <= metrics:
+        elif old in _ACCURACY and {"acc", "accuracy"} <= metrics:
             edits.say(text, advice("two names of accuracy"))
 
 
@@ -72,7 +77,9 @@ def plan_metric_functions(edits: Edits) -> None:
     passed = [argument_of(call, "keras.Model.compile", "metrics") for call, _ in edits.tree.method_calls("compile")]
     parts = [part for argument in passed if argument is not None for part in edits.tree.sources(argument.value)]
     elements = [node.value for part in parts for node in edits.tree.nodes(part) if isinstance(node, cst.Element)]
-    for function in dict.fromkeys(own.node for element in elements for own in edits.values.functions(element)):
+    own = dict.fromkeys(found.node for element in elements for found in edits.values.functions(element))
+    _plan_objects(edits, [node.name.value for node in own if isinstance(node, cst.FunctionDef)])
+    for function in own:
         names = parameter_names(function)
         if isinstance(function, cst.Lambda) or len(names) != 2:
             continue
@@ -82,6 +89,18 @@ def plan_metric_functions(edits: Edits) -> None:
         first = [line for line in edits.tree.nodes(function.body) if isinstance(line, cst.SimpleStatementLine)]
         is_text = function.get_docstring() is not None
         edits.insert_before(first[is_text], [edits.statement(code)])
+
+
+def _plan_objects(edits: Edits, names: list[str]) -> None:
+    """Pass the program's metrics to `model_from_json`: Keras 3 writes what compile was given into the text."""
+    own = ", ".join(f"{name}={name}" for name in names)
+    for call in [call for call, name in edits.tree.calls() if own and name.endswith("model_from_json")]:
+        passed = argument_of(call, "keras.models.model_from_json", "custom_objects")
+        if passed is not None:
+            edits.compose(passed.value, lambda updated: edits.expression(f"dict({{objects}}, {own})", objects=updated))
+        else:
+            new = edits.expression(f"dict({own})")
+            edits.compose(call, lambda updated, new=new: with_argument(updated, "custom_objects", new))
 
 
 def _plan_class(edits: Edits, text: cst.SimpleString) -> None:

@@ -282,6 +282,14 @@ def _plan_keywords(edits: Edits) -> None:
             _plan_mode(edits, call, name)
 
 
+def _plan_flags(edits: Edits) -> None:
+    """Let the program have a flag that absl's logging has too, such as `log_dir`."""
+    for call in edits.tree.all(cst.Call):
+        name = call.args[0].value if ".DEFINE_" in edits.tree.code(call.func) and call.args else None
+        if isinstance(name, cst.SimpleString) and name.evaluated_value in facts("functions")["flags of absl"]:
+            edits.compose(call, lambda updated: with_argument(updated, "allow_override", cst.Name("True")))
+
+
 def _plan_label(edits: Edits, label: cst.BaseExpression) -> None:
     """Write a layer's name, also one that is put together, with "_" in place of "/", wherever the program has it."""
     parts = [part for part in edits.tree.nodes(label) if isinstance(part, cst.SimpleString | cst.FormattedStringText)]
@@ -461,5 +469,6 @@ _PLANS = (
     _plan_rate,
     _plan_adapt,
     _plan_keywords,
+    _plan_flags,
 )
 """The plans of patterns of calls."""

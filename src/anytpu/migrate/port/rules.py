@@ -56,7 +56,7 @@ def new_name(old: str) -> str | None:
         return target if rest in ("", ".name") else None
     name = target + rest
     if name.partition(".")[0] == "keras":
-        return name if row.target == "keras.__version__" else keras_name(name)
+        return name if name.startswith("keras.__version__") else keras_name(name)
     return name if name and exists(name) else None
 
 

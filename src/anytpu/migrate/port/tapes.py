@@ -21,6 +21,7 @@ from libcst.metadata import ExpressionContext
 from anytpu.migrate.port.arguments import argument_of
 from anytpu.migrate.port.edits import Edits
 from anytpu.migrate.port.keras_classes import is_model_step
+from anytpu.migrate.port.kinds import GIVES_SHAPE
 from anytpu.migrate.port.rules import rules
 from anytpu.migrate.port.tree import Tree, parameter_names
 from anytpu.migrate.port.variables import certain_writes, read_later, reads, reads_before_it_writes, writes
@@ -388,11 +389,12 @@ def _tuple(names: Sequence[str], is_tuple: bool = False) -> str:
 
 def _list_unbuilt(edits: Edits, variables: cst.BaseExpression) -> None:
     """List the variables of models that have none before their first call: they are named before it here."""
+    owner = edits.tree.class_of_method(edits.tree.function(variables) or variables)
+    has_step = owner is not None and any(is_model_step(edits, method) for method in owner.body.body)
     for part in (part for value in edits.tree.sources(variables) for part in edits.tree.nodes(value)):
-        is_own = edits.tree.code(part) == "self.trainable_variables"
-        if is_own and is_model_step(edits, edits.tree.function(variables)):
-            continue  # `tpu.model_step` builds the model before its step.
-        if isinstance(part, cst.Attribute) and edits.values.is_built_later(part.value):
+        if has_step and edits.tree.code(part).startswith("self."):
+            continue  # `tpu.model_step` builds the model and its parts before its step.
+        if isinstance(part, cst.Attribute) and _is_built_later(edits, part.value):
             _list_unbuilt_model(edits, part)
 
 
@@ -400,6 +402,27 @@ def _list_unbuilt_model(edits: Edits, variables: cst.Attribute) -> None:
     model = edits.tree.code(variables.value)
     calls = list(edits.tree.all(cst.Call))
     is_built = any(edits.tree.code(call.func) == f"{model}.build" for call in calls)
-    is_built |= any(edits.tree.code(call.func) == model and edits.tree.function(call) is None for call in calls)
+    outside = [call for call in calls if edits.tree.function(call) is None]
+    *_, outer = [None, *edits.tree.functions(variables)]
+    step = getattr(outer, "name", None)
+    runs = [n for n in edits.tree.names() if step is not None and n.value == step.value and n is not step]
+    first = min(map(edits.tree.line, runs), default=float("inf"))
+    is_built |= any(edits.tree.code(call.func) == model and edits.tree.line(call) < first for call in outside)
     if not is_built:
         edits.say(variables, advice("unbuilt model", model=model))
+
+
+def _is_built_later(edits: Edits, model: cst.CSTNode) -> bool:
+    """Return whether an expression is a model of the program's own class that its first call builds."""
+    owners = edits.values.own_classes(model) if edits.values.is_a(model, "keras.Model") else []
+    return any(_is_unbuilt(edits, part) for own in owners for part in edits.tree.nodes(own.node))
+
+
+def _is_unbuilt(edits: Edits, node: cst.CSTNode) -> bool:
+    """Return whether a statement gives a model a part that its first call builds: a layer, or a model of no shape."""
+    if not isinstance(node, cst.Assign) or not (edits.tree.target_code(node) or "").startswith("self."):
+        return False
+    if isinstance(node.value, cst.Call) and edits.tree.code(node.value.func).endswith("Sequential"):
+        return bool(node.value.args) and GIVES_SHAPE.search(edits.tree.code(node.value)) is None
+    is_layer = edits.values.is_a(node.value, "keras.layers.Layer")
+    return (is_layer and not edits.values.is_a(node.value, "keras.Model")) or _is_built_later(edits, node.value)

@@ -89,7 +89,7 @@ class Guard:
             self._check(path)
 
     def _is_own(self, path: str) -> bool:
-        return path.startswith(self._own + os.sep)
+        return path.startswith((self._own + os.sep, f"/proc/{os.getpid()}/"))  # Libraries name their threads there.
 
     def _check(self, path: str) -> None:
         if self._is_own(path) or path in self._made:

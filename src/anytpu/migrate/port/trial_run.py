@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import itertools
 import json
 import sys
 import traceback
@@ -21,6 +20,8 @@ from anytpu.migrate.port.trial_files import guard
 
 ROUNDS = 2
 """Number of rounds of a loop that trains, and of batches of a `fit`."""
+MAX_ROUNDS = 64
+"""Number of rounds of a loop that has not set a name that is read behind it."""
 MAX_EPOCHS = 10
 _TRAINING = frozenset(
     ["train_on_batch", "apply_gradients", "apply", "apply_updates", "assign_sub", "fit", "train", "minimize"]
@@ -39,7 +40,7 @@ class NotPortedError(Exception):
 
 def cut_program(tree: ast.Module) -> ast.Module:
     """Return a program whose training loops and `fit` calls are short."""
-    return ast.fix_missing_locations(_Cutter(_training_functions(tree)).visit(tree))
+    return ast.fix_missing_locations(_Cutter(tree).visit(tree))
 
 
 def _training_functions(tree: ast.Module) -> dict[str, bool]:
@@ -70,13 +71,13 @@ def _last_name(node: ast.AST) -> str:
 
 
 class _Cutter(ast.NodeTransformer):
-    def __init__(self, functions: dict[str, bool]) -> None:
-        self._functions = functions
+    def __init__(self, tree: ast.Module) -> None:
+        self._tree, self._functions = tree, _training_functions(tree)
 
     def visit_For(self, node: ast.For) -> ast.AST:
         self.generic_visit(node)
         if any(_trains(statement, self._functions) for statement in node.body):
-            node.iter = _call("__cut__", node.iter)
+            node.iter = _call("__cut__", node.iter, *self._needed(node))
         return node
 
     def visit_While(self, node: ast.While) -> ast.AST:
@@ -84,9 +85,17 @@ class _Cutter(ast.NodeTransformer):
         if any(isinstance(part, ast.NamedExpr) for part in ast.walk(node.test)) or not _trains(node, self._functions):
             return node
         empty = ast.arguments([], [], None, [], [], None, [])
-        rounds = _call("__while__", ast.Lambda(empty, node.test))
+        rounds = _call("__while__", ast.Lambda(empty, node.test), *self._needed(node))
         target = ast.Name("__round__", ast.Store())
         return ast.copy_location(ast.For(target, rounds, node.body, node.orelse), node)
+
+    def _needed(self, loop: ast.For | ast.While) -> list[ast.expr]:
+        """Return the names that a loop's body sets and a line behind it reads: it ends when they have values."""
+        names = [node for node in ast.walk(self._tree) if isinstance(node, ast.Name) and hasattr(node, "lineno")]
+        read = {n.id for n in names if isinstance(n.ctx, ast.Load) and n.lineno > (loop.end_lineno or 0)}
+        body = [part for statement in loop.body for part in ast.walk(statement)]
+        read &= {node.id for node in body if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        return [ast.Constant(name) for name in sorted(read)]
 
     def visit_Import(self, node: ast.Import) -> Any:
         old = [alias for alias in node.names if alias.name.startswith("tensorflow")]
@@ -124,22 +133,23 @@ def _take_any_cores(resolver: ast.Call) -> None:
             argument.value = ""
 
 
-def _call(name: str, argument: ast.expr) -> ast.Call:
-    return ast.copy_location(ast.Call(ast.Name(name, ast.Load()), [argument], []), argument)
+def _call(name: str, *arguments: ast.expr) -> ast.Call:
+    return ast.copy_location(ast.Call(ast.Name(name, ast.Load()), list(arguments), []), arguments[0])
 
 
 # Phase 2: the functions that the changed tree calls.
 
 
-def _cut(rounds: Iterable[Any]) -> Iterator[Any]:
-    return itertools.islice(rounds, ROUNDS)
-
-
-def _while(test: Callable[[], Any]) -> Iterator[int]:
-    for count in range(ROUNDS):
-        if not test():
+def _cut(rounds: Iterable[Any], *needed: str) -> Iterator[Any]:
+    for count, item in enumerate(rounds):
+        has_all = set(needed) <= set(sys._getframe(1).f_locals)  # those of the loop
+        if count >= MAX_ROUNDS or (count >= ROUNDS and has_all):
             return
-        yield count
+        yield item
+
+
+def _while(test: Callable[[], Any], *needed: str) -> Iterator[Any]:
+    return _cut(iter(lambda: bool(test()), False), *needed)
 
 
 def call_short(function: Any, *args: Any, **kwargs: Any) -> Any:

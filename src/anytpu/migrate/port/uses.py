@@ -16,14 +16,12 @@ from anytpu.migrate.port.arguments import with_keyword
 from anytpu.migrate.port.edits import Edits
 from anytpu.migrate.port.filling import apply_to_member
 from anytpu.migrate.port.fitting import fit_arguments, old_class
-from anytpu.migrate.port.kinds import IN_MODEL, IN_SEQUENTIAL, OF_ANY_CLASS
+from anytpu.migrate.port.kinds import GIVES_SHAPE, IN_MODEL, IN_SEQUENTIAL, OF_ANY_CLASS
 from anytpu.migrate.port.known import Definition
 from anytpu.migrate.port.rules import rules
 from anytpu.migrate.port.tree import parameter_names
 from anytpu.migrate.replaced.table import Replacement, advice, facts
 
-_GIVES_SHAPE = re.compile(r"input_(shape|dim|length)\b|Input(Layer)?\(|Embedding\(")
-"""In a program with this, a Sequential of Keras 2 is built, and its name is in no name of a variable."""
 _MAX_LISTED = 24
 
 
@@ -76,9 +74,10 @@ def _plan_member(edits: Edits, node: cst.Attribute) -> None:
     call = "()" if made is not None else ""
     rows = (rules().get(f"{old}.{name}{ending}") for _, old in checked for ending in (call, ""))
     row = next((row for row in rows if row is not None), None)
-    if not checked or is_own or (name.startswith("_") and row is None) or f".{name}" in rules():
-        return
     has_member = any(name in known.members(owner) for owner in owners)
+    is_private = name.startswith("_") and row is None and (has_member or edits.tree.is_set(name))
+    if not checked or is_own or is_private or f".{name}" in rules():
+        return
     unseen = facts("members that no class shows").get(name, "")
     is_known = has_member or any(known.is_below(owner, unseen) for owner in owners)
     if row is not None:
@@ -136,7 +135,7 @@ def _fit(edits: Edits, node: cst.Attribute, owners: list[Definition], row: Repla
 def _apply(edits: Edits, node: cst.Attribute, row: Replacement, has_member: bool) -> None:
     """Apply a row for a member; a member that the new class has stays."""
     template, kinds = row.target, edits.values.of(node.value)
-    if ".path" in template and IN_SEQUENTIAL in kinds and _GIVES_SHAPE.search(edits.tree.module.code):
+    if ".path" in template and IN_SEQUENTIAL in kinds and GIVES_SHAPE.search(edits.tree.module.code):
         template = template.replace(".path", '.path.partition("/")[2]')
         if IN_MODEL in kinds:
             edits.say(node, advice("two paths"))

@@ -149,20 +149,13 @@ class Values:
         """Return whether a class of the program is derived from Keras's layers."""
         return any(known.is_below(base, "keras.layers.Layer") for base in self.bases_of(node))
 
-    def is_built_later(self, node: cst.CSTNode) -> bool:
-        """Return whether an expression is a model of the program's own class that its first call builds."""
-        owners = {own for value in self.of(node) for own in self._own_classes(value)}
-        models = {own for own in owners if any(known.is_below(base, "keras.Model") for base in self._bases(own))}
-        held = [kinds for (kind, own, *_), kinds in self._held.items() if kind == "attribute" and own in models]
-        parts = [part for kinds in held for value in kinds for part in self._definitions(value)]
-        return any(
-            known.is_below(part, "keras.layers.Layer") and not known.is_below(part, "keras.Model") for part in parts
-        )
+    def own_classes(self, node: cst.CSTNode) -> list[OwnClass]:
+        """Return the program's classes that an expression's value may be an instance of, also those above."""
+        return [own for value in self.of(node) for own in self._own_classes(value)]
 
     def own_members(self, node: cst.CSTNode) -> set[str]:
         """Return the members that the program's own classes add to the classes of an expression's value."""
-        owners = [own for value in self.of(node) for own in self._own_classes(value)]
-        return {name for own in owners for name in self._members_of(own)}
+        return {name for own in self.own_classes(node) for name in self._members_of(own)}
 
     def is_of_sizes(self, call: cst.Call) -> bool:
         """Return whether a call computes with sizes alone, so that its result is known when JAX traces a step."""
@@ -240,7 +233,7 @@ class Values:
 
     def _attribute_keys(self, node: cst.Attribute) -> list[tuple[Any, ...]]:
         """Return the keys of `self.x`: one for the class around it."""
-        owners = [own for value in self.of(node.value) for own in self._own_classes(value)]
+        owners = self.own_classes(node.value)
         if not owners and isinstance(node.value, cst.Name) and node.value.value == "self":
             around = self.tree.around(node, cst.ClassDef)
             owners = [OwnClass(around)] if around is not None else []
