@@ -62,10 +62,11 @@ tf.losses.sparse_categorical_crossentropy([1, 0], [[0.5, 0.5], [0.25, 0.75]]) ->
 """
 """Lines, each with the kind of NumPy's type and the numbers of TensorFlow's result, of its first one if it has two."""
 CHANGE_NO_NUMBER = {
-    "argv", "batch_size", "buffer_output_elements", "device", "dtype", "filename_suffix", "fn_output_signature",
-    "flush_millis", "max_queue", "name", "num", "num_parallel_batches", "num_parallel_calls", "num_threads", "options",
-    "parallel_iterations", "prefetch_input_elements", "project", "queue_capacity", "saturate", "seed", "session",
-    "shape", "sloppy", "stable", "tpu", "validate_indices", "values", "verbose", "zone",
+    "argv", "batch_size", "buffer_output_elements", "cuda_only", "device", "dtype", "filename_suffix",
+    "flush_millis", "fn_output_signature", "max_queue", "min_cuda_compute_capability", "name", "num",
+    "num_parallel_batches", "num_parallel_calls", "num_threads", "options", "parallel_iterations",
+    "prefetch_input_elements", "project", "queue_capacity", "saturate", "seed", "session", "shape", "sloppy",
+    "stable", "tpu", "validate_indices", "values", "verbose", "zone",
 }  # fmt: skip
 """Parameters that a template may leave out."""
 GIVEN_BY_THE_ROW = {
