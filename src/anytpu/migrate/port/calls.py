@@ -18,7 +18,7 @@ from anytpu.migrate.port.arguments import argument_of, keyword_of
 from anytpu.migrate.port.edits import Edits
 from anytpu.migrate.port.filling import fill, fill_as_function
 from anytpu.migrate.port.fitting import fit_arguments
-from anytpu.migrate.port.kinds import TENSORS
+from anytpu.migrate.port.kinds import TENSORS, instance_of
 from anytpu.migrate.port.rules import new_name, rule_of, rules
 from anytpu.migrate.port.signatures import defaults, names_by_position, required
 from anytpu.migrate.port.tree import Tree, head
@@ -31,8 +31,9 @@ _SIZES = m.List(_PARTS) | m.Tuple(_PARTS)
 _REPEATED = m.BinaryOperation(left=m.List(), operator=m.Multiply() | m.Add()) | m.BinaryOperation(
     right=m.List(), operator=m.Multiply() | m.Add()
 )
-_DIRECTION = re.compile(r"""['"](ASCENDING|DESCENDING)['"]$""")
 _INTEGERS = re.compile(r"(^|\.|['\"])int(32|64)\b")
+_OF_INTEGERS = re.compile(r"(?s)[\[(]*\d[\d,\s\[\]()-]*$|[\w.]+\.cast\(.*,\s*['\"\w.]*\bu?int\d+['\"]?\)$")
+"""Code of an argument whose result is an integer."""
 _FLOATS = re.compile(
     r"(?<![\w.])\d+\.|float|reduce_mean|\.(exp|log|sqrt|square|softmax|sigmoid|norm|truediv|l2_loss)\b"
 )
@@ -49,9 +50,8 @@ def plan_calls(edits: Edits) -> None:
         if edits.is_done(node) or edits.is_left(node):
             continue
         # In TensorFlow 2, tf.losses and tf.metrics are those of Keras.
-        is_first = tree.is_of_first(node)
-        is_of_keras = not is_first and name in rules() and old_api.is_recorded(f"keras.{name}")
-        name = f"keras.{name}" if is_of_keras else name
+        is_of_keras = not tree.is_of_first(node) and old_api.is_recorded(f"keras.{name}")
+        name = f"keras.{name}" if is_of_keras and {name, f"keras.{name}"} & rules().keys() else name
         rule = row_of_call(tree, name, tree.parent_call(node))
         if rule is not None:
             _plan(edits, node, name, *rule)
@@ -62,27 +62,25 @@ def plan_calls(edits: Edits) -> None:
 def row_of_call(tree: Tree, name: str, call: cst.Call | None) -> tuple[str, Replacement] | None:
     """Return the old name and the row for a name that is called; None if there is none.
 
-    A row "matmul(transpose_b)" is for calls with `transpose_b=True`, and "one_hot(off_value, on_value)" for calls with
-    both. A row "split(sizes)" is for calls with a list as the second argument. A row "linalg.band_part(-1, 0)" is for
-    calls whose arguments after the first are these, and "argsort('ASCENDING')" for those with this direction. A row
-    "random.uniform(integers)" is for calls with an integer type. A row "constant(strings)" is for calls with a string
-    in the first argument, and "random.shuffle(files)" for those with a list of files. A row "f(3 by position)" is for
-    calls with so many arguments by position. A row "f(shuffle=True)" is for those with this argument.
+    table.toml explains names with arguments, such as "matmul(transpose_b)" and "split(sizes)".
     """
     codes = [(keyword_of(argument), tree.code(argument.value)) for argument in call.args] if call is not None else []
     positions = names_by_position(old_api.parameters(old_function(tree, name, call) or ""))
     named = [(keyword or "".join(positions[index : index + 1]), code) for index, (keyword, code) in enumerate(codes)]
     keywords = [keyword for keyword, code in named if keyword and code not in ("False", "None")]
     # The first variant with a row decides, so pairs of keywords come before single ones.
-    variants = [*(f"{first}, {second}" for first, second in itertools.combinations(sorted(keywords), 2)), *keywords]
+    variants = [f"{name}={code}" for name, code in named]
+    variants += [f"{first}, {second}" for first, second in itertools.combinations(sorted(keywords), 2)] + keywords
     variants += ["sizes"] if call is not None and _has_sizes(tree, call) else []
-    variants += [f"'{match[1]}'" for _, code in codes if (match := _DIRECTION.match(code))]
     variants += ["files"] if call is not None and _has_files(tree, call) else []
     variants += ["integers"] if any(_INTEGERS.search(code) for _, code in codes) else []
     variants += ["floats"] if any(_FLOATS.search(code) for _, code in codes) else []
     variants += ["strings"] if call is not None and call.args and m.findall(call.args[0], m.SimpleString()) else []
     variants += [", ".join(code for _, code in codes[1:])] if call is not None else []
-    variants += [f"{sum(not keyword for keyword, _ in codes)} by position", *(f"{name}={code}" for name, code in named)]
+    variants += ["list"] if call is not None and m.matches(call, m.Call(args=[m.Arg(m.List()), m.ZeroOrMore()])) else []
+    variants += ["functions"] if call is not None and m.findall(call, m.Arg(value=m.Lambda())) else []
+    variants += ["of integers"] if codes and _OF_INTEGERS.match(codes[0][1]) else []
+    variants += [f"{sum(not keyword for keyword, _ in codes)} by position", f"{len(codes)} in all"]
     rows = (rules().get(f"{name}({variant})") for variant in variants)
     special = next((row for row in rows if row is not None), None)
     return (name, special) if special is not None else rule_of(name)
@@ -136,11 +134,8 @@ def _plan(edits: Edits, node: cst.Name | cst.Attribute, name: str, key: str, row
         edits.say(called or node, advice("epsilon of RMSprop"), "note")
     if name == "clip_by_global_norm" and re.search(r"Embedding|embedding|gather\(", tree.module.code):
         edits.say(called or node, advice("rows of a gradient"), "note")
-    likes = ("zeros_like", "ones_like", "gather_nd")
-    if called is not None and name.endswith(likes) and called.args and not is_in_numpy:
-        like = called.args[0].value
-        if edits.values.of(like).isdisjoint(TENSORS):  # A variable, or a list.
-            edits.compose(like, lambda updated: edits.expression("keras.ops.convert_to_tensor({x})", x=updated))
+    if called is not None and not is_in_numpy:
+        _make_arrays(edits, called, name)
     call = called if row.how == "call" and key == name else None
     old = old_function(tree, name, called)
     if call is not None and ((host and fill(edits, call, row, host, old=old)) or fill(edits, call, row, old=old)):
@@ -162,6 +157,23 @@ def _plan(edits: Edits, node: cst.Name | cst.Attribute, name: str, key: str, row
             _list_once(edits, called, row)
         if tree.around(node, cst.WithItem) is not None and (block := tree.around(node, cst.With)) is not None:
             _list_once(edits, block, row)
+
+
+def _make_arrays(edits: Edits, call: cst.Call, name: str) -> None:
+    """Turn lists and variables into arrays where the new function takes no others."""
+    last = name.rpartition(".")[2]
+    names = facts("only arrays").get(last, ())
+    arguments = {argument_of(call, name, parameter) for parameter in names} - {None}
+    arguments |= {argument for argument in call.args if "*" in names and not argument.keyword and not argument.star}
+    for argument in arguments:
+        kinds, parts = edits.values.of(argument.value), edits.tree.sources(argument.value)
+        is_unknown = last in facts("functions")["need an array"] and kinds.isdisjoint(TENSORS)
+        if (
+            is_unknown
+            or kinds & instance_of("keras.Variable")
+            or any(isinstance(part, cst.List | cst.Tuple) for part in parts)
+        ):
+            edits.compose(argument.value, lambda new: edits.expression("keras.ops.convert_to_tensor({x})", x=new))
 
 
 def _list_once(edits: Edits, block: cst.With | cst.Call, row: Replacement) -> None:

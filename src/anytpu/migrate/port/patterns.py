@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import re
 from typing import Any
@@ -275,9 +274,6 @@ def _plan_keywords(edits: Edits) -> None:
         calls = [part for part in edits.tree.sources(count and count.value) if isinstance(part, cst.Call)]
         if count is not None and any(edits.tree.numpy_name(made.func) for made in calls):
             edits.compose(count.value, lambda updated: edits.expression("int({count})", count=updated))
-        if name.endswith("TFRecordWriter") and len(call.args) == 2:
-            row = dataclasses.replace(rules()["io.TFRecordWriter"], parameters={"path": None, "options": None})
-            fill(edits, call, row, "tpu.pipeline.RecordWriter({path}, {options})")
         if name.endswith(_MONITORS):
             _plan_mode(edits, call, name)
 

@@ -29,7 +29,7 @@ def plan_traced(edits: Edits) -> None:
             edits.say(node, advice("numpy in a step"))
             edits.cover(node)
         elif not edits.values.is_traced(node):
-            _plan_where(edits, node)
+            continue
         elif not isinstance(node, cst.Call):
             if "array" in edits.values.of(node.test):
                 kind = "loop" if isinstance(node, cst.While) else "branch"
@@ -102,14 +102,6 @@ def _is_counted(edits: Edits, bound: cst.BaseExpression) -> bool:
     loops = [loop for loop in edits.tree.all(cst.For) if isinstance(loop.iter, cst.Call)]
     counted = {edits.tree.code(x.target) for x in loops if edits.tree.old_name(x.iter.func) == "range"}  # pyright: ignore
     return any(name.value in counted for name in edits.tree.names(bound))
-
-
-def _plan_where(edits: Edits, node: cst.CSTNode) -> None:
-    """Turn `tf.where(test)` into a matrix of indices: `where` of NumPy returns a tuple of vectors."""
-    if isinstance(node, cst.Call) and edits.tree.old_name(node.func) == "where" and len(node.args) == 1:
-        edits.put(node.func, lambda _: edits.expression("np.argwhere"), covers=node.func)
-        if keyword_of(node.args[0]):
-            edits.put(node.args[0], lambda updated: cst.Arg(updated.value))
 
 
 def _plan_print(edits: Edits, call: cst.Call) -> None:
