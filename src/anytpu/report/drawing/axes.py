@@ -103,8 +103,8 @@ def spanning(values: Sequence[float], start: float, end: float, max_ticks: int =
     """
     lowest, highest = min(values), max(values)
     step = _round_step((highest - lowest) / max_ticks or abs(highest) or 1.0)
-    ticks = tuple(n * step for n in range(math.floor(lowest / step), math.ceil(highest / step) + 1))
-    ticks = ticks if len(ticks) > 1 else (*ticks, ticks[0] + step)
+    first, last = math.floor(lowest / step), math.ceil(highest / step)
+    ticks = tuple(n * step for n in range(first, max(last, first + 1) + 1))
     return Scale(ticks[0], ticks[-1], start, end, ticks)
 
 
